@@ -1,0 +1,187 @@
+"""Read handwritten digits with a GRU model run by onegru, show some, and compare with ONNX Runtime.
+
+Exits with 1 if fewer than 97 % are read right or the two engines differ by more than 1e-4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+import onegru
+
+HERE = Path(__file__).resolve().parent
+PICTURE = HERE.parents[1] / "build" / "digits.png"
+WHITEST = 16  # pixels are whole numbers from 0 to 16
+GRID = (6, 10)  # rows and columns of the PNG
+LOWEST_ACCURACY = 0.97
+LARGEST_DIFFERENCE = 1e-4
+
+Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+Engine = Callable[[Floats], Floats]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The held-out digits, what they are, and what the model takes them for."""
+
+    images: Bytes
+    truth: Bytes
+    read: npt.NDArray[np.intp]
+
+    @property
+    def accuracy(self) -> float:
+        """The share of digits read right."""
+        return float(np.mean(self.read == self.truth))
+
+    def misread_first(self, count: int) -> list[int]:
+        """Return the places of up to `count` digits: the misread ones, then others from the start."""
+        wrong = self.read != self.truth
+        return [int(i) for i in np.argsort(~wrong, kind="stable")[:count]]
+
+
+def draw(image: Bytes, console: Console) -> Text:
+    """Draw a digit two columns to a pixel: grey blocks where the terminal has greys, else shades."""
+    greys = console.color_system in ("256", "truecolor") and not console.no_color
+    shades = " ░▒▓█" if console.encoding.startswith("utf") else " .+*#"
+    drawing = Text()
+    for row in image.tolist():
+        for pixel in row:
+            grey = round(255 * pixel / WHITEST)
+            shade = shades[round((len(shades) - 1) * pixel / WHITEST)]
+            drawing.append("  " if greys else 2 * shade, f"on rgb({grey},{grey},{grey})" if greys else "")
+        drawing.append("\n")
+    return drawing
+
+
+def print_digits(reading: Reading, count: int, console: Console) -> None:
+    """Print up to `count` digits side by side, as many to a line as fit."""
+    width = 2 * reading.images.shape[2]
+    columns = max(1, (console.width + 2) // (width + 2))
+    table = Table.grid(padding=(0, 2, 1, 0))
+    cells = []
+    for i in reading.misread_first(count):
+        wrong = reading.read[i] != reading.truth[i]
+        caption = f"read {reading.read[i]}, truth {reading.truth[i]}" + ("\nmisread" if wrong else "")
+        cells.append(draw(reading.images[i], console).append(caption, "bold red" if wrong else "green"))
+    for start in range(0, len(cells), columns):
+        table.add_row(*cells[start : start + columns])
+    console.print(table)
+
+
+def save_picture(reading: Reading, path: Path) -> None:
+    """Save a grid of digits, the misread ones first and in red."""
+    rows, columns = GRID
+    figure = Figure(figsize=(columns, 1.25 * rows + 0.6), layout="constrained")
+    figure.suptitle(f"{len(reading.truth)} digits never seen in training: {reading.accuracy:.2%} read right")
+    places = reading.misread_first(rows * columns)
+    for axes, i in zip(figure.subplots(rows, columns).flat, places, strict=True):
+        wrong = reading.read[i] != reading.truth[i]
+        axes.imshow(reading.images[i], cmap="gray", vmin=0, vmax=WHITEST)
+        caption = f"{reading.read[i]}, is {reading.truth[i]}" if wrong else f"{reading.read[i]}"
+        axes.set_title(caption, color="red" if wrong else "black", fontsize=10)
+        axes.set(xticks=[], yticks=[])
+        for spine in axes.spines.values():
+            spine.set(color="red" if wrong else "lightgrey", linewidth=2 if wrong else 1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    figure.savefig(part, format="png", dpi=110)
+    part.replace(path)
+
+
+def milliseconds(engine: Engine, rows: Floats, repeats: int = 7) -> float:
+    """Return the median time of a call, after one call to warm up."""
+    engine(rows)
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        engine(rows)
+        times.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(times)
+
+
+def print_times(engines: dict[str, Engine], rows: Floats, console: Console) -> None:
+    """Print the time of each engine for all digits in one call and for a single digit."""
+    table = Table(title="median time of a call")
+    table.add_column("engine")
+    table.add_column(f"all {len(rows)} digits", justify="right")
+    table.add_column("one digit", justify="right")
+    for name, engine in engines.items():
+        times = (milliseconds(engine, x) for x in (rows, rows[:1]))
+        table.add_row(name, *(f"{spent:.2f} ms" for spent in times))
+    console.print(table)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the command line's settings."""
+    parser = argparse.ArgumentParser(description="Read handwritten digits with a GRU model run by onegru.")
+    parser.add_argument("--shown", type=int, default=8, metavar="N", help="digits to draw in the terminal")
+    parser.add_argument(
+        "--picture", type=Path, default=PICTURE, metavar="PNG", help="where to write the picture"
+    )
+    return parser.parse_args()
+
+
+def judge(accuracy: float, difference: float) -> list[str]:
+    """Return what is not as it should be; a value that is not a number never is."""
+    failures = []
+    if not accuracy >= LOWEST_ACCURACY:
+        failures.append(f"fewer than {LOWEST_ACCURACY:.0%} of the digits were read right")
+    if not difference <= LARGEST_DIFFERENCE:
+        failures.append(f"the engines differ by more than {LARGEST_DIFFERENCE:.0e}")
+    return failures
+
+
+def main() -> int:
+    """Read the held-out digits with both engines, show them, and judge."""
+    arguments = parse_arguments()
+    console = Console(highlight=False)
+    path = HERE / "digits.onnx"
+    with np.load(HERE / "heldout.npz") as heldout:
+        images, truth = heldout["images"], heldout["labels"]
+    rows = images.astype(np.float32) / WHITEST
+
+    model = onegru.load(path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    engines: dict[str, Engine] = {
+        "onegru": lambda x: model.run({"rows": x})["logits"],
+        "ONNX Runtime": lambda x: session.run(["logits"], {"rows": x})[0],
+    }
+    ours, theirs = (engine(rows) for engine in engines.values())
+    reading = Reading(images, truth, ours.argmax(axis=1))
+    difference = float(np.abs(ours - theirs).max())
+    same = int((reading.read == theirs.argmax(axis=1)).sum())
+
+    print_digits(reading, max(0, arguments.shown), console)
+    right = int((reading.read == truth).sum())
+    console.print(f"GRU nodes in the model: {len(model.gru_layers)}")
+    console.print(f"read right: {right} of {len(truth)} held-out digits ({reading.accuracy:.2%})")
+    console.print(f"same digit as ONNX Runtime: {same} of {len(truth)}")
+    console.print(f"largest difference from ONNX Runtime in a logit: {difference:.1e}")
+    print_times(engines, rows, console)
+    save_picture(reading, arguments.picture)
+    console.print(f"picture: {os.path.relpath(arguments.picture)}", soft_wrap=True)
+
+    failures = judge(reading.accuracy, difference)
+    for failure in failures:
+        console.print(f"FAILED: {failure}", style="bold red")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

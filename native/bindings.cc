@@ -1,0 +1,64 @@
+// The Python module onegru._native: converts arguments and results, computes nothing.
+// Its stub is src/onegru/_native.pyi; keep the two together.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "native/targets.h"
+
+namespace nb = nanobind;
+
+namespace {
+
+std::vector<std::string> TargetNames(bool only_available) {
+  std::vector<std::string> names;
+  for (const onegru::Target& target : onegru::CompiledTargets()) {
+    if (!only_available || onegru::IsAvailable(target)) names.emplace_back(target.name);
+  }
+  return names;
+}
+
+std::string NameAt(std::size_t index) { return onegru::CompiledTargets()[index].name; }
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "Compiled part of onegru; private. Use the functions of onegru instead.";
+
+  m.def("version", [] { return std::string(ONEGRU_VERSION); }, "Version of the package.");
+  m.def("highway_version", &onegru::HighwayVersion,
+        "Version of the Highway headers used for the build.");
+  m.def(
+      "compiled_targets", [] { return TargetNames(false); },
+      "Names of the SIMD targets in this build, best first.");
+  m.def(
+      "available_targets", [] { return TargetNames(true); },
+      "Those of the compiled targets that this CPU can run, best first.");
+  m.def(
+      "chosen_target", [] { return NameAt(onegru::ChosenTargetIndex()); },
+      "Name of the target the kernels use.");
+  m.def(
+      "select_target",
+      [](std::optional<std::string_view> name) { return NameAt(onegru::SelectTarget(name)); },
+      nb::arg("name").none() = nb::none(),
+      "Use the named target, or the best available one for None; returns its name.\n\n"
+      "Raises ValueError, which lists the available targets, for any other name.");
+  m.def(
+      "target_traits",
+      [](std::string_view name) {
+        const onegru::Target& target = onegru::FindTarget(name);
+        return std::pair(target.native_fma, target.vector_bytes());
+      },
+      nb::arg("name"), "(native_fma, vector_bytes) of an available target.");
+}

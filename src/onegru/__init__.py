@@ -1,0 +1,32 @@
+"""onegru: one exact implementation of every GRU operator.
+
+Operators as functions (`gru`, `gru_cell`, `gru_sequence`, `augru_cell`, `augru_sequence`), a layer whose
+weights are prepared once (`GRU`), and files that hold them (`load`).
+"""
+
+from __future__ import annotations
+
+from onegru.errors import FormatError, MissingExtraError, OneGRUError, SpecError, SpecWarning
+from onegru.functional import augru_cell, augru_sequence, gru, gru_cell, gru_sequence
+from onegru.layer import GRU
+from onegru.native import Targets, targets
+from onegru.session import GruLayer, Model, load
+
+__all__ = [
+    "GRU",
+    "FormatError",
+    "GruLayer",
+    "MissingExtraError",
+    "Model",
+    "OneGRUError",
+    "SpecError",
+    "SpecWarning",
+    "Targets",
+    "augru_cell",
+    "augru_sequence",
+    "gru",
+    "gru_cell",
+    "gru_sequence",
+    "load",
+    "targets",
+]

@@ -1,0 +1,141 @@
+"""onegru as a backend of the `onnx` package: what onnx's own test runner and other tools drive.
+
+Source of the interface: `onnx.backend.base`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx
+from onnx import ModelProto, NodeProto
+from onnx.backend.base import Backend, BackendRep
+
+from onegru.dtypes import Array
+from onegru.errors import OneGRUError, SpecError
+from onegru.files.onnx_model import parse_onnx
+from onegru.files.onnx_read import Source
+from onegru.session import Model
+
+__all__ = [
+    "OneGRUBackend",
+    "OneGRURep",
+    "is_compatible",
+    "prepare",
+    "run_model",
+    "run_node",
+    "supports_device",
+]
+
+
+class OneGRURep(BackendRep):
+    """A prepared model."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
+        """Run the model.
+
+        Args:
+            inputs: arrays in the order of the model's inputs, or by name; one array for a model of one input.
+            kwargs: must be empty.
+
+        Returns:
+            its outputs, in the model's order.
+
+        Raises:
+            SpecError: an input does not fit.
+        """
+        _refuse_options(kwargs)
+        if not isinstance(inputs, Mapping):
+            values = list(inputs) if isinstance(inputs, Sequence) else [inputs]
+            names = [info.name for info in self._model.inputs]
+            if len(values) > len(names):
+                raise SpecError(f"inputs: {len(values)} arrays; must be at most {len(names)}")
+            inputs = dict(zip(names, values, strict=False))
+        return tuple(self._model.run(inputs).values())
+
+
+class OneGRUBackend(Backend):
+    """Runs ONNX models on the CPU: GRU nodes by onegru, others by ONNX Runtime."""
+
+    @classmethod
+    def is_compatible(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
+        """Whether the model can be run."""
+        try:
+            cls.prepare(model, device, **kwargs)
+        except OneGRUError:
+            return False
+        return True
+
+    @classmethod
+    def prepare(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> OneGRURep:
+        """Prepare a model.
+
+        Raises:
+            SpecError: the device is not the CPU, an option is given, or a GRU node is not legal.
+            FormatError: the model is broken or cannot be run.
+        """
+        _refuse_options(kwargs)
+        if not cls.supports_device(device):
+            raise SpecError(f"device: {device!r}; must be CPU")
+        return OneGRURep(Model(parse_onnx(model.SerializeToString(), Source("model"))))
+
+    @classmethod
+    def run_model(
+        cls, model: ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any
+    ) -> tuple[Array, ...]:
+        """Prepare a model and run it once."""
+        return cls.prepare(model, device, **kwargs).run(inputs)
+
+    @classmethod
+    def run_node(
+        cls,
+        node: NodeProto,
+        inputs: Any,
+        device: str = "CPU",
+        outputs_info: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Array, ...]:
+        """Run a single node.
+
+        Args:
+            node: the node.
+            inputs: arrays for its inputs, in order, without those whose name is empty.
+            device: must be CPU.
+            outputs_info: not needed; types and shapes follow from the inputs.
+            kwargs: `opset_version` for the opset; the newest that onnx knows by default.
+        """
+        opset = kwargs.pop("opset_version", onnx.defs.onnx_opset_version())
+        names = [name for name in node.input if name]
+        if len(inputs) != len(names):
+            raise SpecError(f"inputs: {len(inputs)} arrays; must be {len(names)}")
+        infos = [
+            onnx.helper.make_tensor_value_info(
+                name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+            )
+            for name, array in zip(names, inputs, strict=True)
+        ]
+        outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+        graph = onnx.helper.make_graph([node], "node", infos, outputs)
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+        return cls.run_model(model, inputs, device, **kwargs)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Whether the device is the CPU."""
+        return device.split(":")[0].upper() == "CPU"
+
+
+def _refuse_options(options: Mapping[str, object]) -> None:
+    if options:
+        raise SpecError(f"{next(iter(options))}: not an option of this backend; must be left out")
+
+
+is_compatible = OneGRUBackend.is_compatible
+prepare = OneGRUBackend.prepare
+run_model = OneGRUBackend.run_model
+run_node = OneGRUBackend.run_node
+supports_device = OneGRUBackend.supports_device

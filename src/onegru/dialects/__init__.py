@@ -1,0 +1,1 @@
+"""The operators of each dialect, as data: names, attributes, inputs and outputs."""

@@ -1,0 +1,83 @@
+"""Element types: which there are, and arrays of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onegru.errors import MissingExtraError, SpecError
+
+__all__ = ["ELEMENT_TYPES", "Array", "as_float_array", "as_lengths", "bfloat16", "numpy_dtype"]
+
+Array = npt.NDArray[Any]
+
+#: Every element type that an operator computes on, by NumPy's (and ml_dtypes's) name.
+ELEMENT_TYPES = ("float16", "bfloat16", "float32", "float64")
+
+
+def bfloat16() -> np.dtype[Any]:
+    """ml_dtypes's bfloat16, imported when first needed.
+
+    Raises:
+        MissingExtraError: ml_dtypes is not installed.
+    """
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise MissingExtraError("ml_dtypes", "bfloat16", "bfloat16") from None
+    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy dtype called `name`, bfloat16 included."""
+    return bfloat16() if name == "bfloat16" else np.dtype(name)
+
+
+def as_float_array(name: str, value: object, must_be: tuple[str, ...] = ELEMENT_TYPES) -> Array:
+    """`value` as an array of one of the element types `must_be`, in native byte order.
+
+    Raises:
+        SpecError: it is of another type.
+    """
+    array = _as_array(name, value)
+    if array.dtype.name not in must_be:
+        raise SpecError(f"{name}: type {array.dtype.name}; must be {_either(must_be)}")
+    return array
+
+
+def as_lengths(name: str, value: object, must_be: tuple[str, ...] | None = None) -> Array:
+    """`value` as an array of integers, unchecked beyond that.
+
+    Args:
+        name: the argument's name, for messages.
+        value: any integer sequence.
+        must_be: the only types to accept; None for every integer type.
+
+    Raises:
+        SpecError: it does not hold integers, or not those of a type in `must_be`.
+    """
+    if isinstance(value, list | tuple) and not value:
+        value = np.zeros(0, np.int64)
+    array = _as_array(name, value)
+    if must_be is not None and array.dtype.name not in must_be:
+        raise SpecError(f"{name}: type {array.dtype.name}; must be {_either(must_be)}")
+    if array.dtype.kind not in "iu":
+        raise SpecError(f"{name}: type {array.dtype.name}; must be an integer type")
+    return array
+
+
+def _as_array(name: str, value: object) -> Array:
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{name}: not an array ({error}); must be one") from None
+    if np.ma.isMaskedArray(value):
+        raise SpecError(f"{name}: a masked array; must be a plain one, as a mask would have no effect")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _either(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

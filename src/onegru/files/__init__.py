@@ -1,0 +1,1 @@
+"""Reading files into graphs of GRU nodes and what lies between them."""

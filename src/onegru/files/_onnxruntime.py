@@ -1,0 +1,64 @@
+"""ONNX Runtime: the one module that imports it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from onegru.errors import FormatError, MissingExtraError
+from onegru.files.onnx_read import Source
+
+__all__ = ["Session"]
+
+_ONLY_ERRORS = 3  # of ONNX Runtime's log levels
+
+
+class Session:
+    """An ONNX Runtime session on a serialized model.
+
+    Args:
+        model: the model.
+        source: the file that it comes from; its external data are looked up in the file's folder.
+        where: what to call this part of the file in messages.
+
+    Raises:
+        MissingExtraError: ONNX Runtime is not installed.
+        FormatError: ONNX Runtime refuses the model.
+    """
+
+    def __init__(self, model: bytes, source: Source, where: str) -> None:
+        try:
+            import onnxruntime
+        except ImportError:
+            raise MissingExtraError("onnxruntime", "onnxruntime", f"{source.name}: {where}") from None
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _ONLY_ERRORS
+        if source.folder is not None:
+            key = "session.model_external_initializers_file_folder_path"
+            options.add_session_config_entry(key, str(source.folder.resolve()))
+        self._place = f"{source.name}: the part around {where}"
+        try:
+            self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # its exceptions share no base class
+            raise FormatError(f"{self._place}: ONNX Runtime refuses it ({_one_line(error)})") from None
+        self._outputs = [output.name for output in self._session.get_outputs()]
+
+    @property
+    def output_types(self) -> dict[str, str]:
+        """The type of each output, in ONNX Runtime's words."""
+        return {output.name: output.type for output in self._session.get_outputs()}
+
+    def run(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """The outputs for these inputs, in the order of the model.
+
+        Raises:
+            FormatError: ONNX Runtime fails.
+        """
+        try:
+            return list(self._session.run(self._outputs, dict(feeds)))
+        except Exception as error:  # its exceptions share no base class
+            raise FormatError(f"{self._place}: ONNX Runtime fails ({_one_line(error)})") from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

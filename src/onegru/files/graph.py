@@ -1,0 +1,119 @@
+"""What a file holds, as plain data: the same for every file format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from onegru.dialects.schema import Operator
+from onegru.dtypes import Array
+
+__all__ = ["Conversion", "Dimension", "Graph", "GruNode", "Piece", "Step", "TensorInfo"]
+
+#: A fixed size, the name of a symbolic one, or None for one that is neither known nor named.
+Dimension = int | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """An input or output of a model.
+
+    Attributes:
+        name: its name.
+        dtype: its element type by NumPy's name ("str" for strings); the file's own words if not a tensor.
+        shape: its dimensions; None if even the rank is unknown.
+        optional: whether an input may be left out, as the file holds a default for it.
+        is_tensor: False for sequences, maps and optionals.
+        aliases: other names that the file has for it.
+        value: what steps call it; its name if empty.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[Dimension, ...] | None
+    optional: bool = False
+    is_tensor: bool = True
+    aliases: tuple[str, ...] = ()
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GruNode:
+    """A node that onegru runs.
+
+    Attributes:
+        name: its name in the file, or one made from its place.
+        operator: which version of which operator.
+        attributes: those that are present.
+        inputs: the value that each input takes, by the input's name; absent ones left out.
+        outputs: the value that each output gives, likewise.
+    """
+
+    name: str
+    operator: Operator
+    attributes: Mapping[str, object]
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A change of element type: OpenVINO's Convert."""
+
+    name: str
+    input: str
+    output: str
+    dtype: str
+
+
+class Piece(Protocol):
+    """A part of a graph without GRU nodes, which another runtime runs."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The values that it takes."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The values that it gives."""
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes it has."""
+
+    def prepare(self, types: dict[str, str]) -> None:
+        """Make it ready to run.
+
+        Args:
+            types: the type of every value known so far; extended by those of `outputs`.
+        """
+
+    def run(self, values: Mapping[str, object]) -> dict[str, object]:
+        """Its outputs for these values."""
+
+
+Step = GruNode | Conversion | Piece
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A whole model.
+
+    Attributes:
+        path: the file.
+        inputs: what it takes.
+        outputs: what it gives.
+        constants: the values that the file holds and that steps or outputs use.
+        steps: what to run, in an order in which it can be run.
+        prelude: the same for what depends on constants alone; run once.
+        types: the type of each input by the words that the steps use.
+    """
+
+    path: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    constants: dict[str, Array]
+    steps: tuple[Step, ...]
+    prelude: tuple[Step, ...] = ()
+    types: dict[str, str] = field(default_factory=dict)

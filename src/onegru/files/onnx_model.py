@@ -1,0 +1,355 @@
+"""From an .onnx file to a `Graph`: the model is cut at its GRU nodes, the rest goes to ONNX Runtime.
+
+Every node gets a stage: the number of GRU nodes on the longest way from the model's inputs to it. The
+other nodes of one stage make one piece; stage after stage, the piece runs first and then its GRU nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import onnx
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+from onegru.conformance.known import Facts, verdicts
+from onegru.dialects.onnx import gru_version
+from onegru.dialects.schema import Operator
+from onegru.dtypes import Array
+from onegru.errors import SpecError
+from onegru.files.graph import Dimension, Graph, GruNode, Step, TensorInfo
+from onegru.files.onnx_piece import OnnxPiece, PieceContext, type_words
+from onegru.files.onnx_read import (
+    Source,
+    attribute_graphs,
+    describe,
+    is_gru,
+    node_inputs,
+    read_model,
+    sort_nodes,
+    to_array,
+)
+
+__all__ = ["load_onnx", "parse_onnx"]
+
+# A piece that holds one of these gives other results each time, so it is never run ahead of time.
+_RANDOM = {
+    "RandomNormal",
+    "RandomUniform",
+    "RandomNormalLike",
+    "RandomUniformLike",
+    "Multinomial",
+    "Bernoulli",
+}
+
+_WEIGHTS = ("W", "R", "B")
+
+
+def load_onnx(path: Path) -> Graph:
+    """Read a model from a file; its external data must lie in the file's folder.
+
+    Raises:
+        FormatError: the file is broken, hostile or beyond what onegru reads.
+        SpecError: a GRU node's text forbids an attribute that it has.
+    """
+    source = Source(str(path), path.parent)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise source.error(f"cannot be read ({error.strerror})") from None
+    return parse_onnx(data, source)
+
+
+def parse_onnx(data: bytes, source: Source) -> Graph:
+    """Read a serialized model. Raises as `load_onnx` does."""
+    model = read_model(source, data)
+    return _Cutter(source, model).cut()
+
+
+class _Cutter:
+    """One model being cut."""
+
+    def __init__(self, source: Source, model: ModelProto) -> None:
+        self.source = source
+        self.model = model
+        self.graph = model.graph
+        self.opset = _opset(source, model)
+        self.nodes = sort_nodes(source, self.graph)
+        self.tensors = {tensor.name: tensor for tensor in self.graph.initializer}
+        self.sparse = {tensor.values.name for tensor in self.graph.sparse_initializer}
+        # From IR version 4 on, an initializer that is an input as well is an input with a default.
+        inputs = {value.name for value in self.graph.input}
+        self.defaults = set(self.tensors) & inputs if model.ir_version >= 4 else set()
+        self.givers = {name: node for node in self.nodes for name in node.output if name}
+        self.constants: dict[str, Array] = {}
+
+    def cut(self) -> Graph:
+        for node in self.nodes:
+            self._refuse_nested_grus(node)
+        grus = {id(node): self._gru_node(node) for node in self.nodes if is_gru(node)}
+        wanted = {name for gru in grus.values() for name in gru.inputs.values()}
+        wanted |= {value.name for value in self.graph.output}
+        prelude = self._prelude(grus.values())
+        self._keep_constants(wanted)
+        early = tuple(sorted({name for node in prelude for name in node.output} & wanted))
+        context = PieceContext(self.source, self.model, self.opset)
+        return Graph(
+            path=self.source.name,
+            inputs=self._inputs(),
+            outputs=tuple(_tensor_info(value) for value in self.graph.output),
+            constants=self.constants,
+            steps=tuple(self._steps(context, grus, wanted - set(self.constants) - set(early))),
+            prelude=(self._piece(context, prelude, early),) if prelude else (),
+            types=self._types(),
+        )
+
+    # GRU nodes
+
+    def _operator(self) -> Operator:
+        operator = gru_version(self.opset)
+        assert operator is not None, "_opset lets none below 1 through"
+        return operator
+
+    def _gru_node(self, node: NodeProto) -> GruNode:
+        operator = self._operator()
+        place = f"{self.source.name}: {describe(node)}"
+        if len(node.input) > len(operator.inputs):
+            raise SpecError(f"{place}: {len(node.input)} inputs; must be at most {len(operator.inputs)}")
+        if len(node.output) > len(operator.outputs):
+            raise SpecError(f"{place}: {len(node.output)} outputs; must be at most {len(operator.outputs)}")
+        attributes = _attributes(self.source, node)
+        inputs = {port.name: name for port, name in zip(operator.inputs, node.input, strict=False) if name}
+        outputs = {port.name: name for port, name in zip(operator.outputs, node.output, strict=False) if name}
+        for port in operator.inputs:
+            if port.required and port.name not in inputs:
+                raise SpecError(f"{place}: {port.name}: missing; {operator} requires it")
+        for port in operator.outputs:
+            if port.required and port.name not in outputs:
+                raise SpecError(f"{place}: output {port.name}: missing; {operator} requires it")
+        if attributes.get("output_sequence") == 1 and "Y" not in outputs:
+            raise SpecError(f"{place}: output Y: missing; {operator} requires it with output_sequence = 1")
+        name = node.name or next((name for name in node.output if name), "GRU")
+        return GruNode(name, operator, attributes, inputs, outputs)
+
+    def _refuse_nested_grus(self, node: NodeProto) -> None:
+        """ONNX Runtime runs bodies itself: refuse a GRU in one that it is known not to run right."""
+        for body in attribute_graphs(node):
+            for inner in body.node:
+                self._refuse_nested_grus(inner)
+                if not is_gru(inner):
+                    continue
+                operator = self._operator()
+                names = (*zip(operator.inputs, inner.input, strict=False),)
+                names += (*zip(operator.outputs, inner.output, strict=False),)
+                facts = Facts(
+                    operator="GRU",
+                    version=operator.version,
+                    attributes=_attributes(self.source, inner),
+                    dtype=None,
+                    present=frozenset(port.name for port, name in names if name),
+                )
+                for verdict in verdicts(facts):
+                    if verdict.runtime == "onnxruntime":
+                        raise self.source.error(
+                            f"{describe(inner)} lies in a body of {describe(node)}, which is ONNX Runtime's to run, "
+                            f"and ONNX Runtime {verdict.version} {verdict.effect} it: {verdict.reason}"
+                        )
+
+    # What is known before any input is
+
+    def _prelude(self, grus: Iterable[GruNode]) -> list[NodeProto]:
+        """The nodes that compute weights from constants alone."""
+        constant: set[str] = set(self.tensors) - self.defaults | self.sparse
+        computable: set[int] = set()
+        for node in self.nodes:
+            if is_gru(node) or node.op_type in _RANDOM or any(attribute_graphs(node)):
+                continue
+            if node_inputs(node) <= constant and not (node.domain not in ("", "ai.onnx") and not node.input):
+                constant |= set(node.output)
+                computable.add(id(node))
+        wanted = {gru.inputs[name] for gru in grus for name in _WEIGHTS if name in gru.inputs}
+        chosen: list[NodeProto] = []
+        for node in reversed(self.nodes):
+            if id(node) in computable and wanted & set(node.output) and not _is_plain_constant(node):
+                chosen.append(node)
+                wanted |= set(node.input)
+        return chosen[::-1]
+
+    def _keep_constants(self, wanted: set[str]) -> None:
+        """Read the tensors that GRU nodes and outputs use, and the defaults of inputs."""
+        for name in wanted | self.defaults:
+            if name in self.tensors:
+                self.constants[name] = to_array(self.source, self.tensors[name])
+            elif name in self.givers and _is_plain_constant(self.givers[name]):
+                self.constants[name] = _constant_value(self.source, self.givers[name])
+            elif name in self.sparse:
+                raise self.source.error(f"sparse initializer {name!r}: is used by a GRU node or an output")
+
+    # The cut
+
+    def _steps(self, context: PieceContext, grus: Mapping[int, GruNode], wanted: set[str]) -> list[Step]:
+        """Stage after stage: the piece of its other nodes, then its GRU nodes.
+
+        Args:
+            context: what pieces share.
+            grus: the GRU nodes, by the identity of their protobuf nodes.
+            wanted: the values that steps must give, for GRU nodes and outputs.
+        """
+        stages: dict[str, int] = {}
+        others: dict[int, list[NodeProto]] = {}
+        ready: dict[int, list[GruNode]] = {}
+        for node in self.nodes:
+            stage = max((stages.get(name, 0) for name in node_inputs(node)), default=0)
+            if (gru := grus.get(id(node))) is not None:
+                ready.setdefault(stage, []).append(gru)
+                stage += 1
+            elif not _is_plain_constant(node):
+                others.setdefault(stage, []).append(node)
+            stages.update(dict.fromkeys(node.output, stage))
+
+        steps: list[Step] = []
+        for stage in reversed(range(max([*others, *ready], default=-1) + 1)):
+            steps += reversed(ready.get(stage, []))
+            used: list[NodeProto] = []
+            inside = set(wanted)
+            for node in reversed(others.get(stage, [])):
+                if inside & set(node.output):
+                    used.append(node)
+                    inside |= node_inputs(node)
+            if used:
+                given = {name for node in used for name in node.output}
+                piece = self._piece(context, used[::-1], tuple(sorted(given & wanted)))
+                steps.append(piece)
+                wanted = wanted | set(piece.inputs)
+        return steps[::-1]
+
+    def _piece(
+        self, context: PieceContext, nodes: Sequence[NodeProto], outputs: tuple[str, ...]
+    ) -> OnnxPiece:
+        given = {name for node in nodes for name in node.output}
+        taken = set().union(*(node_inputs(node) for node in nodes)) - given
+        inline = {name for name in taken if self._is_inline(name)}
+        constants = {
+            id(self.givers[name]): self.givers[name] for name in sorted(inline) if name in self.givers
+        }
+        return OnnxPiece(context, [*constants.values(), *nodes], tuple(sorted(taken - inline)), outputs)
+
+    def _is_inline(self, name: str) -> bool:
+        """Whether a piece holds this value itself, as an initializer or a Constant node."""
+        if name in self.givers:
+            return _is_plain_constant(self.givers[name])
+        return (name in self.tensors or name in self.sparse) and name not in self.defaults
+
+    # The model's own inputs
+
+    def _inputs(self) -> tuple[TensorInfo, ...]:
+        return tuple(
+            _tensor_info(value, optional=value.name in self.defaults)
+            for value in self.graph.input
+            if value.name in self.defaults or value.name not in self.tensors
+        )
+
+    def _types(self) -> dict[str, str]:
+        types = {value.name: type_words(value.type) for value in self.graph.input}
+        for name, array in self.constants.items():
+            code = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            types[name] = type_words(onnx.helper.make_tensor_type_proto(code, None))
+        return types
+
+
+def _opset(source: Source, model: ModelProto) -> int:
+    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    if not versions:
+        if model.ir_version < 3:
+            return 1  # before IR version 3 a model had no way to say
+        if any(node.domain in ("", "ai.onnx") for node in model.graph.node):
+            raise source.error("opset_import: no version of the ONNX operators; must name one")
+        return onnx.defs.onnx_opset_version()
+    if len(set(versions)) > 1:
+        raise source.error(f"opset_import: versions {versions} of the ONNX operators; must be one")
+    if not versions[0] >= 1:
+        raise source.error(f"opset_import: version {versions[0]}; must be at least 1")
+    return int(versions[0])
+
+
+_ATTRIBUTE_KINDS = {
+    AttributeProto.INT: "i",
+    AttributeProto.FLOAT: "f",
+    AttributeProto.STRING: "s",
+    AttributeProto.INTS: "ints",
+    AttributeProto.FLOATS: "floats",
+    AttributeProto.STRINGS: "strings",
+}
+
+
+def _attributes(source: Source, node: NodeProto) -> dict[str, object]:
+    values: dict[str, object] = {}
+    for attribute in node.attribute:
+        if attribute.name in values:
+            raise source.error(f"{describe(node)}: attribute {attribute.name!r} is there twice")
+        field = _ATTRIBUTE_KINDS.get(attribute.type)
+        if field is None or attribute.ref_attr_name:
+            raise source.error(f"{describe(node)}: attribute {attribute.name!r} has no plain value")
+        value = getattr(attribute, field)
+        try:
+            if field == "s":
+                value = value.decode()
+            elif field == "strings":
+                value = [item.decode() for item in value]
+            elif field in ("floats", "ints"):
+                value = list(value)
+        except UnicodeDecodeError:
+            raise source.error(f"{describe(node)}: attribute {attribute.name!r} is not UTF-8") from None
+        values[attribute.name] = value
+    return values
+
+
+def _is_plain_constant(node: NodeProto) -> bool:
+    """Whether a node is a Constant that holds a dense value."""
+    return (
+        node.op_type == "Constant"
+        and node.domain in ("", "ai.onnx")
+        and len(node.attribute) == 1
+        and node.attribute[0].name != "sparse_value"
+        and not node.attribute[0].ref_attr_name
+    )
+
+
+def _constant_value(source: Source, node: NodeProto) -> Array:
+    attribute = node.attribute[0]
+    if attribute.name == "value":
+        return to_array(source, attribute.t)
+    code = {"value_float": TensorProto.FLOAT, "value_floats": TensorProto.FLOAT}.get(attribute.name)
+    code = code or {"value_int": TensorProto.INT64, "value_ints": TensorProto.INT64}.get(attribute.name)
+    code = code or {"value_string": TensorProto.STRING, "value_strings": TensorProto.STRING}.get(
+        attribute.name
+    )
+    if code is None:
+        raise source.error(f"{describe(node)}: attribute {attribute.name!r} is not one of Constant's")
+    value = onnx.helper.get_attribute_value(attribute)
+    scalar = not attribute.name.endswith("s")
+    items = [value] if scalar else list(value)
+    return to_array(source, onnx.helper.make_tensor("", code, [] if scalar else [len(items)], items))
+
+
+def _tensor_info(value: ValueInfoProto, *, optional: bool = False) -> TensorInfo:
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        return TensorInfo(value.name, type_words(value.type) or "unknown", None, optional, is_tensor=False)
+    tensor = value.type.tensor_type
+    if tensor.elem_type == TensorProto.STRING:
+        dtype = "str"
+    else:
+        try:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
+        except (KeyError, ValueError):
+            dtype = "unknown"
+    if not tensor.HasField("shape"):
+        return TensorInfo(value.name, dtype, None, optional)
+    shape: list[Dimension] = []
+    for dim in tensor.shape.dim:
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
+            shape.append(dim.dim_value)
+        else:
+            shape.append(dim.dim_param or None)
+    return TensorInfo(value.name, dtype, tuple(shape), optional)

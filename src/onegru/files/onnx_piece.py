@@ -1,0 +1,207 @@
+"""A part of an ONNX graph without GRU nodes, as a model of its own that ONNX Runtime runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+
+from onegru.dtypes import bfloat16
+from onegru.files._onnxruntime import Session
+from onegru.files.onnx_lift import OLDEST, infer_types, lift
+from onegru.files.onnx_read import Source, describe, node_inputs
+
+__all__ = ["OnnxPiece", "PieceContext", "type_words"]
+
+# bfloat16 arrays do not cross into ONNX Runtime, so such values cross as float32, which holds each exactly.
+_BFLOAT16 = "tensor(bfloat16)"
+_CROSSING = "/onegru_as_float32"
+
+
+@dataclass
+class PieceContext:
+    """What the pieces of one model share."""
+
+    source: Source
+    model: ModelProto
+    opset: int
+    types: dict[str, TypeProto] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.types = {value.name: value.type for value in self.model.graph.input}
+        if self.opset < OLDEST:
+            self.types = infer_types(self.model) | self.types
+
+
+class OnnxPiece:
+    """Some nodes of a model; see `onegru.files.graph.Piece`."""
+
+    def __init__(
+        self,
+        context: PieceContext,
+        nodes: Sequence[NodeProto],
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+    ) -> None:
+        self._context = context
+        self._nodes = nodes
+        self._inputs = inputs
+        self._outputs = outputs
+        self._session: Session | None = None
+        self._bfloat16_inputs: set[str] = set()
+        self._bfloat16_outputs: set[str] = set()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The values that it takes."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The values that it gives."""
+        return self._outputs
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes it has."""
+        return len(self._nodes)
+
+    def prepare(self, types: dict[str, str]) -> None:
+        """Hand it to ONNX Runtime.
+
+        Raises:
+            FormatError: ONNX Runtime refuses it, or it is too old to be lifted.
+        """
+        self._bfloat16_inputs = {name for name in self._inputs if types.get(name) == _BFLOAT16}
+        self._session = self._open(types)
+        self._bfloat16_outputs = {
+            name for name, words in self._session.output_types.items() if words == _BFLOAT16
+        }
+        types.update(self._session.output_types)
+        if self._bfloat16_outputs:
+            self._session = self._open(types)
+
+    def run(self, values: Mapping[str, object]) -> dict[str, object]:
+        """Its outputs for these values."""
+        assert self._session is not None, "prepare comes before run"
+        feeds: dict[str, Any] = {}
+        for name in self._inputs:
+            if name in self._bfloat16_inputs:
+                feeds[name + _CROSSING] = np.asarray(values[name]).astype(np.float32)
+            else:
+                feeds[name] = values[name]
+        results: dict[str, object] = {}
+        for name, value in zip(self._outputs, self._session.run(feeds), strict=True):
+            results[name] = value.astype(bfloat16()) if name in self._bfloat16_outputs else value
+        return results
+
+    def _open(self, types: Mapping[str, str]) -> Session:
+        context = self._context
+        model = self._build(types)
+        if context.opset < OLDEST:
+            model = lift(context.source, model)
+        try:
+            data = model.SerializeToString()
+        except Exception as error:  # protobuf's own, beyond 2 GiB
+            raise context.source.error(f"the part around {self._where()} is too large ({error})") from None
+        return Session(data, context.source, self._where())
+
+    def _where(self) -> str:
+        return describe(next((node for node in self._nodes if node.op_type != "Constant"), self._nodes[0]))
+
+    def _build(self, types: Mapping[str, str]) -> ModelProto:
+        context = self._context
+        whole = context.model.graph
+        used = set().union(*(node_inputs(node) for node in self._nodes)) | set(self._outputs)
+        graph = GraphProto(name=whole.name or "piece")
+        for name in self._inputs:
+            graph.input.append(self._input(name, types.get(name, ""), graph))
+        inside = used - set(self._inputs)
+        graph.initializer.extend(tensor for tensor in whole.initializer if tensor.name in inside)
+        graph.sparse_initializer.extend(
+            tensor for tensor in whole.sparse_initializer if tensor.values.name in inside
+        )
+        graph.node.extend(self._nodes)
+        if context.opset < OLDEST:
+            names = {name for node in self._nodes for name in node.output} - set(self._outputs)
+            known = sorted(names & set(context.types))
+            graph.value_info.extend(ValueInfoProto(name=name, type=context.types[name]) for name in known)
+        for name in self._outputs:
+            graph.output.append(self._output(name, graph))
+        model = ModelProto(ir_version=max(context.model.ir_version, 4), graph=graph)
+        model.opset_import.extend(context.model.opset_import)
+        if not any(entry.domain in ("", "ai.onnx") for entry in model.opset_import):
+            model.opset_import.append(onnx.helper.make_opsetid("", context.opset))
+        model.functions.extend(context.model.functions)
+        return model
+
+    def _input(self, name: str, words: str, graph: GraphProto) -> ValueInfoProto:
+        if name in self._bfloat16_inputs:
+            node = onnx.helper.make_node("Cast", [name + _CROSSING], [name], to=TensorProto.BFLOAT16)
+            graph.node.append(node)
+            return onnx.helper.make_tensor_value_info(name + _CROSSING, TensorProto.FLOAT, None)
+        info = ValueInfoProto(name=name)
+        if name in self._context.types:
+            info.type.CopyFrom(self._context.types[name])
+        elif words:
+            info.type.CopyFrom(_parse_type(words))
+        return info
+
+    def _output(self, name: str, graph: GraphProto) -> ValueInfoProto:
+        if name in self._bfloat16_outputs:
+            graph.node.append(onnx.helper.make_node("Cast", [name], [name + _CROSSING], to=TensorProto.FLOAT))
+            return ValueInfoProto(name=name + _CROSSING)
+        info = ValueInfoProto(name=name)
+        if self._context.opset < OLDEST and name in self._context.types:
+            info.type.CopyFrom(self._context.types[name])
+        return info
+
+
+# A type in words, as ONNX Runtime spells it: "tensor(float)", "seq(tensor(int64))", …
+
+_ELEMENT_WORDS = {
+    TensorProto.FLOAT: "float",
+    TensorProto.DOUBLE: "double",
+    TensorProto.FLOAT16: "float16",
+    TensorProto.BFLOAT16: "bfloat16",
+    TensorProto.STRING: "string",
+    TensorProto.BOOL: "bool",
+    TensorProto.INT8: "int8",
+    TensorProto.INT16: "int16",
+    TensorProto.INT32: "int32",
+    TensorProto.INT64: "int64",
+    TensorProto.UINT8: "uint8",
+    TensorProto.UINT16: "uint16",
+    TensorProto.UINT32: "uint32",
+    TensorProto.UINT64: "uint64",
+}
+_ELEMENT_CODES = {words: code for code, words in _ELEMENT_WORDS.items()}
+
+
+def type_words(kind: TypeProto) -> str:
+    """A type in words; empty where there are none for it."""
+    match kind.WhichOneof("value"):
+        case "tensor_type":
+            words = _ELEMENT_WORDS.get(kind.tensor_type.elem_type, "")  # type: ignore[call-overload]
+            return f"tensor({words})" if words else ""
+        case "sequence_type":
+            return f"seq({type_words(kind.sequence_type.elem_type)})"
+        case "optional_type":
+            return f"optional({type_words(kind.optional_type.elem_type)})"
+    return ""
+
+
+def _parse_type(words: str) -> TypeProto:
+    """The type that these words say; an empty one for words that it does not know."""
+    outer, _, inner = words.removesuffix(")").partition("(")
+    if outer == "tensor" and inner in _ELEMENT_CODES:
+        return onnx.helper.make_tensor_type_proto(_ELEMENT_CODES[inner], None)
+    if outer == "seq":
+        return onnx.helper.make_sequence_type_proto(_parse_type(inner))
+    if outer == "optional":
+        return onnx.helper.make_optional_type_proto(_parse_type(inner))
+    return TypeProto()

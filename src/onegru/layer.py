@@ -1,0 +1,293 @@
+"""The layer: a GRU whose weights are prepared once and that is called many times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from onegru.dialect import lower
+from onegru.dialects.onnx import NEWEST
+from onegru.dialects.schema import Port, Role
+from onegru.dtypes import Array, as_float_array, as_lengths, numpy_dtype
+from onegru.engine import Engine, Problem, make_engine
+from onegru.errors import SpecError
+from onegru.shapes import arrange, check_shape
+from onegru.spec import Spec, Weights
+
+__all__ = ["GRU"]
+
+# The axes of each role in the canonical form.
+_CANONICAL: Mapping[Role, str] = {
+    "X": "TBI",
+    "initial_h": "DBH",
+    "sequence_lens": "B",
+    "A": "TB",
+    "Y": "TDBH",
+    "Y_h": "DBH",
+}
+
+# Attention scores by (layout, whether they have a last axis of size one).
+_ATTENTION_PORTS = {
+    (0, False): Port("attention", "A", "TB"),
+    (0, True): Port("attention", "A", "TB1"),
+    (1, False): Port("attention", "A", "BT"),
+    (1, True): Port("attention", "A", "BT1"),
+}
+
+
+class GRU:
+    """A GRU layer: weights once, many calls.
+
+    Weights are as ONNX's GRU has them, gate order z, r, h. One step, for each row and direction:
+
+        z = f(clip(x·Wzᵀ + h·Rzᵀ + Wbz + Rbz))
+        r = f(clip(x·Wrᵀ + h·Rrᵀ + Wbr + Rbr))
+        n = g(clip(x·Whᵀ + (r∘h)·Rhᵀ + Wbh + Rbh))       linear_before_reset = False
+        n = g(clip(x·Whᵀ + r∘(h·Rhᵀ + Rbh) + Wbh))       linear_before_reset = True
+        z = (1 - a)·z                                     with attention
+        h = (1 - z)∘n + z∘h
+
+    Source: ONNX GRU-14 and -22; attention as OpenVINO's AUGRUCell has it, here with any activation, clip,
+    direction and reset mode.
+
+    Args:
+        W: input weights, [D, 3H, I], D = 2 if bidirectional, else 1; float16, bfloat16, float32 or float64.
+        R: recurrence weights, [D, 3H, H], of W's type.
+        B: biases, [D, 6H] = Wb (z, r, h), then Rb (z, r, h), of W's type; None for zeros.
+        direction: "forward", "reverse" (each row from its own last step) or "bidirectional".
+        linear_before_reset: whether the reset gate acts after the recurrent product.
+        clip: bound > 0 on the inputs of all activations; None for none.
+        activations: names of (f, g) for each direction, without regard to case; None for Sigmoid, Tanh.
+        activation_alpha: values for the functions that take alpha, in order; None for their defaults.
+        activation_beta: values for the functions that take beta, likewise.
+        attention: whether each call takes attention scores.
+        engine: "auto" for the best, or "reference" for the float64 reference.
+
+    Raises:
+        SpecError: an argument is not legal; the message says which, what it is and what it must be.
+    """
+
+    def __init__(
+        self,
+        W: object,
+        R: object,
+        B: object = None,
+        *,
+        direction: str = "forward",
+        linear_before_reset: bool = False,
+        clip: float | None = None,
+        activations: Sequence[str] | None = None,
+        activation_alpha: Sequence[float] | None = None,
+        activation_beta: Sequence[float] | None = None,
+        attention: bool = False,
+        engine: str = "auto",
+    ) -> None:
+        if not isinstance(attention, bool | np.bool_):
+            raise SpecError(f"attention: {attention!r}; must be True or False")
+        given = {
+            "direction": direction,
+            "linear_before_reset": linear_before_reset,
+            "clip": clip,
+            "activations": activations,
+            "activation_alpha": activation_alpha,
+            "activation_beta": activation_beta,
+        }
+        attributes = {name: value for name, value in given.items() if value is not None}
+        lowered = lower(NEWEST, attributes, W, R, B, attention=bool(attention))
+        self._prepare(lowered.spec, lowered.weights, engine)
+
+    @classmethod
+    def from_canonical(cls, spec: Spec, weights: Weights, engine: str = "auto") -> GRU:
+        """The layer of a Spec and its Weights.
+
+        Raises:
+            SpecError: the weights are not those of the spec, or there is no such engine.
+        """
+        weights.check(spec)
+        layer = cls.__new__(cls)
+        layer._prepare(spec, weights, engine)
+        return layer
+
+    def _prepare(self, spec: Spec, weights: Weights, engine: str) -> None:
+        self._spec = spec
+        self._weights = weights
+        self._requested_engine = engine
+        self._engine: Engine = make_engine(engine, spec, weights)
+        self._dtype = numpy_dtype(spec.dtype)
+
+    @property
+    def spec(self) -> Spec:
+        """What the layer computes."""
+        return self._spec
+
+    @property
+    def weights(self) -> Weights:
+        """What it computes with."""
+        return self._weights
+
+    @property
+    def engine(self) -> str:
+        """The name of the engine that runs it."""
+        return self._engine.name
+
+    def __repr__(self) -> str:
+        spec = self._spec
+        shown = {
+            "direction": spec.direction,
+            "linear_before_reset": spec.linear_before_reset,
+            "clip": spec.clip,
+            "activations": [str(function) for pair in spec.activations for function in pair],
+            "attention": spec.attention,
+            "engine": self.engine,
+        }
+        details = ", ".join(f"{name}={value!r}" for name, value in shown.items())
+        return f"GRU({spec.input_size} → {spec.hidden_size}, {spec.dtype}, {details})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (GRU.from_canonical, (self._spec, self._weights, self._requested_engine))
+
+    def __call__(
+        self,
+        X: object,
+        initial_h: object = None,
+        *,
+        sequence_lens: object = None,
+        attention: object = None,
+        layout: int = 0,
+        out: tuple[Array | None, Array | None] | None = None,
+    ) -> tuple[Array, Array]:
+        """Run the layer over a batch of sequences.
+
+        Args:
+            X: [T, B, I], or [B, T, I] under layout 1; of the layer's type.
+            initial_h: [D, B, H], or [B, D, H] under layout 1; None for zeros.
+            sequence_lens: [B], integers, each in 0…T; None for all T. Past a row's end Y is 0; Y_h is the
+                row's own last state, 0 for a row of length 0.
+            attention: [T, B] or [T, B, 1], batch first under layout 1; required if and only if the layer
+                has attention.
+            layout: 0 for time first, 1 for batch first.
+            out: (Y, Y_h) to write into, of the right shape and type; None (also in either place) for new
+                arrays.
+
+        Returns:
+            Y [T, D, B, H], or [B, T, D, H] under layout 1, and Y_h [D, B, H], or [B, D, H]: those of `out`
+            where given.
+
+        Raises:
+            SpecError: an argument is not legal.
+        """
+        if isinstance(layout, bool) or layout not in (0, 1):
+            raise SpecError(f"layout: {layout!r}; must be 0 or 1")
+        ports = [port for port in NEWEST.ports(layout) if port.role in _CANONICAL]
+        if self._spec.attention:
+            rank = 2 if attention is None else as_float_array("attention", attention).ndim
+            ports.append(_ATTENTION_PORTS[layout, rank == 3])
+        elif attention is not None:
+            raise SpecError("attention: given; must be None, as the layer was made without attention")
+        values = {"X": X, "initial_h": initial_h, "sequence_lens": sequence_lens, "attention": attention}
+        given = {name: value for name, value in values.items() if value is not None}
+        if out is None:
+            out = (None, None)
+        elif not isinstance(out, tuple) or len(out) != 2:
+            raise SpecError(f"out: {type(out).__name__}; must be a tuple (Y, Y_h)")
+        outputs = self.apply(ports, given, {"Y": out[0], "Y_h": out[1]})
+        return outputs["Y"], outputs["Y_h"]
+
+    def apply(
+        self,
+        ports: Sequence[Port],
+        values: Mapping[str, object],
+        outputs: Mapping[str, Array | None],
+        *,
+        strict_types: bool = False,
+    ) -> dict[str, Array]:
+        """Run the layer through the ports of an operator: its names, its axes, its order.
+
+        Args:
+            ports: the operator's inputs and outputs.
+            values: its inputs by name; absent ones left out.
+            outputs: the outputs that are wanted, by name: arrays to write into, None for new ones.
+            strict_types: whether lengths must be of a type that the operator's text has.
+
+        Returns:
+            the wanted outputs, by name.
+
+        Raises:
+            SpecError: an input is not legal.
+        """
+        spec = self._spec
+        sizes = {"D": spec.num_directions, "H": spec.hidden_size, "I": spec.input_size, "T": 1}
+        if any("T" in port.axes for port in ports if port.role == "X"):
+            del sizes["T"]
+        inputs: dict[str, Array] = {}
+        for port in ports:
+            if port.role in ("X", "initial_h", "sequence_lens", "A"):
+                array = self._input(port, values.get(port.name), sizes, strict_types)
+                if array is not None:
+                    inputs[port.role] = arrange(array, port.axes, _CANONICAL[port.role])
+
+        arrays: dict[str, Array] = {}
+        views: dict[str, Array] = {}
+        for port in ports:
+            if port.role in ("Y", "Y_h") and port.name in outputs:
+                array = self._output(port, outputs[port.name], sizes)
+                arrays[port.name] = array
+                views[port.role] = arrange(array, port.axes, _CANONICAL[port.role])
+        self._run(inputs, views)
+        return arrays
+
+    def _input(self, port: Port, value: object, sizes: dict[str, int], strict_types: bool) -> Array | None:
+        if value is None:
+            if port.required:
+                raise SpecError(f"{port.name}: missing; must be given")
+            return None
+        if port.role == "sequence_lens":
+            lengths = as_lengths(port.name, value, port.types if strict_types else None)
+            check_shape(port.name, lengths.shape, port.axes, sizes)
+            wrong = lengths[(lengths < 0) | (lengths > sizes["T"])]
+            if wrong.size:
+                raise SpecError(f"{port.name}: {wrong[0]}; must be in 0…seq_length = 0…{sizes['T']}")
+            return lengths.astype(np.intp)
+        array = as_float_array(port.name, value)
+        if array.dtype != self._dtype:
+            raise SpecError(f"{port.name}: type {array.dtype.name}; must be {self._spec.dtype}, like W")
+        check_shape(port.name, array.shape, port.axes, sizes)
+        return array
+
+    def _output(self, port: Port, out: Array | None, sizes: dict[str, int]) -> Array:
+        shape = tuple(sizes[axis] for axis in port.axes)
+        if out is None:
+            return np.empty(shape, self._dtype)
+        if not isinstance(out, np.ndarray) or out.dtype != self._dtype or out.shape != shape:
+            is_ = f"{out.dtype.name} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
+            raise SpecError(f"out: {port.name} is {is_}; must be an array, {self._spec.dtype} {list(shape)}")
+        if not out.flags.writeable:
+            raise SpecError(f"out: {port.name} is read-only; must be writeable")
+        return out
+
+    def _run(self, inputs: Mapping[str, Array], views: Mapping[str, Array]) -> None:
+        """Run the engine; through a copy where an output overlaps an input."""
+        Y, Y_h = views.get("Y"), views.get("Y_h")
+        if Y is not None and Y_h is not None and np.shares_memory(Y, Y_h):
+            raise SpecError("out: Y and Y_h overlap; must not")
+        targets = {role: view for role, view in views.items() if _overlaps(view, inputs)}
+        fresh = {role: np.empty(view.shape, view.dtype) for role, view in targets.items()}
+        written = {**views, **fresh}
+        self._engine.run(
+            Problem(
+                X=inputs["X"],
+                initial_h=inputs.get("initial_h"),
+                sequence_lens=inputs.get("sequence_lens"),
+                attention=inputs.get("A"),
+                Y=written.get("Y"),
+                Y_h=written.get("Y_h"),
+            )
+        )
+        for role, view in targets.items():
+            view[...] = fresh[role]
+
+
+def _overlaps(view: Array, inputs: Mapping[str, Array]) -> bool:
+    return any(np.may_share_memory(view, array) for array in inputs.values())

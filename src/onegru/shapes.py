@@ -1,0 +1,68 @@
+"""Shapes by lettered axes: one check, one message and one rearrangement for every operator.
+
+The letters are those of `dialects.schema`: an operator's text says that X is "TBI", the canonical form
+wants "TBI" as well, and OpenVINO's "BTI" is the same array seen along other axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onegru.dtypes import Array
+from onegru.errors import SpecError
+
+__all__ = ["arrange", "check_shape"]
+
+_TERMS = {
+    "T": "seq_length",
+    "B": "batch_size",
+    "I": "input_size",
+    "D": "num_directions",
+    "H": "hidden_size",
+    "G": "3*hidden_size",
+    "1": "1",
+}
+
+
+def check_shape(
+    name: str,
+    shape: tuple[int, ...],
+    axes: str,
+    sizes: dict[str, int],
+    terms: Mapping[str, str] | None = None,
+) -> None:
+    """Check a shape against its axes, and note in `sizes` what it says of axes not yet known.
+
+    Args:
+        name: the argument's name.
+        shape: its shape.
+        axes: its axes, by letter.
+        sizes: what is known of each axis; extended.
+        terms: what to call an axis in messages, beyond the common terms.
+
+    Raises:
+        SpecError: the rank or a dimension does not fit.
+    """
+    words = {**_TERMS, **(terms or {})}
+    wanted = [1 if axis == "1" else sizes.get(axis) for axis in axes]
+    fits = len(shape) == len(axes) and all(
+        want is None or have == want for have, want in zip(shape, wanted, strict=True)
+    )
+    if not fits:
+        must = f"[{', '.join(words[axis] for axis in axes)}]"
+        if any(want is not None for want in wanted):
+            must += f" = [{', '.join('any' if want is None else str(want) for want in wanted)}]"
+        rank = "" if len(shape) == len(axes) else f"rank {len(shape)}, "
+        raise SpecError(f"{name}: {rank}shape {list(shape)}; must be {must}")
+    sizes.update({axis: have for axis, have in zip(axes, shape, strict=True) if axis != "1"})
+
+
+def arrange(array: Array, have: str, want: str) -> Array:
+    """A view of `array`, whose axes are `have`, with the axes `want`.
+
+    An axis that only one side has must be of size one: it is dropped, or put in.
+    """
+    kept = [axis for axis in have if axis in want and axis != "1"]
+    view = array[tuple(slice(None) if axis in kept else 0 for axis in have)]
+    view = view.transpose([kept.index(axis) for axis in want if axis in kept])
+    return view[tuple(slice(None) if axis in kept else None for axis in want)]
