@@ -6,11 +6,14 @@ weights are prepared once (`GRU`), and files that hold them (`load`).
 
 from __future__ import annotations
 
+from onegru._native import version
 from onegru.errors import FormatError, MissingExtraError, OneGRUError, SpecError, SpecWarning
 from onegru.functional import augru_cell, augru_sequence, gru, gru_cell, gru_sequence
 from onegru.layer import GRU
 from onegru.native import Targets, targets
 from onegru.session import GruLayer, Model, load
+
+__version__ = version()
 
 __all__ = [
     "GRU",
@@ -22,6 +25,7 @@ __all__ = [
     "SpecError",
     "SpecWarning",
     "Targets",
+    "__version__",
     "augru_cell",
     "augru_sequence",
     "gru",

@@ -84,6 +84,11 @@ class GruLayer:
         """The operator and its version, such as "GRU-14"."""
         return str(self.node.operator)
 
+    @property
+    def weights(self) -> tuple[Array, ...]:
+        """W, R and, if there is one, B, as the node gets them; empty where they are computed in each run."""
+        return tuple(np.asarray(array) for array in self._weights if array is not None)
+
     def __repr__(self) -> str:
         return f"GruLayer({self.name!r}, {self.operator}, {self.layer!r})"
 

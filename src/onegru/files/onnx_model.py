@@ -151,8 +151,8 @@ class _Cutter:
                 for verdict in verdicts(facts):
                     if verdict.runtime == "onnxruntime":
                         raise self.source.error(
-                            f"{describe(inner)} lies in a body of {describe(node)}, which is ONNX Runtime's to run, "
-                            f"and ONNX Runtime {verdict.version} {verdict.effect} it: {verdict.reason}"
+                            f"{describe(inner)} lies in a body of {describe(node)}, which ONNX Runtime has "
+                            f"to run; ONNX Runtime {verdict.version} {verdict.effect} it: {verdict.reason}"
                         )
 
     # What is known before any input is

@@ -17,7 +17,16 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 from onegru.dtypes import Array
 from onegru.errors import FormatError
 
-__all__ = ["Source", "attribute_graphs", "describe", "is_gru", "read_model", "sort_nodes", "to_array"]
+__all__ = [
+    "Source",
+    "attribute_graphs",
+    "check_tensor",
+    "describe",
+    "is_gru",
+    "read_model",
+    "sort_nodes",
+    "to_array",
+]
 
 _MAX_INLINED_NODES = 1_000_000
 
@@ -53,7 +62,7 @@ def read_model(source: Source, data: bytes) -> ModelProto:
     if not model.HasField("graph"):
         raise source.error("holds no graph; not an ONNX model, or truncated")
     for tensor in _all_tensors(model):
-        _check_tensor(source, tensor)
+        check_tensor(source, tensor)
     if model.functions:
         model = _inline_gru_functions(source, model)
     return model
@@ -126,7 +135,8 @@ def _node_tensors(node: NodeProto) -> Iterator[TensorProto]:
         yield from _graph_tensors(body)
 
 
-def _check_tensor(source: Source, tensor: TensorProto) -> None:
+def check_tensor(source: Source, tensor: TensorProto) -> None:
+    """Raise FormatError unless a tensor is as large as its shape says and its external data are in place."""
     if any(size < 0 for size in tensor.dims):
         raise source.error(f"tensor {tensor.name!r}: shape {list(tensor.dims)}; must not be negative")
     if tensor.data_location == TensorProto.EXTERNAL:

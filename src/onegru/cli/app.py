@@ -1,0 +1,140 @@
+"""The commands, their arguments and their errors."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import onegru
+from onegru.cli.inputs import gather_inputs, parse_dims
+from onegru.cli.outputs import check_targets, print_json, write_outputs
+from onegru.cli.show import show_model, show_run, show_targets
+from onegru.cli.waiting import waiting
+from onegru.report import report
+
+__all__ = ["run"]
+
+app = typer.Typer(
+    name="onegru",
+    help="Every GRU, exact: run and inspect models that hold GRUs.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+ModelPath = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="An ONNX model (.onnx) or OpenVINO IR (.xml).")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+def run() -> int:
+    """Run the command line and return its exit code: 2, after one line, on bad input."""
+    warnings.showwarning = _show_warning
+    warnings.simplefilter("always", onegru.SpecWarning)
+    try:
+        return int(app(standalone_mode=False) or 0)
+    except typer.Exit as stop:
+        return int(stop.exit_code)
+    except (typer.Abort, KeyboardInterrupt):
+        return _fail("interrupted", 130)
+    except onegru.OneGRUError as error:
+        return _fail(str(error))
+    except MemoryError as error:
+        return _fail(f"not enough memory ({error})")
+    except OSError as error:
+        return _fail(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "))
+    except Exception as error:
+        # Errors in the arguments themselves, such as an unknown option.
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        return _fail(message())
+
+
+def _fail(message: str, code: int = 2) -> int:
+    print(f"onegru: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _show_warning(message: Warning | str, *details: object, **more: object) -> None:
+    print(f"onegru: warning: {message}", file=sys.stderr)
+
+
+@app.command("run")
+def run_command(
+    model: ModelPath,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-i",
+            "--input",
+            metavar="[NAME=]FILE",
+            help="An input: NAME=x.npy, NAME=x.pb, or x.npz for several.",
+        ),
+    ] = None,
+    random: Annotated[
+        int | None,
+        typer.Option("--random", metavar="SEED", min=0, help="Draw the inputs that are not given."),
+    ] = None,
+    dims: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dim", metavar="NAME=SIZE", help="A symbolic dimension of drawn inputs, such as batch=4."
+        ),
+    ] = None,
+    outputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-o", "--output", metavar="[NAME=]FILE", help="Where to: out.npz for all, NAME=y.npy for one."
+        ),
+    ] = None,
+    engine: Annotated[str, typer.Option("--engine", help="What runs the GRUs: auto or reference.")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Run a model whole: GRUs by onegru, everything between them by ONNX Runtime.
+
+    Example: onegru run model.onnx --random 0 --dim batch=4 -o out.npz
+    """
+    loaded = onegru.load(model, engine=engine)
+    targets = check_targets(outputs or [], loaded)
+    values = gather_inputs(loaded, inputs or [], random, parse_dims(dims or [], random))
+    with waiting(f"running {model.name}") as watch:
+        results = loaded.run(values, progress=watch.progress)
+    write_outputs(targets, results)
+    if as_json:
+        print_json(loaded, values, results, watch.seconds)
+    else:
+        show_run(Console(), loaded, values, results, watch.seconds, [target.path for target in targets])
+
+
+@app.command("inspect")
+def inspect_command(model: ModelPath, as_json: AsJson = False) -> None:
+    """Tell what the GRUs of a model are, and which other runtimes are known to fail on them.
+
+    Example: onegru inspect model.onnx
+    """
+    loaded = onegru.load(model)
+    show_model(Console(), loaded, report(loaded), as_json=as_json)
+
+
+@app.command("targets")
+def targets_command(as_json: AsJson = False) -> None:
+    """Tell which SIMD targets the native core has here, and which it uses.
+
+    Example: ONEGRU_TARGET=avx2 onegru targets
+    """
+    show_targets(Console(), onegru.targets(), as_json=as_json)
+
+
+@app.callback(invoke_without_command=True)
+def _main(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        print(onegru.__version__)
+        raise typer.Exit

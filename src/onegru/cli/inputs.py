@@ -1,0 +1,230 @@
+"""Inputs of a run: read from files, or drawn at random in the shapes that the model has."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from onegru.dtypes import Array, bfloat16, numpy_dtype
+from onegru.errors import FormatError, SpecError
+from onegru.files.graph import TensorInfo
+from onegru.session import Model
+
+__all__ = ["gather_inputs", "parse_dims"]
+
+
+def parse_dims(texts: Sequence[str], seed: int | None) -> dict[str, int]:
+    """Sizes of symbolic dimensions, from NAME=SIZE.
+
+    Raises:
+        SpecError: a text is not of that form, or nothing is drawn.
+    """
+    if texts and seed is None:
+        raise SpecError("--dim: has an effect only on inputs that --random draws")
+    sizes: dict[str, int] = {}
+    for text in texts:
+        name, _, size = text.rpartition("=")
+        if not name or re.fullmatch(r"[0-9]{1,12}", size) is None:
+            raise SpecError(f"--dim: {text!r}; must be NAME=SIZE, such as batch=4")
+        if name in sizes:
+            raise SpecError(f"--dim: {name!r} is given twice")
+        sizes[name] = int(size)
+    return sizes
+
+
+def gather_inputs(
+    model: Model, texts: Sequence[str], seed: int | None, dims: Mapping[str, int]
+) -> dict[str, Array]:
+    """An array for each input: from files as far as they are given, the rest drawn if there is a seed.
+
+    Raises:
+        SpecError: an input is given twice, or cannot be drawn.
+        FormatError: a file is broken.
+    """
+    infos = {name: info for info in model.inputs for name in (info.name, *info.aliases)}
+    values: dict[str, Array] = {}
+    for text in texts:
+        for name, array in _read(text, model).items():
+            if name not in infos:
+                raise SpecError(f"-i {text}: {name!r} is not an input; the model's inputs: {_names(model)}")
+            info = infos[name]
+            if info.name in values:
+                raise SpecError(f"-i {text}: {name!r} is given twice")
+            values[info.name] = _as_bfloat16(info, array) if info.dtype == "bfloat16" else array
+    if seed is not None:
+        _draw(model, values, seed, dims)
+    missing = [info for info in model.inputs if info.name not in values and not info.optional]
+    if missing:
+        names = ", ".join(repr(info.name) for info in missing)
+        raise SpecError(
+            f"input {names}: missing; give it with -i {missing[0].name}=FILE, or draw it with --random SEED"
+        )
+    return values
+
+
+def _names(model: Model) -> str:
+    return ", ".join(repr(info.name) for info in model.inputs) or "none"
+
+
+# Files
+
+
+def _read(text: str, model: Model) -> dict[str, Array]:
+    """The arrays that [NAME=]FILE stands for."""
+    name, separator, file = text.rpartition("=")
+    if separator and not name:
+        raise SpecError(f"-i {text}: no name before the '='; must be NAME=FILE")
+    path = Path(file)
+    match path.suffix.lower():
+        case ".npz":
+            arrays = _read_npz(path)
+            if not name:
+                return arrays
+            if name not in arrays and len(arrays) != 1:
+                raise SpecError(f"-i {text}: the file holds {', '.join(map(repr, arrays))}, not {name!r}")
+            return {name: arrays[name] if name in arrays else next(iter(arrays.values()))}
+        case ".npy":
+            return {name or _only_input(text, model): _read_npy(path)}
+        case ".pb":
+            from onegru.files.onnx_tensor import read_tensor
+
+            own_name, array = read_tensor(path)
+            return {name or own_name or _only_input(text, model): array}
+    raise SpecError(f"-i {text}: must end in .npy, .npz or .pb")
+
+
+def _only_input(text: str, model: Model) -> str:
+    if len(model.inputs) != 1:
+        raise SpecError(f"-i {text}: which input? must be NAME=FILE, with one of {_names(model)}")
+    return model.inputs[0].name
+
+
+def _read_npy(path: Path) -> Array:
+    try:
+        # Mapped first: a header that promises more than the file holds then fails before memory is taken.
+        return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+    except OSError:
+        raise
+    except Exception as error:  # NumPy raises many kinds on a broken file
+        raise FormatError(f"{path}: not a .npy file, or truncated ({error})") from None
+
+
+def _read_npz(path: Path) -> dict[str, Array]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size > _memory():
+            raise FormatError(f"{path}: unpacks to {size} bytes; more than this machine's memory")
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, FormatError):
+        raise
+    except Exception as error:  # NumPy and zipfile raise many kinds on a broken file
+        raise FormatError(f"{path}: not an .npz file, or truncated ({error})") from None
+
+
+def _as_bfloat16(info: TensorInfo, array: Array) -> Array:
+    """bfloat16 from what NumPy files can hold of it: its bare bytes, or float32 of the same values."""
+    if array.dtype == np.dtype("V2"):
+        return array.view(bfloat16())
+    if array.dtype == np.float32:
+        rounded = array.astype(bfloat16())
+        if not np.array_equal(rounded.astype(np.float32), array, equal_nan=True):
+            raise SpecError(f"{info.name!r}: float32 values that bfloat16 does not have; round them first")
+        return rounded
+    return array
+
+
+# Chance
+
+
+def _draw(model: Model, values: dict[str, Array], seed: int, dims: Mapping[str, int]) -> None:
+    rng = np.random.default_rng(seed)
+    drawn = [info for info in model.inputs if info.name not in values and not info.optional]
+    shapes: dict[str, tuple[int, ...]] = {}
+    used: set[str] = set()
+    for info in drawn:
+        shapes[info.name] = _shape(info, dims, used)
+    for name in dims:
+        if name not in used:
+            raise SpecError(f"--dim: {name!r} is not a symbolic dimension of an input that is drawn")
+    total = sum(math.prod(shapes[info.name]) * 8 for info in drawn)
+    if total > _memory() // 4:
+        raise SpecError(f"--random: the inputs come to {total} bytes; too much for this machine's memory")
+    lengths = _longest(model, values, shapes)
+    for info in drawn:
+        values[info.name] = _draw_one(rng, info, shapes[info.name], lengths.get(info.name))
+
+
+def _shape(info: TensorInfo, dims: Mapping[str, int], used: set[str]) -> tuple[int, ...]:
+    if info.shape is None or not info.is_tensor:
+        raise SpecError(f"--random: input {info.name!r} has no known shape; give it with -i {info.name}=FILE")
+    shape: list[int] = []
+    for axis, size in enumerate(info.shape):
+        if isinstance(size, int):
+            shape.append(size)
+            continue
+        name = size or f"{info.name}.{axis}"
+        if name not in dims:
+            raise SpecError(
+                f"--random: dimension {name!r} of input {info.name!r} is open; give --dim {name}=SIZE"
+            )
+        used.add(name)
+        shape.append(dims[name])
+    return tuple(shape)
+
+
+def _longest(
+    model: Model, values: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, int | None]:
+    """For each input that holds lengths, seq_length as far as it is known: lengths must not exceed it."""
+    by_value = {info.value or info.name: info.name for info in model.inputs}
+    found: dict[str, int | None] = {}
+    for gru in model.gru_layers:
+        operator = gru.node.operator
+        lengths, x = operator.input("sequence_lens"), operator.input("X")
+        if lengths is None or x is None or lengths.name not in gru.node.inputs:
+            continue
+        name = by_value.get(gru.node.inputs[lengths.name])
+        source = by_value.get(gru.node.inputs[x.name], "")
+        if name is None:
+            continue
+        layout = gru.node.attributes.get("layout", 0)
+        axis = operator.ports(layout if isinstance(layout, int) else 0)[0].axes.index("T")
+        shape = shapes.get(source) or (values[source].shape if source in values else None)
+        seq_length = shape[axis] if shape is not None and axis < len(shape) else None
+        known = found.get(name)
+        found[name] = seq_length if known is None or seq_length is None else min(known, seq_length)
+    return found
+
+
+def _draw_one(
+    rng: np.random.Generator, info: TensorInfo, shape: tuple[int, ...], longest: int | None
+) -> Array:
+    """Normal numbers, lengths up to the longest, and for other integers 0 or 1, which any index allows."""
+    if info.dtype in ("str", "unknown"):
+        raise SpecError(
+            f"--random: input {info.name!r} of type {info.dtype} cannot be drawn; give it with -i"
+        )
+    dtype = numpy_dtype(info.dtype)
+    if dtype.kind in "iu":
+        return rng.integers(
+            0 if longest is None else min(1, longest), 2 if longest is None else longest + 1, shape
+        ).astype(dtype)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def _memory() -> int:
+    """This machine's memory in bytes."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not known on this system
+        return 2**34
