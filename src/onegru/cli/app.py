@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -13,7 +15,7 @@ from rich.console import Console
 import onegru
 from onegru.cli.inputs import gather_inputs, parse_dims
 from onegru.cli.outputs import check_targets, print_json, write_outputs
-from onegru.cli.show import show_model, show_run, show_targets
+from onegru.cli.show import printable, show_model, show_run, show_targets
 from onegru.cli.waiting import waiting
 from onegru.report import report
 
@@ -22,7 +24,6 @@ __all__ = ["run"]
 app = typer.Typer(
     name="onegru",
     help="Every GRU, exact: run and inspect models that hold GRUs.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -36,12 +37,23 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tabl
 
 def run() -> int:
     """Run the command line and return its exit code: 2, after one line, on bad input."""
-    warnings.showwarning = _show_warning
-    warnings.simplefilter("always", onegru.SpecWarning)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what other packages tell each other
+        warnings.simplefilter("always", onegru.SpecWarning)
+        warnings.showwarning = _show_warning
+        return _run()
+
+
+def _run() -> int:
     try:
-        return int(app(standalone_mode=False) or 0)
+        code = int(app(standalone_mode=False) or 0)
+        sys.stdout.flush()
+        return code
     except typer.Exit as stop:
         return int(stop.exit_code)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more, at exit either
+        return 128 + signal.SIGPIPE
     except (typer.Abort, KeyboardInterrupt):
         return _fail("interrupted", 130)
     except onegru.OneGRUError as error:
@@ -49,7 +61,7 @@ def run() -> int:
     except MemoryError as error:
         return _fail(f"not enough memory ({error})")
     except OSError as error:
-        return _fail(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "))
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except Exception as error:
         # Errors in the arguments themselves, such as an unknown option.
         message = getattr(error, "format_message", None)
@@ -59,12 +71,12 @@ def run() -> int:
 
 
 def _fail(message: str, code: int = 2) -> int:
-    print(f"onegru: {' '.join(message.split())}", file=sys.stderr)
+    print(f"onegru: {printable(' '.join(message.split()))}", file=sys.stderr)
     return code
 
 
 def _show_warning(message: Warning | str, *details: object, **more: object) -> None:
-    print(f"onegru: warning: {message}", file=sys.stderr)
+    _fail(f"warning: {message}")
 
 
 @app.command("run")
@@ -102,7 +114,8 @@ def run_command(
 
     Example: onegru run model.onnx --random 0 --dim batch=4 -o out.npz
     """
-    loaded = onegru.load(model, engine=engine)
+    with waiting(f"loading {model.name}"):
+        loaded = onegru.load(model, engine=engine)
     targets = check_targets(outputs or [], loaded)
     values = gather_inputs(loaded, inputs or [], random, parse_dims(dims or [], random))
     with waiting(f"running {model.name}") as watch:
@@ -120,7 +133,8 @@ def inspect_command(model: ModelPath, as_json: AsJson = False) -> None:
 
     Example: onegru inspect model.onnx
     """
-    loaded = onegru.load(model)
+    with waiting(f"loading {model.name}"):
+        loaded = onegru.load(model)
     show_model(Console(), loaded, report(loaded), as_json=as_json)
 
 
@@ -134,7 +148,12 @@ def targets_command(as_json: AsJson = False) -> None:
 
 
 @app.callback(invoke_without_command=True)
-def _main(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def _main(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
     if version:
         print(onegru.__version__)
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())

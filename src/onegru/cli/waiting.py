@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 __all__ = ["Watch", "waiting"]
@@ -20,8 +21,10 @@ class Watch:
 
     def __init__(self, label: str) -> None:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task(label, total=None)
+        console = Console(stderr=True)
+        # Only where a person watches: in a log file a bar would be noise.
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task(escape(label), total=None)
         self._timer = threading.Timer(_PATIENCE, self._bar.start)
         self._timer.daemon = True
         self._began = time.perf_counter()
@@ -40,6 +43,7 @@ class Watch:
         """End."""
         self.seconds = time.perf_counter() - self._began
         self._timer.cancel()
+        self._timer.join()  # else it might start the bar just after it was stopped
         self._bar.stop()
 
 
