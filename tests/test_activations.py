@@ -1,0 +1,106 @@
+"""The activation functions: the values of the text at chosen points, limits, NaN."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from onegru.activations import ACTIVATIONS, Activation, find_kind
+from onegru.errors import SpecError
+from onegru.reference import activate
+
+ALPHA, BETA = 0.75, -0.5
+LN2 = math.log(2.0)
+
+# For each function: points and the values that its formula gives there, with alpha = 0.75 and beta = -0.5.
+VALUES = {
+    "Relu": [(-2.0, 0.0), (0.0, 0.0), (3.0, 3.0)],
+    "Tanh": [(0.0, 0.0), (LN2, 0.6), (-LN2, -0.6)],
+    "Sigmoid": [(0.0, 0.5), (LN2, 2 / 3), (-LN2, 1 / 3)],
+    "Affine": [(2.0, 1.0), (-2.0, -2.0)],
+    "LeakyRelu": [(2.0, 2.0), (-2.0, -1.5), (0.0, 0.0)],
+    "ThresholdedRelu": [(0.75, 0.75), (0.7499, 0.0), (2.0, 2.0), (-3.0, 0.0)],
+    "ScaledTanh": [(-2 * LN2, 0.75 * 0.6), (0.0, 0.0)],
+    "HardSigmoid": [(0.0, 0.0), (1.0, 0.25), (2.0, 1.0), (9.0, 1.0), (-9.0, 0.0)],
+    "Elu": [(2.0, 2.0), (-LN2, -0.375), (0.0, 0.0)],
+    "Softsign": [(1.0, 0.5), (-3.0, -0.75), (0.0, 0.0)],
+    "Softplus": [(0.0, LN2), (math.log(3.0), math.log(4.0))],
+}
+
+# Limits at -∞ and +∞.
+LIMITS = {
+    "Relu": (0.0, math.inf),
+    "Tanh": (-1.0, 1.0),
+    "Sigmoid": (0.0, 1.0),
+    "Affine": (-math.inf, math.inf),
+    "LeakyRelu": (-math.inf, math.inf),
+    "ThresholdedRelu": (0.0, math.inf),
+    "ScaledTanh": (0.75, -0.75),
+    "HardSigmoid": (0.0, 1.0),
+    "Elu": (-0.75, math.inf),
+    "Softsign": (-1.0, 1.0),
+    "Softplus": (0.0, math.inf),
+}
+
+
+def make(name: str) -> Activation:
+    takes = ACTIVATIONS[name].takes
+    return Activation(name, ALPHA if "alpha" in takes else None, BETA if "beta" in takes else None)
+
+
+def test_there_are_eleven() -> None:
+    assert len(ACTIVATIONS) == 11
+    assert set(ACTIVATIONS) == set(VALUES) == set(LIMITS)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_values(name: str) -> None:
+    points, values = np.array(VALUES[name]).T
+    np.testing.assert_allclose(activate(make(name), points), values, rtol=1e-15, atol=1e-16)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_limits_and_nan(name: str) -> None:
+    with np.errstate(all="ignore"):
+        found = activate(make(name), np.array([-np.inf, np.inf, np.nan]))
+    np.testing.assert_array_equal(found, [*LIMITS[name], np.nan])
+
+
+@pytest.mark.parametrize("name", ["Sigmoid", "Tanh", "Softplus", "Elu", "Softsign"])
+def test_nothing_overflows_or_cancels(name: str) -> None:
+    """Against the formula in long double, where it is safe there, far out and near zero."""
+    x = np.concatenate(
+        [np.linspace(-700, 700, 801), np.geomspace(1e-300, 1, 601), -np.geomspace(1e-300, 1, 601)]
+    )
+    wide = x.astype(np.longdouble)
+    formulas = {
+        "Sigmoid": 1 / (1 + np.exp(-wide)),
+        "Tanh": -np.expm1(-2 * wide) / (2 + np.expm1(-2 * wide)),
+        "Softplus": np.log1p(np.exp(wide)),
+        "Elu": np.where(wide >= 0, wide, np.longdouble(ALPHA) * np.expm1(wide)),
+        "Softsign": wide / (1 + np.abs(wide)),
+    }
+    with np.errstate(over="raise", invalid="raise"):
+        found = activate(make(name), x)
+    np.testing.assert_allclose(found, formulas[name].astype(np.float64), rtol=1e-15, atol=5e-324)
+
+
+def test_names_are_found_without_regard_to_case() -> None:
+    assert find_kind("hardSIGMOID").name == "HardSigmoid"
+    with pytest.raises(SpecError, match="unknown function 'gelu'"):
+        find_kind("gelu")
+
+
+def test_defaults() -> None:
+    defaults = {name: dict(kind.defaults) for name, kind in ACTIVATIONS.items() if kind.defaults}
+    assert defaults == {
+        "Affine": {"alpha": 1.0, "beta": 0.0},
+        "LeakyRelu": {"alpha": 0.01},
+        "ThresholdedRelu": {"alpha": 1.0},
+        "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+        "Elu": {"alpha": 1.0},
+    }
+    assert ACTIVATIONS["HardSigmoid"].default("alpha") == float(np.float32(0.2))
+    assert ACTIVATIONS["ScaledTanh"].default("alpha") is None

@@ -1,0 +1,275 @@
+"""The layer: call after call, layouts, outputs to write into, attention."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+import threading
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import onegru
+from onegru.activations import Activation
+from onegru.spec import Spec, Weights
+
+Array = NDArray[Any]
+
+T, B, I, H = 5, 3, 2, 4
+
+
+def make(direction: str = "forward", dtype: Any = np.float32, **options: Any) -> onegru.GRU:
+    rng = np.random.default_rng(1)
+    d = 2 if direction == "bidirectional" else 1
+    W, R, bias = (rng.standard_normal(s).astype(dtype) for s in ((d, 3 * H, I), (d, 3 * H, H), (d, 6 * H)))
+    return onegru.GRU(W, R, bias, direction=direction, **options)
+
+
+def draw(*shape: int, dtype: Any = np.float32) -> Array:
+    return np.random.default_rng(2).standard_normal(shape).astype(dtype)
+
+
+def refuse(message: str, call: Any, *args: Any, **kwargs: Any) -> None:
+    with pytest.raises(onegru.SpecError, match="^" + re.escape(message)):
+        call(*args, **kwargs)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_layouts_are_the_same_numbers(direction: str) -> None:
+    layer = make(direction)
+    X, h = draw(T, B, I), draw(layer.spec.num_directions, B, H)
+    Y, Y_h = layer(X, h, sequence_lens=[5, 0, 2])
+    Y1, Y_h1 = layer(X.swapaxes(0, 1), h.swapaxes(0, 1), sequence_lens=[5, 0, 2], layout=1)
+    np.testing.assert_array_equal(Y1, Y.transpose(2, 0, 1, 3))
+    np.testing.assert_array_equal(Y_h1, Y_h.swapaxes(0, 1))
+    assert Y1.flags.c_contiguous
+
+
+def test_chunks_are_the_whole() -> None:
+    layer = make()
+    X = draw(T, B, I)
+    Y, Y_h = layer(X)
+    first, h = layer(X[:2])
+    second, h = layer(X[2:], h)
+    # A chunk's state is rounded to float32 between calls in the reference, which keeps float64 within one.
+    np.testing.assert_allclose(np.concatenate([first, second]), Y, rtol=0, atol=2e-7)
+    np.testing.assert_allclose(h, Y_h, rtol=0, atol=2e-7)
+
+
+def test_reverse_is_forward_over_each_row_turned_round() -> None:
+    rng = np.random.default_rng(3)
+    W, R = rng.standard_normal((1, 3 * H, I)), rng.standard_normal((1, 3 * H, H))
+    X, lens = rng.standard_normal((T, B, I)), [5, 2, 0]
+    turned = np.zeros_like(X)
+    for b, n in enumerate(lens):
+        turned[:n, b] = X[:n, b][::-1]
+    Y, Y_h = onegru.GRU(W, R, direction="reverse")(X, sequence_lens=lens)
+    Z, Z_h = onegru.GRU(W, R)(turned, sequence_lens=lens)
+    for b, n in enumerate(lens):
+        np.testing.assert_allclose(Y[:n, :, b], Z[:n, :, b][::-1], atol=1e-15)
+        assert not Y[n:, :, b].any()
+    np.testing.assert_allclose(Y_h, Z_h, atol=1e-15)
+
+
+# Attention
+
+
+def test_attention_scales_the_update_gate() -> None:
+    layer, plain = make(attention=True), make()
+    X = draw(T, B, I)
+    np.testing.assert_array_equal(layer(X, attention=np.zeros((T, B), np.float32))[0], plain(X)[0])
+    # With a score of 1 the update gate is shut: the state is the candidate alone.
+    one = layer(X, attention=np.ones((T, B), np.float32))[0]
+    assert not np.allclose(one, plain(X)[0])
+    scores = draw(T, B)
+    expected = layer(X, attention=scores)[0]
+    np.testing.assert_array_equal(layer(X, attention=scores[:, :, None])[0], expected)
+    for given in (scores.T, scores.T[:, :, None]):
+        Y = layer(X.swapaxes(0, 1), attention=given, layout=1)[0]
+        np.testing.assert_array_equal(Y, expected.transpose(2, 0, 1, 3))
+
+
+def test_attention_is_not_clamped_and_serves_both_directions() -> None:
+    layer = make("bidirectional", np.float64, attention=True, linear_before_reset=True, clip=1.5)
+    spec, weights = layer.spec, layer.weights
+    X, scores = draw(T, B, I, dtype=np.float64), 3 * draw(T, B, dtype=np.float64)
+    Y, _ = layer(X, attention=scores)
+    for d, direction in enumerate(("forward", "reverse")):
+        single = onegru.GRU(
+            weights.W[d : d + 1],
+            weights.R[d : d + 1],
+            weights.B[d : d + 1],
+            direction=direction,
+            attention=True,
+            linear_before_reset=True,
+            clip=spec.clip,
+        )
+        np.testing.assert_array_equal(single(X, attention=scores)[0][:, 0], Y[:, d])
+
+
+def test_attention_is_refused_or_required() -> None:
+    X = draw(T, B, I)
+    refuse("attention: given; must be None", make(), X, attention=draw(T, B))
+    layer = make(attention=True)
+    refuse("attention: missing; must be given", layer, X)
+    refuse("attention: rank 1, shape [5]; must be [seq_length, batch_size]", layer, X, attention=draw(T))
+    refuse(
+        "attention: shape [3, 5]; must be [seq_length, batch_size] = [5, 3]", layer, X, attention=draw(B, T)
+    )
+    refuse("attention: shape [5, 3, 2]; must be", layer, X, attention=draw(T, B, 2))
+    refuse("attention: type int64", layer, X, attention=np.zeros((T, B), int))
+    refuse("attention: 1; must be True or False", make, attention=1)
+
+
+# Outputs
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+def test_out_is_written_and_returned(layout: int) -> None:
+    layer = make("bidirectional")
+    X = draw(T, B, I) if layout == 0 else draw(B, T, I)
+    expected = layer(X, layout=layout)
+    out = tuple(np.full_like(array, np.nan) for array in expected)
+    result = layer(X, layout=layout, out=(out[0], out[1]))
+    assert result[0] is out[0]
+    assert result[1] is out[1]
+    for actual, wanted in zip(out, expected, strict=True):
+        np.testing.assert_array_equal(actual, wanted)
+    strided = np.full((*expected[0].shape[:-1], 2 * H), np.nan, np.float32)[..., ::2]
+    assert layer(X, layout=layout, out=(strided, None))[0] is strided
+    np.testing.assert_array_equal(strided, expected[0])
+
+
+def test_out_may_be_the_state_that_goes_in_or_the_input() -> None:
+    layer = onegru.GRU(draw(1, 3 * H, H), draw(1, 3 * H, H))
+    X, h = draw(T, B, H), draw(1, B, H)
+    Y, Y_h = layer(X, h)
+    state = h.copy()
+    assert layer(X, state, out=(None, state))[1] is state
+    np.testing.assert_array_equal(state, Y_h)
+    buffer = X.copy()
+    layer(buffer, h, out=(buffer[:, None], None))
+    np.testing.assert_array_equal(buffer, Y[:, 0])
+
+
+def test_out_is_refused() -> None:
+    layer, X = make(), draw(T, B, I)
+    Y, Y_h = layer(X)
+    refuse("out: Y is float64 [5, 1, 3, 4]; must be an array, float32 [5, 1, 3, 4]", layer, X,
+           out=(Y.astype(float), Y_h))  # fmt: skip
+    refuse("out: Y is float32 [4, 1, 3, 4]; must be", layer, X, out=(Y[1:], Y_h))
+    refuse("out: Y_h is list; must be an array", layer, X, out=(Y, Y_h.tolist()))
+    refuse("out: list; must be a tuple (Y, Y_h)", layer, X, out=[Y, Y_h])
+    refuse("out: tuple; must be a tuple (Y, Y_h)", layer, X, out=(Y,))
+    refuse("out: Y and Y_h overlap; must not", layer, X, out=(Y, Y[0]))
+    Y.flags.writeable = False
+    refuse("out: Y is read-only; must be writeable", layer, X, out=(Y, Y_h))
+
+
+def test_layout_is_refused() -> None:
+    for layout in (2, -1, True, "0", None):
+        refuse(f"layout: {layout!r}; must be 0 or 1", make(), draw(T, B, I), layout=layout)
+
+
+# The object
+
+
+def test_weights_are_the_layers_own() -> None:
+    W, R, bias = draw(1, 3 * H, I), draw(1, 3 * H, H), draw(1, 6 * H)
+    layer, X = onegru.GRU(W, R, bias), draw(T, B, I)
+    expected = layer(X)[0]
+    for array in (W, R, bias):
+        array[...] = 0
+    np.testing.assert_array_equal(layer(X)[0], expected)
+    with pytest.raises(ValueError, match="read-only"):
+        layer.weights.W[0, 0, 0] = 1
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+def test_layers_pickle_and_copy(dtype: Any) -> None:
+    layer = make(
+        "bidirectional",
+        dtype,
+        clip=0.5,
+        activations=["Elu", "Softsign", "Affine", "Relu"],
+        activation_alpha=[0.5],
+    )
+    X = draw(T, B, I, dtype=dtype)
+    for twin in (pickle.loads(pickle.dumps(layer)), copy.deepcopy(layer)):
+        assert twin.spec == layer.spec
+        np.testing.assert_array_equal(twin(X)[0], layer(X)[0])
+
+
+def test_engines_are_named() -> None:
+    assert make(engine="reference").engine == "reference"
+    assert make().engine in ("native", "reference")
+    refuse("engine: 'cuda'; must be one of auto, ", make, engine="cuda")
+
+
+def test_repr_says_what_it_is() -> None:
+    shown = repr(make("reverse", clip=2.0, attention=True))
+    for part in ("2 → 4", "float32", "'reverse'", "clip=2.0", "Sigmoid", "attention=True"):
+        assert part in shown
+
+
+def test_spec_and_weights_exist_only_if_they_are_legal() -> None:
+    refuse("hidden_size: 0; must be at least 1", Spec, 1, 0, "float32")
+    refuse("dtype: 'int8'; must be one of", Spec, 1, 1, "int8")
+    refuse("clip: 0; must be > 0", Spec, 1, 1, "float32", clip=0)
+    refuse("direction: 'up'; must be one of", Spec, 1, 1, "float32", "up")
+    refuse("activations: 1 pairs; must be one for each direction", Spec, 1, 1, "float32", "bidirectional")
+    refuse("activations: ScaledTanh needs alpha", Activation, "ScaledTanh")
+    refuse("activations: Tanh takes no beta", Activation, "Tanh", beta=1.0)
+    weights = Weights(draw(1, 3, 1), draw(1, 3, 1), draw(1, 6))
+    refuse(
+        "W: float32 [1, 3, 1]; must be float32 [1, 3, 2]",
+        onegru.GRU.from_canonical,
+        Spec(2, 1, "float32"),
+        weights,
+    )
+
+
+def test_flops_and_parameters_count_every_product() -> None:
+    spec = make("bidirectional").spec
+    assert spec.flops_per_step == 2 * (2 * 3 * H * I + 2 * 3 * H * H)
+    assert spec.parameter_count == 2 * (3 * H * I + 3 * H * H + 6 * H)
+
+
+def test_threads_may_share_a_layer() -> None:
+    layer = make("bidirectional")
+    inputs = [draw(T, n, I) for n in range(1, 9)]
+    expected = [layer(x)[0] for x in inputs]
+    found: dict[int, Array] = {}
+
+    def work(n: int) -> None:
+        for _ in range(20):
+            found[n] = layer(inputs[n])[0]
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(len(inputs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for n, wanted in enumerate(expected):
+        np.testing.assert_array_equal(found[n], wanted)
+
+
+# Types
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_16_bit_types_round_once(dtype: Any) -> None:
+    """The state is not rounded between steps: the outputs are those of float64, rounded."""
+    layer = make("bidirectional", dtype)
+    wide = onegru.GRU(
+        *(array.astype(np.float64) for array in (layer.weights.W, layer.weights.R, layer.weights.B)),
+        direction="bidirectional",
+    )
+    X = draw(40, B, I, dtype=dtype)
+    for narrow, exact in zip(layer(X), wide(X.astype(np.float64)), strict=True):
+        assert narrow.dtype == dtype
+        np.testing.assert_array_equal(narrow, exact.astype(np.float32).astype(dtype))
