@@ -67,6 +67,7 @@ class _Reader:
         self._same: dict[str, str] = {}
         self._consts: dict[tuple[object, ...], str] = {}
         self._conversions: dict[tuple[str, str], str] = {}
+        self._const_bytes = 0
         self._weights: bytes | None = None
 
     def error(self, message: str) -> FormatError:
@@ -195,7 +196,8 @@ class _Reader:
         weights = self._read_weights(layer) if size else b""
         if offset + size > len(weights) and size:
             raise self.error(f"{layer}: ends at byte {offset + size} of its .bin, which has {len(weights)}")
-        if sum(key[3] for key in self._consts if isinstance(key[3], int)) > 4 * len(weights) + 2**20:
+        self._const_bytes += size
+        if self._const_bytes > 4 * len(weights) + 2**20:
             raise self.error(f"{layer}: constants overlap, and come to far more than its .bin holds")
         raw = np.frombuffer(weights, np.uint8, size, offset if size else 0)
         if dtype == "bool":
