@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +79,8 @@ def functions_with_values(draw: st.DrawFn, count: int) -> dict[str, list[Any]]:
         number = draw(st.integers(needed, len(takers)))
         if number or draw(st.booleans()):
             attributes[name] = [draw(numbers) for _ in range(number)]
-    change = draw(st.sampled_from((str, str.lower, str.upper)))
+    changes: tuple[Callable[[str], str], ...] = (str, str.lower, str.upper)
+    change = draw(st.sampled_from(changes))
     return {"activations": [change(name) for name in names], **attributes}
 
 

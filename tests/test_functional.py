@@ -253,7 +253,7 @@ def test_gru_refuses(message: str, changes: dict[str, Any]) -> None:
 
 
 def test_bfloat16_needs_opset_22() -> None:
-    changes = {
+    changes: dict[str, Any] = {
         name: zeros(*array.shape, dtype=ml_dtypes.bfloat16)
         for name, array in gru_arguments().items()
         if name != "sequence_lens"
@@ -435,11 +435,11 @@ def test_version_1_has_its_misspelt_default() -> None:
 
 
 def test_values_are_rounded_to_float32_first() -> None:
-    arguments = {
+    arguments: dict[str, Any] = {
         name: np.full(a.shape, 0.3, np.float64) for name, a in gru_arguments().items() if name in "XWR"
     }
     for name, value in (("activation_alpha", 0.1), ("activation_beta", 0.7)):
-        given = {
+        given: dict[str, Any] = {
             "activations": ["Affine", "Affine"],
             "activation_alpha": [0.3],
             "activation_beta": [0.1],
@@ -457,7 +457,7 @@ def test_values_are_rounded_to_float32_first() -> None:
 
 def test_values_go_to_the_functions_that_take_them_in_order() -> None:
     # LeakyRelu takes alpha alone, so beta's first value is Affine's.
-    arguments = {"X": -np.ones((1, 1, 1)), "W": np.ones((1, 3, 1)), "R": np.zeros((1, 3, 1))}
+    arguments: dict[str, Any] = {"X": -np.ones((1, 1, 1)), "W": np.ones((1, 3, 1)), "R": np.zeros((1, 3, 1))}
     Y, _ = onegru.gru(
         **arguments,
         activations=["LeakyRelu", "Affine"],
@@ -481,7 +481,7 @@ def test_lengths_0_and_no_steps_give_zeros_whatever_the_initial_state() -> None:
 
 
 def test_byte_order_is_not_a_type() -> None:
-    swapped = {
+    swapped: dict[str, Any] = {
         name: value.astype(value.dtype.newbyteorder(">")) if isinstance(value, np.ndarray) else value
         for name, value in gru_arguments().items()
     }

@@ -24,7 +24,7 @@ def draw(*shape: int, dtype: Any = np.float32, seed: int = 1) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-def cell_inputs() -> dict[str, Array]:
+def cell_inputs() -> dict[str, Any]:
     return {
         "X": draw(B, I),
         "initial_hidden_state": draw(B, H),
@@ -38,7 +38,7 @@ def write_cell(folder: Path, **attributes: Any) -> Path:
     return write_case(folder / "cell.xml", "gru_cell", cell_inputs(), {"hidden_size": H, **attributes})
 
 
-def feeds() -> dict[str, Array]:
+def feeds() -> dict[str, Any]:
     return {name: array for name, array in cell_inputs().items() if name in ("X", "initial_hidden_state")}
 
 
@@ -122,7 +122,7 @@ def test_weights_compressed_to_float16(tmp_path: Path, dtype: str) -> None:
     values += [ir.convert(f"{name}/to", ir.const(name, array), dtype) for name, array in half.items()]
     ir.result("out", ir.gru("gru_cell", "gru", {"hidden_size": H}, values)[0])
     model = onegru.load(ir.write(tmp_path / "half.xml"))
-    wide = {name: array.astype(DTYPES[dtype]) for name, array in (inputs | half).items()}
+    wide: dict[str, Any] = {name: array.astype(DTYPES[dtype]) for name, array in (inputs | half).items()}
     expected = onegru.gru_cell(**wide, hidden_size=H)
     found = model.run({name: wide[name] for name in ("X", "initial_hidden_state")})
     np.testing.assert_array_equal(found["gru.Ho"], expected)
@@ -133,7 +133,7 @@ def test_weights_compressed_to_float16(tmp_path: Path, dtype: str) -> None:
 def test_port_ids_need_not_be_consecutive(tmp_path: Path) -> None:
     """AUGRUCell's own example leaves out port 2 and has two outputs: order decides, both carry Ho."""
     ir = IrWriter()
-    arrays = {
+    arrays: dict[str, Any] = {
         "X": draw(B, I),
         "H_t": draw(B, H),
         "W": draw(3 * H, I),
@@ -191,8 +191,8 @@ def test_operators_in_any_arrangement(tmp_path: Path) -> None:
     x = ir.parameter("x", "float32", "?,?,2")
     lens = ir.convert("lens32", ir.parameter("lens", "int64", "?"), "int32")
     scores = ir.parameter("a", "float32", "?,?,1")
-    first = {"W": draw(1, 3 * H, I), "R": draw(1, 3 * H, H), "B": draw(1, 4 * H)}
-    second = {"W": draw(1, 3 * I, I), "R": draw(1, 3 * I, I), "B": draw(1, 3 * I)}
+    first: dict[str, Any] = {"W": draw(1, 3 * H, I), "R": draw(1, 3 * H, H), "B": draw(1, 4 * H)}
+    second: dict[str, Any] = {"W": draw(1, 3 * I, I), "R": draw(1, 3 * I, I), "B": draw(1, 3 * I)}
     h0 = ir.const("h0", np.zeros((B, 1, H), np.float32))
     _, ho = ir.gru(
         "gru_sequence",
@@ -389,7 +389,7 @@ def test_depth_is_bounded(tmp_path: Path) -> None:
 def test_constants_that_overlap_do_not_multiply(tmp_path: Path) -> None:
     """Ten thousand constants of one megabyte each, all within the same one."""
     ir = IrWriter()
-    ir.const("big", np.zeros(2**20, np.uint8).view(np.float32))
+    value = ir.const("big", np.zeros(2**20, np.uint8).view(np.float32))
     for n in range(10_000):
         data = {"element_type": "f32", "shape": "250000", "offset": str(4 * n), "size": "1000000"}
         value = ir.layer("Const", f"c{n}", data)[0]

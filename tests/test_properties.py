@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import onegru
-from onegru.conformance.known import Facts, verdicts
+from onegru.known import Facts, verdicts
 from tests import oracle
 from tests.cases import Array, Case, gru_cases, onnx_model, openvino_cases
 from tests.ir_files import OPERATORS, write_case
 
-ORACLES = {
+ORACLES: dict[str, Callable[..., Any]] = {
     "gru": oracle.onnx_gru,
     "gru_cell": oracle.gru_cell,
     "gru_sequence": oracle.gru_sequence,

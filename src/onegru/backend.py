@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto
 from onnx.backend.base import Backend, BackendRep
@@ -112,6 +113,7 @@ class OneGRUBackend(Backend):
         names = [name for name in node.input if name]
         if len(inputs) != len(names):
             raise SpecError(f"inputs: {len(inputs)} arrays; must be {len(names)}")
+        inputs = [np.asarray(array) for array in inputs]
         infos = [
             onnx.helper.make_tensor_value_info(
                 name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
@@ -120,7 +122,10 @@ class OneGRUBackend(Backend):
         ]
         outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
         graph = onnx.helper.make_graph([node], "node", infos, outputs)
-        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+        opsets = [onnx.helper.make_opsetid("", opset)]
+        # The oldest IR version that will do: ONNX Runtime is often behind onnx's newest.
+        ir_version = onnx.helper.find_min_ir_version_for(opsets)
+        model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
         return cls.run_model(model, inputs, device, **kwargs)
 
     @classmethod

@@ -21,7 +21,7 @@ from onegru.errors import SpecError, SpecWarning
 from onegru.shapes import arrange, check_shape
 from onegru.spec import Direction, Spec, Weights
 
-__all__ = ["Lowered", "lower"]
+__all__ = ["Lowered", "lower", "read_activations", "read_clip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ def lower(
         dtype=W.dtype.name,
         direction=direction,
         linear_before_reset=bool(values.get("linear_before_reset", False)),
-        clip=_clip(operator, values["clip"]),
-        activations=_activations(operator, values, num_directions, where),
+        clip=read_clip(operator, values["clip"]),
+        activations=read_activations(operator, values, num_directions, where),
         attention=operator.attention if attention is None else attention,
     )
     port_axes = {port.role: port.axes for port in operator.inputs}
@@ -147,7 +147,12 @@ def _canonical_biases(operator: Operator, spec: Spec, B: Array | None, W: Array)
     return canonical
 
 
-def _clip(operator: Operator, clip: float | None) -> float | None:
+def read_clip(operator: Operator, clip: float | None) -> float | None:
+    """The bound that the attribute stands for; None for none.
+
+    Raises:
+        SpecError: there is no such bound.
+    """
     if clip is None or clip == np.inf or (clip == 0 and operator.clip_zero_is_none):
         return None
     if not clip > 0:
@@ -156,10 +161,20 @@ def _clip(operator: Operator, clip: float | None) -> float | None:
     return clip
 
 
-def _activations(
-    operator: Operator, values: Mapping[str, Any], num_directions: int, where: str
+def read_activations(
+    operator: Operator, values: Mapping[str, Any], num_directions: int, where: str = ""
 ) -> tuple[tuple[Activation, Activation], ...]:
-    """(f, g) for each direction, with alpha and beta handed out in order."""
+    """(f, g) for each direction, with alpha and beta handed out in order.
+
+    Args:
+        operator: whose attributes they are.
+        values: all of its attributes, as `read_attributes` gives them.
+        num_directions: D.
+        where: what to put before a warning.
+
+    Raises:
+        SpecError: a function is unknown, their number is wrong, or one lacks a value.
+    """
     shared = operator.activation_count == "shared"
     count = 2 if shared else 2 * num_directions
     names = values["activations"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["FormatError", "MissingExtraError", "OneGRUError", "SpecError", "SpecWarning"]
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["FormatError", "MissingExtraError", "OneGRUError", "SpecError", "SpecWarning", "needs_extra"]
 
 
 class OneGRUError(Exception):
@@ -30,6 +33,21 @@ class MissingExtraError(OneGRUError, ImportError):
         super().__init__(f"{purpose} needs {package}: pip install 'onegru[{extra}]'")
         self.package = package
         self.extra = extra
+
+
+@contextmanager
+def needs_extra(package: str, extra: str, purpose: str) -> Iterator[None]:
+    """Around an import: if `package` is not there, say which extra brings it.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != package:
+            raise
+        raise MissingExtraError(package, extra, purpose) from None
 
 
 class SpecWarning(UserWarning):

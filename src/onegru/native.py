@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from onegru import _native
 from onegru.errors import SpecError
@@ -40,4 +42,11 @@ def _choose() -> None:
     _native.select_target(name)
 
 
-_choose()
+try:
+    _choose()
+except SpecError as error:
+    # The command `onegru` gets here before any code of its own runs, so what it would say is said here.
+    if [Path(program).name for program in sys.argv[:1]] != ["onegru"]:
+        raise
+    print(f"onegru: {error}", file=sys.stderr)
+    sys.exit(2)

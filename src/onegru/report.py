@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
-from onegru.conformance.known import Facts, Verdict, verdicts
+from onegru.attributes import read_attributes
+from onegru.dialect import read_activations, read_clip
+from onegru.errors import SpecWarning
 from onegru.files.graph import TensorInfo
+from onegru.known import Facts, Verdict, verdicts
 from onegru.session import GruLayer, Model
 
 __all__ = ["GruReport", "report"]
@@ -15,7 +19,8 @@ __all__ = ["GruReport", "report"]
 class GruReport:
     """One GRU node.
 
-    What depends on the weights is None where they are computed anew in each run.
+    What depends on the weights is None where they are computed anew in each run: sizes, parameters, bytes
+    and FLOPs.
 
     Attributes:
         name: the node's name.
@@ -42,7 +47,7 @@ class GruReport:
     hidden_size: int | None
     direction: str
     reset: str
-    activations: tuple[tuple[str, str], ...] | None
+    activations: tuple[tuple[str, str], ...]
     clip: float | None
     attention: bool
     lengths: bool
@@ -60,32 +65,33 @@ def report(model: Model) -> tuple[GruReport, ...]:
 
 def _report(gru: GruLayer, source: TensorInfo | None) -> GruReport:
     node, layer = gru.node, gru.layer
-    attributes = node.attributes
     spec = layer.spec if layer is not None else None
     dtype = spec.dtype if spec is not None else (source.dtype if source is not None else None)
+    values = read_attributes(node.operator, node.attributes)
+    direction = str(values.get("direction", "forward"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
+        activations = read_activations(node.operator, values, 2 if direction == "bidirectional" else 1)
     facts = Facts(
         operator=node.operator.name,
         version=node.operator.version,
-        attributes=attributes,
+        attributes=node.attributes,
         dtype=dtype,
         present=frozenset((*node.inputs, *node.outputs)),
         fixed_shape=_is_fixed(source),
         constant_weights=layer is not None,
     )
-    hidden_size = attributes.get("hidden_size")
-    known_size = hidden_size if isinstance(hidden_size, int) else None
-    after = bool(attributes.get("linear_before_reset", False))
     lengths = node.operator.input("sequence_lens")
     return GruReport(
         name=node.name,
         operator=str(node.operator),
         dtype=dtype,
         input_size=spec.input_size if spec is not None else None,
-        hidden_size=spec.hidden_size if spec is not None else known_size,
-        direction=spec.direction if spec is not None else str(attributes.get("direction", "forward")),
-        reset="after" if after else "before",
-        activations=None if spec is None else tuple((str(f), str(g)) for f, g in spec.activations),
-        clip=None if spec is None else spec.clip,
+        hidden_size=spec.hidden_size if spec is not None else values["hidden_size"],
+        direction=direction,
+        reset="after" if values.get("linear_before_reset") else "before",
+        activations=tuple((str(f), str(g)) for f, g in activations),
+        clip=read_clip(node.operator, values["clip"]),
         attention=node.operator.attention,
         lengths=lengths is not None and lengths.name in node.inputs,
         parameters=None if layer is None else sum(array.size for array in gru.weights),

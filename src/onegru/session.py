@@ -13,7 +13,7 @@ import numpy as np
 from onegru.attributes import read_attributes
 from onegru.dialect import Lowered, lower
 from onegru.dtypes import Array, numpy_dtype
-from onegru.errors import SpecError
+from onegru.errors import SpecError, needs_extra
 from onegru.files.graph import Conversion, Graph, GruNode, Step, TensorInfo
 from onegru.layer import GRU
 
@@ -52,7 +52,8 @@ def load(path: str | os.PathLike[str], *, engine: str = "auto") -> Model:
 
         graph = load_ir(path)
     else:
-        from onegru.files.onnx_model import load_onnx
+        with needs_extra("onnx", "onnx", str(path)):
+            from onegru.files.onnx_model import load_onnx
 
         graph = load_onnx(path)
     return Model(graph, engine=engine)

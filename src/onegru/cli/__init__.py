@@ -16,7 +16,4 @@ def main() -> None:
             raise
         print("onegru: the command line needs typer and rich: pip install 'onegru[cli]'", file=sys.stderr)
         sys.exit(2)
-    except ValueError as error:  # ONEGRU_TARGET, read when onegru is imported
-        print(f"onegru: {error}", file=sys.stderr)
-        sys.exit(2)
     sys.exit(run())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import os
-import signal
 import sys
 import warnings
 from pathlib import Path
@@ -26,6 +26,7 @@ app = typer.Typer(
     help="Every GRU, exact: run and inspect models that hold GRUs.",
     add_completion=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 
@@ -37,6 +38,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tabl
 
 def run() -> int:
     """Run the command line and return its exit code: 2, after one line, on bad input."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without "→" is no reason to fail
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what other packages tell each other
         warnings.simplefilter("always", onegru.SpecWarning)
@@ -53,7 +57,7 @@ def _run() -> int:
         return int(stop.exit_code)
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more, at exit either
-        return 128 + signal.SIGPIPE
+        return 1
     except (typer.Abort, KeyboardInterrupt):
         return _fail("interrupted", 130)
     except onegru.OneGRUError as error:
@@ -79,7 +83,7 @@ def _show_warning(message: Warning | str, *details: object, **more: object) -> N
     _fail(f"warning: {message}")
 
 
-@app.command("run")
+@app.command("run", short_help="Run a model whole.")
 def run_command(
     model: ModelPath,
     inputs: Annotated[
@@ -127,7 +131,7 @@ def run_command(
         show_run(Console(), loaded, values, results, watch.seconds, [target.path for target in targets])
 
 
-@app.command("inspect")
+@app.command("inspect", short_help="Tell what the GRUs of a model are.")
 def inspect_command(model: ModelPath, as_json: AsJson = False) -> None:
     """Tell what the GRUs of a model are, and which other runtimes are known to fail on them.
 
@@ -138,7 +142,7 @@ def inspect_command(model: ModelPath, as_json: AsJson = False) -> None:
     show_model(Console(), loaded, report(loaded), as_json=as_json)
 
 
-@app.command("targets")
+@app.command("targets", short_help="Tell which SIMD targets there are.")
 def targets_command(as_json: AsJson = False) -> None:
     """Tell which SIMD targets the native core has here, and which it uses.
 

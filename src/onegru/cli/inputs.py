@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import os
 import re
+import stat
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from onegru.dtypes import Array, bfloat16, numpy_dtype
-from onegru.errors import FormatError, SpecError
+from onegru.errors import FormatError, SpecError, needs_extra
 from onegru.files.graph import TensorInfo
 from onegru.session import Model
 
-__all__ = ["gather_inputs", "parse_dims"]
+__all__ = ["gather_inputs", "parse_dims", "split_name"]
 
 
 def parse_dims(texts: Sequence[str], seed: int | None) -> dict[str, int]:
@@ -38,6 +39,15 @@ def parse_dims(texts: Sequence[str], seed: int | None) -> dict[str, int]:
     return sizes
 
 
+def split_name(text: str, known: Container[str]) -> tuple[str | None, str]:
+    """[NAME=]FILE as name and file: at the first '=' that ends a known name, else at the last one."""
+    for match in re.finditer("=", text):
+        if text[: match.start()] in known:
+            return text[: match.start()], text[match.end() :]
+    name, separator, file = text.rpartition("=")
+    return (name if separator else None), file
+
+
 def gather_inputs(
     model: Model, texts: Sequence[str], seed: int | None, dims: Mapping[str, int]
 ) -> dict[str, Array]:
@@ -50,7 +60,7 @@ def gather_inputs(
     infos = {name: info for info in model.inputs for name in (info.name, *info.aliases)}
     values: dict[str, Array] = {}
     for text in texts:
-        for name, array in _read(text, model).items():
+        for name, array in _read(text, model, infos).items():
             if name not in infos:
                 raise SpecError(f"-i {text}: {name!r} is not an input; the model's inputs: {_names(model)}")
             info = infos[name]
@@ -75,28 +85,35 @@ def _names(model: Model) -> str:
 # Files
 
 
-def _read(text: str, model: Model) -> dict[str, Array]:
+def _read(text: str, model: Model, known: Container[str]) -> dict[str, Array]:
     """The arrays that [NAME=]FILE stands for."""
-    name, separator, file = text.rpartition("=")
-    if separator and not name:
-        raise SpecError(f"-i {text}: no name before the '='; must be NAME=FILE")
+    name, file = split_name(text, known)
+    if name is not None and name not in known:
+        raise SpecError(f"-i {text}: {name!r} is not an input; the model's inputs: {_names(model)}")
     path = Path(file)
-    match path.suffix.lower():
-        case ".npz":
-            arrays = _read_npz(path)
-            if not name:
-                return arrays
-            if name not in arrays and len(arrays) != 1:
-                raise SpecError(f"-i {text}: the file holds {', '.join(map(repr, arrays))}, not {name!r}")
-            return {name: arrays[name] if name in arrays else next(iter(arrays.values()))}
-        case ".npy":
-            return {name or _only_input(text, model): _read_npy(path)}
-        case ".pb":
-            from onegru.files.onnx_tensor import read_tensor
+    suffix = path.suffix.lower()
+    if suffix not in (".npy", ".npz", ".pb"):
+        raise SpecError(f"-i {text}: must end in .npy, .npz or .pb")
+    _check_size(path)
+    if suffix == ".npz":
+        arrays = _read_npz(path)
+        if name is None:
+            return arrays
+        if name not in arrays and len(arrays) != 1:
+            raise SpecError(f"-i {text}: the file holds {', '.join(map(repr, arrays))}, not {name!r}")
+        return {name: arrays[name] if name in arrays else next(iter(arrays.values()))}
+    own_name, array = ("", _read_npy(path)) if suffix == ".npy" else _read_pb(path)
+    if name is not None:
+        return {name: array}
+    return {own_name if own_name in known else _only_input(text, model): array}
 
-            own_name, array = read_tensor(path)
-            return {name or own_name or _only_input(text, model): array}
-    raise SpecError(f"-i {text}: must end in .npy, .npz or .pb")
+
+def _check_size(path: Path) -> None:
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise FormatError(f"{path}: not a regular file")
+    if status.st_size > _memory():
+        raise FormatError(f"{path}: has {status.st_size} bytes; more than this machine's memory")
 
 
 def _only_input(text: str, model: Model) -> str:
@@ -108,25 +125,41 @@ def _only_input(text: str, model: Model) -> str:
 def _read_npy(path: Path) -> Array:
     try:
         # Mapped first: a header that promises more than the file holds then fails before memory is taken.
-        return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+        with np.errstate(all="ignore"):
+            mapped = np.lib.format.open_memmap(path, mode="r")
+        return np.array(mapped)
     except OSError:
         raise
     except Exception as error:  # NumPy raises many kinds on a broken file
-        raise FormatError(f"{path}: not a .npy file, or truncated ({error})") from None
+        raise _broken(path, "a .npy", error) from None
 
 
 def _read_npz(path: Path) -> dict[str, Array]:
+    arrays: dict[str, Array] = {}
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(path) as archive, np.errstate(all="ignore"):
             size = sum(entry.file_size for entry in archive.infolist())
-        if size > _memory():
-            raise FormatError(f"{path}: unpacks to {size} bytes; more than this machine's memory")
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+            if size > _memory():
+                raise FormatError(f"{path}: unpacks to {size} bytes; more than this machine's memory")
+            for entry in archive.infolist():
+                with archive.open(entry) as file:
+                    array = np.lib.format.read_array(file, allow_pickle=False)
+                arrays[entry.filename.removesuffix(".npy")] = array
     except (OSError, FormatError):
         raise
     except Exception as error:  # NumPy and zipfile raise many kinds on a broken file
-        raise FormatError(f"{path}: not an .npz file, or truncated ({error})") from None
+        raise _broken(path, "an .npz", error) from None
+    return arrays
+
+
+def _broken(path: Path, kind: str, error: Exception) -> FormatError:
+    return FormatError(f"{path}: not {kind} file, or truncated ({str(error) or type(error).__name__})")
+
+
+def _read_pb(path: Path) -> tuple[str, Array]:
+    with needs_extra("onnx", "onnx", str(path)):
+        from onegru.files.onnx_tensor import read_tensor
+    return read_tensor(path)
 
 
 def _as_bfloat16(info: TensorInfo, array: Array) -> Array:
@@ -199,8 +232,8 @@ def _longest(
         axis = operator.ports(layout if isinstance(layout, int) else 0)[0].axes.index("T")
         shape = shapes.get(source) or (values[source].shape if source in values else None)
         seq_length = shape[axis] if shape is not None and axis < len(shape) else None
-        known = found.get(name)
-        found[name] = seq_length if known is None or seq_length is None else min(known, seq_length)
+        earlier = found.get(name, seq_length)
+        found[name] = None if earlier is None or seq_length is None else min(earlier, seq_length)
     return found
 
 

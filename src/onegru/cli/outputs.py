@@ -6,13 +6,16 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
+from onegru.cli.inputs import split_name
 from onegru.dtypes import Array
 from onegru.errors import SpecError
 from onegru.session import Model
@@ -37,13 +40,13 @@ def check_targets(texts: Sequence[str], model: Model) -> list[Target]:
     names = tuple(info.name for info in model.outputs)
     targets: list[Target] = []
     for text in texts:
-        name, separator, file = text.rpartition("=")
+        name, file = split_name(text, names)
         path = Path(file)
-        if separator and name not in names:
+        if name is not None and name not in names:
             raise SpecError(
                 f"-o {text}: {name!r} is not an output; must be one of {', '.join(map(repr, names))}"
             )
-        wanted = (name,) if name else names
+        wanted = names if name is None else (name,)
         if path.suffix.lower() not in (".npz", ".npy"):
             raise SpecError(f"-o {text}: must end in .npz or .npy")
         if path.suffix.lower() == ".npy" and len(wanted) != 1:
@@ -52,6 +55,8 @@ def check_targets(texts: Sequence[str], model: Model) -> list[Target]:
             )
         if not path.parent.is_dir():
             raise SpecError(f"-o {text}: folder {str(path.parent)!r} does not exist")
+        if path.is_dir():
+            raise SpecError(f"-o {text}: is a folder; must be a file")
         if path in (target.path for target in targets):
             raise SpecError(f"-o {text}: the file is named twice")
         targets.append(Target(path, wanted))
@@ -59,26 +64,48 @@ def check_targets(texts: Sequence[str], model: Model) -> list[Target]:
 
 
 def write_outputs(targets: Sequence[Target], results: Mapping[str, Array]) -> None:
-    """Write each file under another name and rename it, so that a file is whole or not there.
+    """Write all files under other names, then rename them: each is whole or as it was before.
 
     Raises:
         SpecError: an output is not a tensor.
         OSError: a file cannot be written.
     """
-    for target in targets:
-        arrays = {name: _storable(name, results[name]) for name in target.names}
-        handle, temporary = tempfile.mkstemp(dir=target.path.parent, prefix=f".{target.path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                if target.path.suffix.lower() == ".npy":
-                    np.save(file, arrays[target.names[0]], allow_pickle=False)
-                else:
-                    np.savez(file, allow_pickle=False, **arrays)
-            os.chmod(temporary, 0o666 & ~_umask())  # noqa: PTH101 - a temporary file's own mode is private
-            Path(temporary).replace(target.path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+    contents = [{name: _storable(name, results[name]) for name in target.names} for target in targets]
+    temporary: list[Path] = []
+    try:
+        for target, arrays in zip(targets, contents, strict=True):
+            with _naming(target.path):
+                handle, name = tempfile.mkstemp(dir=target.path.parent, prefix=f".{target.path.name}.")
+                temporary.append(Path(name))
+                with os.fdopen(handle, "wb") as file:
+                    if target.path.suffix.lower() == ".npy":
+                        np.save(file, arrays[target.names[0]], allow_pickle=False)
+                    else:
+                        _write_npz(file, arrays)
+                temporary[-1].chmod(0o666 & ~_umask())  # a temporary file's own mode is private
+        for target, path in zip(targets, temporary, strict=True):
+            with _naming(target.path):
+                path.replace(target.path)
+    finally:
+        for path in temporary:
+            path.unlink(missing_ok=True)
+
+
+def _write_npz(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
+    """What `numpy.savez` writes; that one takes no array called "file"."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file in errors, and not the temporary one."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
 
 
 def print_json(
@@ -89,9 +116,7 @@ def print_json(
         "model": model.path,
         "seconds": seconds,
         "inputs": {name: _outline(array) for name, array in values.items()},
-        "outputs": {
-            name: {**_outline(array), "data": _plain(_listed(array))} for name, array in results.items()
-        },
+        "outputs": {name: {**_outline(value), "data": _plain(value)} for name, value in results.items()},
     }
     print(json.dumps(document, allow_nan=False))
 
@@ -105,27 +130,24 @@ def _storable(name: str, value: Array) -> Array:
     return value.astype(np.str_) if value.dtype.kind == "O" else value
 
 
-def _outline(value: Array) -> dict[str, Any]:
-    array = np.asarray(value)
-    return {"dtype": array.dtype.name if array.dtype.kind != "O" else "str", "shape": list(array.shape)}
-
-
-def _listed(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return (value.astype(np.float32) if value.dtype.name == "bfloat16" else value).tolist()
-    return value
+def _outline(value: Any) -> dict[str, Any]:
+    if not isinstance(value, np.ndarray):
+        return {"dtype": type(value).__name__, "shape": None}
+    return {"dtype": value.dtype.name if value.dtype.kind not in "OUS" else "str", "shape": list(value.shape)}
 
 
 def _plain(value: Any) -> Any:
+    """What JSON can hold of a tensor, sequence or map."""
+    if isinstance(value, np.ndarray | np.generic):
+        known = value.dtype.kind in "biufOUS"  # bfloat16 is a kind of its own
+        return _plain((value if known else value.astype(np.float32)).tolist())
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    return value
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _umask() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,12 @@ from onegru.native import Targets
 from onegru.report import GruReport
 from onegru.session import Model
 
-__all__ = ["show_model", "show_run", "show_targets"]
+__all__ = ["printable", "show_model", "show_run", "show_targets"]
+
+
+def printable(text: str) -> str:
+    """`text` without what a terminal would obey: a name in a file may hold anything."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def show_run(
@@ -31,23 +36,30 @@ def show_run(
     seconds: float,
     written: Sequence[Path],
 ) -> None:
-    """A line for each input and output, then the time."""
+    """A line for each input and output, or two where they would be too long, then the time."""
+    rows = [
+        (kind, _name(name), *_outline(array))
+        for kind, arrays in (("in", values), ("out", results))
+        for name, array in arrays.items()
+    ]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("", "name", "type", "shape"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading)
     for heading in ("min", "max", "mean"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for kind, arrays in (("in", values), ("out", results)):
-        for name, array in arrays.items():
-            table.add_row(kind, escape(name), *_outline(array))
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    unbounded = console.options.update(width=10_000)
+    if console.measure(table, options=unbounded).maximum > console.width:
+        table = _grid(3)
+        for kind, name, dtype, shape, least, most, mean in rows:
+            figures = f"\n{least} … {most}, mean {mean}" if mean else ""
+            table.add_row(kind, name, f"{dtype} {shape}{figures}")
+        table.add_row()
     console.print(table)
-    console.print(
-        f"{_count(len(model.gru_layers), 'GRU node')}, {_count(model.other_node_count, 'other node')}, "
-        f"{_duration(seconds)}",
-        highlight=False,
-    )
+    console.print(f"{_nodes(model)} ran in {_duration(seconds)}", highlight=False)
     for path in written:
-        console.print(f"wrote {escape(str(path))}", highlight=False, soft_wrap=True)
+        console.print(f"wrote {_name(str(path))}", highlight=False, soft_wrap=True)
 
 
 def show_model(console: Console, model: Model, reports: Sequence[GruReport], *, as_json: bool) -> None:
@@ -62,15 +74,12 @@ def show_model(console: Console, model: Model, reports: Sequence[GruReport], *, 
         }
         print(json.dumps(document))
         return
-    console.print(
-        f"[bold]{escape(model.path)}[/]: {_count(len(reports), 'GRU node')}, "
-        f"{_count(model.other_node_count, 'other node')}",
-        highlight=False,
-        soft_wrap=True,
-    )
-    for kind, infos in (("in ", model.inputs), ("out", model.outputs)):
+    console.print(f"[bold]{_name(model.path)}[/]: {_nodes(model)}", highlight=False, soft_wrap=True)
+    table = _grid(3)
+    for kind, infos in (("in", model.inputs), ("out", model.outputs)):
         for info in infos:
-            console.print(f"  {kind} {escape(info.name)}  {escape(_tensor_words(info))}", highlight=False)
+            table.add_row(kind, _name(info.name), _name(_tensor_words(info)))
+    console.print(table)
     for item in reports:
         console.print()
         _show_gru(console, item)
@@ -86,36 +95,47 @@ def show_targets(console: Console, targets: Targets, *, as_json: bool) -> None:
 
 
 def _show_gru(console: Console, item: GruReport) -> None:
-    def say(text: str) -> None:
-        console.print(f"  {text}", highlight=False)
-
-    console.print(f"[bold]{escape(item.name)}[/]  {item.operator}", highlight=False)
-    sizes = f"{_or(item.input_size)} → {_or(item.hidden_size)}"
-    say(f"input → hidden   {sizes}, {item.dtype or 'type not known before a run'}")
-    say(f"direction        {item.direction}")
-    say(f"reset gate       {item.reset} the recurrent product")
-    if item.activations is None:
-        say("activations      not known before a run")
+    console.print(f"[bold]{_name(item.name)}[/]  {item.operator}", highlight=False)
+    pairs = item.activations
+    if item.parameters is None or item.bytes is None:
+        size = "not known before a run, as its weights are computed"
     else:
-        say(f"activations      {' | '.join(f'{f}, {g}' for f, g in item.activations)}")
-    say(f"clip             {'none' if item.clip is None else f'{item.clip:g}'}")
-    say(f"lengths          {'yes' if item.lengths else 'none'}")
+        size = f"{item.parameters:,} ({item.bytes:,} bytes)"
+    table = _grid(2)
+    table.add_row(
+        "input → hidden", f"{_or(item.input_size)} → {_or(item.hidden_size)}, {item.dtype or 'any type'}"
+    )
+    table.add_row("direction", item.direction)
+    table.add_row("reset gate", f"{item.reset} the recurrent product")
+    table.add_row("activations", " | ".join(f"{f}, {g}" for f, g in pairs))
+    table.add_row("clip", "none" if item.clip is None else f"{item.clip:g}")
+    table.add_row("lengths", "yes" if item.lengths else "none")
     if item.attention:
-        say("attention        yes")
-    if item.parameters is None or item.bytes is None or item.flops_per_step is None:
-        say("parameters       computed in each run")
-    else:
-        say(f"parameters       {item.parameters:,} ({item.bytes:,} bytes)")
-        say(f"FLOPs a step     {item.flops_per_step:,} for each row")
+        table.add_row("attention", "yes")
+    table.add_row("parameters", size)
+    if item.flops_per_step is not None:
+        table.add_row("FLOPs a step", f"{item.flops_per_step:,} for each row")
     for verdict in item.others:
-        say(f"[yellow]{verdict.runtime} {verdict.version} {verdict.effect} it[/]: {escape(verdict.reason)}")
+        words = f"[yellow]{verdict.runtime} {verdict.version} {verdict.effect} it[/]: {_name(verdict.reason)}"
+        table.add_row("elsewhere", words)
     if not item.others:
-        say("other runtimes   none is known to fail on it")
+        table.add_row("elsewhere", "no other runtime is known to fail on it")
+    console.print(table)
+
+
+def _grid(columns: int) -> Table:
+    """A table without lines, whose first column is a label; what does not fit goes on below itself."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column("", no_wrap=True)
+    for _ in range(columns - 1):
+        table.add_column("", overflow="fold")
+    return table
 
 
 def _outline(value: Any) -> tuple[str, str, str, str, str]:
     if not isinstance(value, np.ndarray):
-        return type(value).__name__, "", "", "", ""
+        kind = "map" if isinstance(value, Mapping) else "sequence"
+        return kind, f"of {len(value)}" if isinstance(value, Sized) else "", "", "", ""
     shape = "[" + ", ".join(map(str, value.shape)) + "]"
     if value.dtype.kind in "OUS":
         return "str", shape, "", "", ""
@@ -136,6 +156,16 @@ def _tensor_words(info: TensorInfo) -> str:
 
 def _tensor_json(info: TensorInfo) -> dict[str, Any]:
     return {"name": info.name, "dtype": info.dtype, "shape": info.shape, "optional": info.optional}
+
+
+def _nodes(model: Model) -> str:
+    grus = _count(len(model.gru_layers), "GRU node")
+    return f"{grus} and {_count(model.other_node_count, 'other node')}"
+
+
+def _name(text: str) -> str:
+    """Text from a file, as it may be printed."""
+    return escape(printable(text))
 
 
 def _count(number: int, noun: str) -> str:

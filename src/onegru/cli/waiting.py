@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,8 +23,9 @@ class Watch:
     def __init__(self, label: str) -> None:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
         console = Console(stderr=True)
-        # Only where a person watches: in a log file a bar would be noise.
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        # Only where a person watches: in a log a bar is noise, whatever FORCE_COLOR says.
+        watched = console.is_interactive and sys.stderr.isatty()
+        self._bar = Progress(*columns, console=console, transient=True, disable=not watched)
         self._task = self._bar.add_task(escape(label), total=None)
         self._timer = threading.Timer(_PATIENCE, self._bar.start)
         self._timer.daemon = True

@@ -10,7 +10,7 @@ from onegru.files.onnx_read import Source
 
 __all__ = ["Session"]
 
-_ONLY_ERRORS = 3  # of ONNX Runtime's log levels
+_ONLY_FATAL = 4  # of ONNX Runtime's log levels; it logs an error and raises it as well
 
 
 class Session:
@@ -32,7 +32,7 @@ class Session:
         except ImportError:
             raise MissingExtraError("onnxruntime", "onnxruntime", f"{source.name}: {where}") from None
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = _ONLY_ERRORS
+        options.log_severity_level = _ONLY_FATAL
         if source.folder is not None:
             key = "session.model_external_initializers_file_folder_path"
             options.add_session_config_entry(key, str(source.folder.resolve()))

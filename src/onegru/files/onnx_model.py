@@ -12,7 +12,6 @@ from pathlib import Path
 import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from onegru.conformance.known import Facts, verdicts
 from onegru.dialects.onnx import gru_version
 from onegru.dialects.schema import Operator
 from onegru.dtypes import Array
@@ -29,6 +28,7 @@ from onegru.files.onnx_read import (
     sort_nodes,
     to_array,
 )
+from onegru.known import Facts, verdicts
 
 __all__ = ["load_onnx", "parse_onnx"]
 

@@ -1,0 +1,277 @@
+"""What other runtimes are known to refuse or miscompute, as a table of rules over the facts of one node.
+
+Every rule was seen: single-node files over the variations of each operator were run on the versions in
+MEASURED and compared with a float64 oracle. ONNX Runtime ran on its CPU provider. OpenVINO ran on its CPU
+plugin, with inference precision float32, on the ONNX file or on an IR file. "onnx" is ONNX's own reference
+evaluator. A runtime that no rule names agreed within the accuracy of the node's type.
+
+Not listed, because it depends on the arrays and not on the node:
+
+- With no time steps or an empty batch ONNX Runtime ends the whole process, unless T is 0 and sequence_lens
+  is given. OpenVINO refuses both, or crashes, where the shape is fixed in the file; where it is not, an
+  empty batch is right, but with no time steps Y_h is uninitialised memory. The evaluator refuses T = 0.
+- ONNX Runtime mostly loses a NaN, with the default activations too, and takes infinity for the largest
+  float32. OpenVINO loses a NaN where there is a clip.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Effect = Literal["refuses", "miscomputes"]
+
+MEASURED: Mapping[str, str] = {"onnxruntime": "1.31.1", "openvino": "2026.4.1", "onnx": "1.23.2"}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of one GRU node of a file."""
+
+    operator: str
+    """"GRU", "GRUCell", "GRUSequence", "AUGRUCell" or "AUGRUSequence"."""
+    version: int
+    """1, 3, 7, 14 or 22 for ONNX's GRU; 3 for GRUCell, 5 for GRUSequence, 0 for the AUGRU operators."""
+    attributes: Mapping[str, Any]
+    """The attributes the file gives: ONNX's with their values, OpenVINO's as the strings of `<data>`."""
+    dtype: str | None
+    """"float32" and so on, or None where unknown."""
+    present: frozenset[str]
+    """The specification's names of the inputs and outputs that are there: "B", "sequence_lens", "Y_h"..."""
+    fixed_shape: bool | None = None
+    """Whether the file fixes X's batch and time dimensions, or None where unknown."""
+    constant_weights: bool | None = None
+    """Whether W, R and B are all constants of the file or computed from such, or None where unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One thing that one runtime is known to do to a node."""
+
+    runtime: str
+    version: str
+    effect: Effect
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A verdict and the nodes it holds for."""
+
+    runtime: str
+    effect: Effect
+    reason: str
+    applies: Callable[[Facts], bool]
+
+
+def verdicts(facts: Facts) -> list[Verdict]:
+    """What is known of this node, in the order of the table. A runtime that refuses computes nothing."""
+    found = [rule for rule in RULES if rule.applies(facts)]
+    refusing = {rule.runtime for rule in found if rule.effect == "refuses"}
+    return [
+        Verdict(rule.runtime, MEASURED[rule.runtime], rule.effect, rule.reason)
+        for rule in found
+        if rule.effect == "refuses" or rule.runtime not in refusing
+    ]
+
+
+# ---- predicates ----
+
+_TAKES_ALPHA = frozenset({"affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu"})
+_OPENVINO_HAS = frozenset({"relu", "sigmoid", "tanh"})
+_DEFAULT = ["sigmoid", "tanh"]
+
+
+def _is_onnx(facts: Facts) -> bool:
+    return facts.operator == "GRU"
+
+
+def _is_openvino(facts: Facts) -> bool:
+    return facts.operator in {"GRUCell", "GRUSequence"}
+
+
+def _is_attention(facts: Facts) -> bool:
+    return facts.operator in {"AUGRUCell", "AUGRUSequence"}
+
+
+def _is_bidirectional(facts: Facts) -> bool:
+    return facts.attributes.get("direction") == "bidirectional"
+
+
+def _activations(facts: Facts) -> list[str]:
+    """The functions of all directions in lower case, the default ones where the file gives none."""
+    given = facts.attributes.get("activations") or ()
+    names = given.split(",") if isinstance(given, str) else given
+    lowered = [name.strip().lower() for name in names]
+    return lowered or _DEFAULT * (2 if _is_bidirectional(facts) else 1)
+
+
+def _has_no_alpha(function: str) -> Callable[[Facts], bool]:
+    """Whether the list of alphas runs out before this function, in order, gets one."""
+
+    def applies(facts: Facts) -> bool:
+        if not _is_onnx(facts):
+            return False
+        takers = [name for name in _activations(facts) if name in _TAKES_ALPHA]
+        given = len(facts.attributes.get("activation_alpha") or ())
+        return function in takers[given:]
+
+    return applies
+
+
+def _is_version_1_or_3(facts: Facts) -> bool:
+    return _is_onnx(facts) and facts.version < 7
+
+
+def _has_dtype(dtype: str) -> Callable[[Facts], bool]:
+    return lambda facts: _is_onnx(facts) and facts.dtype == dtype
+
+
+def _openvino_float64(facts: Facts) -> bool:
+    return not _is_attention(facts) and facts.dtype == "float64"
+
+
+def _is_batch_first(facts: Facts) -> bool:
+    return _is_onnx(facts) and facts.attributes.get("layout", 0) == 1
+
+
+def _has_batch_first_state_in_fixed_shape(facts: Facts) -> bool:
+    return _is_batch_first(facts) and facts.fixed_shape is True and "initial_h" in facts.present
+
+
+def _lacks_hidden_size(facts: Facts) -> bool:
+    return _is_onnx(facts) and "hidden_size" not in facts.attributes
+
+
+def _spells_foward(facts: Facts) -> bool:
+    return _is_onnx(facts) and facts.attributes.get("direction") == "foward"
+
+
+def _has_other_activations_than_openvino(facts: Facts) -> bool:
+    return _is_onnx(facts) and not _OPENVINO_HAS.issuperset(_activations(facts)[:2])
+
+
+def _has_two_different_pairs(facts: Facts) -> bool:
+    names = _activations(facts)
+    return _is_onnx(facts) and _is_bidirectional(facts) and names[:2] != names[2:]
+
+
+def _has_other_activations_than_default(facts: Facts) -> bool:
+    names = _activations(facts)
+    return _is_onnx(facts) and names != _DEFAULT * (len(names) // 2)
+
+
+def _is_clipped(facts: Facts) -> bool:
+    clip = float(facts.attributes.get("clip", 0.0))
+    return 0.0 < clip < math.inf
+
+
+def _may_overflow_in_softplus(facts: Facts) -> bool:
+    bounded = _is_clipped(facts) and float(facts.attributes["clip"]) <= 88.0
+    return _is_onnx(facts) and "softplus" in _activations(facts) and not bounded
+
+
+def _has_lengths(facts: Facts) -> bool:
+    return _is_onnx(facts) and "sequence_lens" in facts.present
+
+
+def _has_lengths_for_one_primitive(facts: Facts) -> bool:
+    """Whether lengths may meet OpenVINO's fused kernel, which knows none. What it can't fuse runs as a loop.
+
+    It fuses no clip, no other activations, and not the default ones where a file spells them out twice.
+    """
+    lengths = _has_lengths(facts) or facts.operator == "GRUSequence"
+    default = _activations(facts) == _DEFAULT or not facts.attributes.get("activations")
+    may_be_fused = default and not _is_clipped(facts) and facts.constant_weights is not False
+    return lengths and may_be_fused and facts.fixed_shape is not True
+
+
+def _lacks_bias(facts: Facts) -> bool:
+    return _is_openvino(facts) and "B" not in facts.present
+
+
+def _is_sequence_without_activations(facts: Facts) -> bool:
+    return facts.operator == "GRUSequence" and not facts.attributes.get("activations")
+
+
+def _has_attribute(name: str) -> Callable[[Facts], bool]:
+    return lambda facts: _is_onnx(facts) and name in facts.attributes
+
+
+# ---- the table ----
+
+RULES: tuple[Rule, ...] = (
+    Rule("onnxruntime", "refuses", "has no kernel for GRU before opset 7", _is_version_1_or_3),
+    Rule("onnxruntime", "refuses", "has no kernel for bfloat16", _has_dtype("bfloat16")),
+    Rule("onnxruntime", "refuses", "loads float64 but fails when it runs", _has_dtype("float64")),
+    Rule("onnxruntime", "refuses", "does not support layout = 1", _is_batch_first),
+    Rule("onnxruntime", "refuses", "requires hidden_size", _lacks_hidden_size),
+    Rule(
+        "onnxruntime",
+        "miscomputes",
+        "takes 0 for an alpha of Affine that is not given",
+        _has_no_alpha("affine"),
+    ),
+    Rule(
+        "onnxruntime",
+        "miscomputes",
+        "takes 0, not 1, for an alpha of ThresholdedRelu that is not given",
+        _has_no_alpha("thresholdedrelu"),
+    ),
+    Rule(
+        "onnxruntime",
+        "miscomputes",
+        "overflows to infinity in Softplus where its input passes 88",
+        _may_overflow_in_softplus,
+    ),
+    Rule("openvino", "refuses", "requires hidden_size", _lacks_hidden_size),
+    Rule("openvino", "refuses", 'does not know the direction "foward"', _spells_foward),
+    Rule(
+        "openvino",
+        "refuses",
+        "knows the activations Relu, Sigmoid and Tanh alone",
+        _has_other_activations_than_openvino,
+    ),
+    Rule(
+        "openvino",
+        "refuses",
+        "ignores layout: X and initial_h contradict each other unless batch and time are both 1",
+        _has_batch_first_state_in_fixed_shape,
+    ),
+    Rule("openvino", "refuses", "fails on a node without B", _lacks_bias),
+    Rule(
+        "openvino", "refuses", "fails on a GRUSequence without activations", _is_sequence_without_activations
+    ),
+    Rule("openvino", "refuses", "cannot read its internal AUGRU operators from a file", _is_attention),
+    Rule(
+        "openvino",
+        "miscomputes",
+        "ignores layout: reads X as [seq, batch, input], which is right only where both are 1",
+        _is_batch_first,
+    ),
+    Rule(
+        "openvino",
+        "miscomputes",
+        "uses the forward direction's activations for both directions",
+        _has_two_different_pairs,
+    ),
+    Rule(
+        "openvino",
+        "miscomputes",
+        "ignores lengths shorter than X where the weights are constants and X's batch or time is not fixed",
+        _has_lengths_for_one_primitive,
+    ),
+    Rule("openvino", "miscomputes", "computes float64 in float32", _openvino_float64),
+    Rule("onnx", "refuses", "fails on the attribute output_sequence", _has_attribute("output_sequence")),
+    Rule("onnx", "refuses", 'does not know the direction "foward"', _spells_foward),
+    Rule(
+        "onnx",
+        "miscomputes",
+        "ignores activations: always uses Sigmoid and Tanh",
+        _has_other_activations_than_default,
+    ),
+    Rule("onnx", "miscomputes", "ignores clip, which matters where it is reached", _has_attribute("clip")),
+    Rule("onnx", "miscomputes", "ignores sequence_lens where a length is shorter than X", _has_lengths),
+)
