@@ -18,7 +18,7 @@ PIP_SELF := $(PIP) --no-build-isolation --editable
 
 # Python sources are absent on purpose: an editable install reads them where they are.
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard native/*.h native/*.cc)
-CODE := $(wildcard src tests examples benchmarks)
+CODE := $(wildcard src tests docs examples benchmarks)
 
 .PHONY: help run test lint clean
 

@@ -124,7 +124,7 @@ class OneGRUBackend(Backend):
         graph = onnx.helper.make_graph([node], "node", infos, outputs)
         opsets = [onnx.helper.make_opsetid("", opset)]
         # The oldest IR version that will do: ONNX Runtime is often behind onnx's newest.
-        ir_version = onnx.helper.find_min_ir_version_for(opsets)
+        ir_version = onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)
         model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
         return cls.run_model(model, inputs, device, **kwargs)
 

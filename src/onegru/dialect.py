@@ -21,7 +21,7 @@ from onegru.errors import SpecError, SpecWarning
 from onegru.shapes import arrange, check_shape
 from onegru.spec import Direction, Spec, Weights
 
-__all__ = ["Lowered", "lower", "read_activations", "read_clip"]
+__all__ = ["Lowered", "check_attributes", "lower", "read_activations", "read_clip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,7 @@ def lower(
         SpecError: an attribute, shape, type or value that the operator's text forbids.
     """
     values = read_attributes(operator, attributes)
-    direction = cast(Direction, values.get("direction", "forward"))
-    num_directions = 2 if direction == "bidirectional" else 1
+    direction, num_directions = _direction(values)
 
     W, R, B = _typed_weights(operator, W, R, B)
     sizes = {"D": num_directions}
@@ -89,6 +88,31 @@ def lower(
     )
     weights.check(spec)
     return Lowered(spec, weights, operator.ports(cast(int, values.get("layout", 0))))
+
+
+def check_attributes(operator: Operator, attributes: Mapping[str, object], where: str = "") -> None:
+    """Check what can be checked of an operator before its weights are known.
+
+    Args:
+        operator: which version of which operator.
+        attributes: those that are present.
+        where: what to put before an error or a warning, such as a node's name.
+
+    Raises:
+        SpecError: an attribute that the operator's text forbids.
+    """
+    try:
+        values = read_attributes(operator, attributes)
+        read_clip(operator, values["clip"])
+        read_activations(operator, values, _direction(values)[1], where)
+    except SpecError as error:
+        raise SpecError(f"{where}{error}") from None
+
+
+def _direction(values: Mapping[str, Any]) -> tuple[Direction, int]:
+    """The direction, and how many that is."""
+    direction = cast(Direction, values.get("direction", "forward"))
+    return direction, 2 if direction == "bidirectional" else 1
 
 
 def _typed_weights(operator: Operator, W: object, R: object, B: object) -> tuple[Array, Array, Array | None]:

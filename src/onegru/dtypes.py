@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onegru.errors import MissingExtraError, SpecError
+from onegru.errors import SpecError, needs_extra
 
 __all__ = ["ELEMENT_TYPES", "Array", "as_float_array", "as_lengths", "bfloat16", "numpy_dtype"]
 
@@ -23,10 +23,8 @@ def bfloat16() -> np.dtype[Any]:
     Raises:
         MissingExtraError: ml_dtypes is not installed.
     """
-    try:
+    with needs_extra("ml_dtypes", "bfloat16", "bfloat16"):
         import ml_dtypes
-    except ImportError:
-        raise MissingExtraError("ml_dtypes", "bfloat16", "bfloat16") from None
     dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
     return dtype
 

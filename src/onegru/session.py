@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from onegru.attributes import read_attributes
-from onegru.dialect import Lowered, lower
+from onegru.dialect import Lowered, check_attributes, lower
 from onegru.dtypes import Array, numpy_dtype
-from onegru.errors import SpecError, needs_extra
-from onegru.files.graph import Conversion, Graph, GruNode, Step, TensorInfo
+from onegru.errors import FormatError, SpecError, needs_extra
+from onegru.files.graph import Conversion, Graph, GruNode, Step, TensorInfo, ValueType
 from onegru.layer import GRU
 
 __all__ = ["GruLayer", "Model", "load"]
@@ -103,8 +102,7 @@ class GruLayer:
         """
         node = self.node
         if any(node.inputs.get(name, name) not in constants for name in _WEIGHTS if name in node.inputs):
-            with _naming(self._place):
-                read_attributes(node.operator, node.attributes)
+            check_attributes(node.operator, node.attributes, self._place)
             return
         self._weights = self._weights_in(constants)
         key = (str(node.operator), repr(sorted(node.attributes.items())), *map(id, self._weights))
@@ -171,9 +169,9 @@ class Model:
         for step in graph.steps:
             self._prepare(step, types)
 
-    def _prepare(self, step: Step, types: dict[str, str]) -> None:
+    def _prepare(self, step: Step, types: dict[str, ValueType]) -> None:
         if isinstance(step, GruNode):
-            types.update(dict.fromkeys(step.outputs.values(), types.get(step.inputs["X"], "")))
+            types.update(_output_types(step, types.get(step.inputs["X"], ValueType())))
         elif not isinstance(step, Conversion):
             step.prepare(types)
 
@@ -256,6 +254,19 @@ class Model:
         return values
 
 
+def _output_types(node: GruNode, X: ValueType) -> dict[str, ValueType]:
+    """The types of a GRU node's outputs, given X's."""
+    axes = {port.name: port.axes for port in node.operator.ports(1 if node.attributes.get("layout") else 0)}
+    sizes: dict[str, int | None] = dict(zip(axes["X"], X.shape or (), strict=False))
+    sizes["D"] = 2 if node.attributes.get("direction") == "bidirectional" else 1
+    hidden_size = node.attributes.get("hidden_size")
+    sizes["H"] = hidden_size if isinstance(hidden_size, int) else None
+    return {
+        value: ValueType(X.words, tuple(sizes.get(axis) for axis in axes[name]))
+        for name, value in node.outputs.items()
+    }
+
+
 def convert(value: object, dtype: str) -> Array:
     """`value` with another element type, as OpenVINO's Convert: towards zero from floating point to integer.
 
@@ -275,15 +286,22 @@ def convert(value: object, dtype: str) -> Array:
 
 @contextmanager
 def _naming(place: str) -> Iterator[None]:
-    """Say in errors and warnings where in the file they arose."""
+    """Say in errors where in the file they arose."""
     try:
         yield
     except SpecError as error:
         raise SpecError(f"{place}{error}") from None
+    except MemoryError as error:
+        raise FormatError(f"{place}sizes that exhaust memory ({error})") from None
 
 
 def _fit(info: TensorInfo, value: object) -> Array:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{info.name!r}: not an array ({error}); must be {_words(info)}") from None
+    if np.ma.isMaskedArray(value):
+        raise SpecError(f"{info.name!r}: a masked array; must be a plain one, as a mask would have no effect")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     have = "str" if array.dtype.kind in "OUST" else array.dtype.name

@@ -65,7 +65,8 @@ def _run() -> int:
     except MemoryError as error:
         return _fail(f"not enough memory ({error})")
     except OSError as error:
-        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        words = error.strerror or str(error)
+        return _fail(f"{error.filename}: {words}" if error.filename else words)
     except Exception as error:
         # Errors in the arguments themselves, such as an unknown option.
         message = getattr(error, "format_message", None)

@@ -89,7 +89,9 @@ def _read(text: str, model: Model, known: Container[str]) -> dict[str, Array]:
     """The arrays that [NAME=]FILE stands for."""
     name, file = split_name(text, known)
     if name is not None and name not in known:
-        raise SpecError(f"-i {text}: {name!r} is not an input; the model's inputs: {_names(model)}")
+        if not Path(text).is_file():
+            raise SpecError(f"-i {text}: {name!r} is not an input; the model's inputs: {_names(model)}")
+        name, file = None, text  # the '=' is part of the file's name
     path = Path(file)
     suffix = path.suffix.lower()
     if suffix not in (".npy", ".npz", ".pb"):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from onegru.errors import FormatError, MissingExtraError
+from onegru.files.graph import ValueType
 from onegru.files.onnx_read import Source
 
 __all__ = ["Session"]
 
+# What its messages begin with: a code and its name.
+_STATUS = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _ONLY_FATAL = 4  # of ONNX Runtime's log levels; it logs an error and raises it as well
 
 
@@ -38,15 +42,17 @@ class Session:
             options.add_session_config_entry(key, str(source.folder.resolve()))
         self._place = f"{source.name}: the part around {where}"
         try:
-            self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            self._session = onnxruntime.InferenceSession(
+                model, options, providers=["CPUExecutionProvider"], enable_fallback=0
+            )
         except Exception as error:  # its exceptions share no base class
             raise FormatError(f"{self._place}: ONNX Runtime refuses it ({_one_line(error)})") from None
         self._outputs = [output.name for output in self._session.get_outputs()]
 
     @property
-    def output_types(self) -> dict[str, str]:
+    def output_types(self) -> dict[str, ValueType]:
         """The type of each output, in ONNX Runtime's words."""
-        return {output.name: output.type for output in self._session.get_outputs()}
+        return {output.name: ValueType(output.type, _shape(output)) for output in self._session.get_outputs()}
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
         """The outputs for these inputs, in the order of the model.
@@ -60,5 +66,10 @@ class Session:
             raise FormatError(f"{self._place}: ONNX Runtime fails ({_one_line(error)})") from None
 
 
+def _shape(output: Any) -> tuple[int | None, ...] | None:
+    # It gives an empty list for an unknown rank too. Its names for dimensions hold within its part only.
+    return tuple(size if isinstance(size, int) else None for size in output.shape) or None
+
+
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    return _STATUS.sub("", " ".join(str(error).split()))

@@ -9,7 +9,7 @@ from typing import Protocol
 from onegru.dialects.schema import Operator
 from onegru.dtypes import Array
 
-__all__ = ["Conversion", "Dimension", "Graph", "GruNode", "Piece", "Step", "TensorInfo"]
+__all__ = ["Conversion", "Dimension", "Graph", "GruNode", "Piece", "Step", "TensorInfo", "ValueType"]
 
 #: A fixed size, the name of a symbolic one, or None for one that is neither known nor named.
 Dimension = int | str | None
@@ -36,6 +36,19 @@ class TensorInfo:
     is_tensor: bool = True
     aliases: tuple[str, ...] = ()
     value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """What is known of a value before it is computed.
+
+    Attributes:
+        words: its type in the words that pieces use; empty if unknown.
+        shape: its dimensions, None for one that is not fixed; None if even the rank is unknown.
+    """
+
+    words: str = ""
+    shape: tuple[int | None, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +95,7 @@ class Piece(Protocol):
     def node_count(self) -> int:
         """How many nodes it has."""
 
-    def prepare(self, types: dict[str, str]) -> None:
+    def prepare(self, types: dict[str, ValueType]) -> None:
         """Make it ready to run.
 
         Args:
@@ -107,7 +120,7 @@ class Graph:
         constants: the values that the file holds and that steps or outputs use.
         steps: what to run, in an order in which it can be run.
         prelude: the same for what depends on constants alone; run once.
-        types: the type of each input by the words that the steps use.
+        types: the type of each input and constant, where there are pieces.
     """
 
     path: str
@@ -116,4 +129,4 @@ class Graph:
     constants: dict[str, Array]
     steps: tuple[Step, ...]
     prelude: tuple[Step, ...] = ()
-    types: dict[str, str] = field(default_factory=dict)
+    types: dict[str, ValueType] = field(default_factory=dict)

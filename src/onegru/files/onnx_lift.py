@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, version_converter
 
-from onegru.files.onnx_read import Source, attribute_graphs, describe, is_gru, node_inputs
+from onegru.files.onnx_order import node_inputs
+from onegru.files.onnx_read import Source, attribute_graphs, describe, is_gru
 
 __all__ = ["OLDEST", "infer_types", "lift"]
 
@@ -173,7 +174,9 @@ def _lift_broadcast(node: NodeProto, ranks: Mapping[str, int]) -> list[NodeProto
     if ranks[second] == 0 or missing == 0:
         return []
     if axis < 0 or missing < 0:
-        raise _CannotError(f"axis {axis}, where {first!r} has rank {ranks[first]} and {second!r} {ranks[second]}")
+        raise _CannotError(
+            f"axis {axis}, where {first!r} has rank {ranks[first]} and {second!r} {ranks[second]}"
+        )
     node.input[1] = f"{second}/onegru_unsqueezed/{node.output[0]}"
     axes = range(ranks[second], ranks[second] + missing)
     return [onnx.helper.make_node("Unsqueeze", [second], [node.input[1]], axes=axes)]

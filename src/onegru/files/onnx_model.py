@@ -12,22 +12,16 @@ from pathlib import Path
 import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
+from onegru.dialect import check_attributes
 from onegru.dialects.onnx import gru_version
-from onegru.dialects.schema import Operator
+from onegru.dialects.schema import Kind, Operator
 from onegru.dtypes import Array
 from onegru.errors import SpecError
-from onegru.files.graph import Dimension, Graph, GruNode, Step, TensorInfo
-from onegru.files.onnx_piece import OnnxPiece, PieceContext, type_words
-from onegru.files.onnx_read import (
-    Source,
-    attribute_graphs,
-    describe,
-    is_gru,
-    node_inputs,
-    read_model,
-    sort_nodes,
-    to_array,
-)
+from onegru.files.graph import Dimension, Graph, GruNode, Step, TensorInfo, ValueType
+from onegru.files.onnx_functions import unfold_functions
+from onegru.files.onnx_order import node_inputs, sort_nodes
+from onegru.files.onnx_piece import OnnxPiece, PieceContext, type_words, value_type
+from onegru.files.onnx_read import Source, attribute_graphs, describe, is_gru, read_model, to_array
 from onegru.known import Facts, verdicts
 
 __all__ = ["load_onnx", "parse_onnx"]
@@ -62,7 +56,7 @@ def load_onnx(path: Path) -> Graph:
 
 def parse_onnx(data: bytes, source: Source) -> Graph:
     """Read a serialized model. Raises as `load_onnx` does."""
-    model = read_model(source, data)
+    model = unfold_functions(source, read_model(source, data))
     return _Cutter(source, model).cut()
 
 
@@ -92,13 +86,14 @@ class _Cutter:
         prelude = self._prelude(grus.values())
         self._keep_constants(wanted)
         early = tuple(sorted({name for node in prelude for name in node.output} & wanted))
+        known = {*self.constants, *early}
         context = PieceContext(self.source, self.model, self.opset)
         return Graph(
             path=self.source.name,
             inputs=self._inputs(),
             outputs=tuple(_tensor_info(value) for value in self.graph.output),
             constants=self.constants,
-            steps=tuple(self._steps(context, grus, wanted - set(self.constants) - set(early))),
+            steps=tuple(self._steps(context, grus, wanted, known)),
             prelude=(self._piece(context, prelude, early),) if prelude else (),
             types=self._types(),
         )
@@ -117,7 +112,7 @@ class _Cutter:
             raise SpecError(f"{place}: {len(node.input)} inputs; must be at most {len(operator.inputs)}")
         if len(node.output) > len(operator.outputs):
             raise SpecError(f"{place}: {len(node.output)} outputs; must be at most {len(operator.outputs)}")
-        attributes = _attributes(self.source, node)
+        attributes = _attributes(self.source, node, operator)
         inputs = {port.name: name for port, name in zip(operator.inputs, node.input, strict=False) if name}
         outputs = {port.name: name for port, name in zip(operator.outputs, node.output, strict=False) if name}
         for port in operator.inputs:
@@ -126,7 +121,8 @@ class _Cutter:
         for port in operator.outputs:
             if port.required and port.name not in outputs:
                 raise SpecError(f"{place}: output {port.name}: missing; {operator} requires it")
-        if attributes.get("output_sequence") == 1 and "Y" not in outputs:
+        asked = "output_sequence" in operator.attributes and attributes.get("output_sequence") == 1
+        if asked and "Y" not in outputs:
             raise SpecError(f"{place}: output Y: missing; {operator} requires it with output_sequence = 1")
         name = node.name or next((name for name in node.output if name), "GRU")
         return GruNode(name, operator, attributes, inputs, outputs)
@@ -136,24 +132,25 @@ class _Cutter:
         for body in attribute_graphs(node):
             for inner in body.node:
                 self._refuse_nested_grus(inner)
-                if not is_gru(inner):
-                    continue
-                operator = self._operator()
-                names = (*zip(operator.inputs, inner.input, strict=False),)
-                names += (*zip(operator.outputs, inner.output, strict=False),)
-                facts = Facts(
-                    operator="GRU",
-                    version=operator.version,
-                    attributes=_attributes(self.source, inner),
-                    dtype=None,
-                    present=frozenset(port.name for port, name in names if name),
+                if is_gru(inner):
+                    self._refuse_nested_gru(inner, node)
+
+    def _refuse_nested_gru(self, inner: NodeProto, owner: NodeProto) -> None:
+        gru = self._gru_node(inner)
+        check_attributes(gru.operator, gru.attributes, f"{self.source.name}: {describe(inner)}: ")
+        facts = Facts(
+            operator="GRU",
+            version=gru.operator.version,
+            attributes=gru.attributes,
+            dtype=None,
+            present=frozenset((*gru.inputs, *gru.outputs)),
+        )
+        for verdict in verdicts(facts):
+            if verdict.runtime == "onnxruntime":
+                raise self.source.error(
+                    f"{describe(inner)} lies in a body of {describe(owner)}, which ONNX Runtime has "
+                    f"to run; ONNX Runtime {verdict.version} {verdict.effect} it: {verdict.reason}"
                 )
-                for verdict in verdicts(facts):
-                    if verdict.runtime == "onnxruntime":
-                        raise self.source.error(
-                            f"{describe(inner)} lies in a body of {describe(node)}, which ONNX Runtime has "
-                            f"to run; ONNX Runtime {verdict.version} {verdict.effect} it: {verdict.reason}"
-                        )
 
     # What is known before any input is
 
@@ -172,7 +169,7 @@ class _Cutter:
         for node in reversed(self.nodes):
             if id(node) in computable and wanted & set(node.output) and not _is_plain_constant(node):
                 chosen.append(node)
-                wanted |= set(node.input)
+                wanted |= node_inputs(node)
         return chosen[::-1]
 
     def _keep_constants(self, wanted: set[str]) -> None:
@@ -187,13 +184,16 @@ class _Cutter:
 
     # The cut
 
-    def _steps(self, context: PieceContext, grus: Mapping[int, GruNode], wanted: set[str]) -> list[Step]:
+    def _steps(
+        self, context: PieceContext, grus: Mapping[int, GruNode], wanted: set[str], known: set[str]
+    ) -> list[Step]:
         """Stage after stage: the piece of its other nodes, then its GRU nodes.
 
         Args:
             context: what pieces share.
             grus: the GRU nodes, by the identity of their protobuf nodes.
-            wanted: the values that steps must give, for GRU nodes and outputs.
+            wanted: the values that GRU nodes and outputs need.
+            known: the values that need no step, as they are known before.
         """
         stages: dict[str, int] = {}
         others: dict[int, list[NodeProto]] = {}
@@ -207,6 +207,7 @@ class _Cutter:
                 others.setdefault(stage, []).append(node)
             stages.update(dict.fromkeys(node.output, stage))
 
+        wanted = wanted - known
         steps: list[Step] = []
         for stage in reversed(range(max([*others, *ready], default=-1) + 1)):
             steps += reversed(ready.get(stage, []))
@@ -220,7 +221,7 @@ class _Cutter:
                 given = {name for node in used for name in node.output}
                 piece = self._piece(context, used[::-1], tuple(sorted(given & wanted)))
                 steps.append(piece)
-                wanted = wanted | set(piece.inputs)
+                wanted = wanted | set(piece.inputs) - known
         return steps[::-1]
 
     def _piece(
@@ -249,11 +250,13 @@ class _Cutter:
             if value.name in self.defaults or value.name not in self.tensors
         )
 
-    def _types(self) -> dict[str, str]:
-        types = {value.name: type_words(value.type) for value in self.graph.input}
+    def _types(self) -> dict[str, ValueType]:
+        types: dict[str, ValueType] = {}
         for name, array in self.constants.items():
             code = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-            types[name] = type_words(onnx.helper.make_tensor_type_proto(code, None))
+            types[name] = value_type(onnx.helper.make_tensor_type_proto(code, array.shape))
+        for value in self.graph.input:  # a default's shape is not that of every value
+            types[value.name] = value_type(value.type)
         return types
 
 
@@ -272,7 +275,7 @@ def _opset(source: Source, model: ModelProto) -> int:
     return int(versions[0])
 
 
-_ATTRIBUTE_KINDS = {
+_ATTRIBUTE_FIELDS = {
     AttributeProto.INT: "i",
     AttributeProto.FLOAT: "f",
     AttributeProto.STRING: "s",
@@ -280,16 +283,30 @@ _ATTRIBUTE_KINDS = {
     AttributeProto.FLOATS: "floats",
     AttributeProto.STRINGS: "strings",
 }
+_ATTRIBUTE_TYPES: Mapping[Kind, AttributeProto.AttributeType] = {
+    "int": AttributeProto.INT,
+    "flag": AttributeProto.INT,
+    "float": AttributeProto.FLOAT,
+    "floats": AttributeProto.FLOATS,
+    "string": AttributeProto.STRING,
+    "strings": AttributeProto.STRINGS,
+}
 
 
-def _attributes(source: Source, node: NodeProto) -> dict[str, object]:
+def _attributes(source: Source, node: NodeProto, operator: Operator) -> dict[str, object]:
     values: dict[str, object] = {}
     for attribute in node.attribute:
+        place = f"{describe(node)}: attribute {attribute.name!r}"
         if attribute.name in values:
-            raise source.error(f"{describe(node)}: attribute {attribute.name!r} is there twice")
-        field = _ATTRIBUTE_KINDS.get(attribute.type)
+            raise source.error(f"{place} is there twice")
+        field = _ATTRIBUTE_FIELDS.get(attribute.type)
         if field is None or attribute.ref_attr_name:
-            raise source.error(f"{describe(node)}: attribute {attribute.name!r} has no plain value")
+            raise source.error(f"{place} has no plain value")
+        if (known := operator.attributes.get(attribute.name)) is not None:
+            wanted = _ATTRIBUTE_TYPES[known.kind]
+            if attribute.type != wanted:
+                have, must = map(AttributeProto.AttributeType.Name, (attribute.type, wanted))
+                raise source.error(f"{place} is of type {have}; must be {must}")
         value = getattr(attribute, field)
         try:
             if field == "s":
@@ -299,7 +316,7 @@ def _attributes(source: Source, node: NodeProto) -> dict[str, object]:
             elif field in ("floats", "ints"):
                 value = list(value)
         except UnicodeDecodeError:
-            raise source.error(f"{describe(node)}: attribute {attribute.name!r} is not UTF-8") from None
+            raise source.error(f"{place} is not UTF-8") from None
         values[attribute.name] = value
     return values
 
@@ -315,17 +332,25 @@ def _is_plain_constant(node: NodeProto) -> bool:
     )
 
 
+# What a Constant may hold: the types of the attribute and of the tensor.
+_CONSTANT_TYPES = {
+    "value_float": (AttributeProto.FLOAT, TensorProto.FLOAT),
+    "value_floats": (AttributeProto.FLOATS, TensorProto.FLOAT),
+    "value_int": (AttributeProto.INT, TensorProto.INT64),
+    "value_ints": (AttributeProto.INTS, TensorProto.INT64),
+    "value_string": (AttributeProto.STRING, TensorProto.STRING),
+    "value_strings": (AttributeProto.STRINGS, TensorProto.STRING),
+    "value": (AttributeProto.TENSOR, TensorProto.UNDEFINED),
+}
+
+
 def _constant_value(source: Source, node: NodeProto) -> Array:
     attribute = node.attribute[0]
+    kind, code = _CONSTANT_TYPES.get(attribute.name, (AttributeProto.UNDEFINED, TensorProto.UNDEFINED))
+    if attribute.type != kind or kind == AttributeProto.UNDEFINED:
+        raise source.error(f"{describe(node)}: attribute {attribute.name!r} is not one of Constant's")
     if attribute.name == "value":
         return to_array(source, attribute.t)
-    code = {"value_float": TensorProto.FLOAT, "value_floats": TensorProto.FLOAT}.get(attribute.name)
-    code = code or {"value_int": TensorProto.INT64, "value_ints": TensorProto.INT64}.get(attribute.name)
-    code = code or {"value_string": TensorProto.STRING, "value_strings": TensorProto.STRING}.get(
-        attribute.name
-    )
-    if code is None:
-        raise source.error(f"{describe(node)}: attribute {attribute.name!r} is not one of Constant's")
     value = onnx.helper.get_attribute_value(attribute)
     scalar = not attribute.name.endswith("s")
     items = [value] if scalar else list(value)

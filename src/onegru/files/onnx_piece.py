@@ -12,10 +12,13 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, Valu
 
 from onegru.dtypes import bfloat16
 from onegru.files._onnxruntime import Session
+from onegru.files.graph import ValueType
+from onegru.files.onnx_guard import guard
 from onegru.files.onnx_lift import OLDEST, infer_types, lift
-from onegru.files.onnx_read import Source, describe, node_inputs
+from onegru.files.onnx_order import node_inputs
+from onegru.files.onnx_read import Source, describe
 
-__all__ = ["OnnxPiece", "PieceContext", "type_words"]
+__all__ = ["OnnxPiece", "PieceContext", "type_words", "value_type"]
 
 # bfloat16 arrays do not cross into ONNX Runtime, so such values cross as float32, which holds each exactly.
 _BFLOAT16 = "tensor(bfloat16)"
@@ -70,16 +73,17 @@ class OnnxPiece:
         """How many nodes it has."""
         return len(self._nodes)
 
-    def prepare(self, types: dict[str, str]) -> None:
+    def prepare(self, types: dict[str, ValueType]) -> None:
         """Hand it to ONNX Runtime.
 
         Raises:
             FormatError: ONNX Runtime refuses it, or it is too old to be lifted.
         """
-        self._bfloat16_inputs = {name for name in self._inputs if types.get(name) == _BFLOAT16}
+        unknown = ValueType()
+        self._bfloat16_inputs = {name for name in self._inputs if types.get(name, unknown).words == _BFLOAT16}
         self._session = self._open(types)
         self._bfloat16_outputs = {
-            name for name, words in self._session.output_types.items() if words == _BFLOAT16
+            name for name, known in self._session.output_types.items() if known.words == _BFLOAT16
         }
         types.update(self._session.output_types)
         if self._bfloat16_outputs:
@@ -99,11 +103,12 @@ class OnnxPiece:
             results[name] = value.astype(bfloat16()) if name in self._bfloat16_outputs else value
         return results
 
-    def _open(self, types: Mapping[str, str]) -> Session:
+    def _open(self, types: Mapping[str, ValueType]) -> Session:
         context = self._context
         model = self._build(types)
         if context.opset < OLDEST:
             model = lift(context.source, model)
+        guard(model)
         try:
             data = model.SerializeToString()
         except Exception as error:  # protobuf's own, beyond 2 GiB
@@ -113,13 +118,13 @@ class OnnxPiece:
     def _where(self) -> str:
         return describe(next((node for node in self._nodes if node.op_type != "Constant"), self._nodes[0]))
 
-    def _build(self, types: Mapping[str, str]) -> ModelProto:
+    def _build(self, types: Mapping[str, ValueType]) -> ModelProto:
         context = self._context
         whole = context.model.graph
         used = set().union(*(node_inputs(node) for node in self._nodes)) | set(self._outputs)
         graph = GraphProto(name=whole.name or "piece")
         for name in self._inputs:
-            graph.input.append(self._input(name, types.get(name, ""), graph))
+            graph.input.append(self._input(name, types.get(name, ValueType()), graph))
         inside = used - set(self._inputs)
         graph.initializer.extend(tensor for tensor in whole.initializer if tensor.name in inside)
         graph.sparse_initializer.extend(
@@ -139,16 +144,16 @@ class OnnxPiece:
         model.functions.extend(context.model.functions)
         return model
 
-    def _input(self, name: str, words: str, graph: GraphProto) -> ValueInfoProto:
+    def _input(self, name: str, known: ValueType, graph: GraphProto) -> ValueInfoProto:
         if name in self._bfloat16_inputs:
             node = onnx.helper.make_node("Cast", [name + _CROSSING], [name], to=TensorProto.BFLOAT16)
             graph.node.append(node)
-            return onnx.helper.make_tensor_value_info(name + _CROSSING, TensorProto.FLOAT, None)
+            return onnx.helper.make_tensor_value_info(name + _CROSSING, TensorProto.FLOAT, known.shape)
         info = ValueInfoProto(name=name)
         if name in self._context.types:
             info.type.CopyFrom(self._context.types[name])
-        elif words:
-            info.type.CopyFrom(_parse_type(words))
+        elif known.words:
+            info.type.CopyFrom(_parse_type(known.words, known.shape))
         return info
 
     def _output(self, name: str, graph: GraphProto) -> ValueInfoProto:
@@ -195,11 +200,23 @@ def type_words(kind: TypeProto) -> str:
     return ""
 
 
-def _parse_type(words: str) -> TypeProto:
+def value_type(kind: TypeProto) -> ValueType:
+    """What a type says."""
+    tensor = kind.tensor_type
+    if not tensor.HasField("shape"):
+        return ValueType(type_words(kind))
+    fixed = (
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
+        for dim in tensor.shape.dim
+    )
+    return ValueType(type_words(kind), tuple(fixed))
+
+
+def _parse_type(words: str, shape: tuple[int | None, ...] | None = None) -> TypeProto:
     """The type that these words say; an empty one for words that it does not know."""
     outer, _, inner = words.removesuffix(")").partition("(")
     if outer == "tensor" and inner in _ELEMENT_CODES:
-        return onnx.helper.make_tensor_type_proto(_ELEMENT_CODES[inner], None)
+        return onnx.helper.make_tensor_type_proto(_ELEMENT_CODES[inner], shape)
     if outer == "seq":
         return onnx.helper.make_sequence_type_proto(_parse_type(inner))
     if outer == "optional":

@@ -1,18 +1,20 @@
 """Reading an .onnx file as what it is: something a stranger wrote.
 
-What comes out is a ModelProto whose tensors are as large as they say, whose external data lie inside the
-model's folder, whose functions are finite, and whose graph is acyclic and complete.
+What comes out is a ModelProto whose names are text, whose tensors are as large as they say, and whose
+external data lie inside the model's folder.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from google.protobuf.message import Message  # type: ignore[import-untyped]
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
 from onegru.dtypes import Array
 from onegru.errors import FormatError
@@ -24,11 +26,8 @@ __all__ = [
     "describe",
     "is_gru",
     "read_model",
-    "sort_nodes",
     "to_array",
 ]
-
-_MAX_INLINED_NODES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +60,9 @@ def read_model(source: Source, data: bytes) -> ModelProto:
         raise source.error(f"not an ONNX model, or truncated ({error})") from None
     if not model.HasField("graph"):
         raise source.error("holds no graph; not an ONNX model, or truncated")
+    _check_text(source, model)
     for tensor in _all_tensors(model):
         check_tensor(source, tensor)
-    if model.functions:
-        model = _inline_gru_functions(source, model)
     return model
 
 
@@ -84,9 +82,13 @@ def describe(node: NodeProto) -> str:
 def attribute_graphs(node: NodeProto) -> Iterator[GraphProto]:
     """The bodies that a node has."""
     for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
+        yield from _graphs(attribute)
+
+
+def _graphs(attribute: AttributeProto) -> Iterator[GraphProto]:
+    if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
+        yield attribute.g
+    yield from attribute.graphs
 
 
 def to_array(source: Source, tensor: TensorProto) -> Array:
@@ -97,9 +99,14 @@ def to_array(source: Source, tensor: TensorProto) -> Array:
     """
     if tensor.data_location == TensorProto.EXTERNAL:
         path, offset, length = _external_place(source, tensor)
-        with path.open("rb") as file:
-            file.seek(offset)
-            raw = file.read(length)
+        try:
+            with path.open("rb") as file:
+                file.seek(offset)
+                raw = file.read(length)
+        except OSError as error:
+            raise source.error(
+                f"tensor {tensor.name!r}: {path.name!r} cannot be read ({error.strerror})"
+            ) from None
         inline = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=raw, name=tensor.name)
         tensor = inline
     try:
@@ -108,37 +115,72 @@ def to_array(source: Source, tensor: TensorProto) -> Array:
         raise source.error(f"tensor {tensor.name!r}: cannot be read ({error})") from None
 
 
+# Text
+
+
+def _check_text(source: Source, message: Message) -> None:
+    """Raise FormatError if a string of a message is not UTF-8; protobuf leaves those as bytes."""
+    if isinstance(message, TensorProto):  # to list its fields would be to copy its numbers
+        _check_strings(source, [message.name])
+        for entry in message.external_data:
+            _check_text(source, entry)
+        return
+    for field, value in message.ListFields():
+        items = [value] if isinstance(value, Message | str | bytes) else value
+        if field.type == field.TYPE_STRING:
+            _check_strings(source, items)
+        elif field.type == field.TYPE_MESSAGE:
+            for item in items:
+                _check_text(source, item)
+
+
+def _check_strings(source: Source, strings: Iterable[str | bytes]) -> None:
+    for text in strings:
+        if isinstance(text, bytes):
+            raise source.error(f"{text!r}: not UTF-8; must be")
+
+
 # Tensors
 
 
 def _all_tensors(model: ModelProto) -> Iterator[TensorProto]:
     yield from _graph_tensors(model.graph)
     for function in model.functions:
+        yield from _attribute_tensors(function.attribute_proto)
         for node in function.node:
-            yield from _node_tensors(node)
+            yield from _attribute_tensors(node.attribute)
 
 
 def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
     yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
+    yield from _sparse_tensors(graph.sparse_initializer)
     for node in graph.node:
-        yield from _node_tensors(node)
+        yield from _attribute_tensors(node.attribute)
 
 
-def _node_tensors(node: NodeProto) -> Iterator[TensorProto]:
-    for attribute in node.attribute:
+def _attribute_tensors(attributes: Iterable[AttributeProto]) -> Iterator[TensorProto]:
+    for attribute in attributes:
         if attribute.HasField("t"):
             yield attribute.t
         yield from attribute.tensors
-    for body in attribute_graphs(node):
-        yield from _graph_tensors(body)
+        if attribute.HasField("sparse_tensor"):
+            yield from _sparse_tensors([attribute.sparse_tensor])
+        yield from _sparse_tensors(attribute.sparse_tensors)
+        for body in _graphs(attribute):
+            yield from _graph_tensors(body)
+
+
+def _sparse_tensors(tensors: Iterable[SparseTensorProto]) -> Iterator[TensorProto]:
+    for sparse in tensors:
+        yield from (sparse.values, sparse.indices)
 
 
 def check_tensor(source: Source, tensor: TensorProto) -> None:
     """Raise FormatError unless a tensor is as large as its shape says and its external data are in place."""
     if any(size < 0 for size in tensor.dims):
         raise source.error(f"tensor {tensor.name!r}: shape {list(tensor.dims)}; must not be negative")
+    if tensor.HasField("segment"):
+        raise source.error(f"tensor {tensor.name!r}: is a segment; must be whole")
     if tensor.data_location == TensorProto.EXTERNAL:
         path, offset, length = _external_place(source, tensor)
         size = path.stat().st_size
@@ -147,55 +189,55 @@ def check_tensor(source: Source, tensor: TensorProto) -> None:
                 f"tensor {tensor.name!r}: external data end at byte {offset + length} of {path.name!r}, "
                 f"which has {size}"
             )
-        _check_bytes(source, tensor, length)
+        _check_size(source, tensor, length, _byte_count(source, tensor), "bytes")
     elif tensor.HasField("raw_data"):
-        _check_bytes(source, tensor, len(tensor.raw_data))
+        _check_size(source, tensor, len(tensor.raw_data), _byte_count(source, tensor), "bytes")
+    else:
+        bits = _bits(source, tensor)
+        have = len(getattr(tensor, onnx.helper.tensor_dtype_to_field(tensor.data_type)))
+        # Complex numbers take two items; types of less than a byte share one.
+        parts = 2 if tensor.data_type in (TensorProto.COMPLEX64, TensorProto.COMPLEX128) else 1
+        wanted = (math.prod(tensor.dims) * min(bits, 8) + 7) // 8 * parts
+        _check_size(source, tensor, have, wanted, "values")
 
 
-def _check_bytes(source: Source, tensor: TensorProto, size: int) -> None:
-    if tensor.data_type in (TensorProto.STRING, TensorProto.UNDEFINED):
-        raise source.error(f"tensor {tensor.name!r}: raw data of type {tensor.data_type}; must be numeric")
+def _check_size(source: Source, tensor: TensorProto, have: int, wanted: int, unit: str) -> None:
+    if have != wanted:
+        shape = list(tensor.dims)
+        raise source.error(f"tensor {tensor.name!r}: {have} {unit}; must be {wanted} for shape {shape}")
+
+
+def _byte_count(source: Source, tensor: TensorProto) -> int:
+    if tensor.data_type == TensorProto.STRING:
+        raise source.error(f"tensor {tensor.name!r}: raw or external data of strings; must be numbers")
+    return int(math.prod(tensor.dims) * _bits(source, tensor) + 7) // 8
+
+
+def _bits(source: Source, tensor: TensorProto) -> int:
+    """How many bits an element takes; 8 for a string."""
     try:
-        bits = _bits(tensor.data_type)
+        name = TensorProto.DataType.Name(tensor.data_type)
+        size = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     except (KeyError, ValueError):
         raise source.error(f"tensor {tensor.name!r}: unknown element type {tensor.data_type}") from None
-    count = 1
-    for dim in tensor.dims:
-        count *= dim
-    wanted = (count * bits + 7) // 8
-    if size != wanted:
-        raise source.error(
-            f"tensor {tensor.name!r}: {size} bytes; must be {wanted} for shape {list(tensor.dims)}"
-        )
-
-
-def _bits(data_type: int) -> int:
-    name = TensorProto.DataType.Name(data_type)
     if name.endswith(("INT4", "FLOAT4E2M1")):
         return 4
     if name.endswith("INT2"):
         return 2
-    return int(onnx.helper.tensor_dtype_to_np_dtype(data_type).itemsize) * 8
+    return 8 if name == "STRING" else int(size) * 8
 
 
 def _external_place(source: Source, tensor: TensorProto) -> tuple[Path, int, int]:
     """The file, offset and length of external data, checked to lie inside the model's folder."""
     place = f"tensor {tensor.name!r}: external data"
     entries = {entry.key: entry.value for entry in tensor.external_data}
-    location = entries.get("location", "")
-    if source.folder is None:
-        raise source.error(f"{place} in {location!r}, but the model has no folder; load it from its file")
-    folder = Path(os.path.realpath(source.folder))
-    if not location or "\0" in location:
-        raise source.error(f"{place} without a location")
-    path = Path(os.path.realpath(folder / location))
-    if Path(location).is_absolute() or not path.is_relative_to(folder):
-        raise source.error(f"{place} in {location!r}, outside the model's folder")
-    if not path.is_file():
-        raise source.error(f"{place} in {location!r}, which is not a file")
+    if len(entries) < len(tensor.external_data):
+        raise source.error(f"{place} with a key that is there twice")
+    path = _external_file(source, place, entries.get("location", ""))
+    wanted = _byte_count(source, tensor)
     try:
         offset = int(entries.get("offset", "0"))
-        length = int(entries.get("length", str(path.stat().st_size - offset)))
+        length = int(entries.get("length", str(wanted)))
     except ValueError:
         raise source.error(f"{place}: offset and length must be numbers") from None
     if offset < 0 or length < 0:
@@ -203,134 +245,23 @@ def _external_place(source: Source, tensor: TensorProto) -> tuple[Path, int, int
     return path, offset, length
 
 
-# Functions
-
-
-def _inline_gru_functions(source: Source, model: ModelProto) -> ModelProto:
-    """Put functions in the place of their calls, if any of them holds a GRU."""
-    functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in model.functions}
-    sizes: dict[tuple[str, str, str], int] = {}
-    holds_gru = False
-
-    def size_of(nodes: Sequence[NodeProto], callers: tuple[tuple[str, str, str], ...]) -> int:
-        nonlocal holds_gru
-        total = 0
-        for node in nodes:
-            total += 1
-            for body in attribute_graphs(node):
-                total += size_of(body.node, callers)
-            key = (node.domain, node.op_type, getattr(node, "overload", ""))
-            if key not in functions:
-                continue
-            if key in callers or len(callers) > 200:
-                raise source.error(f"function {node.op_type!r} calls itself")
-            if key not in sizes:
-                sizes[key] = size_of(functions[key].node, (*callers, key))
-            total += sizes[key]
-            if total > _MAX_INLINED_NODES:
-                raise source.error(f"functions unfold to more than {_MAX_INLINED_NODES} nodes")
-        return total
-
-    size_of(model.graph.node, ())
-    for function in functions.values():
-        holds_gru = holds_gru or any(_holds_gru(node) for node in function.node)
-    if not holds_gru:
-        return model
-    from onnx import inliner
-
+def _external_file(source: Source, place: str, location: str) -> Path:
+    if source.folder is None:
+        raise source.error(f"{place} in {location!r}, but the model has no folder; load it from its file")
+    folder = Path(os.path.realpath(source.folder))
+    if not location or "\0" in location:
+        raise source.error(f"{place} without a location")
+    # ONNX Runtime takes some names that begin so for addresses in its own memory.
+    if location.startswith("*"):
+        raise source.error(f"{place} in {location!r}, which is not a file")
     try:
-        return inliner.inline_local_functions(model)
-    except Exception as error:  # a C++ exception of no particular class
-        raise source.error(f"functions that hold GRUs cannot be unfolded ({_first_line(error)})") from None
-
-
-def _holds_gru(node: NodeProto) -> bool:
-    return is_gru(node) or any(_holds_gru(inner) for body in attribute_graphs(node) for inner in body.node)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-
-
-# Order
-
-
-def free_names(graph: GraphProto) -> set[str]:
-    """The names that a body takes from the graphs around it."""
-    known = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    known |= {tensor.values.name for tensor in graph.sparse_initializer}
-    known |= {name for node in graph.node for name in node.output}
-    used = {value.name for value in graph.output}
-    for node in graph.node:
-        used |= node_inputs(node)
-    return used - known - {""}
-
-
-def node_inputs(node: NodeProto) -> set[str]:
-    """The names that a node takes, those that its bodies take from outside included."""
-    names = set(node.input) - {""}
-    for body in attribute_graphs(node):
-        names |= free_names(body)
-    return names
-
-
-def sort_nodes(source: Source, graph: GraphProto) -> list[NodeProto]:
-    """The nodes in an order in which they can be run.
-
-    Raises:
-        FormatError: a name is given twice or never, or nodes wait for each other.
-    """
-    given: dict[str, int | None] = {}
-
-    def give(name: str, index: int | None, place: str) -> None:
-        if name in given:
-            raise source.error(f"{place}: {name!r} is defined twice")
-        given[name] = index
-
-    for value in graph.input:
-        give(value.name, None, "graph input")
-    inputs = set(given)
-    for tensor in graph.initializer:
-        if tensor.name not in inputs:
-            give(tensor.name, None, "initializer")
-    for sparse in graph.sparse_initializer:
-        if sparse.values.name not in inputs:
-            give(sparse.values.name, None, "initializer")
-    for index, node in enumerate(graph.node):
-        for name in node.output:
-            if name:
-                give(name, index, describe(node))
-
-    waits: list[set[int]] = []
-    for node in graph.node:
-        needed: set[int] = set()
-        for name in node_inputs(node):
-            if name not in given:
-                raise source.error(f"{describe(node)}: input {name!r} is defined nowhere")
-            if (giver := given[name]) is not None:
-                needed.add(giver)
-        waits.append(needed)
-    for value in graph.output:
-        if value.name not in given:
-            raise source.error(f"graph output {value.name!r} is defined nowhere")
-    return [graph.node[index] for index in _topological_order(source, graph, waits)]
-
-
-def _topological_order(source: Source, graph: GraphProto, waits: list[set[int]]) -> list[int]:
-    takers: list[list[int]] = [[] for _ in waits]
-    for index, needed in enumerate(waits):
-        for giver in needed:
-            takers[giver].append(index)
-    missing = [len(needed) for needed in waits]
-    ready = [index for index, count in enumerate(missing) if count == 0]
-    order: list[int] = []
-    for index in ready:  # grows while it is walked
-        order.append(index)
-        for taker in takers[index]:
-            missing[taker] -= 1
-            if missing[taker] == 0:
-                ready.append(taker)
-    if len(order) < len(waits):
-        stuck = next(index for index, count in enumerate(missing) if count)
-        raise source.error(f"{describe(graph.node[stuck])}: waits for itself; the graph has a cycle")
-    return order
+        path = Path(os.path.realpath(folder / location))
+        inside = not Path(location).is_absolute() and path.is_relative_to(folder)
+        is_file = inside and path.is_file()
+    except OSError as error:
+        raise source.error(f"{place} in {location!r}, which cannot be read ({error.strerror})") from None
+    if not inside:
+        raise source.error(f"{place} in {location!r}, outside the model's folder")
+    if not is_file:
+        raise source.error(f"{place} in {location!r}, which is not a file")
+    return path

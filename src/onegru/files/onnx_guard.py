@@ -1,0 +1,77 @@
+"""Nodes that keep ONNX Runtime from ending the process.
+
+Its GRU kernel does so on no rows or no steps, its LSTM kernel on no rows (seen on 1.31). Which sizes there
+are, only the run shows, so X is multiplied with the size of one number in a shape that is [1, 1, 1], or
+impossible if X is empty where it must not be. The shape of X, where it is known, stays known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from onegru.dtypes import Array
+from onegru.files.onnx_read import attribute_graphs, describe
+
+__all__ = ["guard"]
+
+# Whether X may have no steps, no rows, no features.
+_MAY_BE_EMPTY: Mapping[str, tuple[bool, bool, bool]] = {
+    "GRU": (False, False, False),
+    "LSTM": (True, False, False),
+}
+
+
+def guard(model: ModelProto) -> None:
+    """Put the nodes in, in bodies and functions too. The model must be of opset 7 or later."""
+    for owner in (model.graph, *model.functions):
+        _guard(owner)
+
+
+def _guard(owner: GraphProto | FunctionProto) -> None:
+    for node in owner.node:
+        for body in attribute_graphs(node):
+            _guard(body)
+    nodes: list[NodeProto] = []
+    for node in owner.node:
+        if node.op_type in _MAY_BE_EMPTY and node.domain in ("", "ai.onnx") and node.input:
+            nodes += _checks(node)
+        nodes.append(node)
+    if len(nodes) > len(owner.node):
+        copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del owner.node[:]
+        owner.node.extend(copies)
+
+
+def _checks(node: NodeProto) -> list[NodeProto]:
+    """Nodes that give X again, and fail if it is empty where it must not be."""
+    place = f"{describe(node)}, which takes no empty X"
+    X = node.input[0]
+    names = (f"{X}/onegru_check_{number}/{next(filter(None, node.output), '')}" for number in range(12))
+    shape, full, ones, factor, scaled, least, wanted, number, fits, count, one, checked = names
+    node.input[0] = checked
+    may_be_empty = np.array(_MAY_BE_EMPTY[node.op_type])
+    make = onnx.helper.make_node
+    return [
+        make("Shape", [X], [shape]),
+        make("Cast", [shape], [full], to=TensorProto.BOOL),
+        make("Cast", [full], [ones], to=TensorProto.INT64),
+        _constant(factor, np.where(may_be_empty, 0, 3)),
+        make("Mul", [ones, factor], [scaled]),
+        _constant(least, np.where(may_be_empty, 1, -2)),
+        make("Add", [scaled, least], [wanted]),
+        _constant(number, np.array(0)),
+        make("Reshape", [number, wanted], [fits], name=place),
+        make("Size", [fits], [count]),
+        make("Cast", [count], [one], to=TensorProto.FLOAT),
+        make("Mul", [X, one], [checked]),
+    ]
+
+
+def _constant(name: str, values: Array) -> NodeProto:
+    return onnx.helper.make_node(
+        "Constant", [], [name], value=onnx.numpy_helper.from_array(values.astype(np.int64))
+    )

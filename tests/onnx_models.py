@@ -1,0 +1,152 @@
+"""Small ONNX models for tests: values, GRU nodes with weights, whole models, files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import (
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    SparseTensorProto,
+    TensorProto,
+    ValueInfoProto,
+)
+
+from onegru import Model, load
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]
+Shape = Sequence[int | str | None]
+
+# Sizes of the GRUs here, unless a test says otherwise: all different, none 1.
+T, B, I, H = 4, 2, 5, 3
+
+
+def code_of(dtype: str) -> int:
+    """The number of an element type in ONNX files."""
+    if dtype == "str":
+        return TensorProto.STRING
+    if dtype == "bfloat16":
+        return TensorProto.BFLOAT16
+    return onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+
+
+def numpy_type(dtype: str) -> Any:
+    """NumPy's type of that name, ml_dtypes's bfloat16 included."""
+    return onnx.helper.tensor_dtype_to_np_dtype(code_of(dtype))
+
+
+def value(name: str, dtype: str = "float32", shape: Shape | None = None) -> ValueInfoProto:
+    """An input or output; its rank is left open without a shape."""
+    return onnx.helper.make_tensor_value_info(name, code_of(dtype), shape)
+
+
+def tensor(name: str, array: object) -> TensorProto:
+    """An initializer with these values."""
+    return onnx.numpy_helper.from_array(np.asarray(array), name)
+
+
+def node(operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> NodeProto:
+    """A node; `name` and `domain` may be among the attributes."""
+    return onnx.helper.make_node(operator, list(inputs), list(outputs), **attributes)
+
+
+def gru(
+    X: str,
+    outputs: Sequence[str],
+    *,
+    W: str = "W",
+    R: str = "R",
+    bias: str = "",
+    lens: str = "",
+    initial_h: str = "",
+    hidden_size: int | None = H,
+    **attributes: Any,
+) -> NodeProto:
+    """A GRU node on the values of these names."""
+    names = [X, W, R, bias, lens, initial_h]
+    while not names[-1]:
+        names.pop()
+    if hidden_size is not None:
+        attributes["hidden_size"] = hidden_size
+    return node("GRU", names, outputs, **attributes)
+
+
+def numbers(seed: int, *shape: int, dtype: str = "float32") -> Array:
+    """Numbers between -1 and 1, the same on every run."""
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(numpy_type(dtype))
+
+
+def weights(
+    seed: int = 0, suffix: str = "", *, I: int = I, H: int = H, D: int = 1, dtype: str = "float32"
+) -> Arrays:
+    """W, R and B of a GRU, their names followed by the suffix."""
+    shapes = {"W": (D, 3 * H, I), "R": (D, 3 * H, H), "B": (D, 6 * H)}
+    return {
+        name + suffix: numbers(10 * seed + number, *shape, dtype=dtype)
+        for number, (name, shape) in enumerate(shapes.items())
+    }
+
+
+def graph(
+    nodes: Sequence[NodeProto],
+    inputs: Sequence[ValueInfoProto] = (),
+    outputs: Sequence[str | ValueInfoProto] = (),
+    constants: Mapping[str, Array] | Sequence[TensorProto] = (),
+    *,
+    sparse: Sequence[SparseTensorProto] = (),
+) -> GraphProto:
+    """A graph; an output that is only named is a tensor of float32."""
+    if isinstance(constants, Mapping):
+        constants = [tensor(name, array) for name, array in constants.items()]
+    results = [value(output) if isinstance(output, str) else output for output in outputs]
+    return onnx.helper.make_graph(nodes, "g", inputs, results, constants, sparse_initializer=sparse)
+
+
+def model(
+    graph: GraphProto,
+    *,
+    opset: int = 14,
+    ir: int = 10,
+    functions: Sequence[FunctionProto] = (),
+    domains: Mapping[str, int] | None = None,
+) -> ModelProto:
+    """A model of the graph."""
+    opsets = [
+        onnx.helper.make_opsetid(name, number) for name, number in {"": opset, **(domains or {})}.items()
+    ]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=ir, functions=functions)
+
+
+def save(folder: Path, proto: ModelProto | bytes, name: str = "model.onnx") -> Path:
+    """Write a model into a folder."""
+    path = folder / name
+    path.write_bytes(proto if isinstance(proto, bytes) else proto.SerializeToString())
+    return path
+
+
+def loaded(folder: Path, proto: ModelProto | bytes) -> Model:
+    """Write a model and load it."""
+    return load(save(folder, proto))
+
+
+def onnxruntime_results(proto: ModelProto, feeds: Mapping[str, object]) -> Arrays:
+    """What ONNX Runtime makes of the whole model."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    names = [output.name for output in session.get_outputs()]
+    arrays = {name: item if isinstance(item, list) else np.asarray(item) for name, item in feeds.items()}
+    return dict(zip(names, session.run(names, arrays), strict=True))

@@ -1,0 +1,184 @@
+"""onegru as a backend of onnx: onnx's own GRU cases, and the interface that its tools use."""
+
+from __future__ import annotations
+
+import re
+import unittest
+import warnings
+from typing import Any
+
+import numpy as np
+import onnx.backend.base
+import pytest
+from onnx.backend.test import BackendTest
+
+import onegru
+import onegru.backend as backend
+from tests.onnx_models import B, H, I, T, graph, gru, model, node, numbers, value, weights
+
+# The cases that onnx 1.23 has; a later onnx may add to them.
+KNOWN_CASES = (
+    "test_gru_batchwise",
+    "test_gru_bidirectional",
+    "test_gru_defaults",
+    "test_gru_reverse",
+    "test_gru_seq_length",
+    "test_gru_with_initial_bias",
+)
+
+
+def test_onnx_own_cases() -> None:
+    """One test for all of them: onnx builds every case of every operator first, which takes seconds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what building other operators' cases warns of
+        runner = BackendTest(backend.OneGRUBackend, __name__).include("^test_gru_")
+        cases = [case for case in runner.test_cases.values() if any(map(is_gru_case, dir(case)))]
+    suite = unittest.TestSuite(case(name) for case in cases for name in dir(case) if is_gru_case(name))
+    result = unittest.TestResult()
+    suite.run(result)
+    problems = [f"{test}\n{trace}" for test, trace in result.failures + result.errors]
+    assert not problems, "\n".join(problems)
+    skipped = {test.id().rpartition(".")[2] for test, _ in result.skipped}
+    ran = {name for case in cases for name in dir(case) if is_gru_case(name)} - skipped
+    assert all(name.endswith("_cuda") for name in skipped)
+    assert ran >= {f"{name}_cpu" for name in KNOWN_CASES}
+
+
+def is_gru_case(name: str) -> bool:
+    return name.startswith("test_gru_")
+
+
+X = numbers(1, T, B, I)
+
+
+def whole(**attributes: Any) -> onnx.ModelProto:
+    """A GRU that takes X and initial_h and gives Y and Y_h."""
+    nodes = [gru("X", ["Y", "Y_h"], bias="B", initial_h="h", **attributes)]
+    inputs = [value("X", shape=[T, "N", I]), value("h", shape=[1, "N", H])]
+    return model(graph(nodes, inputs, ["Y", "Y_h"], weights()))
+
+
+def expected(initial_h: Any, **attributes: Any) -> tuple[Any, Any]:
+    constants = weights()
+    return onegru.gru(X, constants["W"], constants["R"], constants["B"], None, initial_h, **attributes)
+
+
+def same(results: Any, wanted: Any) -> None:
+    assert isinstance(results, tuple)
+    assert len(results) == len(wanted)
+    for result, array in zip(results, wanted, strict=True):
+        np.testing.assert_array_equal(result, array)
+
+
+def test_classes() -> None:
+    assert issubclass(backend.OneGRUBackend, onnx.backend.base.Backend)
+    assert issubclass(backend.OneGRURep, onnx.backend.base.BackendRep)
+
+
+def test_run_model() -> None:
+    h = numbers(2, 1, B, H)
+    same(backend.run_model(whole(), [X, h]), expected(h))
+
+
+def test_prepare_runs_many_times() -> None:
+    prepared = backend.prepare(whole(linear_before_reset=1), "CPU:0")
+    for seed in (3, 4):
+        h = numbers(seed, 1, B, H)
+        same(prepared.run((X, h)), expected(h, linear_before_reset=1))
+        same(prepared.run({"h": h, "X": X}), expected(h, linear_before_reset=1))
+
+
+def test_a_single_array_for_a_single_input() -> None:
+    proto = model(graph([gru("X", ["", "Y_h"], bias="B")], [value("X")], ["Y_h"], weights()))
+    same(backend.prepare(proto).run(X), expected(None)[1:])
+
+
+def test_run_node() -> None:
+    constants = weights()
+    h = numbers(2, 1, B, H)
+    arrays = [X, constants["W"], constants["R"], h]
+    wanted = onegru.gru(X, constants["W"], constants["R"], None, None, h, clip=0.5)
+    same(backend.run_node(gru("X", ["Y", "Y_h"], initial_h="h", clip=0.5), arrays), wanted)
+    same(backend.run_node(gru("X", ["", "Y_h"], initial_h="h", clip=0.5), arrays), wanted[1:])
+
+
+def test_run_node_takes_lists() -> None:
+    constants = weights()
+    arrays = [array.astype(np.float64) for array in (X, constants["W"], constants["R"])]
+    same(backend.run_node(gru("X", ["Y", "Y_h"]), [array.tolist() for array in arrays]), onegru.gru(*arrays))
+
+
+def test_run_node_with_lengths() -> None:
+    constants = weights()
+    arrays = [X, constants["W"], constants["R"], np.array([T, 1], np.int32)]
+    wanted = onegru.gru(X, constants["W"], constants["R"], sequence_lens=[T, 1])
+    same(backend.run_node(gru("X", ["Y", "Y_h"], lens="lens"), arrays), wanted)
+
+
+def test_run_node_of_an_old_version() -> None:
+    constants = weights()
+    arrays = [X, constants["W"], constants["R"]]
+    old = gru("X", ["Y", "Y_h"], output_sequence=1)
+    same(backend.run_node(old, arrays, opset_version=3), onegru.gru(*arrays))
+    with pytest.raises(onegru.SpecError, match="output_sequence was removed in opset 7"):
+        backend.run_node(old, arrays)
+
+
+def test_run_node_of_another_operator() -> None:
+    same(backend.run_node(node("Relu", ["X"], ["Z"]), [X], opset_version=14), [np.maximum(X, 0)])
+
+
+def test_devices() -> None:
+    for name in ("CPU", "cpu", "CPU:0"):
+        assert backend.supports_device(name)
+    for name in ("CUDA", "CUDA:0", "", "CPUX"):
+        assert not backend.supports_device(name)
+    with pytest.raises(onegru.SpecError, match="device: 'CUDA'; must be CPU"):
+        backend.prepare(whole(), "CUDA")
+    with pytest.raises(onegru.SpecError, match="device: 'CUDA'; must be CPU"):
+        backend.run_node(gru("X", ["Y"]), [X, X, X], "CUDA")
+
+
+def test_is_compatible() -> None:
+    assert backend.is_compatible(whole())
+    assert not backend.is_compatible(whole(), "CUDA")
+    assert not backend.is_compatible(whole(clip=-1.0))
+    assert not backend.is_compatible(onnx.ModelProto())
+    unknown = model(graph([node("NoSuchOperator", ["X"], ["Z"])], [value("X")], ["Z"]))
+    assert not backend.is_compatible(unknown)
+
+
+def test_options_are_refused() -> None:
+    message = "speed: not an option of this backend; must be left out"
+    calls = (
+        lambda: backend.prepare(whole(), speed=1),
+        lambda: backend.run_model(whole(), [X, X], speed=1),
+        lambda: backend.prepare(whole()).run([X, X], speed=1),
+        lambda: backend.run_node(gru("X", ["Y"]), [X, weights()["W"], weights()["R"]], speed=1),
+    )
+    for call in calls:
+        with pytest.raises(onegru.SpecError, match=re.escape(message)):
+            call()
+
+
+def test_wrong_numbers_of_inputs() -> None:
+    prepared = backend.prepare(whole())
+    h = numbers(2, 1, B, H)
+    with pytest.raises(onegru.SpecError, match="inputs: 3 arrays; must be at most 2"):
+        prepared.run([X, h, h])
+    with pytest.raises(onegru.SpecError, match="'h': missing"):
+        prepared.run([X])
+    with pytest.raises(onegru.SpecError, match="'y': not an input"):
+        prepared.run({"X": X, "h": h, "y": h})
+    with pytest.raises(onegru.SpecError, match="inputs: 2 arrays; must be 3"):
+        backend.run_node(gru("X", ["Y"]), [X, X])
+
+
+def test_external_data_need_a_file() -> None:
+    proto = whole()
+    external = proto.graph.initializer[0]
+    external.ClearField("raw_data")
+    external.data_location = onnx.TensorProto.EXTERNAL
+    external.external_data.add(key="location", value="weights")
+    with pytest.raises(onegru.FormatError, match="load it from its file"):
+        backend.prepare(proto)

@@ -1,0 +1,97 @@
+"""The native core: its version, its stub, and which SIMD target it uses."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import onegru
+from onegru import _native
+
+SHOW = "import onegru; print(onegru.targets().chosen)"
+
+
+def import_with(target: str, code: str = SHOW) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "ONEGRU_TARGET": target}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+
+
+def test_targets() -> None:
+    targets = onegru.targets()
+    assert targets.available
+    assert targets.chosen in targets.available
+    assert len(set(targets.available)) == len(targets.available)
+    assert set(targets.available) <= set(_native.compiled_targets())
+
+
+@pytest.mark.skipif("ONEGRU_TARGET" in os.environ, reason="a target is forced")
+def test_the_best_target_is_chosen() -> None:
+    targets = onegru.targets()
+    assert targets.chosen == targets.available[0]
+
+
+@pytest.mark.parametrize("target", onegru.targets().available)
+def test_environment_forces_a_target(target: str) -> None:
+    result = import_with(target)
+    assert result.stdout == f"{target}\n", result.stderr
+
+
+def test_an_empty_environment_variable_forces_nothing() -> None:
+    assert import_with("").stdout == f"{onegru.targets().available[0]}\n"
+
+
+@pytest.mark.parametrize("target", ["nope", "AVX2 ", "avx2,sse4"])
+def test_an_unknown_target_is_refused_at_import(target: str) -> None:
+    result = import_with(target)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == (
+        f"onegru.errors.SpecError: ONEGRU_TARGET: {target!r}; must be one of "
+        f"{', '.join(onegru.targets().available)}, which this processor runs"
+    )
+
+
+def test_selecting_a_target() -> None:
+    before = _native.chosen_target()
+    try:
+        for target in _native.available_targets():
+            assert _native.select_target(target) == target == onegru.targets().chosen
+        with pytest.raises(ValueError, match="available here"):
+            _native.select_target("nope")
+        assert onegru.targets().chosen == _native.available_targets()[-1]  # unchanged
+        assert _native.select_target() == _native.available_targets()[0]
+    finally:
+        _native.select_target(before)
+
+
+def test_traits() -> None:
+    for target in _native.available_targets():
+        _, vector_bytes = _native.target_traits(target)
+        assert vector_bytes >= 1
+        assert vector_bytes & (vector_bytes - 1) == 0  # a power of two
+    with pytest.raises(ValueError, match="nope"):
+        _native.target_traits("nope")
+
+
+def test_versions() -> None:
+    assert _native.version() == version("onegru") == onegru.__version__
+    major, minor, _ = map(int, _native.highway_version().split("."))
+    assert (major, minor) >= (1, 0)
+
+
+def test_stub_names_what_the_module_has() -> None:
+    stub = ast.parse((Path(onegru.__file__).parent / "_native.pyi").read_text())
+    named = {node.name for node in stub.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    assert named == {name for name in dir(_native) if not name.startswith("__")}
+    for node in stub.body:
+        if isinstance(node, ast.FunctionDef):
+            assert node.returns is not None
+            signature = f"{node.name}({ast.unparse(node.args)}) -> {ast.unparse(node.returns)}"
+            shown = str(getattr(_native, node.name).__doc__).splitlines()[0]
+            assert signature.replace(" ", "") == shown.replace(" ", "")
