@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import onegru
 from onegru import FormatError
 from tests.onnx_models import (
     B,
-    H,
     I,
     T,
     graph,
@@ -65,8 +64,8 @@ def inner_gru(**attributes: Any) -> NodeProto:
     return gru("x", ["y", "z"], W="w", R="r", bias="b", **attributes)
 
 
-def call(name: str, output: str = "Z", **attributes: Any) -> NodeProto:
-    return node(name, ["X", "W", "R", "B"], [output], domain="own", **attributes)
+def call(name: str, output: str = "Z", attributes: Mapping[str, Any] | None = None) -> NodeProto:
+    return node(name, ["X", "W", "R", "B"], [output], domain="own", **(attributes or {}))
 
 
 def inside(name: str, output: str = "z", x: str = "x") -> NodeProto:
@@ -87,7 +86,7 @@ def expected(**attributes: Any) -> Any:
 def test_grus_in_functions_are_run(tmp_path: Path) -> None:
     """Also in functions of functions, and one for each call."""
     first = function("F", [inner_gru(layout=0)])
-    second = function("G", [inside("F", "a"), inside("F", "b"), node("Add", ["a", "b"], ["z"])])
+    second = function("G", [inside("F", "p"), inside("F", "q"), node("Add", ["p", "q"], ["z"])])
     nodes = [call("G", "g"), call("F", "f"), node("Add", ["g", "f"], ["Z"])]
     ours = loaded(tmp_path, of([first, second], nodes))
     assert len(ours.gru_layers) == 3
@@ -126,7 +125,7 @@ def test_attributes_of_functions(tmp_path: Path, given: dict[str, float], defaul
     ]
     clip = {**default, **given}.get("c")
     for name in ("F", "G"):
-        got = loaded(tmp_path, of(functions, [call(name, **given)])).run({"X": X})["Z"]
+        got = loaded(tmp_path, of(functions, [call(name, attributes=given)])).run({"X": X})["Z"]
         np.testing.assert_array_equal(got, expected(clip=clip), err_msg=name)
 
 
@@ -138,7 +137,7 @@ def test_functions_called_in_bodies(tmp_path: Path) -> None:
         proto = of([function("F", [inner_gru(**attributes)])], nodes)
         proto.graph.input.append(value("yes", "bool", []))
         if attributes:
-            with pytest.raises(FormatError, match="lies in a body of If node that gives 'Z'.*layout = 1"):
+            with pytest.raises(FormatError, match=r"lies in a body of If node that gives 'Z'.*layout = 1"):
                 loaded(tmp_path, proto)
         else:
             got = loaded(tmp_path, proto).run({"X": X, "yes": True})["Z"]
@@ -181,7 +180,7 @@ def test_functions_that_unfold_without_bounds(tmp_path: Path, holds_gru: bool, d
     """Each calls the one before it twice."""
     functions = [function("F0", [leaf(holds_gru)])]
     for k in range(1, depth):
-        twice = [inside(f"F{k - 1}", "a"), inside(f"F{k - 1}", "b"), node("Add", ["a", "b"], ["z"])]
+        twice = [inside(f"F{k - 1}", "p"), inside(f"F{k - 1}", "q"), node("Add", ["p", "q"], ["z"])]
         functions.append(function(f"F{k}", twice))
     assert refused(tmp_path, of(functions)) == "functions unfold to more than 100000 nodes"
     last = call(functions[-1].name)
@@ -214,15 +213,9 @@ def test_functions_of_another_opset(tmp_path: Path) -> None:
         )
     hidden = [function("F", [inner_gru()], opset=13), function("G", [inside("F")])]
     assert "holds a GRU and is written for other opsets" in refused(tmp_path, of(hidden))
-    other = [function("F", [inner_gru()]), function("G", [node("Relu", ["x"], ["z"])], opset=13)]
-    ours = loaded(
-        tmp_path, of(other, [call("F", "f"), call("G", "g"), node("Add", ["f", "g"], ["S"]), *sliced()])
-    )
-    assert len(ours.gru_layers) == 1, "one without a GRU may be of any opset"
-
-
-def sliced() -> list[NodeProto]:
-    return [node("Identity", ["f"], ["Z"])]
+    other = [function("F", [inner_gru()]), function("G", [node("ReduceMax", ["x"], ["z"])], opset=13)]
+    nodes = [call("F", "f"), call("G", "g"), node("Add", ["f", "g"], ["Z"])]
+    assert len(loaded(tmp_path, of(other, nodes)).gru_layers) == 1, "one without a GRU may be of any opset"
 
 
 def test_functions_that_are_defined_twice(tmp_path: Path) -> None:
@@ -244,8 +237,3 @@ def test_functions_that_cannot_be_unfolded(tmp_path: Path) -> None:
     assert "functions that hold GRUs cannot be unfolded (" in refused(
         tmp_path, of([function("F", [inner_gru()])], [bad])
     )
-
-
-def test_shapes_of_results(tmp_path: Path) -> None:
-    got = loaded(tmp_path, of([function("F", [inner_gru()])])).run({"X": X})["Z"]
-    assert got.shape == (1, B, H)

@@ -227,7 +227,14 @@ class Model:
             values.update(self._run_step(step, values))
         if progress is not None:
             progress(len(steps), len(steps))
-        return {output.name: values[_value(output)] for output in self.outputs}
+        return {output.name: self._result(values, _value(output)) for output in self.outputs}
+
+    def _result(self, values: Mapping[str, Any], name: str) -> Any:
+        """A value that is the caller's own: a constant may not be, as the next run has it too."""
+        value = values[name]
+        if value is self._constants.get(name) and isinstance(value, np.ndarray):
+            return value.copy()
+        return value
 
     def _run_step(self, step: Step, values: Mapping[str, object]) -> Mapping[str, Any]:
         if isinstance(step, GruNode):
