@@ -484,7 +484,7 @@ def test_inspect(cli: Cli) -> None:
 def test_inspect_json(cli: Cli) -> None:
     name = write_gru(layout=1, clip=0.5)
     document = cli("inspect", name, "--json").document()
-    assert document.keys() == {"model", "inputs", "outputs", "other_nodes", "gru_nodes"}
+    assert document.keys() == {"model", "inputs", "outputs", "other_nodes", "nested_grus", "gru_nodes"}
     assert document["inputs"] == [
         {"name": "X", "dtype": "float32", "shape": ["seq", "batch", I], "optional": False}
     ]

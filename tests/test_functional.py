@@ -195,6 +195,9 @@ GRU_REFUSALS: list[tuple[str, dict[str, Any]]] = [
     ("clip: 0; must be > 0", {"clip": 1e-60}),
     ("clip: NaN; must be a number", {"clip": float("nan")}),
     ("clip: True; must be a number", {"clip": True}),
+    ("clip: a number beyond float64; must be within float32", {"clip": 10**400}),
+    ("activations: {'Tanh'}; must be a list", {"activations": {"Tanh"}}),
+    ("activations: unknown function 'Lea\u212ayRelu'", {"activations": ["Lea\u212ayRelu", "Tanh"]}),
     ("clip: '1'; must be a number", {"clip": "1"}),
     ("clip: 1e+300; must be within float32", {"clip": 1e300}),
     # hidden_size
@@ -486,3 +489,11 @@ def test_byte_order_is_not_a_type() -> None:
         for name, value in gru_arguments().items()
     }
     np.testing.assert_array_equal(onegru.gru(**swapped)[0], onegru.gru(**gru_arguments())[0])
+
+
+def test_warnings_point_at_the_caller() -> None:
+    arguments: dict[str, Any] = {**cell_arguments(), "activations_alpha": [0.5]}
+    with pytest.warns(onegru.SpecWarning) as caught:
+        onegru.gru_cell(**arguments)
+        onegru.GRU(zeros(1, 3, 1), zeros(1, 3, 1), activation_beta=[1.0])
+    assert [warning.filename for warning in caught] == [__file__] * 2

@@ -166,12 +166,15 @@ def test_out_is_refused() -> None:
     refuse("out: list; must be a tuple (Y, Y_h)", layer, X, out=[Y, Y_h])
     refuse("out: tuple; must be a tuple (Y, Y_h)", layer, X, out=(Y,))
     refuse("out: Y and Y_h overlap; must not", layer, X, out=(Y, Y[0]))
+    flat = np.lib.stride_tricks.as_strided(Y[0], Y.shape, (0, *Y.strides[1:]), writeable=True)
+    refuse("out: Y is masked or overlaps itself", layer, X, out=(flat, Y_h))
+    refuse("out: Y is masked or overlaps itself", layer, X, out=(np.ma.masked_array(Y), Y_h))
     Y.flags.writeable = False
     refuse("out: Y is read-only; must be writeable", layer, X, out=(Y, Y_h))
 
 
 def test_layout_is_refused() -> None:
-    for layout in (2, -1, True, "0", None):
+    for layout in (2, -1, True, "0", None, 0.0, 1 + 0j, np.array(0)):
         refuse(f"layout: {layout!r}; must be 0 or 1", make(), draw(T, B, I), layout=layout)
 
 
@@ -208,6 +211,7 @@ def test_engines_are_named() -> None:
     assert make(engine="reference").engine == "reference"
     assert make().engine in ("native", "reference")
     refuse("engine: 'cuda'; must be one of auto, ", make, engine="cuda")
+    refuse("engine: ['reference']; must be one of auto, ", make, engine=["reference"])
 
 
 def test_repr_says_what_it_is() -> None:

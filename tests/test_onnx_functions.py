@@ -211,8 +211,12 @@ def test_functions_of_another_opset(tmp_path: Path) -> None:
             message
             == "function 'F' holds a GRU and is written for other opsets than the model; must be for the same"
         )
-    hidden = [function("F", [inner_gru()], opset=13), function("G", [inside("F")])]
-    assert "holds a GRU and is written for other opsets" in refused(tmp_path, of(hidden))
+    inner, outer = function("F", [inner_gru()]), function("G", [inside("F")], opset=13)
+    assert "function 'G' holds a GRU and is written for other" in refused(tmp_path, of([inner, outer]))
+    inner, outer = function("F", [inner_gru()], opset=13), function("G", [inside("F")])
+    assert "function 'F' holds a GRU and is written for other" in refused(
+        tmp_path, of([outer, inner], [call("G")])
+    )
     other = [function("F", [inner_gru()]), function("G", [node("ReduceMax", ["x"], ["z"])], opset=13)]
     nodes = [call("F", "f"), call("G", "g"), node("Add", ["f", "g"], ["Z"])]
     assert len(loaded(tmp_path, of(other, nodes)).gru_layers) == 1, "one without a GRU may be of any opset"

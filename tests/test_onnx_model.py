@@ -410,6 +410,12 @@ PLAIN = gru("X", ["Y", "Y_h"], bias="B", name="g")
             node("Transpose", [name + "_swapped"], [name], perm=[1, 0, *range(2, array.ndim)]),
         ],
         lambda name, array: [
+            node("Constant", [], [name + "_0"], value=tensor("", array.swapaxes(0, 1).astype(np.float64))),
+            node("Cast", [name + "_0"], [name + "_1"], to=TensorProto.FLOAT),
+            node("Transpose", [name + "_1"], [name + "_2"], perm=[1, 0, *range(2, array.ndim)]),
+            node("Identity", [name + "_2"], [name]),
+        ],
+        lambda name, array: [
             node("Constant", [], [name + "_upper"], value=tensor("", array[:, :3])),
             node("Constant", [], [name + "_lower"], value=tensor("", array[:, 3:])),
             node("Concat", [name + "_upper", name + "_lower"], [name], axis=1),
@@ -422,7 +428,7 @@ PLAIN = gru("X", ["Y", "Y_h"], bias="B", name="g")
             node("Slice", [name + "_long", name + "_from", name + "_to", name + "_axis"], [name]),
         ],
     ],
-    ids=["Constant", "value_floats", "Cast", "Transpose", "Concat", "Slice"],
+    ids=["Constant", "value_floats", "Cast", "Transpose", "chain", "Concat", "Slice"],
 )
 def test_weights_computed_from_constants(tmp_path: Path, constant: Any) -> None:
     """Once, when the model is loaded: no step of a run computes them."""
@@ -450,6 +456,17 @@ def test_computed_weights_that_other_nodes_and_outputs_use_too(tmp_path: Path) -
     assert gru_layer.layer is made
     names = [name for step in ours._graph.steps if isinstance(step, OnnxPiece) for name in step.outputs]
     assert "W" not in names, "what the GRU has is not computed again in each run"
+
+
+def test_computed_weights_that_nodes_behind_the_gru_use(tmp_path: Path) -> None:
+    nodes = [
+        node("Transpose", ["Rt"], ["R"], perm=[1, 0, 2]),
+        PLAIN,
+        node("Einsum", ["Y_h", "R"], ["Z"], equation="dbh,dgh->dbg"),
+    ]
+    constants = {"W": WEIGHTS["W"], "Rt": WEIGHTS["R"].swapaxes(0, 1), "B": WEIGHTS["B"]}
+    ours = check(tmp_path, nodes, ["Z"], constants)
+    assert ours.other_node_count == 1, "the Transpose is not computed again in each run"
 
 
 def test_weights_computed_from_inputs(tmp_path: Path) -> None:

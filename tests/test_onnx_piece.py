@@ -15,6 +15,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 import onegru
 from onegru import FormatError, SpecError, SpecWarning
+from onegru.files.graph import ValueType
 from tests.onnx_models import (
     B,
     H,
@@ -29,7 +30,6 @@ from tests.onnx_models import (
     numpy_type,
     onnxruntime_results,
     save,
-    tensor,
     value,
     weights,
 )
@@ -169,6 +169,24 @@ def test_sequences_cross(tmp_path: Path) -> None:
     assert [item.shape for item in got["extended"]] == [(2,), (3,), (1, B, H)]
 
 
+def test_types_that_cannot_cross(tmp_path: Path) -> None:
+    """Numbers of eight bits, for one."""
+    body = graph([node("Identity", ["small"], ["a"])], [], [onnx.ValueInfoProto(name="a")])
+    nodes = [
+        node("Cast", ["X"], ["small"], to=TensorProto.FLOAT8E4M3FN),
+        PLAIN,
+        node("ReduceMax", ["Y_h"], ["top"], keepdims=0),
+        node("Greater", ["top", "low"], ["yes"]),
+        node("If", ["yes"], ["Z"], then_branch=body, else_branch=body),
+    ]
+    constants = {**WEIGHTS, "low": np.array(-9, np.float32)}
+    proto = model(graph(nodes, [X_INFO], [onnx.ValueInfoProto(name="Z")], constants), opset=19)
+    with pytest.raises(
+        FormatError, match=r"takes 'small', whose type is tensor\(float8e4m3fn\); must be one that can"
+    ):
+        loaded(tmp_path, proto)
+
+
 def test_optional_values_cross(tmp_path: Path) -> None:
     nodes = [
         node("Optional", ["X"], ["early"]),
@@ -207,13 +225,23 @@ def test_shapes_cross(tmp_path: Path) -> None:
 def test_model_without_shapes(tmp_path: Path) -> None:
     nodes = [node("Relu", ["X"], ["P"]), gru("P", ["Y", "Y_h"], bias="B"), node("Neg", ["Y_h"], ["Z"])]
     proto = model(graph(nodes, [onnx.ValueInfoProto(name="X")], [onnx.ValueInfoProto(name="Z")], WEIGHTS))
-    with pytest.raises(
-        FormatError, match="the part around Relu node that gives 'P': ONNX Runtime refuses it"
-    ):
-        loaded(tmp_path, proto)  # ONNX Runtime wants the type at least
+    message = (
+        "the part around Relu node that gives 'P': takes 'X', whose type is unknown; must be one that can"
+    )
+    for kind in (None, onnx.helper.make_tensor_type_proto(TensorProto.UNDEFINED, [None])):
+        if kind is not None:
+            proto.graph.input[0].type.CopyFrom(kind)
+        with pytest.raises(FormatError, match=message):
+            loaded(tmp_path, proto)
     proto.graph.input[0].CopyFrom(value("X"))
     _, want = onegru.gru(np.maximum(X, 0), *WEIGHTS.values())
     np.testing.assert_array_equal(loaded(tmp_path, proto).run({"X": X})["Z"], -want)
+
+
+def test_a_type_that_only_the_weights_tell(tmp_path: Path) -> None:
+    nodes = [PLAIN, node("Neg", ["Y_h"], ["Z"])]
+    proto = model(graph(nodes, [onnx.ValueInfoProto(name="X")], ["Z"], WEIGHTS))
+    np.testing.assert_array_equal(loaded(tmp_path, proto).run({"X": X})["Z"], -Y_H)
 
 
 # ---- bodies ----
@@ -485,10 +513,9 @@ def test_operators_of_onnxruntime_itself(tmp_path: Path) -> None:
 def test_an_initializer_of_another_part_stays_out(tmp_path: Path) -> None:
     """A part holds the constants that it uses and no others: not the GRU's weights."""
     nodes = [PLAIN, node("Add", ["Y_h", "used"], ["Z"])]
-    constants = {**WEIGHTS, "used": np.ones(H, np.float32), "unused": tensor("", np.ones(9)).dims}
-    constants["unused"] = np.ones(9, np.float32)
+    constants = {**WEIGHTS, "used": np.ones(H, np.float32), "unused": np.ones(9, np.float32)}
     ours = loaded(tmp_path, model(graph(nodes, [X_INFO], ["Z"], constants)))
     np.testing.assert_array_equal(ours.run({"X": X})["Z"], Y_H + 1)
     piece = next(step for step in ours._graph.steps if hasattr(step, "node_count"))
-    built = piece._build({})  # type: ignore[union-attr]
+    built = piece._build({"Y_h": ValueType("tensor(float)")})  # type: ignore[union-attr]
     assert [item.name for item in built.graph.initializer] == ["used"]

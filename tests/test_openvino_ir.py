@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -282,10 +283,10 @@ def test_openvino_reads_what_these_tests_write(tmp_path: Path, function: str) ->
         (lambda t: t.replace('offset="0"', 'offset="-4"'), "'-4'; must be a number, at least 0"),
         (lambda t: t.replace('offset="0"', f'offset="{10**17}"'), "ends at byte 100000000000000120 of its .bin"),
         (lambda t: t.replace('offset="0"', f'offset="{10**30}"'), "must be a number, at least 0"),
-        (lambda t: t.replace('hidden_size="5"', 'hidden_size="five"'), "'five'; must be a number"),
-        (lambda t: t.replace('hidden_size="5"', 'hidden_size="5" clip="x"'), "'x'; must be a number"),
+        (lambda t: t.replace('hidden_size="5"', 'hidden_size="five"'), "hidden_size: 'five'; must be a number"),
+        (lambda t: t.replace('hidden_size="5"', 'hidden_size="5" clip="x"'), "clip: 'x'; must be a number"),
         (lambda t: t.replace('hidden_size="5"', 'hidden_size="5" linear_before_reset="yes"'), "'yes'; must be true, false"),
-        (lambda t: t.replace('names="initial_hidden_state"', 'names="X"'), "two inputs have the same name"),
+        (lambda t: t.replace('initial_hidden_state"', 'X"'), "two inputs have the same name, 'X'"),
         (lambda t: re.sub(r'<layer id="6".*?</layer>', "", t).replace('to-layer="6"', 'to-layer="0"'), "an edge names port"),
     ],
 )  # fmt: skip
@@ -445,3 +446,65 @@ def test_conversions_that_cannot_hold_a_number(tmp_path: Path) -> None:
             onegru.SpecError, match="Convert layer 'to': a number is not finite, or beyond int32"
         ):
             model.run({"x": np.array([value], np.float32)})
+
+
+def test_a_name_of_its_own_goes_before_an_alias(tmp_path: Path) -> None:
+    """Parameter "a" has the tensor name "b", and parameter "b" the tensor name "a"."""
+    ir = IrWriter()
+    first = ir.layer("Parameter", "a", {"shape": "?", "element_type": "f32"}, names=["b"])[0]
+    second = ir.layer("Parameter", "b", {"shape": "?,?", "element_type": "f32"}, names=["a"])[0]
+    ir.result("r1", first)
+    ir.result("r2", second)
+    model = onegru.load(ir.write(tmp_path / "names.xml"))
+    one, two = np.zeros(3, np.float32), np.ones((2, 2), np.float32)
+    out = model.run({"b": one, "a": two})
+    np.testing.assert_array_equal(out["b"], one)
+    np.testing.assert_array_equal(out["a"], two)
+
+
+def test_two_results_of_one_tensor(tmp_path: Path) -> None:
+    ir = IrWriter()
+    value = ir.layer("Parameter", "x", {"shape": "?", "element_type": "f32"}, names=["x"])[0]
+    ir.result("first", value)
+    ir.result("second", value)
+    model = onegru.load(ir.write(tmp_path / "twice.xml"))
+    assert [info.name for info in model.outputs] == ["x", "second"]
+
+
+@pytest.mark.parametrize("clip", ["1_0", "٣", "1e999", "--1", "1e"])
+def test_numbers_are_spelt_as_in_c(tmp_path: Path, clip: str) -> None:
+    refuse(write_cell(tmp_path, clip=clip), "GRUCell layer 'gru': clip: ")
+
+
+def test_time_grows_with_size_alone(tmp_path: Path) -> None:
+    """Text between elements, and many ports: neither may cost the square of its size."""
+    path = tmp_path / "text.xml"
+    path.write_text('<net version="11"><layers>' + "xxxxx<a/>" * 400_000 + "</layers></net>")
+    refuse(path, "no Result layer")
+    ir = IrWriter()
+    value = ir.parameter("x", "float32", "1")
+    ir.layer("Result", "out", {}, [value] * 30_000, 0)
+    refuse(ir.write(tmp_path / "ports.xml"), "must have 1 input")
+
+
+def test_a_chain_of_conversions_does_not_take_all_memory(tmp_path: Path) -> None:
+    ir = IrWriter()
+    value = ir.const("c", np.zeros(2**18, np.float32))
+    for number in range(200):
+        value = ir.convert(f"to{number}", value, ("float64", "float32")[number % 2])
+    ir.result("out", value)
+    refuse(ir.write(tmp_path / "chain.xml"), "conversions of constants come to far more than the .bin holds")
+
+
+def test_integers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    ir = IrWriter()
+    ir.result("out", ir.convert("to", ir.parameter("x", "int64", "?"), "int32"))
+    model = onegru.load(ir.write(tmp_path / "x.xml"))
+    with pytest.raises(onegru.SpecError, match="beyond int32; must fit it"):
+        model.run({"x": np.array([2**32 + 2])})
+
+
+def test_models_pickle(tmp_path: Path) -> None:
+    model = onegru.load(write_cell(tmp_path))
+    twin = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(twin.run(feeds())["gru.Ho"], model.run(feeds())["gru.Ho"])

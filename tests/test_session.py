@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import os
+import pickle
 import sys
 import threading
 import warnings
@@ -346,3 +349,40 @@ def test_a_failing_import_of_onnxruntime_is_not_hidden(
         onegru.MissingExtraError, match=r"needs onnxruntime: pip install 'onegru\[onnxruntime\]'"
     ):
         loaded(tmp_path, model(graph(NODES, INPUTS, ["Z"], WEIGHTS)))
+
+
+def test_models_pickle_and_copy(ours: Model) -> None:
+    for twin in (pickle.loads(pickle.dumps(ours)), copy.deepcopy(ours)):
+        for name, wanted in ours.run(FEEDS).items():
+            np.testing.assert_array_equal(twin.run(FEEDS)[name], wanted)
+
+
+def test_inputs_that_are_no_mapping(ours: Model) -> None:
+    for inputs in (None, [X]):
+        with pytest.raises(SpecError, match=r"inputs: .*; must be a mapping from names to arrays"):
+            ours.run(inputs)  # type: ignore[arg-type]
+
+
+def test_newer_ir_versions_than_onnx_runtime_knows(tmp_path: Path) -> None:
+    proto = model(
+        graph([gru("X", ["Y", ""]), node("Relu", ["Y"], ["Z"])], [value("X")], [value("Z")], WEIGHTS)
+    )
+    proto.ir_version = 99
+    Y = onegru.gru(X, WEIGHTS["W"], WEIGHTS["R"])[0]
+    np.testing.assert_array_equal(loaded(tmp_path, proto).run({"X": X})["Z"], np.maximum(Y, 0))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_lstms_beside_grus_in_every_type(tmp_path: Path, dtype: str) -> None:
+    arrays = {name: array.astype(dtype) for name, array in WEIGHTS.items()}
+    arrays |= {"LW": numbers(5, 1, 4 * H, I).astype(dtype), "LR": numbers(6, 1, 4 * H, H).astype(dtype)}
+    nodes = [gru("X", ["Y", ""]), node("LSTM", ["X", "LW", "LR"], ["L"], hidden_size=H)]
+    proto = model(graph(nodes, [value("X", dtype)], [value("Y", dtype), value("L", dtype)], arrays))
+    assert loaded(tmp_path, proto).run({"X": X.astype(dtype)})["L"].shape == (T, 1, B, H)
+
+
+def test_special_files_are_no_models(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.onnx"
+    os.mkfifo(pipe)
+    with pytest.raises(FormatError, match="not a regular file"):
+        onegru.load(pipe)

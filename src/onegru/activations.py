@@ -101,7 +101,7 @@ def find_kind(name: str, *, allowed: Sequence[str] | None = None) -> ActivationK
     Raises:
         SpecError: no such function, or not an allowed one.
     """
-    kind = _BY_FOLDED_NAME.get(name.lower())
+    kind = _BY_FOLDED_NAME.get(name.lower()) if name.isascii() else None
     if kind is None or (allowed is not None and kind.name not in allowed):
         names = _known() if allowed is None else ", ".join(allowed)
         raise SpecError(f"activations: unknown function {name!r}; must be one of {names}")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 
@@ -82,14 +82,17 @@ def _float(name: str, value: object) -> float:
     value = _scalar(value)
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise SpecError(f"{name}: {value!r}; must be a number")
-    if math.isnan(value):
+    try:
+        number = float(value)
+    except OverflowError:
+        raise SpecError(
+            f"{name}: a number beyond float64; must be within float32, in which files hold it"
+        ) from None
+    if math.isnan(number):
         raise SpecError(f"{name}: NaN; must be a number")
     with np.errstate(over="ignore"):
-        try:
-            rounded = float(np.float32(float(value)))
-        except OverflowError:
-            rounded = math.inf
-    if math.isinf(rounded) and not (isinstance(value, float | np.floating) and math.isinf(value)):
+        rounded = float(np.float32(number))
+    if math.isinf(rounded) and not math.isinf(number):
         raise SpecError(f"{name}: {value!r}; must be within float32, in which files hold it")
     return rounded
 
@@ -101,9 +104,10 @@ def _string(name: str, value: object) -> str:
 
 
 def _sequence(name: str, value: object, read: Callable[[str, object], Any]) -> tuple[Any, ...]:
-    if isinstance(value, str | bytes) or not isinstance(value, Iterable) or getattr(value, "ndim", 1) != 1:
+    is_list = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes)
+    if not is_list or getattr(value, "ndim", 1) != 1:
         raise SpecError(f"{name}: {value!r}; must be a list")
-    return tuple(read(name, item) for item in value)
+    return tuple(read(name, item) for item in cast(Iterable[object], value))
 
 
 def _floats(name: str, value: object) -> tuple[float, ...]:

@@ -9,12 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import ModelProto, NodeProto
-from onnx.backend.base import Backend, BackendRep
 
 from onegru.dtypes import Array
-from onegru.errors import OneGRUError, SpecError
+from onegru.errors import OneGRUError, SpecError, needs_extra
+
+with needs_extra("onnx", "onnx", "onegru.backend"):
+    import onnx
+    from onnx import ModelProto, NodeProto
+    from onnx.backend.base import Backend, BackendRep
+
 from onegru.files.onnx_model import parse_onnx
 from onegru.files.onnx_read import Source
 from onegru.session import Model
@@ -82,6 +85,8 @@ class OneGRUBackend(Backend):
         _refuse_options(kwargs)
         if not cls.supports_device(device):
             raise SpecError(f"device: {device!r}; must be CPU")
+        if not isinstance(model, ModelProto):
+            raise SpecError(f"model: {type(model).__name__}; must be a ModelProto")
         return OneGRURep(Model(parse_onnx(model.SerializeToString(), Source("model"))))
 
     @classmethod

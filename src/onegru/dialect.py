@@ -6,6 +6,7 @@ through which the call's own tensors come and go.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -218,7 +219,15 @@ def read_activations(
                 f"{where}{prefix}{parameter}: {spare} value(s) left over, which no function of "
                 f"{', '.join(kind.name for kind in kinds)} takes; without effect",
                 SpecWarning,
-                stacklevel=4,
+                stacklevel=_callers_level(),
             )
     pairs = tuple(zip(activations[::2], activations[1::2], strict=True))
     return pairs * num_directions if shared else pairs
+
+
+def _callers_level() -> int:
+    """How many frames up, seen from the function that warns, the code is that is not onegru's."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] == "onegru":
+        level, frame = level + 1, frame.f_back
+    return level

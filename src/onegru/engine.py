@@ -83,6 +83,6 @@ def make_engine(name: str, spec: Spec, weights: Weights) -> Engine:
     Raises:
         SpecError: there is no such engine.
     """
-    if name != "auto" and name not in ENGINES:
+    if not isinstance(name, str) or (name != "auto" and name not in ENGINES):
         raise SpecError(f"engine: {name!r}; must be one of auto, {', '.join(ENGINES)}")
     return ENGINES[next(iter(ENGINES)) if name == "auto" else name](spec, weights)

@@ -178,7 +178,7 @@ class GRU:
         Raises:
             SpecError: an argument is not legal.
         """
-        if isinstance(layout, bool) or layout not in (0, 1):
+        if isinstance(layout, bool) or not isinstance(layout, int | np.integer) or layout not in (0, 1):
             raise SpecError(f"layout: {layout!r}; must be 0 or 1")
         ports = [port for port in NEWEST.ports(layout) if port.role in _CANONICAL]
         if self._spec.attention:
@@ -261,10 +261,14 @@ class GRU:
         if out is None:
             return np.empty(shape, self._dtype)
         if not isinstance(out, np.ndarray) or out.dtype != self._dtype or out.shape != shape:
-            is_ = f"{out.dtype.name} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
+            is_ = f"{out.dtype} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
             raise SpecError(f"out: {port.name} is {is_}; must be an array, {self._spec.dtype} {list(shape)}")
         if not out.flags.writeable:
             raise SpecError(f"out: {port.name} is read-only; must be writeable")
+        if np.ma.isMaskedArray(out) or any(
+            n > 1 and step == 0 for n, step in zip(shape, out.strides, strict=True)
+        ):
+            raise SpecError(f"out: {port.name} is masked or overlaps itself; must be a plain array")
         return out
 
     def _run(self, inputs: Mapping[str, Array], views: Mapping[str, Array]) -> None:

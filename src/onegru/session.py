@@ -13,7 +13,7 @@ import numpy as np
 from onegru.dialect import Lowered, check_attributes, lower
 from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import FormatError, SpecError, needs_extra
-from onegru.files.graph import Conversion, Graph, GruNode, Step, TensorInfo, ValueType
+from onegru.files.graph import Conversion, Graph, GruNode, Step, TensorInfo, ValueType, by_name
 from onegru.layer import GRU
 
 __all__ = ["GruLayer", "Model", "load"]
@@ -44,8 +44,13 @@ def load(path: str | os.PathLike[str], *, engine: str = "auto") -> Model:
         SpecWarning: a node carries what has no effect.
     """
     path = Path(path)
-    with path.open("rb"):
-        pass  # a file that cannot be opened says so as every file does
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise FormatError(f"{path}: not a regular file")
+        with path.open("rb"):
+            pass  # a file that cannot be opened says so as every file does
+    except ValueError as error:  # a null character in the name; a FormatError is one, too
+        raise error if isinstance(error, FormatError) else FormatError(f"{str(path)!r}: {error}") from None
     if path.suffix.lower() == ".xml":
         from onegru.files.openvino_ir import load_ir
 
@@ -152,6 +157,7 @@ class Model:
 
     def __init__(self, graph: Graph, *, engine: str = "auto") -> None:
         self._graph = graph
+        self._engine = engine
         self._gru_layers = {
             id(step): GruLayer(step, f"{graph.path}: {step.operator.name} node {step.name!r}: ", engine)
             for step in graph.steps
@@ -171,7 +177,7 @@ class Model:
 
     def _prepare(self, step: Step, types: dict[str, ValueType]) -> None:
         if isinstance(step, GruNode):
-            types.update(_output_types(step, types.get(step.inputs["X"], ValueType())))
+            types.update(_output_types(step, types))
         elif not isinstance(step, Conversion):
             step.prepare(types)
 
@@ -196,11 +202,19 @@ class Model:
         return tuple(self._gru_layers.values())
 
     @property
+    def nested_grus(self) -> tuple[str, ...]:
+        """In words, the GRU nodes within bodies of If, Loop and Scan nodes, which ONNX Runtime runs."""
+        return self._graph.nested
+
+    @property
     def other_node_count(self) -> int:
         """How many nodes another runtime runs."""
         return sum(
             step.node_count for step in self._graph.steps if not isinstance(step, GruNode | Conversion)
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_make_model, (self._graph, self._engine))
 
     def __repr__(self) -> str:
         return f"Model({self.path!r}, {len(self.gru_layers)} GRU nodes, {self.other_node_count} others)"
@@ -245,7 +259,9 @@ class Model:
         return step.run(values)
 
     def _checked(self, inputs: Mapping[str, object]) -> dict[str, object]:
-        known = {name: info for info in self.inputs for name in (info.name, *info.aliases)}
+        if not isinstance(inputs, Mapping):
+            raise SpecError(f"inputs: {type(inputs).__name__}; must be a mapping from names to arrays")
+        known = by_name(self.inputs)
         values: dict[str, object] = {}
         for name, value in inputs.items():
             info = known.get(name)
@@ -261,15 +277,21 @@ class Model:
         return values
 
 
-def _output_types(node: GruNode, X: ValueType) -> dict[str, ValueType]:
-    """The types of a GRU node's outputs, given X's."""
+def _make_model(graph: Graph, engine: str) -> Model:
+    """A model again, where one was pickled."""
+    return Model(graph, engine=engine)
+
+
+def _output_types(node: GruNode, types: Mapping[str, ValueType]) -> dict[str, ValueType]:
+    """The types of a GRU node's outputs, given those of its inputs."""
+    X, W = (types.get(node.inputs[name], ValueType()) for name in ("X", "W"))
     axes = {port.name: port.axes for port in node.operator.ports(1 if node.attributes.get("layout") else 0)}
     sizes: dict[str, int | None] = dict(zip(axes["X"], X.shape or (), strict=False))
     sizes["D"] = 2 if node.attributes.get("direction") == "bidirectional" else 1
     hidden_size = node.attributes.get("hidden_size")
     sizes["H"] = hidden_size if isinstance(hidden_size, int) else None
     return {
-        value: ValueType(X.words, tuple(sizes.get(axis) for axis in axes[name]))
+        value: ValueType(X.words or W.words, tuple(sizes.get(axis) for axis in axes[name]))
         for name, value in node.outputs.items()
     }
 
@@ -282,10 +304,14 @@ def convert(value: object, dtype: str) -> Array:
     """
     array = np.asarray(value)
     target = numpy_dtype(dtype)
-    if target.kind in "iu" and array.dtype.kind not in "iub":
+    if target.kind in "iu" and array.dtype.kind != "b":
         limits = np.iinfo(target)
-        numbers = array.astype(np.float64)
-        if not np.all((numbers > limits.min - 1.0) & (numbers < limits.max + 1.0)):
+        if array.dtype.kind in "iu":
+            fits = (array >= limits.min) & (array <= limits.max)
+        else:
+            numbers = array.astype(np.float64)
+            fits = (numbers > limits.min - 1.0) & (numbers < limits.max + 1.0)
+        if not np.all(fits):
             raise SpecError(f"a number is not finite, or beyond {dtype}; must fit it")
     with np.errstate(over="ignore"):
         return array.astype(target)
@@ -311,7 +337,8 @@ def _fit(info: TensorInfo, value: object) -> Array:
         raise SpecError(f"{info.name!r}: a masked array; must be a plain one, as a mask would have no effect")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    have = "str" if array.dtype.kind in "OUST" else array.dtype.name
+    is_text = array.dtype.kind in "UST" or (array.dtype.kind == "O" and info.dtype == "str")
+    have = "str" if is_text else array.dtype.name
     if info.dtype not in (have, "unknown"):
         raise SpecError(f"{info.name!r}: type {have}; must be {info.dtype}")
     fits = info.shape is None or (

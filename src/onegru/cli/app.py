@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 from rich.console import Console
@@ -38,6 +38,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tabl
 
 def run() -> int:
     """Run the command line and return its exit code: 2, after one line, on bad input."""
+    if sys.stdout is None or sys.stderr is None:  # closed by whoever started this
+        sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without "→" is no reason to fail
@@ -46,6 +48,10 @@ def run() -> int:
         warnings.simplefilter("always", onegru.SpecWarning)
         warnings.showwarning = _show_warning
         return _run()
+
+
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w")
 
 
 def _run() -> int:

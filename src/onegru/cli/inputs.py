@@ -14,7 +14,7 @@ import numpy as np
 
 from onegru.dtypes import Array, bfloat16, numpy_dtype
 from onegru.errors import FormatError, SpecError, needs_extra
-from onegru.files.graph import TensorInfo
+from onegru.files.graph import TensorInfo, by_name
 from onegru.session import Model
 
 __all__ = ["gather_inputs", "parse_dims", "split_name"]
@@ -57,7 +57,7 @@ def gather_inputs(
         SpecError: an input is given twice, or cannot be drawn.
         FormatError: a file is broken.
     """
-    infos = {name: info for info in model.inputs for name in (info.name, *info.aliases)}
+    infos = by_name(model.inputs)
     values: dict[str, Array] = {}
     for text in texts:
         for name, array in _read(text, model, infos).items():

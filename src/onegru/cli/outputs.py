@@ -57,7 +57,7 @@ def check_targets(texts: Sequence[str], model: Model) -> list[Target]:
             raise SpecError(f"-o {text}: folder {str(path.parent)!r} does not exist")
         if path.is_dir():
             raise SpecError(f"-o {text}: is a folder; must be a file")
-        if path in (target.path for target in targets):
+        if path.resolve() in (target.path.resolve() for target in targets):
             raise SpecError(f"-o {text}: the file is named twice")
         targets.append(Target(path, wanted))
     return targets
@@ -75,7 +75,8 @@ def write_outputs(targets: Sequence[Target], results: Mapping[str, Array]) -> No
     try:
         for target, arrays in zip(targets, contents, strict=True):
             with _naming(target.path):
-                handle, name = tempfile.mkstemp(dir=target.path.parent, prefix=f".{target.path.name}.")
+                place = target.path.resolve()  # a link stays, what it leads to is written
+                handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
                 temporary.append(Path(name))
                 with os.fdopen(handle, "wb") as file:
                     if target.path.suffix.lower() == ".npy":
@@ -85,7 +86,7 @@ def write_outputs(targets: Sequence[Target], results: Mapping[str, Array]) -> No
                 temporary[-1].chmod(0o666 & ~_umask())  # a temporary file's own mode is private
         for target, path in zip(targets, temporary, strict=True):
             with _naming(target.path):
-                path.replace(target.path)
+                path.replace(target.path.resolve())
     finally:
         for path in temporary:
             path.unlink(missing_ok=True)

@@ -70,6 +70,7 @@ def show_model(console: Console, model: Model, reports: Sequence[GruReport], *, 
             "inputs": [_tensor_json(info) for info in model.inputs],
             "outputs": [_tensor_json(info) for info in model.outputs],
             "other_nodes": model.other_node_count,
+            "nested_grus": model.nested_grus,
             "gru_nodes": [dataclasses.asdict(item) for item in reports],
         }
         print(json.dumps(document))
@@ -83,6 +84,8 @@ def show_model(console: Console, model: Model, reports: Sequence[GruReport], *, 
     for item in reports:
         console.print()
         _show_gru(console, item)
+    for words in model.nested_grus:
+        console.print(f"\n{_name(words)}: ONNX Runtime runs it", highlight=False)
 
 
 def show_targets(console: Console, targets: Targets, *, as_json: bool) -> None:

@@ -39,7 +39,10 @@ class Session:
         options.log_severity_level = _ONLY_FATAL
         if source.folder is not None:
             key = "session.model_external_initializers_file_folder_path"
-            options.add_session_config_entry(key, str(source.folder.resolve()))
+            try:
+                options.add_session_config_entry(key, str(source.folder.resolve()))
+            except TypeError:
+                raise FormatError(f"{source.name!r}: the name of its folder is not UTF-8") from None
         self._place = f"{source.name}: the part around {where}"
         try:
             self._session = onnxruntime.InferenceSession(

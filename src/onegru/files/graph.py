@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from onegru.dialects.schema import Operator
 from onegru.dtypes import Array
 
-__all__ = ["Conversion", "Dimension", "Graph", "GruNode", "Piece", "Step", "TensorInfo", "ValueType"]
+__all__ = [
+    "Conversion",
+    "Dimension",
+    "Graph",
+    "GruNode",
+    "Piece",
+    "Step",
+    "TensorInfo",
+    "ValueType",
+    "by_name",
+]
 
 #: A fixed size, the name of a symbolic one, or None for one that is neither known nor named.
 Dimension = int | str | None
@@ -49,6 +60,16 @@ class ValueType:
 
     words: str = ""
     shape: tuple[int | None, ...] | None = None
+
+
+def by_name(infos: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
+    """Inputs or outputs by every name that stands for one of them: a name of its own before an alias."""
+    infos = list(infos)
+    names = {info.name: info for info in infos}
+    aliases = Counter(alias for info in infos for alias in set(info.aliases))
+    for info in infos:
+        names.update({alias: info for alias in info.aliases if aliases[alias] == 1 and alias not in names})
+    return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +142,7 @@ class Graph:
         steps: what to run, in an order in which it can be run.
         prelude: the same for what depends on constants alone; run once.
         types: the type of each input and constant, where there are pieces.
+        nested: GRU nodes within bodies of other nodes, which are another runtime's to run, in words.
     """
 
     path: str
@@ -130,3 +152,4 @@ class Graph:
     steps: tuple[Step, ...]
     prelude: tuple[Step, ...] = ()
     types: dict[str, ValueType] = field(default_factory=dict)
+    nested: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
 """Nodes that keep ONNX Runtime from ending the process.
 
 Its GRU kernel does so on no rows or no steps, its LSTM kernel on no rows (seen on 1.31). Which sizes there
-are, only the run shows, so X is multiplied with the size of one number in a shape that is [1, 1, 1], or
-impossible if X is empty where it must not be. The shape of X, where it is known, stays known.
+are, only the run shows, so X gets its own shape again, times the size of one number in a shape that is
+[1, 1, 1], or impossible if X is empty where it must not be. That serves every element type.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _checks(node: NodeProto) -> list[NodeProto]:
     place = f"{describe(node)}, which takes no empty X"
     X = node.input[0]
     names = (f"{X}/onegru_check_{number}/{next(filter(None, node.output), '')}" for number in range(12))
-    shape, full, ones, factor, scaled, least, wanted, number, fits, count, one, checked = names
+    shape, full, ones, factor, scaled, least, wanted, number, fits, count, same, checked = names
     node.input[0] = checked
     may_be_empty = np.array(_MAY_BE_EMPTY[node.op_type])
     make = onnx.helper.make_node
@@ -66,8 +66,8 @@ def _checks(node: NodeProto) -> list[NodeProto]:
         _constant(number, np.array(0)),
         make("Reshape", [number, wanted], [fits], name=place),
         make("Size", [fits], [count]),
-        make("Cast", [count], [one], to=TensorProto.FLOAT),
-        make("Mul", [X, one], [checked]),
+        make("Mul", [shape, count], [same]),
+        make("Reshape", [X, same], [checked]),
     ]
 
 

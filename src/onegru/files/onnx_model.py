@@ -10,17 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import onnx
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, NodeProto
 
 from onegru.dialect import check_attributes
 from onegru.dialects.onnx import gru_version
-from onegru.dialects.schema import Kind, Operator
+from onegru.dialects.schema import Operator
 from onegru.dtypes import Array
 from onegru.errors import SpecError
-from onegru.files.graph import Dimension, Graph, GruNode, Step, TensorInfo, ValueType
+from onegru.files.graph import Graph, GruNode, Step, TensorInfo, ValueType
 from onegru.files.onnx_functions import unfold_functions
+from onegru.files.onnx_node import constant_value, is_plain_constant, node_attributes, tensor_info
 from onegru.files.onnx_order import node_inputs, sort_nodes
-from onegru.files.onnx_piece import OnnxPiece, PieceContext, type_words, value_type
+from onegru.files.onnx_piece import OnnxPiece, PieceContext, value_type
 from onegru.files.onnx_read import Source, attribute_graphs, describe, is_gru, read_model, to_array
 from onegru.known import Facts, verdicts
 
@@ -76,10 +77,11 @@ class _Cutter:
         self.defaults = set(self.tensors) & inputs if model.ir_version >= 4 else set()
         self.givers = {name: node for node in self.nodes for name in node.output if name}
         self.constants: dict[str, Array] = {}
+        self.nested: list[str] = []
 
     def cut(self) -> Graph:
         for node in self.nodes:
-            self._refuse_nested_grus(node)
+            self._check_nested_grus(node)
         grus = {id(node): self._gru_node(node) for node in self.nodes if is_gru(node)}
         wanted = {name for gru in grus.values() for name in gru.inputs.values()}
         wanted |= {value.name for value in self.graph.output}
@@ -91,11 +93,12 @@ class _Cutter:
         return Graph(
             path=self.source.name,
             inputs=self._inputs(),
-            outputs=tuple(_tensor_info(value) for value in self.graph.output),
+            outputs=tuple(tensor_info(value) for value in self.graph.output),
             constants=self.constants,
             steps=tuple(self._steps(context, grus, wanted, known)),
             prelude=(self._piece(context, prelude, early),) if prelude else (),
             types=self._types(),
+            nested=tuple(self.nested),
         )
 
     # GRU nodes
@@ -112,7 +115,7 @@ class _Cutter:
             raise SpecError(f"{place}: {len(node.input)} inputs; must be at most {len(operator.inputs)}")
         if len(node.output) > len(operator.outputs):
             raise SpecError(f"{place}: {len(node.output)} outputs; must be at most {len(operator.outputs)}")
-        attributes = _attributes(self.source, node, operator)
+        attributes = node_attributes(self.source, node, operator)
         inputs = {port.name: name for port, name in zip(operator.inputs, node.input, strict=False) if name}
         outputs = {port.name: name for port, name in zip(operator.outputs, node.output, strict=False) if name}
         for port in operator.inputs:
@@ -127,15 +130,15 @@ class _Cutter:
         name = node.name or next((name for name in node.output if name), "GRU")
         return GruNode(name, operator, attributes, inputs, outputs)
 
-    def _refuse_nested_grus(self, node: NodeProto) -> None:
+    def _check_nested_grus(self, node: NodeProto) -> None:
         """ONNX Runtime runs bodies itself: refuse a GRU in one that it is known not to run right."""
         for body in attribute_graphs(node):
             for inner in body.node:
-                self._refuse_nested_grus(inner)
+                self._check_nested_grus(inner)
                 if is_gru(inner):
-                    self._refuse_nested_gru(inner, node)
+                    self._check_nested_gru(inner, node)
 
-    def _refuse_nested_gru(self, inner: NodeProto, owner: NodeProto) -> None:
+    def _check_nested_gru(self, inner: NodeProto, owner: NodeProto) -> None:
         gru = self._gru_node(inner)
         check_attributes(gru.operator, gru.attributes, f"{self.source.name}: {describe(inner)}: ")
         facts = Facts(
@@ -151,6 +154,7 @@ class _Cutter:
                     f"{describe(inner)} lies in a body of {describe(owner)}, which ONNX Runtime has "
                     f"to run; ONNX Runtime {verdict.version} {verdict.effect} it: {verdict.reason}"
                 )
+        self.nested.append(f"{describe(inner)} in a body of {describe(owner)}")
 
     # What is known before any input is
 
@@ -167,7 +171,7 @@ class _Cutter:
         wanted = {gru.inputs[name] for gru in grus for name in _WEIGHTS if name in gru.inputs}
         chosen: list[NodeProto] = []
         for node in reversed(self.nodes):
-            if id(node) in computable and wanted & set(node.output) and not _is_plain_constant(node):
+            if id(node) in computable and wanted & set(node.output) and not is_plain_constant(node):
                 chosen.append(node)
                 wanted |= node_inputs(node)
         return chosen[::-1]
@@ -177,10 +181,12 @@ class _Cutter:
         for name in wanted | self.defaults:
             if name in self.tensors:
                 self.constants[name] = to_array(self.source, self.tensors[name])
-            elif name in self.givers and _is_plain_constant(self.givers[name]):
-                self.constants[name] = _constant_value(self.source, self.givers[name])
+            elif name in self.givers and is_plain_constant(self.givers[name]):
+                self.constants[name] = constant_value(self.source, self.givers[name])
             elif name in self.sparse:
                 raise self.source.error(f"sparse initializer {name!r}: is used by a GRU node or an output")
+            elif name in self.givers and self.givers[name].op_type == "Constant":
+                raise self.source.error(f"sparse Constant {name!r}: is used by a GRU node or an output")
 
     # The cut
 
@@ -203,7 +209,7 @@ class _Cutter:
             if (gru := grus.get(id(node))) is not None:
                 ready.setdefault(stage, []).append(gru)
                 stage += 1
-            elif not _is_plain_constant(node):
+            elif not is_plain_constant(node):
                 others.setdefault(stage, []).append(node)
             stages.update(dict.fromkeys(node.output, stage))
 
@@ -238,14 +244,14 @@ class _Cutter:
     def _is_inline(self, name: str) -> bool:
         """Whether a piece holds this value itself, as an initializer or a Constant node."""
         if name in self.givers:
-            return _is_plain_constant(self.givers[name])
+            return is_plain_constant(self.givers[name])
         return (name in self.tensors or name in self.sparse) and name not in self.defaults
 
     # The model's own inputs
 
     def _inputs(self) -> tuple[TensorInfo, ...]:
         return tuple(
-            _tensor_info(value, optional=value.name in self.defaults)
+            tensor_info(value, optional=value.name in self.defaults)
             for value in self.graph.input
             if value.name in self.defaults or value.name not in self.tensors
         )
@@ -273,108 +279,3 @@ def _opset(source: Source, model: ModelProto) -> int:
     if not versions[0] >= 1:
         raise source.error(f"opset_import: version {versions[0]}; must be at least 1")
     return int(versions[0])
-
-
-_ATTRIBUTE_FIELDS = {
-    AttributeProto.INT: "i",
-    AttributeProto.FLOAT: "f",
-    AttributeProto.STRING: "s",
-    AttributeProto.INTS: "ints",
-    AttributeProto.FLOATS: "floats",
-    AttributeProto.STRINGS: "strings",
-}
-_ATTRIBUTE_TYPES: Mapping[Kind, AttributeProto.AttributeType] = {
-    "int": AttributeProto.INT,
-    "flag": AttributeProto.INT,
-    "float": AttributeProto.FLOAT,
-    "floats": AttributeProto.FLOATS,
-    "string": AttributeProto.STRING,
-    "strings": AttributeProto.STRINGS,
-}
-
-
-def _attributes(source: Source, node: NodeProto, operator: Operator) -> dict[str, object]:
-    values: dict[str, object] = {}
-    for attribute in node.attribute:
-        place = f"{describe(node)}: attribute {attribute.name!r}"
-        if attribute.name in values:
-            raise source.error(f"{place} is there twice")
-        field = _ATTRIBUTE_FIELDS.get(attribute.type)
-        if field is None or attribute.ref_attr_name:
-            raise source.error(f"{place} has no plain value")
-        if (known := operator.attributes.get(attribute.name)) is not None:
-            wanted = _ATTRIBUTE_TYPES[known.kind]
-            if attribute.type != wanted:
-                have, must = map(AttributeProto.AttributeType.Name, (attribute.type, wanted))
-                raise source.error(f"{place} is of type {have}; must be {must}")
-        value = getattr(attribute, field)
-        try:
-            if field == "s":
-                value = value.decode()
-            elif field == "strings":
-                value = [item.decode() for item in value]
-            elif field in ("floats", "ints"):
-                value = list(value)
-        except UnicodeDecodeError:
-            raise source.error(f"{place} is not UTF-8") from None
-        values[attribute.name] = value
-    return values
-
-
-def _is_plain_constant(node: NodeProto) -> bool:
-    """Whether a node is a Constant that holds a dense value."""
-    return (
-        node.op_type == "Constant"
-        and node.domain in ("", "ai.onnx")
-        and len(node.attribute) == 1
-        and node.attribute[0].name != "sparse_value"
-        and not node.attribute[0].ref_attr_name
-    )
-
-
-# What a Constant may hold: the types of the attribute and of the tensor.
-_CONSTANT_TYPES = {
-    "value_float": (AttributeProto.FLOAT, TensorProto.FLOAT),
-    "value_floats": (AttributeProto.FLOATS, TensorProto.FLOAT),
-    "value_int": (AttributeProto.INT, TensorProto.INT64),
-    "value_ints": (AttributeProto.INTS, TensorProto.INT64),
-    "value_string": (AttributeProto.STRING, TensorProto.STRING),
-    "value_strings": (AttributeProto.STRINGS, TensorProto.STRING),
-    "value": (AttributeProto.TENSOR, TensorProto.UNDEFINED),
-}
-
-
-def _constant_value(source: Source, node: NodeProto) -> Array:
-    attribute = node.attribute[0]
-    kind, code = _CONSTANT_TYPES.get(attribute.name, (AttributeProto.UNDEFINED, TensorProto.UNDEFINED))
-    if attribute.type != kind or kind == AttributeProto.UNDEFINED:
-        raise source.error(f"{describe(node)}: attribute {attribute.name!r} is not one of Constant's")
-    if attribute.name == "value":
-        return to_array(source, attribute.t)
-    value = onnx.helper.get_attribute_value(attribute)
-    scalar = not attribute.name.endswith("s")
-    items = [value] if scalar else list(value)
-    return to_array(source, onnx.helper.make_tensor("", code, [] if scalar else [len(items)], items))
-
-
-def _tensor_info(value: ValueInfoProto, *, optional: bool = False) -> TensorInfo:
-    kind = value.type.WhichOneof("value")
-    if kind != "tensor_type":
-        return TensorInfo(value.name, type_words(value.type) or "unknown", None, optional, is_tensor=False)
-    tensor = value.type.tensor_type
-    if tensor.elem_type == TensorProto.STRING:
-        dtype = "str"
-    else:
-        try:
-            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
-        except (KeyError, ValueError):
-            dtype = "unknown"
-    if not tensor.HasField("shape"):
-        return TensorInfo(value.name, dtype, None, optional)
-    shape: list[Dimension] = []
-    for dim in tensor.shape.dim:
-        if dim.HasField("dim_value") and dim.dim_value >= 0:
-            shape.append(dim.dim_value)
-        else:
-            shape.append(dim.dim_param or None)
-    return TensorInfo(value.name, dtype, tuple(shape), optional)

@@ -58,6 +58,9 @@ class OnnxPiece:
         self._bfloat16_inputs: set[str] = set()
         self._bfloat16_outputs: set[str] = set()
 
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_session": None}  # a session lives in this process alone: prepare it again
+
     @property
     def inputs(self) -> tuple[str, ...]:
         """The values that it takes."""
@@ -137,11 +140,12 @@ class OnnxPiece:
             graph.value_info.extend(ValueInfoProto(name=name, type=context.types[name]) for name in known)
         for name in self._outputs:
             graph.output.append(self._output(name, graph))
-        model = ModelProto(ir_version=max(context.model.ir_version, 4), graph=graph)
+        model = ModelProto(graph=graph)
         model.opset_import.extend(context.model.opset_import)
         if not any(entry.domain in ("", "ai.onnx") for entry in model.opset_import):
             model.opset_import.append(onnx.helper.make_opsetid("", context.opset))
         model.functions.extend(context.model.functions)
+        model.ir_version = _least_ir_version(model, context.model.ir_version)
         return model
 
     def _input(self, name: str, known: ValueType, graph: GraphProto) -> ValueInfoProto:
@@ -154,6 +158,13 @@ class OnnxPiece:
             info.type.CopyFrom(self._context.types[name])
         elif known.words:
             info.type.CopyFrom(_parse_type(known.words, known.shape))
+        kind = info.type.WhichOneof("value")
+        if kind is None or (kind == "tensor_type" and not info.type.tensor_type.elem_type):
+            words = known.words or "unknown"
+            raise self._context.source.error(
+                f"the part around {self._where()}: takes {name!r}, whose type is {words}; must be one that "
+                "can be handed to ONNX Runtime"
+            )
         return info
 
     def _output(self, name: str, graph: GraphProto) -> ValueInfoProto:
@@ -164,6 +175,14 @@ class OnnxPiece:
         if self._context.opset < OLDEST and name in self._context.types:
             info.type.CopyFrom(self._context.types[name])
         return info
+
+
+def _least_ir_version(model: ModelProto, given: int) -> int:
+    """The oldest IR version that will do: onnx writes newer ones than ONNX Runtime knows."""
+    needed = onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True)
+    if model.functions:
+        needed = max(needed, 10 if any(getattr(f, "overload", "") for f in model.functions) else 8)
+    return min(max(given, 4), max(needed, 4))
 
 
 # A type in words, as ONNX Runtime spells it: "tensor(float)", "seq(tensor(int64))", …

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -68,6 +69,8 @@ class _Reader:
         self._consts: dict[tuple[object, ...], str] = {}
         self._conversions: dict[tuple[str, str], str] = {}
         self._const_bytes = 0
+        self._converted_bytes = 0
+        self._lengths: dict[str, int] = {}
         self._weights: bytes | None = None
 
     def error(self, message: str) -> FormatError:
@@ -91,10 +94,7 @@ class _Reader:
         results = [self._result(layer) for layer in self._of_type("Result")]
         if not results:
             raise self.error("no Result layer; must have at least one")
-        for side, infos in (("input", parameters), ("output", results)):
-            names = [info.name for info in infos]
-            if len(set(names)) < len(names):
-                raise self.error(f"two {side}s have the same name")
+        parameters, results = self._distinct("inputs", parameters), self._distinct("outputs", results)
         return Graph(
             path=str(self.path),
             inputs=tuple(parameters),
@@ -103,6 +103,20 @@ class _Reader:
             steps=tuple(steps),
             prelude=tuple(prelude),
         )
+
+    def _distinct(self, side: str, infos: list[TensorInfo]) -> list[TensorInfo]:
+        """The same with a name of its own for each: the first that no other has before it."""
+        taken: set[str] = set()
+        distinct: list[TensorInfo] = []
+        for info in infos:
+            names = (info.name, *info.aliases)
+            name = next((name for name in names if name not in taken), None)
+            if name is None:
+                raise self.error(f"two {side} have the same name, {info.name!r}")
+            taken.add(name)
+            aliases = tuple(other for other in names if other != name)
+            distinct.append(replace(info, name=name, aliases=aliases))
+        return distinct
 
     # Layers
 
@@ -177,13 +191,13 @@ class _Reader:
         giver_id, port_id = self._giver(layer, layer.inputs[0])
         port = next(port for port in self.net.layers[giver_id].outputs if port.id == port_id)
         names = (*port.names, layer.name)
-        shape = tuple(self._dimension(layer, dim) for dim in port.dims) if port.dims else None
+        shape = tuple(self._dimension(layer, "dim", dim) for dim in port.dims) if port.dims else None
         return TensorInfo(names[0], self.types[value], shape, aliases=names[1:], value=value)
 
     def _const(self, layer: Layer) -> None:
         dtype = self._element_type(layer, "element_type")
         shape = self._list(layer, "shape", self._integer)
-        offset, size = (self._integer(layer, self._data(layer, name)) for name in ("offset", "size"))
+        offset, size = (self._integer(layer, name, self._data(layer, name)) for name in ("offset", "size"))
         value = self._given(layer)
         self.types[value] = dtype
         first = self._consts.setdefault((dtype, shape, offset, size), value)
@@ -205,10 +219,15 @@ class _Reader:
         else:
             self.constants[value] = raw.view(numpy_dtype(dtype).newbyteorder("<")).reshape(shape)
         self.early.add(value)
+        self._lengths[value] = math.prod(shape)
 
     def _read_weights(self, layer: Layer) -> bytes:
         if self._weights is None:
-            path = self.path.with_suffix(".bin")
+            path = self.path.with_suffix(
+                ".bin"
+            )  # a link is followed: the file's name is the user's, not the IR's
+            if path.exists() and not path.is_file():
+                raise self.error(f"{layer}: {path.name!r} is not a regular file")
             try:
                 self._weights = path.read_bytes()
             except OSError as error:
@@ -226,6 +245,10 @@ class _Reader:
             return None
         if taken in self.early:
             self.early.add(value)
+            self._lengths[value] = self._lengths[taken]
+            self._converted_bytes += self._lengths[value] * numpy_dtype(dtype).itemsize
+            if self._converted_bytes > 16 * len(self._weights or b"") + 2**20:
+                raise self.error(f"{layer}: conversions of constants come to far more than the .bin holds")
         return Conversion(layer.name, taken, value, dtype)
 
     def _gru(self, layer: Layer) -> GruNode:
@@ -259,17 +282,19 @@ class _Reader:
 
     def _attribute(self, layer: Layer, attribute: Attribute | None, text: str) -> object:
         """The value that a text stands for; the text itself where the operator has no such attribute."""
-        match attribute and attribute.kind:
+        if attribute is None:
+            return text.strip()
+        match attribute.kind:
             case "int":
-                return self._integer(layer, text)
+                return self._integer(layer, attribute.name, text)
             case "float":
-                return self._number(layer, text)
+                return self._number(layer, attribute.name, text)
             case "flag":
                 if text.strip().lower() not in ("true", "false", "1", "0"):
-                    raise self.error(f"{layer}: {text!r}; must be true, false, 1 or 0")
+                    raise self.error(f"{layer}: {attribute.name}: {text!r}; must be true, false, 1 or 0")
                 return text.strip().lower() in ("true", "1")
             case "floats":
-                return [self._number(layer, item) for item in _split(text)]
+                return [self._number(layer, attribute.name, item) for item in _split(text)]
             case "strings":
                 return _split(text)
             case _:
@@ -286,25 +311,31 @@ class _Reader:
             raise self.error(f"{layer}: {name} {words!r}; must be one of {', '.join(_ELEMENT_TYPES)}")
         return _ELEMENT_TYPES[words]
 
-    def _list(self, layer: Layer, name: str, read: Callable[[Layer, str], _Item]) -> tuple[_Item, ...]:
-        return tuple(read(layer, item) for item in _split(self._data(layer, name)))
+    def _list(self, layer: Layer, name: str, read: Callable[[Layer, str, str], _Item]) -> tuple[_Item, ...]:
+        return tuple(read(layer, name, item) for item in _split(self._data(layer, name)))
 
-    def _integer(self, layer: Layer, text: str) -> int:
+    def _integer(self, layer: Layer, name: str, text: str) -> int:
         if re.fullmatch(r"\s*[0-9]{1,18}\s*", text) is None:
-            raise self.error(f"{layer}: {text!r}; must be a number, at least 0")
+            raise self.error(f"{layer}: {name}: {text!r}; must be a number, at least 0")
         return int(text)
 
-    def _number(self, layer: Layer, text: str) -> float:
+    def _number(self, layer: Layer, name: str, text: str) -> float:
+        words = text.strip().lower()
+        if re.fullmatch(r"[+-]?(inf|infinity|nan|[0-9.]+(e[+-]?[0-9]+)?)", words) is None:
+            raise self.error(f"{layer}: {name}: {text!r}; must be a number")
         try:
-            return float(text)
+            number = float(words)
         except ValueError:
-            raise self.error(f"{layer}: {text!r}; must be a number") from None
+            raise self.error(f"{layer}: {name}: {text!r}; must be a number") from None
+        if math.isinf(number) and "inf" not in words:
+            raise self.error(f"{layer}: {name}: {text!r}; must be within float64")
+        return number
 
-    def _dimension(self, layer: Layer, text: str) -> Dimension:
+    def _dimension(self, layer: Layer, name: str, text: str) -> Dimension:
         """A size; None where it is open: "?", "-1", or a range such as "1..8"."""
         if text in ("?", "-1") or re.fullmatch(r"[0-9]*\.\.[0-9]*", text):
             return None
-        return self._integer(layer, text)
+        return self._integer(layer, name, text)
 
 
 def _split(text: str) -> list[str]:

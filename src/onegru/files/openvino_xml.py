@@ -75,6 +75,7 @@ def read_xml(path: Path) -> Element:
     """
     root = Element("", {})
     stack = [root]
+    texts: list[list[str]] = [[]]
     parser = xml.parsers.expat.ParserCreate()
     parser.buffer_text = True
 
@@ -84,12 +85,13 @@ def read_xml(path: Path) -> Element:
         element = Element(tag, attributes)
         stack[-1].children.append(element)
         stack.append(element)
+        texts.append([])
 
     def end(tag: str) -> None:
-        stack.pop()
+        stack.pop().text = "".join(texts.pop())
 
     def text(data: str) -> None:
-        stack[-1].text += data
+        texts[-1].append(data)
 
     def doctype(*declaration: object) -> None:
         raise FormatError(
@@ -102,6 +104,8 @@ def read_xml(path: Path) -> Element:
     parser.StartDoctypeDeclHandler = doctype
     try:
         parser.Parse(path.read_bytes(), True)
+    except FormatError:
+        raise
     except xml.parsers.expat.ExpatError as error:
         raise FormatError(f"{path}: not well-formed XML ({error})") from None
     except (ValueError, LookupError) as error:  # an encoding that is unknown or not kept to
@@ -128,6 +132,11 @@ def parse_net(path: Path, root: Element) -> Net:
         if layer.id in layers:
             raise FormatError(f"{path}: two layers have the id {layer.id!r}")
         layers[layer.id] = layer
+    ports = {
+        (layer.id, side): {port.id for port in found}
+        for layer in layers.values()
+        for side, found in (("inputs", layer.inputs), ("outputs", layer.outputs))
+    }
     edges: dict[tuple[str, str], tuple[str, str]] = {}
     for element in net.all("edges", "edge"):
         names = ("from-layer", "from-port", "to-layer", "to-port")
@@ -135,8 +144,7 @@ def parse_net(path: Path, root: Element) -> Net:
         for layer_id, port_id, side in ((from_layer, from_port, "outputs"), (to_layer, to_port, "inputs")):
             if layer_id not in layers:
                 raise FormatError(f"{path}: an edge names layer {layer_id!r}, which there is not")
-            ports: tuple[IrPort, ...] = getattr(layers[layer_id], side)
-            if port_id not in (port.id for port in ports):
+            if port_id not in ports[layer_id, side]:
                 raise FormatError(
                     f"{path}: an edge names port {port_id!r} of {layers[layer_id]}, not one of its {side}"
                 )
