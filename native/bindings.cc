@@ -15,7 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "native/layer.h"
+#include "native/limits.h"
 #include "native/targets.h"
+#include "native/threads.h"
 
 namespace nb = nanobind;
 
@@ -35,6 +38,15 @@ std::string NameAt(std::size_t index) { return onegru::CompiledTargets()[index].
 
 NB_MODULE(_native, m) {
   m.doc() = "Compiled part of onegru; private. Use the functions of onegru instead.";
+
+  onegru::BindLayer(m);
+  m.def("num_threads", &onegru::NumThreads, "How many threads a call may use.");
+  m.def("set_num_threads", &onegru::SetNumThreads, nb::arg("count"),
+        "How many threads a call may use; 0 for as many as the process has cores.");
+
+  m.def("fma_peak", &onegru::FmaPeak, nb::arg("seconds"), "float32 FLOP/s that one core reaches at most.");
+  m.def("read_bandwidth", &onegru::ReadBandwidth, nb::arg("bytes"), nb::arg("seconds"),
+        "Bytes/s at which one core reads a buffer of this size.");
 
   m.def("version", [] { return std::string(ONEGRU_VERSION); }, "Version of the package.");
   m.def("highway_version", &onegru::HighwayVersion,

@@ -437,9 +437,12 @@ def test_strings(cli: Cli) -> None:
 
 def test_engine(cli: Cli) -> None:
     np.save("x.npy", X)
-    for engine in ("auto", "reference"):
+    for engine in ("auto", "native"):
         assert cli("run", write_gru(), "-i", "x.npy", "--engine", engine, "-o", "out.npz").code == 0
         same("out.npz", expected())
+    assert cli("run", write_gru(), "-i", "x.npy", "--engine", "reference", "-o", "out.npz").code == 0
+    with np.load("out.npz") as arrays:
+        np.testing.assert_allclose(arrays["Y"], expected()["Y"], rtol=0, atol=1e-6)
     cli("run", write_gru(), "-i", "x.npy", "--engine", "fast").refused("engine: 'fast'; must be one of auto")
 
 

@@ -10,8 +10,9 @@ from onegru._native import version
 from onegru.errors import FormatError, MissingExtraError, OneGRUError, SpecError, SpecWarning
 from onegru.functional import augru_cell, augru_sequence, gru, gru_cell, gru_sequence
 from onegru.layer import GRU
-from onegru.native import Targets, targets
+from onegru.native import Targets, get_num_threads, set_num_threads, targets
 from onegru.session import GruLayer, Model, load
+from onegru.stream import Stream
 
 __version__ = version()
 
@@ -24,13 +25,16 @@ __all__ = [
     "OneGRUError",
     "SpecError",
     "SpecWarning",
+    "Stream",
     "Targets",
     "__version__",
     "augru_cell",
     "augru_sequence",
+    "get_num_threads",
     "gru",
     "gru_cell",
     "gru_sequence",
     "load",
+    "set_num_threads",
     "targets",
 ]

@@ -1,51 +1,19 @@
-"""What computes: the interface of an engine, and which engines there are."""
+"""Which engines there are, and the one that is the reference."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from onegru import reference
 from onegru.dtypes import Array
 from onegru.errors import SpecError
+from onegru.native import NativeEngine
+from onegru.problem import Engine, EngineStream, Problem
 from onegru.spec import Spec, Weights
 
-__all__ = ["ENGINES", "Engine", "Problem", "make_engine"]
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One call in canonical form: checked views, of any strides, outputs not overlapping anything.
-
-    Attributes:
-        X: [T, B, I].
-        initial_h: [D, B, H]; None for zeros.
-        sequence_lens: [B], intp, each in 0…T; None for all T.
-        attention: [T, B]; None without attention.
-        Y: [T, D, B, H], to be written; None if nobody asks for it.
-        Y_h: [D, B, H], to be written; None if nobody asks for it.
-    """
-
-    X: Array
-    initial_h: Array | None
-    sequence_lens: Array | None
-    attention: Array | None
-    Y: Array | None
-    Y_h: Array | None
-
-
-class Engine(Protocol):
-    """Weights, prepared once, and what runs calls on them."""
-
-    @property
-    def name(self) -> str:
-        """What to call the engine by: an argument of `onegru.GRU`."""
-
-    def run(self, problem: Problem) -> None:
-        """Write the outputs of `problem`."""
+__all__ = ["ENGINES", "make_engine"]
 
 
 class ReferenceEngine:
@@ -56,6 +24,7 @@ class ReferenceEngine:
     def __init__(self, spec: Spec, weights: Weights) -> None:
         self._spec = spec
         self._weights = reference.ReferenceWeights.split(weights)
+        self.weights = weights
 
     def run(self, problem: Problem) -> None:
         """Write the outputs of `problem`."""
@@ -72,17 +41,57 @@ class ReferenceEngine:
             with np.errstate(over="ignore", invalid="ignore"):
                 problem.Y_h[...] = Y_h
 
+    def try_call(self, X: object, initial_h: object, Y: object, Y_h: object) -> bool:
+        """Nothing: the reference knows one way."""
+        return False
+
+    def stream(self, state: Array) -> EngineStream:
+        """Steps on `state`."""
+        return _ReferenceStream(self, state)
+
+
+class _ReferenceStream:
+    """Steps of the reference; the state is rounded to its type at each end of a chunk."""
+
+    def __init__(self, engine: ReferenceEngine, state: Array) -> None:
+        self._engine = engine
+        self._state = state
+
+    def try_step(self, x: object, out: object) -> bool:
+        """Nothing: the reference knows one way."""
+        return False
+
+    def run(self, X: Array, attention: Array | None, rows: Array | None, Y: Array) -> None:
+        """Do checked steps."""
+        if len(X) == 0:
+            return
+        chosen = slice(None) if rows is None else rows
+        Y_h = np.empty((1, X.shape[1], self._state.shape[1]), self._state.dtype)
+        self._engine.run(Problem(X, self._state[None, chosen], None, attention, Y, Y_h))
+        self._state[chosen] = Y_h[0]
+
 
 #: Engines by name, best first.
-ENGINES: Mapping[str, Callable[[Spec, Weights], Engine]] = {"reference": ReferenceEngine}
+ENGINES: Mapping[str, Callable[[Spec, Weights], Engine]] = {
+    "native": NativeEngine,
+    "reference": ReferenceEngine,
+}
 
 
-def make_engine(name: str, spec: Spec, weights: Weights) -> Engine:
+def make_engine(name: str, spec: Spec, weights: Weights, weight_storage: str | None = None) -> Engine:
     """The engine called `name`, or the best one for "auto", with these weights.
 
     Raises:
-        SpecError: there is no such engine.
+        SpecError: there is no such engine, or it does not keep weights in another type.
     """
     if not isinstance(name, str) or (name != "auto" and name not in ENGINES):
         raise SpecError(f"engine: {name!r}; must be one of auto, {', '.join(ENGINES)}")
-    return ENGINES[next(iter(ENGINES)) if name == "auto" else name](spec, weights)
+    if weight_storage is None:
+        return ENGINES[next(iter(ENGINES)) if name == "auto" else name](spec, weights)
+    if weight_storage not in ("float16", "bfloat16"):
+        raise SpecError(f"weight_storage: {weight_storage!r}; must be float16, bfloat16 or None")
+    if spec.dtype != "float32":
+        raise SpecError(f"weight_storage: {weight_storage!r}; must be None for a layer of {spec.dtype}")
+    if name == "reference":
+        raise SpecError(f"weight_storage: {weight_storage!r}; must be None with the reference engine")
+    return NativeEngine(spec, weights, weight_storage)

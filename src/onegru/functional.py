@@ -38,6 +38,7 @@ def gru(
     activation_beta: Sequence[float] | None = None,
     output_sequence: int | None = None,
     opset: int = 22,
+    engine: str = "auto",
 ) -> tuple[Array, Array]:
     """ONNX's GRU, versions 1, 3, 7, 14 and 22.
 
@@ -69,6 +70,7 @@ def gru(
         activation_beta: values for the functions that take beta, likewise.
         output_sequence: 0 or 1 (opsets below 7). Both outputs are returned whatever it is.
         opset: selects the newest version at or below it.
+        engine: what computes, as in `onegru.GRU`.
 
     Returns:
         Y, every state, [T, D, B, H], or [B, T, D, H] under layout 1; and Y_h, each row's last state,
@@ -99,7 +101,7 @@ def gru(
         if name in operator.attributes or not _is_zero(value):
             attributes[name] = value
     inputs = {"X": X, "sequence_lens": sequence_lens, "initial_h": initial_h}
-    outputs = _call(operator, attributes, inputs, W, R, B)
+    outputs = _call(operator, attributes, inputs, W, R, B, engine)
     return outputs["Y"], outputs["Y_h"]
 
 
@@ -116,6 +118,7 @@ def gru_cell(
     activations_beta: Sequence[float] = (),
     clip: float | None = None,
     linear_before_reset: bool = False,
+    engine: str = "auto",
 ) -> Array:
     """OpenVINO's GRUCell-3: one step.
 
@@ -140,6 +143,7 @@ def gru_cell(
         activations_beta: likewise.
         clip: bound on the inputs of the activations; None, 0 or infinity for none.
         linear_before_reset: whether the reset gate acts after the recurrent product.
+        engine: what computes, as in `onegru.GRU`.
 
     Returns:
         Ho, the new state, [B, H].
@@ -159,7 +163,7 @@ def gru_cell(
         linear_before_reset=linear_before_reset,
     )
     inputs = {"X": X, "initial_hidden_state": initial_hidden_state}
-    return _call(GRU_CELL, attributes, inputs, W, R, B)["Ho"]
+    return _call(GRU_CELL, attributes, inputs, W, R, B, engine)["Ho"]
 
 
 def gru_sequence(
@@ -177,6 +181,7 @@ def gru_sequence(
     activations_beta: Sequence[float] = (),
     clip: float | None = None,
     linear_before_reset: bool = False,
+    engine: str = "auto",
 ) -> tuple[Array, Array]:
     """OpenVINO's GRUSequence-5: GRUCell-3 over time, in either direction or both.
 
@@ -196,6 +201,7 @@ def gru_sequence(
         activations_beta: likewise.
         clip: bound on the inputs of the activations; None, 0 or infinity for none.
         linear_before_reset: whether the reset gate acts after the recurrent product.
+        engine: what computes, as in `onegru.GRU`.
 
     Returns:
         Y, every state, [B, D, T, H]; and Ho, each row's last state, [B, D, H], 0 for a row of length 0.
@@ -220,7 +226,7 @@ def gru_sequence(
         "initial_hidden_state": initial_hidden_state,
         "sequence_lengths": sequence_lengths,
     }
-    outputs = _call(GRU_SEQUENCE, attributes, inputs, W, R, B)
+    outputs = _call(GRU_SEQUENCE, attributes, inputs, W, R, B, engine)
     return outputs["Y"], outputs["Ho"]
 
 
@@ -238,6 +244,7 @@ def augru_cell(
     activations_beta: Sequence[float] = (),
     clip: float | None = 0.0,
     linear_before_reset: bool = False,
+    engine: str = "auto",
 ) -> Array:
     """OpenVINO's AUGRUCell: one step of a GRU whose update gate an attention score scales.
 
@@ -263,6 +270,7 @@ def augru_cell(
         activations_beta: must be empty.
         clip: must be 0, which is none (or None).
         linear_before_reset: must be False.
+        engine: what computes, as in `onegru.GRU`.
 
     Returns:
         Ho, the new state, [B, H].
@@ -278,7 +286,7 @@ def augru_cell(
         clip=clip,
         linear_before_reset=linear_before_reset,
     )
-    return _call(AUGRU_CELL, attributes, {"X": X, "H_t": H_t, "A": A}, W, R, B)["Ho"]
+    return _call(AUGRU_CELL, attributes, {"X": X, "H_t": H_t, "A": A}, W, R, B, engine)["Ho"]
 
 
 def augru_sequence(
@@ -297,6 +305,7 @@ def augru_sequence(
     activations_beta: Sequence[float] = (),
     clip: float | None = 0.0,
     linear_before_reset: bool = False,
+    engine: str = "auto",
 ) -> tuple[Array, Array]:
     """OpenVINO's AUGRUSequence: AUGRUCell over time.
 
@@ -317,6 +326,7 @@ def augru_sequence(
         activations_beta: must be empty.
         clip: must be 0, which is none (or None).
         linear_before_reset: must be False.
+        engine: what computes, as in `onegru.GRU`.
 
     Returns:
         Y, every state, [B, 1, T, H]; and Ho, each row's last state, [B, 1, H], 0 for a row of length 0.
@@ -334,7 +344,7 @@ def augru_sequence(
         linear_before_reset=linear_before_reset,
     )
     inputs = {"X": X, "H_t": H_t, "sequence_lengths": sequence_lengths, "A": A}
-    outputs = _call(AUGRU_SEQUENCE, attributes, inputs, W, R, B)
+    outputs = _call(AUGRU_SEQUENCE, attributes, inputs, W, R, B, engine)
     return outputs["Y"], outputs["Ho"]
 
 
@@ -353,7 +363,8 @@ def _call(
     W: object,
     R: object,
     B: object,
+    engine: str,
 ) -> dict[str, Array]:
     lowered = lower(operator, attributes, W, R, B)
     wanted = {port.name: None for port in operator.outputs}
-    return GRU.from_canonical(lowered.spec, lowered.weights).apply(lowered.ports, inputs, wanted)
+    return GRU.from_canonical(lowered.spec, lowered.weights, engine).apply(lowered.ports, inputs, wanted)

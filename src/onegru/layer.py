@@ -11,10 +11,12 @@ from onegru.dialect import lower
 from onegru.dialects.onnx import NEWEST
 from onegru.dialects.schema import Port, Role
 from onegru.dtypes import Array, as_float_array, as_lengths, numpy_dtype
-from onegru.engine import Engine, Problem, make_engine
+from onegru.engine import make_engine
 from onegru.errors import SpecError
+from onegru.problem import Problem
 from onegru.shapes import arrange, check_shape
 from onegru.spec import Spec, Weights
+from onegru.stream import Stream
 
 __all__ = ["GRU"]
 
@@ -63,7 +65,9 @@ class GRU:
         activation_alpha: values for the functions that take alpha, in order; None for their defaults.
         activation_beta: values for the functions that take beta, likewise.
         attention: whether each call takes attention scores.
-        engine: "auto" for the best, or "reference" for the float64 reference.
+        engine: "auto" for the best, "native" for the SIMD kernels, "reference" for the float64 reference.
+        weight_storage: "bfloat16" or "float16" to keep W and R of a float32 layer in 16 bits, which halves
+            what large layers read in each step and rounds the weights; None to keep them as they are.
 
     Raises:
         SpecError: an argument is not legal; the message says which, what it is and what it must be.
@@ -83,6 +87,7 @@ class GRU:
         activation_beta: Sequence[float] | None = None,
         attention: bool = False,
         engine: str = "auto",
+        weight_storage: str | None = None,
     ) -> None:
         if not isinstance(attention, bool | np.bool_):
             raise SpecError(f"attention: {attention!r}; must be True or False")
@@ -96,10 +101,12 @@ class GRU:
         }
         attributes = {name: value for name, value in given.items() if value is not None}
         lowered = lower(NEWEST, attributes, W, R, B, attention=bool(attention))
-        self._prepare(lowered.spec, lowered.weights, engine)
+        self._prepare(lowered.spec, lowered.weights, engine, weight_storage)
 
     @classmethod
-    def from_canonical(cls, spec: Spec, weights: Weights, engine: str = "auto") -> GRU:
+    def from_canonical(
+        cls, spec: Spec, weights: Weights, engine: str = "auto", weight_storage: str | None = None
+    ) -> GRU:
         """The layer of a Spec and its Weights.
 
         Raises:
@@ -107,14 +114,14 @@ class GRU:
         """
         weights.check(spec)
         layer = cls.__new__(cls)
-        layer._prepare(spec, weights, engine)
+        layer._prepare(spec, weights, engine, weight_storage)
         return layer
 
-    def _prepare(self, spec: Spec, weights: Weights, engine: str) -> None:
+    def _prepare(self, spec: Spec, weights: Weights, engine: str, weight_storage: str | None) -> None:
         self._spec = spec
-        self._weights = weights
-        self._requested_engine = engine
-        self._engine: Engine = make_engine(engine, spec, weights)
+        self._requested = (engine, weight_storage)
+        self._engine = make_engine(engine, spec, weights, weight_storage)
+        self._try_call = self._engine.try_call
         self._dtype = numpy_dtype(spec.dtype)
 
     @property
@@ -124,8 +131,13 @@ class GRU:
 
     @property
     def weights(self) -> Weights:
-        """What it computes with."""
-        return self._weights
+        """What it computes with; brought back from the form that the engine keeps."""
+        return self._engine.weights
+
+    @property
+    def weight_storage(self) -> str:
+        """The type that W and R are kept in."""
+        return self._requested[1] or self._spec.dtype
 
     @property
     def engine(self) -> str:
@@ -146,7 +158,7 @@ class GRU:
         return f"GRU({spec.input_size} → {spec.hidden_size}, {spec.dtype}, {details})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (GRU.from_canonical, (self._spec, self._weights, self._requested_engine))
+        return (GRU.from_canonical, (self._spec, self.weights, *self._requested))
 
     def __call__(
         self,
@@ -178,6 +190,15 @@ class GRU:
         Raises:
             SpecError: an argument is not legal.
         """
+        if sequence_lens is None and attention is None and type(layout) is int and layout == 0:
+            # The plainest call at once; whatever is not plain, or not right, goes the longer way below.
+            plain = out
+            if plain is None and type(X) is np.ndarray and X.ndim == 3:
+                T, B, _ = X.shape
+                D, H = self._spec.num_directions, self._spec.hidden_size
+                plain = (np.empty((T, D, B, H), self._dtype), np.empty((D, B, H), self._dtype))
+            if type(plain) is tuple and len(plain) == 2 and self._try_call(X, initial_h, *plain):
+                return plain  # type: ignore[return-value]
         if isinstance(layout, bool) or not isinstance(layout, int | np.integer) or layout not in (0, 1):
             raise SpecError(f"layout: {layout!r}; must be 0 or 1")
         ports = [port for port in NEWEST.ports(layout) if port.role in _CANONICAL]
@@ -194,6 +215,14 @@ class GRU:
             raise SpecError(f"out: {type(out).__name__}; must be a tuple (Y, Y_h)")
         outputs = self.apply(ports, given, {"Y": out[0], "Y_h": out[1]})
         return outputs["Y"], outputs["Y_h"]
+
+    def stream(self, batch_size: int = 1) -> Stream:
+        """A stream of `batch_size` rows through this layer, which must run forward, from a state of zeros.
+
+        Raises:
+            SpecError: batch_size is not at least 1, or the layer does not run forward alone.
+        """
+        return Stream(self._spec, self._engine, batch_size)
 
     def apply(
         self,

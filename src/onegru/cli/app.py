@@ -118,7 +118,9 @@ def run_command(
             "-o", "--output", metavar="[NAME=]FILE", help="Where to: out.npz for all, NAME=y.npy for one."
         ),
     ] = None,
-    engine: Annotated[str, typer.Option("--engine", help="What runs the GRUs: auto or reference.")] = "auto",
+    engine: Annotated[
+        str, typer.Option("--engine", help="What runs the GRUs: auto, native or reference.")
+    ] = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Run a model whole: GRUs by onegru, everything between them by ONNX Runtime.

@@ -1,0 +1,118 @@
+"""What is measured: the shapes of real models, and what is to be reached on each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+__all__ = ["CASES", "Case", "Shape", "draw"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes, and where they come from.
+
+    Attributes:
+        T: steps.
+        B: rows of the batch.
+        I: input size.
+        H: hidden size.
+        D: directions.
+        regime: what is to be reached, a key of `report.TARGETS`.
+        origin: who has such a GRU.
+    """
+
+    T: int
+    B: int
+    I: int
+    H: int
+    D: int
+    regime: str
+    origin: str = ""
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of the products in a call."""
+        return 6 * self.H * (self.I + self.H) * self.B * self.T * self.D
+
+    def __str__(self) -> str:
+        return f"{self.T},{self.B},{self.I},{self.H},{self.D}"
+
+
+SHAPES = (
+    Shape(1, 1, 16, 16, 1, "step 64"),
+    Shape(1, 1, 64, 64, 1, "step 64"),
+    Shape(1, 1, 128, 128, 1, "step 128"),
+    Shape(1, 1, 256, 256, 1, "step 256", "RNNoise, DeepFilterNet"),
+    Shape(1, 1, 512, 512, 1, "step 512", "WaveRNN"),
+    Shape(1, 1, 1024, 1024, 1, "step 1024"),
+    Shape(33, 1, 8, 4, 2, "tiny", "GTCRN"),
+    Shape(1, 33, 8, 8, 1, "tiny", "GTCRN"),
+    Shape(33, 1, 8, 16, 1, "tiny", "GTCRN"),
+    Shape(29, 1, 13, 20, 1, "tiny", "mycroft-precise"),
+    Shape(100, 1, 64, 64, 1, "sequence 64…128"),
+    Shape(100, 1, 128, 128, 1, "sequence 64…128"),
+    Shape(1000, 1, 128, 128, 2, "sequence 64…128", "Tacotron CBHG"),
+    Shape(100, 1, 256, 256, 1, "sequence 256", "RNNoise, offline"),
+    Shape(1000, 1, 256, 256, 1, "sequence 256"),
+    Shape(100, 1, 384, 384, 1, "sequence 384…512", "LPCNet"),
+    Shape(100, 1, 512, 512, 1, "sequence 384…512"),
+    Shape(100, 1, 1024, 1024, 1, "large"),
+    Shape(10, 1, 2560, 2560, 1, "large", "DeepSpeech 2"),
+    Shape(1, 512, 47, 64, 1, "scoring", "batch scoring"),
+    Shape(100, 8, 256, 256, 1, "batch"),
+    Shape(100, 32, 256, 256, 1, "batch"),
+    Shape(50, 64, 512, 512, 1, "batch", "GRU4Rec"),
+    Shape(100, 256, 128, 128, 1, "batch"),
+    Shape(100, 128, 36, 36, 1, "DIEN", "DIEN"),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A shape in one reset mode; `storage` other than float32 is onegru's own."""
+
+    shape: Shape
+    linear_before_reset: bool
+    decaying: bool = False
+
+    def __str__(self) -> str:
+        reset = "after" if self.linear_before_reset else "before"
+        return f"{self.shape} {reset}{' decaying' if self.decaying else ''}"
+
+
+SILENCE = Shape(1000, 1, 128, 128, 1, "decaying", "silence: states decay to subnormals")
+CASES = (
+    *(Case(shape, after) for shape in SHAPES for after in (True, False)),
+    Case(SILENCE, True, decaying=True),
+)
+
+
+def draw(case: Case) -> dict[str, Array]:
+    """Inputs and weights of a case, the same each time."""
+    shape = case.shape
+    rng = np.random.default_rng(shape.T + 7 * shape.H + shape.I)
+    scale = 1 / np.sqrt(shape.H)
+
+    def normal(*sizes: int, scale: float = 1.0) -> Array:
+        return (rng.standard_normal(sizes) * scale).astype(np.float32)
+
+    T, B, I, H, D = shape.T, shape.B, shape.I, shape.H, shape.D
+    arrays = {
+        "X": normal(T, B, I),
+        "W": normal(D, 3 * H, I, scale=scale),
+        "R": normal(D, 3 * H, H, scale=scale),
+        "B": normal(D, 6 * H, scale=scale),
+        "h0": normal(D, B, H),
+    }
+    if case.decaying:
+        # No input, no bias, small recurrent weights: each step halves the state, down to nothing.
+        arrays["X"][...] = 0
+        arrays["B"][...] = 0
+        arrays["R"] *= 0.01
+    return arrays

@@ -1,0 +1,76 @@
+"""One peer in a process of its own, so that no other's spinning threads take its cores.
+
+Reads a line of JSON, answers with one: {"do": "prepare" | "time" | "stop", …}.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+
+import numpy as np
+
+from benchmarks.cases import CASES, draw
+from benchmarks.peers import PEERS, Prepared, pin
+
+
+def reference(case_index: int) -> tuple[np.ndarray, np.ndarray]:
+    import onegru
+
+    case = CASES[case_index]
+    arrays = draw(case)
+    layer = onegru.GRU(
+        arrays["W"],
+        arrays["R"],
+        arrays["B"],
+        direction="bidirectional" if case.shape.D == 2 else "forward",
+        linear_before_reset=case.linear_before_reset,
+        engine="reference",
+    )
+    return layer(arrays["X"], arrays["h0"])
+
+
+def main() -> None:
+    name, threads = sys.argv[1], int(sys.argv[2])
+    pin(threads)
+    prepared: Prepared | None = None
+    for line in sys.stdin:
+        order = json.loads(line)
+        answer: dict[str, object] = {}
+        if order["do"] == "prepare":
+            prepared = None
+            gc.collect()
+            try:
+                case = CASES[order["case"]]
+                prepared = PEERS[name](case, draw(case), threads)
+                prepared.call()
+                Y, Y_h = prepared.outputs()
+                exact = np.load(order["exact"])
+                answer["error"] = float(max(np.abs(Y - exact["Y"]).max(), np.abs(Y_h - exact["Y_h"]).max()))
+                began, count = time.perf_counter(), 0
+                while time.perf_counter() - began < 0.05 or count < 2:
+                    prepared.call()
+                    count += 1
+                answer["each"] = (time.perf_counter() - began) / count
+            except Exception as error:  # a peer that cannot do a case is left out of it
+                prepared = None
+                answer["refuses"] = " ".join(str(error).split())[:200]
+        elif order["do"] == "time":
+            assert prepared is not None
+            call, count = prepared.call, order["count"]
+            warm = max(1, count // 10)
+            for _ in range(warm):
+                call()
+            began = time.perf_counter()
+            for _ in range(count):
+                call()
+            answer["seconds"] = (time.perf_counter() - began) / count
+        else:
+            return
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

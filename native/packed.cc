@@ -1,0 +1,213 @@
+#include "native/packed.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <new>
+
+namespace onegru {
+namespace {
+
+constexpr std::size_t kAlignment = 128;  // two cache lines, which some CPUs fetch together
+
+std::size_t RoundUp(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+template <class T>
+void Put(ElementType storage, unsigned char* to, std::size_t index, T value) {
+  const auto put = [&](auto stored) { std::memcpy(to + index * sizeof(stored), &stored, sizeof(stored)); };
+  switch (storage) {
+    case ElementType::kFloat64:
+      return put(static_cast<double>(value));
+    case ElementType::kFloat32:
+      return put(static_cast<float>(value));
+    case ElementType::kFloat16:
+      return put(Float16Bits(static_cast<float>(value)));
+    case ElementType::kBFloat16:
+      return put(BFloat16Bits(static_cast<float>(value)));
+  }
+}
+
+// Packs `gates` of M [3H, K], named by their place in the order z, r, n.
+template <class T, std::size_t kGates>
+void PackMatrix(ElementType storage, const Geometry& geometry, std::size_t K, const T* M,
+                const std::size_t (&gates)[kGates], unsigned char* to) {
+  for (std::size_t panel = 0; panel < geometry.panels(); ++panel) {
+    const std::size_t width = geometry.width(panel);
+    const std::size_t begin = geometry.offset(panel, K, kGates);
+    for (std::size_t k = 0; k < K; ++k) {
+      for (std::size_t g = 0; g < kGates; ++g) {
+        for (std::size_t u = 0; u < width; ++u) {
+          const std::size_t unit = gates[g] * geometry.H + panel * geometry.lanes + u;
+          Put(storage, to, begin + (k * kGates + g) * width + u, M[unit * K + k]);
+        }
+      }
+    }
+  }
+}
+
+template <class T>
+T Get(ElementType storage, const unsigned char* from, std::size_t index) {
+  const auto get = [&]<class Stored>(Stored stored) {
+    std::memcpy(&stored, from + index * sizeof(stored), sizeof(stored));
+    return stored;
+  };
+  switch (storage) {
+    case ElementType::kFloat64:
+      return static_cast<T>(get(double{}));
+    case ElementType::kFloat32:
+      return static_cast<T>(get(float{}));
+    case ElementType::kFloat16:
+      return static_cast<T>(FromFloat16Bits(get(std::uint16_t{})));
+    case ElementType::kBFloat16:
+      break;
+  }
+  return static_cast<T>(FromBFloat16Bits(get(std::uint16_t{})));
+}
+
+// The reverse of PackMatrix.
+template <class T, std::size_t kGates>
+void UnpackMatrix(ElementType storage, const Geometry& geometry, std::size_t K, const void* from,
+                  const std::size_t (&gates)[kGates], T* M) {
+  for (std::size_t panel = 0; panel < geometry.panels(); ++panel) {
+    const std::size_t width = geometry.width(panel);
+    const std::size_t begin = geometry.offset(panel, K, kGates);
+    for (std::size_t k = 0; k < K; ++k) {
+      for (std::size_t g = 0; g < kGates; ++g) {
+        for (std::size_t u = 0; u < width; ++u) {
+          const std::size_t unit = gates[g] * geometry.H + panel * geometry.lanes + u;
+          M[unit * K + k] =
+              Get<T>(storage, static_cast<const unsigned char*>(from), begin + (k * kGates + g) * width + u);
+        }
+      }
+    }
+  }
+}
+
+// What each sum starts from. With reset before, all of n's biases stand outside r.
+template <class T>
+void PackBiases(const Spec& spec, const Geometry& geometry, const T* B, T* bx, T* bn) {
+  const std::size_t H = spec.H, L = geometry.lanes;
+  for (std::size_t j = 0; j < H; ++j) {
+    T* const x = bx + j / L * 3 * L + j % L;
+    x[0] = B[j] + B[3 * H + j];
+    x[L] = B[H + j] + B[4 * H + j];
+    x[2 * L] = spec.linear_before_reset ? B[2 * H + j] : B[2 * H + j] + B[5 * H + j];
+    bn[j] = B[5 * H + j];
+  }
+}
+
+}  // namespace
+
+void AlignedDelete::operator()(void* pointer) const {
+  ::operator delete(pointer, std::align_val_t(kAlignment));
+}
+
+AlignedBytes AllocateAligned(std::size_t bytes) {
+  auto* const memory =
+      static_cast<unsigned char*>(::operator new(RoundUp(bytes), std::align_val_t(kAlignment)));
+  std::memset(memory, 0, RoundUp(bytes));
+  return AlignedBytes(memory);
+}
+
+Packed::Packed(const Spec& spec, std::size_t target, std::size_t lanes, const void* W, const void* R,
+               const void* B)
+    : spec_(spec), target_(target), geometry_{spec.H, lanes} {
+  const std::size_t computed = spec.type == ElementType::kFloat64 ? 8 : 4;
+  const std::size_t H = spec.H, I = spec.I;
+  // A whole vector may be loaded where a narrow panel's last row begins.
+  const std::size_t slack = lanes * computed;
+  const std::size_t w_bytes = RoundUp(3 * H * I * SizeOf(spec.storage) + slack);
+  const std::size_t r_bytes = RoundUp((spec.linear_before_reset ? 3 : 2) * H * H * SizeOf(spec.storage) + slack);
+  const std::size_t n_bytes =
+      spec.linear_before_reset ? 0 : RoundUp(H * H * SizeOf(spec.storage) + slack);
+  const std::size_t bx_bytes = RoundUp(3 * geometry_.padded() * computed);
+  const std::size_t bn_bytes = RoundUp(geometry_.padded() * computed);
+  const std::size_t each = w_bytes + r_bytes + n_bytes + bx_bytes + bn_bytes;
+  bytes_ = spec.D * each;
+  memory_ = AllocateAligned(bytes_);
+
+  const auto pack = [&]<class T>(const T* w, const T* r, const T* b) {
+    for (std::size_t d = 0; d < spec.D; ++d, w += 3 * H * I, r += 3 * H * H, b += 6 * H) {
+      unsigned char* const base = memory_.get() + d * each;
+      unsigned char* const r_at = base + w_bytes;
+      unsigned char* const n_at = r_at + r_bytes;
+      unsigned char* const bx_at = n_at + n_bytes;
+      unsigned char* const bn_at = bx_at + bx_bytes;
+      PackMatrix(spec.storage, geometry_, I, w, {0, 1, 2}, base);
+      if (spec.linear_before_reset) {
+        PackMatrix(spec.storage, geometry_, H, r, {0, 1, 2}, r_at);
+      } else {
+        PackMatrix(spec.storage, geometry_, H, r, {0, 1}, r_at);
+        PackMatrix(spec.storage, geometry_, H, r, {2}, n_at);
+      }
+      PackBiases(spec, geometry_, b, reinterpret_cast<T*>(bx_at), reinterpret_cast<T*>(bn_at));
+      directions_[d] = {base, r_at, n_bytes ? n_at : nullptr, bx_at, bn_at};
+    }
+  };
+  if (computed == 8) {
+    pack(static_cast<const double*>(W), static_cast<const double*>(R), static_cast<const double*>(B));
+  } else {
+    pack(static_cast<const float*>(W), static_cast<const float*>(R), static_cast<const float*>(B));
+  }
+}
+
+void Packed::Unpack(void* W, void* R) const {
+  const std::size_t H = spec_.H, I = spec_.I;
+  const auto unpack = [&]<class T>(T* w, T* r) {
+    for (std::size_t d = 0; d < spec_.D; ++d, w += 3 * H * I, r += 3 * H * H) {
+      UnpackMatrix(spec_.storage, geometry_, I, directions_[d].W, {0, 1, 2}, w);
+      if (spec_.linear_before_reset) {
+        UnpackMatrix(spec_.storage, geometry_, H, directions_[d].R, {0, 1, 2}, r);
+      } else {
+        UnpackMatrix(spec_.storage, geometry_, H, directions_[d].R, {0, 1}, r);
+        UnpackMatrix(spec_.storage, geometry_, H, directions_[d].N, {2}, r);
+      }
+    }
+  };
+  if (spec_.type == ElementType::kFloat64) {
+    unpack(static_cast<double*>(W), static_cast<double*>(R));
+  } else {
+    unpack(static_cast<float*>(W), static_cast<float*>(R));
+  }
+}
+
+std::uint16_t Float16Bits(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = bits >> 16 & 0x8000;
+  const std::uint32_t magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000) return static_cast<std::uint16_t>(sign | 0x7e00);  // NaN
+  if (magnitude >= 0x477ff000) return static_cast<std::uint16_t>(sign | 0x7c00);  // rounds to infinity
+  if (magnitude < 0x38800000) {
+    // Subnormal: adding 0.5 leaves the rounded result in the last bits of the sum.
+    const float sum = std::bit_cast<float>(magnitude) + 0.5f;
+    return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(sum) - 0x3f000000));
+  }
+  const std::uint32_t odd = magnitude >> 13 & 1;
+  return static_cast<std::uint16_t>(sign | ((magnitude - 0x38000000 + 0xfff + odd) >> 13));
+}
+
+std::uint16_t BFloat16Bits(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<std::uint16_t>(bits >> 16 | 0x40);  // NaN
+  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+float FromFloat16Bits(std::uint16_t bits) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000) << 16;
+  const std::uint32_t magnitude = bits & 0x7fff;
+  std::uint32_t wide;
+  if (magnitude >= 0x7c00) {
+    wide = magnitude << 13 | 0x7f800000;
+  } else if (magnitude >= 0x0400) {
+    wide = (magnitude << 13) + 0x38000000;
+  } else {
+    wide = std::bit_cast<std::uint32_t>(static_cast<float>(magnitude) * 0x1p-24f);
+  }
+  return std::bit_cast<float>(sign | wide);
+}
+
+float FromBFloat16Bits(std::uint16_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+
+}  // namespace onegru

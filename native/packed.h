@@ -1,0 +1,86 @@
+// The packed layout of a layer's weights, the only description of it.
+//
+// The units are cut into panels of `lanes` units, a vector each; the last panel may be narrower. A
+// matrix with G gates is stored panel after panel, each as
+//
+//   [k][gate][unit]      k: the input of the product, 0 … K-1;  unit: width of the panel
+//
+// so that one step of the product reads G neighbouring vectors, and several panels are several
+// streams. W has the gates z, r, n. Reset after: R has z, r, n. Reset before: R has z, r, and N, the
+// recurrent matrix of n alone, comes behind it, as it is multiplied with r∘h.
+// A narrow panel is stored without padding; loads of whole vectors then run into what follows.
+
+#ifndef ONEGRU_NATIVE_PACKED_H_
+#define ONEGRU_NATIVE_PACKED_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "native/problem.h"
+
+namespace onegru {
+
+struct AlignedDelete {
+  void operator()(void* pointer) const;
+};
+using AlignedBytes = std::unique_ptr<unsigned char, AlignedDelete>;
+
+// Memory at the start of a cache line, zeroed.
+AlignedBytes AllocateAligned(std::size_t bytes);
+
+struct Geometry {
+  std::size_t H;
+  std::size_t lanes;
+
+  std::size_t panels() const { return (H + lanes - 1) / lanes; }
+  std::size_t full_panels() const { return H / lanes; }
+  // H, rounded up to whole vectors: the length of a row of scratch.
+  std::size_t padded() const { return panels() * lanes; }
+  std::size_t width(std::size_t panel) const { return panel < full_panels() ? lanes : H % lanes; }
+  // Where a panel of a matrix of K inputs and G gates begins, in elements.
+  std::size_t offset(std::size_t panel, std::size_t K, std::size_t G) const { return panel * lanes * K * G; }
+};
+
+// One direction's weights. Matrices are of the storage type, biases of the type that is computed in.
+struct PackedDirection {
+  const void* W;
+  const void* R;
+  const void* N;   // null with reset after
+  const void* bx;  // [panel][z, r, n][lanes]: what the products with x start from
+  const void* bn;  // [panel][lanes]: what the product with h of n starts from, reset after
+};
+
+class Packed {
+ public:
+  // W [D, 3H, I], R [D, 3H, H] and B [D, 6H] are contiguous, of the type that is computed in.
+  Packed(const Spec& spec, std::size_t target, std::size_t lanes, const void* W, const void* R,
+         const void* B);
+
+  // The matrices as they came, in the storage type's precision: W [D, 3H, I] and R [D, 3H, H].
+  void Unpack(void* W, void* R) const;
+
+  const Spec& spec() const { return spec_; }
+  std::size_t target() const { return target_; }
+  const Geometry& geometry() const { return geometry_; }
+  const PackedDirection& direction(std::size_t d) const { return directions_[d]; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  Spec spec_;
+  std::size_t target_;
+  Geometry geometry_;
+  std::size_t bytes_ = 0;
+  AlignedBytes memory_;
+  PackedDirection directions_[2] = {};
+};
+
+// Rounding to nearest, ties to even, as NumPy and ml_dtypes have it.
+std::uint16_t Float16Bits(float value);
+std::uint16_t BFloat16Bits(float value);
+float FromFloat16Bits(std::uint16_t bits);
+float FromBFloat16Bits(std::uint16_t bits);
+
+}  // namespace onegru
+
+#endif  // ONEGRU_NATIVE_PACKED_H_

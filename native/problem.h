@@ -1,0 +1,86 @@
+// What is computed and on what: plain data, shared by packing, kernels, threads and bindings.
+//
+// The letters are those of the operators' texts: X, h, W, R, B; z, r, n; T, B, I, H, D.
+
+#ifndef ONEGRU_NATIVE_PROBLEM_H_
+#define ONEGRU_NATIVE_PROBLEM_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace onegru {
+
+enum class ElementType : std::uint8_t { kFloat16, kBFloat16, kFloat32, kFloat64 };
+
+constexpr std::size_t SizeOf(ElementType type) {
+  return type == ElementType::kFloat64 ? 8 : type == ElementType::kFloat32 ? 4 : 2;
+}
+
+// In the order of onegru.activations.ACTIVATIONS.
+enum class Function : std::uint8_t {
+  kRelu,
+  kTanh,
+  kSigmoid,
+  kAffine,
+  kLeakyRelu,
+  kThresholdedRelu,
+  kScaledTanh,
+  kHardSigmoid,
+  kElu,
+  kSoftsign,
+  kSoftplus,
+};
+inline constexpr std::size_t kFunctions = 11;
+
+struct Activation {
+  Function function;
+  double alpha;  // both are float32 numbers, so that every element type has them
+  double beta;
+};
+
+// A layer without its weights.
+struct Spec {
+  std::size_t I;
+  std::size_t H;
+  std::size_t D;              // 1 or 2 directions
+  bool reversed[2];           // whether a direction runs backwards in time
+  bool linear_before_reset;
+  bool attention;
+  double clip;                // infinity: none
+  Activation f[2];            // of z and r, for each direction
+  Activation g[2];            // of n
+  ElementType type;           // of X, h and Y
+  ElementType storage;        // of the packed matrices
+};
+
+// Rows of contiguous elements, found by byte strides.
+struct Rows {
+  char* data = nullptr;
+  std::ptrdiff_t time = 0;
+  std::ptrdiff_t direction = 0;
+  std::ptrdiff_t row = 0;
+
+  char* at(std::size_t t, std::size_t d, std::size_t b) const {
+    return data + static_cast<std::ptrdiff_t>(t) * time + static_cast<std::ptrdiff_t>(d) * direction +
+           static_cast<std::ptrdiff_t>(b) * row;
+  }
+};
+
+// One call. Data that are null are absent.
+struct Call {
+  std::size_t T;
+  std::size_t B;
+  Rows X;                        // [T, B] rows of I
+  Rows initial_h;                // [D, B] rows of H
+  const std::int64_t* lengths;   // [B]
+  Rows attention;                // [T, B] single elements
+  Rows Y;                        // [T, D, B] rows of H
+  Rows Y_h;                      // [D, B] rows of H
+  const std::int32_t* state_rows; // [B]: the rows of initial_h and Y_h to use; null for row b
+  bool wide_state;               // initial_h and Y_h are of the type that is computed in, whatever X is
+  unsigned turn;                 // odd: begin with a sweep backwards, where the call before ended
+};
+
+}  // namespace onegru
+
+#endif  // ONEGRU_NATIVE_PROBLEM_H_

@@ -1,0 +1,154 @@
+// The products: rows of inputs times panels of packed weights, accumulated in registers.
+//
+// Each output is one sum, in order of k, by fused multiply-add; a tile only decides how many such
+// sums run side by side. So every tile, and every target with FMA, gives the same bits.
+
+#include <type_traits>
+
+
+#include "hwy/highway.h"
+#include "native/packed.h"
+
+#if defined(ONEGRU_NATIVE_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_PRODUCT_INL_H_
+#undef ONEGRU_NATIVE_PRODUCT_INL_H_
+#else
+#define ONEGRU_NATIVE_PRODUCT_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace onegru {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Storage of 16 bits by its meaning; the bits themselves are uint16_t.
+struct Half {
+  std::uint16_t bits;
+};
+struct Brain {
+  std::uint16_t bits;
+};
+
+template <class D>
+HWY_INLINE hn::Vec<D> LoadWeights(D d, const hn::TFromD<D>* from) {
+  return hn::LoadU(d, from);
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> LoadWeights(D d, const Brain* from) {
+  const hn::Rebind<std::uint16_t, D> d16;
+  const hn::RebindToUnsigned<D> d32;
+  const auto bits = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(from));
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> LoadWeights(D d, const Half* from) {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
+  const hn::Rebind<hwy::float16_t, D> d16;
+  return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
+#else
+  // Shifted into place, the exponent is off by 112; a multiplication mends it, for subnormals too.
+  const hn::Rebind<std::uint16_t, D> d16;
+  const hn::RebindToUnsigned<D> d32;
+  const auto bits = hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(from)));
+  const auto magnitude = hn::And(bits, hn::Set(d32, 0x7fffu));
+  const auto sign = hn::ShiftLeft<16>(hn::Sub(bits, magnitude));
+  const auto finite = hn::Mul(hn::BitCast(d, hn::ShiftLeft<13>(magnitude)), hn::Set(d, 0x1p112f));
+  const auto special = hn::BitCast(d, hn::Or(hn::ShiftLeft<13>(magnitude), hn::Set(d32, 0x7f800000u)));
+  const auto is_special = hn::Gt(hn::BitCast(d, magnitude), hn::BitCast(d, hn::Set(d32, 0x7bffu)));
+  const auto value = hn::IfThenElse(is_special, special, finite);
+  return hn::BitCast(d, hn::Or(hn::BitCast(d32, value), sign));
+#endif
+}
+
+// sums[row][panel * kGates + gate] += inputs[row] · panel of that gate.
+//
+// inputs: rows of K numbers. panels: where each panel begins. width: the units that a panel has.
+template <size_t kRows, size_t kPanels, size_t kGates, class D, class S, class V = hn::Vec<D>>
+HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, const S* const* panels,
+                         size_t width, V (&sums)[kRows][kPanels * kGates]) {
+  using T = hn::TFromD<D>;
+  const T* x[kRows];
+  const S* w[kPanels];
+#pragma GCC unroll 16
+  for (size_t r = 0; r < kRows; ++r) x[r] = inputs[r];
+#pragma GCC unroll 16
+  for (size_t p = 0; p < kPanels; ++p) w[p] = panels[p];
+  const size_t step = kGates * width;
+#pragma GCC unroll 4
+  for (size_t k = 0; k < K; ++k) {
+    V weights[kPanels * kGates];
+#pragma GCC unroll 16
+    for (size_t p = 0; p < kPanels; ++p) {
+#pragma GCC unroll 4
+      for (size_t g = 0; g < kGates; ++g) {
+        weights[p * kGates + g] = LoadWeights(d, w[p] + k * step + g * width);
+      }
+    }
+#pragma GCC unroll 16
+    for (size_t r = 0; r < kRows; ++r) {
+      const V input = hn::Set(d, x[r][k]);
+#pragma GCC unroll 16
+      for (size_t v = 0; v < kPanels * kGates; ++v) {
+        sums[r][v] = hn::MulAdd(input, weights[v], sums[r][v]);
+      }
+    }
+  }
+}
+
+// Calls tile.template operator()<rows, panels>(row, panel, width) until all rows and the panels
+// [first, last) are covered. Many rows: panel after panel, each swept by tiles of rows, so that a panel
+// comes from memory once. Few rows: several panels side by side, to have enough sums under way.
+// `backwards` walks the panels the other way round: after a forward sweep the last ones are in cache.
+template <class Tile>
+HWY_INLINE void ForTiles(const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
+                         Tile&& tile) {
+  const size_t full = HWY_MIN(last, geometry.full_panels());
+  const size_t lanes = geometry.lanes;
+  if (rows == 0) return;
+  const auto narrow_or_one = [&](size_t panel, size_t width) HWY_ATTR {
+    size_t row = 0;
+    if constexpr (HWY_TARGET == HWY_AVX3) {
+      for (; row + 8 <= rows; row += 8) tile.template operator()<8, 1>(row, panel, width);
+    }
+    for (; row + 4 <= rows; row += 4) tile.template operator()<4, 1>(row, panel, width);
+    for (; row + 2 <= rows; row += 2) tile.template operator()<2, 1>(row, panel, width);
+    if (row < rows) tile.template operator()<1, 1>(row, panel, width);
+  };
+  if (backwards && full < last) narrow_or_one(full, geometry.width(full));
+  if (rows >= 4) {
+    for (size_t i = first; i < full; ++i) narrow_or_one(backwards ? first + full - 1 - i : i, lanes);
+  } else {
+    // Enough sums under way to hide the latency of an addition, no more: the fewer panels to a group, the
+    // more of them stay in the first-level cache from one sweep to the next.
+    constexpr size_t kWide = HWY_TARGET == HWY_AVX3 ? 2 : 4;
+    const size_t count = full > first ? full - first : 0;
+    const size_t wides = count / kWide * kWide;
+    const auto rest = [&]() HWY_ATTR {
+      size_t panel = first + wides;
+      if constexpr (kWide > 2) {
+        if (panel + 2 <= full) {
+          for (size_t row = 0; row < rows; ++row) tile.template operator()<1, 2>(row, panel, lanes);
+          panel += 2;
+        }
+      }
+      if (panel < full) {
+        for (size_t row = 0; row < rows; ++row) tile.template operator()<1, 1>(row, panel, lanes);
+      }
+    };
+    if (backwards) rest();
+    for (size_t i = 0; i < wides; i += kWide) {
+      const size_t panel = first + (backwards ? wides - kWide - i : i);
+      for (size_t row = 0; row < rows; ++row) tile.template operator()<1, kWide>(row, panel, lanes);
+    }
+    if (!backwards) rest();
+  }
+  if (!backwards && full < last) narrow_or_one(full, geometry.width(full));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onegru
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

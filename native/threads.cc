@@ -1,0 +1,190 @@
+#include "native/threads.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace onegru {
+
+namespace {
+
+// About 30 µs and 100 µs: longer than a step or the gap between two calls, shorter than anybody minds.
+constexpr int kSpinsAtBarrier = 2000;
+constexpr int kSpinsWhenIdle = 8000;
+
+void Pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+std::atomic<std::size_t> g_num_threads{0};
+
+std::size_t UsableCores() {
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+#endif
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+}  // namespace
+
+struct alignas(64) Worker {
+  // What to do next: changes when there is something new.
+  alignas(64) std::atomic<std::uint32_t> posted{0};
+  std::atomic<bool> asleep{false};
+  Work* work = nullptr;
+  std::size_t rank = 0;
+  // Follows `posted` when that is done.
+  alignas(64) std::atomic<std::uint32_t> finished{0};
+  bool busy = false;  // guarded by the pool's mutex
+
+  void Loop() {
+    std::uint32_t seen = 0;
+    for (;;) {
+      int spins = 0;
+      while (posted.load(std::memory_order_acquire) == seen) {
+        if (++spins < kSpinsWhenIdle) {
+          Pause();
+          continue;
+        }
+        asleep.store(true, std::memory_order_seq_cst);
+        posted.wait(seen, std::memory_order_seq_cst);
+        asleep.store(false, std::memory_order_relaxed);
+        spins = 0;
+      }
+      ++seen;
+      work->Run(rank);
+      finished.store(seen, std::memory_order_release);
+    }
+  }
+};
+
+namespace {
+
+// Never destroyed: its threads run until the process ends.
+struct Pool {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Worker>> workers;
+
+  // The n-th worker, started if there is none yet; null if the system has no thread to give.
+  Worker* At(std::size_t n) {
+    if (n < workers.size()) return workers[n].get();
+    auto worker = std::make_unique<Worker>();
+    try {
+      std::thread([w = worker.get()] { w->Loop(); }).detach();
+    } catch (const std::system_error&) {
+      return nullptr;
+    }
+    workers.push_back(std::move(worker));
+    return workers.back().get();
+  }
+};
+
+std::atomic<Pool*> g_pool{nullptr};
+
+Pool* ThePool() {
+  if (Pool* pool = g_pool.load(std::memory_order_acquire)) return pool;
+  auto* const fresh = new Pool;
+  Pool* expected = nullptr;
+  if (g_pool.compare_exchange_strong(expected, fresh)) {
+    static std::once_flag once;
+    // A forked child has none of the threads: forget them, with their locks in whatever state.
+    std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { g_pool.store(nullptr); }); });
+    return fresh;
+  }
+  delete fresh;
+  return expected;
+}
+
+}  // namespace
+
+std::size_t NumThreads() {
+  const std::size_t count = g_num_threads.load(std::memory_order_relaxed);
+  if (count != 0) return count;
+  static const std::size_t cores = std::min(UsableCores(), Barrier::kMost);
+  return cores;
+}
+
+void SetNumThreads(std::size_t count) {
+  g_num_threads.store(std::min(count, Barrier::kMost), std::memory_order_relaxed);
+}
+
+Team::Team(std::size_t wanted, bool wake) {
+  if (wanted <= 1) return;
+  Pool* const pool = ThePool();
+  static thread_local Worker* lent[Barrier::kMost];
+  workers_ = lent;
+  pool_ = pool;
+  const std::lock_guard lock(pool->mutex);
+  for (std::size_t n = 0; size_ < wanted && n + 1 < Barrier::kMost; ++n) {
+    if (n >= pool->workers.size() && n + 1 >= wanted) break;  // all there may be are busy
+    Worker* const worker = pool->At(n);
+    if (worker == nullptr) break;
+    if (worker->busy || (!wake && worker->asleep.load(std::memory_order_relaxed))) continue;
+    worker->busy = true;
+    workers_[size_ - 1] = worker;
+    ++size_;
+  }
+}
+
+Team::~Team() {
+  if (size_ <= 1) return;
+  const std::lock_guard lock(static_cast<Pool*>(pool_)->mutex);
+  for (std::size_t n = 0; n + 1 < size_; ++n) workers_[n]->busy = false;
+}
+
+void Team::Run(Work& work) {
+  for (std::size_t n = 0; n + 1 < size_; ++n) {
+    Worker& worker = *workers_[n];
+    worker.work = &work;
+    worker.rank = n + 1;
+    worker.posted.fetch_add(1, std::memory_order_seq_cst);
+    if (worker.asleep.load(std::memory_order_seq_cst)) worker.posted.notify_one();
+  }
+  work.Run(0);
+  for (std::size_t n = 0; n + 1 < size_; ++n) {
+    Worker& worker = *workers_[n];
+    const std::uint32_t wanted = worker.posted.load(std::memory_order_relaxed);
+    for (int spins = 0; worker.finished.load(std::memory_order_acquire) != wanted; ++spins) {
+      if (spins < kSpinsAtBarrier) {
+        Pause();
+      } else {
+        sched_yield();
+      }
+    }
+  }
+}
+
+void Barrier::Reset(std::size_t count) {
+  count_ = count;
+  for (std::size_t i = 0; i < count; ++i) counters_[i].value.store(0, std::memory_order_relaxed);
+}
+
+void Barrier::Wait(std::size_t rank) {
+  if (count_ == 1) return;
+  const std::uint32_t turn = counters_[rank].value.load(std::memory_order_relaxed) + 1;
+  counters_[rank].value.store(turn, std::memory_order_release);
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (i == rank) continue;
+    for (int spins = 0; static_cast<std::int32_t>(counters_[i].value.load(std::memory_order_acquire) - turn) < 0;
+         ++spins) {
+      if (spins < kSpinsAtBarrier) {
+        Pause();
+      } else {
+        sched_yield();  // whoever is late may be waiting for this very core
+      }
+    }
+  }
+}
+
+}  // namespace onegru

@@ -1,0 +1,215 @@
+"""The same row gives the same bits, whatever is beside it, before it, or computing it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import onegru
+from onegru import _native
+
+Array = NDArray[Any]
+
+TYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
+SIZES = [(3, 4), (13, 20), (36, 36), (8, 64), (70, 67), (64, 130)]
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    yield
+    onegru.set_num_threads(None)
+
+
+def make(I: int, H: int, dtype: Any, direction: str = "forward", **options: Any) -> onegru.GRU:
+    rng = np.random.default_rng(I * 1000 + H)
+    d = 2 if direction == "bidirectional" else 1
+    scale = 1 / np.sqrt(H)
+    W, R, B = (
+        (rng.standard_normal(s) * scale).astype(dtype) for s in ((d, 3 * H, I), (d, 3 * H, H), (d, 6 * H))
+    )
+    return onegru.GRU(W, R, B, direction=direction, engine="native", **options)
+
+
+def draw(*shape: int, dtype: Any, seed: int = 3) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def bits(array: Array) -> Array:
+    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
+
+
+def assert_bits(actual: Array, expected: Array) -> None:
+    np.testing.assert_array_equal(bits(actual), bits(expected))
+
+
+@pytest.mark.parametrize(("dtype", "size", "after"), itertools.product(TYPES, SIZES, [False, True]))
+def test_batches_and_places_in_them(dtype: Any, size: tuple[int, int], after: bool) -> None:
+    I, H = size
+    layer = make(I, H, dtype, linear_before_reset=after)
+    X, h = draw(6, 21, I, dtype=dtype), draw(1, 21, H, dtype=dtype)
+    Y, Y_h = layer(X, h)
+    for rows in ([0], [20], [3, 1], [5, 6, 7], list(range(8)), list(range(20, -1, -1)), list(range(4, 17))):
+        Z, Z_h = layer(np.ascontiguousarray(X[:, rows]), np.ascontiguousarray(h[:, rows]))
+        assert_bits(Z, Y[:, :, rows])
+        assert_bits(Z_h, Y_h[:, rows])
+
+
+@pytest.mark.parametrize(("dtype", "after"), itertools.product(TYPES, [False, True]))
+@pytest.mark.parametrize("size", [(3, 4), (70, 67), (64, 200)])
+def test_threads(dtype: Any, size: tuple[int, int], after: bool) -> None:
+    I, H = size
+    for direction, (T, B) in itertools.product(
+        ("forward", "bidirectional"), [(1, 1), (50, 1), (50, 2), (6, 37)]
+    ):
+        layer = make(I, H, dtype, direction, linear_before_reset=after)
+        X = draw(T, B, I, dtype=dtype)
+        lens = np.random.default_rng(1).integers(0, T + 1, B)
+        onegru.set_num_threads(1)
+        expected = layer(X), layer(X, sequence_lens=lens)
+        for threads in (2, 3, 4):
+            onegru.set_num_threads(threads)
+            for _ in range(3):  # first asleep, then awake
+                for found, wanted in zip((layer(X), layer(X, sequence_lens=lens)), expected, strict=True):
+                    assert_bits(found[0], wanted[0])
+                    assert_bits(found[1], wanted[1])
+
+
+@pytest.mark.parametrize(("dtype", "after"), itertools.product(TYPES, [False, True]))
+def test_chunks_steps_and_rows_of_a_stream(dtype: Any, after: bool) -> None:
+    I, H = 13, 37
+    layer = make(I, H, dtype, linear_before_reset=after)
+    X = draw(40, 5, I, dtype=dtype)
+    Y = layer(X)[0][:, 0]
+    for cuts in ([], [1], [7, 7, 30], list(range(1, 40))):
+        stream = layer.stream(5)
+        assert_bits(np.concatenate([stream.run(chunk) for chunk in np.split(X, cuts)]), Y)
+    stream, out = layer.stream(5), np.empty((5, H), dtype)
+    for x, y in zip(X, Y, strict=True):
+        assert_bits(stream.step(np.ascontiguousarray(x), out=out), y)
+    stream = layer.stream(9)
+    for x, y in zip(X, Y, strict=True):
+        assert_bits(stream.step(x[[4, 0, 1]], rows=[7, 0, 2]), y[[4, 0, 1]])
+        assert_bits(stream.step(x[[2, 3]], rows=[1, 8]), y[[2, 3]])
+
+
+@pytest.mark.parametrize(("dtype", "after"), itertools.product(TYPES, [False, True]))
+def test_lengths_and_directions(dtype: Any, after: bool) -> None:
+    """A row of a length is the row cut there; a direction is the same alone and beside the other."""
+    I, H, T = 9, 35, 7
+    layer = make(I, H, dtype, "bidirectional", linear_before_reset=after)
+    X, lens = draw(T, 12, I, dtype=dtype), np.random.default_rng(2).integers(0, T + 1, 12)
+    Y, Y_h = layer(X, sequence_lens=lens)
+    for b, n in enumerate(lens):
+        Z, Z_h = layer(np.ascontiguousarray(X[:n, b : b + 1]))
+        assert_bits(Y[:n, :, b], Z[:, :, 0])
+        assert not Y[n:, :, b].any()
+        assert_bits(Y_h[:, b], Z_h[:, 0])
+    weights = layer.weights
+    for d, direction in enumerate(("forward", "reverse")):
+        single = onegru.GRU(
+            weights.W[d : d + 1],
+            weights.R[d : d + 1],
+            weights.B[d : d + 1],
+            direction=direction,
+            linear_before_reset=after,
+        )
+        Z, Z_h = single(X, sequence_lens=lens)
+        assert_bits(Z[:, 0], Y[:, d])
+        assert_bits(Z_h[0], Y_h[d])
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_strides_and_layouts(dtype: Any) -> None:
+    I, H, T, B = 5, 19, 6, 10
+    layer = make(I, H, dtype, "reverse", attention=True, clip=0.75)
+    X, A, h = draw(T, B, I, dtype=dtype), draw(T, B, dtype=dtype), draw(1, B, H, dtype=dtype)
+    Y, _ = layer(X, h, attention=A)
+    wide = np.zeros((T, 2 * B, 3 * I), dtype)
+    for view in (wide[:, ::2, I : 2 * I], wide[::-1, B:, :I], wide[:, :B, ::3]):
+        view[...] = X
+        assert_bits(layer(view, h, attention=A)[0], Y)
+    out = np.zeros((B, T, 2, H), dtype)
+    layer(X.swapaxes(0, 1), h.swapaxes(0, 1), attention=A.T, layout=1, out=(out[:, :, 1:], None))
+    assert_bits(out[:, :, 1].transpose(1, 0, 2), Y[:, 0])
+    assert not out[:, :, 0].any()
+    skewed = np.frombuffer(b"\0" + X.tobytes(), np.uint8)[1:].view(dtype).reshape(X.shape)
+    assert_bits(layer(skewed, h, attention=A)[0], Y)
+
+
+PROGRAM = """
+import hashlib, numpy as np, onegru
+print(onegru.targets().chosen, onegru.GRU(np.zeros((1,3,1)), np.zeros((1,3,1)))._engine.target)
+digest = hashlib.sha256()
+rng = np.random.default_rng(11)
+for dtype in ("float16", "float32", "float64"):
+    for I, H, B, T in ((5, 4, 3, 9), (64, 64, 1, 30), (70, 67, 13, 5), (20, 130, 6, 4)):
+        for after in (False, True):
+            shapes = (2,3*H,I), (2,3*H,H), (2,6*H)
+            W, R, b = ((rng.standard_normal(s) / H**0.5).astype(dtype) for s in shapes)
+            X = (3 * rng.standard_normal((T, B, I))).astype(dtype)
+            for names in (None, ["Softplus", "Elu", "HardSigmoid", "ScaledTanh"], ["Softsign", "Affine"] * 2):
+                layer = onegru.GRU(W, R, b, direction="bidirectional", linear_before_reset=after, clip=2.5,
+                                   activations=names, activation_alpha=[0.5] * (0 if names is None else 3),
+                                   activation_beta=[0.25] * (0 if names is None else 2))
+                for array in layer(X, sequence_lens=rng.integers(0, T + 1, B)):
+                    digest.update(array.tobytes())
+print(digest.hexdigest())
+"""
+
+
+def run_on(target: str, threads: int = 1) -> list[str]:
+    environment = {**os.environ, "ONEGRU_TARGET": target, "ONEGRU_NUM_THREADS": str(threads)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+def test_targets_with_fma_agree_and_are_the_ones_that_ran() -> None:
+    digests: set[str] = set()
+    for target in _native.available_targets():
+        chosen, used, digest = run_on(target, threads=1 + len(digests))
+        assert chosen == used == target
+        if _native.target_traits(target)[0]:
+            digests.add(digest)
+    if not digests:
+        pytest.skip("no target with FMA on this processor")
+    assert len(digests) == 1
+
+
+def test_the_callers_float_mode_changes_nothing() -> None:
+    """Subnormals are kept and rounding is to nearest, even where the caller has set flush-to-zero."""
+    if not sys.platform.startswith("linux") or os.uname().machine != "x86_64":
+        pytest.skip("sets the mode of x86-64")
+    import ctypes
+    import mmap
+
+    # ldmxcsr [rdi]; ret
+    page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    page.write(bytes([0x0F, 0xAE, 0x17, 0xC3]))
+    address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    set_mode = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(address)
+    layer = onegru.GRU(np.full((1, 3, 1), 1e-20, np.float32), np.full((1, 3, 1), 1e-20, np.float32))
+    X = np.full((3, 1, 1), 1e-20, np.float32)
+    expected = layer(X)[0]
+    assert 0 < abs(expected[0, 0, 0, 0]) < 1e-38  # subnormal, so the test sees flushing
+    default, flushing = (ctypes.c_uint32(mode) for mode in (0x1F80, 0x1F80 | 0x8040 | 0x6000))
+    try:
+        set_mode(ctypes.addressof(flushing))
+        found = layer(X)[0]
+    finally:
+        set_mode(ctypes.addressof(default))
+    assert_bits(found, expected)
