@@ -20,10 +20,10 @@ PIP_SELF := $(PIP) --no-build-isolation --editable
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard native/*.h native/*.cc)
 CODE := $(wildcard src tests docs examples benchmarks)
 
-.PHONY: help run test lint clean
+.PHONY: help run test bench lint sanitize neon accuracy clean
 
 help:  ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/.examples  ## build, then run the digits example
 	@$(BIN)/python examples/digits/run.py $(ARGS)
@@ -31,10 +31,48 @@ run: $(VENV)/.examples  ## build, then run the digits example
 test: lint  ## build, lint, then run every test
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+bench: $(VENV)/.dev  ## time onegru against the other runtimes that are installed: a quarter of an hour
+	@$(BIN)/python -m benchmarks.run $(ARGS)
+
 lint: $(VENV)/.dev  ## ruff and mypy
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/mypy $(CODE)
+
+# The kernels by themselves, checked against plain loops (native/tests): $(call check,FOLDER,FLAGS,OPTIONS)
+# builds that program. Compiled a little less, as -O3 on top of a sanitizer takes minutes.
+CMAKE := $(BIN)/cmake
+define check
+@$(CMAKE) -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DONEGRU_NATIVE_TESTS=ON \
+  -DCMAKE_BUILD_TYPE=None "-DCMAKE_CXX_FLAGS=$(2)" $(3) >build/$(1).log || { cat build/$(1).log; exit 1; }
+@$(CMAKE) --build build/$(1) >build/$(1).log || { cat build/$(1).log; exit 1; }
+endef
+build:
+	@mkdir -p $@
+
+sanitize: $(VENV)/.build | build  ## the kernels' tests under ASan with UBSan, then under TSan
+	$(call check,asan,-O1 -g1 -fsanitize=address$(comma)undefined -fno-sanitize-recover=all)
+	@echo "AddressSanitizer, UndefinedBehaviorSanitizer:" && build/asan/onegru_check
+	$(call check,tsan,-O1 -g1 -fsanitize=thread)
+	@echo "ThreadSanitizer:" && TSAN_OPTIONS=halt_on_error=1 build/tsan/onegru_check 150
+comma := ,
+
+# Both builds do the same problems, so the hashes of their bits have to be equal.
+ARM64 := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
+NEON_PROBLEMS := 300
+
+neon: $(VENV)/.build | build  ## the kernels' tests for Arm, emulated; their bits against this machine's
+	@.ci/arm64-packages
+	$(call check,native,-O2)
+	$(call check,neon,-O2,$(ARM64))
+	@echo "This machine:" && build/native/onegru_check $(NEON_PROBLEMS) | tee build/native.out
+	@echo "64-bit Arm, emulated:" && qemu-aarch64 build/neon/onegru_check $(NEON_PROBLEMS) | tee build/neon.out
+	@grep -q ', 0 failed$$' build/native.out && grep -q ', 0 failed$$' build/neon.out
+	@test "$$(grep '^hash ' build/native.out)" = "$$(grep '^hash ' build/neon.out)" && echo "The same bits" || \
+	{ echo "The bits differ" >&2; exit 1; }
+
+accuracy: $(VENV)/.dev  ## the activations over all float32 numbers; ARGS=Sigmoid for one of them
+	@$(BIN)/python -m benchmarks.accuracy $(ARGS)
 
 clean:  ## remove .venv and everything that was built or cached
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -97,11 +97,15 @@ HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, cons
   }
 }
 
+// How many panels of 1, 2 or 3 gates go side by side for few rows.
+inline constexpr size_t kWideAvx3[] = {0, 4, 2, 1};
+inline constexpr size_t kWideOthers[] = {0, 8, 4, 4};
+
 // Calls tile.template operator()<rows, panels>(row, panel, width) until all rows and the panels
 // [first, last) are covered. Many rows: panel after panel, each swept by tiles of rows, so that a panel
 // comes from memory once. Few rows: several panels side by side, to have enough sums under way.
 // `backwards` walks the panels the other way round: after a forward sweep the last ones are in cache.
-template <class Tile>
+template <size_t kGates, class Tile>
 HWY_INLINE void ForTiles(const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
                          Tile&& tile) {
   const size_t full = HWY_MIN(last, geometry.full_panels());
@@ -122,11 +126,17 @@ HWY_INLINE void ForTiles(const Geometry& geometry, size_t rows, size_t first, si
   } else {
     // Enough sums under way to hide the latency of an addition, no more: the fewer panels to a group, the
     // more of them stay in the first-level cache from one sweep to the next.
-    constexpr size_t kWide = HWY_TARGET == HWY_AVX3 ? 2 : 4;
+    constexpr size_t kWide = HWY_TARGET == HWY_AVX3 ? kWideAvx3[kGates] : kWideOthers[kGates];
     const size_t count = full > first ? full - first : 0;
     const size_t wides = count / kWide * kWide;
     const auto rest = [&]() HWY_ATTR {
       size_t panel = first + wides;
+      if constexpr (kWide > 4) {
+        if (panel + 4 <= full) {
+          for (size_t row = 0; row < rows; ++row) tile.template operator()<1, 4>(row, panel, lanes);
+          panel += 4;
+        }
+      }
       if constexpr (kWide > 2) {
         if (panel + 2 <= full) {
           for (size_t row = 0; row < rows; ++row) tile.template operator()<1, 2>(row, panel, lanes);

@@ -4,6 +4,7 @@
 // hidden units of one direction, with a meeting after each step. None of this changes a result.
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -39,9 +40,11 @@ constexpr std::size_t kProjectionBytes = 192 * 1024;
 constexpr std::size_t kMostRowsAtOnce = 64;
 
 // From here on, measured, threads pay. FLOPs of a call, and of one step that is split by units.
-constexpr double kFlopsToShare = 1.0e5;
-constexpr double kFlopsToWake = 2.0e6;
-constexpr double kFlopsToSplitStep = 5.0e4;
+constexpr double kFlopsToShare = 1.2e5;
+constexpr double kFlopsToWake = 4.0e6;
+constexpr double kFlopsToSplitStep = 2.0e4;
+// A thread that calls again within this time is worth a second one that is awake.
+constexpr std::chrono::microseconds kSoon{200};
 
 // IEEE 754's default mode, whatever the caller has set: nearest, subnormals kept. Restored at the end.
 class DefaultFloatMode {
@@ -130,6 +133,15 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
   return plan;
 }
 
+// Whether this thread made another such call just before.
+bool CalledLately() {
+  static thread_local std::chrono::steady_clock::time_point last;
+  const auto now = std::chrono::steady_clock::now();
+  const bool lately = now - last < kSoon;
+  last = now;
+  return lately;
+}
+
 double Flops(const Spec& spec, const Call& call) {
   return 6.0 * static_cast<double>(spec.D) * static_cast<double>(spec.H) *
          static_cast<double>(spec.I + spec.H) * static_cast<double>(call.B) * static_cast<double>(call.T);
@@ -198,7 +210,9 @@ void Run(const Packed& packed, const Call& given) {
   const double flops = Flops(spec, call);
   const std::size_t allowed = flops < kFlopsToShare ? 1 : NumThreads();
   Plan plan = MakePlan(packed, call, allowed);
-  Team team(plan.threads(), flops >= kFlopsToWake);
+  Team team(plan.threads(), flops >= kFlopsToWake ? Team::Sleepers::kWake
+                            : plan.threads() > 1 && CalledLately() ? Team::Sleepers::kNudge
+                                                                   : Team::Sleepers::kLeave);
   if (team.size() < plan.threads()) plan = MakePlan(packed, call, team.size());
 
   const std::size_t groups = plan.directions * plan.row_groups;

@@ -205,7 +205,7 @@ class Sequence {
   // --- the products with x: xp = x·Wᵀ + biases, for `rows` rows
 
   void Project(size_t rows) {
-    ForTiles(geometry_, rows, first_, last_, false, ProjectTile{this});
+    ForTiles<3>(geometry_, rows, first_, last_, false, ProjectTile{this});
   }
 
   struct ProjectTile {
@@ -253,12 +253,12 @@ class Sequence {
     for (size_t slot = 0; slot < active; ++slot) h_rows_[slot] = State(step, slot);
     const bool backwards = ((step + share_.call->turn) & 1) != 0;
     if constexpr (kAfter) {
-      ForTiles(geometry_, active, first_, last_, backwards, AfterTile{this});
+      ForTiles<3>(geometry_, active, first_, last_, backwards, AfterTile{this});
     } else {
-      ForTiles(geometry_, active, first_, last_, backwards, GatesTile{this});
+      ForTiles<2>(geometry_, active, first_, last_, backwards, GatesTile{this});
       Meet();  // all of r∘h is there
       for (size_t slot = 0; slot < active; ++slot) h_rows_[slot] = rh_ + slot * padded_;
-      ForTiles(geometry_, active, first_, last_, backwards, CandidateTile{this});
+      ForTiles<1>(geometry_, active, first_, last_, backwards, CandidateTile{this});
     }
     Meet();  // all of the new state is there
   }

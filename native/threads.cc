@@ -39,20 +39,20 @@ std::size_t UsableCores() {
 }  // namespace
 
 struct alignas(64) Worker {
-  // What to do next: changes when there is something new.
+  // Twice the number of jobs so far; the last bit changes when there is none, but the worker is to wake up.
   alignas(64) std::atomic<std::uint32_t> posted{0};
   std::atomic<bool> asleep{false};
   Work* work = nullptr;
   std::size_t rank = 0;
-  // Follows `posted` when that is done.
+  // The number of jobs that are done.
   alignas(64) std::atomic<std::uint32_t> finished{0};
   bool busy = false;  // guarded by the pool's mutex
 
   void Loop() {
-    std::uint32_t seen = 0;
+    std::uint32_t done = 0;
     for (;;) {
-      int spins = 0;
-      while (posted.load(std::memory_order_acquire) == seen) {
+      std::uint32_t seen;
+      for (int spins = 0; (seen = posted.load(std::memory_order_acquire)) >> 1 == done;) {
         if (++spins < kSpinsWhenIdle) {
           Pause();
           continue;
@@ -62,9 +62,9 @@ struct alignas(64) Worker {
         asleep.store(false, std::memory_order_relaxed);
         spins = 0;
       }
-      ++seen;
+      done = seen >> 1;
       work->Run(rank);
-      finished.store(seen, std::memory_order_release);
+      finished.store(done, std::memory_order_release);
     }
   }
 };
@@ -119,7 +119,7 @@ void SetNumThreads(std::size_t count) {
   g_num_threads.store(std::min(count, Barrier::kMost), std::memory_order_relaxed);
 }
 
-Team::Team(std::size_t wanted, bool wake) {
+Team::Team(std::size_t wanted, Sleepers sleepers) {
   if (wanted <= 1) return;
   Pool* const pool = ThePool();
   static thread_local Worker* lent[Barrier::kMost];
@@ -130,7 +130,14 @@ Team::Team(std::size_t wanted, bool wake) {
     if (n >= pool->workers.size() && n + 1 >= wanted) break;  // all there may be are busy
     Worker* const worker = pool->At(n);
     if (worker == nullptr) break;
-    if (worker->busy || (!wake && worker->asleep.load(std::memory_order_relaxed))) continue;
+    if (worker->busy) continue;
+    if (sleepers != Sleepers::kWake && worker->asleep.load(std::memory_order_relaxed)) {
+      if (sleepers == Sleepers::kNudge) {
+        worker->posted.fetch_xor(1, std::memory_order_seq_cst);
+        worker->posted.notify_one();
+      }
+      continue;
+    }
     worker->busy = true;
     workers_[size_ - 1] = worker;
     ++size_;
@@ -148,13 +155,13 @@ void Team::Run(Work& work) {
     Worker& worker = *workers_[n];
     worker.work = &work;
     worker.rank = n + 1;
-    worker.posted.fetch_add(1, std::memory_order_seq_cst);
+    worker.posted.fetch_add(2, std::memory_order_seq_cst);
     if (worker.asleep.load(std::memory_order_seq_cst)) worker.posted.notify_one();
   }
   work.Run(0);
   for (std::size_t n = 0; n + 1 < size_; ++n) {
     Worker& worker = *workers_[n];
-    const std::uint32_t wanted = worker.posted.load(std::memory_order_relaxed);
+    const std::uint32_t wanted = worker.posted.load(std::memory_order_relaxed) >> 1;
     for (int spins = 0; worker.finished.load(std::memory_order_acquire) != wanted; ++spins) {
       if (spins < kSpinsAtBarrier) {
         Pause();

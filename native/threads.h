@@ -28,8 +28,13 @@ class Work {
 // Threads lent to a caller, for as long as this lives.
 class Team {
  public:
-  // Asks for `wanted` threads, the caller's own included. Unless `wake`, only such as are awake.
-  Team(std::size_t wanted, bool wake);
+  enum class Sleepers {
+    kWake,   // they take part
+    kNudge,  // they are woken, but not waited for: the next call finds them awake
+    kLeave,
+  };
+  // Asks for `wanted` threads, the caller's own included.
+  Team(std::size_t wanted, Sleepers sleepers);
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;

@@ -116,11 +116,11 @@ def test_links(path: Path) -> None:
             assert (path.parent / link).exists(), link
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/operators.md"])
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/operators.md", "docs/numerics.md"])
 def test_named_files_exist(name: str) -> None:
     """Code that looks like a path from the root of the repository, such as `src/onegru/spec.py`."""
     text = (ROOT / name).read_text(encoding="utf-8")
-    pattern = r"`((?:src|native|tests|docs|examples)/[\w./*<>-]*)`"
+    pattern = r"`((?:src|native|tests|docs|examples|benchmarks)/[\w./*<>-]*)`"
     for path in re.findall(pattern, text):
         if "<" not in path:
             assert list(ROOT.glob(path)), path

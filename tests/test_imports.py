@@ -46,7 +46,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("session", "report", "backend", "conformance.*"),
     ("__init__",),  # the public names
-    ("cli.show", "cli.waiting", "cli.inputs", "cli.outputs", "cli.app", "cli.__init__"),
+    ("cli.bench", "cli.show", "cli.waiting", "cli.inputs", "cli.outputs", "cli.app", "cli.__init__"),
 )
 
 # The only modules that may import a package beside NumPy and the standard library.

@@ -13,9 +13,10 @@ import typer
 from rich.console import Console
 
 import onegru
+from onegru.cli.bench import measure
 from onegru.cli.inputs import gather_inputs, parse_dims
 from onegru.cli.outputs import check_targets, print_json, write_outputs
-from onegru.cli.show import printable, show_model, show_run, show_targets
+from onegru.cli.show import printable, show_model, show_run, show_targets, show_timings
 from onegru.cli.waiting import waiting
 from onegru.report import report
 
@@ -149,6 +150,36 @@ def inspect_command(model: ModelPath, as_json: AsJson = False) -> None:
     with waiting(f"loading {model.name}"):
         loaded = onegru.load(model)
     show_model(Console(), loaded, report(loaded), as_json=as_json)
+
+
+@app.command("bench", short_help="Time a model.")
+def bench_command(
+    model: ModelPath,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("-i", "--input", metavar="[NAME=]FILE", help="An input, as for run."),
+    ] = None,
+    random: Annotated[
+        int | None,
+        typer.Option("--random", metavar="SEED", min=0, help="Draw the inputs that are not given."),
+    ] = None,
+    dims: Annotated[
+        list[str] | None,
+        typer.Option("--dim", metavar="NAME=SIZE", help="A symbolic dimension of drawn inputs."),
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, max=1000, help="Turns that each takes.")] = 7,
+    as_json: AsJson = False,
+) -> None:
+    """Time a model in onegru and, where that runs it, in ONNX Runtime, in turns.
+
+    Example: onegru bench model.onnx --random 0 --dim batch=1
+    """
+    with waiting(f"loading {model.name}"):
+        loaded = onegru.load(model)
+    values = gather_inputs(loaded, inputs or [], random, parse_dims(dims or [], random))
+    with waiting(f"timing {model.name}"):
+        timings = measure(loaded, values, rounds)
+    show_timings(Console(), timings, onegru.get_num_threads(), as_json=as_json)
 
 
 @app.command("targets", short_help="Tell which SIMD targets there are.")

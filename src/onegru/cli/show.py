@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from onegru.cli.bench import Timing
 from onegru.dtypes import Array
 from onegru.files.graph import TensorInfo
 from onegru.native import Targets
@@ -86,6 +87,34 @@ def show_model(console: Console, model: Model, reports: Sequence[GruReport], *, 
         _show_gru(console, item)
     for words in model.nested_grus:
         console.print(f"\n{_name(words)}: ONNX Runtime runs it", highlight=False)
+
+
+def show_timings(console: Console, timings: Sequence[Timing], threads: int, *, as_json: bool) -> None:
+    """A line for each runtime."""
+    if as_json:
+        print(json.dumps({"threads": threads, "runtimes": [dataclasses.asdict(item) for item in timings]}))
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("runtime")
+    for heading in ("median", "low", "high", "difference"):
+        table.add_column(heading, justify="right")
+    for item in timings:
+        if item.median is None or item.low is None or item.high is None:
+            console.print(f"{item.runtime}: {_name(item.refuses or '')}", highlight=False, soft_wrap=True)
+            continue
+        difference = "" if item.difference is None else f"{item.difference:.2g}"
+        times = (f"{seconds * 1e6:.1f} µs" for seconds in (item.median, item.low, item.high))
+        table.add_row(f"{item.runtime} {item.version}", *times, difference)
+    console.print(table)
+    first = timings[0].median
+    for item in timings[1:]:
+        if item.median is not None and first:
+            console.print(
+                f"{item.runtime}'s time is {item.median / first:.2f} times onegru's", highlight=False
+            )
+    console.print(
+        f"onegru may use {_count(threads, 'thread')}; ONNX Runtime takes its default", highlight=False
+    )
 
 
 def show_targets(console: Console, targets: Targets, *, as_json: bool) -> None:

@@ -53,6 +53,11 @@ class Session:
         self._outputs = [output.name for output in self._session.get_outputs()]
 
     @property
+    def output_names(self) -> list[str]:
+        """The name of each output."""
+        return list(self._outputs)
+
+    @property
     def output_types(self) -> dict[str, ValueType]:
         """The type of each output, in ONNX Runtime's words."""
         return {output.name: ValueType(output.type, _shape(output)) for output in self._session.get_outputs()}

@@ -1,0 +1,104 @@
+"""How long a user's own model takes: in onegru, and in ONNX Runtime where that runs it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from onegru.dtypes import Array
+from onegru.errors import OneGRUError
+from onegru.session import Model
+
+__all__ = ["Timing", "measure"]
+
+_TURN = 0.1  # seconds
+_SETTLE = 0.02  # seconds, for the other's threads to fall asleep
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One runtime's times of a run, in seconds; or why there are none.
+
+    Attributes:
+        runtime: whose they are.
+        version: its version.
+        median: of the turns.
+        low: the fastest turn's mean.
+        high: the slowest turn's mean.
+        difference: the largest from onegru's outputs.
+        refuses: why there are no times.
+    """
+
+    runtime: str
+    version: str
+    median: float | None = None
+    low: float | None = None
+    high: float | None = None
+    difference: float | None = None
+    refuses: str | None = None
+
+
+def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timing]:
+    """Check ONNX Runtime's outputs against onegru's, then time both in turns, each with its own threads.
+
+    Args:
+        model: the model.
+        inputs: its inputs.
+        rounds: how many turns each takes.
+    """
+    ours = model.run(inputs)
+    calls: dict[str, Callable[[], object]] = {"onegru": lambda: model.run(inputs)}
+    differences: dict[str, float] = {}
+    refuses: str | None = None
+    path = Path(model.path)
+    if any(array.size == 0 for array in inputs.values()):
+        refuses = "not tried: it may end the process where an input is empty"
+    elif path.suffix.lower() != ".xml":
+        try:
+            # Imported here, as an IR needs no onnx.
+            from onegru.files._onnxruntime import Session
+            from onegru.files.onnx_read import Source
+
+            session = Session(path.read_bytes(), Source(str(path), path.parent), "the whole")
+            theirs = dict(zip(session.output_names, session.run(inputs), strict=True))
+            differences["onnxruntime"] = _difference(ours, theirs)
+            calls["onnxruntime"] = lambda: session.run(inputs)
+        except OneGRUError as error:
+            refuses = str(error)
+    counts = {name: max(1, int(_TURN / _once(call))) for name, call in calls.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            time.sleep(_SETTLE)
+            call()
+            began = time.perf_counter()
+            for _ in range(counts[name]):
+                call()
+            seconds[name].append((time.perf_counter() - began) / counts[name])
+    timings = [
+        Timing(name, version(name), statistics.median(s), min(s), max(s), differences.get(name))
+        for name, s in seconds.items()
+    ]
+    if refuses is not None:
+        timings.append(Timing("onnxruntime", "", refuses=refuses))
+    return timings
+
+
+def _once(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return max(time.perf_counter() - began, 1e-7)
+
+
+def _difference(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> float:
+    found = 0.0
+    for name, array in ours.items():
+        if isinstance(array, np.ndarray) and array.dtype.kind == "f" and array.size:
+            found = max(found, float(np.abs(array.astype(np.float64) - theirs[name]).max()))
+    return found
