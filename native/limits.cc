@@ -92,7 +92,7 @@ double FmaPeak(double seconds) {
     const double rate = flops / (Now() - before);
     best = rate > best ? rate : best;
   }
-  static volatile float keep;
+  [[maybe_unused]] static volatile float keep;
   keep = sink;
   return best;
 }
@@ -113,7 +113,7 @@ double ReadBandwidth(std::size_t bytes, double seconds) {
     const double rate = static_cast<double>(turns) * static_cast<double>(bytes) / (Now() - before);
     best = rate > best ? rate : best;
   }
-  static volatile float keep;
+  [[maybe_unused]] static volatile float keep;
   keep = sink;
   return best;
 }

@@ -94,14 +94,12 @@ std::atomic<Pool*> g_pool{nullptr};
 
 Pool* ThePool() {
   if (Pool* pool = g_pool.load(std::memory_order_acquire)) return pool;
+  // A forked child has none of the threads: it forgets them, with their locks in whatever state.
+  static std::once_flag once;
+  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { g_pool.store(nullptr); }); });
   auto* const fresh = new Pool;
   Pool* expected = nullptr;
-  if (g_pool.compare_exchange_strong(expected, fresh)) {
-    static std::once_flag once;
-    // A forked child has none of the threads: forget them, with their locks in whatever state.
-    std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { g_pool.store(nullptr); }); });
-    return fresh;
-  }
+  if (g_pool.compare_exchange_strong(expected, fresh)) return fresh;
   delete fresh;
   return expected;
 }

@@ -170,7 +170,8 @@ def test_a_state_must_fit(dtype: Any) -> None:
     stream = make(dtype).stream(B)
     wide = "float64" if dtype is np.float64 else "float32"
     other = np.float32 if dtype is np.float64 else np.float64
-    must = f"must be {wide}"
+    own = np.dtype(dtype).name
+    must = f"must be {wide}" + (f" or {own}" if own != wide else "")
     refuse(f"state: type {np.dtype(other).name}; {must}", setattr, stream, "state", np.zeros((B, H), other))
     refuse(
         "state: rank 1, shape [5]; must be [batch_size, hidden_size] = [4, 5]",

@@ -234,7 +234,10 @@ Problem MakeProblem(std::size_t number) {
   draw(p.W, spec.D * 3 * spec.H * spec.I, 1 / std::sqrt(static_cast<double>(spec.I)));
   draw(p.R, spec.D * 3 * spec.H * spec.H, scale);
   draw(p.bias, spec.D * 6 * spec.H, 0.5);
-  p.X.Make(type, p.T, 1, p.B, spec.I, random.OneIn(2) ? SizeOf(type) * random.Below(5) : 0, random.OneIn(3));
+  // Drawn apart: compilers are free in the order of a call's arguments.
+  const std::size_t x_gap = random.OneIn(2) ? SizeOf(type) * random.Below(5) : 0;
+  const bool x_swapped = random.OneIn(3);
+  p.X.Make(type, p.T, 1, p.B, spec.I, x_gap, x_swapped);
   p.X.Fill(random, random.OneIn(8) ? 20 : 2);
   p.initial_h.Make(type, 1, spec.D, p.B, spec.H, p.y_gap, p.swapped);
   p.initial_h.Fill(random, 1);

@@ -44,9 +44,8 @@ class Stream:
 
     @state.setter
     def state(self, value: object) -> None:
-        array = as_float_array("state", value)
-        if array.dtype not in (self._state.dtype, self._dtype):
-            raise SpecError(f"state: type {array.dtype.name}; must be {self._state.dtype.name}")
+        names = dict.fromkeys((self._state.dtype.name, self._dtype.name))
+        array = as_float_array("state", value, tuple(names))
         check_shape("state", array.shape, "BH", {"B": self._shape[0], "H": self._shape[1]})
         self._state[...] = array
 
@@ -150,6 +149,9 @@ class Stream:
             raise SpecError(f"out: {is_}; must be an array, {self._spec.dtype} {list(shape)}")
         if not out.flags.writeable:
             raise SpecError("out: read-only; must be writeable")
+        repeats = any(n > 1 and step == 0 for n, step in zip(shape, out.strides, strict=True))
+        if np.ma.isMaskedArray(out) or repeats:
+            raise SpecError("out: masked or overlaps itself; must be a plain array")
         return out
 
     def _run(self, X: Array, attention: Array | None, rows: object, Y: Array) -> None:
