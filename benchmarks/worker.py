@@ -16,22 +16,6 @@ from benchmarks.cases import CASES, draw
 from benchmarks.peers import PEERS, Prepared, pin
 
 
-def reference(case_index: int) -> tuple[np.ndarray, np.ndarray]:
-    import onegru
-
-    case = CASES[case_index]
-    arrays = draw(case)
-    layer = onegru.GRU(
-        arrays["W"],
-        arrays["R"],
-        arrays["B"],
-        direction="bidirectional" if case.shape.D == 2 else "forward",
-        linear_before_reset=case.linear_before_reset,
-        engine="reference",
-    )
-    return layer(arrays["X"], arrays["h0"])
-
-
 def main() -> None:
     name, threads = sys.argv[1], int(sys.argv[2])
     pin(threads)

@@ -98,6 +98,8 @@ HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, cons
 }
 
 // How many panels of 1, 2 or 3 gates go side by side for few rows.
+// Measured on AVX-512: 4 panels of 3 gates cost 15 % more than 1 at H = 64 and save nothing elsewhere; asking for
+// weights 16 steps ahead is 2 to 10 % slower, from caches and from memory alike.
 inline constexpr size_t kWideAvx3[] = {0, 4, 2, 1};
 inline constexpr size_t kWideOthers[] = {0, 8, 4, 4};
 
