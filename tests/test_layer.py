@@ -6,6 +6,7 @@ import copy
 import pickle
 import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -153,6 +154,20 @@ def test_out_may_be_the_state_that_goes_in_or_the_input() -> None:
     buffer = X.copy()
     layer(buffer, h, out=(buffer[:, None], None))
     np.testing.assert_array_equal(buffer, Y[:, 0])
+
+
+def test_out_may_be_a_memory_map(tmp_path: Path) -> None:
+    layer, X = make(), draw(T, B, I)
+    expected = layer(X)[0]
+    Y = np.memmap(tmp_path / "Y", np.float32, "w+", shape=expected.shape)
+    layer(X, out=(Y, None))
+    np.testing.assert_array_equal(Y, expected)
+    Y[...] = 0
+    layer.stream(B).run(X, out=Y[:, 0])
+    np.testing.assert_array_equal(Y, expected)
+    Y[...] = 0
+    layer.stream(B).step(X[0], out=Y[0, 0])
+    np.testing.assert_array_equal(Y[0], expected[0])
 
 
 def test_out_is_refused() -> None:

@@ -162,6 +162,8 @@ def test_external_data_computed_with_at_load(tmp_path: Path) -> None:
         ("weights.bin", {"length": -1}, "offset 0, length -1; must not be negative"),
         ("weights.bin", {"offset": "x"}, "offset and length must be numbers"),
         ("weights.bin", {"length": "1e3"}, "offset and length must be numbers"),
+        ("weights.bin", {"offset": "0_0"}, "offset and length must be numbers"),
+        ("weights.bin", {"offset": "٠"}, "offset and length must be numbers"),
         ("weights.bin", {"length": "9" * 5000}, "offset and length must be numbers"),
     ],
 )

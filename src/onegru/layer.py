@@ -263,7 +263,8 @@ class GRU:
             if port.role in ("Y", "Y_h") and port.name in outputs:
                 array = self._output(port, outputs[port.name], sizes)
                 arrays[port.name] = array
-                views[port.role] = arrange(array, port.axes, _CANONICAL[port.role])
+                # Of NumPy's own class: an engine looks at memory, and a memory map is as good as any.
+                views[port.role] = arrange(np.asarray(array), port.axes, _CANONICAL[port.role])
         self._run(inputs, views)
         return arrays
 

@@ -155,6 +155,7 @@ class Stream:
         return out
 
     def _run(self, X: Array, attention: Array | None, rows: object, Y: Array) -> None:
+        Y = np.asarray(Y)  # of NumPy's own class: a memory map is as good as any
         target = Y
         if np.may_share_memory(Y, X) or (attention is not None and np.may_share_memory(Y, attention)):
             target = np.empty(Y.shape, Y.dtype)

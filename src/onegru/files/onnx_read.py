@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -235,11 +236,10 @@ def _external_place(source: Source, tensor: TensorProto) -> tuple[Path, int, int
         raise source.error(f"{place} with a key that is there twice")
     path = _external_file(source, place, entries.get("location", ""))
     wanted = _byte_count(source, tensor)
-    try:
-        offset = int(entries.get("offset", "0"))
-        length = int(entries.get("length", str(wanted)))
-    except ValueError:
-        raise source.error(f"{place}: offset and length must be numbers") from None
+    texts = entries.get("offset", "0"), entries.get("length", str(wanted))
+    if any(re.fullmatch(r"-?[0-9]{1,99}", text) is None for text in texts):
+        raise source.error(f"{place}: offset and length must be numbers")
+    offset, length = map(int, texts)
     if offset < 0 or length < 0:
         raise source.error(f"{place}: offset {offset}, length {length}; must not be negative")
     return path, offset, length
