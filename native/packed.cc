@@ -3,12 +3,19 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <cstdlib>
 #include <new>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 namespace onegru {
 namespace {
 
 constexpr std::size_t kAlignment = 128;  // two cache lines, which some CPUs fetch together
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 std::size_t RoundUp(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -98,15 +105,21 @@ void PackBiases(const Spec& spec, const Geometry& geometry, const T* B, T* bx, T
 
 }  // namespace
 
-void AlignedDelete::operator()(void* pointer) const {
-  ::operator delete(pointer, std::align_val_t(kAlignment));
-}
+void AlignedDelete::operator()(void* pointer) const { std::free(pointer); }
 
 AlignedBytes AllocateAligned(std::size_t bytes) {
-  auto* const memory =
-      static_cast<unsigned char*>(::operator new(RoundUp(bytes), std::align_val_t(kAlignment)));
-  std::memset(memory, 0, RoundUp(bytes));
-  return AlignedBytes(memory);
+  // Huge pages for what fills them: a sweep over a matrix then misses no address translation, and the CPU's
+  // prefetchers, which stop at the end of a page, run on.
+  const std::size_t huge = bytes / kHugePage * kHugePage;
+  const std::size_t alignment = huge ? kHugePage : kAlignment;
+  bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  void* memory = nullptr;
+  if (posix_memalign(&memory, alignment, bytes) != 0) throw std::bad_alloc();
+#if defined(MADV_HUGEPAGE)
+  if (huge) madvise(memory, huge, MADV_HUGEPAGE);  // a wish: the pages may be small, the bits are the same
+#endif
+  std::memset(memory, 0, bytes);
+  return AlignedBytes(static_cast<unsigned char*>(memory));
 }
 
 Packed::Packed(const Spec& spec, std::size_t target, std::size_t lanes, const void* W, const void* R,

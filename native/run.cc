@@ -39,10 +39,12 @@ namespace {
 constexpr std::size_t kProjectionBytes = 192 * 1024;
 constexpr std::size_t kMostRowsAtOnce = 64;
 
-// From here on, measured, threads pay. FLOPs of a call, and of one step that is split by units.
+// From here on, measured, threads pay: FLOPs of a call.
 constexpr double kFlopsToShare = 1.2e5;
 constexpr double kFlopsToWake = 4.0e6;
-constexpr double kFlopsToSplitStep = 2.0e4;
+// FLOPs that a thread does in a nanosecond, roughly, and the meetings that it costs to call others in at all.
+constexpr double kFlopsPerNanosecond = 50.0;
+constexpr double kMeetingsToStart = 3.0;
 // A thread that calls again within this time is worth a second one that is awake.
 constexpr std::chrono::microseconds kSoon{200};
 
@@ -113,17 +115,28 @@ struct Plan {
 
 std::size_t Computed(const Spec& spec) { return spec.type == ElementType::kFloat64 ? 8 : 4; }
 
-Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
+double Flops(const Spec& spec, const Call& call) {
+  return 6.0 * static_cast<double>(spec.D) * static_cast<double>(spec.H) *
+         static_cast<double>(spec.I + spec.H) * static_cast<double>(call.B) * static_cast<double>(call.T);
+}
+
+// Whether n threads are faster than one where they split the units and so meet after each part of a step.
+bool SplittingPays(const Spec& spec, const Call& call, std::size_t n, double meeting) {
+  const double saved = Flops(spec, call) / static_cast<double>(spec.D) / kFlopsPerNanosecond * (1.0 - 1.0 / static_cast<double>(n));
+  const double meetings = kMeetingsToStart + static_cast<double>(call.T) * (spec.linear_before_reset ? 1.0 : 2.0);
+  return saved > 1.25 * meeting * meetings;
+}
+
+// meeting: what a meeting of threads takes, in nanoseconds.
+Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads, double meeting) {
   const Spec& spec = packed.spec();
   const std::size_t panels = packed.geometry().panels();
   Plan plan{std::min(spec.D, threads), 1, 1, 1, 1};
   const std::size_t each = threads / plan.directions;
   if (call.B >= 4 * each) {
     plan.row_groups = each;
-  } else if (each > 1) {
-    const double step = 6.0 * static_cast<double>(spec.H) * static_cast<double>(spec.H) *
-                        static_cast<double>(call.B) / static_cast<double>(each);
-    if (step >= kFlopsToSplitStep || (call.T == 1 && panels >= 2 * each)) plan.members = std::min(each, panels);
+  } else if (each > 1 && SplittingPays(spec, call, std::min(each, panels), meeting)) {
+    plan.members = std::min(each, panels);
   }
   const std::size_t row_bytes = 3 * packed.geometry().padded() * Computed(spec);
   const std::size_t fit = std::clamp<std::size_t>(kProjectionBytes / row_bytes / 8 * 8, 8, 1024);
@@ -140,11 +153,6 @@ bool CalledLately() {
   const bool lately = now - last < kSoon;
   last = now;
   return lately;
-}
-
-double Flops(const Spec& spec, const Call& call) {
-  return 6.0 * static_cast<double>(spec.D) * static_cast<double>(spec.H) *
-         static_cast<double>(spec.I + spec.H) * static_cast<double>(call.B) * static_cast<double>(call.T);
 }
 
 class CallWork final : public Work {
@@ -209,11 +217,13 @@ void Run(const Packed& packed, const Call& given) {
   const Spec& spec = packed.spec();
   const double flops = Flops(spec, call);
   const std::size_t allowed = flops < kFlopsToShare ? 1 : NumThreads();
-  Plan plan = MakePlan(packed, call, allowed);
+  Plan plan = MakePlan(packed, call, allowed, 0.0);
   Team team(plan.threads(), flops >= kFlopsToWake ? Team::Sleepers::kWake
                             : plan.threads() > 1 && CalledLately() ? Team::Sleepers::kNudge
                                                                    : Team::Sleepers::kLeave);
-  if (team.size() < plan.threads()) plan = MakePlan(packed, call, team.size());
+  if (team.size() < plan.threads() || plan.members > 1) {
+    plan = MakePlan(packed, call, team.size(), plan.members > 1 ? team.MeetingCost() : 0.0);
+  }
 
   const std::size_t groups = plan.directions * plan.row_groups;
   const std::size_t each =
@@ -235,7 +245,7 @@ std::size_t ScratchBound(const Packed& packed, std::size_t B) {
   call.T = std::size_t{1} << 40;
   std::size_t most = 0;
   for (std::size_t threads = 1; threads <= NumThreads(); ++threads) {
-    const Plan plan = MakePlan(packed, call, threads);
+    const Plan plan = MakePlan(packed, call, threads, 0.0);
     const ScratchPlan each(packed, Computed(packed.spec()), plan.rows_at_once, plan.steps_at_once, plan.members);
     most = std::max(most, plan.directions * plan.row_groups * each.bytes);
   }

@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <system_error>
@@ -168,6 +169,40 @@ void Team::Run(Work& work) {
       }
     }
   }
+}
+
+double Team::MeetingCost() {
+  if (size_ == 1) return 0.0;
+  using Clock = std::chrono::steady_clock;
+  constexpr std::uint32_t kRounds = 16;
+  static std::atomic<Clock::rep> measured{0};
+  static std::atomic<double> cost{0.0};
+  const auto now = Clock::now().time_since_epoch().count();
+  const auto last = measured.load(std::memory_order_acquire);
+  if (last != 0 && now - last < Clock::duration(std::chrono::milliseconds(20)).count()) return cost.load();
+
+  class Meetings final : public Work {
+   public:
+    explicit Meetings(Barrier& barrier) : barrier_(barrier) {}
+    void Run(std::size_t rank) override {
+      barrier_.Wait(rank);  // all have come: what it takes to get here does not count
+      const auto begin = Clock::now();
+      for (std::uint32_t i = 0; i < kRounds; ++i) barrier_.Wait(rank);
+      if (rank == 0) took_ = Clock::now() - begin;
+    }
+    double Each() const { return std::chrono::duration<double, std::nano>(took_).count() / kRounds; }
+
+   private:
+    Barrier& barrier_;
+    Clock::duration took_{};
+  };
+  static thread_local Barrier barrier;
+  barrier.Reset(size_);
+  Meetings meetings(barrier);
+  Run(meetings);
+  cost.store(meetings.Each());
+  measured.store(now, std::memory_order_release);
+  return meetings.Each();
 }
 
 void Barrier::Reset(std::size_t count) {
