@@ -32,6 +32,9 @@ struct Kernel {
   std::size_t lanes;  // units to a panel
   // Does the part of a share that falls to one member.
   void (*run)(const Share& share, std::size_t member);
+  // Does two shares of one member each, step by step in turn: what one waits for, the other fills. Each has no more
+  // rows than go through time together.
+  void (*run_pair)(const Share& first, const Share& second);
   // y[i] = f(x[i]), count a multiple of lanes; for tests of accuracy.
   void (*activate)(const Activation& activation, std::size_t count, const void* x, void* y);
 };

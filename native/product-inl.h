@@ -5,7 +5,6 @@
 
 #include <type_traits>
 
-
 #include "hwy/highway.h"
 #include "native/packed.h"
 
@@ -62,12 +61,17 @@ HWY_INLINE hn::Vec<D> LoadWeights(D d, const Half* from) {
 #endif
 }
 
+// The units of a panel that fills its vector: a constant, so that addresses are too.
+template <class D>
+using Whole = std::integral_constant<size_t, hn::MaxLanes(D())>;
+
 // sums[row][panel * kGates + gate] += inputs[row] · panel of that gate.
 //
-// inputs: rows of K numbers. panels: where each panel begins. width: the units that a panel has.
-template <size_t kRows, size_t kPanels, size_t kGates, class D, class S, class V = hn::Vec<D>>
-HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, const S* const* panels,
-                         size_t width, V (&sums)[kRows][kPanels * kGates]) {
+// inputs: rows of K numbers. panels: where each panel begins. width: the units of the last panel, a number or Whole;
+// those before it are whole.
+template <size_t kRows, size_t kPanels, size_t kGates, class D, class S, class Width, class V = hn::Vec<D>>
+HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, const S* const* panels, Width width,
+                         V (&sums)[kRows][kPanels * kGates]) {
   using T = hn::TFromD<D>;
   const T* x[kRows];
   const S* w[kPanels];
@@ -75,15 +79,15 @@ HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, cons
   for (size_t r = 0; r < kRows; ++r) x[r] = inputs[r];
 #pragma GCC unroll 16
   for (size_t p = 0; p < kPanels; ++p) w[p] = panels[p];
-  const size_t step = kGates * width;
 #pragma GCC unroll 4
   for (size_t k = 0; k < K; ++k) {
     V weights[kPanels * kGates];
 #pragma GCC unroll 16
     for (size_t p = 0; p < kPanels; ++p) {
+      const size_t units = p + 1 < kPanels ? size_t{Whole<D>::value} : size_t{width};
 #pragma GCC unroll 4
       for (size_t g = 0; g < kGates; ++g) {
-        weights[p * kGates + g] = LoadWeights(d, w[p] + k * step + g * width);
+        weights[p * kGates + g] = LoadWeights(d, w[p] + (k * kGates + g) * units);
       }
     }
 #pragma GCC unroll 16
@@ -103,60 +107,124 @@ HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, cons
 inline constexpr size_t kWideAvx3[] = {0, 4, 2, 1};
 inline constexpr size_t kWideOthers[] = {0, 8, 4, 4};
 
-// Calls tile.template operator()<rows, panels>(row, panel, width) until all rows and the panels
-// [first, last) are covered. Many rows: panel after panel, each swept by tiles of rows, so that a panel
-// comes from memory once. Few rows: several panels side by side, to have enough sums under way.
+// Calls f with the tag of the shortest vector that holds `width` units.
+template <class D, class F>
+HWY_INLINE void WithTag(D d, size_t width, F&& f) {
+  constexpr size_t kLanes = hn::MaxLanes(D());
+  constexpr size_t kBytes = kLanes * sizeof(hn::TFromD<D>);
+  if constexpr (kBytes >= 64) {
+    if (width <= kLanes / 4) return f(hn::Half<hn::Half<D>>());
+  }
+  if constexpr (kBytes >= 32) {
+    if (width <= kLanes / 2) return f(hn::Half<D>());
+  }
+  f(d);
+}
+
+// A tile: rows x panels. Sum(d, row, panel, width, sums) does its products, Finish(d, row, panel, width, sums) what
+// becomes of the sums.
+template <size_t kRows, size_t kPanels, class Tile, class D, class Width>
+HWY_INLINE void Do(Tile& tile, D d, size_t row, size_t panel, Width width) {
+  hn::Vec<D> sums[kRows][kPanels * Tile::kGates];
+  tile.Sum(d, row, panel, width, sums);
+  tile.Finish(d, row, panel, width, sums);
+}
+
+// Does tiles until all rows and the panels [first, last) are covered, with vectors as short as they may be.
+//
+// Many rows: panel after panel, each swept by tiles of rows, so that a panel comes from memory once. Few rows:
+// several panels side by side, to have enough sums under way, but no more: the fewer panels to a group, the more of
+// them stay in the first-level cache from one sweep to the next.
 // `backwards` walks the panels the other way round: after a forward sweep the last ones are in cache.
-template <size_t kGates, class Tile>
-HWY_INLINE void ForTiles(const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
-                         Tile&& tile) {
+template <class D, class Tile>
+HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
+                         Tile tile) {
   const size_t full = HWY_MIN(last, geometry.full_panels());
-  const size_t lanes = geometry.lanes;
+  const Whole<D> whole;
   if (rows == 0) return;
-  const auto narrow_or_one = [&](size_t panel, size_t width) HWY_ATTR {
+  const auto one = [&](auto tag, size_t panel, auto width) HWY_ATTR {
     size_t row = 0;
     if constexpr (HWY_TARGET == HWY_AVX3) {
-      for (; row + 8 <= rows; row += 8) tile.template operator()<8, 1>(row, panel, width);
+      for (; row + 8 <= rows; row += 8) Do<8, 1>(tile, tag, row, panel, width);
     }
-    for (; row + 4 <= rows; row += 4) tile.template operator()<4, 1>(row, panel, width);
-    for (; row + 2 <= rows; row += 2) tile.template operator()<2, 1>(row, panel, width);
-    if (row < rows) tile.template operator()<1, 1>(row, panel, width);
+    for (; row + 4 <= rows; row += 4) Do<4, 1>(tile, tag, row, panel, width);
+    for (; row + 2 <= rows; row += 2) Do<2, 1>(tile, tag, row, panel, width);
+    if (row < rows) Do<1, 1>(tile, tag, row, panel, width);
   };
-  if (backwards && full < last) narrow_or_one(full, geometry.width(full));
+  const auto narrow = [&]() HWY_ATTR {
+    if (full < last) WithTag(d, geometry.width(full), [&](auto tag) HWY_ATTR { one(tag, full, geometry.width(full)); });
+  };
+  if (backwards) narrow();
   if (rows >= 4) {
-    for (size_t i = first; i < full; ++i) narrow_or_one(backwards ? first + full - 1 - i : i, lanes);
+    for (size_t i = first; i < full; ++i) one(d, backwards ? first + full - 1 - i : i, whole);
   } else {
-    // Enough sums under way to hide the latency of an addition, no more: the fewer panels to a group, the
-    // more of them stay in the first-level cache from one sweep to the next.
-    constexpr size_t kWide = HWY_TARGET == HWY_AVX3 ? kWideAvx3[kGates] : kWideOthers[kGates];
+    constexpr size_t kWide = HWY_TARGET == HWY_AVX3 ? kWideAvx3[Tile::kGates] : kWideOthers[Tile::kGates];
     const size_t count = full > first ? full - first : 0;
     const size_t wides = count / kWide * kWide;
     const auto rest = [&]() HWY_ATTR {
       size_t panel = first + wides;
       if constexpr (kWide > 4) {
         if (panel + 4 <= full) {
-          for (size_t row = 0; row < rows; ++row) tile.template operator()<1, 4>(row, panel, lanes);
+          for (size_t row = 0; row < rows; ++row) Do<1, 4>(tile, d, row, panel, whole);
           panel += 4;
         }
       }
       if constexpr (kWide > 2) {
         if (panel + 2 <= full) {
-          for (size_t row = 0; row < rows; ++row) tile.template operator()<1, 2>(row, panel, lanes);
+          for (size_t row = 0; row < rows; ++row) Do<1, 2>(tile, d, row, panel, whole);
           panel += 2;
         }
       }
       if (panel < full) {
-        for (size_t row = 0; row < rows; ++row) tile.template operator()<1, 1>(row, panel, lanes);
+        for (size_t row = 0; row < rows; ++row) Do<1, 1>(tile, d, row, panel, whole);
       }
     };
     if (backwards) rest();
     for (size_t i = 0; i < wides; i += kWide) {
       const size_t panel = first + (backwards ? wides - kWide - i : i);
-      for (size_t row = 0; row < rows; ++row) tile.template operator()<1, kWide>(row, panel, lanes);
+      for (size_t row = 0; row < rows; ++row) Do<1, kWide>(tile, d, row, panel, whole);
     }
     if (!backwards) rest();
   }
-  if (!backwards && full < last) narrow_or_one(full, geometry.width(full));
+  if (!backwards) narrow();
+}
+
+// The same for one row and all panels where they are few: no search for tiles.
+inline constexpr size_t kFewPanels = HWY_TARGET == HWY_AVX3 ? 2 : 4;
+
+// kWhole panels, and a short one with short vectors: all products first, as neither chain of sums then waits for the
+// other's activations to leave the CPU's queues.
+template <size_t kWhole, class D, class Short, class Tile>
+HWY_INLINE void DoMixed(Tile& tile, D d, Short short_d, size_t width) {
+  hn::Vec<D> sums[1][kWhole * Tile::kGates];
+  hn::Vec<Short> short_sums[1][Tile::kGates];
+  tile.Sum(d, 0, 0, Whole<D>(), sums);
+  tile.Sum(short_d, 0, kWhole, width, short_sums);
+  tile.Finish(d, 0, 0, Whole<D>(), sums);
+  tile.Finish(short_d, 0, kWhole, width, short_sums);
+}
+
+template <class D, class Tile>
+HWY_INLINE void ForFew(D d, const Geometry& geometry, Tile tile) {
+  constexpr size_t kLanes = hn::MaxLanes(D());
+  const size_t panels = geometry.panels();
+  const size_t width = geometry.width(panels - 1);
+  if (panels == 1) {
+    WithTag(d, width, [&](auto tag) HWY_ATTR { Do<1, 1>(tile, tag, 0, 0, width); });
+  } else if (width <= kLanes / 2) {
+    WithTag(d, width, [&](auto tag) HWY_ATTR {
+      if (panels == 2) return DoMixed<1>(tile, d, tag, width);
+      if constexpr (kFewPanels > 2) {
+        if (panels == 3) return DoMixed<2>(tile, d, tag, width);
+        DoMixed<3>(tile, d, tag, width);
+      }
+    });
+  } else if (panels == 2) {
+    Do<1, 2>(tile, d, 0, 0, width);
+  } else if constexpr (kFewPanels > 2) {
+    if (panels == 3) return Do<1, 3>(tile, d, 0, 0, width);
+    Do<1, 4>(tile, d, 0, 0, width);
+  }
 }
 
 }  // namespace HWY_NAMESPACE

@@ -38,6 +38,10 @@ namespace {
 // What the projection of X may take: a part of the second-level cache of every CPU in use.
 constexpr std::size_t kProjectionBytes = 192 * 1024;
 constexpr std::size_t kMostRowsAtOnce = 64;
+// Up to here a step takes as long as its longest chain of operations, and two chains take no longer than one.
+// Vectors of a step, and bytes of both directions' matrices R.
+constexpr std::size_t kMostVectorsOfPair = 4;
+constexpr std::size_t kMostBytesOfPair = 24 * 1024;
 
 // From here on, measured, threads pay: FLOPs of a call.
 constexpr double kFlopsToShare = 1.2e5;
@@ -109,8 +113,11 @@ struct Plan {
   std::size_t members;        // how many split the units of a share
   std::size_t rows_at_once;
   std::size_t steps_at_once;
+  bool paired;                // one thread does both directions, step by step in turn
 
   std::size_t threads() const { return directions * row_groups * members; }
+  // How many shares are under way at once; each has scratch of its own.
+  std::size_t shares() const { return paired ? 2 : directions * row_groups; }
 };
 
 std::size_t Computed(const Spec& spec) { return spec.type == ElementType::kFloat64 ? 8 : 4; }
@@ -131,7 +138,7 @@ bool SplittingPays(const Spec& spec, const Call& call, std::size_t n, double mee
 Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads, double meeting) {
   const Spec& spec = packed.spec();
   const std::size_t panels = packed.geometry().panels();
-  Plan plan{std::min(spec.D, threads), 1, 1, 1, 1};
+  Plan plan{std::min(spec.D, threads), 1, 1, 1, 1, false};
   const std::size_t each = threads / plan.directions;
   if (call.B >= 4 * each) {
     plan.row_groups = each;
@@ -143,6 +150,8 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads, doubl
   const std::size_t rows = (call.B + plan.row_groups - 1) / plan.row_groups;
   plan.rows_at_once = std::min({rows, fit, kMostRowsAtOnce});
   plan.steps_at_once = std::max(plan.rows_at_once, std::min(fit, plan.rows_at_once * call.T));
+  plan.paired = spec.D == 2 && plan.threads() == 1 && panels * call.B <= kMostVectorsOfPair &&
+                plan.rows_at_once == call.B && 6 * spec.H * spec.H * SizeOf(spec.storage) <= kMostBytesOfPair;
   return plan;
 }
 
@@ -177,11 +186,13 @@ class CallWork final : public Work {
     const std::size_t B = call_.B, groups = plan_.row_groups;
     const std::size_t begin = order_ ? row_group : B * row_group / groups;
     const std::size_t rows = order_ ? (B - row_group + groups - 1) / groups : B * (row_group + 1) / groups - begin;
+    const auto share = [&](std::size_t d, unsigned char* scratch) {
+      return Share{&packed_, &call_, d, order_, begin, order_ ? groups : 1, rows, plan_.rows_at_once,
+                   plan_.steps_at_once, barriers_ + (plan_.members > 1 ? group : 0), plan_.members, scratch};
+    };
+    if (plan_.paired) return kernel_.run_pair(share(0, scratch_), share(1, scratch_ + scratch_each_));
     for (std::size_t d = group / groups; d < packed_.spec().D; d += plan_.directions) {
-      const Share share{&packed_, &call_, d, order_, begin, order_ ? groups : 1, rows, plan_.rows_at_once,
-                        plan_.steps_at_once, barriers_ + (plan_.members > 1 ? group : 0), plan_.members,
-                        scratch_ + group * scratch_each_};
-      kernel_.run(share, member);
+      kernel_.run(share(d, scratch_ + group * scratch_each_), member);
     }
   }
 
@@ -228,7 +239,7 @@ void Run(const Packed& packed, const Call& given) {
   const std::size_t groups = plan.directions * plan.row_groups;
   const std::size_t each =
       ScratchPlan(packed, Computed(spec), plan.rows_at_once, plan.steps_at_once, plan.members).bytes;
-  unsigned char* const scratch = t_scratch.AtLeast(groups * each);
+  unsigned char* const scratch = t_scratch.AtLeast(plan.shares() * each);
   static thread_local Barrier barriers[2];  // units are split in no more shares than there are directions
   for (std::size_t i = 0; i < std::min<std::size_t>(groups, 2); ++i) barriers[i].Reset(plan.members);
   CallWork work(packed, call, plan, OrderByLength(call), scratch, each, barriers);
@@ -247,7 +258,7 @@ std::size_t ScratchBound(const Packed& packed, std::size_t B) {
   for (std::size_t threads = 1; threads <= NumThreads(); ++threads) {
     const Plan plan = MakePlan(packed, call, threads, 0.0);
     const ScratchPlan each(packed, Computed(packed.spec()), plan.rows_at_once, plan.steps_at_once, plan.members);
-    most = std::max(most, plan.directions * plan.row_groups * each.bytes);
+    most = std::max(most, plan.shares() * each.bytes);
   }
   return most;
 }
