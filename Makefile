@@ -20,7 +20,7 @@ PIP_SELF := $(PIP) --no-build-isolation --editable
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard native/*.h native/*.cc)
 CODE := $(wildcard src tests docs examples benchmarks)
 
-.PHONY: help run test bench lint sanitize neon accuracy clean
+.PHONY: help run test bench lint sanitize tiles neon accuracy clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,10 +34,11 @@ test: lint  ## build, lint, then run every test
 bench: $(VENV)/.dev  ## time onegru against the other runtimes that are installed: a quarter of an hour
 	@$(BIN)/python -m benchmarks.run $(ARGS)
 
-lint: $(VENV)/.dev  ## ruff and mypy
+lint: $(VENV)/.dev  ## ruff, mypy and clang-format
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/mypy $(CODE)
+	@$(BIN)/clang-format --dry-run --Werror native/*.h native/*.cc native/tests/*.cc
 
 # The kernels by themselves, checked against plain loops (native/tests): $(call check,FOLDER,FLAGS,OPTIONS)
 # builds that program. Compiled a little less, as -O3 on top of a sanitizer takes minutes.
@@ -57,19 +58,28 @@ sanitize: $(VENV)/.build | build  ## the kernels' tests under ASan with UBSan, t
 	@echo "ThreadSanitizer:" && TSAN_OPTIONS=halt_on_error=1 build/tsan/onegru_check 150
 comma := ,
 
-# Both builds do the same problems, so the hashes of their bits have to be equal.
+# Both builds do the same problems, so the hashes of their bits have to be equal:
+# $(call same_bits,NAME,COMMAND)
+define same_bits
+@echo "This machine:" && build/native/onegru_check $(SAME_PROBLEMS) | tee build/native.out
+@echo "$(1):" && $(2) $(SAME_PROBLEMS) | tee build/other.out
+@grep -q ', 0 failed$$' build/native.out && grep -q ', 0 failed$$' build/other.out
+@test "$$(grep '^hash ' build/native.out)" = "$$(grep '^hash ' build/other.out)" && echo "The same bits" || \
+{ echo "The bits differ" >&2; exit 1; }
+endef
+SAME_PROBLEMS := 300
 ARM64 := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
-NEON_PROBLEMS := 300
+
+tiles: $(VENV)/.build | build  ## the kernels' tests with AVX-512's tile shapes on every target
+	$(call check,native,-O2)
+	$(call check,tiles,-O2,-DONEGRU_LARGE_TILES=ON)
+	$(call same_bits,With large tiles,build/tiles/onegru_check)
 
 neon: $(VENV)/.build | build  ## the kernels' tests for Arm, emulated; their bits against this machine's
 	@.ci/arm64-packages
 	$(call check,native,-O2)
 	$(call check,neon,-O2,$(ARM64))
-	@echo "This machine:" && build/native/onegru_check $(NEON_PROBLEMS) | tee build/native.out
-	@echo "64-bit Arm, emulated:" && qemu-aarch64 build/neon/onegru_check $(NEON_PROBLEMS) | tee build/neon.out
-	@grep -q ', 0 failed$$' build/native.out && grep -q ', 0 failed$$' build/neon.out
-	@test "$$(grep '^hash ' build/native.out)" = "$$(grep '^hash ' build/neon.out)" && echo "The same bits" || \
-	{ echo "The bits differ" >&2; exit 1; }
+	$(call same_bits,64-bit Arm emulated,qemu-aarch64 build/neon/onegru_check)
 
 accuracy: $(VENV)/.dev  ## the activations over all float32 numbers; ARGS=Sigmoid for one of them
 	@$(BIN)/python -m benchmarks.accuracy $(ARGS)

@@ -49,8 +49,7 @@ NB_MODULE(_native, m) {
         "Bytes/s at which one core reads a buffer of this size.");
 
   m.def("version", [] { return std::string(ONEGRU_VERSION); }, "Version of the package.");
-  m.def("highway_version", &onegru::HighwayVersion,
-        "Version of the Highway headers used for the build.");
+  m.def("highway_version", &onegru::HighwayVersion, "Version of the Highway headers used for the build.");
   m.def(
       "compiled_targets", [] { return TargetNames(false); },
       "Names of the SIMD targets in this build, best first.");
@@ -58,11 +57,9 @@ NB_MODULE(_native, m) {
       "available_targets", [] { return TargetNames(true); },
       "Those of the compiled targets that this CPU can run, best first.");
   m.def(
-      "chosen_target", [] { return NameAt(onegru::ChosenTargetIndex()); },
-      "Name of the target the kernels use.");
+      "chosen_target", [] { return NameAt(onegru::ChosenTargetIndex()); }, "Name of the target the kernels use.");
   m.def(
-      "select_target",
-      [](std::optional<std::string_view> name) { return NameAt(onegru::SelectTarget(name)); },
+      "select_target", [](std::optional<std::string_view> name) { return NameAt(onegru::SelectTarget(name)); },
       nb::arg("name").none() = nb::none(),
       "Use the named target, or the best available one for None; returns its name.\n\n"
       "Raises ValueError, which lists the available targets, for any other name.");

@@ -16,24 +16,24 @@ namespace onegru {
 struct Share {
   const Packed* packed;
   const Call* call;
-  std::size_t d;             // the direction
-  const std::int32_t* order; // the rows, the longest first; null for row, row + 1, …
-  std::size_t row;           // the first row
-  std::size_t stride;        // rows lie this far apart in `order`
-  std::size_t rows;          // how many
-  std::size_t rows_at_once;  // how many go through time together
-  std::size_t steps_at_once; // at most, how many rows of X are projected together
-  Barrier* barrier;          // of those who split the units of this share
-  std::size_t members;       // how many they are
-  unsigned char* scratch;    // ScratchBytes of them
+  std::size_t d;              // the direction
+  const std::int32_t* order;  // the rows, the longest first; null for row, row + 1, …
+  std::size_t row;            // the first row
+  std::size_t stride;         // rows lie this far apart in `order`
+  std::size_t rows;           // how many
+  std::size_t rows_at_once;   // how many go through time together
+  std::size_t steps_at_once;  // at most, how many rows of X are projected together
+  Barrier* barrier;           // of those who split the units of this share
+  std::size_t members;        // how many they are
+  unsigned char* scratch;     // ScratchBytes of them
 };
 
 struct Kernel {
   std::size_t lanes;  // units to a panel
   // Does the part of a share that falls to one member.
   void (*run)(const Share& share, std::size_t member);
-  // Does two shares of one member each, step by step in turn: what one waits for, the other fills. Each has no more
-  // rows than go through time together.
+  // Does two shares of one member each, step by step in turn: what one waits for, the other fills. Each has no
+  // more rows than go through time together.
   void (*run_pair)(const Share& first, const Share& second);
   // y[i] = f(x[i]), count a multiple of lanes; for tests of accuracy.
   void (*activate)(const Activation& activation, std::size_t count, const void* x, void* y);
@@ -51,8 +51,8 @@ struct ScratchPlan {
   std::size_t h, rh, z, xp, members, x_each, bytes;
 
   // `computed`: the size of a number. Members have a part of their own for rows of X that are converted.
-  ScratchPlan(const Packed& packed, std::size_t computed, std::size_t rows_at_once,
-              std::size_t steps_at_once, std::size_t members_count) {
+  ScratchPlan(const Packed& packed, std::size_t computed, std::size_t rows_at_once, std::size_t steps_at_once,
+              std::size_t members_count) {
     const Spec& spec = packed.spec();
     const auto round = [](std::size_t n) { return (n + 127) / 128 * 128; };
     const std::size_t row = packed.geometry().padded() * computed;

@@ -48,7 +48,8 @@ bool Is(nb::handle object, PyArray_Descr* descr, const Shape& shape, bool writea
   if (array == nullptr || PyArray_DESCR(array) != descr || PyArray_NDIM(array) != shape.rank) return false;
   const int wanted = NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | (writeable ? NPY_ARRAY_WRITEABLE : 0);
   if ((PyArray_FLAGS(array) & wanted) != wanted) return false;
-  return std::memcmp(PyArray_DIMS(array), shape.sizes, static_cast<std::size_t>(shape.rank) * sizeof(npy_intp)) == 0;
+  return std::memcmp(PyArray_DIMS(array), shape.sizes, static_cast<std::size_t>(shape.rank) * sizeof(npy_intp)) ==
+         0;
 }
 
 bool Overlap(const char* a, std::size_t a_bytes, const char* b, std::size_t b_bytes) {
@@ -59,14 +60,15 @@ class Layer {
  public:
   // activations: (function, alpha, beta) of f and g for each direction. dtype: the NumPy dtype of X, h and Y.
   // W [D, 3H, I], R [D, 3H, H] and B [D, 6H] are contiguous, of the type that is computed in.
-  Layer(std::size_t I, std::size_t H, const std::vector<bool>& reversed, bool linear_before_reset,
-        bool attention, double clip, const Activations& activations, int type, int storage, nb::object dtype,
-        nb::handle W, nb::handle R, nb::handle B)
+  Layer(std::size_t I, std::size_t H, const std::vector<bool>& reversed, bool linear_before_reset, bool attention,
+        double clip, const Activations& activations, int type, int storage, nb::object dtype, nb::handle W,
+        nb::handle R, nb::handle B)
       : spec_(MakeSpec(I, H, reversed, linear_before_reset, attention, clip, activations, type, storage)),
         dtype_(std::move(dtype)),
         descr_(reinterpret_cast<PyArray_Descr*>(dtype_.ptr())),
-        packed_(spec_, ChosenTargetIndex(), KernelFor(spec_.storage, linear_before_reset, ChosenTargetIndex()).lanes,
-                Checked(W), Checked(R), Checked(B)) {}
+        packed_(spec_, ChosenTargetIndex(),
+                KernelFor(spec_.storage, linear_before_reset, ChosenTargetIndex()).lanes, Checked(W), Checked(R),
+                Checked(B)) {}
 
   const Packed& packed() const { return packed_; }
   const Spec& spec() const { return spec_; }
@@ -92,9 +94,9 @@ class Layer {
     Run(call);
   }
 
-  // The common call without a detour: no lengths, no attention, everything an array of the layer's type, contiguous,
-  // of the right shape, and outputs apart from inputs (Y_h may be initial_h). Otherwise nothing is done and the
-  // answer is False: the caller then finds what is wrong, or goes the longer way.
+  // The common call without a detour: no lengths, no attention, everything an array of the layer's type,
+  // contiguous, of the right shape, and outputs apart from inputs (Y_h may be initial_h). Otherwise nothing is
+  // done and the answer is False: the caller then finds what is wrong, or goes the longer way.
   bool TryCall(nb::handle X, nb::handle initial_h, nb::handle Y, nb::handle Y_h) const {
     PyArrayObject* const x = AsArray(X);
     if (x == nullptr || PyArray_NDIM(x) != 3 || spec_.attention) return false;
@@ -198,7 +200,9 @@ class Stream {
  public:
   // state: a contiguous array [B, H] of that type, which this changes in place.
   Stream(nb::object layer, nb::object state)
-      : layer_object_(std::move(layer)), state_object_(std::move(state)), layer_(nb::cast<const Layer&>(layer_object_)) {
+      : layer_object_(std::move(layer)),
+        state_object_(std::move(state)),
+        layer_(nb::cast<const Layer&>(layer_object_)) {
     PyArrayObject* const state_array = AsArray(state_object_);
     const Spec& spec = layer_.spec();
     if (state_array == nullptr || PyArray_NDIM(state_array) != 2 || !PyArray_IS_C_CONTIGUOUS(state_array) ||
@@ -236,8 +240,8 @@ class Stream {
     return true;
   }
 
-  // Any number of steps of some rows: X [T, n, I], attention [T, n] or None, rows [n] int32 (each at most once) or None
-  // for all, Y [T, 1, n, H]; checked by the caller.
+  // Any number of steps of some rows: X [T, n, I], attention [T, n] or None, rows [n] int32 (each at most once) or
+  // None for all, Y [T, 1, n, H]; checked by the caller.
   void Run(nb::handle X, nb::handle attention, nb::handle rows, nb::handle Y) const {
     PyArrayObject* const x = AsArray(X);
     PyArrayObject* const y = AsArray(Y);
@@ -273,8 +277,8 @@ bool ImportNumpy() {
 void BindLayer(nb::module_& m) {
   if (!ImportNumpy()) throw nb::python_error();
   nb::class_<Layer>(m, "Layer")
-      .def(nb::init<std::size_t, std::size_t, const std::vector<bool>&, bool, bool, double, const Activations&, int,
-                    int, nb::object, nb::handle, nb::handle, nb::handle>(),
+      .def(nb::init<std::size_t, std::size_t, const std::vector<bool>&, bool, bool, double, const Activations&,
+                    int, int, nb::object, nb::handle, nb::handle, nb::handle>(),
            nb::arg("input_size"), nb::arg("hidden_size"), nb::arg("reversed"), nb::arg("linear_before_reset"),
            nb::arg("attention"), nb::arg("clip"), nb::arg("activations"), nb::arg("type"), nb::arg("storage"),
            nb::arg("dtype"), nb::arg("W"), nb::arg("R"), nb::arg("B"), "A layer, its weights packed.")
@@ -286,23 +290,30 @@ void BindLayer(nb::module_& m) {
       .def("try_call", &Layer::TryCall, nb::arg("X"), nb::arg("initial_h").none(), nb::arg("Y").none(),
            nb::arg("Y_h").none(), "Runs a call of the plainest kind, or does nothing and returns False.")
       .def(
-          "unpack", [](const Layer& layer, nb::handle W, nb::handle R) {
+          "unpack",
+          [](const Layer& layer, nb::handle W, nb::handle R) {
             layer.packed().Unpack(Data(AsArray(W)), Data(AsArray(R)));
           },
           nb::arg("W"), nb::arg("R"), "Writes the matrices as they came.")
-      .def("scratch_bound", [](const Layer& layer, std::size_t batch_size) {
-            return ScratchBound(layer.packed(), batch_size);
-          }, nb::arg("batch_size"), "The most scratch in bytes that a call may take.")
-      .def_prop_ro("bytes", [](const Layer& layer) { return layer.packed().bytes(); }, "What the packed weights take.")
-      .def_prop_ro("target", [](const Layer& layer) { return std::string(CompiledTargets()[layer.packed().target()].name); },
-                   "The SIMD target that the layer was packed for and runs on.");
+      .def(
+          "scratch_bound",
+          [](const Layer& layer, std::size_t batch_size) { return ScratchBound(layer.packed(), batch_size); },
+          nb::arg("batch_size"), "The most scratch in bytes that a call may take.")
+      .def_prop_ro(
+          "bytes", [](const Layer& layer) { return layer.packed().bytes(); }, "What the packed weights take.")
+      .def_prop_ro(
+          "target",
+          [](const Layer& layer) { return std::string(CompiledTargets()[layer.packed().target()].name); },
+          "The SIMD target that the layer was packed for and runs on.");
   nb::class_<Stream>(m, "Stream")
       .def(nb::init<nb::object, nb::object>(), nb::arg("layer"), nb::arg("state"), "A state that goes on.")
       .def("try_step", &Stream::TryStep, nb::arg("x"), nb::arg("out").none(),
            "Runs a step of the plainest kind, or does nothing and returns False.")
       .def("run", &Stream::Run, nb::arg("X"), nb::arg("attention").none(), nb::arg("rows").none(), nb::arg("Y"),
            "Runs checked steps.");
-  m.def("activate", [](int function, double alpha, double beta, nb::handle x, nb::handle y) {
+  m.def(
+      "activate",
+      [](int function, double alpha, double beta, nb::handle x, nb::handle y) {
         PyArrayObject* const from = AsArray(x);
         PyArrayObject* const to = AsArray(y);
         const auto storage = PyArray_ITEMSIZE(from) == 8 ? ElementType::kFloat64 : ElementType::kFloat32;

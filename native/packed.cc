@@ -131,8 +131,7 @@ Packed::Packed(const Spec& spec, std::size_t target, std::size_t lanes, const vo
   const std::size_t slack = lanes * computed;
   const std::size_t w_bytes = RoundUp(3 * H * I * SizeOf(spec.storage) + slack);
   const std::size_t r_bytes = RoundUp((spec.linear_before_reset ? 3 : 2) * H * H * SizeOf(spec.storage) + slack);
-  const std::size_t n_bytes =
-      spec.linear_before_reset ? 0 : RoundUp(H * H * SizeOf(spec.storage) + slack);
+  const std::size_t n_bytes = spec.linear_before_reset ? 0 : RoundUp(H * H * SizeOf(spec.storage) + slack);
   const std::size_t bx_bytes = RoundUp(3 * geometry_.padded() * computed);
   const std::size_t bn_bytes = RoundUp(geometry_.padded() * computed);
   const std::size_t each = w_bytes + r_bytes + n_bytes + bx_bytes + bn_bytes;
@@ -188,7 +187,7 @@ std::uint16_t Float16Bits(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = bits >> 16 & 0x8000;
   const std::uint32_t magnitude = bits & 0x7fffffff;
-  if (magnitude > 0x7f800000) return static_cast<std::uint16_t>(sign | 0x7e00);  // NaN
+  if (magnitude > 0x7f800000) return static_cast<std::uint16_t>(sign | 0x7e00);   // NaN
   if (magnitude >= 0x477ff000) return static_cast<std::uint16_t>(sign | 0x7c00);  // rounds to infinity
   if (magnitude < 0x38800000) {
     // Subnormal: adding 0.5 leaves the rounded result in the last bits of the sum.
@@ -219,8 +218,6 @@ float FromFloat16Bits(std::uint16_t bits) {
   return std::bit_cast<float>(sign | wide);
 }
 
-float FromBFloat16Bits(std::uint16_t bits) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-}
+float FromBFloat16Bits(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 
 }  // namespace onegru

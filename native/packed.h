@@ -54,8 +54,7 @@ struct PackedDirection {
 class Packed {
  public:
   // W [D, 3H, I], R [D, 3H, H] and B [D, 6H] are contiguous, of the type that is computed in.
-  Packed(const Spec& spec, std::size_t target, std::size_t lanes, const void* W, const void* R,
-         const void* B);
+  Packed(const Spec& spec, std::size_t target, std::size_t lanes, const void* W, const void* R, const void* B);
 
   // The matrices as they came, in the storage type's precision: W [D, 3H, I] and R [D, 3H, H].
   void Unpack(void* W, void* R) const;

@@ -42,15 +42,15 @@ struct Activation {
 struct Spec {
   std::size_t I;
   std::size_t H;
-  std::size_t D;              // 1 or 2 directions
-  bool reversed[2];           // whether a direction runs backwards in time
+  std::size_t D;     // 1 or 2 directions
+  bool reversed[2];  // whether a direction runs backwards in time
   bool linear_before_reset;
   bool attention;
-  double clip;                // infinity: none
-  Activation f[2];            // of z and r, for each direction
-  Activation g[2];            // of n
-  ElementType type;           // of X, h and Y
-  ElementType storage;        // of the packed matrices
+  double clip;          // infinity: none
+  Activation f[2];      // of z and r, for each direction
+  Activation g[2];      // of n
+  ElementType type;     // of X, h and Y
+  ElementType storage;  // of the packed matrices
 };
 
 // Rows of contiguous elements, found by byte strides.
@@ -70,15 +70,15 @@ struct Rows {
 struct Call {
   std::size_t T;
   std::size_t B;
-  Rows X;                        // [T, B] rows of I
-  Rows initial_h;                // [D, B] rows of H
-  const std::int64_t* lengths;   // [B]
-  Rows attention;                // [T, B] single elements
-  Rows Y;                        // [T, D, B] rows of H
-  Rows Y_h;                      // [D, B] rows of H
-  const std::int32_t* state_rows; // [B]: the rows of initial_h and Y_h to use; null for row b
-  bool wide_state;               // initial_h and Y_h are of the type that is computed in, whatever X is
-  unsigned turn;                 // odd: begin with a sweep backwards, where the call before ended
+  Rows X;                          // [T, B] rows of I
+  Rows initial_h;                  // [D, B] rows of H
+  const std::int64_t* lengths;     // [B]
+  Rows attention;                  // [T, B] single elements
+  Rows Y;                          // [T, D, B] rows of H
+  Rows Y_h;                        // [D, B] rows of H
+  const std::int32_t* state_rows;  // [B]: the rows of initial_h and Y_h to use; null for row b
+  bool wide_state;                 // initial_h and Y_h are of the type that is computed in, whatever X is
+  unsigned turn;                   // odd: begin with a sweep backwards, where the call before ended
 };
 
 }  // namespace onegru

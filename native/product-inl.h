@@ -67,8 +67,8 @@ using Whole = std::integral_constant<size_t, hn::MaxLanes(D())>;
 
 // sums[row][panel * kGates + gate] += inputs[row] · panel of that gate.
 //
-// inputs: rows of K numbers. panels: where each panel begins. width: the units of the last panel, a number or Whole;
-// those before it are whole.
+// inputs: rows of K numbers. panels: where each panel begins. width: the units of the last panel, a number or
+// Whole; those before it are whole.
 template <size_t kRows, size_t kPanels, size_t kGates, class D, class S, class Width, class V = hn::Vec<D>>
 HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, const S* const* panels, Width width,
                          V (&sums)[kRows][kPanels * kGates]) {
@@ -101,10 +101,18 @@ HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, cons
   }
 }
 
+// Whether the tiles are those for 32 registers, as AVX-512 has. Elsewhere ONEGRU_LARGE_TILES asks for them, so
+// that they can be tested without such a CPU.
+#if defined(ONEGRU_LARGE_TILES)
+inline constexpr bool kLargeTiles = true;
+#else
+inline constexpr bool kLargeTiles = HWY_TARGET == HWY_AVX3;
+#endif
+
 // How many panels of 1, 2 or 3 gates go side by side for few rows.
 // Measured on AVX-512: 4 panels of 3 gates cost 15 % more than 1 at H = 64 and save nothing elsewhere; asking for
 // weights 16 steps ahead is 2 to 10 % slower, from caches and from memory alike.
-inline constexpr size_t kWideAvx3[] = {0, 4, 2, 1};
+inline constexpr size_t kWideLarge[] = {0, 4, 2, 1};
 inline constexpr size_t kWideOthers[] = {0, 8, 4, 4};
 
 // Calls f with the tag of the shortest vector that holds `width` units.
@@ -121,8 +129,8 @@ HWY_INLINE void WithTag(D d, size_t width, F&& f) {
   f(d);
 }
 
-// A tile: rows x panels. Sum(d, row, panel, width, sums) does its products, Finish(d, row, panel, width, sums) what
-// becomes of the sums.
+// A tile: rows x panels. Sum(d, row, panel, width, sums) does its products, Finish(d, row, panel, width, sums)
+// what becomes of the sums.
 template <size_t kRows, size_t kPanels, class Tile, class D, class Width>
 HWY_INLINE void Do(Tile& tile, D d, size_t row, size_t panel, Width width) {
   hn::Vec<D> sums[kRows][kPanels * Tile::kGates];
@@ -133,9 +141,9 @@ HWY_INLINE void Do(Tile& tile, D d, size_t row, size_t panel, Width width) {
 // Does tiles until all rows and the panels [first, last) are covered, with vectors as short as they may be.
 //
 // Many rows: panel after panel, each swept by tiles of rows, so that a panel comes from memory once. Few rows:
-// several panels side by side, to have enough sums under way, but no more: the fewer panels to a group, the more of
-// them stay in the first-level cache from one sweep to the next.
-// `backwards` walks the panels the other way round: after a forward sweep the last ones are in cache.
+// several panels side by side, to have enough sums under way, but no more: the fewer panels to a group, the more
+// of them stay in the first-level cache from one sweep to the next. `backwards` walks the panels the other way
+// round: after a forward sweep the last ones are in cache.
 template <class D, class Tile>
 HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
                          Tile tile) {
@@ -144,7 +152,7 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
   if (rows == 0) return;
   const auto one = [&](auto tag, size_t panel, auto width) HWY_ATTR {
     size_t row = 0;
-    if constexpr (HWY_TARGET == HWY_AVX3) {
+    if constexpr (kLargeTiles) {
       for (; row + 8 <= rows; row += 8) Do<8, 1>(tile, tag, row, panel, width);
     }
     for (; row + 4 <= rows; row += 4) Do<4, 1>(tile, tag, row, panel, width);
@@ -152,13 +160,14 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
     if (row < rows) Do<1, 1>(tile, tag, row, panel, width);
   };
   const auto narrow = [&]() HWY_ATTR {
-    if (full < last) WithTag(d, geometry.width(full), [&](auto tag) HWY_ATTR { one(tag, full, geometry.width(full)); });
+    if (full == last) return;
+    WithTag(d, geometry.width(full), [&](auto tag) HWY_ATTR { one(tag, full, geometry.width(full)); });
   };
   if (backwards) narrow();
   if (rows >= 4) {
     for (size_t i = first; i < full; ++i) one(d, backwards ? first + full - 1 - i : i, whole);
   } else {
-    constexpr size_t kWide = HWY_TARGET == HWY_AVX3 ? kWideAvx3[Tile::kGates] : kWideOthers[Tile::kGates];
+    constexpr size_t kWide = kLargeTiles ? kWideLarge[Tile::kGates] : kWideOthers[Tile::kGates];
     const size_t count = full > first ? full - first : 0;
     const size_t wides = count / kWide * kWide;
     const auto rest = [&]() HWY_ATTR {
@@ -190,10 +199,10 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
 }
 
 // The same for one row and all panels where they are few: no search for tiles.
-inline constexpr size_t kFewPanels = HWY_TARGET == HWY_AVX3 ? 2 : 4;
+inline constexpr size_t kFewPanels = kLargeTiles ? 2 : 4;
 
-// kWhole panels, and a short one with short vectors: all products first, as neither chain of sums then waits for the
-// other's activations to leave the CPU's queues.
+// kWhole panels, and a short one with short vectors: all products first, as neither chain of sums then waits for
+// the other's activations to leave the CPU's queues.
 template <size_t kWhole, class D, class Short, class Tile>
 HWY_INLINE void DoMixed(Tile& tile, D d, Short short_d, size_t width) {
   hn::Vec<D> sums[1][kWhole * Tile::kGates];

@@ -91,8 +91,7 @@ class RowsUnderWay {
   void Narrow(const C* from, size_t count, char* to) const {
     for (size_t i = 0; i < count; ++i) {
       const float value = static_cast<float>(from[i]);
-      const std::uint16_t bits =
-          spec_.type == ElementType::kFloat16 ? Float16Bits(value) : BFloat16Bits(value);
+      const std::uint16_t bits = spec_.type == ElementType::kFloat16 ? Float16Bits(value) : BFloat16Bits(value);
       std::memcpy(to + 2 * i, &bits, 2);
     }
   }
@@ -157,13 +156,13 @@ class RowsUnderWay {
   const size_t padded_;
   const size_t first_, last_;  // this member's panels
   const bool reversed_;
-  const bool native_;          // X, h and Y are of the type that is computed in
+  const bool native_;             // X, h and Y are of the type that is computed in
   size_t begin_ = 0, count_ = 0;  // the rows under way
-  size_t steps_ = 0;           // of the longest of them
-  C* h_[2];                    // the states [slot][padded], of even and of odd steps
-  C* rh_;                      // r∘h [slot][padded], reset before
-  C* z_;                       // z [slot][padded], reset before
-  C* xp_;                      // x·Wᵀ and biases [row][panel][z, r, n][lanes]
+  size_t steps_ = 0;              // of the longest of them
+  C* h_[2];                       // the states [slot][padded], of even and of odd steps
+  C* rh_;                         // r∘h [slot][padded], reset before
+  C* z_;                          // z [slot][padded], reset before
+  C* xp_;                         // x·Wᵀ and biases [row][panel][z, r, n][lanes]
   C* x_converted_;
   const C** x_rows_;
   const C** h_rows_;

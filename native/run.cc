@@ -108,12 +108,12 @@ thread_local std::vector<std::int32_t> t_order;
 thread_local unsigned t_turn;
 
 struct Plan {
-  std::size_t directions;     // how many run side by side
-  std::size_t row_groups;     // into how many the rows are dealt
-  std::size_t members;        // how many split the units of a share
+  std::size_t directions;  // how many run side by side
+  std::size_t row_groups;  // into how many the rows are dealt
+  std::size_t members;     // how many split the units of a share
   std::size_t rows_at_once;
   std::size_t steps_at_once;
-  bool paired;                // one thread does both directions, step by step in turn
+  bool paired;  // one thread does both directions, step by step in turn
 
   std::size_t threads() const { return directions * row_groups * members; }
   // How many shares are under way at once; each has scratch of its own.
@@ -123,13 +123,14 @@ struct Plan {
 std::size_t Computed(const Spec& spec) { return spec.type == ElementType::kFloat64 ? 8 : 4; }
 
 double Flops(const Spec& spec, const Call& call) {
-  return 6.0 * static_cast<double>(spec.D) * static_cast<double>(spec.H) *
-         static_cast<double>(spec.I + spec.H) * static_cast<double>(call.B) * static_cast<double>(call.T);
+  return 6.0 * static_cast<double>(spec.D) * static_cast<double>(spec.H) * static_cast<double>(spec.I + spec.H) *
+         static_cast<double>(call.B) * static_cast<double>(call.T);
 }
 
 // Whether n threads are faster than one where they split the units and so meet after each part of a step.
 bool SplittingPays(const Spec& spec, const Call& call, std::size_t n, double meeting) {
-  const double saved = Flops(spec, call) / static_cast<double>(spec.D) / kFlopsPerNanosecond * (1.0 - 1.0 / static_cast<double>(n));
+  const double saved =
+      Flops(spec, call) / static_cast<double>(spec.D) / kFlopsPerNanosecond * (1.0 - 1.0 / static_cast<double>(n));
   const double meetings = kMeetingsToStart + static_cast<double>(call.T) * (spec.linear_before_reset ? 1.0 : 2.0);
   return saved > 1.25 * meeting * meetings;
 }
@@ -187,8 +188,18 @@ class CallWork final : public Work {
     const std::size_t begin = order_ ? row_group : B * row_group / groups;
     const std::size_t rows = order_ ? (B - row_group + groups - 1) / groups : B * (row_group + 1) / groups - begin;
     const auto share = [&](std::size_t d, unsigned char* scratch) {
-      return Share{&packed_, &call_, d, order_, begin, order_ ? groups : 1, rows, plan_.rows_at_once,
-                   plan_.steps_at_once, barriers_ + (plan_.members > 1 ? group : 0), plan_.members, scratch};
+      return Share{&packed_,
+                   &call_,
+                   d,
+                   order_,
+                   begin,
+                   order_ ? groups : 1,
+                   rows,
+                   plan_.rows_at_once,
+                   plan_.steps_at_once,
+                   barriers_ + (plan_.members > 1 ? group : 0),
+                   plan_.members,
+                   scratch};
     };
     if (plan_.paired) return kernel_.run_pair(share(0, scratch_), share(1, scratch_ + scratch_each_));
     for (std::size_t d = group / groups; d < packed_.spec().D; d += plan_.directions) {
@@ -229,7 +240,7 @@ void Run(const Packed& packed, const Call& given) {
   const double flops = Flops(spec, call);
   const std::size_t allowed = flops < kFlopsToShare ? 1 : NumThreads();
   Plan plan = MakePlan(packed, call, allowed, 0.0);
-  Team team(plan.threads(), flops >= kFlopsToWake ? Team::Sleepers::kWake
+  Team team(plan.threads(), flops >= kFlopsToWake                  ? Team::Sleepers::kWake
                             : plan.threads() > 1 && CalledLately() ? Team::Sleepers::kNudge
                                                                    : Team::Sleepers::kLeave);
   if (team.size() < plan.threads() || plan.members > 1) {

@@ -31,12 +31,12 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class C, class S, bool kAfter>
 class Sequence : RowsUnderWay<C> {
   using Base = RowsUnderWay<C>;
-  using typename Base::D;
-  using Base::kLanes;
   using Base::call_, Base::share_, Base::spec_, Base::geometry_, Base::member_, Base::padded_;
   using Base::first_, Base::last_, Base::native_, Base::steps_, Base::count_;
-  using Base::xp_, Base::rh_, Base::z_, Base::x_rows_, Base::h_rows_;
+  using Base::kLanes;
   using Base::State, Base::Length, Base::TimeOf, Base::Row;
+  using Base::xp_, Base::rh_, Base::z_, Base::x_rows_, Base::h_rows_;
+  using typename Base::D;
 
  public:
   Sequence(const Share& share, size_t member)
@@ -96,7 +96,8 @@ class Sequence : RowsUnderWay<C> {
     while (projected_ < steps_) {
       while (running > 0 && Length(running - 1) <= projected_) --running;
       if (rows != 0 && rows + running > share_.steps_at_once) break;
-      for (size_t slot = 0; slot < running; ++slot) x_rows_[rows + slot] = this->Input(rows + slot, projected_, slot);
+      for (size_t slot = 0; slot < running; ++slot)
+        x_rows_[rows + slot] = this->Input(rows + slot, projected_, slot);
       rows += running;
       ++projected_;
     }
@@ -346,12 +347,12 @@ class Sequence : RowsUnderWay<C> {
 
   const PackedDirection weights_;
   const Activation f_, g_;
-  const bool default_;             // Sigmoid, Tanh and no clip
-  bool few_ = false;               // one row, few panels
+  const bool default_;  // Sigmoid, Tanh and no clip
+  bool few_ = false;    // one row, few panels
   size_t step_ = 0;
-  size_t active_ = 0;              // the rows that have this step
-  size_t projected_ = 0;           // xp is there up to this step
-  bool at_once_ = false;           // or is computed with the step
+  size_t active_ = 0;     // the rows that have this step
+  size_t projected_ = 0;  // xp is there up to this step
+  bool at_once_ = false;  // or is computed with the step
   const C* xp_step_ = nullptr;
 };
 
@@ -381,8 +382,7 @@ void ActivateAll(const Activation& activation, size_t count, const void* x, void
 
 template <class C, class S, bool kAfter>
 constexpr Kernel MakeKernel() {
-  return {hn::MaxLanes(hn::ScalableTag<C>()), &RunShare<C, S, kAfter>, &RunPair<C, S, kAfter>,
-          &ActivateAll<C>};
+  return {hn::MaxLanes(hn::ScalableTag<C>()), &RunShare<C, S, kAfter>, &RunPair<C, S, kAfter>, &ActivateAll<C>};
 }
 
 }  // namespace HWY_NAMESPACE

@@ -105,8 +105,7 @@ std::size_t SelectTarget(std::optional<std::string_view> name) {
 const Target& FindTarget(std::string_view name) { return kTargets[FindIndex(name)]; }
 
 std::string HighwayVersion() {
-  return std::to_string(HWY_MAJOR) + "." + std::to_string(HWY_MINOR) + "." +
-         std::to_string(HWY_PATCH);
+  return std::to_string(HWY_MAJOR) + "." + std::to_string(HWY_MINOR) + "." + std::to_string(HWY_PATCH);
 }
 
 }  // namespace onegru

@@ -137,7 +137,9 @@ struct Array {
   char* At(std::size_t t, std::size_t d, std::size_t b, std::size_t i) const {
     return rows.at(t, d, b) + i * SizeOf(type);
   }
-  double Get(std::size_t t, std::size_t d, std::size_t b, std::size_t i) const { return Load(type, At(t, d, b, i)); }
+  double Get(std::size_t t, std::size_t d, std::size_t b, std::size_t i) const {
+    return Load(type, At(t, d, b, i));
+  }
 
   template <class Body>
   void ForEach(Body&& body) const {
@@ -182,9 +184,9 @@ struct Pair {
   ElementType type, storage;
 };
 constexpr Pair kTypes[] = {
-    {ElementType::kFloat32, ElementType::kFloat32},   {ElementType::kFloat64, ElementType::kFloat64},
-    {ElementType::kFloat16, ElementType::kFloat16},   {ElementType::kBFloat16, ElementType::kBFloat16},
-    {ElementType::kFloat32, ElementType::kFloat16},   {ElementType::kFloat32, ElementType::kBFloat16},
+    {ElementType::kFloat32, ElementType::kFloat32}, {ElementType::kFloat64, ElementType::kFloat64},
+    {ElementType::kFloat16, ElementType::kFloat16}, {ElementType::kBFloat16, ElementType::kBFloat16},
+    {ElementType::kFloat32, ElementType::kFloat16}, {ElementType::kFloat32, ElementType::kBFloat16},
 };
 
 Activation RandomActivation(Random& random) {
@@ -242,9 +244,8 @@ Problem MakeProblem(std::size_t number) {
   p.initial_h.Make(type, 1, spec.D, p.B, spec.H, p.y_gap, p.swapped);
   p.initial_h.Fill(random, 1);
   p.attention.Make(type, p.T, 1, p.B, 1, 0, random.OneIn(2));
-  p.attention.ForEach([&](auto t, auto, auto b, auto) {
-    Store(type, 0.5 + 0.5 * random.Unit(), p.attention.At(t, 0, b, 0));
-  });
+  p.attention.ForEach(
+      [&](auto t, auto, auto b, auto) { Store(type, 0.5 + 0.5 * random.Unit(), p.attention.At(t, 0, b, 0)); });
   for (std::size_t b = 0; b < p.B; ++b) p.lengths.push_back(static_cast<std::int64_t>(random.Below(p.T + 1)));
   if (p.is_stream) {
     const std::size_t rows = p.B + random.Below(5);
@@ -310,7 +311,7 @@ Expected Plainly(const Problem& p) {
       const std::size_t length = p.Length(b);
       if (length == 0) continue;
       for (std::size_t j = 0; j < H; ++j) {
-        h[j] = p.is_stream      ? p.state.Get(0, 0, static_cast<std::size_t>(p.state_rows[b]), j)
+        h[j] = p.is_stream       ? p.state.Get(0, 0, static_cast<std::size_t>(p.state_rows[b]), j)
                : p.has_initial_h ? p.initial_h.Get(0, d, b, j)
                                  : 0;
       }
@@ -332,9 +333,9 @@ Expected Plainly(const Problem& p) {
           r[j] = Function1(spec.f[d], clip(with_x(1, j) + with_h(1, j, nullptr)));
         }
         for (std::size_t j = 0; j < H; ++j) {
-          const double n = Function1(
-              spec.g[d], clip(spec.linear_before_reset ? with_x(2, j) + r[j] * with_h(2, j, nullptr)
-                                                       : with_x(2, j) + with_h(2, j, r.data())));
+          const double n =
+              Function1(spec.g[d], clip(spec.linear_before_reset ? with_x(2, j) + r[j] * with_h(2, j, nullptr)
+                                                                 : with_x(2, j) + with_h(2, j, r.data())));
           const double update = spec.attention ? (1 - p.attention.Get(t, 0, b, 0)) * z[j] : z[j];
           next[j] = (1 - update) * n + update * h[j];
           e.largest = std::max({e.largest, std::abs(next[j]), std::abs(update), std::abs(r[j]), std::abs(n)});
