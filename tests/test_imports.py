@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("_native", "errors", "dtypes", "activations"),
     ("shapes", "spec", "known", "dialects.schema", "attributes"),
     ("dialects.onnx", "dialects.openvino", "dialect", "reference"),
-    ("problem", "native", "engine", "stream", "layer"),
+    ("problem", "native", "engine", "stream", "layer", "stack"),
     (
         "functional",
         "files.graph",

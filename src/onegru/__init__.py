@@ -12,6 +12,7 @@ from onegru.functional import augru_cell, augru_sequence, gru, gru_cell, gru_seq
 from onegru.layer import GRU
 from onegru.native import Targets, get_num_threads, set_num_threads, targets
 from onegru.session import GruLayer, Model, load
+from onegru.stack import Stack, StackStream
 from onegru.stream import Stream
 
 __version__ = version()
@@ -25,6 +26,8 @@ __all__ = [
     "OneGRUError",
     "SpecError",
     "SpecWarning",
+    "Stack",
+    "StackStream",
     "Stream",
     "Targets",
     "__version__",

@@ -108,6 +108,15 @@ class Stream:
         self._run(array, scores, None, Y[:, None])
         return Y
 
+    def write(self, values: Array, out: Array) -> Array:
+        """Put `values`, of the layer's type, into `out`, as `step` and `run` put theirs.
+
+        Raises:
+            SpecError: `out` is not an array of their type and shape that can be written.
+        """
+        self._out(out, values.shape)[...] = values
+        return out
+
     def _sizes(self, rows: object) -> dict[str, int]:
         count = self._shape[0] if rows is None else len(self._rows(rows))
         return {"B": count, "I": self._spec.input_size, "H": self._spec.hidden_size}

@@ -1,0 +1,200 @@
+"""Several layers on top of each other, each fed with what the one below gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from onegru.dtypes import Array, as_float_array
+from onegru.errors import SpecError
+from onegru.layer import GRU
+from onegru.stream import Stream
+
+__all__ = ["Stack", "StackStream"]
+
+
+class Stack:
+    """Layers on top of each other; the batch's lengths hold for all of them, as in PyTorch's `nn.GRU`.
+
+    Layer i+1 takes, for each step, the outputs of layer i's directions side by side: its input size is D·H of
+    the layer below.
+
+    Args:
+        layers: the layers, the lowest first.
+
+    Raises:
+        SpecError: there is no layer, one takes attention, or one's input size or type does not fit.
+    """
+
+    def __init__(self, layers: Sequence[GRU]) -> None:
+        self._layers = tuple(layers)
+        if not self._layers:
+            raise SpecError("layers: none; must be at least one")
+        for index, layer in enumerate(self._layers):
+            if not isinstance(layer, GRU):
+                raise SpecError(f"layers[{index}]: {type(layer).__name__}; must be a GRU")
+            if layer.spec.attention:
+                raise SpecError(f"layers[{index}]: takes attention scores; must not, in a stack")
+        for index, (below, above) in enumerate(zip(self._layers, self._layers[1:], strict=False), start=1):
+            width = below.spec.num_directions * below.spec.hidden_size
+            if above.spec.input_size != width:
+                raise SpecError(
+                    f"layers[{index}]: input size {above.spec.input_size}; must be {width}, what the layer "
+                    "below gives"
+                )
+            if above.spec.dtype != below.spec.dtype:
+                raise SpecError(f"layers[{index}]: type {above.spec.dtype}; must be {below.spec.dtype}")
+
+    @property
+    def layers(self) -> tuple[GRU, ...]:
+        """The layers, the lowest first."""
+        return self._layers
+
+    def __repr__(self) -> str:
+        return f"Stack({', '.join(map(repr, self._layers))})"
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    def __call__(
+        self,
+        X: object,
+        initial_h: object = None,
+        *,
+        sequence_lens: object = None,
+        layout: int = 0,
+    ) -> tuple[Array, tuple[Array, ...]]:
+        """Run all layers over a batch of sequences.
+
+        Args:
+            X: [T, B, I], or [B, T, I] under layout 1; of the layers' type.
+            initial_h: one array for each layer, [D, B, H] ([B, D, H] under layout 1); or, where all layers
+                are of one size and under layout 0, a single array [L·D, B, H] as PyTorch has it; None for
+                zeros.
+            sequence_lens: [B], integers, each in 0…T; None for all T. They hold for every layer.
+            layout: 0 for time first, 1 for batch first.
+
+        Returns:
+            Y of the last layer, [T, D, B, H] or [B, T, D, H], and Y_h of each layer, [D, B, H] or [B, D, H].
+
+        Raises:
+            SpecError: an argument is not legal; the message names the layer.
+        """
+        states = self._states(initial_h)
+        last: list[Array] = []
+        Y = X
+        for index, (layer, state) in enumerate(zip(self._layers, states, strict=True)):
+            if index:
+                Y = _side_by_side(np.asarray(Y), layout)
+            try:
+                Y, Y_h = layer(Y, state, sequence_lens=sequence_lens, layout=layout)
+            except SpecError as error:
+                raise SpecError(f"layer {index}: {error}" if len(self) > 1 else str(error)) from None
+            last.append(Y_h)
+        return np.asarray(Y), tuple(last)
+
+    def _states(self, initial_h: object) -> Sequence[object]:
+        if initial_h is None:
+            return (None,) * len(self)
+        if isinstance(initial_h, list | tuple):
+            if len(initial_h) != len(self):
+                raise SpecError(
+                    f"initial_h: {len(initial_h)} arrays; must be {len(self)}, one for each layer"
+                )
+            return initial_h
+        array = as_float_array("initial_h", initial_h)
+        counts = [layer.spec.num_directions for layer in self._layers]
+        if array.ndim != 3 or len(array) != sum(counts):
+            raise SpecError(
+                f"initial_h: shape {list(array.shape)}; must be [{sum(counts)}, batch_size, hidden_size], or "
+                "one array for each layer"
+            )
+        return np.split(array, np.cumsum(counts)[:-1])
+
+    def stream(self, batch_size: int = 1) -> StackStream:
+        """A stream of `batch_size` rows through all layers, which must run forward, from states of zeros.
+
+        Raises:
+            SpecError: batch_size is not at least 1, or a layer does not run forward alone.
+        """
+        return StackStream([layer.stream(batch_size) for layer in self._layers])
+
+
+class StackStream:
+    """Rows that go through all layers of a stack step by step; made by `Stack.stream`.
+
+    Feeding a sequence in chunks of any size gives the bits that one call gives. Not safe to call from several
+    threads at once.
+    """
+
+    def __init__(self, streams: Sequence[Stream]) -> None:
+        self._streams = tuple(streams)
+
+    def __repr__(self) -> str:
+        return f"StackStream({', '.join(map(repr, self._streams))})"
+
+    @property
+    def state(self) -> tuple[Array, ...]:
+        """A copy of each layer's state, [B, H]. Assign as many to set them."""
+        return tuple(stream.state for stream in self._streams)
+
+    @state.setter
+    def state(self, values: Sequence[object]) -> None:
+        if not isinstance(values, list | tuple) or len(values) != len(self._streams):
+            raise SpecError(f"state: must be {len(self._streams)} arrays, one for each layer")
+        before = self.state
+        try:
+            for stream, value in zip(self._streams, values, strict=True):
+                stream.state = value  # type: ignore[assignment]
+        except SpecError:  # all or none
+            for stream, old in zip(self._streams, before, strict=True):
+                stream.state = old
+            raise
+
+    def reset(self, rows: object = None) -> None:
+        """Set the states of `rows` (indices; None for all) to zero."""
+        for stream in self._streams:
+            stream.reset(rows)
+
+    def step(self, x: object, *, rows: object = None, out: Array | None = None) -> Array:
+        """Take one step: x [B, I], or [n, I] for n rows, to the last layer's new state h [B, H] or [n, H].
+
+        Args:
+            x: of the layers' type.
+            rows: indices of the rows that take the step, each at most once; None for all.
+            out: what to write h into; None for a new array.
+
+        Raises:
+            SpecError: an argument is not legal. No layer has taken the step then.
+        """
+        return self._through(lambda stream, h: stream.step(h, rows=rows), x, out)
+
+    def run(self, X: object, *, out: Array | None = None) -> Array:
+        """Take as many steps as X [T, B, I] has; gives the last layer's Y [T, B, H].
+
+        Raises:
+            SpecError: an argument is not legal. No layer has taken a step then.
+        """
+        return self._through(lambda stream, Y: stream.run(Y), X, out)
+
+    def _through(self, take: Callable[[Stream, object], Array], x: object, out: Array | None) -> Array:
+        """`take` layer after layer. What the first refuses, it refuses before anything has changed."""
+        if out is None:
+            for stream in self._streams:
+                x = take(stream, x)
+            return np.asarray(x)
+        before = self.state
+        result = self._through(take, x, None)
+        try:
+            return self._streams[-1].write(result, out)
+        except SpecError:
+            self.state = before
+            raise
+
+
+def _side_by_side(Y: Array, layout: int) -> Array:
+    """The directions' outputs of a step one behind the other: [T, B, D·H], or [B, T, D·H] under layout 1."""
+    if layout == 0:
+        Y = Y.transpose(0, 2, 1, 3)
+    return Y.reshape(*Y.shape[:2], Y.shape[2] * Y.shape[3])
