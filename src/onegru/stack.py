@@ -146,7 +146,7 @@ class StackStream:
         before = self.state
         try:
             for stream, value in zip(self._streams, values, strict=True):
-                stream.state = value  # type: ignore[assignment]
+                stream.state = value
         except SpecError:  # all or none
             for stream, old in zip(self._streams, before, strict=True):
                 stream.state = old
