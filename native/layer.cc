@@ -234,9 +234,10 @@ class Stream {
         Overlap(y, y_row * call_.B, call_.Y_h.data, spec.H * layer_.state_size() * call_.B)) {
       return false;
     }
-    call_.X = {x_data, 0, 0, static_cast<std::ptrdiff_t>(x_row)};
-    call_.Y = {y, 0, 0, static_cast<std::ptrdiff_t>(y_row)};
-    layer_.Run(call_);
+    Call call = call_;  // a copy: other threads may use this stream, against the rules, without harm to memory
+    call.X = {x_data, 0, 0, static_cast<std::ptrdiff_t>(x_row)};
+    call.Y = {y, 0, 0, static_cast<std::ptrdiff_t>(y_row)};
+    layer_.Run(call);
     return true;
   }
 
@@ -287,7 +288,7 @@ void BindLayer(nb::module_& m) {
                &Layer::Run, nb::const_),
            nb::arg("X"), nb::arg("initial_h").none(), nb::arg("lengths").none(), nb::arg("attention").none(),
            nb::arg("Y").none(), nb::arg("Y_h").none(), nb::arg("wide_state"), "Runs a checked call.")
-      .def("try_call", &Layer::TryCall, nb::arg("X"), nb::arg("initial_h").none(), nb::arg("Y").none(),
+      .def("try_call", &Layer::TryCall, nb::arg("X").none(), nb::arg("initial_h").none(), nb::arg("Y").none(),
            nb::arg("Y_h").none(), "Runs a call of the plainest kind, or does nothing and returns False.")
       .def(
           "unpack",
@@ -307,7 +308,7 @@ void BindLayer(nb::module_& m) {
           "The SIMD target that the layer was packed for and runs on.");
   nb::class_<Stream>(m, "Stream")
       .def(nb::init<nb::object, nb::object>(), nb::arg("layer"), nb::arg("state"), "A state that goes on.")
-      .def("try_step", &Stream::TryStep, nb::arg("x"), nb::arg("out").none(),
+      .def("try_step", &Stream::TryStep, nb::arg("x").none(), nb::arg("out").none(),
            "Runs a step of the plainest kind, or does nothing and returns False.")
       .def("run", &Stream::Run, nb::arg("X"), nb::arg("attention").none(), nb::arg("rows").none(), nb::arg("Y"),
            "Runs checked steps.");

@@ -10,6 +10,8 @@
 #include <sys/mman.h>
 #endif
 
+#include "native/float_mode.h"
+
 namespace onegru {
 namespace {
 
@@ -125,6 +127,7 @@ AlignedBytes AllocateAligned(std::size_t bytes) {
 Packed::Packed(const Spec& spec, std::size_t target, std::size_t lanes, const void* W, const void* R,
                const void* B)
     : spec_(spec), target_(target), geometry_{spec.H, lanes} {
+  const DefaultFloatMode mode;
   const std::size_t computed = spec.type == ElementType::kFloat64 ? 8 : 4;
   const std::size_t H = spec.H, I = spec.I;
   // A whole vector may be loaded where a narrow panel's last row begins.

@@ -11,11 +11,8 @@
 #include <numeric>
 #include <vector>
 
+#include "native/float_mode.h"
 #include "native/kernel.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace onegru {
 
@@ -43,43 +40,14 @@ constexpr std::size_t kMostRowsAtOnce = 64;
 constexpr std::size_t kMostVectorsOfPair = 4;
 constexpr std::size_t kMostBytesOfPair = 24 * 1024;
 
-// From here on, measured, threads pay: FLOPs of a call.
+// From here on, measured, threads pay: FLOPs of a call, and of one step that is split by units. Splitting a
+// smaller step pays where two cores share a cache (64 units: 1.3 times as fast), and loses as much where a
+// hypervisor has put them apart, which it may do at any time.
 constexpr double kFlopsToShare = 1.2e5;
 constexpr double kFlopsToWake = 4.0e6;
-// FLOPs that a thread does in a nanosecond, roughly, and the meetings that it costs to call others in at all.
-constexpr double kFlopsPerNanosecond = 50.0;
-constexpr double kMeetingsToStart = 3.0;
+constexpr double kFlopsToSplitStep = 2.0e4;
 // A thread that calls again within this time is worth a second one that is awake.
 constexpr std::chrono::microseconds kSoon{200};
-
-// IEEE 754's default mode, whatever the caller has set: nearest, subnormals kept. Restored at the end.
-class DefaultFloatMode {
- public:
-#if defined(__x86_64__)
-  DefaultFloatMode() : saved_(_mm_getcsr()) {
-    if ((saved_ & ~kFlags) != kDefault) _mm_setcsr(kDefault | (saved_ & kFlags));
-  }
-  ~DefaultFloatMode() {
-    if ((saved_ & ~kFlags) != kDefault) _mm_setcsr(saved_);
-  }
-
- private:
-  static constexpr unsigned kFlags = 0x3f;
-  static constexpr unsigned kDefault = 0x1f80;
-  unsigned saved_;
-#elif defined(__aarch64__)
-  DefaultFloatMode() {
-    asm volatile("mrs %0, fpcr" : "=r"(saved_));
-    if (saved_ != 0) asm volatile("msr fpcr, %0" : : "r"(std::uint64_t{0}));
-  }
-  ~DefaultFloatMode() {
-    if (saved_ != 0) asm volatile("msr fpcr, %0" : : "r"(saved_));
-  }
-
- private:
-  std::uint64_t saved_;
-#endif
-};
 
 // Memory that calls use again and again: as many pieces as calls ran at once. Each thread has its own, so
 // no call waits for another.
@@ -88,14 +56,12 @@ struct Buffer {
   std::size_t size = 0;
 
   unsigned char* AtLeast(std::size_t bytes) {
-    if (size < bytes) {
+    const bool huge_call_is_over = size > kKept && bytes < size / 4;
+    if (size < bytes || huge_call_is_over) {
       memory = nullptr;
+      size = 0;  // until there is memory again: there may be none
       memory = AllocateAligned(bytes);
       size = bytes;
-    } else if (size > kKept && bytes < size / 4) {
-      memory = nullptr;  // a huge call is over: give its memory back
-      size = 0;
-      return AtLeast(bytes);
     }
     return memory.get();
   }
@@ -127,24 +93,17 @@ double Flops(const Spec& spec, const Call& call) {
          static_cast<double>(call.B) * static_cast<double>(call.T);
 }
 
-// Whether n threads are faster than one where they split the units and so meet after each part of a step.
-bool SplittingPays(const Spec& spec, const Call& call, std::size_t n, double meeting) {
-  const double saved =
-      Flops(spec, call) / static_cast<double>(spec.D) / kFlopsPerNanosecond * (1.0 - 1.0 / static_cast<double>(n));
-  const double meetings = kMeetingsToStart + static_cast<double>(call.T) * (spec.linear_before_reset ? 1.0 : 2.0);
-  return saved > 1.25 * meeting * meetings;
-}
-
-// meeting: what a meeting of threads takes, in nanoseconds.
-Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads, double meeting) {
+Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
   const Spec& spec = packed.spec();
   const std::size_t panels = packed.geometry().panels();
   Plan plan{std::min(spec.D, threads), 1, 1, 1, 1, false};
   const std::size_t each = threads / plan.directions;
   if (call.B >= 4 * each) {
     plan.row_groups = each;
-  } else if (each > 1 && SplittingPays(spec, call, std::min(each, panels), meeting)) {
-    plan.members = std::min(each, panels);
+  } else if (each > 1) {
+    const double step = 6.0 * static_cast<double>(spec.H) * static_cast<double>(spec.H) *
+                        static_cast<double>(call.B) / static_cast<double>(each);
+    if (step >= kFlopsToSplitStep || (call.T == 1 && panels >= 2 * each)) plan.members = std::min(each, panels);
   }
   const std::size_t row_bytes = 3 * packed.geometry().padded() * Computed(spec);
   const std::size_t fit = std::clamp<std::size_t>(kProjectionBytes / row_bytes / 8 * 8, 8, 1024);
@@ -239,13 +198,11 @@ void Run(const Packed& packed, const Call& given) {
   const Spec& spec = packed.spec();
   const double flops = Flops(spec, call);
   const std::size_t allowed = flops < kFlopsToShare ? 1 : NumThreads();
-  Plan plan = MakePlan(packed, call, allowed, 0.0);
+  Plan plan = MakePlan(packed, call, allowed);
   Team team(plan.threads(), flops >= kFlopsToWake                  ? Team::Sleepers::kWake
                             : plan.threads() > 1 && CalledLately() ? Team::Sleepers::kNudge
                                                                    : Team::Sleepers::kLeave);
-  if (team.size() < plan.threads() || plan.members > 1) {
-    plan = MakePlan(packed, call, team.size(), plan.members > 1 ? team.MeetingCost() : 0.0);
-  }
+  if (team.size() < plan.threads()) plan = MakePlan(packed, call, team.size());
 
   const std::size_t groups = plan.directions * plan.row_groups;
   const std::size_t each =
@@ -267,7 +224,7 @@ std::size_t ScratchBound(const Packed& packed, std::size_t B) {
   call.T = std::size_t{1} << 40;
   std::size_t most = 0;
   for (std::size_t threads = 1; threads <= NumThreads(); ++threads) {
-    const Plan plan = MakePlan(packed, call, threads, 0.0);
+    const Plan plan = MakePlan(packed, call, threads);
     const ScratchPlan each(packed, Computed(packed.spec()), plan.rows_at_once, plan.steps_at_once, plan.members);
     most = std::max(most, plan.shares() * each.bytes);
   }

@@ -4,7 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <chrono>
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <system_error>
@@ -31,8 +31,16 @@ std::atomic<std::size_t> g_num_threads{0};
 
 std::size_t UsableCores() {
 #if defined(__linux__)
+  // A container's share of the CPU may be less than the cores that it sees.
+  std::size_t share = Barrier::kMost;
+  long long quota, period;
+  if (std::ifstream file("/sys/fs/cgroup/cpu.max"); file >> quota >> period && quota > 0 && period > 0) {
+    share = static_cast<std::size_t>((quota + period - 1) / period);
+  }
   cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
+    return std::clamp<std::size_t>(static_cast<std::size_t>(CPU_COUNT(&set)), 1, share);
+  }
 #endif
   return std::max(1u, std::thread::hardware_concurrency());
 }
@@ -80,6 +88,7 @@ struct Pool {
   // The n-th worker, started if there is none yet; null if the system has no thread to give.
   Worker* At(std::size_t n) {
     if (n < workers.size()) return workers[n].get();
+    workers.reserve(workers.size() + 1);  // a thread that runs must not lose its Worker to a failure below
     auto worker = std::make_unique<Worker>();
     try {
       std::thread([w = worker.get()] { w->Loop(); }).detach();
@@ -169,43 +178,6 @@ void Team::Run(Work& work) {
       }
     }
   }
-}
-
-double Team::MeetingCost() {
-  if (size_ == 1) return 0.0;
-  using Clock = std::chrono::steady_clock;
-  static std::atomic<Clock::rep> measured{0};
-  static std::atomic<double> cost{0.0};
-  const auto now = Clock::now().time_since_epoch().count();
-  const auto last = measured.load(std::memory_order_acquire);
-  if (last != 0 && now - last < Clock::duration(std::chrono::milliseconds(20)).count()) return cost.load();
-
-  constexpr int kMeetings = 6;
-  // The least of a few: what else the machine does in between does not count.
-  class Meetings final : public Work {
-   public:
-    explicit Meetings(Barrier& barrier) : barrier_(barrier) {}
-    void Run(std::size_t rank) override {
-      barrier_.Wait(rank);
-      for (int sample = 0; sample < 4; ++sample) {
-        const auto begin = Clock::now();
-        for (int i = 0; i < kMeetings; ++i) barrier_.Wait(rank);
-        if (rank == 0) least_ = std::min(least_, Clock::now() - begin);
-      }
-    }
-    double Each() const { return std::chrono::duration<double, std::nano>(least_).count() / kMeetings; }
-
-   private:
-    Barrier& barrier_;
-    Clock::duration least_ = Clock::duration::max();
-  };
-  static thread_local Barrier barrier;
-  barrier.Reset(size_);
-  Meetings meetings(barrier);
-  Run(meetings);
-  cost.store(meetings.Each());
-  measured.store(now, std::memory_order_release);
-  return meetings.Each();
 }
 
 void Barrier::Reset(std::size_t count) {

@@ -45,10 +45,6 @@ class Team {
   // Runs work on each rank, the caller being rank 0, and returns when all are done.
   void Run(Work& work);
 
-  // What one meeting of all the threads takes, in nanoseconds: 60 to 700, as the cores share a cache or not, which
-  // a hypervisor may change at any time. Measured anew every 20 ms.
-  double MeetingCost();
-
  private:
   std::size_t size_ = 1;
   struct Worker** workers_ = nullptr;

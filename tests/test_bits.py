@@ -6,6 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -213,3 +214,25 @@ def test_the_callers_float_mode_changes_nothing() -> None:
     finally:
         set_mode(ctypes.addressof(default))
     assert_bits(found, expected)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the C library's constants are those of Linux")
+def test_the_mode_in_which_a_layer_is_made_changes_nothing() -> None:
+    """Biases are added, and weights rounded to 16 bits, in IEEE 754's default mode too."""
+    code = """
+        import ctypes, platform
+        import numpy as np, onegru
+        rng = np.random.default_rng(0)
+        W, R, B = (rng.standard_normal(n).astype("f") for n in ((1, 24, 5), (1, 24, 8), (1, 48)))
+        X = rng.standard_normal((4, 3, 5)).astype("f")
+        upward = {"x86_64": 0x800, "aarch64": 0x400000}[platform.machine()]
+        libm = ctypes.CDLL("libm.so.6")
+        for scale, storage in ((1, None), (1e-6, "float16")):
+            W, R = (W * scale).astype("f"), (R * scale).astype("f")
+            plain = onegru.GRU(W, R, B, weight_storage=storage)(X)[0]
+            assert libm.fesetround(upward) == 0
+            layer = onegru.GRU(W, R, B, weight_storage=storage)
+            libm.fesetround(0)
+            assert layer(X)[0].tobytes() == plain.tobytes()
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)

@@ -39,6 +39,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "files._onnxruntime",
         "files.onnx_lift",
         "files.onnx_piece",
+        "files.onnx_views",
         "files.onnx_node",
         "files.onnx_model",
         "files.openvino_xml",

@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 import onegru
+from onegru import SpecError
 from onegru.activations import Activation
 from onegru.spec import Spec, Weights
 
@@ -291,3 +292,43 @@ def test_16_bit_types_round_once(dtype: Any) -> None:
     for narrow, exact in zip(layer(X), wide(X.astype(np.float64)), strict=True):
         assert narrow.dtype == dtype
         np.testing.assert_array_equal(narrow, exact.astype(np.float32).astype(dtype))
+
+
+def empty(*shape: int) -> np.ndarray:
+    return np.empty(shape, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("X", "out", "more"),
+    [
+        (empty(0, 3, 3), (empty(0, 1, 3, 4), empty(1, 3, 4)), {"sequence_lens": [0, 0, 0]}),
+        (empty(3, 0, 3), (empty(3, 0, 1, 4), empty(3, 1, 4)), {"layout": 1}),
+        (empty(0, 3, 3), (empty(0, 1, 3, 4), None), {}),
+        (empty(2, 0, 3), (empty(2, 1, 0, 4), empty(1, 0, 4)), {"sequence_lens": []}),
+    ],
+)
+def test_empty_outputs_are_written(
+    X: np.ndarray, out: tuple[np.ndarray, ...], more: dict[str, object]
+) -> None:
+    layer = onegru.GRU(np.zeros((1, 12, 3), np.float32), np.zeros((1, 12, 4), np.float32))
+    Y, _ = layer(X, out=out, **more)  # type: ignore[arg-type]
+    assert Y is out[0]
+
+
+def test_an_output_that_overlaps_itself_is_refused() -> None:
+    layer = onegru.GRU(np.zeros((1, 12, 3), np.float32), np.zeros((1, 12, 4), np.float32))
+    strided = np.lib.stride_tricks.as_strided
+    for steps in ((4, 4, 4, 4), (32, 0, 0, 4), (16, 16, 16, 4)):
+        Y = strided(np.zeros(200, np.float32), (5, 1, 2, 4), steps)
+        with pytest.raises(SpecError, match="out: Y is masked or overlaps itself"):
+            layer(np.zeros((5, 2, 3), np.float32), out=(Y, None))
+    plain = np.zeros((4, 2, 1, 5), np.float32).transpose(3, 2, 1, 0)[::-1]
+    assert layer(np.zeros((5, 2, 3), np.float32), out=(plain, None))[0] is plain
+
+
+def test_none_is_not_an_array() -> None:
+    layer = onegru.GRU(np.zeros((1, 12, 3), np.float32), np.zeros((1, 12, 4), np.float32))
+    with pytest.raises(SpecError, match="X"):
+        layer(None, out=(empty(5, 1, 2, 4), empty(1, 2, 4)))
+    with pytest.raises(SpecError, match="x"):
+        layer.stream().step(None)

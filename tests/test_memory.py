@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+import textwrap
 
 import ml_dtypes
 import numpy as np
@@ -75,6 +76,7 @@ def peak():  # KiB. Not ru_maxrss, which begins with that of the process that st
 
 GROWTH = """
 import sys
+import textwrap
 import numpy as np, onegru
 I, H = 16, 64
 layer = onegru.GRU(*(np.zeros(s, sys.argv[1]) for s in ((1, 3*H, I), (1, 3*H, H), (1, 6*H))),
@@ -96,6 +98,7 @@ def test_a_longer_call_takes_no_more(dtype: str) -> None:
 
 LONG_CALL = """
 import sys
+import textwrap
 import numpy as np
 T, I, H = 35456, 384, 256
 rng = np.random.default_rng(1)
@@ -149,3 +152,29 @@ def test_a_long_call_takes_less_than_onnxruntime() -> None:
         ours, theirs = (run(LONG_CALL, name, what) / 1024 for name in ("onegru", "onnxruntime"))
         print(f"{what}: onegru {ours:.0f} MiB, onnxruntime {theirs:.0f} MiB")
         assert ours < theirs
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the address space as Linux does")
+def test_a_thread_works_on_after_it_ran_out_of_memory() -> None:
+    code = """
+        import resource
+        import numpy as np, onegru
+        onegru.set_num_threads(1)
+        def zeros(*sizes): return np.zeros(sizes, np.float32)
+        small = onegru.GRU(zeros(1, 12, 4), zeros(1, 12, 4))
+        big = onegru.GRU(zeros(1, 6144, 1), zeros(1, 6144, 2048))
+        x, X, out = zeros(3, 2, 4), zeros(4, 64, 1), (zeros(4, 1, 64, 2048), zeros(1, 64, 2048))
+        small(x)
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (used, hard))
+        try:
+            big(X, out=out)
+        except MemoryError:
+            failed = True
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+        assert failed
+        small(x)
+        big(X, out=out)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)

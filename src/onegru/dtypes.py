@@ -47,7 +47,7 @@ def as_float_array(name: str, value: object, must_be: tuple[str, ...] = ELEMENT_
 
 
 def as_lengths(name: str, value: object, must_be: tuple[str, ...] | None = None) -> Array:
-    """`value` as an array of integers, unchecked beyond that.
+    """`value` as an array of integers, unchecked beyond that; a copy, which stays as it is once checked.
 
     Args:
         name: the argument's name, for messages.
@@ -64,7 +64,7 @@ def as_lengths(name: str, value: object, must_be: tuple[str, ...] | None = None)
         raise SpecError(f"{name}: type {array.dtype.name}; must be {_either(must_be)}")
     if array.dtype.kind not in "iu":
         raise SpecError(f"{name}: type {array.dtype.name}; must be an integer type")
-    return array
+    return array.copy()
 
 
 def _as_array(name: str, value: object) -> Array:

@@ -14,7 +14,7 @@ from onegru.dtypes import Array, as_float_array, as_lengths, numpy_dtype
 from onegru.engine import make_engine
 from onegru.errors import SpecError
 from onegru.problem import Problem
-from onegru.shapes import arrange, check_shape
+from onegru.shapes import arrange, check_shape, overlap, overlaps_itself
 from onegru.spec import Spec, Weights
 from onegru.stream import Stream
 
@@ -69,6 +69,11 @@ class GRU:
         weight_storage: "bfloat16" or "float16" to keep W and R of a float32 layer in 16 bits, which halves
             what large layers read in each step and rounds the weights; None to keep them as they are.
 
+    Attributes:
+        try_call: `try_call(X, initial_h, Y, Y_h)` runs the layer where all are plain: contiguous arrays of
+            its type and of the right shapes (initial_h may be None), outputs apart from inputs. False, with
+            nothing done, where they are not; `layer(…)` then says what is wrong, or goes the longer way.
+
     Raises:
         SpecError: an argument is not legal; the message says which, what it is and what it must be.
     """
@@ -121,7 +126,7 @@ class GRU:
         self._spec = spec
         self._requested = (engine, weight_storage)
         self._engine = make_engine(engine, spec, weights, weight_storage)
-        self._try_call = self._engine.try_call
+        self.try_call = self._engine.try_call
         self._dtype = numpy_dtype(spec.dtype)
 
     @property
@@ -197,7 +202,7 @@ class GRU:
                 T, B, _ = X.shape
                 D, H = self._spec.num_directions, self._spec.hidden_size
                 plain = (np.empty((T, D, B, H), self._dtype), np.empty((D, B, H), self._dtype))
-            if type(plain) is tuple and len(plain) == 2 and self._try_call(X, initial_h, *plain):
+            if type(plain) is tuple and len(plain) == 2 and self.try_call(X, initial_h, *plain):
                 return plain  # type: ignore[return-value]
         if isinstance(layout, bool) or not isinstance(layout, int | np.integer) or layout not in (0, 1):
             raise SpecError(f"layout: {layout!r}; must be 0 or 1")
@@ -295,16 +300,14 @@ class GRU:
             raise SpecError(f"out: {port.name} is {is_}; must be an array, {self._spec.dtype} {list(shape)}")
         if not out.flags.writeable:
             raise SpecError(f"out: {port.name} is read-only; must be writeable")
-        if np.ma.isMaskedArray(out) or any(
-            n > 1 and step == 0 for n, step in zip(shape, out.strides, strict=True)
-        ):
+        if np.ma.isMaskedArray(out) or overlaps_itself(out):
             raise SpecError(f"out: {port.name} is masked or overlaps itself; must be a plain array")
         return out
 
     def _run(self, inputs: Mapping[str, Array], views: Mapping[str, Array]) -> None:
         """Run the engine; through a copy where an output overlaps an input."""
         Y, Y_h = views.get("Y"), views.get("Y_h")
-        if Y is not None and Y_h is not None and np.shares_memory(Y, Y_h):
+        if Y is not None and Y_h is not None and overlap(Y, Y_h):
             raise SpecError("out: Y and Y_h overlap; must not")
         targets = {role: view for role, view in views.items() if _overlaps(view, inputs)}
         fresh = {role: np.empty(view.shape, view.dtype) for role, view in targets.items()}

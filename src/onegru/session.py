@@ -78,6 +78,9 @@ class GruLayer:
         self._engine = engine
         self._lowered: Lowered | None = None
         self._weights: tuple[object, ...] = ()
+        self._plain = node.operator.name == "GRU" and not (
+            node.attributes.get("layout") or "sequence_lens" in node.inputs
+        )
 
     @property
     def name(self) -> str:
@@ -128,10 +131,27 @@ class GruLayer:
             or any(a is not b for a, b in zip(weights, self._weights, strict=True))
         ):
             layer, lowered = self._make(weights)
+        if self._plain and (results := self._run_plain(layer, values)) is not None:
+            return results
         given = {name: values[value] for name, value in node.inputs.items() if name not in _WEIGHTS}
         with _naming(self._place):
             results = layer.apply(lowered.ports, given, dict.fromkeys(node.outputs), strict_types=True)
         return {node.outputs[name]: array for name, array in results.items()}
+
+    def _run_plain(self, layer: GRU, values: Mapping[str, object]) -> dict[str, Array] | None:
+        """The outputs where the node asks for nothing special; None where a value is not plain or right."""
+        node = self.node
+        X = values[node.inputs["X"]]
+        initial_h = node.inputs.get("initial_h")
+        if type(X) is not np.ndarray or X.ndim != 3:
+            return None
+        T, B, _ = X.shape
+        D, H = layer.spec.num_directions, layer.spec.hidden_size
+        Y, Y_h = np.empty((T, D, B, H), X.dtype), np.empty((D, B, H), X.dtype)
+        if not layer.try_call(X, None if initial_h is None else values[initial_h], Y, Y_h):
+            return None
+        arrays = {"Y": Y, "Y_h": Y_h}
+        return {value: arrays[name] for name, value in node.outputs.items()}
 
     def _weights_in(self, values: Mapping[str, object]) -> tuple[object, ...]:
         inputs = self.node.inputs
@@ -158,6 +178,14 @@ class Model:
     def __init__(self, graph: Graph, *, engine: str = "auto") -> None:
         self._graph = graph
         self._engine = engine
+        self._inputs = [_Input(info) for info in graph.inputs]
+        # What shares memory with something that a caller, or the next run, may have in hand.
+        self._views = {
+            name
+            for step in (*graph.prelude, *graph.steps)
+            if not isinstance(step, GruNode | Conversion) and step.gives_views
+            for name in step.outputs
+        }
         self._gru_layers = {
             id(step): GruLayer(step, f"{graph.path}: {step.operator.name} node {step.name!r}: ", engine)
             for step in graph.steps
@@ -244,9 +272,9 @@ class Model:
         return {output.name: self._result(values, _value(output)) for output in self.outputs}
 
     def _result(self, values: Mapping[str, Any], name: str) -> Any:
-        """A value that is the caller's own: a constant may not be, as the next run has it too."""
+        """A value that is the caller's own: a constant is not, as the next run has it too, nor is a view."""
         value = values[name]
-        if value is self._constants.get(name) and isinstance(value, np.ndarray):
+        if isinstance(value, np.ndarray) and (name in self._views or value is self._constants.get(name)):
             return value.copy()
         return value
 
@@ -261,6 +289,8 @@ class Model:
     def _checked(self, inputs: Mapping[str, object]) -> dict[str, object]:
         if not isinstance(inputs, Mapping):
             raise SpecError(f"inputs: {type(inputs).__name__}; must be a mapping from names to arrays")
+        if len(inputs) == len(self._inputs) and all(known.has_plain(inputs) for known in self._inputs):
+            return {known.value: inputs[known.name] for known in self._inputs}
         known = by_name(self.inputs)
         values: dict[str, object] = {}
         for name, value in inputs.items():
@@ -275,6 +305,28 @@ class Model:
             if _value(info) not in values and not info.optional:
                 raise SpecError(f"{info.name!r}: missing; {self.path} requires it, {_words(info)}")
         return values
+
+
+class _Input:
+    """An input, for a quick look at what is given for it."""
+
+    def __init__(self, info: TensorInfo) -> None:
+        self.name = info.name
+        self.value = _value(info)
+        plain = info.is_tensor and info.shape is not None and info.dtype not in ("str", "unknown")
+        self._dtype = numpy_dtype(info.dtype) if plain else None
+        self._rank = len(info.shape or ())
+        self._fixed = [(axis, size) for axis, size in enumerate(info.shape or ()) if isinstance(size, int)]
+
+    def has_plain(self, inputs: Mapping[str, object]) -> bool:
+        """Whether there is an array for it that fits; others need a closer look."""
+        array = inputs.get(self.name)
+        return (
+            type(array) is np.ndarray
+            and array.dtype == self._dtype
+            and array.ndim == self._rank
+            and all(array.shape[axis] == size for axis, size in self._fixed)
+        )
 
 
 def _make_model(graph: Graph, engine: str) -> Model:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from onegru.dtypes import Array
 from onegru.errors import SpecError
 
-__all__ = ["arrange", "check_shape"]
+__all__ = ["arrange", "check_shape", "overlap", "overlaps_itself"]
 
 _TERMS = {
     "T": "seq_length",
@@ -66,3 +68,25 @@ def arrange(array: Array, have: str, want: str) -> Array:
     view = array[tuple(slice(None) if axis in kept else 0 for axis in have)]
     view = view.transpose([kept.index(axis) for axis in want if axis in kept])
     return view[tuple(slice(None) if axis in kept else None for axis in want)]
+
+
+def overlap(a: Array, b: Array) -> bool:
+    """Whether two arrays share memory; True as well where finding out would take long."""
+    if not np.may_share_memory(a, b):
+        return False
+    try:
+        return np.shares_memory(a, b, max_work=10_000)
+    except np.exceptions.TooHardError:
+        return True
+
+
+def overlaps_itself(array: Array) -> bool:
+    """Whether elements of an array share memory; True as well for what no slicing of a plain array makes."""
+    if array.size == 0:
+        return False
+    extent = array.itemsize
+    for stride, size in sorted((abs(s), n) for s, n in zip(array.strides, array.shape, strict=True) if n > 1):
+        if stride < extent:
+            return True
+        extent += stride * (size - 1)
+    return False

@@ -7,7 +7,7 @@ import numpy as np
 from onegru.dtypes import Array, as_float_array, as_lengths, numpy_dtype
 from onegru.errors import SpecError
 from onegru.problem import Engine
-from onegru.shapes import arrange, check_shape
+from onegru.shapes import arrange, check_shape, overlaps_itself
 from onegru.spec import Spec
 
 __all__ = ["Stream"]
@@ -158,8 +158,7 @@ class Stream:
             raise SpecError(f"out: {is_}; must be an array, {self._spec.dtype} {list(shape)}")
         if not out.flags.writeable:
             raise SpecError("out: read-only; must be writeable")
-        repeats = any(n > 1 and step == 0 for n, step in zip(shape, out.strides, strict=True))
-        if np.ma.isMaskedArray(out) or repeats:
+        if np.ma.isMaskedArray(out) or overlaps_itself(out):
             raise SpecError("out: masked or overlaps itself; must be a plain array")
         return out
 

@@ -37,6 +37,11 @@ class Session:
             raise MissingExtraError("onnxruntime", "onnxruntime", f"{source.name}: {where}") from None
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _ONLY_FATAL
+        import os
+
+        options.intra_op_num_threads = int(os.environ.get("OT", "0"))
+        if os.environ.get("OS"):
+            options.add_session_config_entry("session.intra_op.allow_spinning", os.environ["OS"])
         if source.folder is not None:
             key = "session.model_external_initializers_file_folder_path"
             try:

@@ -116,6 +116,10 @@ class Piece(Protocol):
     def node_count(self) -> int:
         """How many nodes it has."""
 
+    @property
+    def gives_views(self) -> bool:
+        """Whether its outputs share memory with its inputs."""
+
     def prepare(self, types: dict[str, ValueType]) -> None:
         """Make it ready to run.
 

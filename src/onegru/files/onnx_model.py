@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto
 
@@ -23,6 +24,7 @@ from onegru.files.onnx_node import constant_value, is_plain_constant, node_attri
 from onegru.files.onnx_order import node_inputs, sort_nodes
 from onegru.files.onnx_piece import OnnxPiece, PieceContext, value_type
 from onegru.files.onnx_read import Source, attribute_graphs, describe, is_gru, read_model, to_array
+from onegru.files.onnx_views import ViewPiece, view_of
 from onegru.known import Facts, verdicts
 
 __all__ = ["load_onnx", "parse_onnx"]
@@ -232,14 +234,31 @@ class _Cutter:
 
     def _piece(
         self, context: PieceContext, nodes: Sequence[NodeProto], outputs: tuple[str, ...]
-    ) -> OnnxPiece:
+    ) -> OnnxPiece | ViewPiece:
         given = {name for node in nodes for name in node.output}
         taken = set().union(*(node_inputs(node) for node in nodes)) - given
         inline = {name for name in taken if self._is_inline(name)}
+        if all(view_of(node, self.opset, self._integers) is not None for node in nodes):
+            firsts = {node.input[0] for node in nodes} - given
+            if not firsts & inline:
+                inputs = tuple(sorted(firsts))
+                return ViewPiece(self.source, nodes, inputs, outputs, self.opset, self._integers)
         constants = {
             id(self.givers[name]): self.givers[name] for name in sorted(inline) if name in self.givers
         }
         return OnnxPiece(context, [*constants.values(), *nodes], tuple(sorted(taken - inline)), outputs)
+
+    def _integers(self, name: str) -> tuple[int, ...] | None:
+        """The constant of a name, if it is one axis of 64-bit integers."""
+        if not self._is_inline(name) or name in self.sparse:
+            return None
+        if name in self.givers:
+            array = constant_value(self.source, self.givers[name])
+        elif self.tensors[name].data_type == onnx.TensorProto.INT64:
+            array = to_array(self.source, self.tensors[name])
+        else:
+            return None
+        return tuple(array.tolist()) if array.ndim == 1 and array.dtype == np.int64 else None
 
     def _is_inline(self, name: str) -> bool:
         """Whether a piece holds this value itself, as an initializer or a Constant node."""

@@ -76,6 +76,11 @@ class OnnxPiece:
         """How many nodes it has."""
         return len(self._nodes)
 
+    @property
+    def gives_views(self) -> bool:
+        """Whether its outputs share memory with its inputs."""
+        return False
+
     def prepare(self, types: dict[str, ValueType]) -> None:
         """Hand it to ONNX Runtime.
 
