@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -78,9 +78,7 @@ class GruLayer:
         self._engine = engine
         self._lowered: Lowered | None = None
         self._weights: tuple[object, ...] = ()
-        self._plain = node.operator.name == "GRU" and not (
-            node.attributes.get("layout") or "sequence_lens" in node.inputs
-        )
+        self._plain: Callable[[Mapping[str, object]], dict[str, Array] | None] | None = None
 
     @property
     def name(self) -> str:
@@ -100,11 +98,14 @@ class GruLayer:
     def __repr__(self) -> str:
         return f"GruLayer({self.name!r}, {self.operator}, {self.layer!r})"
 
-    def prepare(self, constants: Mapping[str, object], shared: dict[object, GruLayer]) -> None:
+    def prepare(
+        self, constants: Mapping[str, object], defaults: Container[str], shared: dict[object, GruLayer]
+    ) -> None:
         """Make the layer ahead of every run, if its weights are constants.
 
         Args:
             constants: the model's constants.
+            defaults: the names of those that a run may be given another value for.
             shared: nodes that have a layer already, by what it is made of: nodes that share weights, such as
                 the cells of an unrolled loop, share the layer too.
         """
@@ -119,9 +120,15 @@ class GruLayer:
             self.layer, self._lowered = self._make(self._weights)
         else:
             self.layer, self._lowered = twin.layer, twin._lowered
+        special = node.attributes.get("layout") or "sequence_lens" in node.inputs
+        replaceable = any(node.inputs.get(name) in defaults for name in _WEIGHTS)
+        if node.operator.name == "GRU" and not special and not replaceable and self.layer is not None:
+            self._plain = _plain_call(node, self.layer)
 
     def run(self, values: Mapping[str, object]) -> dict[str, Array]:
         """The node's outputs, by the names of the values."""
+        if self._plain is not None and (results := self._plain(values)) is not None:
+            return results
         node = self.node
         layer, lowered = self.layer, self._lowered
         weights = self._weights_in(values)
@@ -131,27 +138,10 @@ class GruLayer:
             or any(a is not b for a, b in zip(weights, self._weights, strict=True))
         ):
             layer, lowered = self._make(weights)
-        if self._plain and (results := self._run_plain(layer, values)) is not None:
-            return results
         given = {name: values[value] for name, value in node.inputs.items() if name not in _WEIGHTS}
         with _naming(self._place):
             results = layer.apply(lowered.ports, given, dict.fromkeys(node.outputs), strict_types=True)
         return {node.outputs[name]: array for name, array in results.items()}
-
-    def _run_plain(self, layer: GRU, values: Mapping[str, object]) -> dict[str, Array] | None:
-        """The outputs where the node asks for nothing special; None where a value is not plain or right."""
-        node = self.node
-        X = values[node.inputs["X"]]
-        initial_h = node.inputs.get("initial_h")
-        if type(X) is not np.ndarray or X.ndim != 3:
-            return None
-        T, B, _ = X.shape
-        D, H = layer.spec.num_directions, layer.spec.hidden_size
-        Y, Y_h = np.empty((T, D, B, H), X.dtype), np.empty((D, B, H), X.dtype)
-        if not layer.try_call(X, None if initial_h is None else values[initial_h], Y, Y_h):
-            return None
-        arrays = {"Y": Y, "Y_h": Y_h}
-        return {value: arrays[name] for name, value in node.outputs.items()}
 
     def _weights_in(self, values: Mapping[str, object]) -> tuple[object, ...]:
         inputs = self.node.inputs
@@ -161,6 +151,26 @@ class GruLayer:
         with _naming(self._place):
             lowered = lower(self.node.operator, self.node.attributes, *weights, where=self._place)
         return GRU.from_canonical(lowered.spec, lowered.weights, self._engine), lowered
+
+
+def _plain_call(node: GruNode, layer: GRU) -> Callable[[Mapping[str, object]], dict[str, Array] | None]:
+    """A quick way to a GRU node's outputs; it gives None where a value is not plain, or not right."""
+    x, h = node.inputs["X"], node.inputs.get("initial_h")
+    names = [(node.outputs[name], name == "Y") for name in node.outputs]
+    D, H, dtype = layer.spec.num_directions, layer.spec.hidden_size, numpy_dtype(layer.spec.dtype)
+    try_call, empty, ndarray = layer.try_call, np.empty, np.ndarray
+
+    def call(values: Mapping[str, object]) -> dict[str, Array] | None:
+        X = values[x]
+        if type(X) is not ndarray or X.ndim != 3:
+            return None
+        T, B, _ = X.shape
+        Y, Y_h = empty((T, D, B, H), dtype), empty((D, B, H), dtype)
+        if not try_call(X, None if h is None else values[h], Y, Y_h):
+            return None
+        return {name: Y if is_sequence else Y_h for name, is_sequence in names}
+
+    return call
 
 
 class Model:
@@ -196,12 +206,13 @@ class Model:
         for step in graph.prelude:
             self._prepare(step, types)
         for step in graph.prelude:
-            self._constants.update(self._run_step(step, self._constants))
+            self._constants.update(self._runner(step)(self._constants))
         shared: dict[object, GruLayer] = {}
         for layer in self._gru_layers.values():
-            layer.prepare(self._constants, shared)
+            layer.prepare(self._constants, {_value(info) for info in graph.inputs}, shared)
         for step in graph.steps:
             self._prepare(step, types)
+        self._runs = [self._runner(step) for step in graph.steps]
 
     def _prepare(self, step: Step, types: dict[str, ValueType]) -> None:
         if isinstance(step, GruNode):
@@ -262,13 +273,12 @@ class Model:
             FormatError: another runtime fails on its part.
         """
         values: dict[str, Any] = {**self._constants, **self._checked(inputs)}
-        steps = self._graph.steps
-        for done, step in enumerate(steps):
+        for done, run in enumerate(self._runs):
             if progress is not None:
-                progress(done, len(steps))
-            values.update(self._run_step(step, values))
+                progress(done, len(self._runs))
+            values.update(run(values))
         if progress is not None:
-            progress(len(steps), len(steps))
+            progress(len(self._runs), len(self._runs))
         return {output.name: self._result(values, _value(output)) for output in self.outputs}
 
     def _result(self, values: Mapping[str, Any], name: str) -> Any:
@@ -278,13 +288,18 @@ class Model:
             return value.copy()
         return value
 
-    def _run_step(self, step: Step, values: Mapping[str, object]) -> Mapping[str, Any]:
+    def _runner(self, step: Step) -> Callable[[Mapping[str, object]], Mapping[str, Any]]:
+        """What runs a step."""
         if isinstance(step, GruNode):
-            return self._gru_layers[id(step)].run(values)
-        if isinstance(step, Conversion):
+            return self._gru_layers[id(step)].run
+        if not isinstance(step, Conversion):
+            return step.run
+
+        def run(values: Mapping[str, object]) -> Mapping[str, Any]:
             with _naming(f"{self.path}: Convert layer {step.name!r}: "):
                 return {step.output: convert(values[step.input], step.dtype)}
-        return step.run(values)
+
+        return run
 
     def _checked(self, inputs: Mapping[str, object]) -> dict[str, object]:
         if not isinstance(inputs, Mapping):

@@ -9,6 +9,7 @@ from typing import Any
 from onegru.errors import FormatError, MissingExtraError
 from onegru.files.graph import ValueType
 from onegru.files.onnx_read import Source
+from onegru.native import get_num_threads
 
 __all__ = ["Session"]
 
@@ -37,6 +38,7 @@ class Session:
             raise MissingExtraError("onnxruntime", "onnxruntime", f"{source.name}: {where}") from None
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _ONLY_FATAL
+        options.intra_op_num_threads = get_num_threads()
         import os
 
         options.intra_op_num_threads = int(os.environ.get("OT", "0"))
