@@ -40,12 +40,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "files.onnx_lift",
         "files.onnx_piece",
         "files.onnx_views",
+        "files.onnx_states",
         "files.onnx_node",
         "files.onnx_model",
         "files.openvino_xml",
         "files.openvino_ir",
     ),
-    ("session", "report", "backend", "conformance.*"),
+    ("model_stream", "session", "inference_session", "report", "backend", "conformance.*"),
     ("__init__",),  # the public names
     ("cli.bench", "cli.show", "cli.waiting", "cli.inputs", "cli.outputs", "cli.app", "cli.__init__"),
 )

@@ -9,7 +9,9 @@ from __future__ import annotations
 from onegru._native import version
 from onegru.errors import FormatError, MissingExtraError, OneGRUError, SpecError, SpecWarning
 from onegru.functional import augru_cell, augru_sequence, gru, gru_cell, gru_sequence
+from onegru.inference_session import InferenceSession
 from onegru.layer import GRU
+from onegru.model_stream import ModelStream
 from onegru.native import Targets, get_num_threads, set_num_threads, targets
 from onegru.session import GruLayer, Model, load
 from onegru.stack import Stack, StackStream
@@ -21,8 +23,10 @@ __all__ = [
     "GRU",
     "FormatError",
     "GruLayer",
+    "InferenceSession",
     "MissingExtraError",
     "Model",
+    "ModelStream",
     "OneGRUError",
     "SpecError",
     "SpecWarning",

@@ -15,8 +15,9 @@ from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import FormatError, SpecError, needs_extra
 from onegru.files.graph import Conversion, Graph, GruNode, Step, TensorInfo, ValueType, by_name
 from onegru.layer import GRU
+from onegru.model_stream import ModelStream
 
-__all__ = ["GruLayer", "Model", "load"]
+__all__ = ["GruLayer", "Model", "load", "load_bytes"]
 
 Progress = Callable[[int, int], None]
 
@@ -61,6 +62,14 @@ def load(path: str | os.PathLike[str], *, engine: str = "auto") -> Model:
 
         graph = load_onnx(path)
     return Model(graph, engine=engine)
+
+
+def load_bytes(data: bytes, *, engine: str = "auto") -> Model:
+    """Load an ONNX model from its serialized form; it may have no external data. Raises as `load` does."""
+    with needs_extra("onnx", "onnx", "an ONNX model"):
+        from onegru.files.onnx_model import parse_onnx
+        from onegru.files.onnx_read import Source
+    return Model(parse_onnx(data, Source("model in memory")), engine=engine)
 
 
 class GruLayer:
@@ -280,6 +289,34 @@ class Model:
         if progress is not None:
             progress(len(self._runs), len(self._runs))
         return {output.name: self._result(values, _value(output)) for output in self.outputs}
+
+    def stream(
+        self, state: Mapping[str, str] | None = None, *, dims: Mapping[str, int] | None = None
+    ) -> ModelStream:
+        """The model, fed piece by piece: what it gives for a state is what it takes in the next step.
+
+            stream = model.stream()
+            for frame in frames:
+                out = stream.step({"x": frame})
+
+        Args:
+            state: the input that takes each state output, as {"h_out": "h_in"}; None to find them: the
+                initial state of GRU nodes that is an input, and their Y_h that is an output.
+            dims: sizes of symbolic dimensions of states, by name, that the other inputs do not tell.
+
+        Raises:
+            SpecError: an output or input is unknown, they do not go together, or none is found.
+        """
+        if state is None:
+            state = dict(self._graph.states)
+            if not state:
+                raise SpecError(
+                    f"state: none found in {self.path}: no GRU node takes its initial state from an input "
+                    'and gives its last one to an output; name them, as {"h_out": "h_in"}'
+                )
+        if not isinstance(state, Mapping) or not state:
+            raise SpecError("state: must be a mapping from outputs to inputs, with at least one")
+        return ModelStream(self, state, dims or {})
 
     def _result(self, values: Mapping[str, Any], name: str) -> Any:
         """A value that is the caller's own: a constant is not, as the next run has it too, nor is a view."""

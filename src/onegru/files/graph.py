@@ -147,6 +147,7 @@ class Graph:
         prelude: the same for what depends on constants alone; run once.
         types: the type of each input and constant, where there are pieces.
         nested: GRU nodes within bodies of other nodes, which are another runtime's to run, in words.
+        states: pairs of an output and the input that takes it in the next run, by their names.
     """
 
     path: str
@@ -157,3 +158,4 @@ class Graph:
     prelude: tuple[Step, ...] = ()
     types: dict[str, ValueType] = field(default_factory=dict)
     nested: tuple[str, ...] = ()
+    states: tuple[tuple[str, str], ...] = ()

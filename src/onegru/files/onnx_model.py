@@ -24,6 +24,7 @@ from onegru.files.onnx_node import constant_value, is_plain_constant, node_attri
 from onegru.files.onnx_order import node_inputs, sort_nodes
 from onegru.files.onnx_piece import OnnxPiece, PieceContext, value_type
 from onegru.files.onnx_read import Source, attribute_graphs, describe, is_gru, read_model, to_array
+from onegru.files.onnx_states import find_states
 from onegru.files.onnx_views import ViewPiece, view_of
 from onegru.known import Facts, verdicts
 
@@ -92,15 +93,17 @@ class _Cutter:
         early = tuple(sorted({name for node in prelude for name in node.output} & wanted))
         known = {*self.constants, *early}
         context = PieceContext(self.source, self.model, self.opset)
+        inputs, outputs = self._inputs(), tuple(tensor_info(value) for value in self.graph.output)
         return Graph(
             path=self.source.name,
-            inputs=self._inputs(),
-            outputs=tuple(tensor_info(value) for value in self.graph.output),
+            inputs=inputs,
+            outputs=outputs,
             constants=self.constants,
             steps=tuple(self._steps(context, grus, wanted, known)),
             prelude=(self._piece(context, prelude, early),) if prelude else (),
             types=self._types(),
             nested=tuple(self.nested),
+            states=find_states(self.nodes, grus.values(), inputs, outputs),
         )
 
     # GRU nodes

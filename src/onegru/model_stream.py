@@ -1,0 +1,213 @@
+"""A model that is fed piece by piece, its states carried from run to run."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+from zipfile import BadZipFile
+
+import numpy as np
+
+from onegru.dtypes import Array, numpy_dtype
+from onegru.errors import FormatError, SpecError
+from onegru.files.graph import TensorInfo
+
+__all__ = ["ModelStream"]
+
+
+class Runnable(Protocol):
+    """What a stream needs of a model."""
+
+    @property
+    def path(self) -> str:
+        """Its file."""
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What it takes."""
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What it gives."""
+
+    def run(self, inputs: Mapping[str, object]) -> dict[str, Array]:
+        """Run it."""
+
+
+class ModelStream:
+    """A model whose outputs of one run are inputs of the next; made by `Model.stream`.
+
+    States begin at the input's default where the file holds one, else at zero. Sizes that the file leaves
+    open are read off the other inputs of the first step, by their names; a stream asks for what cannot be
+    read off.
+    Not safe to call from several threads at once.
+    """
+
+    def __init__(self, model: Runnable, pairs: Mapping[str, str], dims: Mapping[str, int]) -> None:
+        self._model = model
+        self._inputs = {info.name: info for info in model.inputs}
+        outputs = {info.name: info for info in model.outputs}
+        self._pairs = dict(pairs)
+        for output, taker in self._pairs.items():
+            for side, name, known in (("output", output, outputs), ("input", taker, self._inputs)):
+                if name not in known:
+                    names = ", ".join(map(repr, known))
+                    raise SpecError(f"state: {name!r} is not an {side} of {model.path}; must be of {names}")
+            if outputs[output].dtype != self._inputs[taker].dtype:
+                raise SpecError(
+                    f"state: {output!r} is {outputs[output].dtype}, {taker!r} is "
+                    f"{self._inputs[taker].dtype}; must be of one type"
+                )
+        if len(set(self._pairs.values())) < len(self._pairs):
+            raise SpecError("state: an input takes two outputs; must take one")
+        self._dims = dict(dims)
+        self._state: dict[str, Array] = {}
+
+    def __repr__(self) -> str:
+        pairs = ", ".join(f"{output} → {taker}" for output, taker in self._pairs.items())
+        return f"ModelStream({self._model.path!r}, {pairs})"
+
+    @property
+    def pairs(self) -> dict[str, str]:
+        """The input that takes each state output in the next step."""
+        return dict(self._pairs)
+
+    @property
+    def state(self) -> dict[str, Array]:
+        """A copy of each state, by the name of the input; those that no step has set yet are left out.
+
+        Assign a mapping to set some or all of them.
+        """
+        return {name: array.copy() for name, array in self._state.items()}
+
+    @state.setter
+    def state(self, values: Mapping[str, object]) -> None:
+        if not isinstance(values, Mapping):
+            raise SpecError(f"state: {type(values).__name__}; must be a mapping from names to arrays")
+        fresh = {name: self._fit(name, value) for name, value in values.items()}
+        self._state.update(fresh)
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self._state.clear()
+
+    def step(self, inputs: Mapping[str, object]) -> dict[str, Array]:
+        """Run the model once and keep its states.
+
+        Args:
+            inputs: an array for each input that is not a state, by name; one for a state takes its place.
+
+        Returns:
+            an array for each output that is not a state, by name.
+
+        Raises:
+            SpecError: an input is missing, unknown, or does not fit. The states stay as they are.
+            FormatError: another runtime fails on its part; likewise.
+        """
+        if not isinstance(inputs, Mapping):
+            raise SpecError(f"inputs: {type(inputs).__name__}; must be a mapping from names to arrays")
+        given = dict(inputs)
+        for name in self._pairs.values():
+            if name not in given and (state := self._state.get(name)) is not None:
+                given[name] = state
+        if missing := [name for name in self._pairs.values() if name not in given]:
+            given.update(self._zeros(missing, inputs))
+        results = self._model.run(given)
+        self._state.update({taker: results.pop(output) for output, taker in self._pairs.items()})
+        return results
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the states to a file, in NumPy's `.npz` format.
+
+        Raises:
+            OSError: it cannot be written; what was there before stays.
+        """
+        target = Path(path)
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez(file, **{_KEY + name: _plain(array) for name, array in self._state.items()})
+            Path(temporary).replace(target)
+        except BaseException:
+            Path(temporary).unlink()
+            raise
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Set the states to those of a file that `save` wrote; states that it lacks begin anew.
+
+        Raises:
+            FormatError: it is not such a file.
+            SpecError: a state does not fit this model. The states stay as they are.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                values = {name: file[name] for name in file.files}
+        except (ValueError, BadZipFile, EOFError, AttributeError, KeyError) as error:
+            raise FormatError(f"{path}: not a file of states ({error})") from None
+        if wrong := [name for name in values if not name.startswith(_KEY)]:
+            raise FormatError(f"{path}: not a file of states; it holds {wrong[0]!r}")
+        names = {name.removeprefix(_KEY): array for name, array in values.items()}
+        fresh = {name: self._fit(name, self._restored(name, array)) for name, array in names.items()}
+        self._state = fresh
+
+    def _restored(self, name: str, array: Array) -> Array:
+        """An array as it was before it was made plain for the file."""
+        info = self._inputs.get(name)
+        is_wide = info is not None and info.dtype == "bfloat16" and array.dtype == np.uint16
+        return array.view(numpy_dtype("bfloat16")) if is_wide else array
+
+    def _fit(self, name: str, value: object) -> Array:
+        if name not in self._pairs.values():
+            names = ", ".join(map(repr, self._pairs.values()))
+            raise SpecError(f"state: {name!r} is not a state of {self._model.path}; must be of {names}")
+        info = self._inputs[name]
+        array = np.array(value)
+        fixed = info.shape is None or (
+            len(info.shape) == array.ndim
+            and all(not isinstance(a, int) or a == b for a, b in zip(info.shape, array.shape, strict=True))
+        )
+        if array.dtype.name != info.dtype or not fixed:
+            raise SpecError(
+                f"state: {name!r} is {array.dtype.name} {list(array.shape)}; must be {info.dtype} "
+                f"{'of any shape' if info.shape is None else _words(info.shape)}"
+            )
+        return array
+
+    def _zeros(self, names: Sequence[str], inputs: Mapping[str, object]) -> dict[str, Array]:
+        """The first states: zeros, for those that the model has no default for."""
+        sizes = dict(self._dims)
+        for name, value in inputs.items():
+            info = self._inputs.get(name)
+            if info is not None and info.shape is not None and len(info.shape) == np.ndim(value):  # type: ignore[arg-type]
+                pairs = zip(info.shape, np.shape(value), strict=True)  # type: ignore[arg-type]
+                sizes.update({size: have for size, have in pairs if isinstance(size, str)})
+        zeros: dict[str, Array] = {}
+        for name in names:
+            info = self._inputs[name]
+            if info.optional:
+                continue
+            if info.shape is None:
+                raise SpecError(f"state: {name!r} is of unknown rank; set it before the first step (.state)")
+            shape = [size if isinstance(size, int) else sizes.get(size or "") for size in info.shape]
+            if any(size is None for size in shape):
+                raise SpecError(
+                    f"state: {name!r} is {_words(info.shape)}, whose sizes the inputs do not tell; give "
+                    "dims= to stream(), or set it before the first step (.state)"
+                )
+            zeros[name] = np.zeros([size or 0 for size in shape], numpy_dtype(info.dtype))
+        return zeros
+
+
+_KEY = "state/"
+
+
+def _plain(array: Array) -> Array:
+    """An array that NumPy's format has: bfloat16 as its bits."""
+    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+
+
+def _words(shape: Sequence[int | str | None]) -> str:
+    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"

@@ -1,0 +1,233 @@
+"""Models with states: found, carried from step to step, saved and restored; the bits of one long run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+import onegru
+from onegru import FormatError, SpecError
+
+RNG = np.random.default_rng(0)
+I, H, T, B = 3, 4, 6, 2
+node = helper.make_node
+
+
+def weights(D: int = 1, count: int = 1, inputs: int = I) -> list[TensorProto]:
+    shapes = {
+        f"{name}{index}": (D, 3 * H, size)
+        for index in range(count)
+        for name, size in (("W", D * H if index else inputs), ("R", H))
+    }
+    return [
+        numpy_helper.from_array((RNG.standard_normal(shape) * 0.5).astype(np.float32), name)
+        for name, shape in shapes.items()
+    ]
+
+
+def save(
+    path: Path,
+    nodes: list[NodeProto],
+    tensors: list[TensorProto],
+    inputs: dict[str, list[int | str]],
+    outputs: dict[str, list[int | str]],
+) -> Path:
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "stream",
+        [info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
+        [info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
+        tensors,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def one_gru(path: Path) -> Path:
+    return save(
+        path,
+        [node("GRU", ["x", "W0", "R0", "", "", "h"], ["Y", "h_out"], hidden_size=H)],
+        weights(),
+        {"x": ["T", "batch", I], "h": [1, "batch", H]},
+        {"Y": ["T", 1, "batch", H], "h_out": [1, "batch", H]},
+    )
+
+
+def stacked(path: Path) -> Path:
+    """Two GRUs whose states are one input and one output, as PyTorch exports them."""
+    constants = {"s0": [0], "s1": [1], "s2": [2], "zero": [0], "one": [1]}
+    integers = [numpy_helper.from_array(np.array(v, np.int64), name) for name, v in constants.items()]
+    nodes = [
+        node("Slice", ["h", "s0", "s1", "zero"], ["h0"]),
+        node("Slice", ["h", "s1", "s2", "zero"], ["h1"]),
+        node("GRU", ["x", "W0", "R0", "", "", "h0"], ["Y0", "last0"], hidden_size=H),
+        node("Squeeze", ["Y0", "one"], ["y0"]),
+        node("GRU", ["y0", "W1", "R1", "", "", "h1"], ["Y1", "last1"], hidden_size=H),
+        node("Concat", ["last0", "last1"], ["h_out"], axis=0),
+    ]
+    return save(
+        path,
+        nodes,
+        [*weights(count=2), *integers],
+        {"x": ["T", B, I], "h": [2, B, H]},
+        {"Y1": ["T", 1, B, H], "h_out": [2, B, H]},
+    )
+
+
+@pytest.mark.parametrize("make", [one_gru, stacked])
+def test_states_are_found_and_carried(make: object, tmp_path: Path) -> None:
+    model = onegru.load(make(tmp_path / "m.onnx"))  # type: ignore[operator]
+    layers = len(model.gru_layers)
+    x = RNG.standard_normal((T, B, I)).astype(np.float32)
+    whole = model.run({"x": x, "h": np.zeros((layers, B, H), np.float32)})
+    Y = model.outputs[0].name
+    stream = model.stream()
+    assert stream.pairs == {"h_out": "h"}
+    steps = [stream.step({"x": x[t : t + 1]}) for t in range(T)]
+    assert list(steps[0]) == [Y]
+    assert np.array_equal(np.concatenate([step[Y] for step in steps]), whole[Y])
+    assert np.array_equal(stream.state["h"], whole["h_out"])
+    stream.reset()
+    assert stream.state == {}
+    assert np.array_equal(stream.step({"x": x})[Y], whole[Y])
+
+
+def test_a_state_is_saved_and_restored(tmp_path: Path) -> None:
+    model = onegru.load(one_gru(tmp_path / "m.onnx"))
+    x = RNG.standard_normal((T, B, I)).astype(np.float32)
+    stream = model.stream()
+    stream.step({"x": x[:3]})
+    stream.save(tmp_path / "state.npz")
+    after = stream.step({"x": x[3:]})["Y"]
+    other = model.stream()
+    other.load(tmp_path / "state.npz")
+    assert np.array_equal(other.step({"x": x[3:]})["Y"], after)
+    third = model.stream()
+    third.state = {"h": np.zeros((1, B, H), np.float32)}
+    assert np.array_equal(third.step({"x": x})["Y"], model.stream().step({"x": x})["Y"])
+    state = other.state["h"]
+    state[...] = 9
+    assert not np.any(other.state["h"] == 9)
+
+
+def test_given_pairs_and_given_states(tmp_path: Path) -> None:
+    model = onegru.load(one_gru(tmp_path / "m.onnx"))
+    x = RNG.standard_normal((T, B, I)).astype(np.float32)
+    h = RNG.standard_normal((1, B, H)).astype(np.float32)
+    stream = model.stream({"h_out": "h"})
+    assert np.array_equal(stream.step({"x": x, "h": h})["Y"], model.run({"x": x, "h": h})["Y"])
+
+
+def test_a_step_that_fails_changes_nothing(tmp_path: Path) -> None:
+    stream = onegru.load(one_gru(tmp_path / "m.onnx")).stream()
+    stream.step({"x": np.ones((2, B, I), np.float32)})
+    before = stream.state["h"]
+    with pytest.raises(SpecError):
+        stream.step({"x": np.ones((2, B, I + 1), np.float32)})
+    with pytest.raises(SpecError):
+        stream.step({"x": np.ones((2, B + 1, I), np.float32)})
+    with pytest.raises(SpecError):
+        stream.state = {"h": np.ones((1, B, H + 1), np.float32)}
+    assert np.array_equal(stream.state["h"], before)
+
+
+def test_sizes_that_are_asked_for(tmp_path: Path) -> None:
+    nodes = [
+        node("Slice", ["big", "s0", "s1"], ["h"]),
+        node("GRU", ["x", "W0", "R0", "", "", "h"], ["Y", "last"], hidden_size=H),
+        node("Concat", ["last", "last"], ["h_out"], axis=0),
+    ]
+    integers = [numpy_helper.from_array(np.array([v], np.int64), f"s{v}") for v in (0, 1)]
+    path = save(
+        tmp_path / "m.onnx",
+        nodes,
+        [*weights(), *integers],
+        {"x": ["T", B, I], "big": ["copies", B, H]},
+        {"Y": ["T", 1, B, H], "h_out": ["copies", B, H]},
+    )
+    model = onegru.load(path)
+    x = np.ones((T, B, I), np.float32)
+    with pytest.raises(SpecError, match=r"'big' is \[copies, 2, 4\], whose sizes the inputs do not tell"):
+        model.stream().step({"x": x})
+    stream = model.stream(dims={"copies": 2})
+    stream.step({"x": x})
+    assert stream.state["big"].shape == (2, B, H)
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    model = onegru.load(one_gru(tmp_path / "m.onnx"))
+    with pytest.raises(SpecError, match="'nothing' is not an output"):
+        model.stream({"nothing": "h"})
+    with pytest.raises(SpecError, match="'nothing' is not an input"):
+        model.stream({"h_out": "nothing"})
+    with pytest.raises(SpecError, match="an input takes two outputs"):
+        model.stream({"h_out": "h", "Y": "h"})
+    with pytest.raises(SpecError, match="state"):
+        model.stream({})
+    path = save(
+        tmp_path / "none.onnx",
+        [node("GRU", ["x", "W0", "R0"], ["Y", "h_out"], hidden_size=H)],
+        weights(),
+        {"x": ["T", B, I]},
+        {"Y": ["T", 1, B, H], "h_out": [1, B, H]},
+    )
+    with pytest.raises(SpecError, match="none found"):
+        onegru.load(path).stream()
+
+
+def test_files_of_states_are_hostile(tmp_path: Path) -> None:
+    stream = onegru.load(one_gru(tmp_path / "m.onnx")).stream()
+    path = tmp_path / "state.npz"
+    path.write_bytes(b"not a zip")
+    with pytest.raises(FormatError, match="not a file of states"):
+        stream.load(path)
+    np.savez(path, h=np.zeros(3))
+    with pytest.raises(FormatError, match="not a file of states"):
+        stream.load(path)
+    np.savez(path, **{"state/h": np.array([object()])})
+    with pytest.raises(FormatError, match="not a file of states"):
+        stream.load(path)
+    np.savez(path, **{"state/h": np.zeros((1, B, H + 1), np.float32)})
+    with pytest.raises(SpecError, match=r"must be float32 \[1, batch, 4\]"):
+        stream.load(path)
+    np.savez(path, **{"state/other": np.zeros((1, B, H), np.float32)})
+    with pytest.raises(SpecError, match="'other' is not a state"):
+        stream.load(path)
+    with pytest.raises(FileNotFoundError):
+        stream.load(tmp_path / "missing.npz")
+
+
+def test_bidirectional_states_are_found(tmp_path: Path) -> None:
+    nodes = [
+        node("GRU", ["x", "W0", "R0", "", "", "h"], ["Y", "last"], hidden_size=H, direction="bidirectional"),
+        node("Identity", ["last"], ["h_out"]),
+    ]
+    path = save(
+        tmp_path / "m.onnx",
+        nodes,
+        weights(2),
+        {"x": ["T", B, I], "h": [2, B, H]},
+        {"Y": ["T", 2, B, H], "h_out": [2, B, H]},
+    )
+    assert onegru.load(path).stream().pairs == {"h_out": "h"}
+
+
+def test_two_outputs_that_could_be_the_state(tmp_path: Path) -> None:
+    nodes = [
+        node("GRU", ["x", "W0", "R0", "", "", "h"], ["Y", "h_out"], hidden_size=H),
+        node("Identity", ["h_out"], ["copy"]),
+    ]
+    path = save(
+        tmp_path / "m.onnx",
+        nodes,
+        weights(),
+        {"x": ["T", B, I], "h": [1, B, H]},
+        {"Y": ["T", 1, B, H], "h_out": [1, B, H], "copy": [1, B, H]},
+    )
+    with pytest.raises(SpecError, match="none found"):
+        onegru.load(path).stream()
