@@ -197,7 +197,8 @@ def version(name: str) -> str:
     from importlib.metadata import version as find
 
     package = name.split()[0]
-    return getattr(importlib.import_module(package), "__version__", None) or find(package)
+    found = getattr(importlib.import_module(package), "__version__", None) or find(package)
+    return str(found).split("-")[0]  # openvino adds its build
 
 
 def pin(threads: int) -> None:

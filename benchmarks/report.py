@@ -59,6 +59,7 @@ def write_report(document: dict[str, Any], folder: Path) -> None:
     lines += _targets(document, cases)
     for threads, limits in document["limits"].items():
         lines += _table(document, cases, threads, limits)
+    lines += _whole(document)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "performance.md").write_text("\n".join(lines) + "\n")
     _picture(document, folder / "performance.png")
@@ -154,6 +155,28 @@ def _table(
         lines.append(
             f"| {case} | {' | '.join(cells)} | {peer / mine:.2f} | {spread:.0%} | {rate / 1e9:.0f} "
             f"| {rate / limits['fma']:.0%} |"
+        )
+    return [*lines, ""]
+
+
+def _whole(document: dict[str, Any]) -> list[str]:
+    if not document.get("whole"):
+        return []
+    lines = [
+        "## A whole model at batch 1",
+        "",
+        "Two convolutions over frequency, three GRUs of 256, a linear head, states as inputs and outputs "
+        "(`benchmarks/models.py`). onegru by `InferenceSession` and its streams, ONNX Runtime by its own "
+        "`run`, states handed on by the caller.",
+        "",
+        "| frames | threads | onegru | onnxruntime | ratio |",
+        "| --- | --- | ---: | ---: | ---: |",
+    ]
+    for entry in document["whole"]:
+        times = [entry["peers"].get(name, {}).get("median", math.nan) for name in ("onegru", "onnxruntime")]
+        lines.append(
+            f"| {entry['case']} | {entry['threads']} | {times[0] * 1e6:.1f} | {times[1] * 1e6:.1f} "
+            f"| {times[1] / times[0]:.2f} |"
         )
     return [*lines, ""]
 

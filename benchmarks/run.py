@@ -22,8 +22,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cases import CASES, Case, draw
+from benchmarks.models import speech_model
 from benchmarks.peers import PEERS, version
 from benchmarks.report import write_report
+from benchmarks.whole import WHOLE, WHOLE_CASES, exact
 
 ROOT = Path(__file__).parent.parent
 SETTLE = 0.02  # seconds for the last peer's threads to fall asleep
@@ -85,16 +87,37 @@ def measure(case: Case, workers: dict[str, Worker], rounds: int, block: float) -
         linear_before_reset=case.linear_before_reset,
         engine="reference",
     )
+    Y, Y_h = layer(arrays["X"], arrays["h0"])
+    able = {name: worker for name, worker in workers.items() if applies(name, case)}
+    return take_turns({"case": index}, able, (Y, Y_h), rounds, block)
+
+
+def measure_whole(workers: dict[str, Worker], rounds: int, block: float) -> list[dict[str, Any]]:
+    """The same for a whole model, in each way to run it."""
+    able = {name: worker for name, worker in workers.items() if name in WHOLE}
+    found: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "speech.onnx")
+        path.write_bytes(speech_model().SerializeToString())
+        for index, case in enumerate(WHOLE_CASES):
+            mask = exact(case, str(path))
+            found.append(
+                {"case": str(case), "peers": take_turns({"whole": index}, able, (mask, mask), rounds, block)}
+            )
+    return found
+
+
+def take_turns(
+    order: dict[str, Any], workers: dict[str, Worker], right: tuple[Any, Any], rounds: int, block: float
+) -> dict[str, Any]:
+    """Check what each gives against what is right, then time them in turns."""
     results: dict[str, Any] = {}
     counts: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as folder:
-        exact = Path(folder, "exact.npz")
-        Y, Y_h = layer(arrays["X"], arrays["h0"])
-        np.savez(exact, Y=Y, Y_h=Y_h)
+        file = Path(folder, "right.npz")
+        np.savez(file, Y=right[0], Y_h=right[1])
         for name, worker in workers.items():
-            if not applies(name, case):
-                continue
-            answer = worker.ask(do="prepare", case=index, exact=str(exact))
+            answer = worker.ask(do="prepare", exact=str(file), **order)
             tolerance = BFLOAT16_TOLERANCE if name.endswith("bfloat16") else TOLERANCE
             if "refuses" in answer:
                 results[name] = {"refuses": answer["refuses"]}
@@ -160,7 +183,7 @@ def main() -> None:
     rounds, block = (3, 0.03) if options.quick else (options.rounds, options.block)
     cases = [case for case in CASES if options.only in str(case)]
     peers = [name for name in PEERS if importlib.util.find_spec(name.split()[0]) is not None]
-    document: dict[str, Any] = {"machine": machine(), "limits": {}, "results": []}
+    document: dict[str, Any] = {"machine": machine(), "limits": {}, "results": [], "whole": []}
     print(json.dumps(document["machine"]))
     for threads in (int(part) for part in options.threads.split(",")):
         document["limits"][str(threads)] = limits(threads)
@@ -174,6 +197,8 @@ def main() -> None:
                     for name, entry in results.items()
                 )
                 print(f"{threads} thread(s) {number}/{len(cases)}  {case}  µs: {shown}", flush=True)
+            for entry in measure_whole(workers, rounds, block) if not options.only else ():
+                document["whole"].append({**entry, "threads": threads})
         finally:
             for worker in workers.values():
                 worker.stop()

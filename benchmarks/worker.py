@@ -14,6 +14,7 @@ import numpy as np
 
 from benchmarks.cases import CASES, draw
 from benchmarks.peers import PEERS, Prepared, pin
+from benchmarks.whole import WHOLE, WHOLE_CASES
 
 
 def main() -> None:
@@ -27,11 +28,14 @@ def main() -> None:
             prepared = None
             gc.collect()
             try:
-                case = CASES[order["case"]]
-                prepared = PEERS[name](case, draw(case), threads)
-                prepared.call()
-                Y, Y_h = prepared.outputs()
                 exact = np.load(order["exact"])
+                if "whole" in order:
+                    prepared = WHOLE[name](WHOLE_CASES[order["whole"]], threads)
+                else:
+                    case = CASES[order["case"]]
+                    prepared = PEERS[name](case, draw(case), threads)
+                    prepared.call()
+                Y, Y_h = prepared.outputs()
                 answer["error"] = float(max(np.abs(Y - exact["Y"]).max(), np.abs(Y_h - exact["Y_h"]).max()))
                 began, count = time.perf_counter(), 0
                 while time.perf_counter() - began < 0.05 or count < 2:

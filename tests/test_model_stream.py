@@ -180,6 +180,10 @@ def test_what_is_refused(tmp_path: Path) -> None:
         onegru.load(path).stream()
 
 
+def save_states(path: Path, name: str, array: np.ndarray) -> None:
+    np.savez(path, **{name: array})  # type: ignore[arg-type]  # its stub takes it for another argument
+
+
 def test_files_of_states_are_hostile(tmp_path: Path) -> None:
     stream = onegru.load(one_gru(tmp_path / "m.onnx")).stream()
     path = tmp_path / "state.npz"
@@ -189,13 +193,13 @@ def test_files_of_states_are_hostile(tmp_path: Path) -> None:
     np.savez(path, h=np.zeros(3))
     with pytest.raises(FormatError, match="not a file of states"):
         stream.load(path)
-    np.savez(path, **{"state/h": np.array([object()])})
+    save_states(path, "state/h", np.array([object()]))
     with pytest.raises(FormatError, match="not a file of states"):
         stream.load(path)
-    np.savez(path, **{"state/h": np.zeros((1, B, H + 1), np.float32)})
+    save_states(path, "state/h", np.zeros((1, B, H + 1), np.float32))
     with pytest.raises(SpecError, match=r"must be float32 \[1, batch, 4\]"):
         stream.load(path)
-    np.savez(path, **{"state/other": np.zeros((1, B, H), np.float32)})
+    save_states(path, "state/other", np.zeros((1, B, H), np.float32))
     with pytest.raises(SpecError, match="'other' is not a state"):
         stream.load(path)
     with pytest.raises(FileNotFoundError):

@@ -129,7 +129,8 @@ class ModelStream:
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         try:
             with os.fdopen(handle, "wb") as file:
-                np.savez(file, **{_KEY + name: _plain(array) for name, array in self._state.items()})
+                arrays = {_KEY + name: _plain(array) for name, array in self._state.items()}
+                np.savez(file, **arrays)  # type: ignore[arg-type]  # its stub takes them for another argument
             Path(temporary).replace(target)
         except BaseException:
             Path(temporary).unlink()
@@ -180,10 +181,10 @@ class ModelStream:
         """The first states: zeros, for those that the model has no default for."""
         sizes = dict(self._dims)
         for name, value in inputs.items():
-            info = self._inputs.get(name)
-            if info is not None and info.shape is not None and len(info.shape) == np.ndim(value):  # type: ignore[arg-type]
-                pairs = zip(info.shape, np.shape(value), strict=True)  # type: ignore[arg-type]
-                sizes.update({size: have for size, have in pairs if isinstance(size, str)})
+            info, shape = self._inputs.get(name), np.asarray(value).shape
+            if info is not None and info.shape is not None and len(info.shape) == len(shape):
+                known = zip(info.shape, shape, strict=True)
+                sizes.update({size: have for size, have in known if isinstance(size, str)})
         zeros: dict[str, Array] = {}
         for name in names:
             info = self._inputs[name]
@@ -191,13 +192,13 @@ class ModelStream:
                 continue
             if info.shape is None:
                 raise SpecError(f"state: {name!r} is of unknown rank; set it before the first step (.state)")
-            shape = [size if isinstance(size, int) else sizes.get(size or "") for size in info.shape]
-            if any(size is None for size in shape):
+            wanted = [size if isinstance(size, int) else sizes.get(size or "") for size in info.shape]
+            if any(size is None for size in wanted):
                 raise SpecError(
                     f"state: {name!r} is {_words(info.shape)}, whose sizes the inputs do not tell; give "
                     "dims= to stream(), or set it before the first step (.state)"
                 )
-            zeros[name] = np.zeros([size or 0 for size in shape], numpy_dtype(info.dtype))
+            zeros[name] = np.zeros([size or 0 for size in wanted], numpy_dtype(info.dtype))
         return zeros
 
 
