@@ -26,10 +26,14 @@ SOURCE = Path(onegru.__file__).parent
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_native", "errors", "dtypes", "activations"),
     ("shapes", "spec", "known", "dialects.schema", "attributes"),
-    ("dialects.onnx", "dialects.openvino", "dialect", "reference"),
+    ("dialects.onnx", "dialects.openvino", "dialects.frameworks", "dialect", "reference"),
     ("problem", "native", "engine", "stream", "layer", "stack"),
     (
         "functional",
+        "exchange",
+        "frameworks.pytorch",
+        "frameworks.keras3",
+        "frameworks.flax",
         "files.graph",
         "files.onnx_read",
         "files.onnx_order",
@@ -55,6 +59,7 @@ OPTIONAL = {
     "google": ("files.onnx*",),  # protobuf, which onnx itself needs
     "onnxruntime": ("files._onnxruntime",),
     "ml_dtypes": ("dtypes",),
+    "torch": ("frameworks.pytorch", "files.checkpoint"),
     "typer": ("cli.*",),
     "rich": ("cli.*",),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from onegru._native import version
 from onegru.errors import FormatError, MissingExtraError, OneGRUError, SpecError, SpecWarning
+from onegru.frameworks.pytorch import from_torch, to_torch, to_torch_state_dict
 from onegru.functional import augru_cell, augru_sequence, gru, gru_cell, gru_sequence
 from onegru.layer import GRU
 from onegru.native import Targets, get_num_threads, set_num_threads, targets
@@ -33,6 +34,7 @@ __all__ = [
     "__version__",
     "augru_cell",
     "augru_sequence",
+    "from_torch",
     "get_num_threads",
     "gru",
     "gru_cell",
@@ -40,4 +42,6 @@ __all__ = [
     "load",
     "set_num_threads",
     "targets",
+    "to_torch",
+    "to_torch_state_dict",
 ]
