@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "functional",
         "exchange",
         "frameworks.pytorch",
+        "frameworks.keras_config",
         "frameworks.keras3",
         "frameworks.flax",
         "files.graph",
@@ -59,6 +60,7 @@ OPTIONAL = {
     "google": ("files.onnx*",),  # protobuf, which onnx itself needs
     "onnxruntime": ("files._onnxruntime",),
     "ml_dtypes": ("dtypes",),
+    "keras": ("frameworks.keras3",),
     "torch": ("frameworks.pytorch", "files.checkpoint"),
     "typer": ("cli.*",),
     "rich": ("cli.*",),
