@@ -61,6 +61,7 @@ OPTIONAL = {
     "onnxruntime": ("files._onnxruntime",),
     "ml_dtypes": ("dtypes",),
     "keras": ("frameworks.keras3",),
+    "flax": ("frameworks.flax",),
     "torch": ("frameworks.pytorch", "files.checkpoint"),
     "typer": ("cli.*",),
     "rich": ("cli.*",),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from onegru._native import version
 from onegru.errors import FormatError, MissingExtraError, OneGRUError, SpecError, SpecWarning
+from onegru.frameworks.flax import from_flax, to_flax
 from onegru.frameworks.keras3 import from_keras, to_keras, to_keras_weights
 from onegru.frameworks.pytorch import from_torch, to_torch, to_torch_state_dict
 from onegru.functional import augru_cell, augru_sequence, gru, gru_cell, gru_sequence
@@ -35,6 +36,7 @@ __all__ = [
     "__version__",
     "augru_cell",
     "augru_sequence",
+    "from_flax",
     "from_keras",
     "from_torch",
     "get_num_threads",
@@ -44,6 +46,7 @@ __all__ = [
     "load",
     "set_num_threads",
     "targets",
+    "to_flax",
     "to_keras",
     "to_keras_weights",
     "to_torch",
