@@ -48,8 +48,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "files.onnx_model",
         "files.openvino_xml",
         "files.openvino_ir",
+        "files.safetensors_file",
+        "files.checkpoint",
+        "files.keras_archive",
     ),
-    ("session", "report", "backend", "conformance.*"),
+    ("session", "loading", "report", "backend", "conformance.*"),
     ("__init__",),  # the public names
     ("cli.bench", "cli.show", "cli.waiting", "cli.inputs", "cli.outputs", "cli.app", "cli.__init__"),
 )
@@ -62,6 +65,8 @@ OPTIONAL = {
     "ml_dtypes": ("dtypes",),
     "keras": ("frameworks.keras3",),
     "flax": ("frameworks.flax",),
+    "safetensors": ("files.checkpoint", "files.safetensors_file"),
+    "h5py": ("files.keras_archive",),
     "torch": ("frameworks.pytorch", "files.checkpoint"),
     "typer": ("cli.*",),
     "rich": ("cli.*",),

@@ -13,6 +13,7 @@ from onegru.frameworks.keras3 import from_keras, to_keras, to_keras_weights
 from onegru.frameworks.pytorch import from_torch, to_torch, to_torch_state_dict
 from onegru.functional import augru_cell, augru_sequence, gru, gru_cell, gru_sequence
 from onegru.layer import GRU
+from onegru.loading import load_layers
 from onegru.native import Targets, get_num_threads, set_num_threads, targets
 from onegru.session import GruLayer, Model, load
 from onegru.stack import Stack, StackStream
@@ -44,6 +45,7 @@ __all__ = [
     "gru_cell",
     "gru_sequence",
     "load",
+    "load_layers",
     "set_num_threads",
     "targets",
     "to_flax",

@@ -221,8 +221,8 @@ def _runs_in_reverse(argument: str, nnx: Any, module: Any, cell: Any) -> bool | 
         if isinstance(node, nnx.RNN) and node.cell is cell:
             if node.reverse and not node.keep_order:
                 raise SpecError(
-                    f"{argument}: an RNN in reverse without keep_order; must be with it, as onegru keeps Y at "
-                    "the input's steps"
+                    f"{argument}: an RNN in reverse without keep_order; must be with it, as onegru keeps Y "
+                    "at the input's steps"
                 )
             ways[id(node)] = bool(node.reverse)
     for node in nodes:

@@ -14,7 +14,7 @@ from onegru.exchange import as_tensor, find_activation, is_mapping, read
 from onegru.layer import GRU
 from onegru.stack import Stack
 
-__all__ = ["RECURRENT", "from_arrays", "from_config"]
+__all__ = ["RECURRENT", "from_arrays", "from_config", "is_gru"]
 
 #: The classes of layers that may hold GRUs.
 RECURRENT = ("GRU", "GRUCell", "RNN", "Bidirectional")
@@ -158,6 +158,23 @@ def from_config(
         SpecError: it is no GRU, or does what onegru does not.
     """
     return _build(_read_config(class_name, config, where), arrays, engine, where)
+
+
+def is_gru(class_name: str, config: Config) -> bool:
+    """Whether a serialized layer is one of GRUs, whether or not onegru has all that it does."""
+    if class_name in ("GRU", "GRUCell"):
+        return True
+    inner = config.get(
+        {"RNN": "cell", "StackedRNNCells": "cells", "Bidirectional": "layer"}.get(class_name, "")
+    )
+    parts = inner if isinstance(inner, list) else [inner]
+    return bool(parts) and all(
+        is_mapping(part)
+        and isinstance(part.get("class_name"), str)
+        and is_mapping(part.get("config"))
+        and is_gru(part["class_name"], part["config"])
+        for part in parts
+    )
 
 
 def _read_config(class_name: str, config: Config, where: str) -> Recurrent:

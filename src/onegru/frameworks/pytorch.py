@@ -14,7 +14,15 @@ from onegru.exchange import is_mapping, layers_of, read, write
 from onegru.layer import GRU
 from onegru.stack import Stack
 
-__all__ = ["find_groups", "from_torch", "read_group", "to_torch", "to_torch_state_dict"]
+__all__ = [
+    "Group",
+    "find_groups",
+    "from_torch",
+    "is_recurrent",
+    "read_group",
+    "to_torch",
+    "to_torch_state_dict",
+]
 
 # A tensor of any recurrent module of PyTorch, or of a cell, whose tensors have no layer.
 _NAME = re.compile(
@@ -139,6 +147,11 @@ def _names_in(module: Any) -> Iterator[str]:
     for layer in range(module.num_layers):
         for suffix in ("", "_reverse")[: 1 + module.bidirectional]:
             yield from (f"{tensor}_l{layer}{suffix}" for tensor in tensors)
+
+
+def is_recurrent(name: str) -> bool:
+    """Whether a tensor of this name belongs to a recurrent module."""
+    return _NAME.fullmatch(name) is not None
 
 
 def find_groups(state_dict: Mapping[str, object]) -> dict[str, Group]:
