@@ -26,10 +26,15 @@ SOURCE = Path(onegru.__file__).parent
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_native", "errors", "dtypes", "activations"),
     ("shapes", "spec", "known", "dialects.schema", "attributes"),
-    ("dialects.onnx", "dialects.openvino", "dialect", "reference"),
+    ("dialects.onnx", "dialects.openvino", "dialects.frameworks", "dialect", "reference"),
     ("problem", "native", "engine", "stream", "layer", "stack"),
     (
         "functional",
+        "exchange",
+        "frameworks.pytorch",
+        "frameworks.keras_config",
+        "frameworks.keras3",
+        "frameworks.flax",
         "files.graph",
         "files.onnx_read",
         "files.onnx_order",
@@ -45,8 +50,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "files.onnx_model",
         "files.openvino_xml",
         "files.openvino_ir",
+        "files.safetensors_file",
+        "files.checkpoint",
+        "files.keras_archive",
     ),
-    ("model_stream", "session", "inference_session", "report", "backend", "conformance.*"),
+    ("model_stream", "session", "loading", "inference_session", "report", "backend", "conformance.*"),
     ("__init__",),  # the public names
     ("cli.bench", "cli.show", "cli.waiting", "cli.inputs", "cli.outputs", "cli.app", "cli.__init__"),
 )
@@ -57,6 +65,11 @@ OPTIONAL = {
     "google": ("files.onnx*",),  # protobuf, which onnx itself needs
     "onnxruntime": ("files._onnxruntime",),
     "ml_dtypes": ("dtypes",),
+    "keras": ("frameworks.keras3",),
+    "flax": ("frameworks.flax",),
+    "safetensors": ("files.checkpoint", "files.safetensors_file"),
+    "h5py": ("files.keras_archive",),
+    "torch": ("frameworks.pytorch", "files.checkpoint"),
     "typer": ("cli.*",),
     "rich": ("cli.*",),
 }

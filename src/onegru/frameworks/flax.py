@@ -1,0 +1,285 @@
+"""GRUs from and to Flax: parameters of linen's GRUCell and of NNX's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+
+from onegru.activations import Activation
+from onegru.dialects.frameworks import FLAX_LINEN, FLAX_NNX, Framework
+from onegru.dtypes import Array
+from onegru.errors import SpecError, needs_extra
+from onegru.exchange import find_activation, is_mapping, read, write
+from onegru.layer import GRU
+from onegru.spec import Direction
+
+__all__ = ["Form", "from_flax", "to_flax"]
+
+Form = Literal["linen", "nnx"]
+
+_FORMS: Mapping[Form, Framework] = {"linen": FLAX_LINEN, "nnx": FLAX_NNX}
+
+# How deep a mapping of parameters may be; a model's are no deeper, and a mapping may hold itself.
+_DEPTH = 32
+
+# Parts that other cells have, and what they are.
+_OTHERS = {"ii": "an LSTM", "if": "an LSTM or a minimal gated unit", "i": "a plain recurrent cell"}
+
+
+def from_flax(
+    source: object,
+    *,
+    backward: object = None,
+    prefix: str | None = None,
+    direction: str = "forward",
+    gate_fn: str | None = None,
+    activation_fn: str | None = None,
+    engine: str = "auto",
+) -> GRU:
+    """A layer from a GRUCell of Flax, linen or NNX.
+
+    Args:
+        source: the parameters of a linen `GRUCell` ({"ir": {"kernel": [I, H], "bias": [H]}, "iz", "in", "hr",
+            "hz", "hn"}) or of an NNX one ({"dense_i": {"kernel": [I, 3H], "bias": [3H]}, "dense_h":
+            {"kernel": [H, 3H]}}), alone or within those of a model, with or without "params"; or an
+            `nnx.GRUCell`, an `nnx.RNN` of one, or another NNX module that holds one.
+        backward: the same for the backward direction of a bidirectional layer; None for one direction.
+        prefix: where the cell lies within the parameters, such as "encoder.cell"; None if there is only one.
+        direction: "forward" or "reverse" (for what `RNN` does with reverse=True, keep_order=True): parameters
+            do not tell it. Not for an `nnx.RNN`, which does.
+        gate_fn: the name of f; None for Flax's default, "sigmoid". Not for an NNX cell, which tells it.
+        activation_fn: the name of g; None for Flax's default, "tanh". Likewise.
+        engine: what runs it, as in `onegru.GRU`.
+
+    Returns:
+        the layer, of the type of the parameters.
+
+    Raises:
+        SpecError: there is no GRUCell, or there are several and `prefix` does not say which (the message
+            lists them), or parameters are missing or do not fit, or the cell's functions are not onegru's.
+    """
+    if direction not in ("forward", "reverse"):
+        raise SpecError(f"direction: {direction!r}; must be 'forward' or 'reverse'; for both, give backward")
+    if backward is not None and direction != "forward":
+        raise SpecError(f"direction: {direction!r}; must be 'forward', as backward is given")
+    names = {"gate_fn": gate_fn, "activation_fn": activation_fn}
+    framework, tensors, functions, reverse = _cell("source", source, prefix, names)
+    if backward is None:
+        if reverse and direction == "reverse":
+            raise SpecError("direction: 'reverse'; must not be given, as the RNN runs in reverse itself")
+        way: Direction = "reverse" if reverse else cast(Direction, direction)
+        spec, weights = read(framework, [tensors], direction=way, activations=[functions])
+        return GRU.from_canonical(spec, weights, engine)
+    other, others_tensors, others_functions, others_reverse = _cell("backward", backward, prefix, names)
+    if other is not framework:
+        raise SpecError(f"backward: a cell of {other.name}; must be one of {framework.name}, as source is")
+    if reverse or (others_reverse is False):
+        raise SpecError("source, backward: RNNs that do not run forward and in reverse; must")
+    spec, weights = read(
+        framework,
+        [tensors, others_tensors],
+        direction="bidirectional",
+        activations=[functions, others_functions],
+    )
+    return GRU.from_canonical(spec, weights, engine)
+
+
+def _cell(
+    argument: str, source: object, prefix: str | None, names: Mapping[str, str | None]
+) -> tuple[Framework, dict[str, object], tuple[Activation, Activation], bool | None]:
+    """A cell's kind, tensors, functions, and whether it runs in reverse (None where nothing tells it)."""
+    functions, reverse = None, None
+    if not is_mapping(source):
+        source, functions, reverse = _from_module(argument, source, prefix)
+    framework, tensors = _find(argument, source, prefix)
+    if functions is None:
+        defaults = zip(names.items(), framework.default_activations, strict=True)
+        f, g = (find_activation(framework, given or default, name) for (name, given), default in defaults)
+        return framework, tensors, (f, g), reverse
+    for name, given in names.items():
+        if given is not None:
+            raise SpecError(f"{name}: {given!r}; must be None, as the cell says it itself")
+    return framework, tensors, functions, reverse
+
+
+def _find(
+    argument: str, source: Mapping[str, Any], prefix: str | None
+) -> tuple[Framework, dict[str, object]]:
+    """The one cell within parameters, or the one at `prefix`."""
+    found = {
+        "" if path == "params" else path.removeprefix("params."): (framework, cell)
+        for path, framework, cell in _search(source, "", _DEPTH)
+    }
+    there = ", ".join(repr(path) for path in found) or "none"
+    if prefix is not None:
+        wanted = prefix.removesuffix(".").removeprefix("params.") if isinstance(prefix, str) else prefix
+        if wanted not in found:
+            raise SpecError(f"prefix: {prefix!r}, where there is no GRUCell; there are {there}")
+        framework, mapping = found[wanted]
+    elif len(found) != 1:
+        if found:
+            raise SpecError(
+                f"prefix: missing; {argument} holds {len(found)} GRUCells, of which it must name one: {there}"
+            )
+        other = next((f"; it looks like {kind}" for part, kind in _OTHERS.items() if part in source), "")
+        raise SpecError(
+            f"{argument}: no parameters of a GRUCell (ir, iz, in, hr, hz, hn, or dense_i, dense_h){other}"
+        )
+    else:
+        framework, mapping = next(iter(found.values()))
+    return framework, dict(_flatten(mapping))
+
+
+def _search(
+    source: Mapping[Any, Any], path: str, depth: int
+) -> Iterator[tuple[str, Framework, Mapping[str, Any]]]:
+    """Each cell within parameters, and where it lies."""
+    for framework in (FLAX_LINEN, FLAX_NNX):
+        parts = {form.name.partition(".")[0] for form in framework.forms[True]}
+        if parts <= set(source) and (framework is FLAX_LINEN or _is_merged_gru(source)):
+            yield path, framework, source
+            return
+    if depth:
+        for name, value in source.items():
+            if is_mapping(value):
+                yield from _search(value, f"{path}.{name}" if path else str(name), depth - 1)
+
+
+def _is_merged_gru(source: Mapping[Any, Any]) -> bool:
+    """Whether dense_h has three gates; LSTMs and plain cells of NNX have a dense_h too."""
+    dense = source["dense_h"]
+    shape = tuple(getattr(dense.get("kernel"), "shape", ())) if is_mapping(dense) else ()
+    return len(shape) == 2 and shape[1] == 3 * shape[0]
+
+
+def _flatten(cell: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """A cell's tensors by the names that the table has: "ir.kernel"."""
+    for part, tensors in cell.items():
+        if not is_mapping(tensors):
+            raise SpecError(f"{part}: {type(tensors).__name__}; must be a mapping of kernel and bias")
+        yield from ((f"{part}.{name}", tensor) for name, tensor in tensors.items() if tensor is not None)
+
+
+def _from_module(
+    argument: str, module: Any, prefix: str | None
+) -> tuple[Mapping[str, Any], tuple[Activation, Activation], bool | None]:
+    """The parameters of an NNX module's cell, its functions, and whether it runs in reverse."""
+    with needs_extra("flax", "flax", "a module of Flax"):
+        from flax import linen, nnx
+    if isinstance(module, linen.Module):
+        raise SpecError(
+            f"{argument}: a module of linen, which holds no parameters; must be those, as init gives them"
+        )
+    if not isinstance(module, nnx.Module):
+        raise SpecError(
+            f"{argument}: {type(module).__name__}; must be a mapping of parameters or an NNX module"
+        )
+    cells = {
+        ".".join(map(str, path)): node
+        for path, node in nnx.iter_graph(module)
+        if isinstance(node, nnx.GRUCell)
+    }
+    there = ", ".join(map(repr, cells)) or "none"
+    wanted = prefix.removesuffix(".") if isinstance(prefix, str) else prefix
+    if wanted is None and len(cells) > 1:
+        raise SpecError(
+            f"prefix: missing; {argument} holds {len(cells)} GRUCells, of which it must name one: {there}"
+        )
+    path = next(iter(cells), None) if wanted is None else wanted
+    if path is None or path not in cells:
+        what = f"prefix: {prefix!r}, where" if prefix is not None else f"{argument}:"
+        raise SpecError(f"{what} there is no GRUCell; there are {there}")
+    cell = cells[path]
+    if type(cell) is not nnx.GRUCell:
+        raise SpecError(f"{argument}: {type(cell).__name__}, a class of its own; must be nnx.GRUCell itself")
+    f, g = (_function(getattr(cell, name), name) for name in ("gate_fn", "activation_fn"))
+    state = {
+        part: {name: getattr(getattr(cell, part), name) for name in ("kernel", "bias")}
+        for part in ("dense_i", "dense_h")
+    }
+    return ({path: state} if path else state), (f, g), _runs_in_reverse(argument, nnx, module, cell)
+
+
+def _function(function: object, argument: str) -> Activation:
+    """Which of Flax's functions it is."""
+    import flax.linen.activation as own
+
+    for name, activation in FLAX_NNX.activations.items():
+        if getattr(own, name, None) is function:
+            return activation
+    name = getattr(function, "__name__", repr(function))
+    return find_activation(FLAX_NNX, f"{name} (of its own)", argument)
+
+
+def _runs_in_reverse(argument: str, nnx: Any, module: Any, cell: Any) -> bool | None:
+    """Whether the module runs the cell in reverse; None if it does not say."""
+    ways: dict[int, bool] = {}
+    nodes = [node for _, node in nnx.iter_graph(module)]
+    for node in nodes:
+        if isinstance(node, nnx.RNN) and node.cell is cell:
+            if node.reverse and not node.keep_order:
+                raise SpecError(
+                    f"{argument}: an RNN in reverse without keep_order; must be with it, as onegru keeps Y "
+                    "at the input's steps"
+                )
+            ways[id(node)] = bool(node.reverse)
+    for node in nodes:
+        if isinstance(node, nnx.Bidirectional):  # runs its second RNN in reverse, whatever that says
+            ways |= {
+                id(rnn): way
+                for rnn, way in ((node.forward_rnn, False), (node.backward_rnn, True))
+                if id(rnn) in ways
+            }
+    if len(set(ways.values())) > 1:
+        raise SpecError(f"{argument}: RNNs that run one cell forward and in reverse; must be the cell itself")
+    return next(iter(ways.values()), None)
+
+
+def to_flax(layer: GRU, *, form: str = "linen", direction: str | None = None) -> dict[str, dict[str, Array]]:
+    """The parameters of a `GRUCell` of Flax; Flax is not needed.
+
+    For linen they are what stands under "params"; for NNX, what `nnx.update(cell, …)` takes. Linen has no
+    biases on hr and hz, and NNX none on dense_h: ours are added to those on the inputs, which keeps the
+    function but can't be undone.
+
+    Args:
+        layer: with the reset gate after the recurrent product (`linear_before_reset=True`), without clip and
+            attention; with activations that Flax has by the same formula, for which the cell has `gate_fn`
+            and `activation_fn`: parameters do not hold them. For NNX, Rbh must be zero.
+        form: "linen" or "nnx".
+        direction: of a bidirectional layer, the direction whose cell it is, "forward" or "reverse"; None for
+            a layer of one direction. That a cell runs in reverse, its parameters do not hold.
+
+    Returns:
+        arrays of the layer's type by part ("ir", …, or "dense_i", "dense_h"), then "kernel" and "bias".
+
+    Raises:
+        SpecError: a GRUCell can't express it; the message says why.
+    """
+    if not isinstance(layer, GRU):
+        raise SpecError(f"layer: {type(layer).__name__}; must be a GRU; a stack's layers come one by one")
+    if form not in get_args(Form):
+        raise SpecError(f"form: {form!r}; must be one of {', '.join(get_args(Form))}")
+    spec = layer.spec
+    index = 0
+    if spec.direction == "bidirectional":
+        if direction not in ("forward", "reverse"):
+            raise SpecError(
+                f"direction: {direction!r}; must be 'forward' or 'reverse', as a GRUCell of Flax has "
+                "one direction"
+            )
+        index = ("forward", "reverse").index(direction)
+    elif direction not in (None, spec.direction):
+        raise SpecError(f"direction: {direction!r}; must be {spec.direction!r}, the layer's own, or None")
+    framework = _FORMS[cast(Form, form)]
+    for function in spec.activations[index]:
+        if function not in framework.activations.values():
+            raise SpecError(f"activations: {function}, which {framework.name} does not have")
+    arrays = write(framework, spec, layer.weights)[index]
+    nested: dict[str, dict[str, Array]] = {}
+    for name, array in arrays.items():
+        part, _, own = name.partition(".")
+        nested.setdefault(part, {})[own] = np.asarray(array)
+    return nested

@@ -1,0 +1,282 @@
+"""GRUs from what Keras 3 layers consist of: a configuration and arrays. Keras itself is not needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onegru.activations import Activation
+from onegru.dialects.frameworks import KERAS, KERAS_ACTIVATION_LAYERS
+from onegru.dtypes import numpy_dtype
+from onegru.errors import SpecError
+from onegru.exchange import as_tensor, find_activation, is_mapping, read
+from onegru.layer import GRU
+from onegru.stack import Stack
+
+__all__ = ["RECURRENT", "from_arrays", "from_config", "is_gru"]
+
+#: The classes of layers that may hold GRUs.
+RECURRENT = ("GRU", "GRUCell", "RNN", "Bidirectional")
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What one GRU cell's configuration says.
+
+    Attributes:
+        reset_after: whether the reset gate acts after the recurrent product; None if not known.
+        use_bias: whether it has biases; None if not known.
+        activations: (f, g).
+        units: its hidden size; None if not known.
+    """
+
+    reset_after: bool | None
+    use_bias: bool | None
+    activations: tuple[Activation, Activation]
+    units: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrent:
+    """What a layer's configuration says: its cells, the lowest first, for each direction."""
+
+    directions: tuple[tuple[Cell, ...], ...]
+    reverse: bool = False
+
+
+def from_arrays(
+    arrays: Sequence[object],
+    reset_after: bool | None,
+    bidirectional: bool | None,
+    activation: str | None,
+    recurrent_activation: str | None,
+    engine: str,
+) -> GRU | Stack:
+    """The layer of the arrays that `layer.get_weights()` gives; arguments as in `from_keras`.
+
+    Raises:
+        SpecError: a fact is missing, or an array does not fit.
+    """
+    for argument, flag in (("reset_after", reset_after), ("bidirectional", bidirectional)):
+        if flag is not None and not isinstance(flag, bool):
+            raise SpecError(f"{argument}: {flag!r}; must be True, False or None")
+    if len(arrays) >= 4 and bidirectional is None:
+        raise SpecError(
+            f"bidirectional: missing; {len(arrays)} arrays are two directions (True) or several layers, "
+            "which come one by one"
+        )
+    count = 2 if bidirectional else 1
+    if len(arrays) not in (2 * count, 3 * count):
+        raise SpecError(
+            f"source: {len(arrays)} arrays; must be {2 * count} or {3 * count}: kernel, recurrent_kernel "
+            "and, if there is one, bias, for each direction"
+        )
+    f, g = KERAS.default_activations
+    functions = (
+        find_activation(KERAS, recurrent_activation or f, "recurrent_activation"),
+        find_activation(KERAS, activation or g, "activation"),
+    )
+    cell = Cell(reset_after, None, functions, None)
+    return _build(Recurrent(((cell,),) * count), list(arrays), engine, "")
+
+
+def _build(recurrent: Recurrent, arrays: list[object], engine: str, where: str) -> GRU | Stack:
+    """The layers of a configuration, with its arrays in Keras's order."""
+    directions = len(recurrent.directions)
+    if len(arrays) % directions:
+        raise SpecError(f"{where}{len(arrays)} arrays; must be as many for each direction")
+    share = len(arrays) // directions
+    cells = [
+        _split(cells, arrays[i * share : (i + 1) * share], where)
+        for i, cells in enumerate(recurrent.directions)
+    ]
+    layers = []
+    for index, each in enumerate(zip(*recurrent.directions, strict=True)):
+        tensors = [cells[i][index] for i in range(directions)]
+        place = f"{where}layer {index}: " if len(recurrent.directions[0]) > 1 else where
+        modes = {_reset_after(cell, own, place) for cell, own in zip(each, tensors, strict=True)}
+        if len(modes) > 1:
+            raise SpecError(f"{place}reset_after: True in one direction, False in the other; must be alike")
+        spec, weights = read(
+            KERAS,
+            tensors,
+            linear_before_reset=modes.pop(),
+            direction="bidirectional" if directions == 2 else "reverse" if recurrent.reverse else "forward",
+            activations=[cell.activations for cell in each],
+            where=place,
+        )
+        for cell in each:
+            if cell.units not in (None, spec.hidden_size):
+                raise SpecError(
+                    f"{place}units: {cell.units}; must be {spec.hidden_size}, as the arrays have it"
+                )
+        layers.append(GRU.from_canonical(spec, weights, engine))
+    return layers[0] if len(layers) == 1 else Stack(layers)
+
+
+def _split(cells: Sequence[Cell], arrays: list[object], where: str) -> list[dict[str, object]]:
+    """The arrays of each cell, by name."""
+    split = []
+    for cell in cells:
+        has_bias = len(arrays) == 3 if cell.use_bias is None else cell.use_bias
+        names = ("kernel", "recurrent_kernel", "bias")[: 2 + has_bias]
+        if len(arrays) < len(names):
+            raise SpecError(f"{where}{names[len(arrays)]}: missing; must be there, as the layer is built")
+        split.append(dict(zip(names, arrays, strict=False)))
+        arrays = arrays[len(names) :]
+    if arrays:
+        raise SpecError(f"{where}{len(arrays)} arrays too many; must be kernel, recurrent_kernel and bias")
+    return split
+
+
+def _reset_after(cell: Cell, tensors: Mapping[str, object], where: str) -> bool:
+    """The reset mode: what is said, which has to be what the bias says."""
+    if "bias" not in tensors:
+        if cell.reset_after is None:
+            raise SpecError(f"{where}reset_after: missing; arrays without biases do not tell it")
+        return cell.reset_after
+    bias = as_tensor(f"{where}bias", tensors["bias"])
+    if bias.ndim not in (1, 2):
+        raise SpecError(f"{where}bias: shape {list(bias.shape)}; must be [2, 3*units] or [3*units]")
+    told = bias.ndim == 2
+    if cell.reset_after not in (None, told):
+        raise SpecError(
+            f"{where}reset_after: {cell.reset_after}; must be {told}, as the bias is {list(bias.shape)}"
+        )
+    return told
+
+
+def from_config(
+    class_name: str, config: Config, arrays: list[object], *, engine: str = "auto", where: str = ""
+) -> GRU | Stack:
+    """The layer of a serialized Keras layer and its arrays, in the order of `layer.get_weights()`.
+
+    Raises:
+        SpecError: it is no GRU, or does what onegru does not.
+    """
+    return _build(_read_config(class_name, config, where), arrays, engine, where)
+
+
+def is_gru(class_name: str, config: Config) -> bool:
+    """Whether a serialized layer is one of GRUs, whether or not onegru has all that it does."""
+    if class_name in ("GRU", "GRUCell"):
+        return True
+    inner = config.get(
+        {"RNN": "cell", "StackedRNNCells": "cells", "Bidirectional": "layer"}.get(class_name, "")
+    )
+    parts = inner if isinstance(inner, list) else [inner]
+    return bool(parts) and all(
+        is_mapping(part)
+        and isinstance(part.get("class_name"), str)
+        and is_mapping(part.get("config"))
+        and is_gru(part["class_name"], part["config"])
+        for part in parts
+    )
+
+
+def _read_config(class_name: str, config: Config, where: str) -> Recurrent:
+    if class_name == "Bidirectional":
+        return _read_bidirectional(config, where)
+    if class_name == "GRUCell":
+        return Recurrent(((_read_cell(config, where),),))
+    if class_name not in ("GRU", "RNN"):
+        raise SpecError(f"{where}a layer of class {class_name!r}; must be one of {', '.join(RECURRENT)}")
+    reverse = bool(config.get("go_backwards", False))
+    if reverse and config.get("return_sequences", False):
+        raise SpecError(
+            f"{where}go_backwards: True, with return_sequences; must be False, or return_sequences be, as "
+            "Keras leaves such a sequence in processing order"
+        )
+    cells = (config,) if class_name == "GRU" else tuple(_cells(config, where))
+    return Recurrent((tuple(_read_cell(cell, where) for cell in cells),), reverse)
+
+
+def _cells(config: Config, where: str) -> Iterator[Config]:
+    """The configurations of the cells within an RNN layer."""
+    kind, inner = _serialized(config.get("cell"), f"{where}cell")
+    if kind == "StackedRNNCells":
+        cells = inner.get("cells")
+        if not isinstance(cells, list | tuple) or not cells:
+            raise SpecError(f"{where}cells: {cells!r}; must be a list of cells")
+    else:
+        cells = [config["cell"]]
+    for cell in cells:
+        kind, inner = _serialized(cell, f"{where}cell")
+        if kind != "GRUCell":
+            raise SpecError(f"{where}cell: a {kind}; must be a GRUCell")
+        yield inner
+
+
+def _serialized(value: object, argument: str) -> tuple[str, Config]:
+    """Class and configuration of a serialized object."""
+    if is_mapping(value) and isinstance(value.get("class_name"), str) and is_mapping(value.get("config")):
+        if value.get("registered_name") not in (None, value["class_name"]):
+            raise SpecError(f"{argument}: {value['registered_name']!r}; must be a class of Keras itself")
+        return value["class_name"], value["config"]
+    raise SpecError(f"{argument}: {value!r:.60}; must be a serialized object")
+
+
+def _read_bidirectional(config: Config, where: str) -> Recurrent:
+    mode = config.get("merge_mode")
+    if mode != "concat":
+        raise SpecError(
+            f"{where}merge_mode: {mode!r}; must be 'concat', as the directions lie side by side in Y"
+        )
+    forward_class, forward = _serialized(config.get("layer"), f"{where}layer")
+    backward_class, backward = _serialized(
+        config.get("backward_layer") or {**config["layer"], "config": {**forward, "go_backwards": True}},
+        f"{where}backward_layer",
+    )
+    if forward.get("go_backwards", False) or not backward.get("go_backwards", False):
+        raise SpecError(
+            f"{where}go_backwards: True for the forward layer; must be for the backward one alone"
+        )
+    halves = [
+        _read_config(kind, {**half, "go_backwards": False}, f"{where}{which} layer: ")
+        for which, kind, half in (("forward", forward_class, forward), ("backward", backward_class, backward))
+    ]
+    if any(len(half.directions) != 1 or len(half.directions[0]) != 1 for half in halves):
+        raise SpecError(f"{where}several cells in one direction; must be one, as no direction sees the other")
+    return Recurrent((halves[0].directions[0], halves[1].directions[0]))
+
+
+def _read_cell(config: Config, where: str) -> Cell:
+    flags = {name: config.get(name, True) for name in ("reset_after", "use_bias")}
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise SpecError(f"{where}{name}: {flag!r}; must be True or False")
+    units = config.get("units")
+    if isinstance(units, bool) or not isinstance(units, int):
+        raise SpecError(f"{where}units: {units!r}; must be a whole number")
+    f, g = (
+        _activation(config.get(name, default), f"{where}{name}")
+        for name, default in zip(
+            ("recurrent_activation", "activation"), KERAS.default_activations, strict=True
+        )
+    )
+    return Cell(flags["reset_after"], flags["use_bias"], (f, g), units)
+
+
+def _activation(value: object, argument: str) -> Activation:
+    """An activation as a configuration has it: a name, or a serialized function or layer."""
+    if value is None:
+        value = "linear"
+    if not is_mapping(value):
+        return find_activation(KERAS, value, argument)
+    kind, config = value.get("class_name"), value.get("config")
+    if kind == "function" and value.get("registered_name") in (None, config):
+        return find_activation(KERAS, config, argument)
+    known = KERAS_ACTIVATION_LAYERS.get(kind) if isinstance(kind, str) else None
+    if known is None or not is_mapping(config) or value.get("registered_name") not in (None, kind):
+        raise SpecError(f"{argument}: {kind!r}, which onegru does not have")
+    function, parameter, fixed = known
+    alpha = config.get(parameter)
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float):
+        raise SpecError(f"{argument}: {kind} with {parameter} {alpha!r}; must be a number")
+    for name, must in fixed.items():
+        if config.get(name) != must:
+            raise SpecError(f"{argument}: {kind} with {name} {config.get(name)!r}; must be {must!r}")
+    return Activation(function, float(numpy_dtype("float32").type(alpha)))

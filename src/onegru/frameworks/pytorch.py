@@ -1,0 +1,281 @@
+"""GRUs from and to PyTorch: modules and state dicts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from onegru.dialects.frameworks import PYTORCH
+from onegru.dtypes import Array
+from onegru.errors import SpecError, needs_extra
+from onegru.exchange import is_mapping, layers_of, read, write
+from onegru.layer import GRU
+from onegru.stack import Stack
+
+__all__ = [
+    "Group",
+    "find_groups",
+    "from_torch",
+    "is_recurrent",
+    "read_group",
+    "to_torch",
+    "to_torch_state_dict",
+]
+
+# A tensor of any recurrent module of PyTorch, or of a cell, whose tensors have no layer.
+_NAME = re.compile(
+    r"(?P<prefix>(?:.*\.)?)(?P<tensor>weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)"
+    r"(?:_l(?P<layer>0|[1-9][0-9]{0,3})(?P<reverse>_reverse)?)?",
+    re.DOTALL,
+)
+
+# Modules that have tensors of the same names, with other functions.
+_OTHERS = {1: "a plain RNN", 4: "an LSTM"}
+
+
+@dataclass(slots=True)
+class Group:
+    """The tensors of one recurrent module.
+
+    Attributes:
+        prefix: what stands before their names, without its last dot.
+        tensors: by (layer, whether it is the reverse direction), then by name; a cell's are layer None.
+    """
+
+    prefix: str
+    tensors: dict[tuple[int | None, bool], dict[str, object]] = field(default_factory=dict)
+
+    @property
+    def refusal(self) -> str:
+        """Why it is no GRU; empty if it may be one."""
+        if len({layer is None for layer, _ in self.tensors}) > 1:
+            return "tensors of a cell and of layers, which no module has together"
+        for (layer, _), tensors in self.tensors.items():
+            name = "weight_hh" if layer is None else f"weight_hh_l{layer}"
+            if "weight_hr" in tensors:
+                return "weight_hr, a projection, which only an LSTM has"
+            shape = tuple(getattr(tensors.get("weight_hh"), "shape", ()))
+            if len(shape) == 2 and shape[1] > 0 and shape[0] != 3 * shape[1] and shape[0] % shape[1] == 0:
+                count = shape[0] // shape[1]
+                return (
+                    f"{name} of {count}*hidden_size rows, as {_OTHERS.get(count, 'no GRU')} has; a GRU has "
+                    "3*hidden_size"
+                )
+        return ""
+
+
+def from_torch(source: object, *, prefix: str | None = None, engine: str = "auto") -> GRU | Stack:
+    """A layer, or a stack of layers, from PyTorch.
+
+    Args:
+        source: an `nn.GRU` or `nn.GRUCell`, a module that holds one, or a state dict: a mapping from names
+            (`weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, `weight_ih_l0_reverse`, …, for a cell
+            `weight_ih`, …) to tensors or arrays, with or without other tensors.
+        prefix: the name of the GRU within the model, such as "encoder.gru" where its tensors are
+            "encoder.gru.weight_ih_l0", …; "" if their names stand alone. None if there is only one.
+        engine: what runs it, as in `onegru.GRU`.
+
+    Returns:
+        a `GRU` for one layer, in one or both directions, and for a cell; a `Stack` for several. They are of
+        the tensors' type. `batch_first` and `dropout` do not matter: the layer has `layout`, and dropout is
+        only for training.
+
+    Raises:
+        SpecError: there is no GRU, or there are several and `prefix` does not say which (the message lists
+            them), or tensors are missing or do not fit.
+    """
+    state_dict = source if is_mapping(source) else _state_dict(source, prefix)
+    groups = find_groups(state_dict)
+    if prefix is not None:
+        if not isinstance(prefix, str):
+            raise SpecError(f"prefix: {prefix!r}; must be text, or None")
+        group = groups.get(prefix.removesuffix("."))
+        if group is None:
+            raise SpecError(f"prefix: {prefix!r}, which has no recurrent module; there are {_list(groups)}")
+        return read_group(group, engine=engine)
+    possible = {name: group for name, group in groups.items() if not group.refusal}
+    if len(possible) > 1:
+        raise SpecError(
+            f"prefix: missing; there are {len(possible)} GRUs, of which it must name one: {_list(possible)}"
+        )
+    if not possible:
+        found = "".join(f"; {name!r} has {group.refusal}" for name, group in groups.items())
+        raise SpecError(f"source: no tensors of a GRU (weight_ih_l0, weight_hh_l0, …){found}")
+    return read_group(next(iter(possible.values())), engine=engine)
+
+
+def _list(groups: Mapping[str, Group]) -> str:
+    names = [repr(name) for name in groups]
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return (", ".join(names[:20]) or "none") + more
+
+
+def _state_dict(module: Any, prefix: str | None) -> Mapping[str, Any]:
+    """A module's tensors, by name; those of GRUs as they take effect, whatever they are made of."""
+    if not callable(getattr(module, "state_dict", None)) or not callable(
+        getattr(module, "named_modules", None)
+    ):
+        raise SpecError(
+            f"source: {type(module).__name__}; must be a module of PyTorch or a mapping of tensors"
+        )
+    with needs_extra("torch", "torch", "a module of PyTorch"):
+        import torch
+
+    tensors = dict(module.state_dict())
+    for name, child in module.named_modules():
+        kind = next((kind for kind in (torch.nn.GRU, torch.nn.GRUCell) if isinstance(child, kind)), None)
+        if kind is None:
+            continue
+        if type(child).forward is not kind.forward and prefix in (None, name):
+            raise SpecError(
+                f"source: {type(child).__name__}, which computes in a way of its own; must be "
+                f"nn.{kind.__name__} itself, or a state dict if its tensors mean the same"
+            )
+        dot = f"{name}." if name else ""
+        # A parametrized weight lies in the state dict as what it is made of, and is an attribute.
+        tensors |= {f"{dot}{own}": getattr(child, own) for own in _names_in(child)}
+    return tensors
+
+
+def _names_in(module: Any) -> Iterator[str]:
+    tensors = ["weight_ih", "weight_hh"] + (["bias_ih", "bias_hh"] if module.bias else [])
+    if not hasattr(module, "num_layers"):
+        yield from tensors
+        return
+    for layer in range(module.num_layers):
+        for suffix in ("", "_reverse")[: 1 + module.bidirectional]:
+            yield from (f"{tensor}_l{layer}{suffix}" for tensor in tensors)
+
+
+def is_recurrent(name: str) -> bool:
+    """Whether a tensor of this name belongs to a recurrent module."""
+    return _NAME.fullmatch(name) is not None
+
+
+def find_groups(state_dict: Mapping[str, object]) -> dict[str, Group]:
+    """The recurrent modules whose tensors a state dict holds, by what stands before their names."""
+    groups: dict[str, Group] = {}
+    for name, tensor in state_dict.items():
+        match = _NAME.fullmatch(name) if isinstance(name, str) else None
+        if match is None:
+            continue
+        prefix = match["prefix"].removesuffix(".")
+        place = (None if match["layer"] is None else int(match["layer"]), match["reverse"] is not None)
+        group = groups.setdefault(prefix, Group(prefix))
+        group.tensors.setdefault(place, {})[match["tensor"]] = tensor
+    return groups
+
+
+def read_group(group: Group, *, engine: str = "auto", where: str = "") -> GRU | Stack:
+    """The layer, or the stack, of one recurrent module.
+
+    Raises:
+        SpecError: it is no GRU, or tensors are missing or do not fit.
+    """
+    where += f"{group.prefix}: " if group.prefix else ""
+    if group.refusal:
+        raise SpecError(f"{where}{group.refusal}")
+    layers = sorted({layer for layer, _ in group.tensors if layer is not None})
+    count = len(layers)
+    if layers != list(range(count)):
+        missing = next(layer for layer in range(count + 1) if layer not in layers)
+        raise SpecError(f"{where}weight_ih_l{missing}: missing; there are layers up to {layers[-1]}")
+    both = any(reverse for _, reverse in group.tensors)
+    made: list[GRU] = []
+    biased: set[bool] = set()
+    for layer in layers or (None,):
+        suffixes = ("", "_reverse") if both else ("",)
+        directions = [group.tensors.get((layer, suffix != ""), {}) for suffix in suffixes]
+        biased |= {bool({"bias_ih", "bias_hh"} & tensors.keys()) for tensors in directions}
+        if len(biased) > 1:
+            raise SpecError(f"{where}bias_ih: missing in a part; a GRU has biases everywhere or nowhere")
+        suffix = "" if layer is None else f"layer {layer}: "
+        spec, weights = read(
+            PYTORCH, directions, direction="bidirectional" if both else "forward", where=where + suffix
+        )
+        made.append(GRU.from_canonical(spec, weights, engine))
+    if len(made) == 1:
+        return made[0]
+    sizes = {layer.spec.hidden_size for layer in made}
+    if len(sizes) > 1:
+        raise SpecError(f"{where}hidden sizes {sorted(sizes)}; must be one for all layers")
+    try:
+        return Stack(made)
+    except SpecError as error:
+        raise SpecError(f"{where}{error}") from None
+
+
+def to_torch_state_dict(source: GRU | Stack, *, prefix: str = "") -> dict[str, Array]:
+    """The tensors of a layer or stack, as `nn.GRU` names them; torch is not needed.
+
+    Args:
+        source: forward or bidirectional, with the reset gate after the recurrent product
+            (`linear_before_reset=True`), Sigmoid and Tanh, without clip and attention; in a stack, all of one
+            hidden size and direction.
+        prefix: what to put before the names, with a dot between.
+
+    Returns:
+        arrays of the layer's type: weight_ih_l0 [3H, I], weight_hh_l0 [3H, H], bias_ih_l0 [3H], bias_hh_l0
+        [3H], the same with _reverse, and so on for each layer.
+
+    Raises:
+        SpecError: `nn.GRU` can't express it; the message says why.
+    """
+    layers = layers_of(source)
+    dot = f"{prefix.removesuffix('.')}." if prefix else ""
+    arrays: dict[str, Array] = {}
+    for index, layer in enumerate(layers):
+        where = f"layer {index}: " if len(layers) > 1 else ""
+        spec, first = layer.spec, layers[0].spec
+        if spec.direction == "reverse":
+            raise SpecError(
+                f"{where}direction: 'reverse'; must be forward or bidirectional, as nn.GRU has them"
+            )
+        for name in ("direction", "hidden_size"):
+            mine, others = getattr(spec, name), getattr(first, name)
+            if mine != others:
+                raise SpecError(
+                    f"{where}{name}: {mine!r}; must be {others!r}, as nn.GRU has one for all layers"
+                )
+        for suffix, tensors in zip(
+            ("", "_reverse"), write(PYTORCH, spec, layer.weights, where=where), strict=False
+        ):
+            arrays |= {f"{dot}{name}_l{index}{suffix}": array for name, array in tensors.items()}
+    return arrays
+
+
+def to_torch(source: GRU | Stack, *, batch_first: bool = False) -> Any:
+    """An `nn.GRU` that computes what a layer or stack computes, of its type, on the CPU, without dropout.
+
+    Args:
+        source: as for `to_torch_state_dict`.
+        batch_first: as in `nn.GRU`.
+
+    Raises:
+        SpecError: `nn.GRU` can't express it; the message says why.
+        MissingExtraError: torch is not installed.
+    """
+    arrays = to_torch_state_dict(source)
+    layers = layers_of(source)
+    with needs_extra("torch", "torch", "to_torch"):
+        import torch
+    spec = layers[0].spec
+    module = torch.nn.GRU(
+        spec.input_size,
+        spec.hidden_size,
+        num_layers=len(layers),
+        bidirectional=spec.num_directions == 2,
+        batch_first=batch_first,
+        dtype=getattr(torch, spec.dtype),
+        device="meta",  # no initial values, so that none of torch's random numbers are used up
+    ).to_empty(device="cpu")
+    module.load_state_dict({name: _to_tensor(torch, array) for name, array in arrays.items()})
+    return module
+
+
+def _to_tensor(torch: Any, array: Array) -> Any:
+    if array.dtype.name == "bfloat16":  # by way of float32, which holds all of it
+        return torch.from_numpy(array.astype("float32")).to(torch.bfloat16)
+    return torch.from_numpy(array)

@@ -1,0 +1,83 @@
+"""The GRU layers of any file that has some: models, checkpoints, and onegru's own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from onegru.errors import FormatError, SpecError
+from onegru.files.checkpoint import read_pytorch, read_safetensors
+from onegru.files.keras_archive import read_keras
+from onegru.layer import GRU
+from onegru.session import load
+from onegru.stack import Stack
+
+__all__ = ["load_layers"]
+
+_READERS = {
+    ".safetensors": read_safetensors,
+    ".pt": read_pytorch,
+    ".pth": read_pytorch,
+    ".ckpt": read_pytorch,
+    ".keras": read_keras,
+    ".h5": read_keras,
+    ".hdf5": read_keras,
+}
+
+
+def load_layers(path: str | os.PathLike[str], *, name: str | None = None) -> dict[str, GRU | Stack]:
+    """Load the GRU layers of a file, ready to run.
+
+    Args:
+        path: a PyTorch checkpoint (`.pt`, `.pth`, `.ckpt`: a state dict, or mappings that hold some; nothing
+            that runs code is read), tensors with PyTorch's names or onegru's own (`.safetensors`), a model
+            saved by Keras 3 (`.keras`, `.h5`), an OpenVINO IR (`.xml`) or an ONNX model (any other name).
+        name: the only layer to load, by the name that it has in the result; None for all.
+
+    Returns:
+        the layers by name, in the file's order: of PyTorch the prefix of their tensors ("" if there is none),
+        of Keras the layer's name ("encoder/gru" within a model "encoder"), of ONNX and OpenVINO the node's,
+        where its weights are constants. A node without a name goes by its operator; a name that comes twice
+        has a number behind it. LSTMs and other layers are left out.
+
+    Raises:
+        FormatError: the file is broken, or holds no GRU.
+        SpecError: a GRU does what onegru does not, or there is none called `name`.
+        MissingExtraError: the file needs a package that is not installed.
+        OSError: the file cannot be opened.
+    """
+    file = Path(path)
+    if name is not None and not isinstance(name, str):
+        raise SpecError(f"name: {name!r}; must be text, or None")
+    reader = _READERS.get(file.suffix.lower())
+    if reader is None:
+        layers = _model_layers(file)
+    else:
+        if file.exists() and not file.is_file() and not file.is_dir():
+            raise FormatError(f"{file}: not a regular file")
+        with file.open("rb"):
+            pass  # a file that cannot be opened says so as every file does
+        layers = reader(file, name)
+    if name is not None:
+        wanted = name if name in layers else name.removesuffix(".")
+        if wanted not in layers:
+            there = ", ".join(map(repr, layers)) or "none"
+            raise SpecError(f"name: {name!r}, which {file} does not hold; it holds {there}")
+        return {wanted: layers[wanted]}
+    if not layers:
+        raise FormatError(f"{file}: no GRU with weights of its own")
+    return layers
+
+
+def _model_layers(path: Path) -> dict[str, GRU | Stack]:
+    layers: dict[str, GRU | Stack] = {}
+    for node in load(path).gru_layers:
+        if node.layer is None:
+            continue
+        name = node.name or node.operator
+        number = 2
+        while name in layers:
+            name = f"{node.name or node.operator}#{number}"
+            number += 1
+        layers[name] = node.layer
+    return layers
