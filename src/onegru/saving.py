@@ -1,0 +1,137 @@
+"""Writing layers to files: ONNX, OpenVINO IR and safetensors."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from onegru.errors import SpecError, needs_extra
+from onegru.files.openvino_write import ir_files
+from onegru.files.safetensors_file import safetensors_bytes
+from onegru.files.writing import Interface, replace_files
+from onegru.layer import GRU
+from onegru.stack import Stack
+
+__all__ = ["SUFFIXES", "save"]
+
+#: The ends of the names of files that `save` writes, and the options that each takes.
+SUFFIXES: dict[str, tuple[str, ...]] = {
+    ".onnx": ("opset", "layout", "initial_h", "sequence_lens", "batch_size", "seq_length"),
+    ".xml": ("cell", "initial_h", "sequence_lens", "batch_size", "seq_length"),
+    ".safetensors": (),
+}
+
+
+def save(
+    layers: GRU | Stack,
+    path: str | os.PathLike[str],
+    *,
+    opset: int | None = None,
+    layout: int | None = None,
+    cell: bool | None = None,
+    initial_h: bool | None = None,
+    sequence_lens: bool | None = None,
+    batch_size: int | None = None,
+    seq_length: int | None = None,
+) -> None:
+    """Write a layer or a stack to a file, whole or not at all; what was there is replaced.
+
+    - `.onnx`: GRU nodes. Inputs `X`, `initial_h` and, if asked for, `sequence_lens` (int32); outputs `Y` and
+      `Y_h`. A stack has `initial_h_0`, `Y_h_0` and so on, and the `Y` of its last layer.
+    - `.xml`, with its `.bin`: an OpenVINO IR of GRUSequence-5 or GRUCell-3 layers, or of AUGRUSequence or
+      AUGRUCell where the layer has attention. Inputs and outputs are the operator's own, in its shapes: `X`
+      [B, T, I], `initial_hidden_state` [B, D, H] (`H_t` with attention), `sequence_lengths` [B] (int32), `A`
+      [B, T, 1]; `Y` [B, D, T, H], `Ho` [B, D, H]; numbered for each layer of a stack. Both biases of a gate
+      are added, which may change a result's last bits.
+    - `.safetensors`: the weights as `GRU` takes them, and in the metadata what else makes the layer. Read it
+      with `read_layers`.
+
+    An option that the file's kind does not have must be None.
+
+    Args:
+        layers: what to write.
+        path: where to; its end selects the kind.
+        opset: of an ONNX model, 1…22; None for 22.
+        layout: of an ONNX model: 0 for time first, 1 for batch first (from opset 14 on); None for 0.
+        cell: of an IR: whether to write cells, which take one step; None for False.
+        initial_h: whether the model takes initial states; if not, they are zeros. None for True.
+        sequence_lens: whether the model takes lengths. None for what the operator demands: True in an IR of
+            sequences, else False. OpenVINO 2026.4 ignores them unless batch_size and seq_length are fixed.
+        batch_size: the only batch size that the model takes; None for any.
+        seq_length: the only number of steps that the model takes; None for any.
+
+    Raises:
+        SpecError: an argument is not legal, or the file's kind cannot express a layer.
+        MissingExtraError: a package that the file's kind needs is not installed.
+        OSError: the file cannot be written. What was there is as it was.
+    """
+    path = Path(path)
+    stack = isinstance(layers, Stack)
+    if not isinstance(layers, GRU | Stack):
+        raise SpecError(f"layers: {type(layers).__name__}; must be a GRU or a Stack")
+    parts = [(layer.spec, layer.weights) for layer in (layers.layers if stack else (layers,))]
+    kind = path.suffix.lower()
+    if kind not in SUFFIXES:
+        raise SpecError(f"path: {str(path)!r}; must end in {', '.join(SUFFIXES)}")
+    given = {
+        "opset": opset,
+        "layout": layout,
+        "cell": cell,
+        "initial_h": initial_h,
+        "sequence_lens": sequence_lens,
+        "batch_size": batch_size,
+        "seq_length": seq_length,
+    }
+    for name, value in given.items():
+        if value is not None and name not in SUFFIXES[kind]:
+            takers = ", ".join(suffix for suffix, names in SUFFIXES.items() if name in names)
+            raise SpecError(f"{name}: {value!r}; must be None for {kind}, as only {takers} has it")
+        if cell and name in ("sequence_lens", "seq_length") and value:
+            raise SpecError(f"{name}: {value!r}; must be None for a cell, which takes one step")
+    if kind == ".safetensors":
+        content = safetensors_bytes(parts, stack)
+        replace_files([(path, lambda file: file.write(content))])
+        return
+    is_cell = _flag("cell", cell, False)
+    interface = Interface(
+        initial_h=_flag("initial_h", initial_h, True),
+        sequence_lens=_flag("sequence_lens", sequence_lens, kind == ".xml" and not is_cell),
+        batch_size=None if batch_size is None else _integer("batch_size", batch_size, 1),
+        seq_length=None if seq_length is None else _integer("seq_length", seq_length, 1),
+    )
+    if kind == ".xml":
+        xml, data = ir_files(parts, is_cell, interface)
+        replace_files(
+            [
+                (path.with_suffix(".bin"), lambda file: file.writelines(data)),
+                (path, lambda file: file.write(xml)),
+            ]
+        )
+        return
+    numbers = (
+        _integer("opset", 22 if opset is None else opset, 1),
+        _integer("layout", 0 if layout is None else layout, 0, 1),
+    )
+    with needs_extra("onnx", "onnx", str(path)):
+        from onegru.files.onnx_write import onnx_bytes
+    model = onnx_bytes(parts, *numbers, interface)
+    replace_files([(path, lambda file: file.write(model))])
+
+
+def _integer(name: str, value: object, least: int, most: int | None = None) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise SpecError(f"{name}: {value!r}; must be an integer")
+    if value < least or (most is not None and value > most):
+        must = f"at least {least}" if most is None else f"{least} or {most}"
+        raise SpecError(f"{name}: {value}; must be {must}")
+    return int(value)
+
+
+def _flag(name: str, value: object, default: bool) -> bool:
+    if value is None:
+        return default
+    if not isinstance(value, bool | np.bool_):
+        raise SpecError(f"{name}: {value!r}; must be True or False")
+    return bool(value)
