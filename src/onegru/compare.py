@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -44,9 +45,8 @@ def difference(a: object, b: object) -> Difference:
         raise SpecError(f"b: {b.dtype} {list(b.shape)}; must be {a.dtype} {list(a.shape)}, like a")
     is_float = a.dtype.name in ELEMENT_TYPES
     if not is_float and a.dtype.kind not in "biu":
-        raise SpecError(
-            f"a: type {a.dtype.name}; must be booleans, integers or one of {', '.join(ELEMENT_TYPES)}"
-        )
+        names = ", ".join(ELEMENT_TYPES)
+        raise SpecError(f"a: type {a.dtype.name}; must be booleans, integers or one of {names}")
     ulps = _ulps(a, b) if is_float else _distances(a, b)
     max_ulp = int(ulps.max(initial=0))
     if max_ulp == 0:
@@ -69,12 +69,14 @@ def _ulps(a: Array, b: Array) -> Array:
     steps = np.where(same_sign, np.maximum(size_a, size_b) - np.minimum(size_a, size_b), size_a + size_b)
     nan_a, nan_b = np.isnan(a), np.isnan(b)
     most = np.uint64((1 << bits) - 1)
-    return np.where(nan_a | nan_b, np.where(nan_a & nan_b, np.uint64(0), most), steps).reshape(a.shape)
+    steps = np.where(nan_a | nan_b, np.where(nan_a & nan_b, np.uint64(0), most), steps)
+    return cast(Array, steps.reshape(a.shape))
 
 
 def _distances(a: Array, b: Array) -> Array:
     """|a - b| of integers or booleans, which uint64 always holds."""
     if a.dtype.kind == "b":
         return (a != b).astype(np.uint64)
-    high, low = np.maximum(a, b).astype(np.uint64), np.minimum(a, b).astype(np.uint64)
-    return high - low  # modulo 2**64, in which negative numbers are right, too
+    high: Array = np.maximum(a, b).astype(np.uint64)
+    low: Array = np.minimum(a, b).astype(np.uint64)
+    return cast(Array, high - low)  # modulo 2**64, in which negative numbers are right, too

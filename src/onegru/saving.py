@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -68,10 +70,8 @@ def save(
         OSError: the file cannot be written. What was there is as it was.
     """
     path = Path(path)
-    stack = isinstance(layers, Stack)
     if not isinstance(layers, GRU | Stack):
         raise SpecError(f"layers: {type(layers).__name__}; must be a GRU or a Stack")
-    parts = [(layer.spec, layer.weights) for layer in (layers.layers if stack else (layers,))]
     kind = path.suffix.lower()
     if kind not in SUFFIXES:
         raise SpecError(f"path: {str(path)!r}; must end in {', '.join(SUFFIXES)}")
@@ -84,54 +84,49 @@ def save(
         "batch_size": batch_size,
         "seq_length": seq_length,
     }
+    _check_options(kind, given)
+    parts = [
+        (layer.spec, layer.weights) for layer in (layers.layers if isinstance(layers, Stack) else (layers,))
+    ]
+    if kind == ".safetensors":
+        content = safetensors_bytes(parts, isinstance(layers, Stack))
+    elif kind == ".onnx":
+        numbers = (22 if opset is None else int(opset), 0 if layout is None else int(layout))
+        with needs_extra("onnx", "onnx", str(path)):
+            from onegru.files.onnx_write import onnx_bytes
+        content = onnx_bytes(parts, *numbers, _interface(given, False))
+    else:
+        content, data = ir_files(parts, bool(cell), _interface(given, not cell))
+        data_path = path.with_suffix(".bin")
+        replace_files([(data_path, lambda f: f.writelines(data)), (path, lambda f: f.write(content))])
+        return
+    replace_files([(path, lambda file: file.write(content))])
+
+
+def _check_options(kind: str, given: Mapping[str, object]) -> None:
+    """Raise SpecError unless what is given has an effect on this kind of file, and is of its type."""
     for name, value in given.items():
-        if value is not None and name not in SUFFIXES[kind]:
+        if value is None:
+            continue
+        if name not in SUFFIXES[kind]:
             takers = ", ".join(suffix for suffix, names in SUFFIXES.items() if name in names)
             raise SpecError(f"{name}: {value!r}; must be None for {kind}, as only {takers} has it")
-        if cell and name in ("sequence_lens", "seq_length") and value:
+        if name in ("cell", "initial_h", "sequence_lens"):
+            if not isinstance(value, bool | np.bool_):
+                raise SpecError(f"{name}: {value!r}; must be True or False")
+        elif isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise SpecError(f"{name}: {value!r}; must be an integer")
+        elif name == "layout" and value not in (0, 1):
+            raise SpecError(f"layout: {value}; must be 0 or 1")
+        elif name != "layout" and value < 1:
+            raise SpecError(f"{name}: {value}; must be at least 1")
+        if given["cell"] and value and name in ("sequence_lens", "seq_length"):
             raise SpecError(f"{name}: {value!r}; must be None for a cell, which takes one step")
-    if kind == ".safetensors":
-        content = safetensors_bytes(parts, stack)
-        replace_files([(path, lambda file: file.write(content))])
-        return
-    is_cell = _flag("cell", cell, False)
-    interface = Interface(
-        initial_h=_flag("initial_h", initial_h, True),
-        sequence_lens=_flag("sequence_lens", sequence_lens, kind == ".xml" and not is_cell),
-        batch_size=None if batch_size is None else _integer("batch_size", batch_size, 1),
-        seq_length=None if seq_length is None else _integer("seq_length", seq_length, 1),
-    )
-    if kind == ".xml":
-        xml, data = ir_files(parts, is_cell, interface)
-        replace_files(
-            [
-                (path.with_suffix(".bin"), lambda file: file.writelines(data)),
-                (path, lambda file: file.write(xml)),
-            ]
-        )
-        return
-    numbers = (
-        _integer("opset", 22 if opset is None else opset, 1),
-        _integer("layout", 0 if layout is None else layout, 0, 1),
-    )
-    with needs_extra("onnx", "onnx", str(path)):
-        from onegru.files.onnx_write import onnx_bytes
-    model = onnx_bytes(parts, *numbers, interface)
-    replace_files([(path, lambda file: file.write(model))])
 
 
-def _integer(name: str, value: object, least: int, most: int | None = None) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise SpecError(f"{name}: {value!r}; must be an integer")
-    if value < least or (most is not None and value > most):
-        must = f"at least {least}" if most is None else f"{least} or {most}"
-        raise SpecError(f"{name}: {value}; must be {must}")
-    return int(value)
-
-
-def _flag(name: str, value: object, default: bool) -> bool:
-    if value is None:
-        return default
-    if not isinstance(value, bool | np.bool_):
-        raise SpecError(f"{name}: {value!r}; must be True or False")
-    return bool(value)
+def _interface(given: Mapping[str, Any], sequence_lens: bool) -> Interface:
+    """The inputs that are asked for; `sequence_lens` says whether there are lengths if it is left open."""
+    if given["sequence_lens"] is not None:
+        sequence_lens = bool(given["sequence_lens"])
+    sizes = [None if given[name] is None else int(given[name]) for name in ("batch_size", "seq_length")]
+    return Interface(given["initial_h"] is None or bool(given["initial_h"]), sequence_lens, *sizes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -85,13 +86,13 @@ class _Graph:
         )
         return Y
 
-    def _attributes(self, spec: Spec) -> dict[str, object]:
+    def _attributes(self, spec: Spec) -> dict[str, Any]:
         """The attributes that differ from their defaults; direction and hidden_size always."""
         if spec.attention:
             raise SpecError("attention: True; ONNX's GRU has none in any version")
         if (needs := self.operator.type_needs.get(spec.dtype)) is not None:
             raise SpecError(f"opset: {self.opset}; must be at least {needs}, as the weights are {spec.dtype}")
-        attributes: dict[str, object] = {"direction": spec.direction, "hidden_size": spec.hidden_size}
+        attributes: dict[str, Any] = {"direction": spec.direction, "hidden_size": spec.hidden_size}
         functions = [function for pair in spec.activations for function in pair]
         if [function.name for function in functions] != ["Sigmoid", "Tanh"] * spec.num_directions:
             attributes["activations"] = [function.name for function in functions]
@@ -132,7 +133,8 @@ class _Graph:
             inputs = [value, self.constant(f"{name}.{argument}", np.array(integers, np.int64))]
             self.nodes.append(onnx.helper.make_node(kind, inputs, [name], name=name))
         else:
-            self.nodes.append(onnx.helper.make_node(kind, [value], [name], name=name, **{argument: integers}))
+            attributes: dict[str, Any] = {argument: integers}
+            self.nodes.append(onnx.helper.make_node(kind, [value], [name], name=name, **attributes))
         return name
 
     def serialized(self, layers: Layers) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -83,8 +83,10 @@ def read_layers(path: Path) -> GRU | Stack:
     if path.exists() and not path.is_file() and not path.is_dir():
         raise FormatError(f"{path}: not a regular file")
     data = path.read_bytes()
+    # Its stubs leave this function untyped.
+    deserialize: Callable[[bytes], list[tuple[str, dict[str, Any]]]] = safetensors.deserialize
     try:
-        found = dict(safetensors.deserialize(data))
+        found = dict(deserialize(data))
         metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or {}
     except (safetensors.SafetensorError, ValueError, RecursionError) as error:
         raise FormatError(f"{path}: not a safetensors file, or truncated ({error})") from None

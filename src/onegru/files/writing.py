@@ -1,4 +1,4 @@
-"""What the writers of files share: which inputs a written model has, and files that are whole or not there."""
+"""What the writers of files share: a model's inputs, and files that are whole or not there."""
 
 from __future__ import annotations
 
