@@ -76,7 +76,7 @@ def _ulps(a: Array, b: Array) -> Array:
 def _distances(a: Array, b: Array) -> Array:
     """|a - b| of integers or booleans, which uint64 always holds."""
     if a.dtype.kind == "b":
-        return (a != b).astype(np.uint64)
+        return cast(Array, (a != b).astype(np.uint64))
     high: Array = np.maximum(a, b).astype(np.uint64)
     low: Array = np.minimum(a, b).astype(np.uint64)
-    return cast(Array, high - low)  # modulo 2**64, in which negative numbers are right, too
+    return high - low  # modulo 2**64, in which negative numbers are right, too

@@ -78,19 +78,19 @@ def move_files(moves: Sequence[tuple[Path, Path]]) -> None:
     """
     done: list[tuple[Path, Path | None]] = []
     try:
-        for path, target in moves:
+        for index, (path, target) in enumerate(moves):
             place = target.resolve()
             with _naming(target):
-                before = _set_aside(place) if len(moves) > 1 else None
-                done.append((place, before))
+                if index < len(moves) - 1:  # the last is replaced at once, or stays as it is
+                    done.append((place, _set_aside(place)))
                 path.replace(place)
     except BaseException:
-        for place, before in reversed(done):
+        for place, before in done:
             with suppress(OSError):
-                if before is not None:
-                    before.replace(place)
-                elif len(moves) > 1:
+                if before is None:
                     place.unlink(missing_ok=True)
+                else:
+                    before.replace(place)
         raise
     for _, before in done:
         if before is not None:
