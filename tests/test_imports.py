@@ -24,7 +24,7 @@ SOURCE = Path(onegru.__file__).parent
 # Lowest first. A module imports from the layers below its own, and within a layer from those before it.
 # The folders' own __init__ modules, which hold nothing but words, need no place.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_native", "errors", "dtypes", "activations"),
+    ("_native", "errors", "dtypes", "activations", "compare"),
     ("shapes", "spec", "known", "dialects.schema", "attributes"),
     ("dialects.onnx", "dialects.openvino", "dialects.frameworks", "dialect", "reference"),
     ("problem", "native", "engine", "stream", "layer", "stack"),
@@ -50,13 +50,36 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "files.onnx_model",
         "files.openvino_xml",
         "files.openvino_ir",
+        "files.writing",
+        "files.onnx_write",
+        "files.openvino_write",
         "files.safetensors_file",
         "files.checkpoint",
         "files.keras_archive",
     ),
-    ("model_stream", "session", "loading", "inference_session", "report", "backend", "conformance.*"),
+    (
+        "saving",
+        "model_stream",
+        "session",
+        "loading",
+        "inference_session",
+        "report",
+        "backend",
+        "conformance.*",
+    ),
     ("__init__",),  # the public names
-    ("cli.bench", "cli.show", "cli.waiting", "cli.inputs", "cli.outputs", "cli.app", "cli.__init__"),
+    (
+        "cli.bench",
+        "cli.show",
+        "cli.waiting",
+        "cli.inputs",
+        "cli.outputs",
+        "cli.chain",
+        "cli.check",
+        "cli.convert",
+        "cli.app",
+        "cli.__init__",
+    ),
 )
 
 # The only modules that may import a package beside NumPy and the standard library.

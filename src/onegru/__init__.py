@@ -17,6 +17,7 @@ from onegru.layer import GRU
 from onegru.loading import load_layers
 from onegru.model_stream import ModelStream
 from onegru.native import Targets, get_num_threads, set_num_threads, targets
+from onegru.saving import save
 from onegru.session import GruLayer, Model, load
 from onegru.stack import Stack, StackStream
 from onegru.stream import Stream
@@ -50,6 +51,7 @@ __all__ = [
     "gru_sequence",
     "load",
     "load_layers",
+    "save",
     "set_num_threads",
     "targets",
     "to_flax",

@@ -281,6 +281,29 @@ class Model:
             SpecError: an input is missing, unknown, or of a type or shape that does not fit.
             FormatError: another runtime fails on its part.
         """
+        values = self._values(inputs, progress)
+        return {output.name: self._result(values, _value(output)) for output in self.outputs}
+
+    def trace(self, inputs: Mapping[str, object]) -> list[dict[str, Array]]:
+        """Run the model, and give what each GRU node of `gru_layers` took and gave.
+
+        Args:
+            inputs: as for `run`.
+
+        Returns:
+            for each node its inputs and outputs, by the names that the operator's text has for them.
+
+        Raises:
+            SpecError, FormatError: as `run`.
+        """
+        values = self._values(inputs, None)
+        return [
+            {port: np.asarray(values[name]) for port, name in (*node.inputs.items(), *node.outputs.items())}
+            for node in (layer.node for layer in self.gru_layers)
+        ]
+
+    def _values(self, inputs: Mapping[str, object], progress: Progress | None) -> dict[str, Any]:
+        """Every value of a run, by name."""
         values: dict[str, Any] = {**self._constants, **self._checked(inputs)}
         for done, run in enumerate(self._runs):
             if progress is not None:
@@ -288,7 +311,7 @@ class Model:
             values.update(run(values))
         if progress is not None:
             progress(len(self._runs), len(self._runs))
-        return {output.name: self._result(values, _value(output)) for output in self.outputs}
+        return values
 
     def stream(
         self, state: Mapping[str, str] | None = None, *, dims: Mapping[str, int] | None = None

@@ -1,4 +1,4 @@
-"""The command line: `onegru run`, `onegru inspect`, `onegru targets`."""
+"""The command line: `onegru run`, `onegru inspect`, `onegru convert` and others."""
 
 from __future__ import annotations
 

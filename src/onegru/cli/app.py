@@ -14,6 +14,7 @@ from rich.console import Console
 
 import onegru
 from onegru.cli.bench import measure
+from onegru.cli.convert import convert_command
 from onegru.cli.inputs import gather_inputs, parse_dims
 from onegru.cli.outputs import check_targets, print_json, write_outputs
 from onegru.cli.show import printable, show_model, show_run, show_targets, show_timings
@@ -180,6 +181,9 @@ def bench_command(
     with waiting(f"timing {model.name}"):
         timings = measure(loaded, values, rounds)
     show_timings(Console(), timings, onegru.get_num_threads(), as_json=as_json)
+
+
+app.command("convert", short_help="Convert GRUs to another kind of file.")(convert_command)
 
 
 @app.command("targets", short_help="Tell which SIMD targets there are.")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +16,7 @@ import numpy as np
 from onegru.cli.inputs import split_name
 from onegru.dtypes import Array
 from onegru.errors import SpecError
+from onegru.files.writing import replace_files
 from onegru.session import Model
 
 __all__ = ["Target", "check_targets", "print_json", "write_outputs"]
@@ -71,25 +70,13 @@ def write_outputs(targets: Sequence[Target], results: Mapping[str, Array]) -> No
         OSError: a file cannot be written.
     """
     contents = [{name: _storable(name, results[name]) for name in target.names} for target in targets]
-    temporary: list[Path] = []
-    try:
-        for target, arrays in zip(targets, contents, strict=True):
-            with _naming(target.path):
-                place = target.path.resolve()  # a link stays, what it leads to is written
-                handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
-                temporary.append(Path(name))
-                with os.fdopen(handle, "wb") as file:
-                    if target.path.suffix.lower() == ".npy":
-                        np.save(file, arrays[target.names[0]], allow_pickle=False)
-                    else:
-                        _write_npz(file, arrays)
-                temporary[-1].chmod(0o666 & ~_umask())  # a temporary file's own mode is private
-        for target, path in zip(targets, temporary, strict=True):
-            with _naming(target.path):
-                path.replace(target.path.resolve())
-    finally:
-        for path in temporary:
-            path.unlink(missing_ok=True)
+    files: list[tuple[Path, Callable[[IO[bytes]], None]]] = []
+    for target, arrays in zip(targets, contents, strict=True):
+        if target.path.suffix.lower() == ".npy":
+            files.append((target.path, partial(np.save, arr=arrays[target.names[0]], allow_pickle=False)))
+        else:
+            files.append((target.path, partial(_write_npz, arrays=arrays)))
+    replace_files(files)
 
 
 def _write_npz(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
@@ -98,15 +85,6 @@ def _write_npz(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, array, allow_pickle=False)
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Name the file in errors, and not the temporary one."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
 
 
 def print_json(
@@ -149,9 +127,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

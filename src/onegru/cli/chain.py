@@ -1,0 +1,175 @@
+"""Which layer or stack a file holds: named nodes of a model, or all of one that is nothing but GRUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from onegru.cli.inputs import gather_inputs
+from onegru.dtypes import Array
+from onegru.errors import OneGRUError, SpecError
+from onegru.files.safetensors_file import read_layers
+from onegru.layer import GRU
+from onegru.session import GruLayer, Model, load
+from onegru.shapes import arrange
+from onegru.stack import Stack
+
+__all__ = ["READERS", "layers_of_model", "read_source"]
+
+
+def _read_safetensors(path: Path, prefix: str | None) -> GRU | Stack:
+    if prefix is not None:
+        raise SpecError(f"--prefix: {prefix!r}; has no effect on .safetensors written by onegru")
+    return read_layers(path)
+
+
+#: What reads each kind of file that holds layers and no graph, given the prefix of the parameters' names.
+#: What is not here is a model.
+READERS: Mapping[str, Callable[[Path, str | None], GRU | Stack]] = {".safetensors": _read_safetensors}
+
+_MODELS = (".onnx", ".xml")
+_OPEN_SIZE = 3  # of every dimension that a model leaves open, so that they fit each other
+
+
+def read_source(path: Path, nodes: Sequence[str] = (), prefix: str | None = None) -> GRU | Stack:
+    """The layer or stack that a file holds.
+
+    Args:
+        path: the file; its end says what it is.
+        nodes: of a model, the GRU nodes to take, the lowest first; empty for all, if it has nothing else.
+        prefix: of a checkpoint, what the names of the GRU's parameters begin with.
+
+    Raises:
+        SpecError: it is not known which layers, or a node has none.
+        FormatError: the file is broken.
+    """
+    suffix = path.suffix.lower()
+    if suffix in READERS:
+        if nodes:
+            raise SpecError(f"--node: {nodes[0]!r}; has an effect on {', '.join(_MODELS)} alone")
+        return READERS[suffix](path, prefix)
+    if suffix not in _MODELS:
+        raise SpecError(f"SOURCE: {str(path)!r}; must end in {', '.join((*_MODELS, *READERS))}")
+    if prefix is not None:
+        raise SpecError(f"--prefix: {prefix!r}; has no effect on {suffix}; use --node")
+    return layers_of_model(load(path), nodes)
+
+
+def layers_of_model(model: Model, nodes: Sequence[str] = ()) -> GRU | Stack:
+    """The layers of these nodes, or of all if the model does nothing else.
+
+    Args:
+        model: the model.
+        nodes: the nodes' names, the lowest layer first; one gives a layer, several a stack.
+
+    Raises:
+        SpecError: there is no such node, its weights are not constants, or without names, the model does more
+            than to pass what one GRU gives to the next.
+    """
+    names = [gru.name for gru in model.gru_layers]
+    if not names:
+        raise SpecError(f"{model.path}: has no GRU node")
+    if nodes:
+        found = [_find(model, name) for name in nodes]
+    else:
+        found = list(model.gru_layers)
+        if reason := _why_no_chain(model):
+            listed = ", ".join(map(repr, names))
+            raise SpecError(f"{model.path}: {reason}; say with --node NAME which GRU to take, of {listed}")
+    layers = [_layer(model, gru) for gru in found]
+    return layers[0] if len(layers) == 1 else Stack(layers)
+
+
+def _find(model: Model, name: str) -> GruLayer:
+    found = [gru for gru in model.gru_layers if gru.name == name]
+    if len(found) != 1:
+        listed = ", ".join(repr(gru.name) for gru in model.gru_layers)
+        count = "two of that name" if found else "no such GRU node"
+        raise SpecError(f"--node: {name!r}; {count} in {model.path}; must be one of {listed}")
+    return found[0]
+
+
+def _layer(model: Model, gru: GruLayer) -> GRU:
+    if gru.layer is None:
+        raise SpecError(f"{model.path}: the weights of {gru.name!r} are computed; must be constants")
+    return gru.layer
+
+
+# Whether a model is a chain is seen from a run on random numbers: what comes out of a GRU must be, number for
+# number, what goes into the next. However an exporter spells that, it is found.
+
+
+def _why_no_chain(model: Model) -> str:
+    """Why a model is not just a chain of GRUs, in words; empty if it is."""
+    if model.nested_grus:
+        return "has GRUs within bodies of other nodes"
+    try:
+        inputs = _draw(model)
+        traces = [
+            _canonical(gru, trace) for gru, trace in zip(model.gru_layers, model.trace(inputs), strict=True)
+        ]
+        outputs = model.run(inputs)
+    except OneGRUError as error:
+        return f"cannot be run on drawn inputs ({error})"
+    given = [array for array in inputs.values() if array.dtype.kind not in "biu"]
+    if not _moved(traces[0]["X"], given):
+        return "changes its input before the first GRU"
+    for below, above in pairwise(traces):
+        T, B = above["X"].shape[:2]
+        Y = below["Y"].transpose(0, 2, 1, 3)
+        if not np.array_equal(above["X"], Y.reshape(*Y.shape[:2], -1)):
+            return "its GRUs are not fed by one another"
+        if not np.array_equal(_lengths(above, T, B), _lengths(below, T, B)):
+            return "its GRUs have different lengths"
+    for trace in traces:
+        h = trace.get("initial_h")
+        if h is not None and h.any() and not _moved(h, given):
+            return "has an initial state of its own"
+    known = [trace[role] for trace in traces for role in ("Y", "Y_h")]
+    if not all(_moved(array, known) for array in outputs.values()):
+        return "changes what its GRUs give"
+    return ""
+
+
+def _draw(model: Model) -> dict[str, Array]:
+    dims = {
+        size or f"{info.name}.{axis}": _OPEN_SIZE
+        for info in model.inputs
+        if not info.optional
+        for axis, size in enumerate(info.shape or ())
+        if not isinstance(size, int)
+    }
+    return gather_inputs(model, [], 0, dims)
+
+
+def _canonical(gru: GruLayer, trace: Mapping[str, Array]) -> dict[str, Array]:
+    """What a node took and gave, by role, with canonical axes; Y of a cell is its new state."""
+    axes = {"X": "TBI", "initial_h": "DBH", "sequence_lens": "B", "Y": "TDBH", "Y_h": "DBH"}
+    layout = gru.node.attributes.get("layout", 0)
+    found = {
+        str(port.role): arrange(trace[port.name], port.axes, axes[port.role])
+        for port in gru.node.operator.ports(layout if isinstance(layout, int) else 0)
+        if port.name in trace and port.role in axes
+    }
+    if "Y" not in found and "Y_h" in found and not gru.node.operator.name.endswith("Sequence"):
+        found["Y"] = found["Y_h"][None]
+    for role, other in (("Y", "Y_h"), ("Y_h", "Y")):  # an output that is not used has no name
+        found.setdefault(role, np.empty(0, found[other].dtype))
+    if found["Y"].ndim != 4:
+        found["Y"] = np.empty((0, 0, 0, 0), found["Y_h"].dtype)
+    return found
+
+
+def _lengths(trace: Mapping[str, Array], T: int, B: int) -> Array:
+    return trace.get("sequence_lens", np.full(B, T)).astype(np.int64)
+
+
+def _moved(array: Array, sources: Sequence[Array]) -> bool:
+    """Whether every number of an array is one of the sources': it has then been moved, not computed."""
+    if array.dtype.kind in "biuOUS":
+        return False
+    numbers = [source.astype(np.float64).ravel() for source in sources]
+    return bool(np.isin(array.astype(np.float64), np.concatenate(numbers)).all()) if numbers else False

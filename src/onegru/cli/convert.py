@@ -1,0 +1,196 @@
+"""`onegru convert`: layers from one file to another, checked before the other is there."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from onegru.cli.chain import read_source
+from onegru.cli.check import Check, check
+from onegru.cli.show import printable
+from onegru.cli.waiting import waiting
+from onegru.errors import FormatError, SpecError
+from onegru.files.writing import move_files
+from onegru.layer import GRU
+from onegru.saving import SUFFIXES, save
+from onegru.stack import Stack
+
+__all__ = ["WRITERS", "convert_command", "convert_layers"]
+
+#: What writes each kind of file that `onegru.save` does not, without options. Each has a reader in READERS.
+WRITERS: Mapping[str, Callable[[GRU | Stack, Path], None]] = {}
+
+
+def convert_layers(
+    source: GRU | Stack, target: Path, options: dict[str, int | bool | None], overwrite: bool
+) -> list[Check]:
+    """Write layers beside their place, compare, and move them there if they agree.
+
+    Args:
+        source: what to write.
+        target: where to; its end says as what.
+        options: of `onegru.save`.
+        overwrite: whether to replace what is there.
+
+    Returns:
+        what was compared; if an item does not agree, nothing was written.
+
+    Raises:
+        SpecError: an option is not legal, there is a file already, or the target cannot express a layer.
+    """
+    suffix = target.suffix.lower()
+    if suffix not in SUFFIXES and suffix not in WRITERS:
+        raise SpecError(f"TARGET: {str(target)!r}; must end in {', '.join((*SUFFIXES, *WRITERS))}")
+    if not target.parent.is_dir():
+        raise SpecError(f"TARGET: folder {str(target.parent)!r} does not exist")
+    for path in _files(target):
+        if path.is_dir():
+            raise SpecError(f"TARGET: {str(path)!r} is a folder; must be a file")
+        if path.exists() and not overwrite:
+            raise SpecError(f"TARGET: {str(path)!r} exists; replace it with --overwrite")
+    with tempfile.TemporaryDirectory(dir=target.resolve().parent, prefix=f".{target.name}.") as folder:
+        written = Path(folder) / target.name
+        if suffix in WRITERS:
+            _refuse_options(suffix, options)
+            WRITERS[suffix](source, written)
+        else:
+            save(source, written, **options)  # type: ignore[arg-type]
+        try:
+            checks = check(source, written)
+        except (FormatError, SpecError) as error:  # which name a file that will not stay
+            words = str(error).replace(str(written), str(target))
+            raise type(error)(f"cannot be checked, and was not written: {words}") from None
+        if all(item.agrees for item in checks):
+            pairs = zip(_files(written), _files(target), strict=True)
+            move_files([(path.resolve(), place.resolve()) for path, place in pairs])
+    return checks
+
+
+def _refuse_options(suffix: str, options: Mapping[str, object]) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise SpecError(f"{name}: {value!r}; has no effect on {suffix}")
+
+
+def _files(target: Path) -> list[Path]:
+    """What is written for a target: an IR has its weights in a file of their own."""
+    return [target.with_suffix(".bin"), target] if target.suffix.lower() == ".xml" else [target]
+
+
+def convert_command(
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", help="A model (.onnx, .xml) or layers (.safetensors).")
+    ],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help=f"Where to: {', '.join(SUFFIXES)}.")],
+    nodes: Annotated[
+        list[str] | None,
+        typer.Option("--node", metavar="NAME", help="The GRU to take; several make a stack, lowest first."),
+    ] = None,
+    prefix: Annotated[
+        str | None,
+        typer.Option("--prefix", metavar="NAME", help="Of a checkpoint: the GRU whose parameters begin so."),
+    ] = None,
+    opset: Annotated[
+        int | None, typer.Option("--opset", help="The opset of an ONNX target, 1 to 22 (the default).")
+    ] = None,
+    layout: Annotated[
+        int | None, typer.Option("--layout", help="Of an ONNX target: 0 time first (default), 1 batch first.")
+    ] = None,
+    cell: Annotated[
+        bool | None, typer.Option("--cell", help="Write an IR of cells, which take one step.")
+    ] = None,
+    initial_h: Annotated[
+        bool | None,
+        typer.Option("--initial-h/--no-initial-h", help="Whether the target takes initial states (default)."),
+    ] = None,
+    lengths: Annotated[
+        bool | None,
+        typer.Option("--lengths/--no-lengths", help="Whether it takes lengths; by default an IR does."),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", metavar="SIZE", help="The only batch size; default any.")
+    ] = None,
+    seq_length: Annotated[
+        int | None,
+        typer.Option("--seq-length", metavar="SIZE", help="The only number of steps; default any."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a TARGET that exists.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Convert a GRU, or a stack of them, to another kind of file, and compare both on random inputs.
+
+    Nothing is written, and the exit code is 1, if they differ by more than rounding allows.
+
+    Example: onegru convert model.onnx model.xml
+    """
+    options: dict[str, int | bool | None] = {
+        "opset": opset,
+        "layout": layout,
+        "cell": cell,
+        "initial_h": initial_h,
+        "sequence_lens": lengths,
+        "batch_size": batch_size,
+        "seq_length": seq_length,
+    }
+    _check_not_the_source(source, target)
+    with waiting(f"loading {source.name}"):
+        layers = read_source(source, nodes or [], prefix)
+    with waiting(f"writing {target.name}"):
+        checks = convert_layers(layers, target, options, overwrite)
+    agrees = all(item.agrees for item in checks)
+    if as_json:
+        document = {
+            "source": str(source),
+            "target": str(target),
+            "written": agrees,
+            "outputs": [{**dataclasses.asdict(item), "agrees": item.agrees} for item in checks],
+        }
+        print(json.dumps(_plain(document), allow_nan=False))
+    else:
+        _show(Console(), layers, target, checks)
+    if not agrees:
+        raise typer.Exit(1)
+
+
+def _check_not_the_source(source: Path, target: Path) -> None:
+    for path in _files(target):
+        for other in _files(source):
+            if path.exists() and other.exists() and path.samefile(other):
+                raise SpecError(f"TARGET: {str(target)!r} is the source; must be another file")
+
+
+def _show(console: Console, layers: GRU | Stack, target: Path, checks: Sequence[Check]) -> None:
+    for layer in layers.layers if isinstance(layers, Stack) else (layers,):
+        console.print(escape(repr(layer)), highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("output")
+    for heading in ("max abs", "max ULP", "allowed"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for item in checks:
+        words = "agrees" if item.agrees else f"differs, most at {list(item.difference.where or ())}"
+        figures = (f"{item.difference.max_abs:.3g}", str(item.difference.max_ulp), f"{item.tolerance:.3g}")
+        table.add_row(escape(printable(item.output)), *figures, words)
+    console.print(table)
+    name = escape(printable(str(target)))
+    agrees = all(item.agrees for item in checks)
+    console.print(f"{'wrote' if agrees else 'did not write'} {name}", highlight=False, soft_wrap=True)
+
+
+def _plain(value: object) -> object:
+    """What JSON can hold: infinity as a string."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return "Infinity" if value == float("inf") else value

@@ -1,0 +1,132 @@
+"""Writing layers to files: ONNX, OpenVINO IR and safetensors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onegru.errors import SpecError, needs_extra
+from onegru.files.openvino_write import ir_files
+from onegru.files.safetensors_file import safetensors_bytes
+from onegru.files.writing import Interface, replace_files
+from onegru.layer import GRU
+from onegru.stack import Stack
+
+__all__ = ["SUFFIXES", "save"]
+
+#: The ends of the names of files that `save` writes, and the options that each takes.
+SUFFIXES: dict[str, tuple[str, ...]] = {
+    ".onnx": ("opset", "layout", "initial_h", "sequence_lens", "batch_size", "seq_length"),
+    ".xml": ("cell", "initial_h", "sequence_lens", "batch_size", "seq_length"),
+    ".safetensors": (),
+}
+
+
+def save(
+    layers: GRU | Stack,
+    path: str | os.PathLike[str],
+    *,
+    opset: int | None = None,
+    layout: int | None = None,
+    cell: bool | None = None,
+    initial_h: bool | None = None,
+    sequence_lens: bool | None = None,
+    batch_size: int | None = None,
+    seq_length: int | None = None,
+) -> None:
+    """Write a layer or a stack to a file, whole or not at all; what was there is replaced.
+
+    - `.onnx`: GRU nodes. Inputs `X`, `initial_h` and, if asked for, `sequence_lens` (int32); outputs `Y` and
+      `Y_h`. A stack has `initial_h_0`, `Y_h_0` and so on, and the `Y` of its last layer.
+    - `.xml`, with its `.bin`: an OpenVINO IR of GRUSequence-5 or GRUCell-3 layers, or of AUGRUSequence or
+      AUGRUCell where the layer has attention. Inputs and outputs are the operator's own, in its shapes: `X`
+      [B, T, I], `initial_hidden_state` [B, D, H] (`H_t` with attention), `sequence_lengths` [B] (int32), `A`
+      [B, T, 1]; `Y` [B, D, T, H], `Ho` [B, D, H]; numbered for each layer of a stack. Both biases of a gate
+      are added, which may change a result's last bits.
+    - `.safetensors`: the weights as `GRU` takes them, and in the metadata what else makes the layer. Read it
+      with `read_layers`.
+
+    An option that the file's kind does not have must be None.
+
+    Args:
+        layers: what to write.
+        path: where to; its end selects the kind.
+        opset: of an ONNX model, 1…22; None for 22.
+        layout: of an ONNX model: 0 for time first, 1 for batch first (from opset 14 on); None for 0.
+        cell: of an IR: whether to write cells, which take one step; None for False.
+        initial_h: whether the model takes initial states; if not, they are zeros. None for True.
+        sequence_lens: whether the model takes lengths. None for what the operator demands: True in an IR of
+            sequences, else False. OpenVINO 2026.4 ignores them unless batch_size and seq_length are fixed.
+        batch_size: the only batch size that the model takes; None for any.
+        seq_length: the only number of steps that the model takes; None for any.
+
+    Raises:
+        SpecError: an argument is not legal, or the file's kind cannot express a layer.
+        MissingExtraError: a package that the file's kind needs is not installed.
+        OSError: the file cannot be written. What was there is as it was.
+    """
+    path = Path(path)
+    if not isinstance(layers, GRU | Stack):
+        raise SpecError(f"layers: {type(layers).__name__}; must be a GRU or a Stack")
+    kind = path.suffix.lower()
+    if kind not in SUFFIXES:
+        raise SpecError(f"path: {str(path)!r}; must end in {', '.join(SUFFIXES)}")
+    given = {
+        "opset": opset,
+        "layout": layout,
+        "cell": cell,
+        "initial_h": initial_h,
+        "sequence_lens": sequence_lens,
+        "batch_size": batch_size,
+        "seq_length": seq_length,
+    }
+    _check_options(kind, given)
+    parts = [
+        (layer.spec, layer.weights) for layer in (layers.layers if isinstance(layers, Stack) else (layers,))
+    ]
+    if kind == ".safetensors":
+        content = safetensors_bytes(parts, isinstance(layers, Stack))
+    elif kind == ".onnx":
+        numbers = (22 if opset is None else int(opset), 0 if layout is None else int(layout))
+        with needs_extra("onnx", "onnx", str(path)):
+            from onegru.files.onnx_write import onnx_bytes
+        content = onnx_bytes(parts, *numbers, _interface(given, False))
+    else:
+        content, data = ir_files(parts, bool(cell), _interface(given, not cell))
+        data_path = path.with_suffix(".bin")
+        replace_files([(data_path, lambda f: f.writelines(data)), (path, lambda f: f.write(content))])
+        return
+    replace_files([(path, lambda file: file.write(content))])
+
+
+def _check_options(kind: str, given: Mapping[str, object]) -> None:
+    """Raise SpecError unless what is given has an effect on this kind of file, and is of its type."""
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name not in SUFFIXES[kind]:
+            takers = ", ".join(suffix for suffix, names in SUFFIXES.items() if name in names)
+            raise SpecError(f"{name}: {value!r}; must be None for {kind}, as only {takers} has it")
+        if name in ("cell", "initial_h", "sequence_lens"):
+            if not isinstance(value, bool | np.bool_):
+                raise SpecError(f"{name}: {value!r}; must be True or False")
+        elif isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise SpecError(f"{name}: {value!r}; must be an integer")
+        elif name == "layout" and value not in (0, 1):
+            raise SpecError(f"layout: {value}; must be 0 or 1")
+        elif name != "layout" and value < 1:
+            raise SpecError(f"{name}: {value}; must be at least 1")
+        if given["cell"] and value and name in ("sequence_lens", "seq_length"):
+            raise SpecError(f"{name}: {value!r}; must be None for a cell, which takes one step")
+
+
+def _interface(given: Mapping[str, Any], sequence_lens: bool) -> Interface:
+    """The inputs that are asked for; `sequence_lens` says whether there are lengths if it is left open."""
+    if given["sequence_lens"] is not None:
+        sequence_lens = bool(given["sequence_lens"])
+    sizes = [None if given[name] is None else int(given[name]) for name in ("batch_size", "seq_length")]
+    return Interface(given["initial_h"] is None or bool(given["initial_h"]), sequence_lens, *sizes)
