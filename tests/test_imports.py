@@ -59,6 +59,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     (
         "saving",
+        "model_gru",
+        "model_inputs",
         "model_stream",
         "session",
         "loading",

@@ -6,21 +6,26 @@ weights are prepared once (`GRU`), and files that hold them (`load`).
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from onegru._native import version
 from onegru.errors import FormatError, MissingExtraError, OneGRUError, SpecError, SpecWarning
-from onegru.frameworks.flax import from_flax, to_flax
-from onegru.frameworks.keras3 import from_keras, to_keras, to_keras_weights
-from onegru.frameworks.pytorch import from_torch, to_torch, to_torch_state_dict
 from onegru.functional import augru_cell, augru_sequence, gru, gru_cell, gru_sequence
-from onegru.inference_session import InferenceSession
 from onegru.layer import GRU
-from onegru.loading import load_layers
 from onegru.model_stream import ModelStream
 from onegru.native import Targets, get_num_threads, set_num_threads, targets
-from onegru.saving import save
 from onegru.session import GruLayer, Model, load
 from onegru.stack import Stack, StackStream
 from onegru.stream import Stream
+
+if TYPE_CHECKING:
+    from onegru.frameworks.flax import from_flax, to_flax
+    from onegru.frameworks.keras3 import from_keras, to_keras, to_keras_weights
+    from onegru.frameworks.pytorch import from_torch, to_torch, to_torch_state_dict
+    from onegru.inference_session import InferenceSession
+    from onegru.loading import load_layers
+    from onegru.saving import save
 
 __version__ = version()
 
@@ -60,3 +65,30 @@ __all__ = [
     "to_torch",
     "to_torch_state_dict",
 ]
+
+# Imported when first asked for, so that `import onegru` stays quick.
+_LATER = {
+    "InferenceSession": "onegru.inference_session",
+    "from_flax": "onegru.frameworks.flax",
+    "from_keras": "onegru.frameworks.keras3",
+    "from_torch": "onegru.frameworks.pytorch",
+    "load_layers": "onegru.loading",
+    "save": "onegru.saving",
+    "to_flax": "onegru.frameworks.flax",
+    "to_keras": "onegru.frameworks.keras3",
+    "to_keras_weights": "onegru.frameworks.keras3",
+    "to_torch": "onegru.frameworks.pytorch",
+    "to_torch_state_dict": "onegru.frameworks.pytorch",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_LATER[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -125,6 +124,8 @@ class ModelStream:
         Raises:
             OSError: it cannot be written; what was there before stays.
         """
+        import tempfile  # takes a while, and few need it
+
         target = Path(path)
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         try:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from onegru.dialect import Lowered, check_attributes, lower
-from onegru.dtypes import Array, numpy_dtype
+from onegru.dtypes import Array
 from onegru.errors import FormatError, SpecError, needs_extra
 from onegru.files.graph import Conversion, Graph, GruNode, Step, TensorInfo, ValueType, by_name
-from onegru.layer import GRU
+from onegru.model_gru import GruLayer, naming, output_types
+from onegru.model_inputs import Input, convert, fit, value_of, words_of
 from onegru.model_stream import ModelStream
 
 __all__ = ["GruLayer", "Model", "load", "load_bytes"]
 
 Progress = Callable[[int, int], None]
-
-_WEIGHTS = ("W", "R", "B")
 
 
 def load(path: str | os.PathLike[str], *, engine: str = "auto") -> Model:
@@ -72,116 +69,6 @@ def load_bytes(data: bytes, *, engine: str = "auto") -> Model:
     return Model(parse_onnx(data, Source("model in memory")), engine=engine)
 
 
-class GruLayer:
-    """One GRU node of a model.
-
-    Attributes:
-        node: the node as the file has it.
-        layer: its layer, with its weights; None where the weights are computed anew in each run.
-    """
-
-    def __init__(self, node: GruNode, place: str, engine: str) -> None:
-        self.node = node
-        self.layer: GRU | None = None
-        self._place = place
-        self._engine = engine
-        self._lowered: Lowered | None = None
-        self._weights: tuple[object, ...] = ()
-        self._plain: Callable[[Mapping[str, object]], dict[str, Array] | None] | None = None
-
-    @property
-    def name(self) -> str:
-        """The node's name."""
-        return self.node.name
-
-    @property
-    def operator(self) -> str:
-        """The operator and its version, such as "GRU-14"."""
-        return str(self.node.operator)
-
-    @property
-    def weights(self) -> tuple[Array, ...]:
-        """W, R and, if there is one, B, as the node gets them; empty where they are computed in each run."""
-        return tuple(np.asarray(array) for array in self._weights if array is not None)
-
-    def __repr__(self) -> str:
-        return f"GruLayer({self.name!r}, {self.operator}, {self.layer!r})"
-
-    def prepare(
-        self, constants: Mapping[str, object], defaults: Container[str], shared: dict[object, GruLayer]
-    ) -> None:
-        """Make the layer ahead of every run, if its weights are constants.
-
-        Args:
-            constants: the model's constants.
-            defaults: the names of those that a run may be given another value for.
-            shared: nodes that have a layer already, by what it is made of: nodes that share weights, such as
-                the cells of an unrolled loop, share the layer too.
-        """
-        node = self.node
-        if any(node.inputs.get(name, name) not in constants for name in _WEIGHTS if name in node.inputs):
-            check_attributes(node.operator, node.attributes, self._place)
-            return
-        self._weights = self._weights_in(constants)
-        key = (str(node.operator), repr(sorted(node.attributes.items())), *map(id, self._weights))
-        twin = shared.setdefault(key, self)
-        if twin is self:
-            self.layer, self._lowered = self._make(self._weights)
-        else:
-            self.layer, self._lowered = twin.layer, twin._lowered
-        special = node.attributes.get("layout") or "sequence_lens" in node.inputs
-        replaceable = any(node.inputs.get(name) in defaults for name in _WEIGHTS)
-        if node.operator.name == "GRU" and not special and not replaceable and self.layer is not None:
-            self._plain = _plain_call(node, self.layer)
-
-    def run(self, values: Mapping[str, object]) -> dict[str, Array]:
-        """The node's outputs, by the names of the values."""
-        if self._plain is not None and (results := self._plain(values)) is not None:
-            return results
-        node = self.node
-        layer, lowered = self.layer, self._lowered
-        weights = self._weights_in(values)
-        if (
-            layer is None
-            or lowered is None
-            or any(a is not b for a, b in zip(weights, self._weights, strict=True))
-        ):
-            layer, lowered = self._make(weights)
-        given = {name: values[value] for name, value in node.inputs.items() if name not in _WEIGHTS}
-        with _naming(self._place):
-            results = layer.apply(lowered.ports, given, dict.fromkeys(node.outputs), strict_types=True)
-        return {node.outputs[name]: array for name, array in results.items()}
-
-    def _weights_in(self, values: Mapping[str, object]) -> tuple[object, ...]:
-        inputs = self.node.inputs
-        return tuple(values[inputs[name]] if name in inputs else None for name in _WEIGHTS)
-
-    def _make(self, weights: tuple[object, ...]) -> tuple[GRU, Lowered]:
-        with _naming(self._place):
-            lowered = lower(self.node.operator, self.node.attributes, *weights, where=self._place)
-        return GRU.from_canonical(lowered.spec, lowered.weights, self._engine), lowered
-
-
-def _plain_call(node: GruNode, layer: GRU) -> Callable[[Mapping[str, object]], dict[str, Array] | None]:
-    """A quick way to a GRU node's outputs; it gives None where a value is not plain, or not right."""
-    x, h = node.inputs["X"], node.inputs.get("initial_h")
-    names = [(node.outputs[name], name == "Y") for name in node.outputs]
-    D, H, dtype = layer.spec.num_directions, layer.spec.hidden_size, numpy_dtype(layer.spec.dtype)
-    try_call, empty, ndarray = layer.try_call, np.empty, np.ndarray
-
-    def call(values: Mapping[str, object]) -> dict[str, Array] | None:
-        X = values[x]
-        if type(X) is not ndarray or X.ndim != 3:
-            return None
-        T, B, _ = X.shape
-        Y, Y_h = empty((T, D, B, H), dtype), empty((D, B, H), dtype)
-        if not try_call(X, None if h is None else values[h], Y, Y_h):
-            return None
-        return {name: Y if is_sequence else Y_h for name, is_sequence in names}
-
-    return call
-
-
 class Model:
     """A model, ready to run.
 
@@ -197,7 +84,7 @@ class Model:
     def __init__(self, graph: Graph, *, engine: str = "auto") -> None:
         self._graph = graph
         self._engine = engine
-        self._inputs = [_Input(info) for info in graph.inputs]
+        self._inputs = [Input(info) for info in graph.inputs]
         # What shares memory with something that a caller, or the next run, may have in hand.
         self._views = {
             name
@@ -218,14 +105,14 @@ class Model:
             self._constants.update(self._runner(step)(self._constants))
         shared: dict[object, GruLayer] = {}
         for layer in self._gru_layers.values():
-            layer.prepare(self._constants, {_value(info) for info in graph.inputs}, shared)
+            layer.prepare(self._constants, {value_of(info) for info in graph.inputs}, shared)
         for step in graph.steps:
             self._prepare(step, types)
         self._runs = [self._runner(step) for step in graph.steps]
 
     def _prepare(self, step: Step, types: dict[str, ValueType]) -> None:
         if isinstance(step, GruNode):
-            types.update(_output_types(step, types))
+            types.update(output_types(step, types))
         elif not isinstance(step, Conversion):
             step.prepare(types)
 
@@ -282,7 +169,7 @@ class Model:
             FormatError: another runtime fails on its part.
         """
         values = self._values(inputs, progress)
-        return {output.name: self._result(values, _value(output)) for output in self.outputs}
+        return {output.name: self._result(values, value_of(output)) for output in self.outputs}
 
     def trace(self, inputs: Mapping[str, object]) -> list[dict[str, Array]]:
         """Run the model, and give what each GRU node of `gru_layers` took and gave.
@@ -356,7 +243,7 @@ class Model:
             return step.run
 
         def run(values: Mapping[str, object]) -> Mapping[str, Any]:
-            with _naming(f"{self.path}: Convert layer {step.name!r}: "):
+            with naming(f"{self.path}: Convert layer {step.name!r}: "):
                 return {step.output: convert(values[step.input], step.dtype)}
 
         return run
@@ -373,119 +260,15 @@ class Model:
             if info is None:
                 names = ", ".join(repr(info.name) for info in self.inputs) or "none"
                 raise SpecError(f"{name!r}: not an input of {self.path}; its inputs: {names}")
-            if _value(info) in values:
+            if value_of(info) in values:
                 raise SpecError(f"{name!r}: given twice; another name of it is {info.name!r}")
-            values[_value(info)] = _fit(info, value) if info.is_tensor else value
+            values[value_of(info)] = fit(info, value) if info.is_tensor else value
         for info in self.inputs:
-            if _value(info) not in values and not info.optional:
-                raise SpecError(f"{info.name!r}: missing; {self.path} requires it, {_words(info)}")
+            if value_of(info) not in values and not info.optional:
+                raise SpecError(f"{info.name!r}: missing; {self.path} requires it, {words_of(info)}")
         return values
-
-
-class _Input:
-    """An input, for a quick look at what is given for it."""
-
-    def __init__(self, info: TensorInfo) -> None:
-        self.name = info.name
-        self.value = _value(info)
-        plain = info.is_tensor and info.shape is not None and info.dtype not in ("str", "unknown")
-        self._dtype = numpy_dtype(info.dtype) if plain else None
-        self._rank = len(info.shape or ())
-        self._fixed = [(axis, size) for axis, size in enumerate(info.shape or ()) if isinstance(size, int)]
-
-    def has_plain(self, inputs: Mapping[str, object]) -> bool:
-        """Whether there is an array for it that fits; others need a closer look."""
-        array = inputs.get(self.name)
-        return (
-            type(array) is np.ndarray
-            and array.dtype == self._dtype
-            and array.ndim == self._rank
-            and all(array.shape[axis] == size for axis, size in self._fixed)
-        )
 
 
 def _make_model(graph: Graph, engine: str) -> Model:
     """A model again, where one was pickled."""
     return Model(graph, engine=engine)
-
-
-def _output_types(node: GruNode, types: Mapping[str, ValueType]) -> dict[str, ValueType]:
-    """The types of a GRU node's outputs, given those of its inputs."""
-    X, W = (types.get(node.inputs[name], ValueType()) for name in ("X", "W"))
-    axes = {port.name: port.axes for port in node.operator.ports(1 if node.attributes.get("layout") else 0)}
-    sizes: dict[str, int | None] = dict(zip(axes["X"], X.shape or (), strict=False))
-    sizes["D"] = 2 if node.attributes.get("direction") == "bidirectional" else 1
-    hidden_size = node.attributes.get("hidden_size")
-    sizes["H"] = hidden_size if isinstance(hidden_size, int) else None
-    return {
-        value: ValueType(X.words or W.words, tuple(sizes.get(axis) for axis in axes[name]))
-        for name, value in node.outputs.items()
-    }
-
-
-def convert(value: object, dtype: str) -> Array:
-    """`value` with another element type, as OpenVINO's Convert: towards zero from floating point to integer.
-
-    Raises:
-        SpecError: a number does not fit an integer type.
-    """
-    array = np.asarray(value)
-    target = numpy_dtype(dtype)
-    if target.kind in "iu" and array.dtype.kind != "b":
-        limits = np.iinfo(target)
-        if array.dtype.kind in "iu":
-            fits = (array >= limits.min) & (array <= limits.max)
-        else:
-            numbers = array.astype(np.float64)
-            fits = (numbers > limits.min - 1.0) & (numbers < limits.max + 1.0)
-        if not np.all(fits):
-            raise SpecError(f"a number is not finite, or beyond {dtype}; must fit it")
-    with np.errstate(over="ignore"):
-        return array.astype(target)
-
-
-@contextmanager
-def _naming(place: str) -> Iterator[None]:
-    """Say in errors where in the file they arose."""
-    try:
-        yield
-    except SpecError as error:
-        raise SpecError(f"{place}{error}") from None
-    except MemoryError as error:
-        raise FormatError(f"{place}sizes that exhaust memory ({error})") from None
-
-
-def _fit(info: TensorInfo, value: object) -> Array:
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise SpecError(f"{info.name!r}: not an array ({error}); must be {_words(info)}") from None
-    if np.ma.isMaskedArray(value):
-        raise SpecError(f"{info.name!r}: a masked array; must be a plain one, as a mask would have no effect")
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    is_text = array.dtype.kind in "UST" or (array.dtype.kind == "O" and info.dtype == "str")
-    have = "str" if is_text else array.dtype.name
-    if info.dtype not in (have, "unknown"):
-        raise SpecError(f"{info.name!r}: type {have}; must be {info.dtype}")
-    fits = info.shape is None or (
-        len(info.shape) == array.ndim
-        and all(
-            not isinstance(want, int) or want == size
-            for want, size in zip(info.shape, array.shape, strict=True)
-        )
-    )
-    if not fits:
-        raise SpecError(f"{info.name!r}: shape {list(array.shape)}; must be {_words(info)}")
-    return array.astype(object) if have == "str" else array
-
-
-def _words(info: TensorInfo) -> str:
-    if info.shape is None:
-        return info.dtype
-    return f"{info.dtype} [{', '.join('?' if size is None else str(size) for size in info.shape)}]"
-
-
-def _value(info: TensorInfo) -> str:
-    """What steps call an input or output."""
-    return info.value or info.name

@@ -1,0 +1,153 @@
+"""The GRU nodes of a model: each with its layer, made once where its weights are constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+
+from onegru.dialect import Lowered, check_attributes, lower
+from onegru.dtypes import Array, numpy_dtype
+from onegru.errors import FormatError, SpecError
+from onegru.files.graph import GruNode, ValueType
+from onegru.layer import GRU
+
+__all__ = ["GruLayer", "naming", "output_types"]
+
+_WEIGHTS = ("W", "R", "B")
+
+
+class GruLayer:
+    """One GRU node of a model.
+
+    Attributes:
+        node: the node as the file has it.
+        layer: its layer, with its weights; None where the weights are computed anew in each run.
+    """
+
+    def __init__(self, node: GruNode, place: str, engine: str) -> None:
+        self.node = node
+        self.layer: GRU | None = None
+        self._place = place
+        self._engine = engine
+        self._lowered: Lowered | None = None
+        self._weights: tuple[object, ...] = ()
+        self._plain: Callable[[Mapping[str, object]], dict[str, Array] | None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self.node.name
+
+    @property
+    def operator(self) -> str:
+        """The operator and its version, such as "GRU-14"."""
+        return str(self.node.operator)
+
+    @property
+    def weights(self) -> tuple[Array, ...]:
+        """W, R and, if there is one, B, as the node gets them; empty where they are computed in each run."""
+        return tuple(np.asarray(array) for array in self._weights if array is not None)
+
+    def __repr__(self) -> str:
+        return f"GruLayer({self.name!r}, {self.operator}, {self.layer!r})"
+
+    def prepare(
+        self, constants: Mapping[str, object], defaults: Container[str], shared: dict[object, GruLayer]
+    ) -> None:
+        """Make the layer ahead of every run, if its weights are constants.
+
+        Args:
+            constants: the model's constants.
+            defaults: the names of those that a run may be given another value for.
+            shared: nodes that have a layer already, by what it is made of: nodes that share weights, such as
+                the cells of an unrolled loop, share the layer too.
+        """
+        node = self.node
+        if any(node.inputs.get(name, name) not in constants for name in _WEIGHTS if name in node.inputs):
+            check_attributes(node.operator, node.attributes, self._place)
+            return
+        self._weights = self._weights_in(constants)
+        key = (str(node.operator), repr(sorted(node.attributes.items())), *map(id, self._weights))
+        twin = shared.setdefault(key, self)
+        if twin is self:
+            self.layer, self._lowered = self._make(self._weights)
+        else:
+            self.layer, self._lowered = twin.layer, twin._lowered
+        special = node.attributes.get("layout") or "sequence_lens" in node.inputs
+        replaceable = any(node.inputs.get(name) in defaults for name in _WEIGHTS)
+        if node.operator.name == "GRU" and not special and not replaceable and self.layer is not None:
+            self._plain = _plain_call(node, self.layer)
+
+    def run(self, values: Mapping[str, object]) -> dict[str, Array]:
+        """The node's outputs, by the names of the values."""
+        if self._plain is not None and (results := self._plain(values)) is not None:
+            return results
+        node = self.node
+        layer, lowered = self.layer, self._lowered
+        weights = self._weights_in(values)
+        if (
+            layer is None
+            or lowered is None
+            or any(a is not b for a, b in zip(weights, self._weights, strict=True))
+        ):
+            layer, lowered = self._make(weights)
+        given = {name: values[value] for name, value in node.inputs.items() if name not in _WEIGHTS}
+        with naming(self._place):
+            results = layer.apply(lowered.ports, given, dict.fromkeys(node.outputs), strict_types=True)
+        return {node.outputs[name]: array for name, array in results.items()}
+
+    def _weights_in(self, values: Mapping[str, object]) -> tuple[object, ...]:
+        inputs = self.node.inputs
+        return tuple(values[inputs[name]] if name in inputs else None for name in _WEIGHTS)
+
+    def _make(self, weights: tuple[object, ...]) -> tuple[GRU, Lowered]:
+        with naming(self._place):
+            lowered = lower(self.node.operator, self.node.attributes, *weights, where=self._place)
+        return GRU.from_canonical(lowered.spec, lowered.weights, self._engine), lowered
+
+
+def _plain_call(node: GruNode, layer: GRU) -> Callable[[Mapping[str, object]], dict[str, Array] | None]:
+    """A quick way to a GRU node's outputs; it gives None where a value is not plain, or not right."""
+    x, h = node.inputs["X"], node.inputs.get("initial_h")
+    names = [(node.outputs[name], name == "Y") for name in node.outputs]
+    D, H, dtype = layer.spec.num_directions, layer.spec.hidden_size, numpy_dtype(layer.spec.dtype)
+    try_call, empty, ndarray = layer.try_call, np.empty, np.ndarray
+
+    def call(values: Mapping[str, object]) -> dict[str, Array] | None:
+        X = values[x]
+        if type(X) is not ndarray or X.ndim != 3:
+            return None
+        T, B, _ = X.shape
+        Y, Y_h = empty((T, D, B, H), dtype), empty((D, B, H), dtype)
+        if not try_call(X, None if h is None else values[h], Y, Y_h):
+            return None
+        return {name: Y if is_sequence else Y_h for name, is_sequence in names}
+
+    return call
+
+
+def output_types(node: GruNode, types: Mapping[str, ValueType]) -> dict[str, ValueType]:
+    """The types of a GRU node's outputs, given those of its inputs."""
+    X, W = (types.get(node.inputs[name], ValueType()) for name in ("X", "W"))
+    axes = {port.name: port.axes for port in node.operator.ports(1 if node.attributes.get("layout") else 0)}
+    sizes: dict[str, int | None] = dict(zip(axes["X"], X.shape or (), strict=False))
+    sizes["D"] = 2 if node.attributes.get("direction") == "bidirectional" else 1
+    hidden_size = node.attributes.get("hidden_size")
+    sizes["H"] = hidden_size if isinstance(hidden_size, int) else None
+    return {
+        value: ValueType(X.words or W.words, tuple(sizes.get(axis) for axis in axes[name]))
+        for name, value in node.outputs.items()
+    }
+
+
+@contextmanager
+def naming(place: str) -> Iterator[None]:
+    """Say in errors where in the file they arose."""
+    try:
+        yield
+    except SpecError as error:
+        raise SpecError(f"{place}{error}") from None
+    except MemoryError as error:
+        raise FormatError(f"{place}sizes that exhaust memory ({error})") from None
