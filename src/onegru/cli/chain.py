@@ -154,13 +154,10 @@ def _canonical(gru: GruLayer, trace: Mapping[str, Array]) -> dict[str, Array]:
         for port in gru.node.operator.ports(layout if isinstance(layout, int) else 0)
         if port.name in trace and port.role in axes
     }
-    if "Y" not in found and "Y_h" in found and not gru.node.operator.name.endswith("Sequence"):
+    if all(port.role != "Y" for port in gru.node.operator.outputs):
         found["Y"] = found["Y_h"][None]
-    for role, other in (("Y", "Y_h"), ("Y_h", "Y")):  # an output that is not used has no name
-        found.setdefault(role, np.empty(0, found[other].dtype))
-    if found["Y"].ndim != 4:
-        found["Y"] = np.empty((0, 0, 0, 0), found["Y_h"].dtype)
-    return found
+    # An output that is not used may be left out.
+    return {"Y": np.empty((0, 0, 0, 0)), "Y_h": np.empty((0, 0, 0)), **found}
 
 
 def _lengths(trace: Mapping[str, Array], T: int, B: int) -> Array:
