@@ -388,9 +388,7 @@ def test_arguments(convert: Convert) -> None:
     convert("a.onnx", "none/b.xml").refused("TARGET: folder 'none' does not exist")
     convert("a.onnx", "b.xml", "--opset", 14).refused("opset: 14; must be None for .xml")
     convert("a.onnx", "b.onnx", "--cell").refused("cell: True; must be None for .onnx")
-    convert("a.safetensors", "b.onnx", "--node", "g").refused("--node: 'g'; has an effect on .onnx, .xml")
-    convert("a.safetensors", "b.onnx", "--prefix", "g").refused("--prefix: 'g'; has no effect")
-    convert("a.onnx", "b.xml", "--prefix", "g").refused("--prefix: 'g'; has no effect on .onnx; use --node")
+    convert("a.safetensors", "b.onnx", "--node", "g").refused("--node: 'g'; no such GRU in a.safetensors")
     Path("folder.onnx").mkdir()
     convert("a.onnx", "folder.onnx", "--overwrite").refused("TARGET: 'folder.onnx' is a folder")
     assert sorted(item.name for item in Path().iterdir()) == ["a.onnx", "a.safetensors", "folder.onnx"]
@@ -418,7 +416,9 @@ def test_sizes_and_inputs(convert: Convert) -> None:
 
 def test_a_writer_without_options(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"must end in"):
-        convert_layers(make_gru(), tmp_path / "m.pt", {}, False)
+        convert_layers(make_gru(), tmp_path / "m.pb", {}, False)
+    with pytest.raises(SpecError, match=r"opset: 14; has no effect on \.pt"):
+        convert_layers(make_gru(), tmp_path / "m.pt", {"opset": 14}, False)
     with pytest.raises(SpecError, match="no GRU node"):
         proto = graph([node("Relu", ["X"], ["Y"])], [value("X", shape=[2])], ["Y"])
         layers_of_model(onegru.load(save_model(tmp_path, model(proto))))

@@ -35,6 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "frameworks.keras_config",
         "frameworks.keras3",
         "frameworks.flax",
+        "frameworks.files",
         "files.graph",
         "files.onnx_read",
         "files.onnx_order",
@@ -90,11 +91,11 @@ OPTIONAL = {
     "google": ("files.onnx*",),  # protobuf, which onnx itself needs
     "onnxruntime": ("files._onnxruntime",),
     "ml_dtypes": ("dtypes",),
-    "keras": ("frameworks.keras3",),
+    "keras": ("frameworks.keras3", "frameworks.files"),
     "flax": ("frameworks.flax",),
     "safetensors": ("files.checkpoint", "files.safetensors_file"),
     "h5py": ("files.keras_archive",),
-    "torch": ("frameworks.pytorch", "files.checkpoint"),
+    "torch": ("frameworks.pytorch", "frameworks.files", "files.checkpoint"),
     "typer": ("cli.*",),
     "rich": ("cli.*",),
 }

@@ -12,7 +12,7 @@ from onegru.layer import GRU
 from onegru.session import load
 from onegru.stack import Stack
 
-__all__ = ["load_layers"]
+__all__ = ["CHECKPOINTS", "load_layers"]
 
 _READERS = {
     ".safetensors": read_safetensors,
@@ -23,6 +23,10 @@ _READERS = {
     ".h5": read_keras,
     ".hdf5": read_keras,
 }
+
+
+#: The ends of the names of files that hold layers and no graph.
+CHECKPOINTS = tuple(_READERS)
 
 
 def load_layers(path: str | os.PathLike[str], *, name: str | None = None) -> dict[str, GRU | Stack]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,51 +11,58 @@ import numpy as np
 from onegru.cli.inputs import gather_inputs
 from onegru.dtypes import Array
 from onegru.errors import OneGRUError, SpecError
-from onegru.files.safetensors_file import read_layers
 from onegru.layer import GRU
+from onegru.loading import CHECKPOINTS, load_layers
 from onegru.session import GruLayer, Model, load
 from onegru.shapes import arrange
 from onegru.stack import Stack
 
-__all__ = ["READERS", "layers_of_model", "read_source"]
+__all__ = ["joined", "layers_of_model", "read_source"]
 
-
-def _read_safetensors(path: Path, prefix: str | None) -> GRU | Stack:
-    if prefix is not None:
-        raise SpecError(f"--prefix: {prefix!r}; has no effect on .safetensors written by onegru")
-    return read_layers(path)
-
-
-#: What reads each kind of file that holds layers and no graph, given the prefix of the parameters' names.
-#: What is not here is a model.
-READERS: Mapping[str, Callable[[Path, str | None], GRU | Stack]] = {".safetensors": _read_safetensors}
 
 _MODELS = (".onnx", ".xml")
 _OPEN_SIZE = 3  # of every dimension that a model leaves open, so that they fit each other
 
 
-def read_source(path: Path, nodes: Sequence[str] = (), prefix: str | None = None) -> GRU | Stack:
+def read_source(path: Path, nodes: Sequence[str] = ()) -> GRU | Stack:
     """The layer or stack that a file holds.
 
     Args:
         path: the file; its end says what it is.
-        nodes: of a model, the GRU nodes to take, the lowest first; empty for all, if it has nothing else.
-        prefix: of a checkpoint, what the names of the GRU's parameters begin with.
+        nodes: the GRUs to take by name, the lowest first; empty for all of a model that has nothing else, and
+            for the only one of a checkpoint.
 
     Raises:
         SpecError: it is not known which layers, or a node has none.
         FormatError: the file is broken.
     """
     suffix = path.suffix.lower()
-    if suffix in READERS:
-        if nodes:
-            raise SpecError(f"--node: {nodes[0]!r}; has an effect on {', '.join(_MODELS)} alone")
-        return READERS[suffix](path, prefix)
+    if suffix in CHECKPOINTS:
+        return _layers_of_checkpoint(path, nodes)
     if suffix not in _MODELS:
-        raise SpecError(f"SOURCE: {str(path)!r}; must end in {', '.join((*_MODELS, *READERS))}")
-    if prefix is not None:
-        raise SpecError(f"--prefix: {prefix!r}; has no effect on {suffix}; use --node")
+        raise SpecError(f"SOURCE: {str(path)!r}; must end in {', '.join((*_MODELS, *CHECKPOINTS))}")
     return layers_of_model(load(path), nodes)
+
+
+def _layers_of_checkpoint(path: Path, nodes: Sequence[str]) -> GRU | Stack:
+    layers = load_layers(path)
+    listed = ", ".join(map(repr, layers))
+    if not nodes:
+        if len(layers) > 1:
+            raise SpecError(
+                f"{path}: holds {len(layers)} GRUs; say with --node NAME which to take, of {listed}"
+            )
+        return next(iter(layers.values()))
+    for name in nodes:
+        if name not in layers:
+            raise SpecError(f"--node: {name!r}; no such GRU in {path}; must be one of {listed}")
+    return joined([layers[name] for name in nodes])
+
+
+def joined(parts: Sequence[GRU | Stack]) -> GRU | Stack:
+    """Layers and stacks on top of each other, the lowest first, as one."""
+    layers = [layer for part in parts for layer in (part.layers if isinstance(part, Stack) else (part,))]
+    return layers[0] if len(layers) == 1 else Stack(layers)
 
 
 def layers_of_model(model: Model, nodes: Sequence[str] = ()) -> GRU | Stack:
@@ -79,8 +86,7 @@ def layers_of_model(model: Model, nodes: Sequence[str] = ()) -> GRU | Stack:
         if reason := _why_no_chain(model):
             listed = ", ".join(map(repr, names))
             raise SpecError(f"{model.path}: {reason}; say with --node NAME which GRU to take, of {listed}")
-    layers = [_layer(model, gru) for gru in found]
-    return layers[0] if len(layers) == 1 else Stack(layers)
+    return joined([_layer(model, gru) for gru in found])
 
 
 def _find(model: Model, name: str) -> GruLayer:

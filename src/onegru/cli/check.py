@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from onegru.cli.chain import READERS
+from onegru.cli.chain import joined
 from onegru.compare import Difference, difference
 from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import FormatError
 from onegru.layer import GRU
+from onegru.loading import CHECKPOINTS, load_layers
 from onegru.session import Model, load
 from onegru.shapes import arrange
 from onegru.stack import Stack
@@ -74,9 +75,9 @@ def check(source: GRU | Stack, target: Path) -> list[Check]:
 
 def _run_both(source: GRU | Stack, target: Path, T: int, B: int) -> list[Check]:
     layers = source.layers if isinstance(source, Stack) else (source,)
-    if target.suffix.lower() in READERS:
+    if target.suffix.lower() in CHECKPOINTS:
         inputs = _draw(layers, T, B)
-        theirs = _results(READERS[target.suffix.lower()](target, None), inputs)
+        theirs = _results(joined([*load_layers(target).values()]), inputs)
         ours = _results(source, inputs)
         return [_compare(_name(slot, len(layers)), ours[slot], theirs[slot]) for slot in ours]
     model = load(target)

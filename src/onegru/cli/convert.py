@@ -21,14 +21,15 @@ from onegru.cli.show import printable
 from onegru.cli.waiting import waiting
 from onegru.errors import FormatError, SpecError
 from onegru.files.writing import move_files
+from onegru.frameworks.files import write_keras, write_pytorch
 from onegru.layer import GRU
 from onegru.saving import SUFFIXES, save
 from onegru.stack import Stack
 
 __all__ = ["WRITERS", "convert_command", "convert_layers"]
 
-#: What writes each kind of file that `onegru.save` does not, without options. Each has a reader in READERS.
-WRITERS: Mapping[str, Callable[[GRU | Stack, Path], None]] = {}
+#: What writes each kind of file that `onegru.save` does not, without options.
+WRITERS: Mapping[str, Callable[[GRU | Stack, Path], None]] = {".pt": write_pytorch, ".keras": write_keras}
 
 
 def convert_layers(
@@ -89,16 +90,17 @@ def _files(target: Path) -> list[Path]:
 
 def convert_command(
     source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="A model (.onnx, .xml) or layers (.safetensors).")
+        Path,
+        typer.Argument(
+            metavar="SOURCE", help="A model (.onnx, .xml) or a checkpoint (.safetensors, .pt, .keras)."
+        ),
     ],
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help=f"Where to: {', '.join(SUFFIXES)}.")],
+    target: Annotated[
+        Path, typer.Argument(metavar="TARGET", help=f"Where to: {', '.join((*SUFFIXES, *WRITERS))}.")
+    ],
     nodes: Annotated[
         list[str] | None,
         typer.Option("--node", metavar="NAME", help="The GRU to take; several make a stack, lowest first."),
-    ] = None,
-    prefix: Annotated[
-        str | None,
-        typer.Option("--prefix", metavar="NAME", help="Of a checkpoint: the GRU whose parameters begin so."),
     ] = None,
     opset: Annotated[
         int | None, typer.Option("--opset", help="The opset of an ONNX target, 1 to 22 (the default).")
@@ -144,7 +146,7 @@ def convert_command(
     }
     _check_not_the_source(source, target)
     with waiting(f"loading {source.name}"):
-        layers = read_source(source, nodes or [], prefix)
+        layers = read_source(source, nodes or [])
     with waiting(f"writing {target.name}"):
         checks = convert_layers(layers, target, options, overwrite)
     agrees = all(item.agrees for item in checks)
