@@ -149,10 +149,11 @@ class OpenvinoPiece:
         sizes = [-1 if size is None else size for size in known.shape or ()]
         shape = "..." if known.shape is None else ",".join("?" if size < 0 else str(size) for size in sizes)
         dims = "".join(f"<dim>{size}</dim>" for size in sizes)
+        precision = PRECISIONS[known.words]
         return (
             f'<layer id="{index}" name="onegru/{name}" type="Parameter" version="opset1">'
             f'<data shape="{shape}" element_type="{_WORDS[known.words]}"/>'
-            f'<output><port id="0" precision="{PRECISIONS[known.words]}" names="{name}">{dims}</port></output>'
+            f'<output><port id="0" precision="{precision}" names="{name}">{dims}</port></output>'
             "</layer>"
         )
 
