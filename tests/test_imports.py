@@ -49,7 +49,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "files.openvino_cut",
         "files.openvino_ir",
     ),
-    ("session", "report", "backend", "conformance.*"),
+    ("session", "report", "backend", "_openvino_op", "openvino_ops", "conformance.*"),
     ("__init__",),  # the public names
     ("cli.bench", "cli.show", "cli.waiting", "cli.inputs", "cli.outputs", "cli.app", "cli.__init__"),
 )
@@ -59,7 +59,7 @@ OPTIONAL = {
     "onnx": ("files.onnx*", "backend"),
     "google": ("files.onnx*",),  # protobuf, which onnx itself needs
     "onnxruntime": ("files._onnxruntime",),
-    "openvino": ("files._openvino", "openvino_ops"),
+    "openvino": ("files._openvino", "_openvino_op"),
     "ml_dtypes": ("dtypes",),
     "typer": ("cli.*",),
     "rich": ("cli.*",),

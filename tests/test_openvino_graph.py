@@ -100,8 +100,9 @@ def test_convolutions_before_a_gru_and_a_linear_head_after(tmp_path: Path, half:
     head = ops.add(ops.matmul(states, ops.constant(draw(H, 2)), False, False), ops.constant(draw(2)))
     outputs = {"logits": ops.softmax(head, 2).output(0), "last": gru.output(1)}
     path = save(tmp_path / "model.xml", outputs, [x], half=half)
-    for batch, steps in ((B, T), (1, 1), (2, 11)):
-        model = check(path, {"audio": draw(batch, I, steps)}, grus=1)
+    model = check(path, {"audio": draw(B, I, T)}, grus=1)
+    for batch, steps in ((1, 1), (2, 11)):
+        check(path, {"audio": draw(batch, I, steps)}, grus=1)
     assert model.gru_layers[0].layer is not None  # its weights are constants: made once
     assert [(info.name, info.dtype, info.shape) for info in model.inputs] == [
         ("audio", "float32", (None, I, None))

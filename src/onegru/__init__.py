@@ -11,6 +11,7 @@ from onegru.errors import FormatError, MissingExtraError, OneGRUError, SpecError
 from onegru.functional import augru_cell, augru_sequence, gru, gru_cell, gru_sequence
 from onegru.layer import GRU
 from onegru.native import Targets, get_num_threads, set_num_threads, targets
+from onegru.openvino_ops import openvino_extensions
 from onegru.session import GruLayer, Model, load
 from onegru.stack import Stack, StackStream
 from onegru.stream import Stream
@@ -38,6 +39,7 @@ __all__ = [
     "gru_cell",
     "gru_sequence",
     "load",
+    "openvino_extensions",
     "set_num_threads",
     "targets",
 ]
