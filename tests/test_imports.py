@@ -50,6 +50,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "files.onnx_node",
         "files.onnx_model",
         "files.openvino_xml",
+        "files.openvino_words",
+        "files.openvino_constants",
+        "files._openvino",
+        "files.openvino_piece",
+        "files.openvino_cut",
         "files.openvino_ir",
         "files.writing",
         "files.onnx_write",
@@ -68,6 +73,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "inference_session",
         "report",
         "backend",
+        "_openvino_op",
+        "openvino_ops",
         "conformance.*",
     ),
     ("__init__",),  # the public names
@@ -90,6 +97,7 @@ OPTIONAL = {
     "onnx": ("files.onnx*", "backend"),
     "google": ("files.onnx*",),  # protobuf, which onnx itself needs
     "onnxruntime": ("files._onnxruntime",),
+    "openvino": ("files._openvino", "_openvino_op"),
     "ml_dtypes": ("dtypes",),
     "keras": ("frameworks.keras3", "frameworks.files"),
     "flax": ("frameworks.flax",),
@@ -295,7 +303,7 @@ def test_irs_without_any_optional_package(tmp_path: Path) -> None:
         **{name: array[0] for name, array in weights().items() if name != "B"},
     }
     path = write_case(tmp_path / "cell.xml", "gru_cell", dict(inputs), {"hidden_size": 3})
-    blocked = "name in ('onnx', 'onnxruntime', 'ml_dtypes', 'typer', 'rich')"
+    blocked = "name in ('onnx', 'onnxruntime', 'openvino', 'ml_dtypes', 'typer', 'rich')"
     result = python(blocked, LOAD + "\n    else:\n        print('loaded')", path)
     assert result.stdout == "loaded\n", result.stderr
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from onegru.frameworks.pytorch import from_torch, to_torch, to_torch_state_dict
     from onegru.inference_session import InferenceSession
     from onegru.loading import load_layers
+    from onegru.openvino_ops import openvino_extensions
     from onegru.saving import save
 
 __version__ = version()
@@ -56,6 +57,7 @@ __all__ = [
     "gru_sequence",
     "load",
     "load_layers",
+    "openvino_extensions",
     "save",
     "set_num_threads",
     "targets",
@@ -73,6 +75,7 @@ _LATER = {
     "from_keras": "onegru.frameworks.keras3",
     "from_torch": "onegru.frameworks.pytorch",
     "load_layers": "onegru.loading",
+    "openvino_extensions": "onegru.openvino_ops",
     "save": "onegru.saving",
     "to_flax": "onegru.frameworks.flax",
     "to_keras": "onegru.frameworks.keras3",

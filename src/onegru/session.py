@@ -113,7 +113,9 @@ class Model:
     def _prepare(self, step: Step, types: dict[str, ValueType]) -> None:
         if isinstance(step, GruNode):
             types.update(output_types(step, types))
-        elif not isinstance(step, Conversion):
+        elif isinstance(step, Conversion):
+            types[step.output] = ValueType(step.dtype, types.get(step.input, ValueType()).shape)
+        else:
             step.prepare(types)
 
     @property

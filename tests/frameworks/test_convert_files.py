@@ -13,9 +13,9 @@ pytest.importorskip("torch")
 pytest.importorskip("keras")
 pytest.importorskip("safetensors")
 
-import onegru  # noqa: E402
-from onegru.cli.chain import joined, read_source  # noqa: E402
-from onegru.cli.convert import convert_layers  # noqa: E402
+import onegru
+from onegru.cli.chain import joined, read_source
+from onegru.cli.convert import convert_layers
 
 I, H = 5, 6
 KINDS = (".onnx", ".xml", ".safetensors", ".pt", ".keras")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from onegru.errors import FormatError
 
-__all__ = ["Element", "IrPort", "Layer", "Net", "parse_net", "read_xml"]
+__all__ = ["Element", "IrPort", "Layer", "Net", "inner_layers", "parse_net", "read_xml"]
 
 _MAX_DEPTH = 200
 
@@ -36,16 +36,17 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class IrPort:
-    """A port of a layer: its id, the names that its tensor has, and its dimensions as the file has them."""
+    """A port of a layer: its id, its tensor's names, its dimensions and precision as the file has them."""
 
     id: str
     names: tuple[str, ...]
     dims: tuple[str, ...]
+    precision: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer of an IR; ports in the order of the file."""
+    """A layer of an IR; ports in the order of the file. `element` is all that the file says of it."""
 
     id: str
     name: str
@@ -54,6 +55,7 @@ class Layer:
     data: Mapping[str, str]
     inputs: tuple[IrPort, ...]
     outputs: tuple[IrPort, ...]
+    element: Element
 
     def __str__(self) -> str:
         return f"{self.type} layer {self.name!r}"
@@ -111,6 +113,22 @@ def read_xml(path: Path) -> Element:
     except (ValueError, LookupError) as error:  # an encoding that is unknown or not kept to
         raise FormatError(f"{path}: not well-formed XML ({error})") from None
     return root
+
+
+def inner_layers(path: Path, layer: Layer) -> list[Layer]:
+    """The layers in the bodies of a layer (of If, Loop and TensorIterator), in their bodies, and so on.
+
+    Raises:
+        FormatError: one of them is not whole.
+    """
+    found: list[Layer] = []
+    waiting = list(layer.element.children)
+    while waiting:
+        element = waiting.pop()
+        if element.tag == "layer":
+            found.append(_layer(path, element))
+        waiting += element.children
+    return found
 
 
 def parse_net(path: Path, root: Element) -> Net:
@@ -171,6 +189,7 @@ def _layer(path: Path, element: Element) -> Layer:
         data=data,
         inputs=inputs,
         outputs=outputs,
+        element=element,
     )
 
 
@@ -180,6 +199,7 @@ def _ports(path: Path, element: Element, side: str) -> tuple[IrPort, ...]:
             _required(path, port, "id"),
             _split_names(port.attributes.get("names", "")),
             tuple(dim.text.strip() for dim in port.all("dim")),
+            port.attributes.get("precision", ""),
         )
         for port in element.all(side, "port")
     )

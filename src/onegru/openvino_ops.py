@@ -1,0 +1,36 @@
+"""onegru's operators for programs that use OpenVINO."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onegru.errors import needs_extra
+
+__all__ = ["openvino_extensions"]
+
+
+def openvino_extensions() -> list[type[Any]]:
+    """GRUCell, GRUSequence, AUGRUCell and AUGRUSequence as classes that an OpenVINO Core can be given.
+
+    With them it reads and runs IRs whose layers of these types have the version "extension"; OpenVINO itself
+    reads no AUGRU layer. onegru's native kernels compute them:
+
+        core = openvino.Core()
+        for operator in onegru.openvino_extensions():
+            core.add_extension(operator)
+        compiled = core.compile_model("model.xml", "CPU")
+
+    Each class also makes nodes of a network: `AUGRUCell([X, H_t, W, R, B, A], hidden_size=64)`. Inputs,
+    outputs and attributes are those of the operators' texts, as in `onegru.gru_cell`, `onegru.gru_sequence`,
+    `onegru.augru_cell` and `onegru.augru_sequence`; batch and time may be open. A layer's weights are
+    prepared when it first runs, and anew only where they change.
+
+    Returns:
+        the four classes, subclasses of `openvino.Op`.
+
+    Raises:
+        MissingExtraError: OpenVINO is not installed.
+    """
+    with needs_extra("openvino", "openvino", "openvino_extensions"):
+        from onegru._openvino_op import CLASSES
+    return list(CLASSES)
