@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -17,9 +17,9 @@ import onegru
 import onegru.cli.app
 from onegru import GRU, FormatError, SpecError, Stack
 from onegru.cli import check as checking
-from onegru.cli.chain import layers_of_model, read_source
+from onegru.cli.chain import READERS, layers_of_model, read_source
 from onegru.cli.check import check
-from onegru.cli.convert import convert_layers
+from onegru.cli.convert import WRITERS, convert_layers
 from onegru.known import MEASURED
 from tests.layers import I, call, draw, layers_of, make_gru, make_stack, reference, same_layers
 from tests.onnx_models import Shape, graph, gru, model, node, tensor, value, weights
@@ -421,9 +421,35 @@ def test_sizes_and_inputs(convert: Convert) -> None:
     assert {info.name: info.shape for info in found.inputs} == {"X": (5, 2, I), "sequence_lens": (2,)}
 
 
-def test_a_writer_without_options(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"must end in"):
-        convert_layers(make_gru(), tmp_path / "m.pt", {}, False)
+def test_other_kinds_are_entries_of_tables(convert: Convert, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kind of file that `save` does not write: its reader gets the prefix, it takes no options."""
+    layer = make_gru()
+    prefixes: list[str | None] = []
+
+    def write(layers: GRU | Stack, path: Path) -> None:
+        (gru,) = layers_of(layers)
+        np.savez(path, W=gru.weights.W, R=gru.weights.R, B=gru.weights.B)
+
+    def read(path: Path, prefix: str | None) -> GRU:
+        prefixes.append(prefix)
+        with np.load(path) as arrays:
+            return GRU(**arrays)
+
+    monkeypatch.setitem(cast(dict[str, object], READERS), ".npz", read)
+    monkeypatch.setitem(cast(dict[str, object], WRITERS), ".npz", write)
+    onegru.save(layer, "a.onnx")
+    assert convert("a.onnx", "b.npz").code == 0
+    assert convert("b.npz", "c.safetensors", "--prefix", "encoder.").code == 0
+    assert "encoder." in prefixes and same_layers(read_source(Path("c.safetensors")), layer)
+    convert("a.onnx", "d.npz", "--opset", 7).refused("opset: 7; has no effect on .npz")
+    assert not Path("d.npz").exists()
+
+
+def test_models_from_python(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="no GRU node"):
         proto = graph([node("Relu", ["X"], ["Y"])], [value("X", shape=[2])], ["Y"])
         layers_of_model(onegru.load(save_model(tmp_path, model(proto))))
+    # One GRU alone need not be run to be known, and so may leave its input's shape open.
+    proto = graph([gru("X", ["Y"], bias="B")], [value("X")], ["Y"], weights())
+    found = layers_of_model(onegru.load(save_model(tmp_path, model(proto))))
+    assert isinstance(found, GRU) and np.array_equal(found.weights.W, weights()["W"])

@@ -61,7 +61,7 @@ def convert_layers(
             raise SpecError(f"TARGET: {str(path)!r} is a folder; must be a file")
         if path.exists() and not overwrite:
             raise SpecError(f"TARGET: {str(path)!r} exists; replace it with --overwrite")
-    with tempfile.TemporaryDirectory(dir=target.resolve().parent, prefix=f".{target.name}.") as folder:
+    with tempfile.TemporaryDirectory(dir=target.resolve().parent, prefix=f".{target.name[:50]}.") as folder:
         written = Path(folder) / target.name
         if suffix in WRITERS:
             _refuse_options(suffix, options)
