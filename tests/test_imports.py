@@ -58,6 +58,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "files.openvino_ir",
         "files.writing",
         "files.onnx_write",
+        "files.openvino_net",
         "files.openvino_write",
         "files.safetensors_file",
         "files.checkpoint",

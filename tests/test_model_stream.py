@@ -235,3 +235,18 @@ def test_two_outputs_that_could_be_the_state(tmp_path: Path) -> None:
     )
     with pytest.raises(SpecError, match="none found"):
         onegru.load(path).stream()
+
+
+def test_an_ir_streams(tmp_path: Path) -> None:
+    """Of an IR, states are found where they touch the layer."""
+    rng = np.random.default_rng(0)
+    W, R, bias = (rng.standard_normal(n).astype(np.float32) for n in ((1, 12, I), (1, 12, H), (1, 24)))
+    layer = onegru.GRU(W, R, bias)
+    onegru.save(layer, tmp_path / "m.xml", sequence_lens=False)
+    model = onegru.load(tmp_path / "m.xml")
+    stream = model.stream()
+    assert stream.pairs == {"Ho": "initial_hidden_state"}
+    x = rng.standard_normal((T, 1, I)).astype(np.float32)
+    stream.state = {"initial_hidden_state": np.zeros((1, 1, H), np.float32)}
+    parts = [stream.step({"X": x[t : t + 1].swapaxes(0, 1)})["Y"] for t in range(T)]
+    np.testing.assert_allclose(np.concatenate(parts, axis=2)[0, 0], layer(x)[0][:, 0, 0], atol=1e-6)

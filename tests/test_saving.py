@@ -14,8 +14,9 @@ import pytest
 import onegru
 from onegru import GRU, SpecError, Stack
 from tests.cases import DTYPES, TAKERS
-from tests.layers import Array, H, I, call, draw, layers_of, make_gru, make_stack, reference
+from tests.layers import Array, H, I, call, draw, make_gru, make_stack, reference
 from tests.onnx_models import onnxruntime_results
+from tests.test_imports import python
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 LENGTHS = np.array([6, 1, 4], np.int32)
@@ -432,4 +433,36 @@ def test_links_and_modes(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.write_bytes(b"")
     assert (folder / "real.onnx").stat().st_mode == plain.stat().st_mode
-    assert len(layers_of(make_stack(2))) == 2
+    longest = tmp_path / f"{'n' * 250}.onnx"
+    onegru.save(make_gru(), longest)
+    assert longest.is_file()
+
+
+# ---- without optional packages
+
+
+SAVE = """
+    import numpy as np
+    import onegru
+
+    layer = onegru.GRU(np.ones((1, 6, 3), "f"), np.ones((1, 6, 2), "f"))
+    try:
+        onegru.save(layer, sys.argv[1])
+    except onegru.MissingExtraError as error:
+        print(error)
+    else:
+        print("saved")
+"""
+
+
+def test_irs_need_no_package(tmp_path: Path) -> None:
+    result = python("name not in sys.stdlib_module_names | {'numpy', 'onegru'}", SAVE, tmp_path / "m.xml")
+    assert result.stdout == "saved\n", result.stderr
+
+
+@pytest.mark.parametrize("package", ["onnx", "safetensors"])
+def test_a_missing_package_is_named(tmp_path: Path, package: str) -> None:
+    path = tmp_path / f"m.{package}"
+    result = python(f"name == {package!r}", SAVE, path)
+    assert f"needs {package}: pip install 'onegru[{package}]'\n" in result.stdout, result.stderr
+    assert not list(tmp_path.iterdir())

@@ -10,9 +10,6 @@ from typing import Any
 import numpy as np
 
 from onegru.errors import SpecError, needs_extra
-from onegru.files.openvino_write import ir_files
-from onegru.files.safetensors_file import safetensors_bytes
-from onegru.files.writing import Interface, replace_files
 from onegru.layer import GRU
 from onegru.stack import Stack
 
@@ -48,7 +45,7 @@ def save(
       [B, T, 1]; `Y` [B, D, T, H], `Ho` [B, D, H]; numbered for each layer of a stack. Both biases of a gate
       are added, which may change a result's last bits.
     - `.safetensors`: the weights as `GRU` takes them, and in the metadata what else makes the layer. Read it
-      with `read_layers`.
+      with `onegru.load_layers`.
 
     An option that the file's kind does not have must be None.
 
@@ -69,11 +66,14 @@ def save(
         MissingExtraError: a package that the file's kind needs is not installed.
         OSError: the file cannot be written. What was there is as it was.
     """
+    # Imported here, as `import onegru` need not know how to write.
+    from onegru.files.writing import Interface, replace_files
+
     path = Path(path)
     if not isinstance(layers, GRU | Stack):
         raise SpecError(f"layers: {type(layers).__name__}; must be a GRU or a Stack")
     kind = path.suffix.lower()
-    if kind not in SUFFIXES:
+    if kind not in SUFFIXES or "\0" in str(path):
         raise SpecError(f"path: {str(path)!r}; must end in {', '.join(SUFFIXES)}")
     given = {
         "opset": opset,
@@ -88,15 +88,20 @@ def save(
     parts = [
         (layer.spec, layer.weights) for layer in (layers.layers if isinstance(layers, Stack) else (layers,))
     ]
+    interface = Interface(**_interface(given, kind == ".xml" and not cell))
     if kind == ".safetensors":
+        from onegru.files.safetensors_file import safetensors_bytes
+
         content = safetensors_bytes(parts, isinstance(layers, Stack))
     elif kind == ".onnx":
         numbers = (22 if opset is None else int(opset), 0 if layout is None else int(layout))
         with needs_extra("onnx", "onnx", str(path)):
             from onegru.files.onnx_write import onnx_bytes
-        content = onnx_bytes(parts, *numbers, _interface(given, False))
+        content = onnx_bytes(parts, *numbers, interface)
     else:
-        content, data = ir_files(parts, bool(cell), _interface(given, not cell))
+        from onegru.files.openvino_write import ir_files
+
+        content, data = ir_files(parts, bool(cell), interface)
         data_path = path.with_suffix(".bin")
         replace_files([(data_path, lambda f: f.writelines(data)), (path, lambda f: f.write(content))])
         return
@@ -124,9 +129,10 @@ def _check_options(kind: str, given: Mapping[str, object]) -> None:
             raise SpecError(f"{name}: {value!r}; must be None for a cell, which takes one step")
 
 
-def _interface(given: Mapping[str, Any], sequence_lens: bool) -> Interface:
-    """The inputs that are asked for; `sequence_lens` says whether there are lengths if it is left open."""
-    if given["sequence_lens"] is not None:
-        sequence_lens = bool(given["sequence_lens"])
-    sizes = [None if given[name] is None else int(given[name]) for name in ("batch_size", "seq_length")]
-    return Interface(given["initial_h"] is None or bool(given["initial_h"]), sequence_lens, *sizes)
+def _interface(given: Mapping[str, Any], has_lengths: bool) -> dict[str, Any]:
+    """The model's inputs: as given, else initial states, and lengths if `has_lengths`."""
+    chosen: dict[str, Any] = {"initial_h": True, "sequence_lens": has_lengths}
+    names = ("initial_h", "sequence_lens", "batch_size", "seq_length")
+    # Through int, as a size may be one of NumPy's integers, which other packages refuse.
+    sizes = {name: int(given[name]) for name in names[2:] if given[name] is not None}
+    return chosen | {name: bool(given[name]) for name in names[:2] if given[name] is not None} | sizes

@@ -22,8 +22,11 @@ from onegru.cli.waiting import waiting
 from onegru.errors import FormatError, SpecError
 from onegru.files.writing import move_files
 from onegru.frameworks.files import write_keras, write_pytorch
+from onegru.known import Verdict
 from onegru.layer import GRU
+from onegru.report import report
 from onegru.saving import SUFFIXES, save
+from onegru.session import load
 from onegru.stack import Stack
 
 __all__ = ["WRITERS", "convert_command", "convert_layers"]
@@ -59,7 +62,7 @@ def convert_layers(
             raise SpecError(f"TARGET: {str(path)!r} is a folder; must be a file")
         if path.exists() and not overwrite:
             raise SpecError(f"TARGET: {str(path)!r} exists; replace it with --overwrite")
-    with tempfile.TemporaryDirectory(dir=target.resolve().parent, prefix=f".{target.name}.") as folder:
+    with tempfile.TemporaryDirectory(dir=target.resolve().parent, prefix=f".{target.name[:50]}.") as folder:
         written = Path(folder) / target.name
         if suffix in WRITERS:
             _refuse_options(suffix, options)
@@ -150,18 +153,30 @@ def convert_command(
     with waiting(f"writing {target.name}"):
         checks = convert_layers(layers, target, options, overwrite)
     agrees = all(item.agrees for item in checks)
+    elsewhere = _elsewhere(target) if agrees else []
     if as_json:
         document = {
             "source": str(source),
             "target": str(target),
             "written": agrees,
             "outputs": [{**dataclasses.asdict(item), "agrees": item.agrees} for item in checks],
+            "elsewhere": [dataclasses.asdict(verdict) for verdict in elsewhere],
         }
         print(json.dumps(_plain(document), allow_nan=False))
     else:
         _show(Console(), layers, target, checks)
+        for verdict in elsewhere:
+            who = f"{verdict.runtime} {verdict.version} {verdict.effect} it"
+            Console().print(f"[yellow]{who}[/]: {escape(verdict.reason)}", highlight=False, soft_wrap=True)
     if not agrees:
         raise typer.Exit(1)
+
+
+def _elsewhere(target: Path) -> list[Verdict]:
+    """What other runtimes are known to refuse or miscompute of what was written."""
+    if target.suffix.lower() not in (".onnx", ".xml"):
+        return []
+    return list(dict.fromkeys(verdict for item in report(load(target)) for verdict in item.others))
 
 
 def _check_not_the_source(source: Path, target: Path) -> None:

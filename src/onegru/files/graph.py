@@ -20,6 +20,7 @@ __all__ = [
     "TensorInfo",
     "ValueType",
     "by_name",
+    "direct_states",
 ]
 
 #: A fixed size, the name of a symbolic one, or None for one that is neither known nor named.
@@ -159,3 +160,21 @@ class Graph:
     types: dict[str, ValueType] = field(default_factory=dict)
     nested: tuple[str, ...] = ()
     states: tuple[tuple[str, str], ...] = ()
+
+
+def direct_states(
+    steps: Iterable[Step], inputs: Iterable[TensorInfo], outputs: Iterable[TensorInfo]
+) -> tuple[tuple[str, str], ...]:
+    """Pairs of an output and the input that takes it in the next run, where both touch a GRU node."""
+    takers = {info.value or info.name: info.name for info in inputs}
+    givers = {info.value or info.name: info.name for info in outputs}
+    pairs = []
+    for step in steps:
+        if not isinstance(step, GruNode):
+            continue
+        names = {**step.inputs, **step.outputs}
+        roles = {port.role: names.get(port.name, "") for port in step.operator.ports(0)}
+        taken, given = takers.get(roles["initial_h"]), givers.get(roles["Y_h"])
+        if taken is not None and given is not None:
+            pairs.append((given, taken))
+    return tuple(pairs) if len({taken for _, taken in pairs}) == len(pairs) else ()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from onegru.dialects.openvino import OPERATORS
 from onegru.errors import FormatError, SpecError
-from onegru.files.graph import Graph, GruNode, TensorInfo, ValueType
+from onegru.files.graph import Graph, GruNode, TensorInfo, ValueType, direct_states
 from onegru.files.openvino_constants import Constants
 from onegru.files.openvino_cut import Cutter
 from onegru.files.openvino_piece import PlacedLayer
@@ -75,6 +75,7 @@ class _Reader:
             steps=cut.steps,
             prelude=cut.prelude,
             types={value: self.types[value] for value in (*cut.constants, *(p.value for p in parameters))},
+            states=direct_states(cut.steps, parameters, results),
         )
 
     def error(self, message: str) -> FormatError:

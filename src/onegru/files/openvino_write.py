@@ -6,43 +6,18 @@ one bias for each gate where the canonical form has two: they are added, in the 
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ET
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
 import numpy as np
 
 from onegru.dialects.openvino import AUGRU_CELL, AUGRU_SEQUENCE, GRU_CELL, GRU_SEQUENCE
 from onegru.dialects.schema import Operator, Port, Role
 from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import SpecError
+from onegru.files.openvino_net import ELEMENT_TYPES, Net, Shape, Value
 from onegru.files.writing import Interface, Layers, suffixes
 from onegru.shapes import arrange
 from onegru.spec import Spec, Weights
 
 __all__ = ["ir_files"]
-
-# OpenVINO's names of element types: in <data>, and at ports.
-_TYPES = {
-    "float16": ("f16", "FP16"),
-    "bfloat16": ("bf16", "BF16"),
-    "float32": ("f32", "FP32"),
-    "float64": ("f64", "FP64"),
-    "int32": ("i32", "I32"),
-    "int64": ("i64", "I64"),
-}
-
-_Shape = tuple[int | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """What a layer gives: the layer's and the port's id, type and shape."""
-
-    layer: int
-    port: int
-    dtype: str
-    shape: _Shape
 
 
 def ir_files(layers: Layers, cell: bool, interface: Interface) -> tuple[bytes, list[bytes]]:
@@ -56,14 +31,14 @@ def ir_files(layers: Layers, cell: bool, interface: Interface) -> tuple[bytes, l
     Raises:
         SpecError: an operator cannot express a layer; the message says why.
     """
-    net = _Net()
+    net = Net()
     first = layers[0][0]
     operators = [_operator(spec, cell) for spec, _ in layers]
     for (spec, _), operator in zip(layers, operators, strict=True):
         _check(spec, operator)
     graph = _Graph(net, interface, first)
     X = graph.parameter(operators[0], "X", first, "X")
-    results: list[tuple[str, _Value]] = []
+    results: list[tuple[str, Value]] = []
     for index, ((spec, weights), suffix) in enumerate(zip(layers, suffixes(layers), strict=True)):
         is_last = index == len(layers) - 1
         Y, Y_h = graph.gru(operators[index], spec, weights, X, suffix, is_last)
@@ -103,117 +78,34 @@ def _check(spec: Spec, operator: Operator) -> None:
             raise SpecError(f"{name}: {value}; {operator} has none")
 
 
-class _Net:
-    """An IR that grows layer by layer."""
-
-    def __init__(self) -> None:
-        self.data: list[bytes] = []
-        self._offset = 0
-        self._root = ET.Element("net", name="onegru", version="11")
-        self._layers = ET.SubElement(self._root, "layers")
-        self._edges = ET.SubElement(self._root, "edges")
-
-    def layer(
-        self,
-        kind: str,
-        name: str,
-        version: str,
-        data: Mapping[str, str],
-        inputs: Sequence[_Value] = (),
-        outputs: Sequence[tuple[str, _Shape, str]] = (),
-    ) -> list[_Value]:
-        """Add a layer.
-
-        Args:
-            kind: its type.
-            name: its name.
-            version: the opset that its type is of.
-            data: its attributes.
-            inputs: the values that it takes.
-            outputs: type, shape and name of each value that it gives; an empty name for none.
-
-        Returns:
-            the values that it gives.
-        """
-        index = len(self._layers)
-        element = ET.SubElement(self._layers, "layer", id=str(index), name=name, type=kind, version=version)
-        if data:
-            ET.SubElement(element, "data", dict(data))
-        if inputs:
-            side = ET.SubElement(element, "input")
-            for port, value in enumerate(inputs):
-                _add_port(side, port, value.dtype, value.shape, "")
-                ends = {
-                    "from-layer": value.layer,
-                    "from-port": value.port,
-                    "to-layer": index,
-                    "to-port": port,
-                }
-                ET.SubElement(self._edges, "edge", {key: str(end) for key, end in ends.items()})
-        values: list[_Value] = []
-        if outputs:
-            side = ET.SubElement(element, "output")
-            for port, (dtype, shape, tensor) in enumerate(outputs, start=len(inputs)):
-                _add_port(side, port, dtype, shape, tensor)
-                values.append(_Value(index, port, dtype, shape))
-        return values
-
-    def constant(self, name: str, array: Array) -> _Value:
-        """Add a constant."""
-        dtype = array.dtype.name
-        raw = array.astype(numpy_dtype(dtype).newbyteorder("<")).tobytes()
-        data = {
-            "element_type": _TYPES[dtype][0],
-            "shape": ", ".join(map(str, array.shape)),
-            "offset": str(self._offset),
-            "size": str(len(raw)),
-        }
-        self.data.append(raw)
-        self._offset += len(raw)
-        return self.layer("Const", name, "opset1", data, outputs=[(dtype, array.shape, name)])[0]
-
-    def xml(self) -> bytes:
-        """The content of the .xml."""
-        ET.SubElement(self._root, "rt_info")
-        ET.indent(self._root, "\t")
-        return bytes(ET.tostring(self._root, encoding="utf-8", xml_declaration=True))
-
-
-def _add_port(side: ET.Element, port: int, dtype: str, shape: _Shape, name: str) -> None:
-    names = {"names": name} if name else {}
-    element = ET.SubElement(side, "port", {"id": str(port), "precision": _TYPES[dtype][1], **names})
-    for size in shape:
-        ET.SubElement(element, "dim").text = "-1" if size is None else str(size)
-
-
 class _Graph:
     """The parts of a model of layers: its inputs, its GRUs, what lies between them."""
 
-    def __init__(self, net: _Net, interface: Interface, first: Spec) -> None:
+    def __init__(self, net: Net, interface: Interface, first: Spec) -> None:
         self._net = net
         self._interface = interface
         self._first = first
-        self._X: _Value | None = None
-        self._lengths: _Value | None = None
+        self._X: Value | None = None
+        self._lengths: Value | None = None
 
-    def parameter(self, operator: Operator, role: Role, spec: Spec, name: str) -> _Value:
+    def parameter(self, operator: Operator, role: Role, spec: Spec, name: str) -> Value:
         """Add an input of the model: an input of the operator, as it takes it."""
         port = _port(operator, role)
         dtype = "int32" if role == "sequence_lens" else spec.dtype
         shape = self._shape(port, spec)
         text = ",".join("?" if size is None else str(size) for size in shape)
-        data = {"shape": text, "element_type": _TYPES[dtype][0]}
+        data = {"shape": text, "element_type": ELEMENT_TYPES[dtype][0]}
         value = self._net.layer("Parameter", name, "opset1", data, outputs=[(dtype, shape, name)])[0]
         if role == "X":
             self._X = value
         return value
 
     def gru(
-        self, operator: Operator, spec: Spec, weights: Weights, X: _Value, suffix: str, is_last: bool
-    ) -> tuple[_Value | None, _Value]:
+        self, operator: Operator, spec: Spec, weights: Weights, X: Value, suffix: str, is_last: bool
+    ) -> tuple[Value | None, Value]:
         """Add a layer; returns its Y, which a cell has not, and its last state."""
         arrays = {"W": (weights.W, "DGI"), "R": (weights.R, "DGH"), "B": (_biases(spec, weights.B), "DN")}
-        inputs: list[_Value] = []
+        inputs: list[Value] = []
         for port in operator.inputs:
             if port.role == "X":
                 inputs.append(X)
@@ -235,7 +127,7 @@ class _Graph:
         given = self._net.layer(operator.name, name, version, _attributes(spec, operator), inputs, outputs)
         return (given[0] if len(given) == 2 else None), given[-1]
 
-    def side_by_side(self, Y: _Value, name: str) -> _Value:
+    def side_by_side(self, Y: Value, name: str) -> Value:
         """Add what makes [B, T, D·H] of Y [B, D, T, H]."""
         B, D, T, H = Y.shape
         assert D is not None and H is not None
@@ -251,7 +143,7 @@ class _Graph:
         data = {"special_zero": "true"}  # a size of 0 stands for the size that there is
         return self._net.layer("Reshape", name, "opset1", data, [rows, sizes], [(Y.dtype, shape, name)])[0]
 
-    def _shape(self, port: Port, spec: Spec) -> _Shape:
+    def _shape(self, port: Port, spec: Spec) -> Shape:
         sizes = {
             "T": self._interface.seq_length,
             "B": self._interface.batch_size,
@@ -262,7 +154,7 @@ class _Graph:
         }
         return tuple(sizes[axis] for axis in port.axes)
 
-    def _sequence_lens(self, operator: Operator, name: str) -> _Value:
+    def _sequence_lens(self, operator: Operator, name: str) -> Value:
         """The lengths, for all layers: an input, or as many steps as X has for each row."""
         if self._lengths is None:
             if self._interface.sequence_lens:
@@ -273,7 +165,7 @@ class _Graph:
                 self._lengths = self._broadcast(T, B, (self._interface.batch_size,), name)
         return self._lengths
 
-    def _zeros(self, shape: _Shape, dtype: str, name: str) -> _Value:
+    def _zeros(self, shape: Shape, dtype: str, name: str) -> Value:
         """A state of zeros for as many rows as X has."""
         rest = self._net.constant(f"{name}/sizes", np.array(shape[1:], np.int64))
         parts = [self._size_of_X(0, f"{name}/rows"), rest]
@@ -283,7 +175,7 @@ class _Graph:
         zero = self._net.constant(f"{name}/zero", np.zeros(1, numpy_dtype(dtype)))
         return self._broadcast(zero, sizes, shape, name)
 
-    def _size_of_X(self, axis: int, name: str) -> _Value:
+    def _size_of_X(self, axis: int, name: str) -> Value:
         """X's size along an axis, [1]."""
         assert self._X is not None
         rank = (len(self._X.shape),)
@@ -294,7 +186,7 @@ class _Graph:
         zero = self._net.constant(f"{name}/axis", np.array(0, np.int64))
         return self._net.layer("Gather", name, "opset1", {}, [shape, index, zero], [("int64", (1,), "")])[0]
 
-    def _broadcast(self, value: _Value, sizes: _Value, shape: _Shape, name: str) -> _Value:
+    def _broadcast(self, value: Value, sizes: Value, shape: Shape, name: str) -> Value:
         given = [(value.dtype, shape, "")]
         return self._net.layer("Broadcast", name, "opset3", {"mode": "numpy"}, [value, sizes], given)[0]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -70,7 +71,7 @@ def safetensors_bytes(layers: Layers, stack: bool) -> bytes:
     return bytes(safetensors.serialize(tensors, metadata=metadata))
 
 
-def read_layers(path: Path) -> GRU | Stack:
+def read_layers(path: str | os.PathLike[str]) -> GRU | Stack:
     """The layer, or the stack, that a file holds.
 
     Raises:
@@ -78,8 +79,11 @@ def read_layers(path: Path) -> GRU | Stack:
         MissingExtraError: safetensors is not installed.
         OSError: it cannot be read.
     """
+    path = Path(path)
     with needs_extra("safetensors", "safetensors", str(path)):
         import safetensors
+    if "\0" in str(path):
+        raise FormatError(f"{str(path)!r}: no name of a file")
     if path.exists() and not path.is_file() and not path.is_dir():
         raise FormatError(f"{path}: not a regular file")
     data = path.read_bytes()

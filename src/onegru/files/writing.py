@@ -56,7 +56,7 @@ def replace_files(files: Sequence[tuple[Path, Write]]) -> None:
         for path, write in files:
             with _naming(path):
                 place = path.resolve()  # a link stays, what it leads to is written
-                handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
+                handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name[:50]}.")
                 temporary.append((Path(name), path))
                 with os.fdopen(handle, "wb") as file:
                     write(file)
@@ -103,7 +103,7 @@ def _set_aside(place: Path) -> Path | None:
         raise IsADirectoryError(21, os.strerror(21))
     if not place.exists():
         return None
-    handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
+    handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name[:50]}.")
     os.close(handle)
     try:
         return place.replace(name)
