@@ -24,7 +24,7 @@ SOURCE = Path(onegru.__file__).parent
 # Lowest first. A module imports from the layers below its own, and within a layer from those before it.
 # The folders' own __init__ modules, which hold nothing but words, need no place.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_native", "errors", "dtypes", "activations"),
+    ("_native", "errors", "dtypes", "activations", "compare"),
     ("shapes", "spec", "known", "dialects.schema", "attributes"),
     ("dialects.onnx", "dialects.openvino", "dialect", "reference"),
     ("problem", "native", "engine", "stream", "layer", "stack"),
@@ -41,19 +41,33 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "files.onnx_piece",
         "files.onnx_node",
         "files.onnx_model",
+        "files.onnx_probe",
         "files.openvino_xml",
         "files.openvino_ir",
     ),
-    ("session", "report", "backend", "conformance.*"),
+    (
+        "session",
+        "report",
+        "backend",
+        "runtimes.subject",
+        "runtimes.onnxruntime",
+        "runtimes.onnx_evaluator",
+        "runtimes.openvino",
+        "runtimes.table",
+        "runtimes.apart",
+        "runtimes.child",
+        "conformance.*",
+    ),
     ("__init__",),  # the public names
     ("cli.bench", "cli.show", "cli.waiting", "cli.inputs", "cli.outputs", "cli.app", "cli.__init__"),
 )
 
 # The only modules that may import a package beside NumPy and the standard library.
 OPTIONAL = {
-    "onnx": ("files.onnx*", "backend"),
+    "onnx": ("files.onnx*", "backend", "runtimes.onnx_evaluator"),
     "google": ("files.onnx*",),  # protobuf, which onnx itself needs
     "onnxruntime": ("files._onnxruntime",),
+    "openvino": ("runtimes.openvino",),
     "ml_dtypes": ("dtypes",),
     "typer": ("cli.*",),
     "rich": ("cli.*",),
