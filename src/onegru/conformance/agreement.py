@@ -11,7 +11,7 @@ import numpy as np
 from onegru.compare import difference
 from onegru.dtypes import Array
 
-__all__ = ["SENSITIVITY_FACTOR", "TOLERANCE", "Agreement", "agreement", "tolerance_of"]
+__all__ = ["SENSITIVITY_FACTOR", "TOLERANCE", "Agreement", "agreement", "beyond", "tolerance_of"]
 
 #: The most that an element may be off, relative to max(1, its absolute value), by element type.
 #:
@@ -95,7 +95,8 @@ def beyond(expected: Array, got: Array, tolerance: float) -> Array:
         near = np.abs(have - want) <= tolerance * np.maximum(1.0, np.abs(want))
     # Infinity is near nothing but itself: its difference from anything is no number, or infinite.
     near &= np.isfinite(want)
-    return ~(near | (want == have) | (np.isnan(want) & np.isnan(have)))
+    wrong: Array = ~(near | (want == have) | (np.isnan(want) & np.isnan(have)))
+    return wrong
 
 
 def _first(wrong: Array) -> tuple[int, ...] | None:

@@ -11,15 +11,17 @@ import numpy as np
 from onegru.conformance.agreement import SENSITIVITY_FACTOR, Agreement, agreement, beyond, tolerance_of
 from onegru.dialect import lower
 from onegru.dialects.schema import Operator, Port
-from onegru.dtypes import Array
+from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import SpecWarning
 from onegru.layer import GRU
 from onegru.session import GruLayer
 from onegru.spec import Spec, Weights
 
-__all__ = ["Call", "Place", "call_of", "first_place"]
+__all__ = ["Call", "Place", "call_of", "first_place", "in_type", "nudged", "sensitivity"]
 
 _WEIGHTS = ("W", "R", "B")
+
+_EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,8 @@ class Place:
     unit: int | None
 
 
-def call_of(gru: GruLayer, values: Mapping[str, Array]) -> Call:
-    """The call that a node makes on these values.
+def call_of(gru: GruLayer, values: Mapping[str, Array] | None) -> Call:
+    """The call that a node makes on these values; None for a call without inputs yet.
 
     Raises:
         SpecError: they do not fit the node.
@@ -98,21 +100,15 @@ def call_of(gru: GruLayer, values: Mapping[str, Array]) -> Call:
     node = gru.node
     constant = iter(gru.weights)
     weights = {
-        name: (next(constant) if gru.weights else values[node.inputs[name]])
+        name: (next(constant) if gru.weights else (values or {})[node.inputs[name]])
         for name in _WEIGHTS
         if name in node.inputs
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
         lowered = lower(node.operator, node.attributes, *(weights.get(name) for name in _WEIGHTS))
-    return Call(
-        node.operator,
-        lowered.spec,
-        lowered.weights,
-        lowered.ports,
-        {name: values[value] for name, value in node.inputs.items() if name not in _WEIGHTS},
-        tuple(node.outputs),
-    )
+    given = {} if values is None else {k: values[v] for k, v in node.inputs.items() if k not in _WEIGHTS}
+    return Call(node.operator, lowered.spec, lowered.weights, lowered.ports, given, tuple(node.outputs))
 
 
 def first_place(call: Call, name: str, expected: Array, got: Array) -> tuple[tuple[int, ...], Place]:
@@ -144,6 +140,17 @@ def first_place(call: Call, name: str, expected: Array, got: Array) -> tuple[tup
     return index, Place(at.get("T"), at.get("B"), at.get("D"), at.get("H"))
 
 
+def in_type(call: Call, dtype: str) -> Call:
+    """The call with weights and inputs rounded to another element type."""
+    kind = numpy_dtype(dtype)
+    weights = Weights(*(array.astype(kind) for array in (call.weights.W, call.weights.R, call.weights.B)))
+    values = {
+        name: array.astype(kind) if array.dtype.name == call.spec.dtype else array
+        for name, array in call.values.items()
+    }
+    return replace(call, spec=replace(call.spec, dtype=dtype), weights=weights, values=values)
+
+
 def nudged(array: Array) -> Array:
     """Every number moved by about half a unit in the last place, up or down: what one rounding may do."""
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
@@ -152,9 +159,6 @@ def nudged(array: Array) -> Array:
     epsilon = float(_EPSILON[array.dtype.name])
     with np.errstate(all="ignore"):
         return (array.astype(np.float64) * (1.0 + epsilon * signs)).astype(array.dtype)
-
-
-_EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 def sensitivity(expected: Array, moved: Array) -> float:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
 from onegru.conformance.agreement import agreement
-from onegru.conformance.call import Call
+from onegru.conformance.call import Call, in_type
 from onegru.conformance.theories import theories
-from onegru.dtypes import Array, numpy_dtype
+from onegru.dtypes import Array
 from onegru.errors import SpecError
-from onegru.spec import Weights
 
 __all__ = ["diagnose"]
 
@@ -46,7 +44,7 @@ def _rounding(call: Call, got: Mapping[str, Array]) -> str | None:
     exact = call.run()
     theirs = _largest(exact, got)
     for dtype in _SMALLER.get(call.spec.dtype, ()):
-        rounded = _largest(exact, _in_type(call, dtype).run())
+        rounded = _largest(exact, in_type(call, dtype).run())
         if rounded / _ALIKE <= theirs <= rounded * _ALIKE:
             return f"it were computed in {dtype}"
     return None
@@ -57,16 +55,6 @@ _SMALLER: Mapping[str, tuple[str, ...]] = {
     "float32": ("float16", "bfloat16"),
 }
 _ALIKE = 8.0  # how many times one error may be the other and still be of the same origin
-
-
-def _in_type(call: Call, dtype: str) -> Call:
-    kind = numpy_dtype(dtype)
-    weights = Weights(*(array.astype(kind) for array in (call.weights.W, call.weights.R, call.weights.B)))
-    values = {
-        name: array.astype(kind) if array.dtype.name == call.spec.dtype else array
-        for name, array in call.values.items()
-    }
-    return replace(call, spec=replace(call.spec, dtype=dtype), weights=weights, values=values)
 
 
 def _largest(exact: Mapping[str, Array], other: Mapping[str, Array]) -> float:

@@ -21,7 +21,7 @@ from onegru.runtimes.apart import Outcome
 from onegru.runtimes.subject import Probe, Runtime, Subject
 from onegru.session import GruLayer, Model
 
-__all__ = ["Run", "find_fault", "fault_in", "subject_of"]
+__all__ = ["Run", "fault_in", "find_fault", "subject_of"]
 
 #: Runs a subject in a runtime, apart from this process.
 Run = Callable[[Runtime, Subject, Mapping[str, Any]], Outcome]

@@ -17,7 +17,7 @@ from onegru.runtimes.subject import Runtime, Subject
 from onegru.runtimes.table import RUNTIMES
 from onegru.session import Model
 
-__all__ = ["verify"]
+__all__ = ["compare_outputs", "verify"]
 
 Progress = Callable[[int, int], None]
 

@@ -61,7 +61,11 @@ def one_node_model(
     names = {port.name: port.name for port in node.operator.inputs if port.name in node.inputs}
     given = [names.get(port.name, "") for port in node.operator.inputs]
     wanted = [port.name if port.name in node.outputs else "" for port in node.operator.outputs]
-    proto = onnx.helper.make_node("GRU", _trim(given), _trim(wanted), node.name, **dict(node.attributes))
+    proto = onnx.helper.make_node("GRU", _trim(given), _trim(wanted), node.name)
+    attributes = (
+        onnx.helper.make_attribute(name, value) for name, value in node.attributes.items() if value != []
+    )
+    proto.attribute.extend(attributes)
     graph = onnx.helper.make_graph(
         [proto],
         "node",

@@ -47,10 +47,7 @@ class OpenVino:
         import openvino
 
         core = openvino.Core()
-        if subject.model is None:
-            model = core.read_model(subject.path)
-        else:
-            model = core.read_model(subject.model)
+        model = core.read_model(subject.path if subject.model is None else subject.model)
         names = {name: aliases or (name,) for name, aliases in subject.outputs.items()}
         for probe in subject.probes:
             port = _place(model, probe)
@@ -87,7 +84,7 @@ def _place(model: Any, probe: Probe) -> Any:
 
 
 def _find(inputs: Mapping[str, Any], place: Any) -> Any:
-    names = sorted(place.get_names()) + [place.node.get_friendly_name()]
+    names = [*sorted(place.get_names()), place.node.get_friendly_name()]
     for name in names:
         if name in inputs:
             return inputs[name]
