@@ -53,13 +53,23 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "runtimes.onnxruntime",
         "runtimes.onnx_evaluator",
         "runtimes.openvino",
+        "runtimes.torch",
         "runtimes.table",
         "runtimes.apart",
         "runtimes.child",
         "conformance.*",
     ),
     ("__init__",),  # the public names
-    ("cli.bench", "cli.show", "cli.waiting", "cli.inputs", "cli.outputs", "cli.app", "cli.__init__"),
+    (
+        "cli.bench",
+        "cli.show",
+        "cli.waiting",
+        "cli.inputs",
+        "cli.outputs",
+        "cli.verify",
+        "cli.app",
+        "cli.__init__",
+    ),
 )
 
 # The only modules that may import a package beside NumPy and the standard library.
@@ -67,6 +77,7 @@ OPTIONAL = {
     "onnx": ("files.onnx*", "backend", "runtimes.onnx_evaluator"),
     "google": ("files.onnx*",),  # protobuf, which onnx itself needs
     "onnxruntime": ("files._onnxruntime",),
+    "torch": ("runtimes.torch",),
     "openvino": ("runtimes.openvino",),
     "ml_dtypes": ("dtypes",),
     "typer": ("cli.*",),

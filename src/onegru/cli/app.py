@@ -17,6 +17,7 @@ from onegru.cli.bench import measure
 from onegru.cli.inputs import gather_inputs, parse_dims
 from onegru.cli.outputs import check_targets, print_json, write_outputs
 from onegru.cli.show import printable, show_model, show_run, show_targets, show_timings
+from onegru.cli.verify import verify_command
 from onegru.cli.waiting import waiting
 from onegru.report import report
 
@@ -180,6 +181,9 @@ def bench_command(
     with waiting(f"timing {model.name}"):
         timings = measure(loaded, values, rounds)
     show_timings(Console(), timings, onegru.get_num_threads(), as_json=as_json)
+
+
+app.command("verify", short_help="Check a model against every runtime that is installed.")(verify_command)
 
 
 @app.command("targets", short_help="Tell which SIMD targets there are.")

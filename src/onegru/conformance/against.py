@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from onegru.conformance.call import Call, call_of
+from onegru.conformance.checkpoint import checkpoint_layers, run_checkpoint
 from onegru.conformance.pair import compare_calls, drawn_call, is_alike, of_layer, trace_pair
-from onegru.conformance.results import Against, LayerResult, OutputResult
+from onegru.conformance.results import Against, LayerResult, OutputResult, RuntimeResult
 from onegru.conformance.trace import Trace, tolerances, traced_run
 from onegru.conformance.verify import compare_outputs
 from onegru.errors import OneGRUError, SpecError
-from onegru.layer import GRU
 from onegru.session import Model, load
 
 __all__ = ["CHECKPOINTS", "compare_with"]
@@ -26,7 +25,12 @@ Named = Sequence[tuple[str, Call]]
 
 
 def compare_with(
-    model: Model, path: Path, inputs: Mapping[str, Any] | None = None, *, tolerance: float | None = None
+    model: Model,
+    path: Path,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    tolerance: float | None = None,
+    timeout: float = 60.0,
 ) -> Against:
     """Compare a model with a reference.
 
@@ -38,6 +42,7 @@ def compare_with(
         path: the reference: another model, or a checkpoint (`CHECKPOINTS`) that holds its GRUs.
         inputs: the model's inputs, by name; None to compare the GRUs alone.
         tolerance: as for `onegru.conformance.verify.verify`, of the outputs.
+        timeout: the most seconds that PyTorch may take to run a checkpoint of its own.
 
     Raises:
         FormatError: the reference is broken.
@@ -47,8 +52,11 @@ def compare_with(
     notes: list[str] = []
     outputs: tuple[OutputResult, ...] = ()
     calls: list[tuple[Call, Call]] = []
+    runtimes: tuple[RuntimeResult, ...] = ()
     if path.suffix.lower() in CHECKPOINTS:
-        theirs = _checkpoint_calls(path)
+        layers_there = checkpoint_layers(path)
+        theirs = [(name, of_layer(layer)) for name, layer in layers_there]
+        runtimes = run_checkpoint(path, [layer for _, layer in layers_there], timeout)
     else:
         reference = load(path, engine="reference")
         theirs = _model_calls(reference)
@@ -60,8 +68,8 @@ def compare_with(
     same_outputs = all(item.agrees for item in outputs)
     if not same_outputs and first is None:
         notes.append("the GRUs agree as far as they were compared: the difference arises outside them")
-    agrees = same_outputs and first is None
-    return Against(str(path), agrees, outputs, tuple(layers), first, tuple(notes))
+    agrees = same_outputs and first is None and all(item.status != "differs" for item in runtimes)
+    return Against(str(path), agrees, outputs, tuple(layers), first, tuple(notes), runtimes)
 
 
 # ---- GRUs
@@ -72,36 +80,6 @@ def _model_calls(model: Model) -> list[tuple[str, Call]]:
     if any(gru.layer is None for gru in model.gru_layers):
         return []
     return [(gru.name, call_of(gru, None)) for gru in model.gru_layers]
-
-
-def _checkpoint_calls(path: Path) -> list[tuple[str, Call]]:
-    return [(name, of_layer(layer)) for name, layer in checkpoint_layers(path)]
-
-
-def checkpoint_layers(path: Path) -> list[tuple[str, GRU]]:
-    """The GRUs that a checkpoint holds, by name, the lowest first.
-
-    Raises:
-        FormatError: the file is broken.
-        SpecError: what it holds is not clear.
-        MissingExtraError: it needs a package that is not installed.
-    """
-    # By name, and when first needed: the module brings what reads each kind of file.
-    loaded = importlib.import_module("onegru.layer_files").load_layers(path)
-    return _flat("", loaded)
-
-
-def _flat(name: str, loaded: Any) -> list[tuple[str, GRU]]:
-    if isinstance(loaded, GRU):
-        return [(name or "layer 0", loaded)]
-    if isinstance(loaded, Mapping):
-        items = [(f"{name}{key}", item) for key, item in loaded.items()]
-    else:
-        prefix = f"{name}, " if name else ""
-        items = [
-            (f"{prefix}layer {index}", item) for index, item in enumerate(getattr(loaded, "layers", loaded))
-        ]
-    return [pair for key, item in items for pair in _flat(key, item)]
 
 
 def _compare_layers(

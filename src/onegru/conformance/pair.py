@@ -74,7 +74,7 @@ def _all_outputs(call: Call) -> tuple[str, ...]:
 
 
 def same_inputs(call: Call, reference: Call) -> bool | None:
-    """Whether two calls have the same X: in the order that each has it, or as the same steps of the same rows.
+    """Whether two calls have the same X, as it stands or as the same steps of the same rows.
 
     Returns:
         True if it is the same as it stands, False if it is along other axes, None if it is another.

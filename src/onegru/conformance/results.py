@@ -132,6 +132,7 @@ class Against:
         layers: how each GRU compares, in running order.
         first: the place in `layers` of the first that differs; None if none does.
         notes: what could not be compared, and why.
+        runtimes: what the checkpoint's own framework makes of it, against onegru's reading of it.
     """
 
     reference: str
@@ -140,6 +141,7 @@ class Against:
     layers: tuple[LayerResult, ...] = ()
     first: int | None = None
     notes: tuple[str, ...] = ()
+    runtimes: tuple[RuntimeResult, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

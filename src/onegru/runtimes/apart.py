@@ -58,7 +58,8 @@ def run_apart(runtime: Runtime, subject: Subject, inputs: Mapping[str, Any], tim
         folder = Path(name)
         (folder / "request").write_bytes(pickle.dumps((runtime, subject, dict(inputs))))
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        command = [sys.executable, "-m", "onegru.runtimes.child", name]
+        # -P: what lies in the user's folder is no module of ours.
+        command = [sys.executable, "-P", "-m", "onegru.runtimes.child", name]
         nowhere = subprocess.DEVNULL
         try:
             code = subprocess.run(
