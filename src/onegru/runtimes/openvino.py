@@ -48,12 +48,11 @@ class OpenVino:
 
         core = openvino.Core()
         model = core.read_model(subject.path if subject.model is None else subject.model)
-        names = {name: aliases or (name,) for name, aliases in subject.outputs.items()}
+        probed = {_key(_place(model, probe)): probe.value for probe in subject.probes}
         for probe in subject.probes:
-            port = _place(model, probe)
-            port.get_tensor().add_names({probe.value})
-            model.add_outputs([port])
-            names[probe.value] = (probe.value,)
+            if _key(_place(model, probe)) not in map(_source, model.outputs):
+                model.add_outputs([_place(model, probe)])
+        wanted = [_wanted(output, subject, probed) for output in model.outputs]
         request = core.compile_model(model, "CPU", _OPTIONS).create_infer_request()
         for place in request.model_inputs:
             array = np.ascontiguousarray(_find(inputs, place))
@@ -62,14 +61,12 @@ class OpenVino:
             request.set_tensor(place, tensor)
         request.infer()
         results: dict[str, Any] = {}
-        for place in request.model_outputs:
-            own = place.get_names() | {place.node.get_friendly_name()}
-            data = np.array(request.get_tensor(place).data)
-            if place.element_type == openvino.Type.bf16:
+        for index, names in enumerate(wanted):
+            tensor = request.get_output_tensor(index)
+            data = np.array(tensor.data)
+            if tensor.element_type == openvino.Type.bf16:
                 data = data.view(bfloat16())
-            for name, aliases in names.items():
-                if own.intersection(aliases):
-                    results[name] = data
+            results.update(dict.fromkeys(names, data))
         return results
 
 
@@ -81,6 +78,24 @@ def _place(model: Any, probe: Probe) -> Any:
     if probe.side == "output":
         return found[0].output(probe.index)
     return found[0].input(probe.index).get_source_output()
+
+
+def _key(port: Any) -> tuple[str, int]:
+    """What tells an output port from all others."""
+    return port.node.get_friendly_name(), port.index
+
+
+def _source(output: Any) -> tuple[str, int]:
+    """The port that gives an output of the model."""
+    return _key(output.node.input(0).get_source_output())
+
+
+def _wanted(output: Any, subject: Subject, probed: Mapping[tuple[str, int], str]) -> list[str]:
+    """What an output of the model is called in the subject: as an output, as a probe, or both."""
+    own = output.get_names() | {output.node.get_friendly_name()}
+    names = [name for name, aliases in subject.outputs.items() if own.intersection((name, *aliases))]
+    probe = probed.get(_source(output))
+    return names if probe is None else [*names, probe]
 
 
 def _find(inputs: Mapping[str, Any], place: Any) -> Any:
