@@ -21,7 +21,8 @@ from tests.onnx_models import tensor
 
 
 def _node(proto: ModelProto, name: str) -> NodeProto:
-    return next(node for node in proto.graph.node if node.name == name)
+    (found,) = [node for node in proto.graph.node if node.name == name]
+    return found
 
 
 def _drop(attribute: str) -> Callable[[ModelProto, NodeProto], None]:
@@ -104,7 +105,8 @@ FAULTS: Mapping[str, Callable[[ModelProto, NodeProto], None]] = {
 
 def mutated(proto: ModelProto, fault: str, node: str) -> ModelProto:
     """A copy of the model with a fault in the node of this name."""
-    copy = ModelProto.FromString(proto.SerializeToString())
+    copy = ModelProto()
+    copy.CopyFrom(proto)
     FAULTS[fault](copy, _node(copy, node))
     return copy
 

@@ -22,6 +22,7 @@ from onegru.conformance.agreement import TOLERANCE, agreement
 from onegru.conformance.results import Fault, RuntimeResult, Verification
 from onegru.conformance.verify import verify
 from onegru.files.graph import Graph
+from onegru.runtimes.apart import Outcome
 from onegru.runtimes.onnx_evaluator import OnnxEvaluator
 from onegru.runtimes.onnxruntime import OnnxRuntime
 from onegru.runtimes.openvino import OpenVino
@@ -48,12 +49,12 @@ def chain(bare: bool = False, dtype: str = "float32", **second: Any) -> onnx.Mod
         if batch_first:
             nodes.append(node("Transpose", [x], ["X_b"], perm=[1, 0, 2]))
             x = "X_b"
-        names = {} if bare else {"initial_h": "h_b" if batch_first else "h"}
+        names: dict[str, Any] = {} if bare else {"initial_h": "h_b" if batch_first else "h"}
         if k == 1 and not bare:
             names["lens"] = "lens"
         if batch_first and not bare:
             nodes.append(node("Transpose", ["h"], ["h_b"], perm=[1, 0, 2]))
-        own = {"W": f"W{k}", "R": f"R{k}", "bias": f"B{k}", "name": f"GRU_{k}"}
+        own: dict[str, Any] = {"W": f"W{k}", "R": f"R{k}", "bias": f"B{k}", "name": f"GRU_{k}"}
         nodes.append(gru(x, [f"Y{k}", f"H{k}"], **own, **names, **attributes))
         if batch_first:
             nodes.append(node("Reshape", [f"Y{k}", "flat"], ["Y_b"]))
@@ -128,7 +129,18 @@ def planted_in(fault: str, attributes: dict[str, Any]) -> tuple[onnx.ModelProto,
     return chain(bare, **attributes), feeds(bare)
 
 
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runtimes run here, as they do no harm, and a process for each would take a second."""
+
+    def run(runtime: Runtime, subject: Subject, inputs: Arrays, timeout: float) -> Outcome:
+        return Outcome("ran", runtime.run(subject, inputs))
+
+    monkeypatch.setattr("onegru.conformance.verify.run_apart", run)
+
+
 @planted
+@pytest.mark.usefixtures("in_this_process")
 def test_faults_of_a_runtime(tmp_path: Path, fault: str, attributes: dict[str, Any], words: str) -> None:
     proto, inputs = planted_in(fault, attributes)
     found = fault_of(verified(save(tmp_path, proto), inputs, mutants.Mutant(fault=fault)))
@@ -152,6 +164,7 @@ def test_faults_of_an_export(tmp_path: Path, fault: str, attributes: dict[str, A
     assert not all(item.agrees for item in found.outputs)
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_where_a_bidirectional_gru_differs_first(tmp_path: Path) -> None:
     """The reverse direction computes its last time step first."""
     constants = weights(D=2)
@@ -177,6 +190,7 @@ def test_a_node_that_is_asked_alone(tmp_path: Path) -> None:
     assert only(found).reason == "found by running the node alone"
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_difference_outside_the_grus(tmp_path: Path) -> None:
     result = only(verified(save(tmp_path, chain()), feeds(), mutants.Outside()))
     assert result.status == "differs" and result.fault is None
@@ -201,6 +215,7 @@ def test_a_gru_within_a_function(tmp_path: Path) -> None:
     assert found.diagnosis == "clip were ignored" and found.node == onegru.load(path).gru_layers[0].name
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_weights_computed_in_each_run(tmp_path: Path) -> None:
     nodes = [node("Neg", ["minus"], ["W"]), gru("X", ["Y"], bias="B", name="GRU_1", clip=0.25)]
     constants = weights()
@@ -215,7 +230,11 @@ def test_external_data(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("openvino")
     proto = chain(True, clip=0.25)
-    options = {"save_as_external_data": True, "location": "weights.bin", "size_threshold": 100}
+    options: dict[str, Any] = {
+        "save_as_external_data": True,
+        "location": "weights.bin",
+        "size_threshold": 100,
+    }
     onnx.save_model(proto, tmp_path / "model.onnx", **options)
     assert (tmp_path / "weights.bin").stat().st_size > 500
     found = verified(tmp_path / "model.onnx", feeds(True), *REAL)
@@ -451,10 +470,8 @@ def test_an_ir_against_an_onnx_model(tmp_path: Path) -> None:
     constants = {f"{name}{k}": array for k in range(2) for name, array in weights(k).items()}
     for k in range(2):
         constants[f"B{k}"][:, 3 * H :] = 0
-    nodes = [
-        gru("X", [f"Y{k}"], W=f"W{k}", R=f"R{k}", bias=f"B{k}", **({"clip": 0.25} if k else {}))
-        for k in range(2)
-    ]
+    clips: list[dict[str, Any]] = [{}, {"clip": 0.25}]
+    nodes = [gru("X", [f"Y{k}"], W=f"W{k}", R=f"R{k}", bias=f"B{k}", **clips[k]) for k in range(2)]
     proto = model(graph(nodes, [value("X", shape=["t", "b", I])], ["Y0", "Y1"], constants))
     assert compare_with(onegru.load(save(tmp_path, proto, "right.onnx")), path).agrees
     constants["R1"] = constants["R1"][:, [*range(3, 6), *range(3), *range(6, 9)]]
@@ -481,9 +498,11 @@ def test_a_checkpoint(tmp_path: Path, checkpoint: Callable[[object], Path]) -> N
     path = save(tmp_path, chain(True))
     layers = [item.layer for item in onegru.load(path).gru_layers if item.layer is not None]
     right: object
+    found = None
     for right in (onegru.Stack(layers), layers, {"encoder.": onegru.Stack(layers[:2]), "decoder": layers[2]}):
         found = compare_with(onegru.load(path), checkpoint(right))
         assert found.agrees and len(found.layers) == 3
+    assert found is not None
     assert [item.reference for item in found.layers] == ["encoder., layer 0", "encoder., layer 1", "decoder"]
     wrong = onegru.load(save(tmp_path, mutants.mutated(chain(True), "z and r", "GRU_1"), "wrong.onnx"))
     found = compare_with(wrong, checkpoint(layers))
@@ -507,6 +526,7 @@ def test_a_model_that_enlarges_rounding(tmp_path: Path) -> None:
     assert not verified(path, inputs, OnnxEvaluator(), tolerance=1e-5).agrees
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_the_tolerance_that_is_given(tmp_path: Path) -> None:
     path = save(tmp_path, chain())
     assert not verified(path, feeds(), mutants.Outside(), tolerance=0.1).agrees

@@ -63,6 +63,5 @@ def _only_gru(state: Any) -> dict[str, Any]:
         raise ValueError(f"holds the tensors of {len(prefixes)} nn.GRU; must be one")
     prefix = prefixes[0]
     own = re.compile(re.escape(prefix) + r"(weight|bias)_[ih]h_l[0-9]+(_reverse)?")
-    return prefix, {
-        str(name)[len(prefix) :]: item for name, item in state.items() if own.fullmatch(str(name))
-    }
+    names = [name for name in state if own.fullmatch(str(name))]
+    return {str(name)[len(prefix) :]: state[name] for name in names}
