@@ -134,7 +134,10 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runtimes run here, as they do no harm, and a process for each would take a second."""
 
     def run(runtime: Runtime, subject: Subject, inputs: Arrays, timeout: float) -> Outcome:
-        return Outcome("ran", runtime.run(subject, inputs))
+        try:
+            return Outcome("ran", runtime.run(subject, inputs))
+        except Exception as error:
+            return Outcome("refuses", reason=repr(error))
 
     monkeypatch.setattr("onegru.conformance.verify.run_apart", run)
 
@@ -185,6 +188,14 @@ def test_where_a_bidirectional_gru_differs_first(tmp_path: Path) -> None:
 def test_a_node_that_is_asked_alone(tmp_path: Path) -> None:
     """A runtime that will not tell what goes on inside is given each node by itself."""
     found = verified(save(tmp_path, chain(clip=0.25)), feeds(), mutants.Shy())
+    fault = fault_of(found)
+    assert (fault.node, fault.diagnosis) == ("GRU_1", "clip were ignored")
+    assert only(found).reason == "found by running the node alone"
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_difference_that_goes_when_it_is_looked_for(tmp_path: Path) -> None:
+    found = verified(save(tmp_path, chain(clip=0.25)), feeds(), mutants.Shifty())
     fault = fault_of(found)
     assert (fault.node, fault.diagnosis) == ("GRU_1", "clip were ignored")
     assert only(found).reason == "found by running the node alone"

@@ -63,7 +63,12 @@ def _probes(model: Model, values: Sequence[str]) -> tuple[Probe, ...]:
 
 
 def find_fault(
-    model: Model, inputs: Mapping[str, Any], ours: Mapping[str, Any], runtime: Runtime, run: Run
+    model: Model,
+    inputs: Mapping[str, Any],
+    ours: Mapping[str, Any],
+    runtime: Runtime,
+    run: Run,
+    differs: Callable[[Mapping[str, Any]], bool],
 ) -> tuple[Fault | None, str]:
     """The GRU node that a runtime computes wrong, and what there is to say beyond it.
 
@@ -73,26 +78,28 @@ def find_fault(
         ours: the values around its GRU nodes, as the reference engine has them.
         runtime: the runtime whose outputs differ.
         run: what runs it.
+        differs: whether outputs of the model differ from what they should be.
     """
     try:
         outcome = run(runtime, subject_of(model, probed=True), inputs)
-        why = outcome.reason
     except OneGRUError as error:
-        outcome, why = Outcome("refuses"), str(error)
+        outcome = Outcome("refuses", reason=str(error))
+    why = f"asked for the values around GRU nodes, it says: {outcome.reason}"
     if outcome.status == "ran":
         fault = fault_in(model, {**given_values(model, inputs), **outcome.outputs}, runtime.name)
         if fault is not None:
             return fault, ""
         missing = [value for value in probed_values(model) if value not in outcome.outputs]
-        why = f"it does not give {missing[0]!r}" if missing else ""
-    fault = None
-    if Path(model.path).suffix.lower() != ".xml":
-        fault = _fault_alone(model, ours, runtime, run)
+        if not missing and differs(outcome.outputs):
+            return None, "every GRU node gives the right result on its inputs: it arises outside them"
+        why = "it goes where the values around GRU nodes are asked for"
+        if missing:
+            why = f"asked for the values around GRU nodes, it does not give {missing[0]!r}"
+    # An IR's layers are not taken apart.
+    fault = _fault_alone(model, ours, runtime, run) if Path(model.path).suffix.lower() != ".xml" else None
     if fault is not None:
         return fault, "found by running the node alone"
-    if why:
-        return None, f"which node is at fault cannot be told: asked for the values around GRU nodes, {why}"
-    return None, "every GRU node gives the right result on the inputs that it has: it arises outside them"
+    return None, f"which node is at fault cannot be told: {why}"
 
 
 def fault_in(model: Model, values: Mapping[str, Any], runtime: str) -> Fault | None:

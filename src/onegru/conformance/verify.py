@@ -118,7 +118,9 @@ class _Verifier:
         outputs = self._compare(outcome.outputs)
         if all(item.agrees for item in outputs):
             return RuntimeResult(name, number, "agrees", outputs=outputs)
-        fault, note = faults.find_fault(self.model, self.inputs, self.exact.values, runtime, self._run)
+        fault, note = faults.find_fault(
+            self.model, self.inputs, self.exact.values, runtime, self._run, self._differs
+        )
         return RuntimeResult(name, number, "differs", note, outputs, fault)
 
     def _known_refusals(self, runtime: str) -> tuple[str, ...]:
@@ -131,6 +133,9 @@ class _Verifier:
 
     def _run(self, runtime: Runtime, subject: Subject, inputs: Mapping[str, Any]) -> Outcome:
         return run_apart(runtime, subject, inputs, self.timeout)
+
+    def _differs(self, got: Mapping[str, Any]) -> bool:
+        return not all(item.agrees for item in self._compare(got))
 
     def _compare(self, got: Mapping[str, Any]) -> tuple[OutputResult, ...]:
         return compare_outputs(self.exact.outputs, got, self.tolerances)
