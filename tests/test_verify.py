@@ -168,6 +168,28 @@ def test_faults_of_an_export(tmp_path: Path, fault: str, attributes: dict[str, A
 
 
 @pytest.mark.usefixtures("in_this_process")
+def test_two_faults_at_once(tmp_path: Path) -> None:
+    """ONNX's evaluator ignores the clip, the lengths and the activations; here two of them matter."""
+    found = fault_of(verified(save(tmp_path, chain(clip=0.25)), feeds(), OnnxEvaluator()))
+    assert (found.node, found.diagnosis) == ("GRU_1", "clip were ignored and sequence_lens were ignored")
+    assert len(found.known) == 2
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_faults_that_look_the_same(tmp_path: Path) -> None:
+    """With default activations forward, it is the same to ignore those of reverse and to ignore all."""
+    constants = weights(D=2)
+    names = ["Sigmoid", "Tanh", "Relu", "Softsign"]
+    nodes = [gru("X", ["Y"], bias="B", direction="bidirectional", activations=names, name="GRU_1")]
+    path = save(tmp_path, model(graph(nodes, [value("X", shape=["t", "b", I])], ["Y"], constants)))
+    found = fault_of(verified(path, feeds(True), OnnxEvaluator()))
+    assert found.diagnosis == (
+        "activations were ignored: Sigmoid and Tanh, or "
+        "the forward direction's activations served both directions"
+    )
+
+
+@pytest.mark.usefixtures("in_this_process")
 def test_where_a_bidirectional_gru_differs_first(tmp_path: Path) -> None:
     """The reverse direction computes its last time step first."""
     constants = weights(D=2)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import chain
 
 import numpy as np
 
 from onegru.conformance.agreement import agreement
 from onegru.conformance.call import Call, in_type
-from onegru.conformance.theories import theories
+from onegru.conformance.theories import gate_orders, pairs_of_theories, theories
 from onegru.dtypes import Array
 from onegru.errors import SpecError
 
@@ -19,12 +20,17 @@ __all__ = ["diagnose"]
 def diagnose(call: Call, got: Mapping[str, Array]) -> str | None:
     """The mistake that would give `got`, in words that follow "as if"; None if none of those tried would.
 
+    Where several single mistakes would, as the call does not tell them apart, all are named.
+
     Args:
         call: what should have been computed.
         got: what was, by the ports' names; not agreeing with the call.
     """
     tolerance = call.tolerance(call.run())
-    for theory in theories(call):
+    single = [theory.words for theory in theories(call) if _explains(theory.call, got, tolerance)]
+    if single:
+        return ", or ".join(single)
+    for theory in chain(gate_orders(call), pairs_of_theories(call)):
         if _explains(theory.call, got, tolerance):
             return theory.words
     return _rounding(call, got)
