@@ -49,6 +49,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "files.onnx_states",
         "files.onnx_node",
         "files.onnx_model",
+        "files.onnx_probe",
         "files.openvino_xml",
         "files.openvino_words",
         "files.openvino_constants",
@@ -76,6 +77,14 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "backend",
         "_openvino_op",
         "openvino_ops",
+        "runtimes.subject",
+        "runtimes.onnxruntime",
+        "runtimes.onnx_evaluator",
+        "runtimes.openvino",
+        "runtimes.torch",
+        "runtimes.table",
+        "runtimes.apart",
+        "runtimes.child",
         "conformance.*",
     ),
     ("__init__",),  # the public names
@@ -88,6 +97,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "cli.chain",
         "cli.check",
         "cli.convert",
+        "cli.verify",
         "cli.app",
         "cli.__init__",
     ),
@@ -95,16 +105,16 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 
 # The only modules that may import a package beside NumPy and the standard library.
 OPTIONAL = {
-    "onnx": ("files.onnx*", "backend"),
+    "onnx": ("files.onnx*", "backend", "runtimes.onnx_evaluator"),
     "google": ("files.onnx*",),  # protobuf, which onnx itself needs
     "onnxruntime": ("files._onnxruntime",),
-    "openvino": ("files._openvino", "_openvino_op"),
+    "openvino": ("files._openvino", "_openvino_op", "runtimes.openvino"),
     "ml_dtypes": ("dtypes",),
     "keras": ("frameworks.keras3", "frameworks.files"),
     "flax": ("frameworks.flax",),
     "safetensors": ("files.checkpoint", "files.safetensors_file"),
     "h5py": ("files.keras_archive",),
-    "torch": ("frameworks.pytorch", "frameworks.files", "files.checkpoint"),
+    "torch": ("frameworks.pytorch", "frameworks.files", "files.checkpoint", "runtimes.torch"),
     "typer": ("cli.*",),
     "rich": ("cli.*",),
 }

@@ -124,6 +124,11 @@ class Model:
         return self._graph.path
 
     @property
+    def graph(self) -> Graph:
+        """What the file holds, as plain data."""
+        return self._graph
+
+    @property
     def inputs(self) -> tuple[TensorInfo, ...]:
         """What it takes: names, types and shapes."""
         return self._graph.inputs

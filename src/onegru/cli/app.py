@@ -18,6 +18,7 @@ from onegru.cli.convert import convert_command
 from onegru.cli.inputs import gather_inputs, parse_dims
 from onegru.cli.outputs import check_targets, print_json, write_outputs
 from onegru.cli.show import printable, show_model, show_run, show_targets, show_timings
+from onegru.cli.verify import verify_command
 from onegru.cli.waiting import waiting
 from onegru.report import report
 
@@ -184,6 +185,7 @@ def bench_command(
 
 
 app.command("convert", short_help="Convert GRUs to another kind of file.")(convert_command)
+app.command("verify", short_help="Check a model against every runtime that is installed.")(verify_command)
 
 
 @app.command("targets", short_help="Tell which SIMD targets there are.")

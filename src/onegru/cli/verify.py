@@ -1,0 +1,229 @@
+"""The command that checks a model against other runtimes and against a reference."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import onegru
+from onegru.cli.inputs import gather_inputs, parse_dims
+from onegru.cli.show import printable
+from onegru.cli.waiting import waiting
+from onegru.conformance.against import compare_with
+from onegru.conformance.results import (
+    Against,
+    Fault,
+    LayerResult,
+    OutputResult,
+    RuntimeResult,
+    Verification,
+)
+from onegru.conformance.verify import verify
+
+__all__ = ["show_verification", "verify_command"]
+
+
+def verify_command(
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="An ONNX model (.onnx) or OpenVINO IR (.xml).")
+    ],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("-i", "--input", metavar="[NAME=]FILE", help="An input, as for run."),
+    ] = None,
+    random: Annotated[
+        int,
+        typer.Option("--random", metavar="SEED", min=0, help="Draw the inputs that are not given from this."),
+    ] = 0,
+    dims: Annotated[
+        list[str] | None,
+        typer.Option("--dim", metavar="NAME=SIZE", help="A symbolic dimension of drawn inputs."),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against",
+            metavar="REFERENCE",
+            help="What should be the same function: a model (.onnx, .xml), or a checkpoint with its GRUs "
+            "(.pt, .safetensors).",
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            "--tolerance",
+            min=0.0,
+            help="The most that an element of an output may be off, relative to max(1, its absolute value). "
+            "By default 1e-5 for float32, 1e-12 for float64, 0.01 for float16 and 0.05 for bfloat16, or more "
+            "where the model enlarges a rounding of its inputs to more.",
+        ),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1.0, help="The most seconds a runtime may take.")
+    ] = 60.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Check a model: run it in onegru and in every runtime that is installed, and say where they differ.
+
+    Each runtime (ONNX Runtime, OpenVINO, ONNX's own evaluator) is compared with onegru's float64 reference on
+    the same inputs. Where one differs, the first GRU node that gives another result on equal inputs is named,
+    with the mistake that would explain it.
+
+    The exit code is 1 if something differs, else 0: a runtime that refuses the model, crashes on it or takes
+    too long has nothing to compare, and does not make it 1.
+
+    Example: onegru verify model.onnx --dim batch=2 --against checkpoint.pt
+    """
+    with waiting(f"loading {model.name}"):
+        loaded = onegru.load(model)
+    values = gather_inputs(loaded, inputs or [], random, parse_dims(dims or [], random))
+    with waiting(f"verifying {model.name}") as watch:
+        compared = None
+        if against is not None:
+            compared = compare_with(loaded, against, values, tolerance=tolerance, timeout=timeout)
+        found = verify(loaded, values, tolerance=tolerance, timeout=timeout, progress=watch.progress)
+    found = dataclasses.replace(found, against=compared)
+    if as_json:
+        print(json.dumps(_plain({**dataclasses.asdict(found), "agrees": found.agrees}), allow_nan=False))
+    else:
+        show_verification(Console(), found)
+    if not found.agrees:
+        raise typer.Exit(1)
+
+
+def show_verification(console: Console, found: Verification) -> None:
+    """A table of runtimes and outputs, then a paragraph for each that does not agree."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("runtime", no_wrap=True)
+    table.add_column("output", overflow="fold")
+    table.add_column("", no_wrap=True)
+    for heading in ("max abs", "max ULP"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for item in found.runtimes:
+        _add_rows(table, f"{item.runtime} {item.version}", item.outputs, item.status)
+    if found.against is not None:
+        name = _text(Path(found.against.reference).name)
+        if found.against.outputs:
+            _add_rows(table, name, found.against.outputs, "")
+        for item in found.against.runtimes:
+            _add_rows(table, f"{item.runtime} {item.version}, {name}", item.outputs, item.status)
+    console.print(table)
+    for item in found.runtimes:
+        for line in _runtime_lines(item):
+            _say(console, line)
+    if found.against is not None:
+        for line in _against_lines(found.against):
+            _say(console, line)
+    for name in found.absent:
+        _say(console, f"{name} is not installed")
+
+
+def _add_rows(table: Table, name: str, outputs: Sequence[OutputResult], otherwise: str) -> None:
+    for item in outputs:
+        verdict = "agrees" if item.agrees else "[red]differs[/]"
+        ulp = "" if item.max_ulp is None else f"{item.max_ulp:,}" if item.max_ulp < 10**6 else "many"
+        table.add_row(name, _text(item.output), verdict, _figure(item.max_abs), ulp)
+        name = ""
+    if not outputs:
+        table.add_row(name, "", otherwise, "", "")
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, highlight=False, soft_wrap=True)
+
+
+# ---- in words
+
+
+def _runtime_lines(item: RuntimeResult) -> list[str]:
+    name = f"[bold]{item.runtime}[/]"
+    if item.status == "agrees":
+        return []
+    if item.status != "differs":
+        known = [f"known: {_text(words)}" for words in item.known]
+        return [f"{name} {'; '.join([_refusal(item), *known])}"]
+    lines: list[str] = []
+    if item.fault is not None:
+        lines.append(f"{name} differs first in {_fault_words(item.fault)}")
+    if item.reason:
+        lines.append(f"{name}: {_text(item.reason)}")
+    return lines or [f"{name} differs; no GRU node is known to be at fault"]
+
+
+def _refusal(item: RuntimeResult) -> str:
+    if item.status == "refuses":
+        return f"refuses: {_text(item.reason)}"
+    return _text(item.reason)
+
+
+def _fault_words(fault: Fault) -> str:
+    words = f"GRU node {_text(repr(fault.node))} ({fault.operator}): "
+    if fault.where is None:
+        words += f"{fault.output}: {_text(fault.reason)}"
+    else:
+        axes = {"time step": fault.step, "row": fault.row, "direction": fault.direction, "unit": fault.unit}
+        place = ", ".join(f"{axis} {index}" for axis, index in axes.items() if index is not None)
+        words += f"{fault.output} at {place} is {_figure(fault.got)}, not {_figure(fault.expected)}"
+        words += f"; up to {_figure(fault.max_abs)} apart"
+    if fault.diagnosis is not None:
+        words += f"; [bold]as if {_text(fault.diagnosis)}[/]"
+    return words + "".join(f"; known: it {_text(known)}" for known in fault.known)
+
+
+def _against_lines(found: Against) -> list[str]:
+    name = _text(Path(found.reference).name)
+    lines: list[str] = []
+    if found.first is not None:
+        lines.append(f"[bold]{name}[/] differs first in {_layer_words(found.layers[found.first])}")
+        more = [_text(repr(item.node)) for item in found.layers[found.first + 1 :] if not item.agrees]
+        if more:
+            lines.append(f"[bold]{name}[/] differs in {', '.join(more)} as well")
+    elif found.layers:
+        largest = max(item.max_abs or 0.0 for item in found.layers)
+        count = len(found.layers)
+        which = "the GRU computes" if count == 1 else f"all {count} GRUs compute"
+        lines.append(f"[bold]{name}[/]: {which} the same, up to {_figure(largest)} apart")
+    lines += [f"[bold]{name}[/]: {_text(note)}" for note in found.notes]
+    for runtime in found.runtimes:
+        lines += _runtime_lines(runtime)
+    return lines
+
+
+def _layer_words(item: LayerResult) -> str:
+    same = item.node == item.reference
+    words = f"GRU {_text(repr(item.node))}{'' if same else f', there {_text(repr(item.reference))}'}"
+    if item.max_abs is not None:
+        words += f": up to {_figure(item.max_abs)} apart on equal inputs"
+    if item.diagnosis is not None:
+        words += f"; [bold]as if {_text(item.diagnosis)}[/]"
+    return words + "".join(f"; {_text(difference)}" for difference in item.differences)
+
+
+def _text(words: str) -> str:
+    """Text from a file or another program, as it may be printed."""
+    return escape(printable(words))
+
+
+def _figure(number: float | None) -> str:
+    return "" if number is None else f"{number:.3g}"
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold: NaN and infinities as strings."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return value

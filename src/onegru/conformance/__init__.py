@@ -1,0 +1,1 @@
+"""Checking models: onegru against other runtimes, and models against each other."""

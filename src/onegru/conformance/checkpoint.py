@@ -1,0 +1,95 @@
+"""Files that hold GRUs without a model around them, and what their own framework makes of them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onegru.conformance.agreement import SENSITIVITY_FACTOR, tolerance_of
+from onegru.conformance.call import nudged, sensitivity
+from onegru.conformance.results import RuntimeResult
+from onegru.conformance.verify import compare_outputs
+from onegru.dtypes import Array, numpy_dtype
+from onegru.errors import SpecError
+from onegru.layer import GRU
+from onegru.runtimes.apart import run_apart
+from onegru.runtimes.subject import Runtime, Subject
+from onegru.runtimes.torch import TorchCheckpoint
+from onegru.stack import Stack
+
+__all__ = ["checkpoint_layers", "run_checkpoint"]
+
+_STEPS, _ROWS = 7, 3
+
+
+def checkpoint_layers(path: Path) -> list[tuple[str, GRU]]:
+    """The GRUs that a checkpoint holds, by name, the lowest first.
+
+    Raises:
+        FormatError: the file is broken.
+        SpecError: what it holds is not clear.
+        MissingExtraError: it needs a package that is not installed.
+    """
+    # By name, and when first needed: the module brings what reads each kind of file.
+    return _flat("", importlib.import_module("onegru.layer_files").load_layers(path))
+
+
+def _flat(name: str, loaded: Any) -> list[tuple[str, GRU]]:
+    """What was loaded, be it a layer, a stack, or several by name, as layers by name."""
+    if isinstance(loaded, GRU):
+        return [(name or "layer 0", loaded)]
+    if isinstance(loaded, Mapping):
+        items = [(f"{name}{key}", item) for key, item in loaded.items()]
+    else:
+        prefix = f"{name}, " if name else ""
+        layers = getattr(loaded, "layers", loaded)
+        items = [(f"{prefix}layer {index}", item) for index, item in enumerate(layers)]
+    return [pair for key, item in items for pair in _flat(key, item)]
+
+
+def run_checkpoint(
+    path: Path, layers: Sequence[GRU], timeout: float, runtime: Runtime | None = None
+) -> tuple[RuntimeResult, ...]:
+    """Whether a checkpoint's own framework, where it is installed, agrees with onegru's reading of it.
+
+    Args:
+        path: the checkpoint.
+        layers: what onegru read, the lowest first.
+        timeout: the most seconds that the framework may take.
+        runtime: the framework; None for PyTorch.
+    """
+    runtime = runtime or TorchCheckpoint()
+    version = runtime.version()
+    subject = Subject(str(path), None, {"Y": (), "Y_h": ()})
+    if version is None or runtime.refuses(subject) is not None:
+        return ()
+    try:
+        stack = Stack([GRU.from_canonical(layer.spec, layer.weights, "reference") for layer in layers])
+    except SpecError:  # several GRUs, which are not on top of each other
+        return ()
+    spec = layers[0].spec
+    X = np.random.default_rng(0).standard_normal((_STEPS, _ROWS, spec.input_size))
+    X = X.astype(numpy_dtype(spec.dtype))
+    expected, moved = _run(stack, X), _run(stack, nudged(X))
+    outcome = run_apart(runtime, subject, {"X": X}, timeout)
+    if outcome.status != "ran":
+        return (RuntimeResult(runtime.name, version, outcome.status, outcome.reason),)
+    allowed = {
+        name: max(tolerance_of(spec.dtype), SENSITIVITY_FACTOR * sensitivity(array, moved[name]))
+        for name, array in expected.items()
+    }
+    outputs = compare_outputs(expected, outcome.outputs, allowed)
+    if all(item.agrees for item in outputs):
+        return (RuntimeResult(runtime.name, version, "agrees", outputs=outputs),)
+    return (RuntimeResult(runtime.name, version, "differs", "reads the checkpoint otherwise", outputs),)
+
+
+def _run(stack: Stack, X: Array) -> dict[str, Array]:
+    """Y [T, B, D·H] and Y_h [L·D, B, H], as PyTorch has them."""
+    Y, states = stack(X)
+    T, D, B, H = Y.shape
+    return {"Y": Y.transpose(0, 2, 1, 3).reshape(T, B, D * H), "Y_h": np.concatenate(states)}

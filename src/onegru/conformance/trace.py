@@ -1,0 +1,102 @@
+"""Runs of a model that give what goes into its GRU nodes and what comes out of them, too."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from onegru.conformance.agreement import SENSITIVITY_FACTOR, tolerance_of
+from onegru.conformance.call import nudged, sensitivity
+from onegru.errors import OneGRUError, SpecWarning
+from onegru.files.graph import TensorInfo, by_name
+from onegru.session import Model
+
+__all__ = ["Trace", "given_values", "probed_values", "tolerances", "traced_run"]
+
+_MARK = "\0"  # no name in a file begins so
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a run gave.
+
+    Attributes:
+        outputs: the model's outputs, by name.
+        values: the inputs and outputs of its GRU nodes, by what the graph calls them.
+    """
+
+    outputs: Mapping[str, Any]
+    values: Mapping[str, Any]
+
+
+def probed_values(model: Model) -> tuple[str, ...]:
+    """The values around GRU nodes that only a run shows: no inputs of the model, and no constants."""
+    known = {info.value or info.name for info in model.inputs} | set(model.graph.constants)
+    found: dict[str, None] = {}
+    for gru in model.gru_layers:
+        weights = ("W", "R", "B") if gru.weights else ()
+        found |= dict.fromkeys(value for name, value in gru.node.inputs.items() if name not in weights)
+        found |= dict.fromkeys(gru.node.outputs.values())
+    return tuple(value for value in found if value not in known)
+
+
+def given_values(model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that are known before a run: constants, and the inputs that are given."""
+    names = by_name(model.inputs)
+    values: dict[str, Any] = dict(model.graph.constants)
+    for name, array in inputs.items():
+        values[names[name].value or names[name].name] = array
+    return values
+
+
+def traced_run(model: Model, inputs: Mapping[str, Any], engine: str) -> Trace:
+    """Run a model by an engine of onegru's.
+
+    Raises:
+        SpecError: an input does not fit.
+        FormatError: ONNX Runtime fails on its part.
+    """
+    graph = model.graph
+    probes = tuple(TensorInfo(_MARK + value, "unknown", None, value=value) for value in probed_values(model))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
+        whole = Model(replace(graph, outputs=graph.outputs + probes), engine=engine)
+    results = whole.run(inputs)
+    outputs = {name: value for name, value in results.items() if not name.startswith(_MARK)}
+    values = {name[len(_MARK) :]: value for name, value in results.items() if name.startswith(_MARK)}
+    return Trace(outputs, {**given_values(model, inputs), **values})
+
+
+def tolerances(model: Model, inputs: Mapping[str, Any], exact: Mapping[str, Any]) -> dict[str, float]:
+    """What each output may be off: the default of its type, or more where the model enlarges rounding.
+
+    A model may be so unsteady, or so long, that no two runtimes agree on it to the last digits. How much it
+    is shows in a second run, on inputs of which every number is one rounding away.
+
+    Args:
+        model: the model, whose GRUs the reference engine runs.
+        inputs: its inputs.
+        exact: its outputs for them.
+    """
+    moved: Mapping[str, Any] = {}
+    try:
+        moved = model.run(
+            {name: nudged(value) if _is_array(value) else value for name, value in inputs.items()}
+        )
+    except OneGRUError:  # what is moved is at the border of what it takes: as steady as a default says
+        moved = exact
+    found: dict[str, float] = {}
+    for name, array in exact.items():
+        if not _is_array(array):
+            found[name] = 0.0
+            continue
+        least = tolerance_of(array.dtype.name)
+        change = sensitivity(array, moved[name]) if least else 0.0
+        found[name] = max(least, SENSITIVITY_FACTOR * change)
+    return found
+
+
+def _is_array(value: object) -> bool:
+    return hasattr(value, "dtype") and hasattr(value, "shape")

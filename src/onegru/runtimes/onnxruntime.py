@@ -1,0 +1,36 @@
+"""ONNX Runtime, on its CPU provider, on a whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onegru.runtimes.subject import Subject, installed_version
+
+__all__ = ["OnnxRuntime"]
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxRuntime:
+    """See `onegru.runtimes.subject.Runtime`."""
+
+    name: str = "onnxruntime"
+
+    def version(self) -> str | None:
+        """Its version; None where it is not installed."""
+        return installed_version("onnxruntime", "onnxruntime-gpu")
+
+    def refuses(self, subject: Subject) -> str | None:
+        """Why it is not tried."""
+        return "reads ONNX models alone" if subject.model is None else None
+
+    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The wanted outputs."""
+        # Imported here, as both need onnx.
+        from onegru.files._onnxruntime import Session
+        from onegru.files.onnx_read import Source
+
+        assert subject.model is not None, "refused before"
+        session = Session(subject.model, Source(subject.path), "the whole")
+        return dict(zip(session.output_names, session.run(inputs), strict=True))
