@@ -13,12 +13,10 @@ from onegru.conformance.results import Against, LayerResult, OutputResult, Runti
 from onegru.conformance.trace import Trace, tolerances, traced_run
 from onegru.conformance.verify import compare_outputs
 from onegru.errors import OneGRUError, SpecError
+from onegru.loading import CHECKPOINTS
 from onegru.session import Model, load
 
-__all__ = ["CHECKPOINTS", "compare_with"]
-
-#: What the files that hold layers and no model are called.
-CHECKPOINTS = (".pt", ".pth", ".safetensors")
+__all__ = ["compare_with"]
 
 #: GRUs by name, in running order: with a node's own operator, or as layers.
 Named = Sequence[tuple[str, Call]]
@@ -39,7 +37,7 @@ def compare_with(
 
     Args:
         model: the model that may be wrong.
-        path: the reference: another model, or a checkpoint (`CHECKPOINTS`) that holds its GRUs.
+        path: the reference: another model, or a checkpoint that holds its GRUs.
         inputs: the model's inputs, by name; None to compare the GRUs alone.
         tolerance: as for `onegru.conformance.verify.verify`, of the outputs.
         timeout: the most seconds that PyTorch may take to run a checkpoint of its own.

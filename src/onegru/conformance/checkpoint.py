@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +14,7 @@ from onegru.conformance.verify import compare_outputs
 from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import SpecError
 from onegru.layer import GRU
+from onegru.loading import load_layers
 from onegru.runtimes.apart import run_apart
 from onegru.runtimes.subject import Runtime, Subject
 from onegru.runtimes.torch import TorchCheckpoint
@@ -34,21 +33,11 @@ def checkpoint_layers(path: Path) -> list[tuple[str, GRU]]:
         SpecError: what it holds is not clear.
         MissingExtraError: it needs a package that is not installed.
     """
-    # By name, and when first needed: the module brings what reads each kind of file.
-    return _flat("", importlib.import_module("onegru.layer_files").load_layers(path))
-
-
-def _flat(name: str, loaded: Any) -> list[tuple[str, GRU]]:
-    """What was loaded, be it a layer, a stack, or several by name, as layers by name."""
-    if isinstance(loaded, GRU):
-        return [(name or "layer 0", loaded)]
-    if isinstance(loaded, Mapping):
-        items = [(f"{name}{key}", item) for key, item in loaded.items()]
-    else:
-        prefix = f"{name}, " if name else ""
-        layers = getattr(loaded, "layers", loaded)
-        items = [(f"{prefix}layer {index}", item) for index, item in enumerate(layers)]
-    return [pair for key, item in items for pair in _flat(key, item)]
+    return [
+        (f"{name or 'GRU'}, layer {index}" if isinstance(part, Stack) else name or "GRU", layer)
+        for name, part in load_layers(path).items()
+        for index, layer in enumerate(part.layers if isinstance(part, Stack) else (part,))
+    ]
 
 
 def run_checkpoint(

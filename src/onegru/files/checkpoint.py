@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from onegru.dtypes import bfloat16
 from onegru.errors import FormatError, MissingExtraError, SpecError, needs_extra
+from onegru.files.safetensors_file import read_layers
 from onegru.frameworks.pytorch import find_groups, is_recurrent, read_group
 from onegru.layer import GRU
 from onegru.stack import Stack
@@ -46,8 +46,7 @@ def read_safetensors(path: Path, name: str | None = None) -> dict[str, GRU | Sta
     except Exception as error:  # the package raises its own error, and NumPy's for types unknown to it
         raise FormatError(f"{path}: not a safetensors file ({error})") from None
     if own:
-        own_reader = importlib.import_module("onegru.files.safetensors_file")
-        return {"": own_reader.read_layers(path)}
+        return {"": read_layers(path)}
     return _layers(path, tensors, name)
 
 
