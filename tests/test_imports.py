@@ -25,7 +25,7 @@ SOURCE = Path(onegru.__file__).parent
 # The folders' own __init__ modules, which hold nothing but words, need no place.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_native", "errors", "dtypes", "activations"),
-    ("shapes", "spec", "known", "dialects.schema", "attributes"),
+    ("shapes", "spec", "known", "dialects.schema", "attributes", "compare"),
     ("dialects.onnx", "dialects.openvino", "dialect", "reference"),
     ("problem", "native", "engine", "stream", "layer", "stack"),
     (
@@ -41,10 +41,18 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "files.onnx_piece",
         "files.onnx_node",
         "files.onnx_model",
+        "files.onnx_scope",
+        "files.onnx_form",
+        "files.onnx_decompose",
+        "files.onnx_change",
+        "files.onnx_opset",
+        "files.onnx_plan",
+        "files.onnx_rewrite",
+        "files._openvino_check",
         "files.openvino_xml",
         "files.openvino_ir",
     ),
-    ("session", "report", "backend", "conformance.*"),
+    ("session", "report", "draw", "surgery", "backend", "conformance.*"),
     ("__init__",),  # the public names
     ("cli.bench", "cli.show", "cli.waiting", "cli.inputs", "cli.outputs", "cli.app", "cli.__init__"),
 )
@@ -54,6 +62,7 @@ OPTIONAL = {
     "onnx": ("files.onnx*", "backend"),
     "google": ("files.onnx*",),  # protobuf, which onnx itself needs
     "onnxruntime": ("files._onnxruntime",),
+    "openvino": ("files._openvino_check",),
     "ml_dtypes": ("dtypes",),
     "typer": ("cli.*",),
     "rich": ("cli.*",),

@@ -1,0 +1,365 @@
+"""A GRU spelled in operators that every runtime has: for each direction a product of all steps, and a Scan.
+
+16-bit types are computed in float32, as the operator is, and rounded at the end. A row of lengths keeps its
+state past its end, and before it where the direction is reverse, so both directions need a mask alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import NodeProto, TensorProto
+
+from onegru.activations import Activation
+from onegru.dtypes import Array, numpy_dtype
+from onegru.files.onnx_form import Form, require
+from onegru.files.onnx_scope import Draft, Scope, code_of
+
+__all__ = ["OLDEST_OPSET", "decompose"]
+
+#: The oldest opset that has all of the operators.
+OLDEST_OPSET = 11
+
+# A tensor: a constant's values, or a name.
+_Tensor = Array | str
+
+
+def decompose(scope: Scope, form: Form) -> list[NodeProto]:
+    """The nodes that compute what a GRU node does, which must have at least one step.
+
+    Raises:
+        FormatError: the file does not say the element type or hidden_size.
+    """
+    dtype, hidden_size = require(scope, form, "decompose")
+    draft = Draft(scope, form.base)
+    _Spelling(draft, form, dtype, hidden_size).spell()
+    return draft.nodes
+
+
+@dataclass
+class _Weights:
+    """One direction's weights, as constants or values in the graph."""
+
+    W: str
+    R: tuple[str, ...]
+    """All gates in one matrix where the reset gate acts after the product, else z and r, and h."""
+    added: str | None
+    """Biases of the product of all steps."""
+    inner: str | None
+    """Biases of the recurrent product, where the reset gate acts after it."""
+
+
+class _Spelling:
+    """One node being spelled."""
+
+    def __init__(self, draft: Draft, form: Form, dtype: str, hidden_size: int) -> None:
+        self.draft = draft
+        self.scope = draft.scope
+        self.form = form
+        self.stored = dtype
+        self.dtype = "float64" if dtype == "float64" else "float32"
+        self.H = hidden_size
+
+    def spell(self) -> None:
+        draft, form = self.draft, self.form
+        X = form.inputs["X"]
+        if form.layout:
+            X = draft.op("Transpose", [X], "X", perm=[1, 0, 2])
+        X = self._computed(X, "X")
+        shape = draft.op("Shape", [X], "shape")
+        mask, alive = self._mask(shape)
+        backwards = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[form.direction]
+        Ys: list[str] = []
+        ends: list[str] = []
+        for index, reverse in enumerate(backwards):
+            weights = self._weights(index)
+            products = draft.op("MatMul", [X, weights.W], f"{index}/XW")
+            if weights.added is not None:
+                products = draft.op("Add", [products, weights.added], f"{index}/XW_B")
+            first = self._first(index, shape)
+            end, Y = self._scan(index, reverse, weights, first, products, mask)
+            Ys.append(Y)
+            ends.append(draft.op("Where", [alive, end, self._zero()], f"{index}/end") if alive else end)
+        if "Y" in form.outputs:
+            self._finish(Ys, 1, [2, 0, 1, 3], "Y")
+        if "Y_h" in form.outputs:
+            self._finish(ends, 0, [1, 0, 2], "Y_h")
+
+    # Around the loop
+
+    def _zero(self) -> str:
+        return self.scope.number(0.0, self.dtype)
+
+    def _computed(self, name: str, what: str) -> str:
+        """A value in the type that is computed in."""
+        return name if self.stored == self.dtype else self.draft.cast(name, self.dtype, f"{what}_{self.dtype}")
+
+    def _mask(self, shape: str) -> tuple[str | None, str | None]:
+        """Whether each step of each row is within its length [T, B, 1], and each row has any [B, 1]."""
+        if "sequence_lens" not in self.form.inputs:
+            return None, None
+        draft, scope = self.draft, self.scope
+        zero, one = (scope.shared(("int64", i), f"onegru/step_{i}", lambda i=i: np.int64(i)) for i in (0, 1))  # type: ignore[misc]
+        steps = draft.op("Range", [zero, draft.op("Gather", [shape, zero], "T"), one], "steps")
+        lengths = draft.op("Cast", [self.form.inputs["sequence_lens"]], "lengths", to=TensorProto.INT64)
+        lengths = draft.unsqueeze(lengths, [1], "lengths_column")
+        alive = draft.op("Less", [zero, lengths], "alive")
+        steps = draft.unsqueeze(steps, [1, 2], "steps_column")
+        return draft.op("Less", [steps, lengths], "mask"), alive
+
+    def _first(self, index: int, shape: str) -> str:
+        """The state before the first step [B, H]."""
+        draft, scope = self.draft, self.scope
+        if "initial_h" not in self.form.inputs:
+            rows = draft.op("Gather", [shape, scope.integers(1)], f"{index}/rows")
+            sizes = draft.op("Concat", [rows, scope.integers(self.H)], f"{index}/sizes", axis=0)
+            zeros = onnx.numpy_helper.from_array(np.zeros(1, self.dtype))
+            return draft.op("ConstantOfShape", [sizes], f"{index}/first", value=zeros)
+        axis = 1 if self.form.layout else 0
+        place = scope.shared(("int64", index), f"onegru/step_{index}", lambda: np.int64(index))
+        taken = draft.op("Gather", [self.form.inputs["initial_h"], place], f"{index}/initial_h", axis=axis)
+        return self._computed(taken, f"{index}/initial_h")
+
+    def _finish(self, parts: Sequence[str], axis: int, perm: Sequence[int], port: str) -> None:
+        """Put the directions together, in the node's type and layout, under the output's own name."""
+        draft, form = self.draft, self.form
+        steps: list[Callable[[str, str], str]] = []
+        if self.stored != self.dtype:
+            steps.append(lambda value, output: draft.cast(value, self.stored, port, output))
+        if form.layout:
+            steps.append(lambda value, output: draft.op("Transpose", [value], port, output, perm=list(perm)))
+        last = form.outputs[port]
+        many = len(parts) > 1
+        values = [
+            draft.unsqueeze(part, [axis], f"{index}/{port}", "" if many or steps else last)
+            for index, part in enumerate(parts)
+        ]
+        value = values[0]
+        if many:
+            value = draft.op("Concat", values, port, "" if steps else last, axis=axis)
+        for index, step in enumerate(steps):
+            value = step(value, last if index == len(steps) - 1 else "")
+
+    # Weights: the same steps on constants, which are done now, and on values, which become nodes
+
+    def _weights(self, index: int) -> _Weights:
+        form, H = self.form, self.H
+        W = self._stored(self._matrix("W", index), "W", index)
+        matrix = self._matrix("R", index)
+        cuts = [range(3 * H)] if form.linear_before_reset else [range(2 * H), range(2 * H, 3 * H)]
+        parts = [matrix] if len(cuts) == 1 else [self._pick(matrix, cut, 1) for cut in cuts]
+        R = tuple(self._stored(part, f"R{number}", index) for number, part in enumerate(parts))
+        if "B" not in form.inputs:
+            return _Weights(W, R, None, None)
+        B = self._cast(self._pick(self._value("B"), [index], 0), "B")
+        B = self._reshape(B, [6 * H])
+        input_side, state_side = (self._pick(B, range(3 * H * part, 3 * H * (part + 1)), 0) for part in (0, 1))
+        inner: str | None = None
+        if form.linear_before_reset:
+            inner = self._named(self._pick(state_side, range(2 * H, 3 * H), 0), ("B", index, "Rbh"), "Rbh")
+            zeros = np.zeros(H, self.dtype)
+            gates = self._pick(state_side, range(2 * H), 0)
+            state_side = self._concat(gates, zeros)
+        added = self._add(input_side, state_side)
+        key = ("B", index, "sum", form.linear_before_reset)
+        return _Weights(W, R, self._named(added, key, "biases"), inner)
+
+    def _matrix(self, name: str, index: int) -> _Tensor:
+        """W or R of one direction, transposed: [I, 3H] or [H, 3H]."""
+        value = self._pick(self._value(name), [index], 0)
+        if not isinstance(value, str):
+            return value[0].T
+        value = self.draft.op("Transpose", [value], f"{index}/{name}_transposed", perm=[0, 2, 1])
+        return self._squeeze(value, f"{index}/{name}")
+
+    def _stored(self, value: _Tensor, what: str, index: int) -> str:
+        """A matrix in the type that it has in the file, then converted."""
+        name = self._named(value, (what[0], index, what, self.form.linear_before_reset), f"{what}_{index}")
+        return self._computed(name, f"{index}/{what}")
+
+    def _value(self, name: str) -> _Tensor:
+        given = self.form.inputs[name]
+        array = self.scope.constant(given)
+        return given if array is None else array
+
+    def _pick(self, value: _Tensor, indices: Sequence[int], axis: int) -> _Tensor:
+        if isinstance(value, str):
+            return self.draft.op("Gather", [value, self.scope.integers(*indices)], "picked", axis=axis)
+        return np.take(value, list(indices), axis)
+
+    def _squeeze(self, value: str, what: str) -> str:
+        if self.scope.opset < 13:
+            return self.draft.op("Squeeze", [value], what, axes=[0])
+        return self.draft.op("Squeeze", [value, self.scope.integers(0)], what)
+
+    def _reshape(self, value: _Tensor, shape: Sequence[int]) -> _Tensor:
+        if isinstance(value, str):
+            return self.draft.op("Reshape", [value, self.scope.integers(*shape)], "reshaped")
+        return value.reshape(tuple(shape))
+
+    def _cast(self, value: _Tensor, what: str) -> _Tensor:
+        return self._computed(value, what) if isinstance(value, str) else value.astype(self.dtype)
+
+    def _concat(self, first: _Tensor, second: Array) -> _Tensor:
+        if isinstance(first, str):
+            zeros = self.scope.shared(("zeros", self.dtype, second.size), "onegru/zeros", lambda: second)
+            return self.draft.op("Concat", [first, zeros], "padded", axis=0)
+        return np.concatenate([first, second])
+
+    def _add(self, first: _Tensor, second: _Tensor) -> _Tensor:
+        if isinstance(first, str) or isinstance(second, str):
+            assert isinstance(first, str) and isinstance(second, str), "both are picked from one tensor"
+            return self.draft.op("Add", [first, second], "biases")
+        total: Array = first + second
+        return total
+
+    def _named(self, value: _Tensor, key: tuple[object, ...], what: str) -> str:
+        if isinstance(value, str):
+            return value
+        array: Array = value
+        origin = self.form.inputs[str(key[0])]
+        return self.scope.shared((origin, self.stored, *key), f"{origin}/{what}", lambda: array)
+
+    # The loop
+
+    def _scan(
+        self, index: int, reverse: bool, weights: _Weights, first: str, products: str, mask: str | None
+    ) -> tuple[str, str]:
+        """The state after the last step [B, H], and of all steps [T, B, H] (empty where Y is not asked for)."""
+        draft, scope = self.draft, self.scope
+        body = Draft(scope, f"{self.form.base}/{index}")
+        state, row = body.fresh("h"), body.fresh("x")
+        inside = body.fresh("inside") if mask else ""
+        step = _Step(body, self.form, self.dtype, self.H, index)
+        new = step.state(state, row, weights)
+        output = new
+        if mask:
+            output = body.op("Where", [inside, new, self._zero()], "y")
+            new = body.op("Where", [inside, new, state], "h_kept")
+        elif "Y" in self.form.outputs:
+            output = body.op("Identity", [new], "y")  # a value may be one output of a body only
+        code = code_of(self.dtype)
+        info = onnx.helper.make_tensor_value_info
+        inputs = [info(state, code, [None, self.H]), info(row, code, [None, 3 * self.H])]
+        outputs = [info(new, code, [None, self.H])]
+        taken, given = [first, products], [draft.fresh(f"{index}/last")]
+        if mask:
+            inputs.append(info(inside, TensorProto.BOOL, [None, 1]))
+            taken.append(mask)
+        if "Y" in self.form.outputs:
+            outputs.append(info(output, code, [None, self.H]))
+            given.append(draft.fresh(f"{index}/states"))
+        graph = onnx.helper.make_graph(body.nodes, draft.fresh(f"{index}/step"), inputs, outputs)
+        count = len(taken) - 1
+        node = onnx.helper.make_node(
+            "Scan",
+            taken,
+            given,
+            name=draft.fresh(f"{index}/Scan"),
+            body=graph,
+            num_scan_inputs=count,
+            scan_input_directions=[int(reverse)] * count,
+            scan_output_directions=[int(reverse)] * (len(given) - 1),
+        )
+        if len(given) == 1:
+            kept = [item for item in node.attribute if item.name != "scan_output_directions"]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+        draft.nodes.append(node)
+        return given[0], given[-1]
+
+
+class _Step:
+    """One step, in the symbols of `onegru.Spec`."""
+
+    def __init__(self, body: Draft, form: Form, dtype: str, hidden_size: int, index: int) -> None:
+        self.body = body
+        self.form = form
+        self.dtype = dtype
+        self.H = hidden_size
+        self.f, self.g = form.activations[index]
+
+    def state(self, h: str, x: str, weights: _Weights) -> str:
+        """The nodes of one step; the state after it."""
+        body, H = self.body, self.H
+        sizes = [2 * H, H]
+        x_gates, x_new = body.split(x, sizes, ["x_zr", "x_h"])
+        if self.form.linear_before_reset:
+            product = body.op("MatMul", [h, weights.R[0]], "hR")
+            h_gates, h_new = body.split(product, sizes, ["h_zr", "h_h"])
+            if weights.inner is not None:
+                h_new = body.op("Add", [h_new, weights.inner], "h_h_B")
+            z, r = self._gates(x_gates, h_gates)
+            h_new = body.op("Mul", [r, h_new], "reset")
+        else:
+            gates, new = weights.R
+            z, r = self._gates(x_gates, body.op("MatMul", [h, gates], "hR"))
+            h_new = body.op("MatMul", [body.op("Mul", [r, h], "reset"), new], "rhR")
+        n = self._activate(self.g, body.op("Add", [x_new, h_new], "n_sum"), "n")
+        rest = body.op("Sub", [self._number(1.0), z], "1-z")
+        return body.op("Add", [body.op("Mul", [rest, n], "zn"), body.op("Mul", [z, h], "zh")], "h_next")
+
+    def _gates(self, x: str, h: str) -> list[str]:
+        both = self._activate(self.f, self.body.op("Add", [x, h], "zr_sum"), "zr")
+        return self.body.split(both, [self.H, self.H], ["z", "r"])
+
+    def _number(self, value: float) -> str:
+        return self.body.scope.number(value, self.dtype)
+
+    def _activate(self, activation: Activation, x: str, what: str) -> str:
+        body = self.body
+        if self.form.clip is not None:
+            x = body.op("Min", [x, self._number(self.form.clip)], f"{what}_below")
+            x = body.op("Max", [x, self._number(-self.form.clip)], f"{what}_clipped")
+        return _ACTIVATIONS[activation.name](_Function(body, self._number, what), x, activation)
+
+
+@dataclass
+class _Function:
+    """What the spelling of an activation function needs."""
+
+    body: Draft
+    number: Callable[[float], str]
+    what: str
+
+    def __call__(self, kind: str, *inputs: str | float) -> str:
+        names = [item if isinstance(item, str) else self.number(item) for item in inputs]
+        return self.body.op(kind, names, f"{self.what}/{kind.lower()}")
+
+
+def _affine(op: _Function, x: str, alpha: float | None, beta: float | None) -> str:
+    return op("Add", op("Mul", x, alpha or 0.0), beta or 0.0)
+
+
+def _softplus(op: _Function, x: str) -> str:
+    """max(x, 0) + log(1 + e^-|x|), which overflows nowhere."""
+    small = op("Exp", op("Neg", op("Abs", x)))
+    return op("Add", op("Max", x, 0.0), op("Log", op("Add", small, 1.0)))
+
+
+def _softsign(op: _Function, x: str) -> str:
+    """x / (1 + |x|) for the largest numbers in the place of infinity, which gives 1."""
+    largest = float(np.finfo(np.float32).max) / 4
+    x = op("Max", op("Min", x, largest), -largest)
+    return op("Div", x, op("Add", op("Abs", x), 1.0))
+
+
+# Spelled in operators that compute float64 too and pass NaN on, where the operator of the same name may not.
+_ACTIVATIONS: Mapping[str, Callable[[_Function, str, Activation], str]] = {
+    "Relu": lambda op, x, a: op("Relu", x),
+    "Tanh": lambda op, x, a: op("Tanh", x),
+    "Sigmoid": lambda op, x, a: op("Sigmoid", x),
+    "Affine": lambda op, x, a: _affine(op, x, a.alpha, a.beta),
+    "LeakyRelu": lambda op, x, a: op("Where", op("Less", x, 0.0), op("Mul", x, a.alpha or 0.0), x),
+    "ThresholdedRelu": lambda op, x, a: op("Where", op("Less", x, a.alpha or 0.0), 0.0, x),
+    "ScaledTanh": lambda op, x, a: op("Mul", op("Tanh", op("Mul", x, a.beta or 0.0)), a.alpha or 0.0),
+    "HardSigmoid": lambda op, x, a: op("Max", op("Min", _affine(op, x, a.alpha, a.beta), 1.0), 0.0),
+    "Elu": lambda op, x, a: op(
+        "Where", op("Less", x, 0.0), op("Mul", op("Sub", op("Exp", x), 1.0), a.alpha or 0.0), x
+    ),
+    "Softsign": lambda op, x, a: _softsign(op, x),
+    "Softplus": lambda op, x, a: _softplus(op, x),
+}
