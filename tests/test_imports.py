@@ -54,7 +54,16 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("session", "report", "draw", "surgery", "backend", "conformance.*"),
     ("__init__",),  # the public names
-    ("cli.bench", "cli.show", "cli.waiting", "cli.inputs", "cli.outputs", "cli.app", "cli.__init__"),
+    (
+        "cli.bench",
+        "cli.show",
+        "cli.waiting",
+        "cli.inputs",
+        "cli.outputs",
+        "cli.surgery",
+        "cli.app",
+        "cli.__init__",
+    ),
 )
 
 # The only modules that may import a package beside NumPy and the standard library.

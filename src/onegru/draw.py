@@ -52,9 +52,7 @@ def draw_inputs(
         if name not in known:
             words = ", ".join(sorted(map(repr, known))) or "none"
             raise SpecError(f"dims: {name!r}; must be an open dimension of an input: {words}")
-    shapes = {
-        info.name: _shape(info, by_name, letters, sizes) for info in model.inputs if not info.optional
-    }
+    shapes = {info.name: _shape(info, by_name, letters, sizes) for info in model.inputs if not info.optional}
     longest = _longest(model, shapes)
     rng = np.random.default_rng(seed)
     return {
@@ -103,7 +101,9 @@ def _longest(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, i
     names = {info.value or info.name: info.name for info in model.inputs}
     found: dict[str, int] = {}
     for gru in model.gru_layers:
-        ports = {port.role: port for port in gru.node.operator.ports(1 if gru.node.attributes.get("layout") else 0)}
+        ports = {
+            port.role: port for port in gru.node.operator.ports(1 if gru.node.attributes.get("layout") else 0)
+        }
         lengths = ports.get("sequence_lens")
         name = names.get(gru.node.inputs.get(lengths.name, "")) if lengths is not None else None
         if name is None:
@@ -121,7 +121,9 @@ def _draw(rng: np.random.Generator, info: TensorInfo, shape: tuple[int, ...], lo
         raise SpecError(f"input {info.name!r}: type {info.dtype} cannot be drawn; give its value")
     dtype = numpy_dtype(info.dtype)
     if dtype.kind in "iu":
-        return rng.integers(0 if longest is None else min(1, longest), 2 if longest is None else longest + 1, shape).astype(dtype)
+        return rng.integers(
+            0 if longest is None else min(1, longest), 2 if longest is None else longest + 1, shape
+        ).astype(dtype)
     if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(dtype)
     return rng.standard_normal(shape).astype(dtype)

@@ -57,15 +57,11 @@ class Around:
 
 def to_layout(around: Around, form: Form, layout: int) -> Form:
     """The same node in another layout, with Transposes around it where none cancels out."""
-    inputs = {
-        port: _swapped_input(around, form, port) for port in ("X", "initial_h") if port in form.inputs
-    }
+    inputs = {port: _swapped_input(around, form, port) for port in ("X", "initial_h") if port in form.inputs}
     outputs = {}
     if "Y" in form.outputs:
         # From what the node gives to what the graph expects, and back.
-        perm, back = (
-            (_TO_TIME_FIRST, _TO_BATCH_FIRST) if layout else (_TO_BATCH_FIRST, _TO_TIME_FIRST)
-        )
+        perm, back = (_TO_TIME_FIRST, _TO_BATCH_FIRST) if layout else (_TO_BATCH_FIRST, _TO_TIME_FIRST)
         outputs["Y"] = _swapped_output(around, form, "Y", perm, back)
     if "Y_h" in form.outputs:
         outputs["Y_h"] = _swapped_output(around, form, "Y_h", _SWAPPED, _SWAPPED)
@@ -117,7 +113,11 @@ def to_float16(around: Around, form: Form) -> Form:
             around.before += draft.nodes
         else:
             inputs[port] = _constant(
-                around.scope, form, port, "float16", lambda array=array: _as_float16(form, array)  # type: ignore[misc]
+                around.scope,
+                form,
+                port,
+                "float16",
+                lambda array=array: _as_float16(form, array),  # type: ignore[misc]
             )
     outputs = {}
     for port in form.outputs:
@@ -179,9 +179,7 @@ def _half(around: Around, form: Form, port: str, index: int, direction: str) -> 
     axis = 1 if port == "initial_h" and form.layout else 0
     array = scope.constant(name)
     if array is not None:
-        return _constant(
-            scope, form, port, f"{direction}_{axis}", lambda: np.take(array, [index], axis)
-        )
+        return _constant(scope, form, port, f"{direction}_{axis}", lambda: np.take(array, [index], axis))
     draft = Draft(scope, f"{form.base}/{direction}")
     value = draft.op("Gather", [name, scope.integers(index)], port, axis=axis)
     around.before += draft.nodes

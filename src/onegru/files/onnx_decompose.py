@@ -65,10 +65,10 @@ class _Spelling:
 
     def spell(self) -> None:
         draft, form = self.draft, self.form
-        X = form.inputs["X"]
+        # Casts lie side by side: ONNX Runtime 1.31 dies of some Transposes between two.
+        X = self._computed(form.inputs["X"], "X")
         if form.layout:
             X = draft.op("Transpose", [X], "X", perm=[1, 0, 2])
-        X = self._computed(X, "X")
         shape = draft.op("Shape", [X], "shape")
         mask, alive = self._mask(shape)
         backwards = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[form.direction]
@@ -95,7 +95,9 @@ class _Spelling:
 
     def _computed(self, name: str, what: str) -> str:
         """A value in the type that is computed in."""
-        return name if self.stored == self.dtype else self.draft.cast(name, self.dtype, f"{what}_{self.dtype}")
+        return (
+            name if self.stored == self.dtype else self.draft.cast(name, self.dtype, f"{what}_{self.dtype}")
+        )
 
     def _mask(self, shape: str) -> tuple[str | None, str | None]:
         """Whether each step of each row is within its length [T, B, 1], and each row has any [B, 1]."""
@@ -127,10 +129,10 @@ class _Spelling:
         """Put the directions together, in the node's type and layout, under the output's own name."""
         draft, form = self.draft, self.form
         steps: list[Callable[[str, str], str]] = []
-        if self.stored != self.dtype:
-            steps.append(lambda value, output: draft.cast(value, self.stored, port, output))
         if form.layout:
             steps.append(lambda value, output: draft.op("Transpose", [value], port, output, perm=list(perm)))
+        if self.stored != self.dtype:
+            steps.append(lambda value, output: draft.cast(value, self.stored, port, output))
         last = form.outputs[port]
         many = len(parts) > 1
         values = [
@@ -156,7 +158,9 @@ class _Spelling:
             return _Weights(W, R, None, None)
         B = self._cast(self._pick(self._value("B"), [index], 0), "B")
         B = self._reshape(B, [6 * H])
-        input_side, state_side = (self._pick(B, range(3 * H * part, 3 * H * (part + 1)), 0) for part in (0, 1))
+        input_side, state_side = (
+            self._pick(B, range(3 * H * part, 3 * H * (part + 1)), 0) for part in (0, 1)
+        )
         inner: str | None = None
         if form.linear_before_reset:
             inner = self._named(self._pick(state_side, range(2 * H, 3 * H), 0), ("B", index, "Rbh"), "Rbh")

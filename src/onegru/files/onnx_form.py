@@ -63,9 +63,7 @@ class Form:
 
     def with_names(self, inputs: Mapping[str, str], outputs: Mapping[str, str] | None = None) -> Form:
         """The same on other values, where given."""
-        return replace(
-            self, inputs={**self.inputs, **inputs}, outputs={**self.outputs, **(outputs or {})}
-        )
+        return replace(self, inputs={**self.inputs, **inputs}, outputs={**self.outputs, **(outputs or {})})
 
 
 def operator_at(opset: int) -> Operator:
@@ -89,7 +87,9 @@ def read_form(scope: Scope, node: NodeProto, opset: int) -> Form:
     inputs = {port.name: name for port, name in zip(operator.inputs, node.input, strict=False) if name}
     outputs = {port.name: name for port, name in zip(operator.outputs, node.output, strict=False) if name}
     if len(node.input) > 6 or len(node.output) > 2 or not {"X", "W", "R"} <= set(inputs) or not outputs:
-        raise SpecError(f"{place}inputs or outputs missing, or too many of them; must be as {operator} has them")
+        raise SpecError(
+            f"{place}inputs or outputs missing, or too many of them; must be as {operator} has them"
+        )
     constants = {name: scope.constant(inputs[name]) for name in ("W", "R", "B") if name in inputs}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
@@ -165,7 +165,8 @@ def node_of(scope: Scope, form: Form) -> NodeProto:
     operator = operator_at(scope.opset)
     inputs = [form.inputs.get(port.name, "") for port in operator.inputs]
     outputs = [
-        form.outputs.get(port.name) or (scope.names.fresh(f"{form.base}/{port.name}") if port.required else "")
+        form.outputs.get(port.name)
+        or (scope.names.fresh(f"{form.base}/{port.name}") if port.required else "")
         for port in operator.outputs
     ]
     for names in (inputs, outputs):

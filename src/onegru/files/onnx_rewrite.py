@@ -25,6 +25,7 @@ from onegru.files.onnx_read import (
     read_model,
 )
 from onegru.files.onnx_scope import Names, Scope, all_graphs, replace_nodes
+
 __all__ = ["NodeChange", "Rewritten", "rewrite_model"]
 
 _LARGEST_FILE = 2**31 - 1  # bytes; protobuf writes no more

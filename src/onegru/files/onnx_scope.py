@@ -153,7 +153,9 @@ class Scope:
     def number(self, value: float, dtype: str | np.dtype[Any]) -> str:
         """A scalar constant."""
         array = np.asarray(value, dtype)
-        return self.shared(("number", str(array.dtype), repr(value)), f"onegru/{array.dtype}_{value:g}", lambda: array)
+        return self.shared(
+            ("number", str(array.dtype), repr(value)), f"onegru/{array.dtype}_{value:g}", lambda: array
+        )
 
     def integers(self, *values: int) -> str:
         """A constant list of int64."""
