@@ -81,4 +81,5 @@ def _places(array: Array) -> Array:
     magnitude = bits & np.int64(np.iinfo(integer).max)
     places = np.where(bits < 0, -magnitude, magnitude)
     beyond = np.ascontiguousarray(np.array(np.inf, array.dtype)).reshape(1).view(integer).astype(np.int64)[0]
-    return np.where(np.isnan(array), beyond + 1, places)
+    ordered: Array = np.where(np.isnan(array), beyond + 1, places)
+    return ordered

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from onnx import NodeProto
@@ -39,14 +40,14 @@ class Around:
     after: list[NodeProto] = field(default_factory=list)
     dropped: set[str] = field(default_factory=set)
 
-    def enter(self, form: Form, port: str, kind: str, **attributes: object) -> str:
+    def enter(self, form: Form, port: str, kind: str, **attributes: Any) -> str:
         """A node on the way to an input; the value that the input then takes."""
         draft = Draft(self.scope, form.base)
         value = draft.op(kind, [form.inputs[port]], port, **attributes)
         self.before += draft.nodes
         return value
 
-    def leave(self, form: Form, port: str, kind: str, **attributes: object) -> str:
+    def leave(self, form: Form, port: str, kind: str, **attributes: Any) -> str:
         """A node on the way from an output; the value that the output then gives."""
         draft = Draft(self.scope, form.base)
         value = draft.fresh(port)
@@ -72,7 +73,7 @@ def _swapped_input(around: Around, form: Form, port: str) -> str:
     giver = around.scope.givers.get(form.inputs[port])
     if giver is not None and _perm(giver) == _SWAPPED:
         around.scope.retired.add(form.inputs[port])
-        return giver.input[0]
+        return str(giver.input[0])
     return around.enter(form, port, "Transpose", perm=_SWAPPED)
 
 
@@ -83,7 +84,7 @@ def _swapped_output(
     takers = scope.takers.get(value, [])
     if len(takers) == 1 and value not in scope.outputs and _perm(takers[0]) == back:
         around.dropped.add(takers[0].output[0])
-        return takers[0].output[0]
+        return str(takers[0].output[0])
     return around.leave(form, port, "Transpose", perm=perm)
 
 

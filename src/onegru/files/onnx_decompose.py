@@ -14,7 +14,7 @@ import onnx
 from onnx import NodeProto, TensorProto
 
 from onegru.activations import Activation
-from onegru.dtypes import Array, numpy_dtype
+from onegru.dtypes import Array
 from onegru.files.onnx_form import Form, require
 from onegru.files.onnx_scope import Draft, Scope, code_of
 
@@ -104,7 +104,7 @@ class _Spelling:
         if "sequence_lens" not in self.form.inputs:
             return None, None
         draft, scope = self.draft, self.scope
-        zero, one = (scope.shared(("int64", i), f"onegru/step_{i}", lambda i=i: np.int64(i)) for i in (0, 1))  # type: ignore[misc]
+        zero, one = (scope.integer(value) for value in (0, 1))
         steps = draft.op("Range", [zero, draft.op("Gather", [shape, zero], "T"), one], "steps")
         lengths = draft.op("Cast", [self.form.inputs["sequence_lens"]], "lengths", to=TensorProto.INT64)
         lengths = draft.unsqueeze(lengths, [1], "lengths_column")
@@ -121,7 +121,7 @@ class _Spelling:
             zeros = onnx.numpy_helper.from_array(np.zeros(1, self.dtype))
             return draft.op("ConstantOfShape", [sizes], f"{index}/first", value=zeros)
         axis = 1 if self.form.layout else 0
-        place = scope.shared(("int64", index), f"onegru/step_{index}", lambda: np.int64(index))
+        place = scope.integer(index)
         taken = draft.op("Gather", [self.form.inputs["initial_h"], place], f"{index}/initial_h", axis=axis)
         return self._computed(taken, f"{index}/initial_h")
 
@@ -180,7 +180,12 @@ class _Spelling:
         return self._squeeze(value, f"{index}/{name}")
 
     def _stored(self, value: _Tensor, what: str, index: int) -> str:
-        """A matrix in the type that it has in the file, then converted."""
+        """A matrix in the type that is computed in."""
+        if what != "W" and not isinstance(value, str):
+            value = value.astype(self.dtype)  # a constant, as OpenVINO needs it within the loop
+            return self._named(
+                value, (what[0], index, what, self.form.linear_before_reset), f"{what}_{index}"
+            )
         name = self._named(value, (what[0], index, what, self.form.linear_before_reset), f"{what}_{index}")
         return self._computed(name, f"{index}/{what}")
 
@@ -192,7 +197,8 @@ class _Spelling:
     def _pick(self, value: _Tensor, indices: Sequence[int], axis: int) -> _Tensor:
         if isinstance(value, str):
             return self.draft.op("Gather", [value, self.scope.integers(*indices)], "picked", axis=axis)
-        return np.take(value, list(indices), axis)
+        picked: Array = np.take(value, list(indices), axis)
+        return picked
 
     def _squeeze(self, value: str, what: str) -> str:
         if self.scope.opset < 13:
@@ -202,7 +208,8 @@ class _Spelling:
     def _reshape(self, value: _Tensor, shape: Sequence[int]) -> _Tensor:
         if isinstance(value, str):
             return self.draft.op("Reshape", [value, self.scope.integers(*shape)], "reshaped")
-        return value.reshape(tuple(shape))
+        array: Array = value.reshape(tuple(shape))
+        return array
 
     def _cast(self, value: _Tensor, what: str) -> _Tensor:
         return self._computed(value, what) if isinstance(value, str) else value.astype(self.dtype)
@@ -232,13 +239,13 @@ class _Spelling:
     def _scan(
         self, index: int, reverse: bool, weights: _Weights, first: str, products: str, mask: str | None
     ) -> tuple[str, str]:
-        """The state after the last step [B, H], and of all steps [T, B, H] (empty where Y is not asked for)."""
+        """The state after the last step [B, H], and those of all steps [T, B, H] where Y is asked for."""
         draft, scope = self.draft, self.scope
         body = Draft(scope, f"{self.form.base}/{index}")
         state, row = body.fresh("h"), body.fresh("x")
         inside = body.fresh("inside") if mask else ""
-        step = _Step(body, self.form, self.dtype, self.H, index)
-        new = step.state(state, row, weights)
+        weights, carried = self._carried(body, weights)
+        new = _Step(body, self.form, self.dtype, self.H, index).state(state, row, weights)
         output = new
         if mask:
             output = body.op("Where", [inside, new, self._zero()], "y")
@@ -249,7 +256,15 @@ class _Spelling:
         info = onnx.helper.make_tensor_value_info
         inputs = [info(state, code, [None, self.H]), info(row, code, [None, 3 * self.H])]
         outputs = [info(new, code, [None, self.H])]
-        taken, given = [first, products], [draft.fresh(f"{index}/last")]
+        taken, given = [first], [draft.fresh(f"{index}/last")]
+        for name, (inner, rank) in carried.items():
+            shape = [None] * rank
+            inputs.insert(-1, info(inner, code, shape))
+            outputs.append(info(body.op("Identity", [inner], "carried"), code, shape))
+            taken.append(name)
+            given.append(draft.fresh(f"{index}/carried"))
+        states = len(taken)
+        taken.append(products)
         if mask:
             inputs.append(info(inside, TensorProto.BOOL, [None, 1]))
             taken.append(mask)
@@ -257,7 +272,7 @@ class _Spelling:
             outputs.append(info(output, code, [None, self.H]))
             given.append(draft.fresh(f"{index}/states"))
         graph = onnx.helper.make_graph(body.nodes, draft.fresh(f"{index}/step"), inputs, outputs)
-        count = len(taken) - 1
+        count = len(taken) - states
         node = onnx.helper.make_node(
             "Scan",
             taken,
@@ -266,14 +281,32 @@ class _Spelling:
             body=graph,
             num_scan_inputs=count,
             scan_input_directions=[int(reverse)] * count,
-            scan_output_directions=[int(reverse)] * (len(given) - 1),
+            scan_output_directions=[int(reverse)] * (len(given) - states),
         )
-        if len(given) == 1:
+        if len(given) == states:
             kept = [item for item in node.attribute if item.name != "scan_output_directions"]
             del node.attribute[:]
             node.attribute.extend(kept)
         draft.nodes.append(node)
         return given[0], given[-1]
+
+    def _carried(self, body: Draft, weights: _Weights) -> tuple[_Weights, dict[str, tuple[str, int]]]:
+        """Weights as the body has them: computed ones become states, as OpenVINO sees only constants there.
+
+        Returns:
+            the weights, and for each computed value its name in the body and its rank.
+        """
+        carried: dict[str, tuple[str, int]] = {}
+
+        def inside(name: str, rank: int) -> str:
+            if self.scope.constant(name) is not None:
+                return name
+            carried[name] = (body.fresh("weights"), rank)
+            return carried[name][0]
+
+        R = tuple(inside(name, 2) for name in weights.R)
+        inner = inside(weights.inner, 1) if weights.inner is not None else None
+        return _Weights(weights.W, R, weights.added, inner), carried
 
 
 class _Step:
@@ -345,7 +378,7 @@ def _softplus(op: _Function, x: str) -> str:
 
 
 def _softsign(op: _Function, x: str) -> str:
-    """x / (1 + |x|) for the largest numbers in the place of infinity, which gives 1."""
+    """The quotient x / (1 + |x|), with the largest numbers in the place of infinity: 1."""
     largest = float(np.finfo(np.float32).max) / 4
     x = op("Max", op("Min", x, largest), -largest)
     return op("Div", x, op("Add", op("Abs", x), 1.0))

@@ -154,7 +154,7 @@ def attributes_of(form: Form, opset: int) -> dict[str, object]:
             raise SpecError(
                 f"opset: {opset}; must be at least {operator.later[name]}, as {form.label} has {name}"
             )
-    if form.dtype in operator.type_needs:
+    if form.dtype is not None and form.dtype in operator.type_needs:
         needed = operator.type_needs[form.dtype]
         raise SpecError(f"opset: {opset}; must be at least {needed}, as {form.label} is of {form.dtype}")
     return wanted

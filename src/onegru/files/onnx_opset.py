@@ -5,6 +5,8 @@ A node whose operator did not change in between stays as it is, byte for byte.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, version_converter
 
@@ -28,7 +30,7 @@ def convert_nodes(scope: Scope, old: int, new: int) -> list[str]:
         the nodes that changed, in words.
 
     Raises:
-        FormatError: the converter does not know how, or the operator is not there; the message names the node.
+        FormatError: the converter does not know how, or there is no such operator; names the node.
     """
     nodes: list[NodeProto] = []
     changed: list[str] = []
@@ -123,15 +125,15 @@ def _same_content(one: NodeProto, other: NodeProto) -> bool:
     return key(one) == key(other)
 
 
-def _trimmed(names: object) -> list[str]:
-    trimmed = list(names)  # type: ignore[call-overload]
+def _trimmed(names: Iterable[str]) -> list[str]:
+    trimmed = list(names)
     while trimmed and not trimmed[-1]:
         trimmed.pop()
     return trimmed
 
 
 def _adopted(scope: Scope, node: NodeProto, graph: GraphProto) -> list[NodeProto]:
-    """The converter's nodes under names that fit this model; the one of the same operator keeps the node's."""
+    """The converter's nodes under new names; the one of the same operator keeps the node's own."""
     base = node.name or next(filter(None, node.output))
     own = {*node_inputs(node), *node.output, ""}
     renamed: dict[str, str] = {}

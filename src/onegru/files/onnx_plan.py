@@ -11,13 +11,13 @@ from onegru.dialects.onnx import gru_version
 from onegru.errors import SpecError
 from onegru.files.onnx_decompose import OLDEST_OPSET
 from onegru.files.onnx_form import Form, attributes_of, facts_of
-from onegru.files.onnx_read import Source
+from onegru.files.onnx_read import Source, is_gru
 from onegru.files.onnx_scope import Scope
 from onegru.known import verdicts
 
 __all__ = ["Changes", "Plan", "check_decomposable", "check_opset", "plan_node", "written_attributes"]
 
-#: What may be done to a node, in the order in which it is done; "fill" writes out what runtimes take for granted.
+#: What is done to a node; "fill" writes out what runtimes take for granted.
 Plan = frozenset[str]
 
 
@@ -54,6 +54,8 @@ def plan_node(
         return wanted, ()
     facts = replace(facts_of(scope, form, form.spelled), version=_version(old))
     reasons = tuple(item.reason for item in verdicts(facts) if item.runtime == changes.runtime)
+    if changes.runtime == "openvino" and _shares_input(scope, form):
+        reasons += ("miscomputes a GRU whose X another GRU takes too",)
     if not reasons and not wanted:
         return wanted, ()
     if form.dtype == "float64" and changes.runtime == "openvino" and "float16" not in wanted:
@@ -63,6 +65,11 @@ def plan_node(
         if not _has_faults(scope, form, wanted | more, changes):
             return wanted | more, reasons
     return wanted | {"fill", "decompose"}, reasons
+
+
+def _shares_input(scope: Scope, form: Form) -> bool:
+    """Whether another GRU takes the same X: OpenVINO 2026.4 then miscomputes the first of them."""
+    return sum(is_gru(node) for node in scope.takers.get(form.inputs["X"], ())) > 1
 
 
 def _asked(scope: Scope, form: Form, changes: Changes, old: int) -> Plan:
@@ -88,7 +95,10 @@ def _ways(form: Form, changes: Changes) -> Iterator[Plan]:
     layouts = [Plan()]
     if form.layout and changes.layout is None:
         layouts.append(Plan({"layout"}))
-    for more in [Plan()] + [Plan({"split"})] * (form.direction == "bidirectional"):
+    splits = [Plan()]
+    if form.direction == "bidirectional" and changes.runtime != "openvino":
+        splits.append(Plan({"split"}))
+    for more in splits:
         yield from (Plan({"fill"}) | more | layout for layout in layouts)
 
 
@@ -96,6 +106,8 @@ def _has_faults(scope: Scope, form: Form, plan: Plan, changes: Changes) -> bool:
     """Whether the target runtime is known to fail on a node after these changes."""
     if "decompose" in plan:
         return False
+    if changes.runtime == "openvino" and ("split" in plan or _shares_input(scope, form)):
+        return True  # the two halves would share X
     if "layout" in plan:
         form = replace(form, layout=1 - form.layout)
     if "float16" in plan:

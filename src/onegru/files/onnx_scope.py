@@ -157,6 +157,12 @@ class Scope:
             ("number", str(array.dtype), repr(value)), f"onegru/{array.dtype}_{value:g}", lambda: array
         )
 
+    def integer(self, value: int) -> str:
+        """A scalar constant of int64."""
+        return self.shared(
+            ("int64", value), f"onegru/int64_scalar_{value}", lambda: np.array(value, np.int64)
+        )
+
     def integers(self, *values: int) -> str:
         """A constant list of int64."""
         words = "_".join(map(str, values)) if len(values) < 5 else f"{values[0]}_to_{values[-1]}"
