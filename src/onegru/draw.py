@@ -52,6 +52,8 @@ def draw_inputs(
         if name not in known:
             words = ", ".join(sorted(map(repr, known))) or "none"
             raise SpecError(f"dims: {name!r}; must be an open dimension of an input: {words}")
+        if dims[name] < 1:
+            raise SpecError(f"dims: {name} is {dims[name]}; must be at least 1")
     shapes = {info.name: _shape(info, by_name, letters, sizes) for info in model.inputs if not info.optional}
     longest = _longest(model, shapes)
     rng = np.random.default_rng(seed)

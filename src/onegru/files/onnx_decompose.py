@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -175,7 +176,8 @@ class _Spelling:
         """W or R of one direction, transposed: [I, 3H] or [H, 3H]."""
         value = self._pick(self._value(name), [index], 0)
         if not isinstance(value, str):
-            return value[0].T
+            transposed: Array = value[0].T
+            return transposed
         value = self.draft.op("Transpose", [value], f"{index}/{name}_transposed", perm=[0, 2, 1])
         return self._squeeze(value, f"{index}/{name}")
 
@@ -273,6 +275,9 @@ class _Spelling:
             given.append(draft.fresh(f"{index}/states"))
         graph = onnx.helper.make_graph(body.nodes, draft.fresh(f"{index}/step"), inputs, outputs)
         count = len(taken) - states
+        directions: dict[str, Any] = {"scan_input_directions": [int(reverse)] * count}
+        if len(given) > states:
+            directions["scan_output_directions"] = [int(reverse)] * (len(given) - states)
         node = onnx.helper.make_node(
             "Scan",
             taken,
@@ -280,13 +285,8 @@ class _Spelling:
             name=draft.fresh(f"{index}/Scan"),
             body=graph,
             num_scan_inputs=count,
-            scan_input_directions=[int(reverse)] * count,
-            scan_output_directions=[int(reverse)] * (len(given) - states),
+            **directions,
         )
-        if len(given) == states:
-            kept = [item for item in node.attribute if item.name != "scan_output_directions"]
-            del node.attribute[:]
-            node.attribute.extend(kept)
         draft.nodes.append(node)
         return given[0], given[-1]
 

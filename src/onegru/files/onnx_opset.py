@@ -13,6 +13,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, Valu
 from onegru.errors import FormatError
 from onegru.files.onnx_lift import OLDEST, infer_types, lift
 from onegru.files.onnx_order import node_inputs
+from onegru.files.onnx_piece import type_words
 from onegru.files.onnx_read import attribute_graphs, describe, is_gru
 from onegru.files.onnx_scope import Scope, replace_nodes, value_types
 
@@ -50,20 +51,41 @@ def convert_nodes(scope: Scope, old: int, new: int) -> list[str]:
 
 
 def _is_same(scope: Scope, node: NodeProto, old: int, new: int) -> bool:
-    """Whether both opsets have the same version of the operator."""
-    versions = []
+    """Whether a node says the same at both opsets: at most the types changed that its operator takes."""
+    schemas = []
     for opset in (old, new):
         try:
-            schema = onnx.defs.get_schema(node.op_type, opset, "")
+            schemas.append(onnx.defs.get_schema(node.op_type, opset, ""))
         except onnx.defs.SchemaError:
             raise _cannot(scope, node, old, new, f"opset {opset} has no such operator") from None
-        versions.append(schema.since_version)
-    first = _CONTROL.get(node.op_type)
-    if first is not None and min(versions) >= first:
+    first, second = schemas
+    if first.since_version == second.since_version:
         return True
-    if versions[0] != versions[1] and any(attribute_graphs(node)):
+    if any(attribute_graphs(node)):
+        if min(first.since_version, second.since_version) >= _CONTROL.get(node.op_type, 10**9):
+            return True
         raise _cannot(scope, node, old, new, "its bodies have another form there")
-    return versions[0] == versions[1]
+    return _form(first) == _form(second) and not second.deprecated and _takes_types(scope, node, second)
+
+
+def _form(schema: onnx.defs.OpSchema) -> object:
+    """What a node of this operator looks like, apart from types."""
+    attributes = sorted(
+        (name, str(item.type), item.required, item.default_value.SerializeToString())
+        for name, item in schema.attributes.items()
+    )
+    ports = [(port.name, str(port.option)) for port in (*schema.inputs, *schema.outputs)]
+    return attributes, ports, len(schema.inputs), schema.min_input, schema.max_input
+
+
+def _takes_types(scope: Scope, node: NodeProto, schema: onnx.defs.OpSchema) -> bool:
+    """Whether an operator takes the types of a node's inputs, as far as these are known."""
+    for index, name in enumerate(node.input):
+        port = schema.inputs[min(index, len(schema.inputs) - 1)]
+        words = type_words(_type_of(scope, name) or TypeProto())
+        if name and words and words not in port.types:
+            return False
+    return True
 
 
 def _cannot(scope: Scope, node: NodeProto, old: int, new: int, reason: str) -> FormatError:

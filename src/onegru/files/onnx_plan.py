@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import onnx
 
+from onegru.activations import Activation
 from onegru.dialects.onnx import gru_version
 from onegru.errors import SpecError
 from onegru.files.onnx_decompose import OLDEST_OPSET
@@ -54,8 +55,8 @@ def plan_node(
         return wanted, ()
     facts = replace(facts_of(scope, form, form.spelled), version=_version(old))
     reasons = tuple(item.reason for item in verdicts(facts) if item.runtime == changes.runtime)
-    if changes.runtime == "openvino" and _shares_input(scope, form):
-        reasons += ("miscomputes a GRU whose X another GRU takes too",)
+    if changes.runtime == "openvino":
+        reasons += _openvino_faults(scope, form)
     if not reasons and not wanted:
         return wanted, ()
     if form.dtype == "float64" and changes.runtime == "openvino" and "float16" not in wanted:
@@ -67,9 +68,16 @@ def plan_node(
     return wanted | {"fill", "decompose"}, reasons
 
 
-def _shares_input(scope: Scope, form: Form) -> bool:
-    """Whether another GRU takes the same X: OpenVINO 2026.4 then miscomputes the first of them."""
-    return sum(is_gru(node) for node in scope.takers.get(form.inputs["X"], ())) > 1
+def _openvino_faults(scope: Scope, form: Form) -> tuple[str, ...]:
+    """What OpenVINO 2026.4 does to a node because of the nodes around it, which the table does not know."""
+    found = []
+    if sum(is_gru(node) for node in scope.takers.get(form.inputs["X"], ())) > 1:
+        found.append("miscomputes a GRU whose X another GRU takes too")
+    default = all(pair == (Activation("Sigmoid"), Activation("Tanh")) for pair in form.activations)
+    is_loop = form.clip is not None or not default
+    if is_loop and len(form.activations) == 1 and scope.takers.get(form.outputs.get("Y_h", "")):
+        found.append("hands Y_h on in a wrong shape where the batch is 1")
+    return tuple(found)
 
 
 def _asked(scope: Scope, form: Form, changes: Changes, old: int) -> Plan:
@@ -106,7 +114,7 @@ def _has_faults(scope: Scope, form: Form, plan: Plan, changes: Changes) -> bool:
     """Whether the target runtime is known to fail on a node after these changes."""
     if "decompose" in plan:
         return False
-    if changes.runtime == "openvino" and ("split" in plan or _shares_input(scope, form)):
+    if changes.runtime == "openvino" and ("split" in plan or _openvino_faults(scope, form)):
         return True  # the two halves would share X
     if "layout" in plan:
         form = replace(form, layout=1 - form.layout)
