@@ -395,6 +395,23 @@ def test_other_nodes_at_another_opset(tmp_path: Path) -> None:
     assert target.metadata_props == source.metadata_props
 
 
+def test_newer_attributes_at_their_defaults(tmp_path: Path) -> None:
+    """What an older opset cannot say is left out where it says nothing; onnx's converter refuses these."""
+    nodes = [
+        node("Shape", ["x"], ["shape"], name="shape"),
+        node("Reshape", ["x", "shape"], ["X"], name="reshape", allowzero=0),
+        gru("X", ["Y"], name="gru"),
+    ]
+    proto = graph(nodes, [value("x", shape=["T", "N", I])], [value("Y", shape=[None] * 4)], weights())
+    report, target = rewritten(tmp_path, model(proto, opset=18), opset=13)
+    assert report.others == ("Reshape node 'reshape'",)
+    assert [len(item.attribute) for item in target.graph.node[:2]] == [0, 0]
+    refused = model(proto, opset=18)
+    refused.graph.node[1].attribute[0].i = 1
+    with pytest.raises(onegru.FormatError, match="Reshape node 'reshape': cannot be brought"):
+        rewrite(save(tmp_path, refused), tmp_path / "target.onnx", opset=13)
+
+
 def test_what_cannot_be_converted_is_named(tmp_path: Path) -> None:
     nodes = [
         node("LayerNormalization", ["x", "scale"], ["X"], name="norm"),

@@ -21,6 +21,16 @@ __all__ = ["convert_nodes", "inferred_types"]
 
 # Their form is the same from these versions on; what changed is the types that they take. Scan-8 had a batch.
 _CONTROL = {"If": 1, "Loop": 1, "Scan": 9, "SequenceMap": 17}
+# Attributes that came later, without which a node does what it did before; the converter lacks some of them.
+_WITHOUT_EFFECT = {
+    "AveragePool": {"dilations"},
+    "Cast": {"saturate", "round_mode"},
+    "CastLike": {"saturate", "round_mode"},
+    "Reshape": {"allowzero"},
+    "ScatterElements": {"reduction"},
+    "ScatterND": {"reduction"},
+    "Shape": {"start", "end"},
+}
 _LARGEST = 4096  # elements of a constant that the converter may look at, such as axes and scales
 
 
@@ -65,14 +75,17 @@ def _is_same(scope: Scope, node: NodeProto, old: int, new: int) -> bool:
         if min(first.since_version, second.since_version) >= _CONTROL.get(node.op_type, 10**9):
             return True
         raise _cannot(scope, node, old, new, "its bodies have another form there")
-    return _form(first) == _form(second) and not second.deprecated and _takes_types(scope, node, second)
+    absent = _WITHOUT_EFFECT.get(node.op_type, set()) - {item.name for item in node.attribute}
+    same = _form(first, absent) == _form(second, absent)
+    return same and not second.deprecated and _takes_types(scope, node, second)
 
 
-def _form(schema: onnx.defs.OpSchema) -> object:
-    """What a node of this operator looks like, apart from types."""
+def _form(schema: onnx.defs.OpSchema, absent: set[str]) -> object:
+    """What a node of this operator looks like, apart from types and these attributes."""
     attributes = sorted(
         (name, str(item.type), item.required, item.default_value.SerializeToString())
         for name, item in schema.attributes.items()
+        if name not in absent
     )
     ports = [(port.name, str(port.option)) for port in (*schema.inputs, *schema.outputs)]
     return attributes, ports, len(schema.inputs), schema.min_input, schema.max_input
@@ -94,6 +107,9 @@ def _cannot(scope: Scope, node: NodeProto, old: int, new: int, reason: str) -> F
 
 def _converted(scope: Scope, node: NodeProto, old: int, new: int) -> list[NodeProto] | None:
     """The nodes in its place; None where it may stay as it is."""
+    plain = _without_defaults(node, old, new)
+    if plain is not None and _is_same(scope, plain, old, new):
+        return [plain]
     model = _alone(scope, node, old)
     if old < OLDEST <= new:
         model = lift(scope.source, model)
@@ -106,6 +122,23 @@ def _converted(scope: Scope, node: NodeProto, old: int, new: int) -> list[NodePr
     if len(graph.node) == 1 and _same_content(graph.node[0], node):
         return None
     return _adopted(scope, node, graph)
+
+
+def _without_defaults(node: NodeProto, old: int, new: int) -> NodeProto | None:
+    """The node without attributes that the new opset does not have and that hold what they do by default."""
+    had, has = (onnx.defs.get_schema(node.op_type, opset, "").attributes for opset in (old, new))
+    spare = [
+        item
+        for item in node.attribute
+        if item.name not in has and item.name in had and item == had[item.name].default_value
+    ]
+    if not spare:
+        return None
+    plain = NodeProto()
+    plain.CopyFrom(node)
+    for item in spare:
+        plain.attribute.remove(item)
+    return plain
 
 
 def _alone(scope: Scope, node: NodeProto, opset: int) -> ModelProto:
