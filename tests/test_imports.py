@@ -43,6 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "files.onnx_model",
         "files.onnx_scope",
         "files.onnx_form",
+        "files.onnx_activations",
         "files.onnx_decompose",
         "files.onnx_change",
         "files.onnx_opset",

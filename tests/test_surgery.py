@@ -13,7 +13,7 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto
 
 import onegru
-from onegru.files import onnx_decompose
+from onegru.files import onnx_activations, onnx_decompose
 from onegru.surgery import Report, rewrite
 from tests.onnx_models import (
     Array,
@@ -679,9 +679,8 @@ def test_a_target_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytes
     """A wrong rewriting is found, and an earlier target stays as it was."""
     target = tmp_path / "target.onnx"
     target.write_bytes(b"earlier")
-    wrong = dict(onnx_decompose._ACTIVATIONS)
-    wrong["Tanh"] = wrong["Relu"]
-    monkeypatch.setattr(onnx_decompose, "_ACTIVATIONS", wrong)
+    wrong = {**onnx_activations.SPELLINGS, "Tanh": onnx_activations.SPELLINGS["Relu"]}
+    monkeypatch.setattr(onnx_activations, "SPELLINGS", wrong)
     source = save(tmp_path, Case("plain").build())
     with pytest.raises(onegru.FormatError, match="not written: output 'out_Y' in onegru differs"):
         rewrite(source, target, decompose=True)

@@ -22,7 +22,6 @@ from onegru.cli import surgery  # noqa: E402
 app = typer.Typer()
 
 
-@app.command()
 def convert(
     source: Path,
     target: Path,
@@ -53,6 +52,9 @@ def convert(
         no_check=no_check,
         as_json=as_json,
     )
+
+
+app.command()(convert)
 
 
 @pytest.fixture

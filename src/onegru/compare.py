@@ -63,7 +63,8 @@ def _whole_distance(a: Array, b: Array) -> Array:
     """Exact beyond float64 too: distances of 64-bit integers as Python's own."""
     if a.dtype.itemsize < 8:
         return np.abs(a.astype(np.int64) - b.astype(np.int64))
-    return np.abs(a.astype(object) - b.astype(object))
+    distance: Array = np.abs(a.astype(object) - b.astype(object))
+    return distance
 
 
 def _max_ulp(a: Array, b: Array) -> int:
@@ -81,5 +82,4 @@ def _places(array: Array) -> Array:
     magnitude = bits & np.int64(np.iinfo(integer).max)
     places = np.where(bits < 0, -magnitude, magnitude)
     beyond = np.ascontiguousarray(np.array(np.inf, array.dtype)).reshape(1).view(integer).astype(np.int64)[0]
-    ordered: Array = np.where(np.isnan(array), beyond + 1, places)
-    return ordered
+    return np.where(np.isnan(array), beyond + 1, places)

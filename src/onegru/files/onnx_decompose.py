@@ -6,7 +6,7 @@ state past its end, and before it where the direction is reverse, so both direct
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from onnx import NodeProto, TensorProto
 
 from onegru.activations import Activation
 from onegru.dtypes import Array
+from onegru.files.onnx_activations import spell_activation
 from onegru.files.onnx_form import Form, require
 from onegru.files.onnx_scope import Draft, Scope, code_of
 
@@ -159,16 +160,13 @@ class _Spelling:
             return _Weights(W, R, None, None)
         B = self._cast(self._pick(self._value("B"), [index], 0), "B")
         B = self._reshape(B, [6 * H])
-        input_side, state_side = (
-            self._pick(B, range(3 * H * part, 3 * H * (part + 1)), 0) for part in (0, 1)
-        )
         inner: str | None = None
         if form.linear_before_reset:
-            inner = self._named(self._pick(state_side, range(2 * H, 3 * H), 0), ("B", index, "Rbh"), "Rbh")
-            zeros = np.zeros(H, self.dtype)
-            gates = self._pick(state_side, range(2 * H), 0)
-            state_side = self._concat(gates, zeros)
-        added = self._add(input_side, state_side)
+            gates = self._add(self._pick(B, range(2 * H), 0), self._pick(B, range(3 * H, 5 * H), 0))
+            added = self._concat(gates, self._pick(B, range(2 * H, 3 * H), 0))
+            inner = self._named(self._pick(B, range(5 * H, 6 * H), 0), ("B", index, "Rbh"), "Rbh")
+        else:
+            added = self._add(self._pick(B, range(3 * H), 0), self._pick(B, range(3 * H, 6 * H), 0))
         key = ("B", index, "sum", form.linear_before_reset)
         return _Weights(W, R, self._named(added, key, "biases"), inner)
 
@@ -196,11 +194,15 @@ class _Spelling:
         array = self.scope.constant(given)
         return given if array is None else array
 
-    def _pick(self, value: _Tensor, indices: Sequence[int], axis: int) -> _Tensor:
-        if isinstance(value, str):
-            return self.draft.op("Gather", [value, self.scope.integers(*indices)], "picked", axis=axis)
-        picked: Array = np.take(value, list(indices), axis)
-        return picked
+    def _pick(self, value: _Tensor, indices: list[int] | range, axis: int) -> _Tensor:
+        if not isinstance(value, str):
+            picked: Array = np.take(value, list(indices), axis)
+            return picked
+        integers = self.scope.integers
+        if isinstance(indices, list):
+            return self.draft.op("Gather", [value, integers(*indices)], "picked", axis=axis)
+        bounds = [integers(number) for number in (indices.start, indices.stop, axis)]
+        return self.draft.op("Slice", [value, *bounds], "picked")
 
     def _squeeze(self, value: str, what: str) -> str:
         if self.scope.opset < 13:
@@ -216,10 +218,10 @@ class _Spelling:
     def _cast(self, value: _Tensor, what: str) -> _Tensor:
         return self._computed(value, what) if isinstance(value, str) else value.astype(self.dtype)
 
-    def _concat(self, first: _Tensor, second: Array) -> _Tensor:
-        if isinstance(first, str):
-            zeros = self.scope.shared(("zeros", self.dtype, second.size), "onegru/zeros", lambda: second)
-            return self.draft.op("Concat", [first, zeros], "padded", axis=0)
+    def _concat(self, first: _Tensor, second: _Tensor) -> _Tensor:
+        if isinstance(first, str) or isinstance(second, str):
+            assert isinstance(first, str) and isinstance(second, str), "both are picked from one tensor"
+            return self.draft.op("Concat", [first, second], "biases", axis=0)
         return np.concatenate([first, second])
 
     def _add(self, first: _Tensor, second: _Tensor) -> _Tensor:
@@ -351,52 +353,4 @@ class _Step:
         if self.form.clip is not None:
             x = body.op("Min", [x, self._number(self.form.clip)], f"{what}_below")
             x = body.op("Max", [x, self._number(-self.form.clip)], f"{what}_clipped")
-        return _ACTIVATIONS[activation.name](_Function(body, self._number, what), x, activation)
-
-
-@dataclass
-class _Function:
-    """What the spelling of an activation function needs."""
-
-    body: Draft
-    number: Callable[[float], str]
-    what: str
-
-    def __call__(self, kind: str, *inputs: str | float) -> str:
-        names = [item if isinstance(item, str) else self.number(item) for item in inputs]
-        return self.body.op(kind, names, f"{self.what}/{kind.lower()}")
-
-
-def _affine(op: _Function, x: str, alpha: float | None, beta: float | None) -> str:
-    return op("Add", op("Mul", x, alpha or 0.0), beta or 0.0)
-
-
-def _softplus(op: _Function, x: str) -> str:
-    """max(x, 0) + log(1 + e^-|x|), which overflows nowhere."""
-    small = op("Exp", op("Neg", op("Abs", x)))
-    return op("Add", op("Max", x, 0.0), op("Log", op("Add", small, 1.0)))
-
-
-def _softsign(op: _Function, x: str) -> str:
-    """The quotient x / (1 + |x|), with the largest numbers in the place of infinity: 1."""
-    largest = float(np.finfo(np.float32).max) / 4
-    x = op("Max", op("Min", x, largest), -largest)
-    return op("Div", x, op("Add", op("Abs", x), 1.0))
-
-
-# Spelled in operators that compute float64 too and pass NaN on, where the operator of the same name may not.
-_ACTIVATIONS: Mapping[str, Callable[[_Function, str, Activation], str]] = {
-    "Relu": lambda op, x, a: op("Relu", x),
-    "Tanh": lambda op, x, a: op("Tanh", x),
-    "Sigmoid": lambda op, x, a: op("Sigmoid", x),
-    "Affine": lambda op, x, a: _affine(op, x, a.alpha, a.beta),
-    "LeakyRelu": lambda op, x, a: op("Where", op("Less", x, 0.0), op("Mul", x, a.alpha or 0.0), x),
-    "ThresholdedRelu": lambda op, x, a: op("Where", op("Less", x, a.alpha or 0.0), 0.0, x),
-    "ScaledTanh": lambda op, x, a: op("Mul", op("Tanh", op("Mul", x, a.beta or 0.0)), a.alpha or 0.0),
-    "HardSigmoid": lambda op, x, a: op("Max", op("Min", _affine(op, x, a.alpha, a.beta), 1.0), 0.0),
-    "Elu": lambda op, x, a: op(
-        "Where", op("Less", x, 0.0), op("Mul", op("Sub", op("Exp", x), 1.0), a.alpha or 0.0), x
-    ),
-    "Softsign": lambda op, x, a: _softsign(op, x),
-    "Softplus": lambda op, x, a: _softplus(op, x),
-}
+        return spell_activation(body, self.dtype, activation, x, what)
