@@ -305,6 +305,16 @@ def test_everything_at_once(tmp_path: Path) -> None:
     assert len(grus(target)) == 2 and all(attributes(item)["layout"] == 1 for item in grus(target))
 
 
+@pytest.mark.parametrize("name", ["batch-first-both", "reset-after", "computed", "clip"])
+def test_decompose_in_float16(name: str, tmp_path: Path) -> None:
+    """Numbers are rounded to float16 where the operator would round them; the rest is float32."""
+    case = next(case for case in CASES if case.name == name)
+    runtimes = ("onnxruntime", "openvino")
+    target = check(case, tmp_path, runtimes=runtimes, dtype="float16", decompose=True)
+    casts = [item for item in target.graph.node if item.op_type == "Cast"]
+    assert casts and not grus(target)
+
+
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("case", cases())
 def test_for_a_runtime(case: Case, runtime: Any, tmp_path: Path) -> None:
@@ -544,6 +554,30 @@ def test_bodies(options: dict[str, Any], tmp_path: Path) -> None:
         wanted = onnxruntime_results(source, feeds)
         tolerance = 2e-3 if "dtype" in options else 1e-6
         assert_close(onnxruntime_results(target, feeds), wanted, tolerance)
+
+
+def test_other_nodes_in_bodies(tmp_path: Path) -> None:
+    """A Loop whose body holds a GRU, on weights from outside, and a node that the new opset changes."""
+    body = graph(
+        [
+            gru("h", ["Y"], bias="B", name="inner", hidden_size=I),
+            node("Squeeze", ["Y"], ["h_next"], name="squeeze", axes=[1]),
+            node("Identity", ["go"], ["go_on"], name="go_on"),
+        ],
+        [value("i", "int64", []), value("go", "bool", []), value("h", shape=[None, None, I])],
+        [value("go_on", "bool", []), value("h_next", shape=[None, None, I])],
+    )
+    nodes = [node("Loop", ["times", "", "X"], ["Z"], name="loop", body=body)]
+    constants = {**weights(H=I), "times": np.array(3, np.int64)}
+    inputs = [value("X", shape=["T", "N", I])]
+    source = model(graph(nodes, inputs, [value("Z", shape=[None] * 3)], constants), opset=11)
+    feeds = {"X": numbers(1, T, B, I)}
+    wanted = onnxruntime_results(source, feeds)
+    for options in ({"opset": 18}, {"opset": 18, "decompose": True}, {"opset": 22, "runtime": "openvino"}):
+        report, target = rewritten(tmp_path, source, **options)
+        assert report.others == ("Squeeze node 'squeeze'",)
+        assert [entry.name for entry in report.nodes] == ["inner"]
+        assert_close(onnxruntime_results(target, feeds), wanted, 1e-6)
 
 
 def test_functions_that_hold_grus(tmp_path: Path) -> None:

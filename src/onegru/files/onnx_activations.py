@@ -39,6 +39,7 @@ class Spelling:
     what: str
 
     def __call__(self, kind: str, *inputs: str | float) -> str:
+        """Add a node on values and numbers, and return what it gives."""
         names = [item if isinstance(item, str) else self.number(item) for item in inputs]
         return self.body.op(kind, names, f"{self.what}/{kind.lower()}")
 
