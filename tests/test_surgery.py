@@ -694,6 +694,31 @@ def test_broken_files(data: bytes, tmp_path: Path) -> None:
     assert not (tmp_path / "target.onnx").exists()
 
 
+@pytest.mark.parametrize("options", [{"opset": 22}, {"layout": 0}, {"decompose": True}, {"dtype": "float16"}])
+def test_damaged_files(options: dict[str, Any], tmp_path: Path) -> None:
+    """A file with a few bytes changed is rewritten or refused, never anything else."""
+    nodes = [
+        node("Transpose", ["x"], ["X"], perm=[1, 0, 2], name="to_batch_first"),
+        gru("X", ["Y"], bias="B", name="gru", layout=1, clip=2.0),
+        node("Softmax", ["Y"], ["Z"], name="softmax", axis=1),
+    ]
+    proto = graph(nodes, [value("x", shape=["T", "N", I])], [value("Z", shape=[None] * 4)], weights())
+    data = model(proto).SerializeToString()
+    rng = np.random.default_rng(5)
+    outcomes = set()
+    for _ in range(150):
+        damaged = bytearray(data)
+        for place in rng.integers(0, len(data), rng.integers(1, 4)):
+            damaged[place] = rng.integers(256)
+        path = save(tmp_path, bytes(damaged))
+        try:
+            rewrite(path, tmp_path / "target.onnx", check=False, **options)
+            outcomes.add("rewritten")
+        except onegru.OneGRUError:
+            outcomes.add("refused")
+    assert outcomes == {"rewritten", "refused"}
+
+
 def test_illegal_nodes_without_a_check(tmp_path: Path) -> None:
     nodes = [gru("X", ["Y"], name="gru", clip=-1.0)]
     source = save(tmp_path, model(graph(nodes, [value("X", shape=["T", "N", I])], ["Y"], weights())))

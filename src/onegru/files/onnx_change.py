@@ -92,6 +92,8 @@ def _perm(node: NodeProto) -> tuple[int, ...] | None:
     """A Transpose's permutation; None for other nodes."""
     if node.op_type != "Transpose" or node.domain not in ("", "ai.onnx"):
         return None
+    if len(node.input) != 1 or len(node.output) != 1:
+        return None
     return tuple(next((item.ints for item in node.attribute if item.name == "perm"), ()))
 
 

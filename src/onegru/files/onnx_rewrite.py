@@ -15,6 +15,7 @@ from onegru.files.onnx_functions import unfold_functions
 from onegru.files.onnx_lift import OLDEST
 from onegru.files.onnx_model import model_opset
 from onegru.files.onnx_opset import convert_nodes, inferred_types
+from onegru.files.onnx_order import sort_nodes
 from onegru.files.onnx_plan import Changes, Plan, check_decomposable, plan_node, written_attributes
 from onegru.files.onnx_read import (
     Source,
@@ -105,6 +106,7 @@ class _Rewriter:
         given = read_model(source, data)
         had = len(given.functions)
         self.model = unfold_functions(source, given)
+        sort_nodes(source, self.model.graph)  # refuses what has no order or no single meaning
         if len(self.model.functions) < had:
             self.notes.append("functions that hold GRU nodes were put in the place of their calls")
         self._embed(len(data))
@@ -222,7 +224,7 @@ class _Rewriter:
                 dropped |= around.dropped
             else:
                 nodes.append(node)
-        nodes = [node for node in nodes if node.op_type != "Transpose" or node.output[0] not in dropped]
+        nodes = [node for node in nodes if node.op_type != "Transpose" or not dropped & set(node.output)]
         replace_nodes(graph, [*scope.early, *nodes])
         self.retired |= scope.retired
         _drop_value_info(graph, before - _given(graph))
@@ -283,7 +285,7 @@ class _Rewriter:
             left = [
                 node
                 for node in graph.node
-                if not (node.op_type in ("Constant", "Transpose") and set(node.output) <= unused)
+                if not (node.op_type in ("Constant", "Transpose") and unused & set(node.output))
             ]
             if len(left) < len(graph.node):
                 gone |= unused
