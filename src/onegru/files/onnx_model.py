@@ -28,7 +28,7 @@ from onegru.files.onnx_states import find_states
 from onegru.files.onnx_views import ViewPiece, view_of
 from onegru.known import Facts, verdicts
 
-__all__ = ["load_onnx", "parse_onnx"]
+__all__ = ["load_onnx", "model_opset", "parse_onnx"]
 
 # A piece that holds one of these gives other results each time, so it is never run ahead of time.
 _RANDOM = {
@@ -71,7 +71,7 @@ class _Cutter:
         self.source = source
         self.model = model
         self.graph = model.graph
-        self.opset = _opset(source, model)
+        self.opset = model_opset(source, model)
         self.nodes = sort_nodes(source, self.graph)
         self.tensors = {tensor.name: tensor for tensor in self.graph.initializer}
         self.sparse = {tensor.values.name for tensor in self.graph.sparse_initializer}
@@ -110,7 +110,7 @@ class _Cutter:
 
     def _operator(self) -> Operator:
         operator = gru_version(self.opset)
-        assert operator is not None, "_opset lets none below 1 through"
+        assert operator is not None, "model_opset lets none below 1 through"
         return operator
 
     def _gru_node(self, node: NodeProto) -> GruNode:
@@ -288,7 +288,12 @@ class _Cutter:
         return types
 
 
-def _opset(source: Source, model: ModelProto) -> int:
+def model_opset(source: Source, model: ModelProto) -> int:
+    """The version of the ONNX operators that a model uses.
+
+    Raises:
+        FormatError: it names none, or several.
+    """
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     if not versions:
         if model.ir_version < 3:

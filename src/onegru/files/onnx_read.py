@@ -22,9 +22,11 @@ from onegru.errors import FormatError
 
 __all__ = [
     "Source",
+    "all_tensors",
     "attribute_graphs",
     "check_tensor",
     "describe",
+    "external_bytes",
     "is_gru",
     "read_model",
     "to_array",
@@ -62,7 +64,7 @@ def read_model(source: Source, data: bytes) -> ModelProto:
     if not model.HasField("graph"):
         raise source.error("holds no graph; not an ONNX model, or truncated")
     _check_text(source, model)
-    for tensor in _all_tensors(model):
+    for tensor in all_tensors(model):
         check_tensor(source, tensor)
     return model
 
@@ -99,21 +101,30 @@ def to_array(source: Source, tensor: TensorProto) -> Array:
         FormatError: its values do not fit its shape.
     """
     if tensor.data_location == TensorProto.EXTERNAL:
-        path, offset, length = _external_place(source, tensor)
-        try:
-            with path.open("rb") as file:
-                file.seek(offset)
-                raw = file.read(length)
-        except OSError as error:
-            raise source.error(
-                f"tensor {tensor.name!r}: {path.name!r} cannot be read ({error.strerror})"
-            ) from None
+        raw = external_bytes(source, tensor)
         inline = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=raw, name=tensor.name)
         tensor = inline
     try:
         return onnx.numpy_helper.to_array(tensor)
     except Exception as error:  # whatever the helper stumbles over, the tensor is at fault
         raise source.error(f"tensor {tensor.name!r}: cannot be read ({error})") from None
+
+
+def external_bytes(source: Source, tensor: TensorProto) -> bytes:
+    """The bytes of a tensor whose data lie in a file of their own.
+
+    Raises:
+        FormatError: the file cannot be read, or lies outside the model's folder.
+    """
+    path, offset, length = _external_place(source, tensor)
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(length)
+    except OSError as error:
+        raise source.error(
+            f"tensor {tensor.name!r}: {path.name!r} cannot be read ({error.strerror})"
+        ) from None
 
 
 # Text
@@ -144,7 +155,8 @@ def _check_strings(source: Source, strings: Iterable[str | bytes]) -> None:
 # Tensors
 
 
-def _all_tensors(model: ModelProto) -> Iterator[TensorProto]:
+def all_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Every tensor of a model: in its graph, in bodies, functions and attributes."""
     yield from _graph_tensors(model.graph)
     for function in model.functions:
         yield from _attribute_tensors(function.attribute_proto)
