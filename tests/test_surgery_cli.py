@@ -1,4 +1,4 @@
-"""The options of `onegru convert` that rewrite a model, in an app of their own."""
+"""The options of `onegru convert` that rewrite a model."""
 
 from __future__ import annotations
 
@@ -17,44 +17,7 @@ pytest.importorskip("rich")
 
 from typer.testing import CliRunner  # noqa: E402
 
-from onegru.cli import surgery  # noqa: E402
-
-app = typer.Typer()
-
-
-def convert(
-    source: Path,
-    target: Path,
-    opset: surgery.AtOpset = None,
-    layout: surgery.AtLayout = None,
-    float16: surgery.Float16 = False,
-    split: surgery.Split = False,
-    decompose: surgery.Decompose = False,
-    runtime: surgery.ForRuntime = None,
-    seed: surgery.Seed = 0,
-    dims: surgery.Dims = None,
-    tolerance: surgery.Tolerance = None,
-    no_check: surgery.NoCheck = False,
-    as_json: bool = typer.Option(False, "--json"),
-) -> None:
-    surgery.convert_model(
-        source,
-        target,
-        opset=opset,
-        layout=layout,
-        float16=float16,
-        split=split,
-        decompose=decompose,
-        runtime=runtime,
-        seed=seed,
-        dims=dims,
-        tolerance=tolerance,
-        no_check=no_check,
-        as_json=as_json,
-    )
-
-
-app.command()(convert)
+from onegru.cli.app import app  # noqa: E402
 
 
 @pytest.fixture
@@ -65,7 +28,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(app, ["convert", *(str(argument) for argument in arguments)])
 
 
 def test_report(source: Path, tmp_path: Path) -> None:
@@ -99,11 +62,15 @@ def test_json(source: Path, tmp_path: Path) -> None:
     assert all(0 < item["max_abs"] < 1e-6 and item["max_ulp"] > 0 for item in report["outputs"])
 
 
-def test_without_a_check(source: Path, tmp_path: Path) -> None:
-    result = run(source, tmp_path / "target.onnx", "--opset", 22, "--no-check")
-    assert result.exit_code == 0 and result.output.endswith("not checked\n")
-    result = run(source, tmp_path / "other.onnx", "--opset", 22, "--no-check", "--dim", "T=3")
-    assert isinstance(result.exception, onegru.SpecError)
+def test_what_does_not_go_together(source: Path, tmp_path: Path) -> None:
+    for target, *options in (("a.xml", "--float16"), ("a.onnx", "--for", "openvino", "--cell")):
+        result = run(source, tmp_path / target, *options)
+        assert isinstance(result.exception, onegru.SpecError), options
+        assert "rewrites a whole model" in str(result.exception)
+    (tmp_path / "there.onnx").write_bytes(b"something")
+    result = run(source, tmp_path / "there.onnx", "--decompose")
+    assert "exists" in str(result.exception)
+    assert (tmp_path / "there.onnx").read_bytes() == b"something"
 
 
 def test_errors(source: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from rich.table import Table
 from onegru.cli.chain import read_source
 from onegru.cli.check import Check, check
 from onegru.cli.show import printable
+from onegru.cli.surgery import Decompose, Dims, Float16, ForRuntime, Split, Tolerance, convert_model
 from onegru.cli.waiting import waiting
 from onegru.errors import FormatError, SpecError
 from onegru.files.writing import move_files
@@ -52,16 +53,8 @@ def convert_layers(
     Raises:
         SpecError: an option is not legal, there is a file already, or the target cannot express a layer.
     """
+    _check_target(target, overwrite)
     suffix = target.suffix.lower()
-    if suffix not in SUFFIXES and suffix not in WRITERS:
-        raise SpecError(f"TARGET: {str(target)!r}; must end in {', '.join((*SUFFIXES, *WRITERS))}")
-    if not target.parent.is_dir():
-        raise SpecError(f"TARGET: folder {str(target.parent)!r} does not exist")
-    for path in _files(target):
-        if path.is_dir():
-            raise SpecError(f"TARGET: {str(path)!r} is a folder; must be a file")
-        if path.exists() and not overwrite:
-            raise SpecError(f"TARGET: {str(path)!r} exists; replace it with --overwrite")
     with tempfile.TemporaryDirectory(dir=target.resolve().parent, prefix=f".{target.name[:50]}.") as folder:
         written = Path(folder) / target.name
         if suffix in WRITERS:
@@ -78,6 +71,19 @@ def convert_layers(
             pairs = zip(_files(written), _files(target), strict=True)
             move_files([(path.resolve(), place.resolve()) for path, place in pairs])
     return checks
+
+
+def _check_target(target: Path, overwrite: bool) -> None:
+    suffix = target.suffix.lower()
+    if suffix not in SUFFIXES and suffix not in WRITERS:
+        raise SpecError(f"TARGET: {str(target)!r}; must end in {', '.join((*SUFFIXES, *WRITERS))}")
+    if not target.parent.is_dir():
+        raise SpecError(f"TARGET: folder {str(target.parent)!r} does not exist")
+    for path in _files(target):
+        if path.is_dir():
+            raise SpecError(f"TARGET: {str(path)!r} is a folder; must be a file")
+        if path.exists() and not overwrite:
+            raise SpecError(f"TARGET: {str(path)!r} exists; replace it with --overwrite")
 
 
 def _refuse_options(suffix: str, options: Mapping[str, object]) -> None:
@@ -106,10 +112,10 @@ def convert_command(
         typer.Option("--node", metavar="NAME", help="The GRU to take; several make a stack, lowest first."),
     ] = None,
     opset: Annotated[
-        int | None, typer.Option("--opset", help="The opset of an ONNX target, 1 to 22 (the default).")
+        int | None, typer.Option("--opset", help="The opset of an ONNX target, 1 to 22.")
     ] = None,
     layout: Annotated[
-        int | None, typer.Option("--layout", help="Of an ONNX target: 0 time first (default), 1 batch first.")
+        int | None, typer.Option("--layout", help="Of an ONNX target: 0 time first, 1 batch first.")
     ] = None,
     cell: Annotated[
         bool | None, typer.Option("--cell", help="Write an IR of cells, which take one step.")
@@ -129,14 +135,26 @@ def convert_command(
         int | None,
         typer.Option("--seq-length", metavar="SIZE", help="The only number of steps; default any."),
     ] = None,
+    float16: Float16 = False,
+    split: Split = False,
+    decompose: Decompose = False,
+    runtime: ForRuntime = None,
+    dims: Dims = None,
+    tolerance: Tolerance = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a TARGET that exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Convert a GRU, or a stack of them, to another kind of file, and compare both on random inputs.
+    """Convert GRUs to another kind of file, or rewrite those of an ONNX model, and compare on random inputs.
 
-    Nothing is written, and the exit code is 1, if they differ by more than rounding allows.
+    From ONNX to ONNX the whole model is rewritten: its GRU nodes as asked for, the rest as it is. Else a
+    GRU, or a stack of them, is taken out of SOURCE and written by itself. Nothing is written if source and
+    target differ by more than rounding allows.
 
     Example: onegru convert model.onnx model.xml
+
+    Example: onegru convert model.onnx other.onnx --opset 22 --layout 1
+
+    Example: onegru convert model.onnx other.onnx --for openvino
     """
     options: dict[str, int | bool | None] = {
         "opset": opset,
@@ -148,6 +166,30 @@ def convert_command(
         "seq_length": seq_length,
     }
     _check_not_the_source(source, target)
+    rewriting = {
+        "--float16": float16,
+        "--bidirectional-split": split,
+        "--decompose": decompose,
+        "--for": runtime,
+        "--dim": dims,
+        "--tolerance": tolerance,
+    }
+    if _is_rewriting(source, target, nodes, options, rewriting):
+        _check_target(target, overwrite)
+        convert_model(
+            source,
+            target,
+            opset=opset,
+            layout=layout,
+            float16=float16,
+            split=split,
+            decompose=decompose,
+            runtime=runtime,
+            dims=dims,
+            tolerance=tolerance,
+            as_json=as_json,
+        )
+        return
     with waiting(f"loading {source.name}"):
         layers = read_source(source, nodes or [])
     with waiting(f"writing {target.name}"):
@@ -177,6 +219,36 @@ def _elsewhere(target: Path) -> list[Verdict]:
     if target.suffix.lower() not in (".onnx", ".xml"):
         return []
     return list(dict.fromkeys(verdict for item in report(load(target)) for verdict in item.others))
+
+
+def _is_rewriting(
+    source: Path,
+    target: Path,
+    nodes: list[str] | None,
+    options: Mapping[str, object],
+    rewriting: Mapping[str, object],
+) -> bool:
+    """Whether a model is rewritten, or layers are taken out of it; a mixture of both is refused."""
+    apart = {"--node": nodes, **{name: options[key] for name, key in _OF_LAYERS.items()}}
+    of_layers = next((name for name, value in apart.items() if value not in (None, [])), None)
+    of_model = next((name for name, value in rewriting.items() if value), None)
+    from_onnx_to_onnx = source.suffix.lower() == target.suffix.lower() == ".onnx"
+    if of_model is not None and (of_layers is not None or not from_onnx_to_onnx):
+        other = (
+            f"with {of_layers}, which takes layers out" if from_onnx_to_onnx else "other than .onnx to .onnx"
+        )
+        raise SpecError(f"{of_model}: rewrites a whole model; must not be given {other}")
+    return from_onnx_to_onnx and of_layers is None
+
+
+#: The options that have a meaning for layers alone.
+_OF_LAYERS = {
+    "--cell": "cell",
+    "--initial-h": "initial_h",
+    "--lengths": "sequence_lens",
+    "--batch-size": "batch_size",
+    "--seq-length": "seq_length",
+}
 
 
 def _check_not_the_source(source: Path, target: Path) -> None:

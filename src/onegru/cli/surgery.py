@@ -16,30 +16,19 @@ from rich.table import Table
 from onegru.cli.inputs import parse_dims
 from onegru.cli.show import printable
 from onegru.cli.waiting import waiting
-from onegru.errors import SpecError
 from onegru.surgery import Report, rewrite
 
 __all__ = [
-    "AtLayout",
-    "AtOpset",
     "Decompose",
     "Dims",
     "Float16",
     "ForRuntime",
-    "NoCheck",
-    "Seed",
     "Split",
     "Tolerance",
     "convert_model",
     "show_report",
 ]
 
-AtOpset = Annotated[
-    int | None, typer.Option("--opset", metavar="N", help="The version of ONNX's operators to use.")
-]
-AtLayout = Annotated[
-    int | None, typer.Option("--layout", metavar="0|1", help="The GRU nodes' layout; 1 is batch first.")
-]
 Float16 = Annotated[bool, typer.Option("--float16", help="GRU nodes in float16, with Casts around them.")]
 Split = Annotated[
     bool, typer.Option("--bidirectional-split", help="A forward and a reverse node for a bidirectional one.")
@@ -49,7 +38,6 @@ ForRuntime = Annotated[
     str | None,
     typer.Option("--for", metavar="RUNTIME", help="Mend what onnxruntime or openvino fails on, no more."),
 ]
-Seed = Annotated[int, typer.Option("--seed", metavar="SEED", min=0, help="Of the inputs of the check.")]
 Dims = Annotated[
     list[str] | None,
     typer.Option("--dim", metavar="NAME=SIZE", help="A symbolic dimension of the check's inputs."),
@@ -57,7 +45,6 @@ Dims = Annotated[
 Tolerance = Annotated[
     float | None, typer.Option("--tolerance", metavar="X", help="The largest difference to let pass.")
 ]
-NoCheck = Annotated[bool, typer.Option("--no-check", help="Write the target without running it.")]
 
 
 def convert_model(
@@ -70,10 +57,8 @@ def convert_model(
     split: bool = False,
     decompose: bool = False,
     runtime: str | None = None,
-    seed: int = 0,
     dims: list[str] | None = None,
     tolerance: float | None = None,
-    no_check: bool = False,
     as_json: bool = False,
 ) -> None:
     """Rewrite the GRU nodes of an ONNX model and print what was done; see `onegru.surgery.rewrite`.
@@ -82,8 +67,6 @@ def convert_model(
         OneGRUError: as `onegru.surgery.rewrite` does; nothing is written then.
         OSError: a file cannot be read or written.
     """
-    if no_check and (dims or tolerance is not None):
-        raise SpecError("--no-check: leaves --dim and --tolerance without effect; must be left out")
     with waiting(f"converting {source.name}"):
         report = rewrite(
             source,
@@ -94,10 +77,8 @@ def convert_model(
             split=split,
             decompose=decompose,
             runtime=cast(Literal["onnxruntime", "openvino"] | None, runtime),
-            dims=parse_dims(dims or [], seed),
-            seed=seed,
+            dims=parse_dims(dims or [], 0),
             tolerance=tolerance,
-            check=not no_check,
         )
     show_report(Console(), report, as_json=as_json)
 
@@ -120,9 +101,6 @@ def show_report(console: Console, report: Report, *, as_json: bool) -> None:
         console.print(f"{_text(words)}: converted", highlight=False, soft_wrap=True)
     for words in report.notes:
         console.print(_text(words), highlight=False, soft_wrap=True)
-    if not report.outputs:
-        console.print("not checked", highlight=False)
-        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("output")
     table.add_column("run by")
