@@ -537,6 +537,20 @@ def test_sizes_beyond_memory_are_refused_before_they_are_tried(tmp_path: Path) -
     )
 
 
+def test_an_index_beyond_a_shape_is_refused_before_it_is_tried(tmp_path: Path) -> None:
+    """OpenVINO's CPU would read memory that is not its own, and end the process."""
+    x = ops.parameter([-1, -1, I], np.float32, name="x")
+    for index, message in (
+        (3, "index 3; must be within the 3"),
+        (-4, "index -4; must be"),
+        (2**54, "index 1801"),
+    ):
+        at = ops.constant(np.array([index], np.int64))
+        size = ops.gather(ops.shape_of(x), at, ops.constant(np.int64(0)))
+        path = save(tmp_path / "x.xml", {"out": size.output(0)}, [x])
+        refuse(path, rf"Gather layer '\w+': {message}")
+
+
 def test_inputs_that_do_not_fit_are_named(tmp_path: Path) -> None:
     model = onegru.load(write_chain(tmp_path))
     for wrong in (draw(2, 3), draw(2, 4, dtype=np.float64), draw(4)):
