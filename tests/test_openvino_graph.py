@@ -24,7 +24,7 @@ from openvino import opset13 as ops
 
 import onegru
 from tests import onnx_models
-from tests.ir_files import IrWriter
+from tests.ir_files import IrWriter, write_case
 
 Array = NDArray[Any]
 
@@ -252,6 +252,17 @@ def test_augru_between_other_layers(tmp_path: Path) -> None:
         np.testing.assert_allclose(found["augru.Ho"], Ho, rtol=0, atol=1e-6)
         with pytest.raises(RuntimeError):
             openvino.Core().read_model(path)
+
+
+def test_augru_cells_against_openvinos_own(tmp_path: Path) -> None:
+    """Core.read_model reads no AUGRU layer, but compile_model reads an AUGRUCell straight from a file."""
+    arrays: dict[str, Any] = {"X": draw(B, I), "H_t": draw(B, H, seed=2)}
+    arrays |= {"W": draw(3 * H, I), "R": draw(3 * H, H), "B": draw(3 * H), "A": draw(B, 1, seed=5)}
+    path = write_case(
+        tmp_path / "x.xml", "augru_cell", arrays, {"hidden_size": H, "activations": "sigmoid,tanh"}
+    )
+    feeds = {name: arrays[name] for name in ("X", "H_t", "A")}
+    check(path, feeds, grus=1)
 
 
 def test_grus_in_onegrus_own_version(tmp_path: Path) -> None:
@@ -524,6 +535,20 @@ def test_sizes_beyond_memory_are_refused_before_they_are_tried(tmp_path: Path) -
         ir.write(tmp_path / "x.xml"),
         r"Broadcast layer 'wide' gives \[1048576, .* beyond this machine's memory",
     )
+
+
+def test_an_index_beyond_a_shape_is_refused_before_it_is_tried(tmp_path: Path) -> None:
+    """OpenVINO's CPU would read memory that is not its own, and end the process."""
+    x = ops.parameter([-1, -1, I], np.float32, name="x")
+    for index, message in (
+        (3, "index 3; must be within the 3"),
+        (-4, "index -4; must be"),
+        (2**54, "index 1801"),
+    ):
+        at = ops.constant(np.array([index], np.int64))
+        size = ops.gather(ops.shape_of(x), at, ops.constant(np.int64(0)))
+        path = save(tmp_path / "x.xml", {"out": size.output(0)}, [x])
+        refuse(path, rf"Gather layer '\w+': {message}")
 
 
 def test_inputs_that_do_not_fit_are_named(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ __all__ = ["openvino_extensions"]
 def openvino_extensions() -> list[type[Any]]:
     """GRUCell, GRUSequence, AUGRUCell and AUGRUSequence as classes that an OpenVINO Core can be given.
 
-    With them it reads and runs IRs whose layers of these types have the version "extension"; OpenVINO itself
-    reads no AUGRU layer. onegru's native kernels compute them:
+    With them it reads and runs IRs whose layers of these types have the version "extension"; OpenVINO's
+    own `Core.read_model` reads no AUGRU layer. onegru's native kernels compute them:
 
         core = openvino.Core()
         for operator in onegru.openvino_extensions():

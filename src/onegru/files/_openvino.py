@@ -6,7 +6,7 @@ import functools
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,7 @@ class Network:
         try:
             core = _core()
             network = core.read_model(text, openvino.Tensor(weights, shared_memory=True))
-            self._check_sizes(network)
+            self._check(network)
             self._compiled = core.compile_model(network, "CPU", _PROPERTIES)
             self._outputs = [self._compiled.output(name) for name in outputs]
         except FormatError:
@@ -108,18 +108,40 @@ class Network:
             raise FormatError(f"{self._place}: gives {words}; must be one of {', '.join(ELEMENT_TYPES)}")
         return ELEMENT_TYPES[words]
 
-    def _check_sizes(self, network: Any) -> None:
-        """Refuse a tensor of a fixed shape that is larger than the machine's memory, before it is tried."""
+    def _check(self, network: Any) -> None:
+        """Refuse, before it is tried, what would end the process."""
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        for layer in network.get_ordered_ops():
+        for layer in _layers(network):
+            place = f"{self._place}: {layer.get_type_name()} layer {layer.get_friendly_name()!r}"
             for port in layer.outputs():
-                shape = _shape(port.partial_shape)
+                shape = _shape(port.get_partial_shape())
                 sizes = [size for size in shape or () if size is not None]
                 if len(sizes) == len(shape or ()) and math.prod(sizes) > memory:
-                    raise FormatError(
-                        f"{self._place}: {layer.get_type_name()} layer {layer.friendly_name!r} gives "
-                        f"{sizes}, which is beyond this machine's memory"
-                    )
+                    raise FormatError(f"{place} gives {sizes}, which is beyond this machine's memory")
+            if layer.get_type_name() == "Gather":
+                _check_gather(layer, place)
+
+
+def _layers(network: Any) -> Iterator[Any]:
+    """The layers of a network, those of bodies included."""
+    for layer in network.get_ordered_ops():
+        yield layer
+        if layer.get_type_name() == "If":
+            yield from _layers(layer.get_then_body())
+            yield from _layers(layer.get_else_body())
+        elif layer.get_type_name() in ("Loop", "TensorIterator"):
+            yield from _layers(layer.get_body())
+
+
+def _check_gather(layer: Any, place: str) -> None:
+    """OpenVINO's CPU reads one-dimensional data, such as a shape, at any index (seen on 2026.4)."""
+    shape = _shape(layer.input_value(0).get_partial_shape())
+    indices = layer.input_value(1).get_node()
+    if shape is None or len(shape) != 1 or shape[0] is None or indices.get_type_name() != "Constant":
+        return
+    wrong = [index for index in np.ravel(indices.get_data()).tolist() if not -shape[0] <= index < shape[0]]
+    if wrong:
+        raise FormatError(f"{place}: index {wrong[0]}; must be within the {shape[0]} that there are")
 
 
 @functools.cache

@@ -8,7 +8,6 @@ and what GRU layers and outputs use of it is computed once, ahead of every run.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -60,7 +59,9 @@ class Cutter:
         self.wanted = {value for gru in grus.values() for value in gru.inputs.values()} | set(results)
         self.order = {id(item): place for place, item in enumerate(layers)}
         self.givers = {value: item for item in layers for value in item.gives}
-        self.fixed = self._fixed()
+        self.fixed: set[str] = set()
+        self.plain: set[str] = set()
+        self._find_fixed()
         self.arrays: dict[str, Array] = {}
 
     def cut(self) -> Cut:
@@ -73,15 +74,15 @@ class Cutter:
         steps = self._steps()
         return Cut(self.arrays, tuple(steps), tuple(prelude))
 
-    def _fixed(self) -> set[str]:
-        """The values that are computed from constants alone."""
-        fixed: set[str] = set()
+    def _find_fixed(self) -> None:
+        """Find what is computed from constants alone, and of that what is read and converted alone."""
         for item in self.layers:
             kind = item.layer.type
-            computed = item.takes and fixed.issuperset(item.takes)
+            computed = item.takes and self.fixed.issuperset(item.takes)
             if kind == "Const" or (computed and kind not in _RANDOM and kind not in OPERATORS):
-                fixed.update(item.gives)
-        return fixed
+                self.fixed.update(item.gives)
+                if kind == "Const" or (kind == "Convert" and self.plain.issuperset(item.takes)):
+                    self.plain.update(item.gives)
 
     def _behind(self, values: Collection[str]) -> list[PlacedLayer]:
         """The layers that compute these values, all of which are fixed; in order."""
@@ -96,29 +97,23 @@ class Cutter:
 
     # What is known before any input is
 
-    def _prelude(self, wanted: Collection[str]) -> list[Step]:
+    def _prelude(self, wanted: set[str]) -> list[Step]:
         """Constants that GRU layers and outputs use: read, converted by onegru, or computed by OpenVINO."""
-        conversions: dict[str, Step] = {}
-        computed: list[str] = []
-        for value in sorted(wanted):
-            behind = self._behind([value])
-            if any(item.layer.type not in ("Const", "Convert") for item in behind):
-                computed.append(value)
-                continue
-            for item in behind:
-                name = item.gives[0]
-                if item.layer.type == "Const":
-                    if name not in self.arrays:
-                        self.arrays[name] = self.constants.array(item.layer)
-                elif name not in conversions:
-                    length = math.prod(self.arrays[behind[0].gives[0]].shape)
-                    conversion = self._conversion(item)
-                    self.constants.count_conversion(item.layer, length, conversion.dtype)
-                    conversions[name] = conversion
-        if not computed:
-            return list(conversions.values())
-        piece = self._piece(self._behind(computed), (), tuple(computed))
-        return [*conversions.values(), piece]
+        steps: list[Step] = []
+        lengths: dict[str, int] = {}
+        for item in self._behind(wanted & self.plain):
+            value = item.gives[0]
+            if item.layer.type == "Const":
+                self.arrays[value] = self.constants.array(item.layer)
+                lengths[value] = self.arrays[value].size
+            else:
+                conversion = self._conversion(item)
+                lengths[value] = lengths[conversion.input]
+                self.constants.count_conversion(item.layer, lengths[value], conversion.dtype)
+                steps.append(conversion)
+        if computed := sorted(wanted - self.plain):
+            steps.append(self._piece(self._behind(computed), (), tuple(computed)))
+        return steps
 
     def _conversion(self, item: PlacedLayer) -> Conversion:
         dtype = self.words.element_type(item.layer, "destination_type")
