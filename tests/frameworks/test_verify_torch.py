@@ -135,3 +135,17 @@ def test_checkpoints_that_it_refuses(tmp_path: Path, state: Any, message: str) -
     with pytest.raises(ValueError, match=message):
         TorchCheckpoint().run(Subject(str(path), None, {}), {})
     assert TorchCheckpoint().refuses(Subject("layers.safetensors", None, {})) is not None
+
+
+def test_with_the_reader_of_layer_files(tmp_path: Path, module: Any) -> None:
+    """The same without a stand-in for what reads the checkpoint."""
+    pytest.importorskip("onegru.layer_files")
+    path = tmp_path / "checkpoint.pt"
+    torch.save(module.state_dict(), path)
+    proto = exported(module)
+    found = compare_with(onegru.load(save(tmp_path, proto)), path)
+    assert found.agrees and len(found.layers) == 2
+    assert [item.status for item in found.runtimes] == ["agrees"]
+    wrong = onegru.load(save(tmp_path, mutated(proto, "z and r", "GRU_1"), "wrong.onnx"))
+    found = compare_with(wrong, path)
+    assert found.first == 1 and found.layers[1].diagnosis == "the gates z and r were swapped"
