@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -181,3 +182,14 @@ def test_subjects_leave_the_graph_as_it_is(tmp_path: Path) -> None:
 def test_versions_are_known_without_an_import() -> None:
     assert OnnxEvaluator().version() == onnx.__version__
     assert OnnxRuntime().refuses(Subject("a.xml", None, {})) == "reads ONNX models alone"
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_warnings_are_given_once(tmp_path: Path) -> None:
+    """When the model is loaded, and not again for each run of it."""
+    path = save(tmp_path, chain(True, activation_alpha=[0.5]))
+    with pytest.warns(onegru.SpecWarning, match="left over"):
+        loaded = onegru.load(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert verify(loaded, feeds(True), runtimes=[OnnxEvaluator()]).agrees
