@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -69,18 +67,11 @@ def module() -> Any:
 
 
 @pytest.fixture
-def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any) -> Path:
-    """The module's state dict among other tensors, and what reads it: by hand, to depend on nothing else."""
+def checkpoint(tmp_path: Path, module: Any) -> Path:
+    """The module's state dict among other tensors."""
     path = tmp_path / "checkpoint.pt"
     state = {f"encoder.{name}": tensor for name, tensor in module.state_dict().items()}
     torch.save({**state, "head.weight": torch.ones(2, 3)}, path)
-    layers = [
-        onegru.GRU(*layer_arrays(module, index).values(), direction="bidirectional", linear_before_reset=True)
-        for index in range(2)
-    ]
-    reader = types.ModuleType("onegru.layer_files")
-    reader.load_layers = lambda path: {"encoder": onegru.Stack(layers)}  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "onegru.layer_files", reader)
     return path
 
 
@@ -107,7 +98,8 @@ def test_a_checkpoint_that_is_read_wrong(
     wrong = [
         onegru.GRU(*layer_arrays(module, index).values(), direction="bidirectional") for index in range(2)
     ]
-    monkeypatch.setattr(sys.modules["onegru.layer_files"], "load_layers", lambda path: wrong)
+    read = {"encoder": onegru.Stack(wrong)}
+    monkeypatch.setattr("onegru.conformance.checkpoint.load_layers", lambda path: read)
     found = compare_with(onegru.load(save(tmp_path, exported(module))), checkpoint)
     (result,) = found.runtimes
     assert result.status == "differs" and not found.agrees

@@ -131,6 +131,8 @@ def show_verification(console: Console, found: Verification) -> None:
 def _add_rows(table: Table, name: str, outputs: Sequence[OutputResult], otherwise: str) -> None:
     for item in outputs:
         verdict = "agrees" if item.agrees else "[red]differs[/]"
+        if item.agrees and item.reason:
+            verdict = "not compared"
         ulp = "" if item.max_ulp is None else f"{item.max_ulp:,}" if item.max_ulp < 10**6 else "many"
         table.add_row(name, _text(item.output), verdict, _figure(item.max_abs), ulp)
         name = ""
@@ -191,7 +193,7 @@ def _against_lines(found: Against) -> list[str]:
     elif found.layers:
         largest = max(item.max_abs or 0.0 for item in found.layers)
         count = len(found.layers)
-        which = "the GRU computes" if count == 1 else f"all {count} GRUs compute"
+        which = "its GRU computes" if count == 1 else f"its {count} GRUs compute"
         lines.append(f"[bold]{name}[/]: {which} the same, up to {_figure(largest)} apart")
     lines += [f"[bold]{name}[/]: {_text(note)}" for note in found.notes]
     for runtime in found.runtimes:

@@ -150,7 +150,7 @@ def _compare_models(
         return (), []
     expected = {name: theirs.outputs[other] for name, other in given.items()}
     if tolerance is None:
-        allowed = tolerances(Model(model.graph, engine="reference"), inputs, ours.outputs)
+        allowed = tolerances(model, inputs, ours.outputs)
     else:
         allowed = dict.fromkeys(ours.outputs, tolerance)
     return compare_outputs(expected, ours.outputs, allowed), _calls(model, ours, reference, theirs)

@@ -10,7 +10,7 @@ from typing import Any
 from onegru.conformance.agreement import SENSITIVITY_FACTOR, tolerance_of
 from onegru.conformance.call import nudged, sensitivity
 from onegru.errors import OneGRUError, SpecWarning
-from onegru.files.graph import TensorInfo, by_name
+from onegru.files.graph import Graph, TensorInfo, by_name
 from onegru.session import Model
 
 __all__ = ["Trace", "given_values", "probed_values", "tolerances", "traced_run"]
@@ -60,13 +60,16 @@ def traced_run(model: Model, inputs: Mapping[str, Any], engine: str) -> Trace:
     """
     graph = model.graph
     probes = tuple(TensorInfo(_MARK + value, "unknown", None, value=value) for value in probed_values(model))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
-        whole = Model(replace(graph, outputs=graph.outputs + probes), engine=engine)
-    results = whole.run(inputs)
+    results = _again(replace(graph, outputs=graph.outputs + probes), engine).run(inputs)
     outputs = {name: value for name, value in results.items() if not name.startswith(_MARK)}
     values = {name[len(_MARK) :]: value for name, value in results.items() if name.startswith(_MARK)}
     return Trace(outputs, {**given_values(model, inputs), **values})
+
+
+def _again(graph: Graph, engine: str) -> Model:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
+        return Model(graph, engine=engine)
 
 
 def tolerances(model: Model, inputs: Mapping[str, Any], exact: Mapping[str, Any]) -> dict[str, float]:
@@ -76,13 +79,13 @@ def tolerances(model: Model, inputs: Mapping[str, Any], exact: Mapping[str, Any]
     is shows in a second run, on inputs of which every number is one rounding away.
 
     Args:
-        model: the model, whose GRUs the reference engine runs.
+        model: the model.
         inputs: its inputs.
         exact: its outputs for them.
     """
     moved: Mapping[str, Any] = {}
     try:
-        moved = model.run(
+        moved = _again(model.graph, "reference").run(
             {name: nudged(value) if _is_array(value) else value for name, value in inputs.items()}
         )
     except OneGRUError:  # what is moved is at the border of what it takes: as steady as a default says

@@ -71,8 +71,7 @@ class _Verifier:
         self.timeout = timeout
         self.exact = traced_run(model, inputs, "reference")
         if tolerance is None:
-            reference = Model(model.graph, engine="reference")
-            self.tolerances = tolerances(reference, inputs, self.exact.outputs)
+            self.tolerances = tolerances(model, inputs, self.exact.outputs)
         else:
             self.tolerances = dict.fromkeys(self.exact.outputs, tolerance)
 

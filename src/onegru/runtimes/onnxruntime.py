@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from onegru.errors import FormatError
 from onegru.runtimes.subject import Subject, installed_version
 
 __all__ = ["OnnxRuntime"]
+
+# How a session's errors put what ONNX Runtime says.
+_FRAME = re.compile(r".*: ONNX Runtime (?:refuses it|fails) \((.*)\)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,5 +37,8 @@ class OnnxRuntime:
         from onegru.files.onnx_read import Source
 
         assert subject.model is not None, "refused before"
-        session = Session(subject.model, Source(subject.path), "the whole")
-        return dict(zip(session.output_names, session.run(inputs), strict=True))
+        try:
+            session = Session(subject.model, Source(subject.path), "the whole")
+            return dict(zip(session.output_names, session.run(inputs), strict=True))
+        except FormatError as error:  # of which only its own words are news
+            raise FormatError(_FRAME.sub(r"\1", str(error))) from None

@@ -1,0 +1,139 @@
+"""The command `onegru verify`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import onegru
+import onegru.cli.app
+from tests import mutants
+from tests.onnx_models import I, gru, model, node, save, tensor, value, weights
+from tests.verify_cases import (
+    chain,
+    feeds,
+)
+
+# ---- the command
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    """The command, in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["onegru", "verify", *map(str, arguments)])
+        capfd.readouterr()
+        code = onegru.cli.app.run()
+        captured = capfd.readouterr()
+        assert "Traceback" not in captured.err
+        return code, captured.out, captured.err
+
+    return run
+
+
+DIMS = ("--dim", "t=4", "--dim", "b=2")
+
+
+def test_a_clean_model(cli: Cli) -> None:
+    save(Path(), chain(True))
+    code, out, err = cli("model.onnx", *DIMS)
+    assert (code, err) == (0, "")
+    assert "onegru" in out and "onnxruntime" in out and "differs" not in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_model_that_a_runtime_gets_wrong(cli: Cli) -> None:
+    save(Path(), chain(True, clip=0.25))
+    code, out, err = cli("model.onnx", *DIMS, "--random", 3)
+    assert (code, err) == (1, "")
+    assert "onnx differs first in GRU node 'GRU_1' (GRU-14): Y at time step 0, row 0" in out
+    assert "as if clip were ignored; known: it ignores clip" in out
+
+
+def test_a_wrong_export(cli: Cli) -> None:
+    save(Path(), chain(True), "right.onnx")
+    save(Path(), mutants.mutated(chain(True), "z and r", "GRU_1"), "wrong.onnx")
+    code, out, err = cli("wrong.onnx", *DIMS, "--against", "right.onnx")
+    assert (code, err) == (1, "")
+    assert "right.onnx differs first in GRU 'GRU_1'" in out
+    assert "as if the gates z and r were swapped" in out
+    code, out, err = cli("right.onnx", *DIMS, "--against", "right.onnx")
+    assert (code, err) == (0, "") and "right.onnx: its 3 GRUs compute the same" in out
+
+
+def test_given_inputs_and_json(cli: Cli) -> None:
+    save(Path(), chain(clip=0.25))
+    np.savez("in.npz", **feeds())  # type: ignore[arg-type]
+    code, out, err = cli("model.onnx", "-i", "in.npz", "--json", "--against", "model.onnx")
+    assert (code, err) == (1, "")
+    document = json.loads(out, parse_constant=lambda word: pytest.fail(word))
+    assert document["agrees"] is False and document["against"]["agrees"] is True
+    evaluator = next(item for item in document["runtimes"] if item["runtime"] == "onnx")
+    assert evaluator["status"] == "differs" and evaluator["fault"]["node"] == "GRU_1"
+    assert evaluator["fault"]["where"] == [0, 0, 0, 0]
+    assert document["runtimes"][0]["outputs"][0]["output"] == "S2"
+
+
+def test_what_is_no_tensor(cli: Cli) -> None:
+    nodes = [gru("X", ["Y"], bias="B"), node("SequenceConstruct", ["Y"], ["list"])]
+    kinds = [value("Y"), onnx.helper.make_tensor_sequence_value_info("list", 1, None)]
+    infos = [value("X", shape=["t", "b", I])]
+    save(
+        Path(),
+        model(
+            onnx.helper.make_graph(
+                nodes, "g", infos, kinds, [tensor(name, array) for name, array in weights().items()]
+            )
+        ),
+    )
+    code, out, _ = cli("model.onnx", *DIMS)
+    assert code == 0 and "list     not compared" in out
+
+
+def test_refusals_alone_do_not_fail(cli: Cli) -> None:
+    pytest.importorskip("onnxruntime")
+    save(Path(), chain(True, "float64"))
+    code, out, _ = cli("model.onnx", *DIMS, "--tolerance", 1e-5)
+    assert (
+        code == 0
+        and "onnxruntime refuses: " in out
+        and "the part around" not in out
+        and "known: GRU_0: loads float64" in out
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["model.onnx"], "give --dim t=SIZE"),
+        (["nothing.onnx"], "nothing.onnx: No such file"),
+        (["model.onnx", *DIMS, "-i", "Z=x.npy"], "'Z' is not an input"),
+        (["model.onnx", *DIMS, "--tolerance", "-1"], "tolerance"),
+        (["model.onnx", *DIMS, "--against", "nothing.onnx"], "nothing.onnx: No such file"),
+        (["model.onnx", *DIMS, "--against", "broken.onnx"], "broken.onnx: "),
+        (["broken.onnx"], "broken.onnx: "),
+    ],
+)
+def test_bad_input(cli: Cli, arguments: list[str], message: str) -> None:
+    save(Path(), chain(True))
+    save(Path(), b"\x08no model", "broken.onnx")
+    code, out, err = cli(*arguments)
+    assert (code, out) == (2, "") and message in err and err.count("\n") == 1
+
+
+def test_help_says_what_the_exit_code_means(cli: Cli) -> None:
+    code, out, _ = cli("--help")
+    assert code == 0 and "The exit code is 1 if something differs" in out
