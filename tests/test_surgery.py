@@ -726,6 +726,25 @@ def test_illegal_nodes_without_a_check(tmp_path: Path) -> None:
         rewrite(source, tmp_path / "target.onnx", opset=22, check=False)
 
 
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("R", numbers(1, 1, 2, 3), "R: shape [1, 2, 3]; must be [1, 9, 3]"),
+        ("B", numbers(1, 18), "B: shape [18]; must be [1, 18]"),
+        ("R", np.ones((1, 9, 3), np.int32), "R: type int32; must be float16"),
+        ("R", numbers(1, 1, 9, 3, dtype="float64"), "W, R and B are of several types"),
+    ],
+)
+def test_constants_beside_computed_weights(name: str, array: Array, message: str, tmp_path: Path) -> None:
+    constants = {**weights(), name: array}
+    other = "B" if name == "R" else "R"
+    inputs = [value("X", shape=["T", "N", I]), value(other, shape=constants.pop(other).shape)]
+    source = model(graph([gru("X", ["Y"], bias="B", name="gru")], inputs, ["Y"], constants))
+    with pytest.raises(onegru.SpecError) as caught:
+        rewrite(save(tmp_path, source), tmp_path / "target.onnx", decompose=True, check=False)
+    assert f"GRU node 'gru': {message}" in str(caught.value)
+
+
 def test_weights_beyond_float16(tmp_path: Path) -> None:
     large = weights()
     large["W"][0, 1, 2] = 1e6
