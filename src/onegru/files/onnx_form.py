@@ -91,7 +91,8 @@ def read_form(scope: Scope, node: NodeProto, opset: int) -> Form:
         raise SpecError(
             f"{place}inputs or outputs missing, or too many of them; must be as {operator} has them"
         )
-    constants = {name: scope.constant(inputs[name]) for name in ("W", "R", "B") if name in inputs}
+    weights = [name for name in ("W", "R", "B") if name in inputs]
+    constants: dict[str, Array | None] = {name: scope.constant(inputs[name]) for name in weights}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
         check_attributes(operator, attributes, place)
