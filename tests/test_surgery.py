@@ -556,6 +556,26 @@ def test_bodies(options: dict[str, Any], tmp_path: Path) -> None:
         assert_close(onnxruntime_results(target, feeds), wanted, tolerance)
 
 
+def test_bodies_that_cannot_be_run(tmp_path: Path) -> None:
+    """ONNX Runtime, which runs bodies, refuses the source: it is rewritten without a check alone."""
+    source = nested(layout=1)
+    path, target = save(tmp_path, source), tmp_path / "target.onnx"
+    with pytest.raises(onegru.FormatError, match="layout = 1; so the target cannot be checked"):
+        rewrite(path, target, layout=0)
+    assert not target.exists()
+    report = rewrite(path, target, runtime="onnxruntime", check=False)
+    assert {entry.done for entry in report.nodes} == {("layout 1 became 0",)}
+    X = numbers(1, T, B, I)
+    plain = save(tmp_path, graph_of_one_gru(layout=1), "plain.onnx")
+    wanted = expected(plain, {"X": X})
+    assert_close(onnxruntime_results(onnx.load(target), {"flag": np.array(True), "X": X}), wanted, 1e-6)
+
+
+def graph_of_one_gru(**attributes: Any) -> ModelProto:
+    nodes = [gru("X", ["Y"], bias="B", **attributes)]
+    return model(graph(nodes, [value("X", shape=["T", "N", I])], [value("Y", shape=[None] * 4)], weights()))
+
+
 def test_other_nodes_in_bodies(tmp_path: Path) -> None:
     """A Loop whose body holds a GRU, on weights from outside, and a node that the new opset changes."""
     body = graph(
@@ -724,6 +744,25 @@ def test_illegal_nodes_without_a_check(tmp_path: Path) -> None:
     source = save(tmp_path, model(graph(nodes, [value("X", shape=["T", "N", I])], ["Y"], weights())))
     with pytest.raises(onegru.SpecError, match="GRU node 'gru': clip: -1; must be > 0"):
         rewrite(source, tmp_path / "target.onnx", opset=22, check=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("R", numbers(1, 1, 2, 3), "R: shape [1, 2, 3]; must be [1, 9, 3]"),
+        ("B", numbers(1, 18), "B: shape [18]; must be [1, 18]"),
+        ("R", np.ones((1, 9, 3), np.int32), "R: type int32; must be float16"),
+        ("R", numbers(1, 1, 9, 3, dtype="float64"), "W, R and B are of several types"),
+    ],
+)
+def test_constants_beside_computed_weights(name: str, array: Array, message: str, tmp_path: Path) -> None:
+    constants = {**weights(), name: array}
+    other = "B" if name == "R" else "R"
+    inputs = [value("X", shape=["T", "N", I]), value(other, shape=constants.pop(other).shape)]
+    source = model(graph([gru("X", ["Y"], bias="B", name="gru")], inputs, ["Y"], constants))
+    with pytest.raises(onegru.SpecError) as caught:
+        rewrite(save(tmp_path, source), tmp_path / "target.onnx", decompose=True, check=False)
+    assert f"GRU node 'gru': {message}" in str(caught.value)
 
 
 def test_weights_beyond_float16(tmp_path: Path) -> None:

@@ -149,13 +149,16 @@ def rewrite(
         check_opset(opset)
     data = _read(source)
     place = Source(str(source), source.parent)
-    given = Model(parse_onnx(data, place)) if check else None
     changes = Changes(opset, layout, dtype == "float16", split, decompose, runtime)
     rewritten = rewrite_model(place, data, changes)
     result = rewritten.serialized(place)
     notes = list(rewritten.notes)
     outputs: tuple[OutputReport, ...] = ()
-    if given is not None:
+    if check:
+        try:
+            given = Model(parse_onnx(data, place))
+        except FormatError as error:
+            raise FormatError(f"{error}; so the target cannot be checked, and is not written") from None
         made = Model(parse_onnx(result, Source(str(target))))
         runs: dict[str, _Run] = {"onegru": made.run}
         if runtime is not None:

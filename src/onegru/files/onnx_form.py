@@ -14,6 +14,7 @@ from onegru.attributes import read_attributes
 from onegru.dialect import check_attributes, lower, read_activations, read_clip
 from onegru.dialects.onnx import gru_version
 from onegru.dialects.schema import Operator
+from onegru.dtypes import ELEMENT_TYPES, Array
 from onegru.errors import FormatError, SpecError, SpecWarning
 from onegru.files.onnx_node import node_attributes
 from onegru.files.onnx_read import describe
@@ -90,7 +91,8 @@ def read_form(scope: Scope, node: NodeProto, opset: int) -> Form:
         raise SpecError(
             f"{place}inputs or outputs missing, or too many of them; must be as {operator} has them"
         )
-    constants = {name: scope.constant(inputs[name]) for name in ("W", "R", "B") if name in inputs}
+    weights = [name for name in ("W", "R", "B") if name in inputs]
+    constants: dict[str, Array | None] = {name: scope.constant(inputs[name]) for name in weights}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
         check_attributes(operator, attributes, place)
@@ -103,6 +105,7 @@ def read_form(scope: Scope, node: NodeProto, opset: int) -> Form:
         direction = str(values["direction"])
         activations = read_activations(operator, values, 2 if direction == "bidirectional" else 1)
     hidden_size = values["hidden_size"] or (scope.shape(inputs["R"]) or (None,))[-1]
+    _check_constants(constants, 2 if direction == "bidirectional" else 1, hidden_size, place)
     dtypes = (scope.dtype(inputs[name]) for name in ("W", "R", "X"))
     return Form(
         origin=node,
@@ -120,6 +123,30 @@ def read_form(scope: Scope, node: NodeProto, opset: int) -> Form:
         inputs=inputs,
         outputs=outputs,
     )
+
+
+def _check_constants(
+    constants: Mapping[str, Array | None], num_directions: int, hidden_size: int | None, place: str
+) -> None:
+    """Check the weights that are constants where others are not, so that they are not seen together."""
+    gates = 3 * hidden_size if hidden_size else None
+    wanted = {
+        "W": (num_directions, gates, None),
+        "R": (num_directions, gates, hidden_size),
+        "B": (num_directions, 2 * gates if gates else None),
+    }
+    given = {name: array for name, array in constants.items() if array is not None}
+    for name, array in given.items():
+        fits = len(array.shape) == len(wanted[name]) and all(
+            must is None or size == must for size, must in zip(array.shape, wanted[name], strict=True)
+        )
+        if not fits:
+            words = ", ".join("?" if size is None else str(size) for size in wanted[name])
+            raise SpecError(f"{place}{name}: shape {list(array.shape)}; must be [{words}]")
+        if array.dtype.name not in ELEMENT_TYPES:
+            raise SpecError(f"{place}{name}: type {array.dtype.name}; must be {', '.join(ELEMENT_TYPES)}")
+    if len({array.dtype for array in given.values()}) > 1:
+        raise SpecError(f"{place}W, R and B are of several types; must be of one")
 
 
 def attributes_of(form: Form, opset: int) -> dict[str, object]:
