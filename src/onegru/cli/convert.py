@@ -18,7 +18,7 @@ from rich.table import Table
 from onegru.cli.chain import read_source
 from onegru.cli.check import Check, check
 from onegru.cli.show import printable
-from onegru.cli.surgery import Decompose, Dims, Float16, ForRuntime, Split, Tolerance, convert_model
+from onegru.cli.surgery import Decompose, Dims, Float16, ForRuntime, NoCheck, Split, Tolerance, convert_model
 from onegru.cli.waiting import waiting
 from onegru.errors import FormatError, SpecError
 from onegru.files.writing import move_files
@@ -141,6 +141,7 @@ def convert_command(
     runtime: ForRuntime = None,
     dims: Dims = None,
     tolerance: Tolerance = None,
+    no_check: NoCheck = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a TARGET that exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
@@ -173,6 +174,7 @@ def convert_command(
         "--for": runtime,
         "--dim": dims,
         "--tolerance": tolerance,
+        "--no-check": no_check,
     }
     if _is_rewriting(source, target, nodes, options, rewriting):
         _check_target(target, overwrite)
@@ -187,6 +189,7 @@ def convert_command(
             runtime=runtime,
             dims=dims,
             tolerance=tolerance,
+            no_check=no_check,
             as_json=as_json,
         )
         return

@@ -16,6 +16,7 @@ from rich.table import Table
 from onegru.cli.inputs import parse_dims
 from onegru.cli.show import printable
 from onegru.cli.waiting import waiting
+from onegru.errors import SpecError
 from onegru.surgery import Report, rewrite
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Dims",
     "Float16",
     "ForRuntime",
+    "NoCheck",
     "Split",
     "Tolerance",
     "convert_model",
@@ -45,6 +47,9 @@ Dims = Annotated[
 Tolerance = Annotated[
     float | None, typer.Option("--tolerance", metavar="X", help="The largest difference to let pass.")
 ]
+NoCheck = Annotated[
+    bool, typer.Option("--no-check", help="Write a rewritten model without running it: where onegru cannot.")
+]
 
 
 def convert_model(
@@ -59,6 +64,7 @@ def convert_model(
     runtime: str | None = None,
     dims: list[str] | None = None,
     tolerance: float | None = None,
+    no_check: bool = False,
     as_json: bool = False,
 ) -> None:
     """Rewrite the GRU nodes of an ONNX model and print what was done; see `onegru.surgery.rewrite`.
@@ -67,6 +73,8 @@ def convert_model(
         OneGRUError: as `onegru.surgery.rewrite` does; nothing is written then.
         OSError: a file cannot be read or written.
     """
+    if no_check and (dims or tolerance is not None):
+        raise SpecError("--no-check: leaves --dim and --tolerance without effect; must be left out")
     with waiting(f"converting {source.name}"):
         report = rewrite(
             source,
@@ -79,6 +87,7 @@ def convert_model(
             runtime=cast(Literal["onnxruntime", "openvino"] | None, runtime),
             dims=parse_dims(dims or [], 0),
             tolerance=tolerance,
+            check=not no_check,
         )
     show_report(Console(), report, as_json=as_json)
 
@@ -101,6 +110,9 @@ def show_report(console: Console, report: Report, *, as_json: bool) -> None:
         console.print(f"{_text(words)}: converted", highlight=False, soft_wrap=True)
     for words in report.notes:
         console.print(_text(words), highlight=False, soft_wrap=True)
+    if not report.outputs:
+        console.print("not checked", highlight=False)
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("output")
     table.add_column("run by")
