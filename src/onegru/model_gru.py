@@ -120,7 +120,10 @@ def _plain_call(node: GruNode, layer: GRU) -> Callable[[Mapping[str, object]], d
         if type(X) is not ndarray or X.ndim != 3:
             return None
         T, B, _ = X.shape
-        Y, Y_h = empty((T, D, B, H), dtype), empty((D, B, H), dtype)
+        try:
+            Y, Y_h = empty((T, D, B, H), dtype), empty((D, B, H), dtype)
+        except MemoryError:
+            return None  # the longer way says for which node
         if not try_call(X, None if h is None else values[h], Y, Y_h):
             return None
         return {name: Y if is_sequence else Y_h for name, is_sequence in names}
