@@ -70,16 +70,20 @@ def read_pytorch(path: Path, name: str | None = None) -> dict[str, GRU | Stack]:
     except Exception as error:  # whatever torch raises on bad bytes, of which there are many kinds
         # Not torch's own words, which advise to switch the safeguard off.
         raise FormatError(
-            f"{path}: broken, or more than tensors and plain data, which would run code ({type(error).__name__})"
+            f"{path}: broken, or with more than tensors and plain data, which would run code "
+            f"({type(error).__name__})"
         ) from None
-    tensors = dict(_tensors(torch, path, content, "", _DEPTH))
+    tensors = dict(_tensors(torch, path, content, "", _DEPTH, set()))
     return _layers(path, tensors, name)
 
 
-def _tensors(torch: Any, path: Path, content: object, prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
+def _tensors(
+    torch: Any, path: Path, content: object, prefix: str, depth: int, seen: set[int]
+) -> Iterator[tuple[str, Any]]:
     """The tensors of recurrent modules within nested mappings, by their names joined with dots."""
-    if not isinstance(content, Mapping):
+    if not isinstance(content, Mapping) or id(content) in seen:
         return
+    seen.add(id(content))  # each once, as one that holds itself twice would never end
     for key, value in content.items():
         name = f"{prefix}.{key}" if prefix else str(key)
         if isinstance(value, torch.Tensor):
@@ -87,7 +91,7 @@ def _tensors(torch: Any, path: Path, content: object, prefix: str, depth: int) -
                 _check_size(path, name, value)
                 yield name, value
         elif depth:
-            yield from _tensors(torch, path, value, name, depth - 1)
+            yield from _tensors(torch, path, value, name, depth - 1, seen)
 
 
 def _check_size(path: Path, name: str, tensor: Any) -> None:

@@ -188,11 +188,11 @@ class _Weights:
     def of_legacy(self, file: Any, found: _Found) -> list[Array]:
         """A layer's arrays in an `.h5` file, whose top layers list their arrays' paths in order."""
         group = self._child(self._child(file, "model_weights"), found.path[0])
-        inner = "/".join(found.path) + "/" if len(found.path) > 1 else ""
+        inner = f"/{'/'.join(found.path)}/" if len(found.path) > 1 else ""
         arrays = []
         for name in group.attrs.get("weight_names", ()):
             name = name.decode() if isinstance(name, bytes) else str(name)
-            if name.startswith(inner):
+            if inner in f"/{name}":
                 node = group
                 for part in name.split("/"):
                     node = self._child(node, part)

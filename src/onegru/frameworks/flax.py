@@ -110,7 +110,7 @@ def _find(
     """The one cell within parameters, or the one at `prefix`."""
     found = {
         "" if path == "params" else path.removeprefix("params."): (framework, cell)
-        for path, framework, cell in _search(source, "", _DEPTH)
+        for path, framework, cell in _search(source, "", _DEPTH, set())
     }
     there = ", ".join(repr(path) for path in found) or "none"
     if prefix is not None:
@@ -133,7 +133,7 @@ def _find(
 
 
 def _search(
-    source: Mapping[Any, Any], path: str, depth: int
+    source: Mapping[Any, Any], path: str, depth: int, seen: set[int]
 ) -> Iterator[tuple[str, Framework, Mapping[str, Any]]]:
     """Each cell within parameters, and where it lies."""
     for framework in (FLAX_LINEN, FLAX_NNX):
@@ -141,10 +141,11 @@ def _search(
         if parts <= set(source) and (framework is FLAX_LINEN or _is_merged_gru(source)):
             yield path, framework, source
             return
-    if depth:
+    if depth and id(source) not in seen:
+        seen.add(id(source))
         for name, value in source.items():
             if is_mapping(value):
-                yield from _search(value, f"{path}.{name}" if path else str(name), depth - 1)
+                yield from _search(value, f"{path}.{name}" if path else str(name), depth - 1, seen)
 
 
 def _is_merged_gru(source: Mapping[Any, Any]) -> bool:
