@@ -242,6 +242,7 @@ def test_sources_that_are_none() -> None:
         (lambda: layer(linear_before_reset=False), "linear_before_reset: False; must be True"),
         (lambda: layer("reverse"), "direction: 'reverse'; must be forward or bidirectional"),
         (lambda: layer(clip=3.0), "clip: 3; must be None"),
+        (lambda: layer(input_size=0), "input_size: 0; must be at least 1"),
         (lambda: layer(attention=True), "attention: True; must be False"),
         (lambda: layer(activations=["Sigmoid", "Relu"]), "activations: Relu; must be Tanh"),
         (

@@ -58,8 +58,8 @@ def load_layers(path: str | os.PathLike[str], *, name: str | None = None) -> dic
     Returns:
         the layers by name, in the file's order: of PyTorch the prefix of their tensors ("" if there is none),
         of Keras the layer's name ("encoder/gru" within a model "encoder"), of ONNX and OpenVINO the node's,
-        where its weights are constants. A node without a name goes by its operator; a name that comes twice
-        has a number behind it. LSTMs and other layers are left out.
+        where its weights are constants. A name that comes twice has a number behind it. LSTMs and other
+        layers are left out.
 
     Raises:
         FormatError: the file is broken, or holds no GRU.

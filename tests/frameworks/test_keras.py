@@ -368,6 +368,12 @@ def test_saved_models_that_are_broken(tmp_path: Path) -> None:
         with pytest.raises((SpecError, FormatError), match=message):
             onegru.load_layers(rewritten(path, set_gru(**changes)))
 
+    def set_class(model: dict[str, Any]) -> None:
+        model["config"]["layers"][1] |= {"module": "__main__", "registered_name": "GRU"}
+
+    with pytest.raises(FormatError, match="no GRU"):
+        onegru.load_layers(rewritten(path, set_class))
+
     keras.Sequential([keras.Input((None, I)), gru()]).save_weights(tmp_path / "only.weights.h5")
     with pytest.raises(FormatError, match="weights alone"):
         onegru.load_layers(tmp_path / "only.weights.h5")

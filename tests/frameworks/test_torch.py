@@ -226,6 +226,13 @@ def test_checkpoints_run_no_code(tmp_path: Path) -> None:
     assert not (tmp_path / "harm").exists()
 
 
+def test_torch_that_would_run_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.save(make().state_dict(), tmp_path / "x.pt")
+    monkeypatch.setattr(torch, "__version__", "2.5.1+cpu")
+    with pytest.raises(MissingExtraError, match=r"needs torch 2\.6 or newer"):
+        onegru.load_layers(tmp_path / "x.pt")
+
+
 @pytest.mark.parametrize("file", ["x.pt", "x.safetensors"])
 def test_broken_checkpoints(tmp_path: Path, file: str) -> None:
     path = tmp_path / file

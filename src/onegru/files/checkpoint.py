@@ -15,6 +15,9 @@ from onegru.stack import Stack
 
 __all__ = ["read_pytorch", "read_safetensors"]
 
+# The first version whose weights_only keeps its promise (CVE-2025-32434).
+_SAFE = (2, 6)
+
 # How deep the mappings of a checkpoint may be nested: {"state_dict": {"model": …}} is usual.
 _DEPTH = 8
 
@@ -61,10 +64,12 @@ def read_pytorch(path: Path, name: str | None = None) -> dict[str, GRU | Stack]:
     Raises:
         FormatError: the file is broken, or holds other objects, which would run code.
         SpecError: a GRU's tensors are missing or do not fit.
-        MissingExtraError: torch is not installed.
+        MissingExtraError: torch is not installed, or older than 2.6, which would run code.
     """
     with needs_extra("torch", "torch", str(path)):
         import torch
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < _SAFE:
+        raise MissingExtraError("torch 2.6 or newer", "torch", str(path))
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever torch raises on bad bytes, of which there are many kinds

@@ -19,7 +19,7 @@ import numpy as np
 from onegru.dtypes import Array, bfloat16
 from onegru.errors import FormatError, OneGRUError, SpecError, needs_extra
 from onegru.exchange import is_mapping
-from onegru.frameworks.keras_config import from_config, is_gru
+from onegru.frameworks.keras_config import from_config, is_gru, is_own
 from onegru.layer import GRU
 from onegru.stack import Stack
 
@@ -138,7 +138,7 @@ def _layers(model: Mapping[str, Any], path: tuple[str, ...], depth: int) -> Iter
         inner = (*path, str(own.get("name")))
         if kind in _MODELS and depth:
             yield from _layers(entry, inner, depth - 1)
-        elif entry.get("registered_name") in (None, kind) and isinstance(kind, str) and is_gru(kind, own):
+        elif isinstance(kind, str) and is_own(entry) and is_gru(kind, own):
             yield _Found(inner, kind, own)
 
 
