@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import onegru
+from onegru.dialect import lower
+from onegru.dialects.openvino import GRU_SEQUENCE
+from onegru.spec import Weights
 
 Array = npt.NDArray[Any]
 
@@ -72,3 +75,76 @@ def same_weights(a: onegru.GRU, b: onegru.GRU) -> bool:
     return a.spec == b.spec and all(
         getattr(a.weights, name).tobytes() == getattr(b.weights, name).tobytes() for name in "WRB"
     )
+
+
+def without_inner_bias(source: onegru.GRU) -> onegru.GRU:
+    """The layer with Rbh zero, which is all that Flax NNX has."""
+    B = source.weights.B.copy()
+    B[:, 5 * H :] = 0
+    return onegru.GRU.from_canonical(source.spec, Weights(source.weights.W, source.weights.R, B))
+
+
+Convert = Callable[[onegru.GRU], onegru.GRU]
+
+
+def through_onnx(source: onegru.GRU) -> onegru.GRU:
+    weights, spec = source.weights, source.spec
+    return onegru.GRU(
+        weights.W,
+        weights.R,
+        weights.B,
+        direction=spec.direction,
+        linear_before_reset=spec.linear_before_reset,
+    )
+
+
+def through_torch(source: onegru.GRU) -> onegru.GRU:
+    made = onegru.from_torch(onegru.to_torch_state_dict(source))
+    assert isinstance(made, onegru.GRU)
+    return made
+
+
+def through_keras(source: onegru.GRU) -> onegru.GRU:
+    arrays = onegru.to_keras_weights(source)
+    made = onegru.from_keras(arrays, bidirectional=source.spec.num_directions == 2)
+    assert isinstance(made, onegru.GRU)
+    return made
+
+
+def through_flax(form: str) -> Convert:
+    def convert(source: onegru.GRU) -> onegru.GRU:
+        if source.spec.direction != "bidirectional":
+            return onegru.from_flax(onegru.to_flax(source, form=form))
+        halves = [onegru.to_flax(source, form=form, direction=way) for way in ("forward", "reverse")]
+        return onegru.from_flax(halves[0], backward=halves[1])
+
+    return convert
+
+
+def through_openvino(source: onegru.GRU) -> onegru.GRU:
+    spec, weights = source.spec, source.weights
+    hidden = spec.hidden_size
+    Wb, Rb = weights.B[:, : 3 * hidden], weights.B[:, 3 * hidden :]
+    if spec.linear_before_reset:  # sums for z and r, then both of h
+        whole = slice(2 * hidden)
+        B = np.concatenate([Wb[:, whole] + Rb[:, whole], Wb[:, 2 * hidden :], Rb[:, 2 * hidden :]], axis=1)
+    else:
+        B = Wb + Rb
+    attributes = {
+        "hidden_size": hidden,
+        "direction": spec.direction,
+        "linear_before_reset": spec.linear_before_reset,
+    }
+    lowered = lower(GRU_SEQUENCE, attributes, weights.W, weights.R, B)
+    return onegru.GRU.from_canonical(lowered.spec, lowered.weights)
+
+
+#: Each dialect's way there and back, in its own arrays.
+DIALECTS: Mapping[str, Convert] = {
+    "onnx": through_onnx,
+    "openvino": through_openvino,
+    "torch": through_torch,
+    "keras": through_keras,
+    "linen": through_flax("linen"),
+    "nnx": through_flax("nnx"),
+}

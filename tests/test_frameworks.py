@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,82 +11,50 @@ import pytest
 
 import onegru
 from onegru import SpecError
-from tests.framework_cases import H, I, draw, largest_difference, layer, run, same_weights, stack
-
-Convert = Callable[[onegru.GRU], onegru.GRU]
-
-
-def through_onnx(source: onegru.GRU) -> onegru.GRU:
-    weights, spec = source.weights, source.spec
-    return onegru.GRU(
-        weights.W,
-        weights.R,
-        weights.B,
-        direction=spec.direction,
-        linear_before_reset=spec.linear_before_reset,
-    )
-
-
-def through_torch(source: onegru.GRU) -> onegru.GRU:
-    made = onegru.from_torch(onegru.to_torch_state_dict(source))
-    assert isinstance(made, onegru.GRU)
-    return made
+from tests.framework_cases import (
+    DIALECTS,
+    TOLERANCES,
+    H,
+    I,
+    draw,
+    largest_difference,
+    layer,
+    run,
+    same_weights,
+    stack,
+    through_keras,
+    through_torch,
+    without_inner_bias,
+)
 
 
-def through_keras(source: onegru.GRU) -> onegru.GRU:
-    arrays = onegru.to_keras_weights(source)
-    made = onegru.from_keras(arrays, bidirectional=source.spec.num_directions == 2)
-    assert isinstance(made, onegru.GRU)
-    return made
-
-
-def through_flax(form: str) -> Convert:
-    def convert(source: onegru.GRU) -> onegru.GRU:
-        if source.spec.direction != "bidirectional":
-            return onegru.from_flax(onegru.to_flax(source, form=form))
-        halves = [onegru.to_flax(source, form=form, direction=way) for way in ("forward", "reverse")]
-        return onegru.from_flax(halves[0], backward=halves[1])
-
-    return convert
-
-
-DIALECTS: Mapping[str, Convert] = {
-    "onnx": through_onnx,
-    "torch": through_torch,
-    "keras": through_keras,
-    "linen": through_flax("linen"),
-    "nnx": through_flax("nnx"),
-}
+def check_pair(pair: tuple[str, ...], source: onegru.Stack) -> None:
+    """Through one form and then another, layer by layer."""
+    there = [DIALECTS[pair[0]](each) for each in source.layers]
+    back = [DIALECTS[pair[1]](each) for each in there]
+    assert [each.spec for each in back] == [each.spec for each in source.layers]
+    dtype = source.layers[0].spec.dtype
+    X = draw((2, 7, I), dtype, 5)
+    for made in (there, back):
+        assert largest_difference(run(onegru.Stack(made), X), run(source, X)) <= TOLERANCES[dtype]
 
 
 @pytest.mark.parametrize("pair", itertools.product(DIALECTS, DIALECTS), ids="-".join)
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_pair_keeps_the_function(pair: tuple[str, str], direction: str, dtype: str) -> None:
-    source = layer(direction, dtype=dtype)
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_every_pair_keeps_the_function(pair: tuple[str, str], direction: str, dtype: str, count: int) -> None:
+    source = stack(direction, count, dtype=dtype)
     if "nnx" in pair:
-        B = source.weights.B.copy()
-        B[:, 5 * H :] = 0
-        source = onegru.GRU(
-            source.weights.W, source.weights.R, B, direction=direction, linear_before_reset=True
-        )
-    there = DIALECTS[pair[0]](source)
-    back = DIALECTS[pair[1]](there)
-    X = draw((2, 7, I), dtype, 5)
-    reference = run(source, X)
-    assert back.spec == source.spec
-    tolerance = 1e-6 if dtype == "float32" else 1e-14
-    assert largest_difference(run(there, X), reference) <= tolerance
-    assert largest_difference(run(back, X), reference) <= tolerance
+        source = onegru.Stack([without_inner_bias(each) for each in source.layers])
+    check_pair(pair, source)
 
 
+@pytest.mark.parametrize("pair", itertools.product(["onnx", "openvino", "keras"], repeat=2), ids="-".join)
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
-def test_reset_before_through_keras(direction: str) -> None:
-    source = layer(direction, False)
-    back = through_keras(source)
-    assert not back.spec.linear_before_reset
-    X = draw((2, 7, I), seed=5)
-    assert largest_difference(run(back, X), run(source, X)) <= 1e-6
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_every_pair_with_reset_before(pair: tuple[str, str], direction: str, count: int) -> None:
+    check_pair(pair, stack(direction, count, False))
 
 
 @pytest.mark.parametrize("name", ["torch", "keras"])

@@ -11,7 +11,17 @@ import pytest
 
 import onegru
 from onegru import MissingExtraError, SpecError
-from tests.framework_cases import TOLERANCES, H, I, draw, largest_difference, layer, run, same_weights
+from tests.framework_cases import (
+    TOLERANCES,
+    H,
+    I,
+    draw,
+    largest_difference,
+    layer,
+    run,
+    same_weights,
+    without_inner_bias,
+)
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 jax = pytest.importorskip("jax")
@@ -110,11 +120,7 @@ def nnx_cell(dtype: str = "float32", seed: int = 0, **options: Any) -> Any:
 def test_from_onegru(direction: str, form: str) -> None:
     source = layer(direction)
     if form == "nnx":
-        B = source.weights.B.copy()
-        B[:, 5 * H :] = 0
-        source = onegru.GRU(
-            source.weights.W, source.weights.R, B, direction=direction, linear_before_reset=True
-        )
+        source = without_inner_bias(source)
     ways = ["forward", "reverse"] if direction == "bidirectional" else [direction]
     X = draw((2, 7, I), seed=5)
     outputs, cells = [], []

@@ -10,7 +10,18 @@ import pytest
 
 import onegru
 from onegru import FormatError, MissingExtraError, SpecError
-from tests.framework_cases import TOLERANCES, H, I, draw, largest_difference, layer, run, same_weights, stack
+from tests.framework_cases import (
+    DIALECTS,
+    TOLERANCES,
+    H,
+    I,
+    draw,
+    largest_difference,
+    layer,
+    run,
+    same_weights,
+    stack,
+)
 
 torch = pytest.importorskip("torch")
 
@@ -78,6 +89,20 @@ def test_from_onegru(direction: str, count: int) -> None:
     X = draw((2, 7, I), seed=5)
     y, _ = outputs(onegru.to_torch(source, batch_first=True), X)
     assert largest_difference(run(source, X), y) <= 1e-6
+
+
+@pytest.mark.parametrize("first", DIALECTS)
+def test_trained_weights_through_every_pair(first: str) -> None:
+    module = make("float32", True, bidirectional=True)
+    X = draw((2, 7, I), seed=5)
+    for second in DIALECTS:
+        if "nnx" in (first, second):  # which has no bias within the reset gate's product
+            with torch.no_grad():
+                module.bias_hh_l0[2 * H :] = module.bias_hh_l0_reverse[2 * H :] = 0
+        source = onegru.from_torch(module)
+        assert isinstance(source, onegru.GRU)
+        back = onegru.to_torch(DIALECTS[second](DIALECTS[first](source)), batch_first=True)
+        assert largest_difference(outputs(back, X)[0], outputs(module, X)[0]) <= 1e-6
 
 
 def test_batch_first_and_training_do_not_matter() -> None:
