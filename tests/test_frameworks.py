@@ -313,6 +313,20 @@ def test_flax_finds_the_cell() -> None:
         onegru.from_flax(two, prefix="c")
 
 
+def test_flax_cells_within_and_beside_params() -> None:
+    first, second = onegru.to_flax(layer(seed=3)), onegru.to_flax(layer())
+    both = {"params": {"cell": first}, "cell": second}
+    with pytest.raises(SpecError, match=r"'params.cell', 'cell'$"):
+        onegru.from_flax(both)
+    assert same_weights(onegru.from_flax(both, prefix="params.cell"), onegru.from_flax(first))
+    assert same_weights(onegru.from_flax(both, prefix="cell"), onegru.from_flax(second))
+    assert same_weights(
+        onegru.from_flax({"params": {"a": first}}, prefix="params.a"), onegru.from_flax(first)
+    )
+    with pytest.raises(SpecError, match=r"two GRUCells at 'a.b'"):
+        onegru.from_flax({"a": {"b": first}, "a.b": second})
+
+
 def test_flax_directions() -> None:
     source = layer("reverse")
     assert onegru.from_flax(onegru.to_flax(source), direction="reverse").spec == source.spec

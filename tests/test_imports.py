@@ -30,6 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("problem", "native", "engine", "stream", "layer", "stack"),
     (
         "functional",
+        "tensors",
         "exchange",
         "frameworks.pytorch",
         "frameworks.keras_config",

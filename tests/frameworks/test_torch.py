@@ -284,6 +284,16 @@ def test_checkpoints_with_more_numbers_than_bytes(tmp_path: Path) -> None:
         onegru.load_layers(tmp_path / "x.pt")
 
 
+def test_checkpoints_with_two_tensors_of_one_name(tmp_path: Path) -> None:
+    state = make().state_dict()
+    torch.save({"a": {"b": dict(state)}, "a.b": dict(state)}, tmp_path / "x.pt")
+    assert list(onegru.load_layers(tmp_path / "x.pt")) == ["a.b"]  # twice the same tensors
+    other = {name: tensor + 1 for name, tensor in state.items()}
+    torch.save({"a": {"b": dict(state)}, "a.b": other}, tmp_path / "x.pt")
+    with pytest.raises(FormatError, match=r"two tensors called 'a\.b\."):
+        onegru.load_layers(tmp_path / "x.pt")
+
+
 def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"onegru\[torch\]"):

@@ -78,7 +78,10 @@ def read_pytorch(path: Path, name: str | None = None) -> dict[str, GRU | Stack]:
             f"{path}: broken, or with more than tensors and plain data, which would run code "
             f"({type(error).__name__})"
         ) from None
-    tensors = dict(_tensors(torch, path, content, "", _DEPTH, set()))
+    tensors: dict[str, object] = {}
+    for key, tensor in _tensors(torch, path, content, "", _DEPTH, set()):
+        if tensors.setdefault(key, tensor) is not tensor:
+            raise FormatError(f"{path}: two tensors called {key!r}")
     return _layers(path, tensors, name)
 
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from onegru.dtypes import Array, bfloat16
 from onegru.errors import FormatError, OneGRUError, SpecError
-from onegru.exchange import is_mapping
 from onegru.frameworks.keras_config import is_gru, is_own
+from onegru.tensors import is_mapping
 
 __all__ = ["main"]
 

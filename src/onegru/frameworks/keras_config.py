@@ -10,9 +10,10 @@ from onegru.activations import Activation
 from onegru.dialects.frameworks import KERAS, KERAS_ACTIVATION_LAYERS
 from onegru.dtypes import numpy_dtype
 from onegru.errors import SpecError
-from onegru.exchange import as_tensor, find_activation, is_mapping, read
+from onegru.exchange import find_activation, read
 from onegru.layer import GRU
 from onegru.stack import Stack
+from onegru.tensors import as_tensor, is_mapping
 
 __all__ = ["RECURRENT", "from_arrays", "from_config", "is_gru", "is_own"]
 

@@ -10,9 +10,10 @@ from typing import Any
 from onegru.dialects.frameworks import PYTORCH
 from onegru.dtypes import Array
 from onegru.errors import SpecError, needs_extra
-from onegru.exchange import is_mapping, layers_of, read, write
+from onegru.exchange import layers_of, read, write
 from onegru.layer import GRU
 from onegru.stack import Stack
+from onegru.tensors import is_mapping
 
 __all__ = [
     "Group",
