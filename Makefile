@@ -20,16 +20,19 @@ PIP_SELF := $(PIP) --no-build-isolation --editable
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard native/*.h native/*.cc)
 CODE := $(wildcard src tests docs examples benchmarks)
 
-.PHONY: help run test bench lint sanitize tiles neon accuracy clean
+.PHONY: help run test test-frameworks bench lint sanitize tiles neon accuracy clean
 
 help:  ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/.examples  ## build, then run the digits example
 	@$(BIN)/python examples/digits/run.py $(ARGS)
 
 test: lint  ## build, lint, then run every test
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-frameworks: $(VENV)/.frameworks  ## conversions against PyTorch, Keras and Flax, which it installs: some GB
+	@JAX_PLATFORMS=cpu KERAS_BACKEND=torch $(BIN)/python -m pytest tests/frameworks tests/test_frameworks.py
 
 bench: $(VENV)/.dev  ## time onegru against the other runtimes that are installed: a quarter of an hour
 	@$(BIN)/python -m benchmarks.run $(ARGS)
@@ -106,6 +109,13 @@ $(VENV)/.dev: $(VENV)/.build $(BUILD_INPUTS)
 	@echo "Building onegru with everything the tests need"
 	@$(PIP_SELF) '.[dev]'
 	@touch $@ $(VENV)/.examples
+
+# torch first and by itself: the others would bring a newer one. Keras runs on it; Flax on JAX's CPU build.
+$(VENV)/.frameworks: $(VENV)/.dev
+	@echo "Installing PyTorch, Keras and Flax"
+	@$(PIP) torch==2.13.0
+	@$(PIP_SELF) '.[torch,keras,flax,safetensors]'
+	@touch $@
 
 # The lighter install, for people who only want to see the example. A full install contains it: where
 # there is one, it is renewed instead.

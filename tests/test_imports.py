@@ -30,6 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("problem", "native", "engine", "stream", "layer", "stack"),
     (
         "functional",
+        "tensors",
         "exchange",
         "frameworks.pytorch",
         "frameworks.keras_config",
@@ -72,6 +73,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "files.openvino_write",
         "files.safetensors_file",
         "files.checkpoint",
+        "files.keras_reader",
         "files.keras_archive",
     ),
     (
@@ -125,7 +127,7 @@ OPTIONAL = {
     "keras": ("frameworks.keras3", "frameworks.files"),
     "flax": ("frameworks.flax",),
     "safetensors": ("files.checkpoint", "files.safetensors_file"),
-    "h5py": ("files.keras_archive",),
+    "h5py": ("files.keras_reader",),
     "torch": ("frameworks.pytorch", "frameworks.files", "files.checkpoint", "runtimes.torch"),
     "typer": ("cli.*",),
     "rich": ("cli.*",),

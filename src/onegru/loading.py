@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from onegru.errors import FormatError, SpecError
-from onegru.files.checkpoint import read_pytorch, read_safetensors
-from onegru.files.keras_archive import read_keras
 from onegru.layer import GRU
 from onegru.session import load
 from onegru.stack import Stack
 
 __all__ = ["CHECKPOINTS", "load_layers"]
 
-_READERS = {
-    ".safetensors": read_safetensors,
-    ".pt": read_pytorch,
-    ".pth": read_pytorch,
-    ".ckpt": read_pytorch,
-    ".keras": read_keras,
-    ".h5": read_keras,
-    ".hdf5": read_keras,
+Reader = Callable[[Path, str | None], dict[str, GRU | Stack]]
+
+
+def _pytorch() -> Reader:
+    from onegru.files.checkpoint import read_pytorch
+
+    return read_pytorch
+
+
+def _safetensors() -> Reader:
+    from onegru.files.checkpoint import read_safetensors
+
+    return read_safetensors
+
+
+def _keras() -> Reader:
+    from onegru.files.keras_archive import read_keras
+
+    return read_keras
+
+
+# Imported when first needed, as `import onegru` has to stay fast.
+_READERS: Mapping[str, Callable[[], Reader]] = {
+    ".safetensors": _safetensors,
+    ".pt": _pytorch,
+    ".pth": _pytorch,
+    ".ckpt": _pytorch,
+    ".keras": _keras,
+    ".h5": _keras,
+    ".hdf5": _keras,
 }
 
 
@@ -41,8 +62,8 @@ def load_layers(path: str | os.PathLike[str], *, name: str | None = None) -> dic
     Returns:
         the layers by name, in the file's order: of PyTorch the prefix of their tensors ("" if there is none),
         of Keras the layer's name ("encoder/gru" within a model "encoder"), of ONNX and OpenVINO the node's,
-        where its weights are constants. A node without a name goes by its operator; a name that comes twice
-        has a number behind it. LSTMs and other layers are left out.
+        where its weights are constants. A name that comes twice has a number behind it. LSTMs and other
+        layers are left out.
 
     Raises:
         FormatError: the file is broken, or holds no GRU.
@@ -61,7 +82,7 @@ def load_layers(path: str | os.PathLike[str], *, name: str | None = None) -> dic
             raise FormatError(f"{file}: not a regular file")
         with file.open("rb"):
             pass  # a file that cannot be opened says so as every file does
-        layers = reader(file, name)
+        layers = reader()(file, name)
     if name is not None:
         wanted = name if name in layers else name.removesuffix(".")
         if wanted not in layers:

@@ -15,6 +15,9 @@ from onegru.stack import Stack
 
 __all__ = ["read_pytorch", "read_safetensors"]
 
+# The first version whose weights_only keeps its promise (CVE-2025-32434).
+_SAFE = (2, 6)
+
 # How deep the mappings of a checkpoint may be nested: {"state_dict": {"model": …}} is usual.
 _DEPTH = 8
 
@@ -60,25 +63,34 @@ def read_pytorch(path: Path, name: str | None = None) -> dict[str, GRU | Stack]:
     Raises:
         FormatError: the file is broken, or holds other objects, which would run code.
         SpecError: a GRU's tensors are missing or do not fit.
-        MissingExtraError: torch is not installed.
+        MissingExtraError: torch is not installed, or older than 2.6, which would run code.
     """
     with needs_extra("torch", "torch", str(path)):
         import torch
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < _SAFE:
+        raise MissingExtraError("torch 2.6 or newer", "torch", str(path))
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever torch raises on bad bytes, of which there are many kinds
         # Not torch's own words, which advise to switch the safeguard off.
         raise FormatError(
-            f"{path}: broken, or more than tensors and plain data, which would run code ({type(error).__name__})"
+            f"{path}: broken, or with more than tensors and plain data, which would run code "
+            f"({type(error).__name__})"
         ) from None
-    tensors = dict(_tensors(torch, path, content, "", _DEPTH))
+    tensors: dict[str, object] = {}
+    for key, tensor in _tensors(torch, path, content, "", _DEPTH, set()):
+        if tensors.setdefault(key, tensor) is not tensor:
+            raise FormatError(f"{path}: two tensors called {key!r}")
     return _layers(path, tensors, name)
 
 
-def _tensors(torch: Any, path: Path, content: object, prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
+def _tensors(
+    torch: Any, path: Path, content: object, prefix: str, depth: int, seen: set[int]
+) -> Iterator[tuple[str, Any]]:
     """The tensors of recurrent modules within nested mappings, by their names joined with dots."""
-    if not isinstance(content, Mapping):
+    if not isinstance(content, Mapping) or id(content) in seen:
         return
+    seen.add(id(content))  # each once, as one that holds itself twice would never end
     for key, value in content.items():
         name = f"{prefix}.{key}" if prefix else str(key)
         if isinstance(value, torch.Tensor):
@@ -86,7 +98,7 @@ def _tensors(torch: Any, path: Path, content: object, prefix: str, depth: int) -
                 _check_size(path, name, value)
                 yield name, value
         elif depth:
-            yield from _tensors(torch, path, value, name, depth - 1)
+            yield from _tensors(torch, path, value, name, depth - 1, seen)
 
 
 def _check_size(path: Path, name: str, tensor: Any) -> None:

@@ -1,42 +1,34 @@
 """GRUs in models that Keras 3 saved: `.keras` archives and legacy `.h5` files.
 
 The configuration is read as data and the weights as arrays: nothing of Keras runs, so nothing that a file
-says can make it run code.
+says can make it run code. `keras_reader` reads the file in a process of its own.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
-import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from onegru.dtypes import Array, bfloat16
-from onegru.errors import FormatError, OneGRUError, SpecError, needs_extra
-from onegru.exchange import is_mapping
-from onegru.frameworks.keras_config import from_config, is_gru
+from onegru.dtypes import Array, numpy_dtype
+from onegru.errors import FormatError, MissingExtraError, SpecError
+from onegru.frameworks.keras_config import from_config
 from onegru.layer import GRU
 from onegru.stack import Stack
 
 __all__ = ["read_keras"]
 
-_LARGEST_TEXT = 64 << 20
-_MODELS = ("Functional", "Sequential", "Model")
-_DEPTH = 16
+_COMMAND = "from onegru.files.keras_reader import main; main()"
 
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A layer of the configuration: the names of the models that it lies in and its own, and what it is."""
-
-    path: tuple[str, ...]
-    kind: str
-    config: Mapping[str, Any]
+# Seconds after which a file is taken for one that is made to take forever.
+_PATIENCE = 300
 
 
 def read_keras(path: Path, name: str | None = None) -> dict[str, GRU | Stack]:
@@ -49,170 +41,54 @@ def read_keras(path: Path, name: str | None = None) -> dict[str, GRU | Stack]:
     Raises:
         FormatError: the file is broken, of another version of Keras, or has weights alone.
         SpecError: a GRU does what onegru does not.
-        MissingExtraError: h5py is not installed.
+        MissingExtraError: h5py is not installed, or ml_dtypes where weights are bfloat16.
     """
-    with needs_extra("h5py", "keras", str(path)):
-        import h5py
-    with _naming(path):
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                version = _json(path, _text(path, archive, "metadata.json")).get("keras_version")
-                model = _json(path, _text(path, archive, "config.json"))
-                info = archive.getinfo("model.weights.h5")
-                if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
-                    raise FormatError(f"{path}: model.weights.h5 is packed; must be stored as it is")
-                with archive.open(info) as stream, h5py.File(stream, "r") as weights:
-                    reader = _Weights(path, h5py)
-                    return _read(path, version, model, lambda found: reader.of_archive(weights, found), name)
-        with h5py.File(path, "r") as file:
-            config = file.attrs.get("model_config")
-            if config is None:
-                raise FormatError(
-                    f"{path}: weights alone, which do not tell activations; must be a whole model, or give "
-                    "from_keras the layer or its arrays"
-                )
-            reader = _Weights(path, h5py)
-            model, version = _json(path, config), file.attrs.get("keras_version")
-            return _read(path, version, model, lambda found: reader.of_legacy(file, found), name)
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Whatever zipfile, json and h5py raise for bad bytes is a FormatError."""
-    try:
-        yield
-    except OneGRUError:
-        raise
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-        raise FormatError(f"{path}: not a model that Keras saved ({reason})") from None
-
-
-def _text(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
-    with archive.open(name) as file:
-        text = file.read(_LARGEST_TEXT + 1)
-    if len(text) > _LARGEST_TEXT:
-        raise FormatError(f"{path}: {name} has over {_LARGEST_TEXT} bytes; must have fewer")
-    return text
-
-
-def _json(path: Path, text: bytes | str) -> Mapping[str, Any]:
-    content = json.loads(text)
-    if not is_mapping(content):
-        raise FormatError(f"{path}: a configuration that is no mapping")
-    return content
-
-
-def _read(
-    path: Path,
-    version: object,
-    model: Mapping[str, Any],
-    arrays_of: Callable[[_Found], list[Array]],
-    name: str | None,
-) -> dict[str, GRU | Stack]:
-    if not isinstance(version, str) or not version.startswith("3."):
-        raise FormatError(f"{path}: keras_version {version!r}; must be 3, whose activations are known")
-    layers: dict[str, _Found] = {}
-    for found in _layers(model, (), _DEPTH):
-        if layers.setdefault("/".join(found.path), found) is not found:
-            raise FormatError(f"{path}: two layers called {'/'.join(found.path)!r}")
-    if name is not None:
-        if name not in layers:
-            there = ", ".join(map(repr, layers)) or "none"
-            raise SpecError(f"name: {name!r}, which {path} does not hold; it holds {there}")
-        layers = {name: layers[name]}
+    if importlib.util.find_spec("h5py") is None:
+        raise MissingExtraError("h5py", "keras", str(path))
+    header, data = _read(path, name)
+    if "error" in header:
+        if header["error"] == "MissingExtraError":
+            raise MissingExtraError("ml_dtypes", "bfloat16", str(path))
+        kind = SpecError if header["error"] == "SpecError" else FormatError
+        raise kind(header["message"])
+    arrays = _arrays(header, data)
     return {
-        key: from_config(found.kind, found.config, list(arrays_of(found)), where=f"{path}: {key}: ")
-        for key, found in layers.items()
+        layer["key"]: from_config(
+            layer["kind"],
+            layer["config"],
+            [next(arrays) for _ in layer["arrays"]],
+            where=f"{path}: {layer['key']}: ",
+        )
+        for layer in header["layers"]
     }
 
 
-def _layers(model: Mapping[str, Any], path: tuple[str, ...], depth: int) -> Iterator[_Found]:
-    """The layers of GRUs within a model's configuration."""
-    config = model.get("config")
-    entries = config.get("layers") if is_mapping(config) else None
-    for entry in entries if isinstance(entries, list) else ():
-        if not is_mapping(entry) or not is_mapping(entry.get("config")):
-            continue
-        kind, own = entry.get("class_name"), entry["config"]
-        inner = (*path, str(own.get("name")))
-        if kind in _MODELS and depth:
-            yield from _layers(entry, inner, depth - 1)
-        elif entry.get("registered_name") in (None, kind) and isinstance(kind, str) and is_gru(kind, own):
-            yield _Found(inner, kind, own)
+def _read(path: Path, name: str | None) -> tuple[dict[str, Any], bytes]:
+    """What the reading process sends."""
+    command = [sys.executable, "-c", _COMMAND, str(path), json.dumps(name)]
+    search = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    try:
+        result = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, env=search, timeout=_PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise FormatError(f"{path}: not read within {_PATIENCE} seconds") from None
+    line, _, data = result.stdout.partition(b"\n")
+    if result.returncode != 0 or not line:
+        last = result.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        reason = (
+            f"the reading process ended with {result.returncode}{': ' if last else ''}{''.join(last)[:200]}"
+        )
+        raise FormatError(f"{path}: not a model that Keras saved ({reason})")
+    header: dict[str, Any] = json.loads(line)
+    return header, data
 
 
-class _Weights:
-    """Arrays out of an HDF5 file, along links that stay within it."""
-
-    def __init__(self, path: Path, h5py: Any) -> None:
-        self._path = path
-        self._h5py = h5py
-
-    def of_archive(self, file: Any, found: _Found) -> list[Array]:
-        """A layer's arrays in a `.keras` archive, whose groups go by class and say the name they have."""
-        group = file
-        for name in found.path:
-            group = self._named(self._child(group, "layers"), name)
-        return list(self._of_layer(group, found.kind))
-
-    def _named(self, layers: Any, name: str) -> Any:
-        matching = [
-            group
-            for group in (self._child(layers, key) for key in layers)
-            if "vars" in group and self._child(group, "vars").attrs.get("name") == name
-        ]
-        if len(matching) != 1:
-            raise FormatError(f"{self._path}: weights of {len(matching)} layers called {name!r}; must be one")
-        return matching[0]
-
-    def _of_layer(self, group: Any, kind: str) -> Iterator[Array]:
-        if kind == "Bidirectional":
-            for half in ("forward_layer", "backward_layer"):
-                yield from self._of_layer(self._child(group, half), "RNN")
-        elif kind == "GRUCell":
-            variables = self._child(group, "vars")
-            for index in range(len(variables)):
-                yield self._array(self._child(variables, str(index)))
-        else:
-            cell = self._child(group, "cell")
-            if "cells" not in cell:
-                yield from self._of_layer(cell, "GRUCell")
-                return
-            cells = self._child(cell, "cells")
-            for index in range(len(cells)):
-                yield from self._of_layer(
-                    self._child(cells, f"gru_cell_{index}" if index else "gru_cell"), "GRUCell"
-                )
-
-    def of_legacy(self, file: Any, found: _Found) -> list[Array]:
-        """A layer's arrays in an `.h5` file, whose top layers list their arrays' paths in order."""
-        group = self._child(self._child(file, "model_weights"), found.path[0])
-        inner = "/".join(found.path) + "/" if len(found.path) > 1 else ""
-        arrays = []
-        for name in group.attrs.get("weight_names", ()):
-            name = name.decode() if isinstance(name, bytes) else str(name)
-            if name.startswith(inner):
-                node = group
-                for part in name.split("/"):
-                    node = self._child(node, part)
-                arrays.append(self._array(node))
-        return arrays
-
-    def _child(self, group: Any, name: str) -> Any:
-        link = group.get(name, getlink=True) if isinstance(group, self._h5py.Group) else None
-        if not isinstance(link, self._h5py.HardLink):
-            raise FormatError(
-                f"{self._path}: {getattr(group, 'name', '')}/{name}: not there, or a link; must be there"
-            )
-        return group[name]
-
-    def _array(self, node: Any) -> Array:
-        """A dataset's numbers, if the file itself holds each of them."""
-        plain = isinstance(node, self._h5py.Dataset) and not node.is_virtual and not node.external
-        if not plain or node.id.get_storage_size() < node.nbytes or node.chunks is not None:
-            raise FormatError(f"{self._path}: {node.name}: not a plain array within the file")
-        array = np.asarray(node[()])
-        if node.attrs.get("dtype") == "bfloat16" and array.dtype.itemsize == 2:
-            return array.view(bfloat16())
-        return array
+def _arrays(header: dict[str, Any], data: bytes) -> Iterator[Array]:
+    start = 0
+    for layer in header["layers"]:
+        for name, shape in layer["arrays"]:
+            dtype = numpy_dtype(name)
+            count = int(np.prod(shape, dtype=np.int64))
+            yield np.frombuffer(data, dtype, count, start).reshape(shape)
+            start += count * dtype.itemsize

@@ -11,9 +11,10 @@ from onegru.activations import Activation
 from onegru.dialects.frameworks import FLAX_LINEN, FLAX_NNX, Framework
 from onegru.dtypes import Array
 from onegru.errors import SpecError, needs_extra
-from onegru.exchange import find_activation, is_mapping, read, write
+from onegru.exchange import find_activation, read, write
 from onegru.layer import GRU
 from onegru.spec import Direction
+from onegru.tensors import is_mapping
 
 __all__ = ["Form", "from_flax", "to_flax"]
 
@@ -67,8 +68,8 @@ def from_flax(
     names = {"gate_fn": gate_fn, "activation_fn": activation_fn}
     framework, tensors, functions, reverse = _cell("source", source, prefix, names)
     if backward is None:
-        if reverse and direction == "reverse":
-            raise SpecError("direction: 'reverse'; must not be given, as the RNN runs in reverse itself")
+        if reverse is not None and direction == "reverse":
+            raise SpecError("direction: 'reverse'; must not be given, as the RNN says it itself")
         way: Direction = "reverse" if reverse else cast(Direction, direction)
         spec, weights = read(framework, [tensors], direction=way, activations=[functions])
         return GRU.from_canonical(spec, weights, engine)
@@ -108,13 +109,19 @@ def _find(
     argument: str, source: Mapping[str, Any], prefix: str | None
 ) -> tuple[Framework, dict[str, object]]:
     """The one cell within parameters, or the one at `prefix`."""
-    found = {
-        "" if path == "params" else path.removeprefix("params."): (framework, cell)
-        for path, framework, cell in _search(source, "", _DEPTH)
-    }
+    found: dict[str, tuple[Framework, Mapping[str, Any]]] = {}
+    cells = list(_search(source, "", _DEPTH, set()))
+    outer = all(f"{path}.".startswith("params.") for path, _, _ in cells)
+    for path, framework, cell in cells:
+        own = path.removeprefix("params").removeprefix(".") if outer else path
+        if own in found:
+            raise SpecError(f"{argument}: two GRUCells at {own!r}; must be one at each place")
+        found[own] = (framework, cell)
     there = ", ".join(repr(path) for path in found) or "none"
     if prefix is not None:
-        wanted = prefix.removesuffix(".").removeprefix("params.") if isinstance(prefix, str) else prefix
+        wanted = prefix.removesuffix(".") if isinstance(prefix, str) else prefix
+        if isinstance(wanted, str) and wanted not in found and outer:
+            wanted = wanted.removeprefix("params.")
         if wanted not in found:
             raise SpecError(f"prefix: {prefix!r}, where there is no GRUCell; there are {there}")
         framework, mapping = found[wanted]
@@ -133,7 +140,7 @@ def _find(
 
 
 def _search(
-    source: Mapping[Any, Any], path: str, depth: int
+    source: Mapping[Any, Any], path: str, depth: int, seen: set[int]
 ) -> Iterator[tuple[str, Framework, Mapping[str, Any]]]:
     """Each cell within parameters, and where it lies."""
     for framework in (FLAX_LINEN, FLAX_NNX):
@@ -141,10 +148,11 @@ def _search(
         if parts <= set(source) and (framework is FLAX_LINEN or _is_merged_gru(source)):
             yield path, framework, source
             return
-    if depth:
+    if depth and id(source) not in seen:
+        seen.add(id(source))
         for name, value in source.items():
             if is_mapping(value):
-                yield from _search(value, f"{path}.{name}" if path else str(name), depth - 1)
+                yield from _search(value, f"{path}.{name}" if path else str(name), depth - 1, seen)
 
 
 def _is_merged_gru(source: Mapping[Any, Any]) -> bool:

@@ -262,6 +262,9 @@ def _make(
                 go_backwards=reverse,
                 return_sequences=sequences,
                 return_state=return_state,
+                # Set below; those of the default can't be made in every type on every backend.
+                kernel_initializer="zeros",
+                recurrent_initializer="zeros",
                 dtype=spec.dtype,
             )
         )

@@ -10,11 +10,12 @@ from onegru.activations import Activation
 from onegru.dialects.frameworks import KERAS, KERAS_ACTIVATION_LAYERS
 from onegru.dtypes import numpy_dtype
 from onegru.errors import SpecError
-from onegru.exchange import as_tensor, find_activation, is_mapping, read
+from onegru.exchange import find_activation, read
 from onegru.layer import GRU
 from onegru.stack import Stack
+from onegru.tensors import as_tensor, is_mapping
 
-__all__ = ["RECURRENT", "from_arrays", "from_config", "is_gru"]
+__all__ = ["RECURRENT", "from_arrays", "from_config", "is_gru", "is_own"]
 
 #: The classes of layers that may hold GRUs.
 RECURRENT = ("GRU", "GRUCell", "RNN", "Bidirectional")
@@ -213,10 +214,17 @@ def _cells(config: Config, where: str) -> Iterator[Config]:
 def _serialized(value: object, argument: str) -> tuple[str, Config]:
     """Class and configuration of a serialized object."""
     if is_mapping(value) and isinstance(value.get("class_name"), str) and is_mapping(value.get("config")):
-        if value.get("registered_name") not in (None, value["class_name"]):
-            raise SpecError(f"{argument}: {value['registered_name']!r}; must be a class of Keras itself")
+        if not is_own(value):
+            raise SpecError(
+                f"{argument}: a {value['class_name']} of its own; must be a class of Keras itself"
+            )
         return value["class_name"], value["config"]
     raise SpecError(f"{argument}: {value!r:.60}; must be a serialized object")
+
+
+def is_own(value: Mapping[str, Any]) -> bool:
+    """Whether a serialized object is of one of Keras's own classes; others may have their names."""
+    return value.get("registered_name") is None and str(value.get("module", "keras")).split(".")[0] == "keras"
 
 
 def _read_bidirectional(config: Config, where: str) -> Recurrent:
@@ -267,10 +275,8 @@ def _activation(value: object, argument: str) -> Activation:
     if not is_mapping(value):
         return find_activation(KERAS, value, argument)
     kind, config = value.get("class_name"), value.get("config")
-    if kind == "function" and value.get("registered_name") in (None, config):
-        return find_activation(KERAS, config, argument)
     known = KERAS_ACTIVATION_LAYERS.get(kind) if isinstance(kind, str) else None
-    if known is None or not is_mapping(config) or value.get("registered_name") not in (None, kind):
+    if known is None or not is_mapping(config) or not is_own(value):
         raise SpecError(f"{argument}: {kind!r}, which onegru does not have")
     function, parameter, fixed = known
     alpha = config.get(parameter)

@@ -10,9 +10,10 @@ from typing import Any
 from onegru.dialects.frameworks import PYTORCH
 from onegru.dtypes import Array
 from onegru.errors import SpecError, needs_extra
-from onegru.exchange import is_mapping, layers_of, read, write
+from onegru.exchange import layers_of, read, write
 from onegru.layer import GRU
 from onegru.stack import Stack
+from onegru.tensors import is_mapping
 
 __all__ = [
     "Group",
@@ -124,11 +125,12 @@ def _state_dict(module: Any, prefix: str | None) -> Mapping[str, Any]:
         import torch
 
     tensors = dict(module.state_dict())
+    wanted = prefix.removesuffix(".") if isinstance(prefix, str) else None
     for name, child in module.named_modules():
         kind = next((kind for kind in (torch.nn.GRU, torch.nn.GRUCell) if isinstance(child, kind)), None)
         if kind is None:
             continue
-        if type(child).forward is not kind.forward and prefix in (None, name):
+        if type(child).forward is not kind.forward and wanted in (None, name):
             raise SpecError(
                 f"source: {type(child).__name__}, which computes in a way of its own; must be "
                 f"nn.{kind.__name__} itself, or a state dict if its tensors mean the same"
@@ -233,6 +235,8 @@ def to_torch_state_dict(source: GRU | Stack, *, prefix: str = "") -> dict[str, A
             raise SpecError(
                 f"{where}direction: 'reverse'; must be forward or bidirectional, as nn.GRU has them"
             )
+        if spec.input_size < 1:
+            raise SpecError(f"{where}input_size: 0; must be at least 1, as nn.GRU has it")
         for name in ("direction", "hidden_size"):
             mine, others = getattr(spec, name), getattr(first, name)
             if mine != others:
