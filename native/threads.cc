@@ -15,9 +15,12 @@ namespace onegru {
 
 namespace {
 
-// About 30 µs and 100 µs: longer than a step or the gap between two calls, shorter than anybody minds.
+// About 30 µs: longer than a step.
 constexpr int kSpinsAtBarrier = 2000;
-constexpr int kSpinsWhenIdle = 8000;
+// Between calls about 1 µs, then about 100 µs in which any other thread may have the core, such as one of a
+// runtime that does the rest of a model: longer than the gap between two calls, shorter than anybody minds.
+constexpr int kSpinsWhenIdle = 100;
+constexpr int kYieldsWhenIdle = 400;
 
 void Pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -64,6 +67,10 @@ struct alignas(64) Worker {
       for (int spins = 0; (seen = posted.load(std::memory_order_acquire)) >> 1 == done;) {
         if (++spins < kSpinsWhenIdle) {
           Pause();
+          continue;
+        }
+        if (spins < kSpinsWhenIdle + kYieldsWhenIdle) {
+          sched_yield();
           continue;
         }
         asleep.store(true, std::memory_order_seq_cst);

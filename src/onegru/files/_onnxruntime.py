@@ -39,11 +39,8 @@ class Session:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _ONLY_FATAL
         options.intra_op_num_threads = get_num_threads()
-        import os
-
-        options.intra_op_num_threads = int(os.environ.get("OT", "0"))
-        if os.environ.get("OS"):
-            options.add_session_config_entry("session.intra_op.allow_spinning", os.environ["OS"])
+        # Its threads spin within a run, not between runs: there they would take the cores of the next GRU's.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         if source.folder is not None:
             key = "session.model_external_initializers_file_folder_path"
             try:
@@ -76,7 +73,7 @@ class Session:
             FormatError: ONNX Runtime fails.
         """
         try:
-            return list(self._session.run(self._outputs, dict(feeds)))
+            return list(self._session.run(self._outputs, feeds))
         except Exception as error:  # its exceptions share no base class
             raise FormatError(f"{self._place}: ONNX Runtime fails ({_one_line(error)})") from None
 

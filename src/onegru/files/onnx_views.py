@@ -178,6 +178,12 @@ class ViewPiece:
         Raises:
             FormatError: a node does not fit the array that it gets.
         """
+        if len(self._views) == 1:  # as between two GRUs
+            taken, given, view = self._views[0]
+            try:
+                return {given: view.apply(values[taken])}  # type: ignore[arg-type]
+            except (ValueError, AttributeError):
+                pass  # what is wrong, or no array yet, is seen below
         found = {name: values[name] for name in self._inputs}
         for index, (taken, given, view) in enumerate(self._views):
             try:
