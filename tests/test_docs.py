@@ -106,6 +106,27 @@ def test_the_digits_example(tmp_path: Path) -> None:
     assert (tmp_path / "digits.png").stat().st_size > 10_000
 
 
+@pytest.mark.parametrize(
+    ("script", "shown"),
+    [
+        ("stream", ["the same bits as one call over all frames: True", "states: {'h_out': 'h'}"]),
+        ("convert", ["ONNX Runtime: largest difference", "OpenVINO: largest difference"]),
+        ("verify", ["exit code 0", "as if the gates z and r were swapped in W and R alone", "exit code 1"]),
+    ],
+)
+def test_the_denoiser_examples(script: str, shown: list[str]) -> None:
+    result = subprocess.run(
+        [sys.executable, ROOT / "examples" / "denoiser" / f"{script}.py"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "300", "PYTHONUNBUFFERED": "1"},
+    )
+    assert result.returncode == 0, result.stderr
+    for words in shown:
+        assert words in result.stdout
+
+
 # ---- links and paths
 
 
@@ -116,7 +137,14 @@ def test_links(path: Path) -> None:
             assert (path.parent / link).exists(), link
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/operators.md", "docs/numerics.md"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        *(f"docs/{name}.md" for name in ("operators", "numerics", "conversion")),
+    ],
+)
 def test_named_files_exist(name: str) -> None:
     """Code that looks like a path from the root of the repository, such as `src/onegru/spec.py`."""
     text = (ROOT / name).read_text(encoding="utf-8")

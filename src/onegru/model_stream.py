@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -144,6 +143,8 @@ class ModelStream:
             FormatError: it is not such a file.
             SpecError: a state does not fit this model. The states stay as they are.
         """
+        from zipfile import BadZipFile  # takes a while, and few need it
+
         try:
             with np.load(path, allow_pickle=False) as file:
                 values = {name: file[name] for name in file.files}
