@@ -11,7 +11,7 @@ from onegru.errors import SpecError
 from onegru.files.graph import TensorInfo
 from onegru.session import Model
 
-__all__ = ["draw_inputs", "size_plans"]
+__all__ = ["draw_inputs", "draw_one", "longest_lengths", "size_plans"]
 
 # Sizes to try for open dimensions, in order: steps, rows, all others.
 _SIZES = ((7, 3, 4), (1, 1, 1), (16, 1, 16), (64, 2, 64))
@@ -55,10 +55,10 @@ def draw_inputs(
         if dims[name] < 1:
             raise SpecError(f"dims: {name} is {dims[name]}; must be at least 1")
     shapes = {info.name: _shape(info, by_name, letters, sizes) for info in model.inputs if not info.optional}
-    longest = _longest(model, shapes)
+    longest = longest_lengths(model, shapes)
     rng = np.random.default_rng(seed)
     return {
-        info.name: _draw(rng, info, shapes[info.name], longest.get(info.name))
+        info.name: draw_one(rng, info, shapes[info.name], longest.get(info.name))
         for info in model.inputs
         if not info.optional
     }
@@ -98,13 +98,19 @@ def _shape(
     return tuple(shape)
 
 
-def _longest(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """For each input that holds lengths, the least number of steps that they must fit; 1 where unknown."""
+def longest_lengths(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int | None]:
+    """For each input that holds lengths, the number of steps that they must fit; None where it is not known.
+
+    Args:
+        model: the model.
+        shapes: of its inputs, by name.
+    """
     names = {info.value or info.name: info.name for info in model.inputs}
-    found: dict[str, int] = {}
+    found: dict[str, int | None] = {}
     for gru in model.gru_layers:
+        layout = gru.node.attributes.get("layout", 0)
         ports = {
-            port.role: port for port in gru.node.operator.ports(1 if gru.node.attributes.get("layout") else 0)
+            port.role: port for port in gru.node.operator.ports(layout if isinstance(layout, int) else 0)
         }
         lengths = ports.get("sequence_lens")
         name = names.get(gru.node.inputs.get(lengths.name, "")) if lengths is not None else None
@@ -112,13 +118,20 @@ def _longest(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, i
             continue
         shape = shapes.get(names.get(gru.node.inputs[ports["X"].name], ""), ())
         axis = ports["X"].axes.index("T")
-        steps = shape[axis] if axis < len(shape) else 1
-        found[name] = min(found.get(name, steps), steps)
+        steps = shape[axis] if axis < len(shape) else None
+        earlier = found.get(name, steps)
+        found[name] = None if earlier is None or steps is None else min(earlier, steps)
     return found
 
 
-def _draw(rng: np.random.Generator, info: TensorInfo, shape: tuple[int, ...], longest: int | None) -> Array:
-    """Normal numbers, lengths up to the longest, and for other integers 0 or 1, which any index allows."""
+def draw_one(
+    rng: np.random.Generator, info: TensorInfo, shape: tuple[int, ...], longest: int | None
+) -> Array:
+    """Normal numbers, lengths up to `longest`, and for other integers 0 or 1, which any index allows.
+
+    Raises:
+        SpecError: its type cannot be drawn.
+    """
     if info.dtype in ("str", "unknown"):
         raise SpecError(f"input {info.name!r}: type {info.dtype} cannot be drawn; give its value")
     dtype = numpy_dtype(info.dtype)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from onegru.dtypes import Array, bfloat16, numpy_dtype
+from onegru.draw import draw_one, longest_lengths
+from onegru.dtypes import Array, bfloat16
 from onegru.errors import FormatError, SpecError, needs_extra
 from onegru.files.graph import TensorInfo, by_name
 from onegru.session import Model
@@ -192,9 +193,9 @@ def _draw(model: Model, values: dict[str, Array], seed: int, dims: Mapping[str, 
     total = sum(math.prod(shapes[info.name]) * 8 for info in drawn)
     if total > _memory() // 4:
         raise SpecError(f"--random: the inputs come to {total} bytes; too much for this machine's memory")
-    lengths = _longest(model, values, shapes)
+    longest = longest_lengths(model, {**{name: array.shape for name, array in values.items()}, **shapes})
     for info in drawn:
-        values[info.name] = _draw_one(rng, info, shapes[info.name], lengths.get(info.name))
+        values[info.name] = draw_one(rng, info, shapes[info.name], longest.get(info.name))
 
 
 def _shape(info: TensorInfo, dims: Mapping[str, int], used: set[str]) -> tuple[int, ...]:
@@ -213,48 +214,6 @@ def _shape(info: TensorInfo, dims: Mapping[str, int], used: set[str]) -> tuple[i
         used.add(name)
         shape.append(dims[name])
     return tuple(shape)
-
-
-def _longest(
-    model: Model, values: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, int | None]:
-    """For each input that holds lengths, seq_length as far as it is known: lengths must not exceed it."""
-    by_value = {info.value or info.name: info.name for info in model.inputs}
-    found: dict[str, int | None] = {}
-    for gru in model.gru_layers:
-        operator = gru.node.operator
-        lengths, x = operator.input("sequence_lens"), operator.input("X")
-        if lengths is None or x is None or lengths.name not in gru.node.inputs:
-            continue
-        name = by_value.get(gru.node.inputs[lengths.name])
-        source = by_value.get(gru.node.inputs[x.name], "")
-        if name is None:
-            continue
-        layout = gru.node.attributes.get("layout", 0)
-        axis = operator.ports(layout if isinstance(layout, int) else 0)[0].axes.index("T")
-        shape = shapes.get(source) or (values[source].shape if source in values else None)
-        seq_length = shape[axis] if shape is not None and axis < len(shape) else None
-        earlier = found.get(name, seq_length)
-        found[name] = None if earlier is None or seq_length is None else min(earlier, seq_length)
-    return found
-
-
-def _draw_one(
-    rng: np.random.Generator, info: TensorInfo, shape: tuple[int, ...], longest: int | None
-) -> Array:
-    """Normal numbers, lengths up to the longest, and for other integers 0 or 1, which any index allows."""
-    if info.dtype in ("str", "unknown"):
-        raise SpecError(
-            f"--random: input {info.name!r} of type {info.dtype} cannot be drawn; give it with -i"
-        )
-    dtype = numpy_dtype(info.dtype)
-    if dtype.kind in "iu":
-        return rng.integers(
-            0 if longest is None else min(1, longest), 2 if longest is None else longest + 1, shape
-        ).astype(dtype)
-    if dtype.kind == "b":
-        return rng.integers(0, 2, shape).astype(dtype)
-    return rng.standard_normal(shape).astype(dtype)
 
 
 def _memory() -> int:
