@@ -432,7 +432,7 @@ def test_strings(cli: Cli) -> None:
     assert cli(*given, "--json").document()["outputs"]["t"]["data"] == ["a", "ü"]
     assert cli(*given, "-o", "t=t.npy").code == 0
     assert np.load("t.npy").tolist() == ["a", "ü"]
-    cli("run", "model.onnx", "--random", 0).refused("input 's' of type str cannot be drawn")
+    cli("run", "model.onnx", "--random", 0).refused("input 's': type str cannot be drawn")
 
 
 def test_engine(cli: Cli) -> None:
