@@ -115,6 +115,7 @@ $(VENV)/.frameworks: $(VENV)/.dev
 	@echo "Installing PyTorch, Keras and Flax"
 	@$(PIP) torch==2.13.0
 	@$(PIP_SELF) '.[torch,keras,flax,safetensors]'
+	@$(PIP) onnxscript  # torch's exporter needs it
 	@touch $@
 
 # The lighter install, for people who only want to see the example. A full install contains it: where
