@@ -405,9 +405,9 @@ def test_nothing_is_lost(convert: Convert) -> None:
     Path("b.bin").write_bytes(b"something else")
     convert("a.xml", "b.xml").refused("TARGET: 'b.bin' exists; replace it with --overwrite")
     assert Path("b.bin").read_bytes() == b"something else" and not Path("b.xml").exists()
-    convert("a.xml", "a.xml", "--overwrite").refused("TARGET: 'a.xml' is the source; must be another file")
+    convert("a.xml", "a.xml", "--overwrite").refused("is the source, or a part of it; must be another file")
     Path("link.xml").symlink_to("a.xml")
-    convert("a.xml", "link.xml", "--overwrite").refused("'link.xml' is the source")
+    convert("a.xml", "link.xml", "--overwrite").refused("is the source, or a part of it")
     assert convert("a.xml", "b.xml", "--overwrite").code == 0
     assert Path("b.bin").read_bytes() == Path("a.bin").read_bytes()
 
@@ -435,3 +435,50 @@ def test_models_from_python(tmp_path: Path) -> None:
     proto = graph([gru("X", ["Y"], bias="B")], [value("X")], ["Y"], weights())
     found = layers_of_model(onegru.load(save_model(tmp_path, model(proto))))
     assert isinstance(found, GRU) and np.array_equal(found.weights.W, weights()["W"])
+
+
+@pytest.mark.parametrize("name", ["time flipped", "output flipped", "lengths", "joined", "output cut"])
+def test_what_a_layer_would_lose_is_refused(convert: Convert, name: str) -> None:
+    """Numbers that are only moved, but to other places: a layer by itself is not that model."""
+    x = value("X", shape=["t", "b", I])
+    half = value("X2", shape=["t", "b", 1])
+    constants = weights()
+    flip = {
+        "start": np.array([-1]),
+        "stop": np.array([-(2**31)]),
+        "axis": np.array([0]),
+        "step": np.array([-1]),
+    }
+    cut = {"start": np.array([1]), "stop": np.array([2]), "axis": np.array([3]), "step": np.array([1])}
+    cases: dict[str, tuple[list[Any], list[Any], dict[str, Any]]] = {
+        "time flipped": (
+            [node("Slice", ["X", *flip], ["x"]), gru("x", ["Y"], name="g")],
+            [x],
+            flip,
+        ),
+        "output flipped": ([gru("X", ["y"], name="g"), node("Slice", ["y", *flip], ["Y"])], [x], flip),
+        "lengths": ([gru("X", ["Y"], lens="n", name="g")], [value("X", shape=["t", 3, I])], {}),
+        "joined": (
+            [node("Concat", ["X1", "X2"], ["x"], axis=2), gru("x", ["Y"], name="g")],
+            [value("X1", shape=["t", "b", I - 1]), half],
+            {},
+        ),
+        "output cut": ([gru("X", ["y"], name="g"), node("Slice", ["y", *cut], ["Y"])], [x], cut),
+    }
+    nodes, inputs, more = cases[name]
+    if name == "lengths":
+        more = {"n": np.array([1, 2, 3], np.int32)}
+    save_model(Path(), model(graph(nodes, inputs, ["Y"], {**constants, **more})))
+    result = convert("model.onnx", "m.xml")
+    assert result.code == 2 and "say with --node NAME" in result.err
+    assert not Path("m.xml").exists()
+
+
+def test_external_data_are_not_overwritten(convert: Convert) -> None:
+    save_model(Path(), model(graph([gru("X", ["Y"])], [value("X", shape=["t", "b", I])], ["Y"], weights())))
+    onnx.save(
+        onnx.load("model.onnx"), "e.onnx", save_as_external_data=True, location="e.bin", size_threshold=0
+    )
+    before = Path("e.bin").read_bytes()
+    convert("e.onnx", "e.xml", "--overwrite").refused("is the source, or a part of it")
+    assert Path("e.bin").read_bytes() == before

@@ -153,8 +153,8 @@ def test_sizes_that_are_asked_for(tmp_path: Path) -> None:
     model = onegru.load(path)
     x = np.ones((T, B, I), np.float32)
     with pytest.raises(SpecError, match=r"'big' is \[copies, 2, 4\], whose sizes the inputs do not tell"):
-        model.stream().step({"x": x})
-    stream = model.stream(dims={"copies": 2})
+        model.stream({"h_out": "big"}).step({"x": x})
+    stream = model.stream({"h_out": "big"}, dims={"copies": 2})
     stream.step({"x": x})
     assert stream.state["big"].shape == (2, B, H)
 
@@ -206,7 +206,55 @@ def test_files_of_states_are_hostile(tmp_path: Path) -> None:
         stream.load(tmp_path / "missing.npz")
 
 
-def test_bidirectional_states_are_found(tmp_path: Path) -> None:
+def test_states_that_do_not_come_back_are_left_out(tmp_path: Path) -> None:
+    """In another order, of another direction, through another number: then no pair is found."""
+    constants = {"s0": [0], "s1": [1], "s2": [2], "zero": [0], "one": [1]}
+    integers = [numpy_helper.from_array(np.array(v, np.int64), name) for name, v in constants.items()]
+    grus = [
+        node("GRU", ["x", "W0", "R0", "", "", "h0"], ["Y0", "last0"], hidden_size=H),
+        node("GRU", ["x", "W0", "R0", "", "", "h1"], ["Y1", "last1"], hidden_size=H),
+    ]
+    slices = [
+        node("Slice", ["h", "s0", "s1", "zero"], ["h0"]),
+        node("Slice", ["h", "s1", "s2", "zero"], ["h1"]),
+    ]
+    in_order = node("Concat", ["last0", "last1"], ["h_out"], axis=0)
+    cases = {
+        "right": [*slices, *grus, in_order],
+        "joined the other way round": [*slices, *grus, node("Concat", ["last1", "last0"], ["h_out"], axis=0)],
+        "one slice twice": [
+            slices[0],
+            node("Slice", ["h", "s0", "s1", "zero"], ["h1"]),
+            *grus,
+            in_order,
+        ],
+        "a rounding": [
+            node("Cast", ["h"], ["i"], to=TensorProto.INT32),
+            node("Cast", ["i"], ["f"], to=TensorProto.FLOAT),
+            node("Split", ["f"], ["h0", "h1"], axis=0),
+            *grus,
+            in_order,
+        ],
+        "right, split": [node("Split", ["h"], ["h0", "h1"], axis=0), *grus, in_order],
+        "split, swapped": [node("Split", ["h"], ["h1", "h0"], axis=0), *grus, in_order],
+    }
+    for name, nodes in cases.items():
+        path = save(
+            tmp_path / "m.onnx",
+            nodes,
+            [*weights(), *integers],
+            {"x": ["T", B, I], "h": [2, B, H]},
+            {"Y0": ["T", 1, B, H], "Y1": ["T", 1, B, H], "h_out": [2, B, H]},
+        )
+        model = onegru.load(path)
+        if name.startswith("right"):
+            assert model.stream().pairs == {"h_out": "h"}, name
+            continue
+        with pytest.raises(SpecError, match="none found"):
+            model.stream()
+
+
+def test_a_direction_that_cannot_be_streamed_is_not_found(tmp_path: Path) -> None:
     nodes = [
         node("GRU", ["x", "W0", "R0", "", "", "h"], ["Y", "last"], hidden_size=H, direction="bidirectional"),
         node("Identity", ["last"], ["h_out"]),
@@ -218,7 +266,9 @@ def test_bidirectional_states_are_found(tmp_path: Path) -> None:
         {"x": ["T", B, I], "h": [2, B, H]},
         {"Y": ["T", 2, B, H], "h_out": [2, B, H]},
     )
-    assert onegru.load(path).stream().pairs == {"h_out": "h"}
+    with pytest.raises(SpecError, match="none found"):
+        onegru.load(path).stream()
+    assert onegru.load(path).stream({"h_out": "h"}).pairs == {"h_out": "h"}
 
 
 def test_two_outputs_that_could_be_the_state(tmp_path: Path) -> None:

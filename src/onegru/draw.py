@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from onegru.errors import SpecError
 from onegru.files.graph import TensorInfo
 from onegru.session import Model
 
-__all__ = ["draw_inputs", "draw_one", "longest_lengths", "size_plans"]
+__all__ = ["check_total", "draw_inputs", "draw_one", "longest_lengths", "memory_size", "size_plans"]
 
 # Sizes to try for open dimensions, in order: steps, rows, all others.
 _SIZES = ((7, 3, 4), (1, 1, 1), (16, 1, 16), (64, 2, 64))
@@ -55,6 +57,7 @@ def draw_inputs(
         if dims[name] < 1:
             raise SpecError(f"dims: {name} is {dims[name]}; must be at least 1")
     shapes = {info.name: _shape(info, by_name, letters, sizes) for info in model.inputs if not info.optional}
+    check_total(shapes.values())
     longest = longest_lengths(model, shapes)
     rng = np.random.default_rng(seed)
     return {
@@ -62,6 +65,21 @@ def draw_inputs(
         for info in model.inputs
         if not info.optional
     }
+
+
+def check_total(shapes: Iterable[tuple[int, ...]]) -> None:
+    """Raise SpecError if arrays of these shapes are too much for this machine."""
+    total = sum(math.prod(shape) * 8 for shape in shapes)
+    if total > memory_size() // 4:
+        raise SpecError(f"inputs to draw: {total} bytes; too much for this machine's memory")
+
+
+def memory_size() -> int:
+    """This machine's memory in bytes."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not known on this system
+        return 2**34
 
 
 def _letters(model: Model) -> dict[tuple[str, int], str]:

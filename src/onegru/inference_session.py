@@ -46,6 +46,7 @@ class InferenceSession:
             onegru's number of threads, which is one for the whole process (`onegru.set_num_threads`); the
             others have no effect.
         providers: ONNX Runtime's execution providers; must include the CPU's, which is what there is.
+        provider_options: without effect.
         engine: what runs the GRU nodes, as in `onegru.GRU`.
 
     Raises:
@@ -64,10 +65,13 @@ class InferenceSession:
         path_or_bytes: str | os.PathLike[str] | bytes,
         sess_options: Any = None,
         providers: Sequence[str | tuple[str, Mapping[str, object]]] | None = None,
+        provider_options: Sequence[Mapping[str, object]] | None = None,
         *,
         engine: str = "auto",
     ) -> None:
         _check_providers(providers)
+        if provider_options and any(provider_options):
+            warnings.warn("provider_options: without effect, as onegru has none", SpecWarning, stacklevel=2)
         wanted = getattr(sess_options, "intra_op_num_threads", 0)
         if wanted and wanted != get_num_threads():
             warnings.warn(
@@ -99,7 +103,7 @@ class InferenceSession:
         """Run the model.
 
         Args:
-            output_names: the outputs that are wanted, in this order; None for all.
+            output_names: the outputs that are wanted, in this order; None, or none, for all.
             input_feed: an array for each input, by name.
             run_options: must be None.
 
@@ -112,8 +116,10 @@ class InferenceSession:
         """
         if run_options is not None:
             raise SpecError("run_options: given; must be None, as onegru has none")
+        if isinstance(output_names, str):
+            raise SpecError(f"output_names: {output_names!r}; must be a list of names, or None")
         results = self._model.run(input_feed)
-        if output_names is None:
+        if not output_names:
             return list(results.values())
         try:
             return [results[name] for name in output_names]

@@ -49,6 +49,10 @@ class ModelStream:
         self._inputs = {info.name: info for info in model.inputs}
         outputs = {info.name: info for info in model.outputs}
         self._pairs = dict(pairs)
+        if not all(isinstance(name, str) for pair in self._pairs.items() for name in pair):
+            raise SpecError("state: must be a mapping from names of outputs to names of inputs")
+        if not isinstance(dims, Mapping):
+            raise SpecError(f"dims: {type(dims).__name__}; must be a mapping from names to sizes")
         for output, taker in self._pairs.items():
             for side, name, known in (("output", output, outputs), ("input", taker, self._inputs)):
                 if name not in known:
@@ -143,13 +147,21 @@ class ModelStream:
             FormatError: it is not such a file.
             SpecError: a state does not fit this model. The states stay as they are.
         """
-        from zipfile import BadZipFile  # takes a while, and few need it
-
+        values: dict[str, Array] = {}
         try:
             with np.load(path, allow_pickle=False) as file:
-                values = {name: file[name] for name in file.files}
-        except (ValueError, BadZipFile, EOFError, AttributeError, KeyError) as error:
+                for name in file.files:
+                    if name in values:
+                        raise ValueError(f"{name!r} is there twice")
+                    values[name] = file[name]
+        except OSError as error:
+            if error.errno is not None:
+                raise
             raise FormatError(f"{path}: not a file of states ({error})") from None
+        except Exception as error:  # NumPy and zipfile raise many kinds on a broken file
+            raise FormatError(
+                f"{path}: not a file of states ({str(error) or type(error).__name__})"
+            ) from None
         if wrong := [name for name in values if not name.startswith(_KEY)]:
             raise FormatError(f"{path}: not a file of states; it holds {wrong[0]!r}")
         names = {name.removeprefix(_KEY): array for name, array in values.items()}
@@ -167,7 +179,11 @@ class ModelStream:
             names = ", ".join(map(repr, self._pairs.values()))
             raise SpecError(f"state: {name!r} is not a state of {self._model.path}; must be of {names}")
         info = self._inputs[name]
-        array = np.array(value)
+        try:
+            array = np.array(value)
+        except (TypeError, ValueError) as error:
+            raise SpecError(f"state: {name!r} is not an array ({error})") from None
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
         fixed = info.shape is None or (
             len(info.shape) == array.ndim
             and all(not isinstance(a, int) or a == b for a, b in zip(info.shape, array.shape, strict=True))
@@ -183,7 +199,7 @@ class ModelStream:
         """The first states: zeros, for those that the model has no default for."""
         sizes = dict(self._dims)
         for name, value in inputs.items():
-            info, shape = self._inputs.get(name), np.asarray(value).shape
+            info, shape = self._inputs.get(name), getattr(value, "shape", ())
             if info is not None and info.shape is not None and len(info.shape) == len(shape):
                 known = zip(info.shape, shape, strict=True)
                 sizes.update({size: have for size, have in known if isinstance(size, str)})

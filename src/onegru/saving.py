@@ -69,6 +69,8 @@ def save(
     # Imported here, as `import onegru` need not know how to write.
     from onegru.files.writing import Interface, replace_files
 
+    if not isinstance(path, str | os.PathLike):
+        raise SpecError(f"path: {type(path).__name__}; must be the name of a file")
     path = Path(path)
     if not isinstance(layers, GRU | Stack):
         raise SpecError(f"layers: {type(layers).__name__}; must be a GRU or a Stack")

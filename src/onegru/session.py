@@ -86,7 +86,7 @@ class Model:
         self._engine = engine
         self._inputs = [Input(info) for info in graph.inputs]
         # What shares memory with something that a caller, or the next run, may have in hand.
-        self._views = {
+        self._views = {value_of(info) for info in graph.inputs} | {
             name
             for step in (*graph.prelude, *graph.steps)
             if not isinstance(step, GruNode | Conversion) and step.gives_views

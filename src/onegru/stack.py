@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -28,6 +28,8 @@ class Stack:
     """
 
     def __init__(self, layers: Sequence[GRU]) -> None:
+        if isinstance(layers, str) or not isinstance(layers, Iterable):
+            raise SpecError(f"layers: {type(layers).__name__}; must be a sequence of GRU layers")
         self._layers = tuple(layers)
         if not self._layers:
             raise SpecError("layers: none; must be at least one")

@@ -298,3 +298,17 @@ def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"onegru\[torch\]"):
         onegru.to_torch(layer())
+
+
+def test_modules_that_decide_anew_in_each_call_are_refused() -> None:
+    """Their weights, or what they compute, cannot be read off."""
+    hooked = torch.nn.GRU(3, 4)
+    hooked.register_forward_hook(lambda module, given, result: result)
+    own = torch.nn.GRU(3, 4)
+    own.forward = lambda x: x
+    normed = torch.nn.utils.weight_norm(torch.nn.GRU(3, 4), "weight_hh_l0")
+    for module in (hooked, own, normed):
+        with pytest.raises(onegru.SpecError, match="has hooks or a forward of its own"):
+            onegru.from_torch(module)
+    with pytest.raises(onegru.SpecError, match="source: type"):
+        onegru.from_torch(torch.nn.GRU)

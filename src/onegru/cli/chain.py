@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +105,8 @@ def _layer(model: Model, gru: GruLayer) -> GRU:
 
 
 # Whether a model is a chain is seen from a run on random numbers: what comes out of a GRU must be, number for
-# number, what goes into the next. However an exporter spells that, it is found.
+# number and place for place, what goes into the next. However an exporter spells that, it is found. Only axes
+# before the last may have another order, as layouts do, and a state may be a part of what holds all of them.
 
 
 def _why_no_chain(model: Model) -> str:
@@ -116,28 +117,43 @@ def _why_no_chain(model: Model) -> str:
         return ""
     try:
         inputs = _draw(model)
-        traces = [
-            _canonical(gru, trace) for gru, trace in zip(model.gru_layers, model.trace(inputs), strict=True)
-        ]
+        raw = model.trace(inputs)
+        traces = [_canonical(gru, trace) for gru, trace in zip(model.gru_layers, raw, strict=True)]
         outputs = model.run(inputs)
     except OneGRUError as error:
         return f"cannot be run on drawn inputs ({error})"
-    given = [array for array in inputs.values() if array.dtype.kind not in "biu"]
-    if not _moved(traces[0]["X"], given):
+    given = {name: array for name, array in inputs.items() if array.dtype.kind not in "biu"}
+    taken = {name for name, array in given.items() if _same(traces[0]["X"], array)}
+    if not taken:
         return "changes its input before the first GRU"
     for below, above in pairwise(traces):
         T, B = above["X"].shape[:2]
-        Y = below["Y"].transpose(0, 2, 1, 3)
-        if not np.array_equal(above["X"], Y.reshape(*Y.shape[:2], -1)):
+        if not np.array_equal(above["X"], _side_by_side(below["Y"])):
             return "its GRUs are not fed by one another"
         if not np.array_equal(_lengths(above, T, B), _lengths(below, T, B)):
             return "its GRUs have different lengths"
+    T, B = traces[0]["X"].shape[:2]
+    whole = [array for array in inputs.values() if array.dtype.kind in "iu"]
+    lengths = _lengths(traces[0], T, B)
+    if not np.all(lengths == T) and not any(np.array_equal(lengths, array.ravel()) for array in whole):
+        return "has lengths of its own"
+    place = 0
     for trace in traces:
         h = trace.get("initial_h")
-        if h is not None and h.any() and not _moved(h, given):
-            return "has an initial state of its own"
-    known = [trace[role] for trace in traces for role in ("Y", "Y_h")]
-    if not all(_moved(array, known) for array in outputs.values()):
+        if h is not None and h.any():
+            holders = {name for name, array in given.items() if _same(h, array) or _holds(array, h, place)}
+            if not holders:
+                return "has an initial state of its own"
+            taken |= holders
+            place += len(h)
+    handed = {
+        name
+        for name, array in given.items()
+        if any(_same(value, array) for trace in raw for value in trace.values())
+    }
+    if unused := given.keys() - taken - handed:
+        return f"does not hand its input {min(unused)!r} to a GRU"
+    if not all(any(_same(array, known) for known in _known(traces)) for array in outputs.values()):
         return "changes what its GRUs give"
     return ""
 
@@ -151,6 +167,46 @@ def _is_bare(model: Model) -> bool:
     taken = {value for name, value in node.inputs.items() if name not in ("W", "R", "B")}
     results = {info.value or info.name for info in model.outputs}
     return taken <= given and results <= set(node.outputs.values())
+
+
+def _known(traces: Sequence[Mapping[str, Array]]) -> list[Array]:
+    """What the outputs of a chain may be: the last Y, the states, and all states as one."""
+    last = traces[-1]["Y"]
+    states = [trace["Y_h"] for trace in traces]
+    known = [last, *states, *(_side_by_side(state[None])[0] for state in states)]
+    if last.size:
+        known.append(_side_by_side(last))
+    if len({state.shape[1:] for state in states}) == 1:
+        known.append(np.concatenate(states))
+    return known
+
+
+def _side_by_side(Y: Array) -> Array:
+    """[T, B, D·H]: the directions of each step one behind the other."""
+    Y = Y.transpose(0, 2, 1, 3)
+    return Y.reshape(*Y.shape[:2], Y.shape[2] * Y.shape[3])
+
+
+def _same(array: Array, other: Array) -> bool:
+    """Whether two arrays hold the same numbers at the same places, up to the order of axes but the last."""
+    if array.size != other.size or array.shape[-1:] != other.shape[-1:]:
+        return False
+    wanted, found = _without_ones(array), _without_ones(other)
+    return any(
+        np.array_equal(wanted, found.transpose(*order, found.ndim - 1))
+        for order in permutations(range(found.ndim - 1))
+    )
+
+
+def _holds(array: Array, h: Array, place: int) -> bool:
+    """Whether `array` [L·D, B, H] holds h [D, B, H] from `place` on."""
+    return array.ndim == 3 and np.array_equal(array[place : place + len(h)], h)
+
+
+def _without_ones(array: Array) -> Array:
+    """Without axes of size 1, but for the last axis."""
+    sizes = [size for size in array.shape[:-1] if size != 1]
+    return array.reshape(*sizes, *array.shape[-1:])
 
 
 def _draw(model: Model) -> dict[str, Array]:
@@ -181,11 +237,3 @@ def _canonical(gru: GruLayer, trace: Mapping[str, Array]) -> dict[str, Array]:
 
 def _lengths(trace: Mapping[str, Array], T: int, B: int) -> Array:
     return trace.get("sequence_lens", np.full(B, T)).astype(np.int64)
-
-
-def _moved(array: Array, sources: Sequence[Array]) -> bool:
-    """Whether every number of an array is one of the sources': it has then been moved, not computed."""
-    if array.dtype.kind in "biuOUS":
-        return False
-    numbers = [source.astype(np.float64).ravel() for source in sources]
-    return bool(np.isin(array.astype(np.float64), np.concatenate(numbers)).all()) if numbers else False

@@ -20,7 +20,7 @@ from onegru.cli.check import Check, check
 from onegru.cli.show import printable
 from onegru.cli.surgery import Decompose, Dims, Float16, ForRuntime, NoCheck, Split, Tolerance, convert_model
 from onegru.cli.waiting import waiting
-from onegru.errors import FormatError, SpecError
+from onegru.errors import FormatError, SpecError, needs_extra
 from onegru.files.writing import move_files
 from onegru.frameworks.files import write_keras, write_pytorch
 from onegru.known import Verdict
@@ -255,10 +255,15 @@ _OF_LAYERS = {
 
 
 def _check_not_the_source(source: Path, target: Path) -> None:
+    parts = {*_files(source)}
+    if source.suffix.lower() == ".onnx" and any(path.exists() for path in _files(target)):
+        with needs_extra("onnx", "onnx", str(source)):
+            from onegru.files.onnx_read import Source, external_files
+        parts |= external_files(Source(str(source), source.parent), source.read_bytes())
     for path in _files(target):
-        for other in _files(source):
+        for other in parts:
             if path.exists() and other.exists() and path.samefile(other):
-                raise SpecError(f"TARGET: {str(target)!r} is the source; must be another file")
+                raise SpecError(f"TARGET: {str(path)!r} is the source, or a part of it; must be another file")
 
 
 def _show(console: Console, layers: GRU | Stack, target: Path, checks: Sequence[Check]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import os
 import re
 import stat
 import zipfile
@@ -12,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from onegru.draw import draw_one, longest_lengths
+from onegru.draw import check_total, draw_one, longest_lengths, memory_size
 from onegru.dtypes import Array, bfloat16
 from onegru.errors import FormatError, SpecError, needs_extra
 from onegru.files.graph import TensorInfo, by_name
@@ -115,7 +113,7 @@ def _check_size(path: Path) -> None:
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise FormatError(f"{path}: not a regular file")
-    if status.st_size > _memory():
+    if status.st_size > memory_size():
         raise FormatError(f"{path}: has {status.st_size} bytes; more than this machine's memory")
 
 
@@ -142,7 +140,7 @@ def _read_npz(path: Path) -> dict[str, Array]:
     try:
         with zipfile.ZipFile(path) as archive, np.errstate(all="ignore"):
             size = sum(entry.file_size for entry in archive.infolist())
-            if size > _memory():
+            if size > memory_size():
                 raise FormatError(f"{path}: unpacks to {size} bytes; more than this machine's memory")
             for entry in archive.infolist():
                 with archive.open(entry) as file:
@@ -190,9 +188,7 @@ def _draw(model: Model, values: dict[str, Array], seed: int, dims: Mapping[str, 
     for name in dims:
         if name not in used:
             raise SpecError(f"--dim: {name!r} is not a symbolic dimension of an input that is drawn")
-    total = sum(math.prod(shapes[info.name]) * 8 for info in drawn)
-    if total > _memory() // 4:
-        raise SpecError(f"--random: the inputs come to {total} bytes; too much for this machine's memory")
+    check_total(shapes.values())
     longest = longest_lengths(model, {**{name: array.shape for name, array in values.items()}, **shapes})
     for info in drawn:
         values[info.name] = draw_one(rng, info, shapes[info.name], longest.get(info.name))
@@ -214,11 +210,3 @@ def _shape(info: TensorInfo, dims: Mapping[str, int], used: set[str]) -> tuple[i
         used.add(name)
         shape.append(dims[name])
     return tuple(shape)
-
-
-def _memory() -> int:
-    """This machine's memory in bytes."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not known on this system
-        return 2**34

@@ -103,7 +103,7 @@ class _Cutter:
             prelude=(self._piece(context, prelude, early),) if prelude else (),
             types=self._types(),
             nested=tuple(self.nested),
-            states=find_states(self.nodes, grus.values(), inputs, outputs),
+            states=find_states(self.graph, self.opset, self.nodes, grus.values(), inputs, outputs),
         )
 
     # GRU nodes

@@ -27,6 +27,7 @@ __all__ = [
     "check_tensor",
     "describe",
     "external_bytes",
+    "external_files",
     "is_gru",
     "read_model",
     "to_array",
@@ -108,6 +109,17 @@ def to_array(source: Source, tensor: TensorProto) -> Array:
         return onnx.numpy_helper.to_array(tensor)
     except Exception as error:  # whatever the helper stumbles over, the tensor is at fault
         raise source.error(f"tensor {tensor.name!r}: cannot be read ({error})") from None
+
+
+def external_files(source: Source, data: bytes) -> set[Path]:
+    """The files beside a serialized model that hold its external data.
+
+    Raises:
+        FormatError: the model is broken, or its data lie outside its folder.
+    """
+    tensors = all_tensors(read_model(source, data))
+    external = (t for t in tensors if t.data_location == TensorProto.EXTERNAL)
+    return {_external_place(source, tensor)[0] for tensor in external}
 
 
 def external_bytes(source: Source, tensor: TensorProto) -> bytes:

@@ -1,14 +1,18 @@
 """Which inputs of an ONNX model are states, and which outputs are what becomes of them.
 
 An exported streaming model has the initial state of its GRUs as an input and their last state as an output.
-Between the two and the GRU nodes lie only nodes that move, cut or join arrays.
+Between the two and the GRU nodes lie only nodes that move, cut or join arrays. That what goes out as the
+state of a GRU comes back to the same GRU, number for number, is proved by sending numbered elements through.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from onnx import NodeProto
+import numpy as np
+import onnx
+from onnx import GraphProto, NodeProto, TensorProto
 
 from onegru.files.graph import GruNode, TensorInfo
 
@@ -18,8 +22,14 @@ _MOVES = {"Identity", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Flatten",
 _CUTS = {"Slice", "Split", "Gather"}
 _JOINS = {"Concat"}
 
+# More than any state has; beyond, nothing is proved.
+_MOST_ELEMENTS = 1 << 20
+_MOST_NODES = 1000
+
 
 def find_states(
+    graph: GraphProto,
+    opset: int,
     nodes: Sequence[NodeProto],
     grus: Iterable[GruNode],
     inputs: Sequence[TensorInfo],
@@ -27,25 +37,29 @@ def find_states(
 ) -> tuple[tuple[str, str], ...]:
     """Pairs of an output and the input that takes it in the next run.
 
-    An input and an output are a pair if they reach the same GRU nodes, and are of one type and shape. What
-    could be paired in two ways is left out.
+    An input and an output are a pair if they reach the same forward GRU nodes, are of one type and shape, and
+    each element of the output, had the GRUs given back their initial states, would be the input's at its
+    place. What could be paired in two ways, or cannot be proved, is left out.
 
     Args:
-        nodes: the model's nodes, in an order in which they can run.
+        graph: the model's graph.
+        opset: of its nodes.
+        nodes: its nodes, in an order in which they can run.
         grus: its GRU nodes.
         inputs: what the model takes.
         outputs: what it gives.
     """
-    forward = _reached(nodes, {info.name: {info.name} for info in inputs}, _MOVES | _CUTS)
-    takers: dict[str, set[int]] = {}
-    sources: dict[str, set[str]] = {}
-    for index, gru in enumerate(grus):
-        for name in forward.get(gru.inputs.get("initial_h", ""), ()):
-            takers.setdefault(name, set()).add(index)
-        if "Y_h" in gru.outputs:
-            sources[gru.outputs["Y_h"]] = {str(index)}
-    given = _reached(nodes, sources, _MOVES | _JOINS)
-    givers = {info.name: {int(index) for index in given.get(info.name, ())} for info in outputs}
+    forward = [gru for gru in grus if gru.attributes.get("direction", "forward") in ("forward", "foward")]
+    starts = {gru.inputs["initial_h"]: gru.outputs["Y_h"] for gru in forward if _is_carried(gru)}
+    if not starts:
+        return ()
+    reached = _reached(nodes, {info.name: {info.name} for info in inputs}, _MOVES | _CUTS)
+    takers: dict[str, set[str]] = {}
+    for start in starts:
+        for name in reached.get(start, ()):
+            takers.setdefault(name, set()).add(start)
+    given = _reached(nodes, {end: {start} for start, end in starts.items()}, _MOVES | _JOINS)
+    givers = {info.name: given.get(info.name, set()) for info in outputs}
 
     pairs = [
         (output.name, info.name)
@@ -53,11 +67,90 @@ def find_states(
         for output in outputs
         if info.name in takers and takers[info.name] == givers[output.name] and _alike(info, output)
     ]
-    return tuple(
+    alone = [
         pair
         for pair in pairs
         if sum(pair[0] == other[0] for other in pairs) == sum(pair[1] == other[1] for other in pairs) == 1
+    ]
+    by_name = {info.name: info for info in inputs}
+    return tuple(
+        pair
+        for pair in alone
+        if _comes_back(
+            graph, opset, nodes, {s: starts[s] for s in takers[pair[1]]}, by_name[pair[1]], pair[0]
+        )
     )
+
+
+def _is_carried(gru: GruNode) -> bool:
+    return "initial_h" in gru.inputs and "Y_h" in gru.outputs
+
+
+def _comes_back(
+    graph: GraphProto,
+    opset: int,
+    nodes: Sequence[NodeProto],
+    starts: Mapping[str, str],
+    info: TensorInfo,
+    output: str,
+) -> bool:
+    """Whether numbered elements of an input come back at their places, if each GRU gives its initial state.
+
+    Args:
+        graph: the model's graph.
+        opset: of its nodes.
+        nodes: the nodes that can be run.
+        starts: for each of the GRUs, the value of its initial state and that of its last.
+        info: the input.
+        output: the output.
+    """
+    if info.shape is None:
+        return False
+    shape = [size if isinstance(size, int) else 2 + index for index, size in enumerate(info.shape)]
+    if not 0 < math.prod(shape) <= _MOST_ELEMENTS:
+        return False
+    bridges = [onnx.helper.make_node("Identity", [start], [end]) for start, end in starts.items()]
+    ends = set(starts.values())
+    others = [node for node in nodes if not ends & set(node.output) and node.op_type != "GRU"]
+    order = _needed(others, bridges, output)
+    if order is None:
+        return False
+    used = {name for node in order for name in node.input}
+    kind = onnx.helper.make_tensor_value_info(info.name, TensorProto.DOUBLE, None)
+    small = [t for t in graph.initializer if t.name in used and math.prod(t.dims) <= _MOST_ELEMENTS]
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(order, "states", [kind], [onnx.ValueInfoProto(name=output)], small),
+        opset_imports=[onnx.helper.make_opsetid("", opset)],
+    )
+    numbered = np.arange(math.prod(shape), dtype=np.float64).reshape(shape) + 0.5
+    try:
+        from onnx.reference import ReferenceEvaluator
+
+        (back,) = ReferenceEvaluator(model).run(None, {info.name: numbered})
+    except Exception:  # whatever it cannot do, or the nodes do not fit these sizes: nothing is proved
+        return False
+    return isinstance(back, np.ndarray) and np.array_equal(back, numbered)
+
+
+def _needed(others: Sequence[NodeProto], bridges: Sequence[NodeProto], output: str) -> list[NodeProto] | None:
+    """The nodes that an output is made of, in an order in which they run; None if they are too many."""
+    givers = {name: node for node in (*others, *bridges) for name in node.output if name}
+    order: list[NodeProto] = []
+    seen: set[int] = set()
+    stack: list[tuple[NodeProto, bool]] = [(givers[output], False)] if output in givers else []
+    while stack:
+        node, is_ready = stack.pop()
+        if is_ready:
+            order.append(node)
+            continue
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if len(seen) > _MOST_NODES:
+            return None
+        stack.append((node, True))
+        stack += [(givers[name], False) for name in node.input if name in givers]
+    return order
 
 
 def _reached(

@@ -31,10 +31,12 @@ class View:
 
     Attributes:
         apply: it.
+        is_identity: whether it gives what it gets, be it an array or not.
         reshapes: the sizes of a Reshape; None for a move of axes.
     """
 
     apply: Callable[[Array], Array]
+    is_identity: bool = False
     reshapes: tuple[int, ...] | None = None
 
     def shape(self, given: Shape) -> Shape:
@@ -65,14 +67,14 @@ def view_of(node: NodeProto, opset: int, integers: Integers) -> View | None:
     inputs = [name for name in node.input if name]
     given = {attribute.name: attribute for attribute in node.attribute}
     if node.op_type == "Identity":
-        return View(lambda x: x) if len(inputs) == 1 and not given else None
+        return View(lambda x: x, is_identity=True) if len(inputs) == 1 and not given else None
     if node.op_type == "Transpose":
         if len(inputs) != 1 or given.keys() - {"perm"}:
             return None
-        order = _list(given["perm"]) if given else ()
-        if order is None or sorted(order) != list(range(len(order))):
+        order = _list(given["perm"]) if given else None
+        if given and (not order or sorted(order) != list(range(len(order)))):
             return None
-        return View(lambda x: x.transpose(order or None))
+        return View(lambda x: x.transpose(order))
     if node.op_type not in _INPUT_FROM:
         return None
     by_input = opset >= _INPUT_FROM[node.op_type]
@@ -94,7 +96,7 @@ def view_of(node: NodeProto, opset: int, integers: Integers) -> View | None:
         case "Unsqueeze":
             return View(lambda x: np.expand_dims(x, numbers))
     keeps_zero = allowzero is not None and allowzero.i != 0
-    return View(lambda x: x.reshape(_sizes(x, numbers, keeps_zero)), numbers)
+    return View(lambda x: x.reshape(_sizes(x, numbers, keeps_zero)), reshapes=numbers)
 
 
 #: From which opset on the axes, or the shape, are an input.
@@ -187,7 +189,8 @@ class ViewPiece:
         found = {name: values[name] for name in self._inputs}
         for index, (taken, given, view) in enumerate(self._views):
             try:
-                found[given] = view.apply(np.asarray(found[taken]))
+                value = found[taken]
+                found[given] = value if view.is_identity else view.apply(np.asarray(value))
             except ValueError as error:  # NumPy's AxisError, too
                 raise self._source.error(f"{describe(self._nodes[index])}: {error}") from None
         return {name: found[name] for name in self._outputs}

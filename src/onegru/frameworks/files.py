@@ -6,7 +6,7 @@ from pathlib import Path
 
 from onegru.errors import needs_extra
 from onegru.exchange import layers_of
-from onegru.frameworks.keras3 import to_keras
+from onegru.frameworks.keras3 import import_keras, to_keras
 from onegru.frameworks.pytorch import to_torch
 from onegru.layer import GRU
 from onegru.stack import Stack
@@ -39,8 +39,7 @@ def write_keras(source: GRU | Stack, path: Path) -> None:
     """
     first, last = layers_of(source)[0].spec, layers_of(source)[-1].spec
     made = to_keras(source, return_sequences=last.direction != "reverse")
-    with needs_extra("keras", "keras", str(path)):
-        import keras
+    keras = import_keras(str(path))
     if isinstance(source, GRU):
         made = keras.Sequential([keras.Input((None, first.input_size), dtype=first.dtype), made])
     made.save(path)

@@ -64,9 +64,28 @@ def from_keras(
     return _from_layer(source, name, engine)
 
 
+def import_keras(purpose: str) -> Any:
+    """Keras, with the backend that it is set to.
+
+    Raises:
+        MissingExtraError: it is not installed, or its backend is not.
+    """
+    with needs_extra("keras", "keras", purpose):
+        try:
+            import keras
+        except ModuleNotFoundError as error:
+            backend = (error.name or "").split(".")[0]
+            if backend == "keras":
+                raise
+            raise SpecError(
+                f"{purpose}: Keras is set to a backend that is not installed, {backend}; set KERAS_BACKEND "
+                "to torch, jax or numpy"
+            ) from None
+    return keras
+
+
 def _from_layer(source: Any, name: str | None, engine: str) -> GRU | Stack:
-    with needs_extra("keras", "keras", "a layer of Keras"):
-        import keras
+    keras = import_keras("a layer of Keras")
 
     if not isinstance(source, keras.layers.Layer):
         raise SpecError(f"source: {type(source).__name__}; must be a layer of Keras or a list of arrays")
@@ -220,8 +239,7 @@ def to_keras(source: GRU | Stack, *, return_sequences: bool = True, return_state
             tuple(_keras_activation(function, where) for function in pair) for pair in layer.spec.activations
         ]
         prepared.append((layer, sequences, arrays, functions))
-    with needs_extra("keras", "keras", "to_keras"):
-        import keras
+    keras = import_keras("to_keras")
     made = [_make(keras, *each, return_state) for each in prepared]
     if isinstance(source, GRU):
         return made[0]

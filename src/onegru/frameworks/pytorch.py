@@ -115,8 +115,8 @@ def _list(groups: Mapping[str, Group]) -> str:
 
 def _state_dict(module: Any, prefix: str | None) -> Mapping[str, Any]:
     """A module's tensors, by name; those of GRUs as they take effect, whatever they are made of."""
-    if not callable(getattr(module, "state_dict", None)) or not callable(
-        getattr(module, "named_modules", None)
+    if isinstance(module, type) or not all(
+        callable(getattr(module, name, None)) for name in ("state_dict", "named_modules")
     ):
         raise SpecError(
             f"source: {type(module).__name__}; must be a module of PyTorch or a mapping of tensors"
@@ -135,10 +135,21 @@ def _state_dict(module: Any, prefix: str | None) -> Mapping[str, Any]:
                 f"source: {type(child).__name__}, which computes in a way of its own; must be "
                 f"nn.{kind.__name__} itself, or a state dict if its tensors mean the same"
             )
+        if wanted in (None, name) and _is_changed(child):
+            raise SpecError(
+                f"source: {name or type(child).__name__!r} has hooks or a forward of its own, such as the "
+                "old weight_norm's; must be without (torch.nn.utils.parametrizations are understood)"
+            )
         dot = f"{name}." if name else ""
         # A parametrized weight lies in the state dict as what it is made of, and is an attribute.
         tensors |= {f"{dot}{own}": getattr(child, own) for own in _names_in(child)}
     return tensors
+
+
+def _is_changed(module: Any) -> bool:
+    """Whether what a module computes, or what its weights are, is decided anew in each call."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks")
+    return "forward" in vars(module) or any(getattr(module, name, None) for name in hooks)
 
 
 def _names_in(module: Any) -> Iterator[str]:
