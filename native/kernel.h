@@ -46,6 +46,9 @@ const Kernel& Float64Kernel(bool linear_before_reset, std::size_t target);
 const Kernel& Float16Kernel(bool linear_before_reset, std::size_t target);
 const Kernel& BFloat16Kernel(bool linear_before_reset, std::size_t target);
 
+// How many steps of a single row are projected ahead of time, together.
+inline constexpr std::size_t kAheadRows = 8;
+
 // The parts of a share's scratch, in bytes from its beginning.
 struct ScratchPlan {
   std::size_t h, rh, z, xp, members, x_each, bytes;
@@ -63,7 +66,8 @@ struct ScratchPlan {
     xp = z + (spec.linear_before_reset ? 0 : round(rows_at_once * row));
     members = xp + round(steps_at_once * 3 * row);
     x_each = round(steps_at_once * sizeof(void*)) + (convert ? round(steps_at_once * spec.I * computed) : 0) +
-             round(rows_at_once * sizeof(void*));
+             round(rows_at_once * sizeof(void*)) +
+             (rows_at_once == 1 ? round(kAheadRows * spec.I * computed) : 0);
     bytes = members + members_count * x_each;
   }
 };

@@ -144,7 +144,7 @@ HWY_INLINE void Do(Tile& tile, D d, size_t row, size_t panel, Width width) {
 // several panels side by side, to have enough sums under way, but no more: the fewer panels to a group, the more
 // of them stay in the first-level cache from one sweep to the next. `backwards` walks the panels the other way
 // round: after a forward sweep the last ones are in cache.
-template <class D, class Tile>
+template <size_t kWide, class D, class Tile>
 HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
                          Tile tile) {
   const size_t full = HWY_MIN(last, geometry.full_panels());
@@ -167,7 +167,6 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
   if (rows >= 4) {
     for (size_t i = first; i < full; ++i) one(d, backwards ? first + full - 1 - i : i, whole);
   } else {
-    constexpr size_t kWide = kLargeTiles ? kWideLarge[Tile::kGates] : kWideOthers[Tile::kGates];
     const size_t count = full > first ? full - first : 0;
     const size_t wides = count / kWide * kWide;
     const auto rest = [&]() HWY_ATTR {
@@ -196,6 +195,13 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
     if (!backwards) rest();
   }
   if (!backwards) narrow();
+}
+
+template <class D, class Tile>
+HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
+                         Tile tile) {
+  ForTiles<kLargeTiles ? kWideLarge[Tile::kGates] : kWideOthers[Tile::kGates]>(d, geometry, rows, first, last,
+                                                                              backwards, tile);
 }
 
 // The same for one row and all panels where they are few: no search for tiles.

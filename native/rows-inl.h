@@ -49,6 +49,8 @@ class RowsUnderWay {
     own += round(share.steps_at_once * sizeof(void*));
     h_rows_ = reinterpret_cast<const C**>(own);
     own += round(share.rows_at_once * sizeof(void*));
+    x_block_ = reinterpret_cast<C*>(own);
+    if (share.rows_at_once == 1) own += round(kAheadRows * spec_.I * sizeof(C));
     x_converted_ = reinterpret_cast<C*>(own);
   }
 
@@ -163,6 +165,7 @@ class RowsUnderWay {
   C* rh_;                         // r∘h [slot][padded], reset before
   C* z_;                          // z [slot][padded], reset before
   C* xp_;                         // x·Wᵀ and biases [row][panel][z, r, n][lanes]
+  C* x_block_;  // rows of X done ahead [k][row]
   C* x_converted_;
   const C** x_rows_;
   const C** h_rows_;

@@ -106,8 +106,9 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
     if (step >= kFlopsToSplitStep || (call.T == 1 && panels >= 2 * each)) plan.members = std::min(each, panels);
   }
   const std::size_t row_bytes = 3 * packed.geometry().padded() * Computed(spec);
-  const std::size_t fit = std::clamp<std::size_t>(kProjectionBytes / row_bytes / 8 * 8, 8, 1024);
   const std::size_t rows = (call.B + plan.row_groups - 1) / plan.row_groups;
+  const std::size_t least = rows == 1 ? 2 * kAheadRows : 8;
+  const std::size_t fit = std::clamp<std::size_t>(kProjectionBytes / row_bytes / 8 * 8, least, 1024);
   plan.rows_at_once = std::min({rows, fit, kMostRowsAtOnce});
   plan.steps_at_once = std::max(plan.rows_at_once, std::min(fit, plan.rows_at_once * call.T));
   plan.paired = spec.D == 2 && plan.threads() == 1 && panels * call.B <= kMostVectorsOfPair &&

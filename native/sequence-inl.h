@@ -13,6 +13,7 @@
 
 #include "hwy/highway.h"
 #include "native/activations-inl.h"
+#include "native/ahead-inl.h"
 #include "native/product-inl.h"
 #include "native/rows-inl.h"
 
@@ -35,7 +36,7 @@ class Sequence : RowsUnderWay<C> {
   using Base::first_, Base::last_, Base::native_, Base::steps_, Base::count_;
   using Base::kLanes;
   using Base::State, Base::Length, Base::TimeOf, Base::Row;
-  using Base::xp_, Base::rh_, Base::z_, Base::x_rows_, Base::h_rows_;
+  using Base::xp_, Base::rh_, Base::z_, Base::x_rows_, Base::h_rows_, Base::x_block_;
   using typename Base::D;
 
  public:
@@ -62,6 +63,11 @@ class Sequence : RowsUnderWay<C> {
     active_ = count_;
     few_ = count_ == 1 && share_.members == 1 && geometry_.panels() <= kFewPanels;
     step_ = projected_ = 0;
+    // Rows of products with x lie one behind the other; kAheadRows of them panel by panel.
+    ahead_of_ = kCanProjectAhead && count_ == 1 && share_.steps_at_once >= 2 * kAheadRows && steps_ > kAheadRows &&
+                (last_ - first_) * kLanes * 3 * spec_.H * sizeof(S) >= kLeastBytesAhead;
+    xp_row_ = ahead_of_ ? 3 * kLanes : 3 * padded_;
+    xp_panel_ = ahead_of_ ? kAheadRows * 3 * kLanes : 3 * kLanes;
     Meet();
     return true;
   }
@@ -69,10 +75,10 @@ class Sequence : RowsUnderWay<C> {
   // One step; false if there was none left.
   bool Advance() {
     if (step_ == steps_) return false;
-    if (step_ == projected_) Prepare();
+    if (step_ == projected_) ahead_of_ ? PrepareAhead() : Prepare();
     while (active_ > 0 && Length(active_ - 1) <= step_) --active_;
     Step();
-    xp_step_ += active_ * 3 * padded_;
+    xp_step_ += active_ * xp_row_;
     ++step_;
     return true;
   }
@@ -101,9 +107,42 @@ class Sequence : RowsUnderWay<C> {
       rows += running;
       ++projected_;
     }
-    xp_step_ = xp_;
+    xp_step_ = xp_to_ = xp_;
     at_once_ = projected_ == step_ + 1;
     if (!at_once_) ForTiles(D(), geometry_, rows, first_, last_, false, ProjectTile{this});
+  }
+
+  // For the next chunk of steps: most of it, if not the first, is done already.
+  void PrepareAhead() {
+    const D d;
+    const size_t whole = HWY_MIN(last_, geometry_.full_panels());
+    if (step_ == 0) {
+      ProjectChunk(0, xp_, first_);
+      xp_step_ = xp_;
+    } else {
+      ahead_.Finish(d);
+      xp_step_ = xp_ahead_;
+    }
+    projected_ = HWY_MIN(step_ + kAheadRows, steps_);
+    if (projected_ == steps_) return;
+    xp_ahead_ = xp_step_ == xp_ ? xp_ + kAheadRows * 3 * padded_ : xp_;
+    ProjectChunk(projected_, xp_ahead_, whole);
+    const size_t rows = HWY_MIN(kAheadRows, steps_ - projected_);
+    for (size_t r = 0; r < kAheadRows; ++r) {
+      const C* const x = r < rows ? x_rows_[r] : nullptr;
+      C* const to = x_block_ + r;
+      for (size_t k = 0; k < spec_.I; ++k) to[k * kAheadRows] = x == nullptr ? C{0} : x[k];
+    }
+    ahead_.Start(static_cast<const S*>(weights_.W), spec_.I, spec_.H, geometry_, first_, whole, x_block_,
+                 static_cast<const C*>(weights_.bx), xp_ahead_);
+  }
+
+  // The panels from `first` on of a chunk, to `to`.
+  void ProjectChunk(size_t step, C* to, size_t first) {
+    const size_t rows = HWY_MIN(kAheadRows, steps_ - step);
+    for (size_t r = 0; r < rows; ++r) x_rows_[r] = this->Input(r, step + r, 0);
+    xp_to_ = to;
+    ForTiles(D(), geometry_, rows, first, last_, false, ProjectTile{this});
   }
 
   struct ProjectTile {
@@ -125,9 +164,9 @@ class Sequence : RowsUnderWay<C> {
     HWY_INLINE void Finish(D d, size_t row, size_t panel, Width, const V (&sums)[kRows][kSums]) const {
 #pragma GCC unroll 16
       for (size_t r = 0; r < kRows; ++r) {
-        C* const to = self->Projected(row + r, panel, self->xp_);
+        C* const to = self->Projected(row + r, panel, self->xp_to_);
 #pragma GCC unroll 16
-        for (size_t v = 0; v < kSums; ++v) hn::StoreU(sums[r][v], d, to + v * kLanes);
+        for (size_t v = 0; v < kSums; ++v) hn::StoreU(sums[r][v], d, to + v / 3 * self->xp_panel_ + v % 3 * kLanes);
       }
     }
   };
@@ -142,7 +181,16 @@ class Sequence : RowsUnderWay<C> {
   // Where the products with x of a row lie, from a panel on.
   template <class P>
   P Projected(size_t row, size_t panel, P from) const {
-    return from + (row * padded_ + panel * kLanes) * 3;
+    return from + row * xp_row_ + panel * xp_panel_;
+  }
+
+  // Where the panels of a packed matrix of K inputs begin, from one on.
+  template <size_t kGates, size_t kPanels>
+  HWY_INLINE void PanelsOf(const void* matrix, size_t K, size_t panel, const S* (&panels)[kPanels]) const {
+#pragma GCC unroll 16
+    for (size_t p = 0; p < kPanels; ++p) {
+      panels[p] = static_cast<const S*>(matrix) + geometry_.offset(panel + p, K, kGates);
+    }
   }
 
   // sums += inputs · a packed matrix of K inputs, from a panel on.
@@ -151,11 +199,23 @@ class Sequence : RowsUnderWay<C> {
                              V (&sums)[kRows][kSums]) const {
     constexpr size_t kPanels = kSums / kGates;
     const S* panels[kPanels];
-#pragma GCC unroll 16
-    for (size_t p = 0; p < kPanels; ++p) {
-      panels[p] = static_cast<const S*>(matrix) + geometry_.offset(panel + p, K, kGates);
-    }
+    PanelsOf<kGates>(matrix, K, panel, panels);
     Multiply<kRows, kPanels, kGates>(d, K, inputs, panels, width, sums);
+  }
+
+  // sums += rows of h, or of r∘h · a packed matrix, from a panel on; beside it, what is done ahead.
+  template <size_t kGates, size_t kRows, size_t kSums, class D, class Width, class V>
+  HWY_INLINE void AddRecurrent(D d, const void* matrix, size_t row, size_t panel, Width width,
+                               V (&sums)[kRows][kSums]) {
+    if constexpr (kCanProjectAhead && kRows == 1 && kSums <= 3 && std::is_same_v<Width, Whole<D>>) {
+      if (HWY_UNLIKELY(ahead_.waiting())) {
+        constexpr size_t kPanels = kSums / kGates;
+        const S* panels[kPanels];
+        PanelsOf<kGates>(matrix, spec_.H, panel, panels);
+        return ahead_.template MultiplyBoth<kPanels, kGates>(d, spec_.H, h_rows_[row], panels, sums);
+      }
+    }
+    AddProduct<kGates>(d, matrix, spec_.H, h_rows_ + row, panel, width, sums);
   }
 
   // --- a step
@@ -177,6 +237,11 @@ class Sequence : RowsUnderWay<C> {
   HWY_INLINE void Tiles(Tile tile) {
     if (few_) return ForFew(D(), geometry_, tile);
     const bool backwards = ((step_ + call_.turn) & 1) != 0;
+    if constexpr (kCanProjectAhead) {
+      if (ahead_of_) {
+        return ForTiles<kWideAhead[Tile::kGates]>(D(), geometry_, active_, first_, last_, backwards, tile);
+      }
+    }
     ForTiles(D(), geometry_, active_, first_, last_, backwards, tile);
   }
 
@@ -245,12 +310,12 @@ class Sequence : RowsUnderWay<C> {
         const C* const xp = self->Projected(row + r, panel, self->xp_step_);
 #pragma GCC unroll 16
         for (size_t p = 0; p < kPanels; ++p) {
-          sums[r][3 * p] = hn::LoadU(d, xp + (3 * p) * kLanes);
-          sums[r][3 * p + 1] = hn::LoadU(d, xp + (3 * p + 1) * kLanes);
+          sums[r][3 * p] = hn::LoadU(d, xp + p * self->xp_panel_);
+          sums[r][3 * p + 1] = hn::LoadU(d, xp + p * self->xp_panel_ + kLanes);
           sums[r][3 * p + 2] = hn::LoadU(d, bn + p * kLanes);
         }
       }
-      self->template AddProduct<3>(d, self->weights_.R, self->spec_.H, self->h_rows_ + row, panel, width, sums);
+      self->template AddRecurrent<3>(d, self->weights_.R, row, panel, width, sums);
     }
 
     template <size_t kRows, size_t kSums, class D, class Width, class V>
@@ -264,7 +329,7 @@ class Sequence : RowsUnderWay<C> {
         for (size_t p = 0; p < kPanels; ++p) {
           const V z = self->Attend(d, self->F(d, sums[rr][3 * p]), row + rr);
           const V r = self->F(d, sums[rr][3 * p + 1]);
-          const V xn = hn::LoadU(d, xp + (3 * p + 2) * kLanes);
+          const V xn = hn::LoadU(d, xp + p * self->xp_panel_ + 2 * kLanes);
           const V n = self->G(d, hn::MulAdd(r, sums[rr][3 * p + 2], xn));
           self->Blend(d, z, n, row + rr, panel + p, p + 1 < kPanels ? kLanes : size_t{width}, y);
         }
@@ -286,11 +351,11 @@ class Sequence : RowsUnderWay<C> {
         const C* const xp = self->Projected(row + r, panel, self->xp_step_);
 #pragma GCC unroll 16
         for (size_t p = 0; p < kPanels; ++p) {
-          sums[r][2 * p] = hn::LoadU(d, xp + (3 * p) * kLanes);
-          sums[r][2 * p + 1] = hn::LoadU(d, xp + (3 * p + 1) * kLanes);
+          sums[r][2 * p] = hn::LoadU(d, xp + p * self->xp_panel_);
+          sums[r][2 * p + 1] = hn::LoadU(d, xp + p * self->xp_panel_ + kLanes);
         }
       }
-      self->template AddProduct<2>(d, self->weights_.R, self->spec_.H, self->h_rows_ + row, panel, width, sums);
+      self->template AddRecurrent<2>(d, self->weights_.R, row, panel, width, sums);
     }
 
     template <size_t kRows, size_t kSums, class D, class Width, class V>
@@ -324,9 +389,11 @@ class Sequence : RowsUnderWay<C> {
       for (size_t r = 0; r < kRows; ++r) {
         const C* const xp = self->Projected(row + r, panel, self->xp_step_);
 #pragma GCC unroll 16
-        for (size_t p = 0; p < kPanels; ++p) sums[r][p] = hn::LoadU(d, xp + (3 * p + 2) * kLanes);
+        for (size_t p = 0; p < kPanels; ++p) {
+          sums[r][p] = hn::LoadU(d, xp + p * self->xp_panel_ + 2 * kLanes);
+        }
       }
-      self->template AddProduct<1>(d, self->weights_.N, self->spec_.H, self->h_rows_ + row, panel, width, sums);
+      self->template AddRecurrent<1>(d, self->weights_.N, row, panel, width, sums);
     }
 
     template <size_t kRows, size_t kSums, class D, class Width, class V>
@@ -348,7 +415,12 @@ class Sequence : RowsUnderWay<C> {
   const PackedDirection weights_;
   const Activation f_, g_;
   const bool default_;  // Sigmoid, Tanh and no clip
-  bool few_ = false;    // one row, few panels
+  bool few_ = false;       // one row, few panels
+  bool ahead_of_ = false;  // one row, many steps: chunks of products with x are done ahead
+  Ahead<C, S> ahead_;
+  size_t xp_row_ = 0, xp_panel_ = 0;  // how far rows and panels of products with x lie apart
+  C* xp_to_ = nullptr;                // where a tile puts them
+  C* xp_ahead_ = nullptr;             // where those of the next chunk are
   size_t step_ = 0;
   size_t active_ = 0;     // the rows that have this step
   size_t projected_ = 0;  // xp is there up to this step
