@@ -75,8 +75,7 @@ class Ahead {
       for (size_t i = 0; i < count; ++i) {
         V of_x[3];
 #pragma GCC unroll 16
-        for (size_t g = 0; g < 3; ++g) of_x[g] = LoadWeights(d, weights + g * kLanes);
-        weights += 3 * kLanes;
+        for (size_t g = 0; g < 3; ++g) of_x[g] = WeightsOfX(d, weights, k_ + i, g);
 #pragma GCC unroll 16
         for (size_t r = 0; r < kAheadRows; ++r) {
           const V from_x = hn::Set(d, x[r]);
@@ -87,8 +86,9 @@ class Ahead {
             const V from_h = hn::Set(d, input[k]);
 #pragma GCC unroll 16
             for (size_t v = 0; v < kStreams; ++v) {
-              const S* const of_h = w[v / kGates] + (k * kGates + v % kGates) * kLanes;
-              sums[0][v] = hn::MulAdd(from_h, LoadWeights(d, of_h), sums[0][v]);
+              const V of_h = k % 2 == 0 ? WeightsOf<Of::kFirst, kGates>(d, w[v / kGates], k, v % kGates, kLanes)
+                                        : WeightsOf<Of::kSecond, kGates>(d, w[v / kGates], k, v % kGates, kLanes);
+              sums[0][v] = hn::MulAdd(from_h, of_h, sums[0][v]);
             }
           }
         }
@@ -117,7 +117,7 @@ class Ahead {
       for (size_t i = 0; i < count; ++i) {
         hn::Vec<D> of_x[3];
 #pragma GCC unroll 16
-        for (size_t g = 0; g < 3; ++g) of_x[g] = LoadWeights(d, weights + (i * 3 + g) * kLanes);
+        for (size_t g = 0; g < 3; ++g) of_x[g] = WeightsOfX(d, weights, k_ + i, g);
 #pragma GCC unroll 16
         for (size_t r = 0; r < kAheadRows; ++r) {
           const auto from_x = hn::Set(d, x[i * kAheadRows + r]);
@@ -134,7 +134,17 @@ class Ahead {
   static constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<C>());
   static constexpr size_t kSums = 3 * kAheadRows;
 
-  const S* Weights() const { return W_ + geometry_.offset(panel_, I_, 3) + k_ * 3 * kLanes; }
+  const S* Weights() const { return W_ + geometry_.offset(panel_, I_, 3); }
+
+  template <class D>
+  HWY_INLINE hn::Vec<D> WeightsOfX(D d, const S* panel, size_t k, size_t gate) const {
+    if constexpr (std::is_same_v<S, Brain>) {
+      if (k == I_ / 2 * 2) return WeightsOf<Of::kAlone, 3>(d, panel, k, gate, kLanes);
+      return k % 2 == 0 ? WeightsOf<Of::kFirst, 3>(d, panel, k, gate, kLanes)
+                        : WeightsOf<Of::kSecond, 3>(d, panel, k, gate, kLanes);
+    }
+    return WeightsOf<Of::kAlone, 3>(d, panel, k, gate, kLanes);
+  }
 
   template <class D, class V>
   HWY_INLINE void Load(D d, V (&tile)[kAheadRows][3]) const {

@@ -21,6 +21,13 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 std::size_t RoundUp(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
+// Where an element of a panel lies, from its beginning.
+std::size_t Place(ElementType storage, std::size_t K, std::size_t gates, std::size_t width, std::size_t k,
+                  std::size_t gate, std::size_t unit) {
+  if (!InPairs(storage) || k == K / 2 * 2) return (k * gates + gate) * width + unit;
+  return (k / 2 * gates + gate) * 2 * width + 2 * unit + k % 2;
+}
+
 template <class T>
 void Put(ElementType storage, unsigned char* to, std::size_t index, T value) {
   const auto put = [&](auto stored) { std::memcpy(to + index * sizeof(stored), &stored, sizeof(stored)); };
@@ -47,7 +54,7 @@ void PackMatrix(ElementType storage, const Geometry& geometry, std::size_t K, co
       for (std::size_t g = 0; g < kGates; ++g) {
         for (std::size_t u = 0; u < width; ++u) {
           const std::size_t unit = gates[g] * geometry.H + panel * geometry.lanes + u;
-          Put(storage, to, begin + (k * kGates + g) * width + u, M[unit * K + k]);
+          Put(storage, to, begin + Place(storage, K, kGates, width, k, g, u), M[unit * K + k]);
         }
       }
     }
@@ -84,8 +91,8 @@ void UnpackMatrix(ElementType storage, const Geometry& geometry, std::size_t K, 
       for (std::size_t g = 0; g < kGates; ++g) {
         for (std::size_t u = 0; u < width; ++u) {
           const std::size_t unit = gates[g] * geometry.H + panel * geometry.lanes + u;
-          M[unit * K + k] =
-              Get<T>(storage, static_cast<const unsigned char*>(from), begin + (k * kGates + g) * width + u);
+          M[unit * K + k] = Get<T>(storage, static_cast<const unsigned char*>(from),
+                                   begin + Place(storage, K, kGates, width, k, g, u));
         }
       }
     }

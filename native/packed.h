@@ -6,7 +6,8 @@
 //   [k][gate][unit]      k: the input of the product, 0 … K-1;  unit: width of the panel
 //
 // so that one step of the product reads G neighbouring vectors, and several panels are several
-// streams. W has the gates z, r, n. Reset after: R has z, r, n. Reset before: R has z, r, and N, the
+// streams. In bfloat16 two inputs lie side by side, [k / 2][gate][unit][k % 2], but for the last of an odd number: a
+// vector of pairs becomes two of float32 by one operation each. W has the gates z, r, n. Reset after: R has z, r, n. Reset before: R has z, r, and N, the
 // recurrent matrix of n alone, comes behind it, as it is multiplied with r∘h.
 // A narrow panel is stored without padding; loads of whole vectors then run into what follows.
 
@@ -41,6 +42,9 @@ struct Geometry {
   // Where a panel of a matrix of K inputs and G gates begins, in elements.
   std::size_t offset(std::size_t panel, std::size_t K, std::size_t G) const { return panel * lanes * K * G; }
 };
+
+// Whether the inputs of a matrix are stored in pairs.
+constexpr bool InPairs(ElementType storage) { return storage == ElementType::kBFloat16; }
 
 // One direction's weights. Matrices are of the storage type, biases of the type that is computed in.
 struct PackedDirection {

@@ -61,6 +61,25 @@ HWY_INLINE hn::Vec<D> LoadWeights(D d, const Half* from) {
 #endif
 }
 
+// Which of two inputs side by side k is; kAlone: the last of an odd number.
+enum class Of { kFirst, kSecond, kAlone };
+
+// The weights of input k and one of kGates gates; see packed.h.
+template <Of kOf, size_t kGates, class D, class S>
+HWY_INLINE hn::Vec<D> WeightsOf(D d, const S* panel, size_t k, size_t gate, size_t units) {
+  if constexpr (!std::is_same_v<S, Brain> || kOf == Of::kAlone) {
+    return LoadWeights(d, panel + (k * kGates + gate) * units);
+  } else {
+    const hn::RebindToUnsigned<D> d32;
+    constexpr size_t kPlace = kOf == Of::kSecond ? 1 : 0;
+    const auto* const pairs =
+        reinterpret_cast<const std::uint32_t*>(panel + ((k - kPlace) * kGates + 2 * gate) * units);
+    const auto both = hn::LoadU(d32, pairs);
+    if constexpr (kOf == Of::kFirst) return hn::BitCast(d, hn::ShiftLeft<16>(both));
+    return hn::BitCast(d, hn::And(both, hn::Set(d32, 0xffff0000u)));
+  }
+}
+
 // The units of a panel that fills its vector: a constant, so that addresses are too.
 template <class D>
 using Whole = std::integral_constant<size_t, hn::MaxLanes(D())>;
@@ -79,15 +98,14 @@ HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, cons
   for (size_t r = 0; r < kRows; ++r) x[r] = inputs[r];
 #pragma GCC unroll 16
   for (size_t p = 0; p < kPanels; ++p) w[p] = panels[p];
-#pragma GCC unroll 4
-  for (size_t k = 0; k < K; ++k) {
+  const auto add = [&](size_t k, auto of) HWY_ATTR {
     V weights[kPanels * kGates];
 #pragma GCC unroll 16
     for (size_t p = 0; p < kPanels; ++p) {
       const size_t units = p + 1 < kPanels ? size_t{Whole<D>::value} : size_t{width};
 #pragma GCC unroll 4
       for (size_t g = 0; g < kGates; ++g) {
-        weights[p * kGates + g] = LoadWeights(d, w[p] + (k * kGates + g) * units);
+        weights[p * kGates + g] = WeightsOf<decltype(of)::value, kGates>(d, w[p], k, g, units);
       }
     }
 #pragma GCC unroll 16
@@ -98,7 +116,14 @@ HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, cons
         sums[r][v] = hn::MulAdd(input, weights[v], sums[r][v]);
       }
     }
+  };
+  size_t k = 0;
+#pragma GCC unroll 2
+  for (; k + 2 <= K; k += 2) {
+    add(k, std::integral_constant<Of, Of::kFirst>());
+    add(k + 1, std::integral_constant<Of, Of::kSecond>());
   }
+  if (k < K) add(k, std::integral_constant<Of, Of::kAlone>());
 }
 
 // Whether the tiles are those for 32 registers, as AVX-512 has. Elsewhere ONEGRU_LARGE_TILES asks for them, so
