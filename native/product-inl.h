@@ -84,6 +84,27 @@ HWY_INLINE hn::Vec<D> WeightsOf(D d, const S* panel, size_t k, size_t gate, size
 template <class D>
 using Whole = std::integral_constant<size_t, hn::MaxLanes(D())>;
 
+// sums[row][panel * kGates + gate] += x[row][k] · the weights of input k in that panel and gate.
+template <Of kOf, size_t kGates, size_t kRows, size_t kPanels, class D, class S, class Width, class V>
+HWY_INLINE void AddInput(D d, const hn::TFromD<D>* const (&x)[kRows], const S* const (&w)[kPanels], size_t k,
+                         Width width, V (&sums)[kRows][kPanels * kGates]) {
+  V weights[kPanels * kGates];
+#pragma GCC unroll 16
+  for (size_t p = 0; p < kPanels; ++p) {
+    const size_t units = p + 1 < kPanels ? size_t{Whole<D>::value} : size_t{width};
+#pragma GCC unroll 4
+    for (size_t g = 0; g < kGates; ++g) weights[p * kGates + g] = WeightsOf<kOf, kGates>(d, w[p], k, g, units);
+  }
+#pragma GCC unroll 16
+  for (size_t r = 0; r < kRows; ++r) {
+    const V input = hn::Set(d, x[r][k]);
+#pragma GCC unroll 16
+    for (size_t v = 0; v < kPanels * kGates; ++v) {
+      sums[r][v] = hn::MulAdd(input, weights[v], sums[r][v]);
+    }
+  }
+}
+
 // sums[row][panel * kGates + gate] += inputs[row] · panel of that gate.
 //
 // inputs: rows of K numbers. panels: where each panel begins. width: the units of the last panel, a number or
@@ -91,39 +112,19 @@ using Whole = std::integral_constant<size_t, hn::MaxLanes(D())>;
 template <size_t kRows, size_t kPanels, size_t kGates, class D, class S, class Width, class V = hn::Vec<D>>
 HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, const S* const* panels, Width width,
                          V (&sums)[kRows][kPanels * kGates]) {
-  using T = hn::TFromD<D>;
-  const T* x[kRows];
+  const hn::TFromD<D>* x[kRows];
   const S* w[kPanels];
 #pragma GCC unroll 16
   for (size_t r = 0; r < kRows; ++r) x[r] = inputs[r];
 #pragma GCC unroll 16
   for (size_t p = 0; p < kPanels; ++p) w[p] = panels[p];
-  const auto add = [&](size_t k, auto of) HWY_ATTR {
-    V weights[kPanels * kGates];
-#pragma GCC unroll 16
-    for (size_t p = 0; p < kPanels; ++p) {
-      const size_t units = p + 1 < kPanels ? size_t{Whole<D>::value} : size_t{width};
-#pragma GCC unroll 4
-      for (size_t g = 0; g < kGates; ++g) {
-        weights[p * kGates + g] = WeightsOf<decltype(of)::value, kGates>(d, w[p], k, g, units);
-      }
-    }
-#pragma GCC unroll 16
-    for (size_t r = 0; r < kRows; ++r) {
-      const V input = hn::Set(d, x[r][k]);
-#pragma GCC unroll 16
-      for (size_t v = 0; v < kPanels * kGates; ++v) {
-        sums[r][v] = hn::MulAdd(input, weights[v], sums[r][v]);
-      }
-    }
-  };
-  size_t k = 0;
+  const size_t even = K / 2 * 2;
 #pragma GCC unroll 2
-  for (; k + 2 <= K; k += 2) {
-    add(k, std::integral_constant<Of, Of::kFirst>());
-    add(k + 1, std::integral_constant<Of, Of::kSecond>());
+  for (size_t k = 0; k < even; k += 2) {
+    AddInput<Of::kFirst, kGates>(d, x, w, k, width, sums);
+    AddInput<Of::kSecond, kGates>(d, x, w, k + 1, width, sums);
   }
-  if (k < K) add(k, std::integral_constant<Of, Of::kAlone>());
+  if (even != K) AddInput<Of::kAlone, kGates>(d, x, w, even, width, sums);
 }
 
 // Whether the tiles are those for 32 registers, as AVX-512 has. Elsewhere ONEGRU_LARGE_TILES asks for them, so

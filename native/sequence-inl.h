@@ -204,11 +204,11 @@ class Sequence : RowsUnderWay<C> {
   }
 
   // sums += rows of h, or of r∘h · a packed matrix, from a panel on; beside it, what is done ahead.
-  template <size_t kGates, size_t kRows, size_t kSums, class D, class Width, class V>
+  template <bool kBesideAhead, size_t kGates, size_t kRows, size_t kSums, class D, class Width, class V>
   HWY_INLINE void AddRecurrent(D d, const void* matrix, size_t row, size_t panel, Width width,
                                V (&sums)[kRows][kSums]) {
-    if constexpr (kCanProjectAhead && kRows == 1 && kSums <= 3 && std::is_same_v<Width, Whole<D>>) {
-      if (HWY_UNLIKELY(ahead_.waiting())) {
+    if constexpr (kBesideAhead && kRows == 1 && kSums <= 3 && std::is_same_v<Width, Whole<D>>) {
+      if (ahead_.waiting()) {
         constexpr size_t kPanels = kSums / kGates;
         const S* panels[kPanels];
         PanelsOf<kGates>(matrix, spec_.H, panel, panels);
@@ -222,27 +222,35 @@ class Sequence : RowsUnderWay<C> {
 
   void Step() {
     for (size_t slot = 0; slot < active_; ++slot) h_rows_[slot] = State(step_, slot);
+    if constexpr (kCanProjectAhead) {
+      if (ahead_of_) return StepWith<true>();
+    }
+    StepWith<false>();
+  }
+
+  template <bool kBesideAhead>
+  HWY_INLINE void StepWith() {
     if constexpr (kAfter) {
-      Tiles(AfterTile{this});
+      Tiles<kBesideAhead>(AfterTile<kBesideAhead>{this});
     } else {
-      Tiles(GatesTile{this});
+      Tiles<kBesideAhead>(GatesTile<kBesideAhead>{this});
       Meet();  // all of r∘h is there
       for (size_t slot = 0; slot < active_; ++slot) h_rows_[slot] = rh_ + slot * padded_;
-      Tiles(CandidateTile{this});
+      Tiles<kBesideAhead>(CandidateTile<kBesideAhead>{this});
     }
     Meet();  // all of the new state is there
   }
 
-  template <class Tile>
+  template <bool kBesideAhead, class Tile>
   HWY_INLINE void Tiles(Tile tile) {
-    if (few_) return ForFew(D(), geometry_, tile);
     const bool backwards = ((step_ + call_.turn) & 1) != 0;
-    if constexpr (kCanProjectAhead) {
-      if (ahead_of_) {
-        return ForTiles<kWideAhead[Tile::kGates]>(D(), geometry_, active_, first_, last_, backwards, tile);
-      }
+    if constexpr (kBesideAhead) {
+      ForTiles<kWideAhead[Tile::kGates]>(D(), geometry_, 1, first_, last_, backwards, tile);
+    } else if (few_) {
+      ForFew(D(), geometry_, tile);
+    } else {
+      ForTiles(D(), geometry_, active_, first_, last_, backwards, tile);
     }
-    ForTiles(D(), geometry_, active_, first_, last_, backwards, tile);
   }
 
   template <class D, class V>
@@ -296,6 +304,7 @@ class Sequence : RowsUnderWay<C> {
   }
 
   // Reset after: all three gates at once.
+  template <bool kBesideAhead>
   struct AfterTile {
     static constexpr size_t kGates = 3;
     Sequence* self;
@@ -315,7 +324,7 @@ class Sequence : RowsUnderWay<C> {
           sums[r][3 * p + 2] = hn::LoadU(d, bn + p * kLanes);
         }
       }
-      self->template AddRecurrent<3>(d, self->weights_.R, row, panel, width, sums);
+      self->template AddRecurrent<kBesideAhead, 3>(d, self->weights_.R, row, panel, width, sums);
     }
 
     template <size_t kRows, size_t kSums, class D, class Width, class V>
@@ -338,6 +347,7 @@ class Sequence : RowsUnderWay<C> {
   };
 
   // Reset before, first half: z is kept, r∘h is published.
+  template <bool kBesideAhead>
   struct GatesTile {
     static constexpr size_t kGates = 2;
     Sequence* self;
@@ -355,7 +365,7 @@ class Sequence : RowsUnderWay<C> {
           sums[r][2 * p + 1] = hn::LoadU(d, xp + p * self->xp_panel_ + kLanes);
         }
       }
-      self->template AddRecurrent<2>(d, self->weights_.R, row, panel, width, sums);
+      self->template AddRecurrent<kBesideAhead, 2>(d, self->weights_.R, row, panel, width, sums);
     }
 
     template <size_t kRows, size_t kSums, class D, class Width, class V>
@@ -378,6 +388,7 @@ class Sequence : RowsUnderWay<C> {
   };
 
   // Reset before, second half.
+  template <bool kBesideAhead>
   struct CandidateTile {
     static constexpr size_t kGates = 1;
     Sequence* self;
@@ -393,7 +404,7 @@ class Sequence : RowsUnderWay<C> {
           sums[r][p] = hn::LoadU(d, xp + p * self->xp_panel_ + 2 * kLanes);
         }
       }
-      self->template AddRecurrent<1>(d, self->weights_.N, row, panel, width, sums);
+      self->template AddRecurrent<kBesideAhead, 1>(d, self->weights_.N, row, panel, width, sums);
     }
 
     template <size_t kRows, size_t kSums, class D, class Width, class V>
