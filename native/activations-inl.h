@@ -67,6 +67,17 @@ HWY_INLINE V Horner(D d, V x, const T (&coefficients)[kCount]) {
   return sum;
 }
 
+// x, but not below `low`, not above `high`; NaN stays. The order of arguments matters: on x86 the second one is the
+// result where either is NaN.
+template <class V>
+HWY_INLINE V AtLeast(V low, V x) {
+  return hn::Max(low, x);
+}
+template <class V>
+HWY_INLINE V AtMost(V high, V x) {
+  return hn::Min(high, x);
+}
+
 // x = n ln2 + r, |r| <= ln2 / 2; `scale` is 2^(n + shift), `p` is expm1(r).
 template <class V>
 struct Reduced {
@@ -74,14 +85,16 @@ struct Reduced {
   V p;
 };
 
-template <int kShift, class D, class V>
+// Of kFactor·x, a power of two, which is exact and so need not be waited for.
+template <int kShift, int kFactor = 1, class D, class V>
 HWY_INLINE Reduced<V> ReduceExp(D d, V x) {
   using T = hn::TFromD<D>;
   using C = ExpConstants<T>;
   const hn::RebindToSigned<D> di;
   using TI = hn::TFromD<decltype(di)>;
-  const V shifted = hn::MulAdd(x, hn::Set(d, C::kLog2E), hn::Set(d, C::kMagic));
+  const V shifted = hn::MulAdd(x, hn::Set(d, kFactor * C::kLog2E), hn::Set(d, C::kMagic));
   const V n = hn::Sub(shifted, hn::Set(d, C::kMagic));
+  if constexpr (kFactor != 1) x = hn::Mul(x, hn::Set(d, T{kFactor}));
   V r = hn::NegMulAdd(n, hn::Set(d, C::kLn2Hi), x);
   r = hn::NegMulAdd(n, hn::Set(d, C::kLn2Lo), r);
   // The last bits of `shifted` are n; those of kMagic are zeros, and leave by the shift.
@@ -95,9 +108,7 @@ HWY_INLINE Reduced<V> ReduceExp(D d, V x) {
 template <class D, class V>
 HWY_INLINE V ExpOfNegative(D d, V x) {
   using C = ExpConstants<hn::TFromD<D>>;
-  const V low = hn::Set(d, C::kSmallest);
-  x = hn::IfThenElse(hn::Lt(x, low), low, x);
-  const Reduced<V> e = ReduceExp<C::kShiftExponent>(d, x);
+  const Reduced<V> e = ReduceExp<C::kShiftExponent>(d, AtLeast(hn::Set(d, C::kSmallest), x));
   return hn::Mul(hn::MulAdd(e.scale, e.p, e.scale), hn::Set(d, C::kShift));
 }
 
@@ -120,9 +131,7 @@ HWY_INLINE V Tanh(D d, V x) {
   const V square = hn::Mul(x, x);
   const V small = hn::MulAdd(hn::Mul(square, x), Horner(d, square, C::kTanh), x);
   // Beyond 22 (10 would do for float) the result is 1.
-  const V far = hn::Set(d, T{22});
-  const V b = hn::IfThenElse(hn::Gt(a, far), far, a);
-  const Reduced<V> reduced = ReduceExp<0>(d, hn::Mul(b, hn::Set(d, T{-2})));
+  const Reduced<V> reduced = ReduceExp<0, -2>(d, AtMost(hn::Set(d, T{22}), a));
   const V e = hn::MulAdd(reduced.scale, reduced.p, reduced.scale);
   const V large = hn::Div(hn::Sub(one, e), hn::Add(one, e));
   return hn::IfThenElse(hn::Lt(a, hn::Set(d, T{0.625})), small, hn::CopySign(large, x));
@@ -131,9 +140,7 @@ HWY_INLINE V Tanh(D d, V x) {
 template <class D, class V>
 HWY_INLINE V Expm1OfNegative(D d, V x) {
   using T = hn::TFromD<D>;
-  const V low = hn::Set(d, T{-60});
-  x = hn::IfThenElse(hn::Lt(x, low), low, x);
-  const Reduced<V> e = ReduceExp<0>(d, x);
+  const Reduced<V> e = ReduceExp<0>(d, AtLeast(hn::Set(d, T{-60}), x));
   return hn::MulAdd(e.scale, e.p, hn::Sub(e.scale, hn::Set(d, T{1})));
 }
 
