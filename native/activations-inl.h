@@ -67,8 +67,8 @@ HWY_INLINE V Horner(D d, V x, const T (&coefficients)[kCount]) {
   return sum;
 }
 
-// x, but not below `low`, not above `high`; NaN stays. The order of arguments matters: on x86 the second one is the
-// result where either is NaN.
+// x, but not below `low`, not above `high`; NaN stays. The order of arguments matters: on x86 the second one is
+// the result where either is NaN.
 template <class V>
 HWY_INLINE V AtLeast(V low, V x) {
   return hn::Max(low, x);

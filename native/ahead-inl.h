@@ -23,7 +23,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // The tile of rows needs 24 registers, the panel of R four more.
 inline constexpr bool kCanProjectAhead = kLargeTiles;
-// A member's part of R must be larger than the first-level cache by so much that waiting for it is what takes time.
+// A member's part of R must be larger than the first-level cache by so much that waiting for it is what takes
+// time.
 inline constexpr size_t kLeastBytesAhead = 96 * 1024;
 // How many panels of 1, 2 or 3 gates go side by side then.
 inline constexpr size_t kWideAhead[] = {0, 2, 1, 1};

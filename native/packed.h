@@ -6,10 +6,10 @@
 //   [k][gate][unit]      k: the input of the product, 0 … K-1;  unit: width of the panel
 //
 // so that one step of the product reads G neighbouring vectors, and several panels are several
-// streams. In bfloat16 two inputs lie side by side, [k / 2][gate][unit][k % 2], but for the last of an odd number: a
-// vector of pairs becomes two of float32 by one operation each. W has the gates z, r, n. Reset after: R has z, r, n. Reset before: R has z, r, and N, the
-// recurrent matrix of n alone, comes behind it, as it is multiplied with r∘h.
-// A narrow panel is stored without padding; loads of whole vectors then run into what follows.
+// streams. In bfloat16 two inputs lie side by side, [k / 2][gate][unit][k % 2], but for the last of an odd number:
+// a vector of pairs becomes two of float32 by one operation each. W has the gates z, r, n. Reset after: R has z,
+// r, n. Reset before: R has z, r, and N, the recurrent matrix of n alone, comes behind it, as it is multiplied
+// with r∘h. A narrow panel is stored without padding; loads of whole vectors then run into what follows.
 
 #ifndef ONEGRU_NATIVE_PACKED_H_
 #define ONEGRU_NATIVE_PACKED_H_

@@ -118,13 +118,16 @@ HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, cons
   for (size_t r = 0; r < kRows; ++r) x[r] = inputs[r];
 #pragma GCC unroll 16
   for (size_t p = 0; p < kPanels; ++p) w[p] = panels[p];
-  const size_t even = K / 2 * 2;
+  size_t k = 0;
+  if constexpr (std::is_same_v<S, Brain>) {
 #pragma GCC unroll 2
-  for (size_t k = 0; k < even; k += 2) {
-    AddInput<Of::kFirst, kGates>(d, x, w, k, width, sums);
-    AddInput<Of::kSecond, kGates>(d, x, w, k + 1, width, sums);
+    for (; k < K / 2 * 2; k += 2) {
+      AddInput<Of::kFirst, kGates>(d, x, w, k, width, sums);
+      AddInput<Of::kSecond, kGates>(d, x, w, k + 1, width, sums);
+    }
   }
-  if (even != K) AddInput<Of::kAlone, kGates>(d, x, w, even, width, sums);
+#pragma GCC unroll 4
+  for (; k < K; ++k) AddInput<Of::kAlone, kGates>(d, x, w, k, width, sums);
 }
 
 // Whether the tiles are those for 32 registers, as AVX-512 has. Elsewhere ONEGRU_LARGE_TILES asks for them, so
@@ -155,13 +158,25 @@ HWY_INLINE void WithTag(D d, size_t width, F&& f) {
   f(d);
 }
 
-// A tile: rows x panels. Sum(d, row, panel, width, sums) does its products, Finish(d, row, panel, width, sums)
-// what becomes of the sums.
+// The rows from kFrom on, a few at a time: all of them would not leave registers for the work.
+template <size_t kFrom, size_t kRows, size_t kSums, class Tile, class D, class Width, class V>
+HWY_INLINE void FinishRows(Tile& tile, D d, size_t row, size_t panel, Width width, V (&sums)[kRows][kSums]) {
+  if constexpr (kFrom < kRows) {
+    constexpr size_t kTo = HWY_MIN(kFrom + 4, kRows);
+    tile.template FinishGates<kFrom, kTo>(d, row, panel, width, sums);
+    tile.template FinishState<kFrom, kTo>(d, row, panel, width, sums);
+    FinishRows<kTo>(tile, d, row, panel, width, sums);
+  }
+}
+
+// A tile: rows x panels. Sum(d, row, panel, width, sums) does its products, FinishGates(…) and FinishState(…) what
+// becomes of the sums. Each does one thing for all of them before the next: an activation is a long chain of
+// operations, and the CPU sees the next one only if it is not far behind.
 template <size_t kRows, size_t kPanels, class Tile, class D, class Width>
 HWY_INLINE void Do(Tile& tile, D d, size_t row, size_t panel, Width width) {
   hn::Vec<D> sums[kRows][kPanels * Tile::kGates];
   tile.Sum(d, row, panel, width, sums);
-  tile.Finish(d, row, panel, width, sums);
+  FinishRows<0>(tile, d, row, panel, width, sums);
 }
 
 // Does tiles until all rows and the panels [first, last) are covered, with vectors as short as they may be.
@@ -227,22 +242,24 @@ template <class D, class Tile>
 HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
                          Tile tile) {
   ForTiles<kLargeTiles ? kWideLarge[Tile::kGates] : kWideOthers[Tile::kGates]>(d, geometry, rows, first, last,
-                                                                              backwards, tile);
+                                                                               backwards, tile);
 }
 
 // The same for one row and all panels where they are few: no search for tiles.
 inline constexpr size_t kFewPanels = kLargeTiles ? 2 : 4;
 
-// kWhole panels, and a short one with short vectors: all products first, as neither chain of sums then waits for
-// the other's activations to leave the CPU's queues.
+// kWhole panels, and a short one with short vectors, in turns: no chain of operations then waits for another to
+// leave the CPU's queues.
 template <size_t kWhole, class D, class Short, class Tile>
 HWY_INLINE void DoMixed(Tile& tile, D d, Short short_d, size_t width) {
   hn::Vec<D> sums[1][kWhole * Tile::kGates];
   hn::Vec<Short> short_sums[1][Tile::kGates];
   tile.Sum(d, 0, 0, Whole<D>(), sums);
   tile.Sum(short_d, 0, kWhole, width, short_sums);
-  tile.Finish(d, 0, 0, Whole<D>(), sums);
-  tile.Finish(short_d, 0, kWhole, width, short_sums);
+  tile.template FinishGates<0, 1>(d, 0, 0, Whole<D>(), sums);
+  tile.template FinishGates<0, 1>(short_d, 0, kWhole, width, short_sums);
+  tile.template FinishState<0, 1>(d, 0, 0, Whole<D>(), sums);
+  tile.template FinishState<0, 1>(short_d, 0, kWhole, width, short_sums);
 }
 
 template <class D, class Tile>

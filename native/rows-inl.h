@@ -165,7 +165,7 @@ class RowsUnderWay {
   C* rh_;                         // r∘h [slot][padded], reset before
   C* z_;                          // z [slot][padded], reset before
   C* xp_;                         // x·Wᵀ and biases [row][panel][z, r, n][lanes]
-  C* x_block_;  // rows of X done ahead [k][row]
+  C* x_block_;                    // rows of X done ahead [k][row]
   C* x_converted_;
   const C** x_rows_;
   const C** h_rows_;

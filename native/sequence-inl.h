@@ -160,13 +160,17 @@ class Sequence : RowsUnderWay<C> {
       self->template AddProduct<3>(d, self->weights_.W, self->spec_.I, self->x_rows_ + row, panel, width, sums);
     }
 
-    template <size_t kRows, size_t kSums, class D, class Width, class V>
-    HWY_INLINE void Finish(D d, size_t row, size_t panel, Width, const V (&sums)[kRows][kSums]) const {
+    template <size_t kFrom, size_t kTo, size_t kRows, size_t kSums, class D, class Width, class V>
+    HWY_INLINE void FinishGates(D, size_t, size_t, Width, V (&)[kRows][kSums]) const {}
+
+    template <size_t kFrom, size_t kTo, size_t kRows, size_t kSums, class D, class Width, class V>
+    HWY_INLINE void FinishState(D d, size_t row, size_t panel, Width, const V (&sums)[kRows][kSums]) const {
 #pragma GCC unroll 16
-      for (size_t r = 0; r < kRows; ++r) {
+      for (size_t r = kFrom; r < kTo; ++r) {
         C* const to = self->Projected(row + r, panel, self->xp_to_);
 #pragma GCC unroll 16
-        for (size_t v = 0; v < kSums; ++v) hn::StoreU(sums[r][v], d, to + v / 3 * self->xp_panel_ + v % 3 * kLanes);
+        for (size_t v = 0; v < kSums; ++v)
+          hn::StoreU(sums[r][v], d, to + v / 3 * self->xp_panel_ + v % 3 * kLanes);
       }
     }
   };
@@ -278,19 +282,16 @@ class Sequence : RowsUnderWay<C> {
     return hn::Mul(hn::Set(d, C{1} - a), z);
   }
 
-  char* OutputRow(size_t slot) const {
-    return call_.Y.data == nullptr ? nullptr : call_.Y.at(TimeOf(slot, step_), share_.d, Row(slot));
-  }
-
-  // h = (1 - z)∘n + z∘h, to the next state and to y, a row of Y.
-  template <class D, class V, class Width>
-  HWY_INLINE void Blend(D d, V z, V n, size_t slot, size_t panel, Width width, char* y) const {
+  // h = (1 - z)∘n + z∘h, to the next state and to Y.
+  template <class D, class V>
+  HWY_INLINE void Blend(D d, V z, V n, size_t slot, size_t panel, size_t width) const {
     const size_t unit = panel * kLanes;
     const V h = hn::Load(d, State(step_, slot) + unit);
     const V next = hn::MulAdd(z, h, hn::Mul(hn::Sub(hn::Set(d, C{1}), z), n));
     C* const state = State(step_ + 1, slot) + unit;
     hn::Store(next, d, state);
-    if (y == nullptr) return;
+    if (call_.Y.data == nullptr) return;
+    char* const y = call_.Y.at(TimeOf(slot, step_), share_.d, Row(slot));
     if (HWY_LIKELY(native_)) {
       C* const to = reinterpret_cast<C*>(y) + unit;
       if (HWY_LIKELY(width == hn::MaxLanes(d))) {
@@ -327,21 +328,44 @@ class Sequence : RowsUnderWay<C> {
       self->template AddRecurrent<kBesideAhead, 3>(d, self->weights_.R, row, panel, width, sums);
     }
 
-    template <size_t kRows, size_t kSums, class D, class Width, class V>
-    HWY_INLINE void Finish(D d, size_t row, size_t panel, Width width, const V (&sums)[kRows][kSums]) const {
+    template <size_t kFrom, size_t kTo, size_t kRows, size_t kSums, class D, class Width, class V>
+    HWY_INLINE void FinishGates(D d, size_t row, size_t panel, Width, V (&sums)[kRows][kSums]) const {
       constexpr size_t kPanels = kSums / kGates;
 #pragma GCC unroll 16
-      for (size_t rr = 0; rr < kRows; ++rr) {
-        const C* const xp = self->Projected(row + rr, panel, self->xp_step_);
-        char* const y = self->OutputRow(row + rr);
+      for (size_t i = kFrom * kPanels; i < kTo * kPanels; ++i) {
+        const size_t rr = i / kPanels, p = i % kPanels;
+        V& r = sums[rr][3 * p + 1];
+        r = self->F(d, r);
+      }
 #pragma GCC unroll 16
-        for (size_t p = 0; p < kPanels; ++p) {
-          const V z = self->Attend(d, self->F(d, sums[rr][3 * p]), row + rr);
-          const V r = self->F(d, sums[rr][3 * p + 1]);
-          const V xn = hn::LoadU(d, xp + p * self->xp_panel_ + 2 * kLanes);
-          const V n = self->G(d, hn::MulAdd(r, sums[rr][3 * p + 2], xn));
-          self->Blend(d, z, n, row + rr, panel + p, p + 1 < kPanels ? kLanes : size_t{width}, y);
-        }
+      for (size_t i = kFrom * kPanels; i < kTo * kPanels; ++i) {
+        const size_t rr = i / kPanels, p = i % kPanels;
+        const C* const xp = self->Projected(row + rr, panel + p, self->xp_step_);
+        V& n = sums[rr][3 * p + 2];
+        n = hn::MulAdd(sums[rr][3 * p + 1], n, hn::LoadU(d, xp + 2 * kLanes));
+      }
+#pragma GCC unroll 16
+      for (size_t i = kFrom * kPanels; i < kTo * kPanels; ++i) {
+        const size_t rr = i / kPanels, p = i % kPanels;
+        V& z = sums[rr][3 * p];
+        z = self->Attend(d, self->F(d, z), row + rr);
+      }
+    }
+
+    template <size_t kFrom, size_t kTo, size_t kRows, size_t kSums, class D, class Width, class V>
+    HWY_INLINE void FinishState(D d, size_t row, size_t panel, Width width, V (&sums)[kRows][kSums]) const {
+      constexpr size_t kPanels = kSums / kGates;
+#pragma GCC unroll 16
+      for (size_t i = kFrom * kPanels; i < kTo * kPanels; ++i) {
+        const size_t rr = i / kPanels, p = i % kPanels;
+        V& n = sums[rr][3 * p + 2];
+        n = self->G(d, n);
+      }
+#pragma GCC unroll 16
+      for (size_t i = kFrom * kPanels; i < kTo * kPanels; ++i) {
+        const size_t rr = i / kPanels, p = i % kPanels;
+        self->Blend(d, sums[rr][3 * p], sums[rr][3 * p + 2], row + rr, panel + p,
+                    p + 1 < kPanels ? kLanes : size_t{width});
       }
     }
   };
@@ -368,21 +392,37 @@ class Sequence : RowsUnderWay<C> {
       self->template AddRecurrent<kBesideAhead, 2>(d, self->weights_.R, row, panel, width, sums);
     }
 
-    template <size_t kRows, size_t kSums, class D, class Width, class V>
-    HWY_INLINE void Finish(D d, size_t row, size_t panel, Width, const V (&sums)[kRows][kSums]) const {
+    template <size_t kFrom, size_t kTo, size_t kRows, size_t kSums, class D, class Width, class V>
+    HWY_INLINE void FinishGates(D d, size_t row, size_t panel, Width, V (&sums)[kRows][kSums]) const {
       constexpr size_t kPanels = kSums / kGates;
 #pragma GCC unroll 16
-      for (size_t rr = 0; rr < kRows; ++rr) {
-        const size_t slot = row + rr;
+      for (size_t i = kFrom * kPanels; i < kTo * kPanels; ++i) {
+        const size_t rr = i / kPanels, p = i % kPanels;
+        V& r = sums[rr][2 * p + 1];
+        r = self->F(d, r);
+      }
 #pragma GCC unroll 16
-        for (size_t p = 0; p < kPanels; ++p) {
-          const size_t unit = (panel + p) * kLanes;
-          const V z = self->Attend(d, self->F(d, sums[rr][2 * p]), slot);
-          const V r = self->F(d, sums[rr][2 * p + 1]);
-          const V h = hn::Load(d, self->State(self->step_, slot) + unit);
-          hn::Store(z, d, self->z_ + slot * self->padded_ + unit);
-          hn::Store(hn::Mul(r, h), d, self->rh_ + slot * self->padded_ + unit);
-        }
+      for (size_t i = kFrom * kPanels; i < kTo * kPanels; ++i) {
+        const size_t rr = i / kPanels, p = i % kPanels;
+        const size_t unit = (panel + p) * kLanes;
+        const V h = hn::Load(d, self->State(self->step_, row + rr) + unit);
+        hn::Store(hn::Mul(sums[rr][2 * p + 1], h), d, self->rh_ + (row + rr) * self->padded_ + unit);
+      }
+#pragma GCC unroll 16
+      for (size_t i = kFrom * kPanels; i < kTo * kPanels; ++i) {
+        const size_t rr = i / kPanels, p = i % kPanels;
+        V& z = sums[rr][2 * p];
+        z = self->Attend(d, self->F(d, z), row + rr);
+      }
+    }
+
+    template <size_t kFrom, size_t kTo, size_t kRows, size_t kSums, class D, class Width, class V>
+    HWY_INLINE void FinishState(D d, size_t row, size_t panel, Width, V (&sums)[kRows][kSums]) const {
+      constexpr size_t kPanels = kSums / kGates;
+#pragma GCC unroll 16
+      for (size_t i = kFrom * kPanels; i < kTo * kPanels; ++i) {
+        const size_t rr = i / kPanels, p = i % kPanels;
+        hn::Store(sums[rr][2 * p], d, self->z_ + (row + rr) * self->padded_ + (panel + p) * kLanes);
       }
     }
   };
@@ -407,25 +447,32 @@ class Sequence : RowsUnderWay<C> {
       self->template AddRecurrent<kBesideAhead, 1>(d, self->weights_.N, row, panel, width, sums);
     }
 
-    template <size_t kRows, size_t kSums, class D, class Width, class V>
-    HWY_INLINE void Finish(D d, size_t row, size_t panel, Width width, const V (&sums)[kRows][kSums]) const {
+    template <size_t kFrom, size_t kTo, size_t kRows, size_t kSums, class D, class Width, class V>
+    HWY_INLINE void FinishGates(D d, size_t row, size_t panel, Width, V (&sums)[kRows][kSums]) const {
       constexpr size_t kPanels = kSums / kGates;
 #pragma GCC unroll 16
-      for (size_t rr = 0; rr < kRows; ++rr) {
-        char* const y = self->OutputRow(row + rr);
+      for (size_t i = kFrom * kPanels; i < kTo * kPanels; ++i) {
+        const size_t rr = i / kPanels, p = i % kPanels;
+        V& n = sums[rr][p];
+        n = self->G(d, n);
+      }
+    }
+
+    template <size_t kFrom, size_t kTo, size_t kRows, size_t kSums, class D, class Width, class V>
+    HWY_INLINE void FinishState(D d, size_t row, size_t panel, Width width, V (&sums)[kRows][kSums]) const {
+      constexpr size_t kPanels = kSums / kGates;
 #pragma GCC unroll 16
-        for (size_t p = 0; p < kPanels; ++p) {
-          const V z = hn::Load(d, self->z_ + (row + rr) * self->padded_ + (panel + p) * kLanes);
-          const V n = self->G(d, sums[rr][p]);
-          self->Blend(d, z, n, row + rr, panel + p, p + 1 < kPanels ? kLanes : size_t{width}, y);
-        }
+      for (size_t i = kFrom * kPanels; i < kTo * kPanels; ++i) {
+        const size_t rr = i / kPanels, p = i % kPanels;
+        const V z = hn::Load(d, self->z_ + (row + rr) * self->padded_ + (panel + p) * kLanes);
+        self->Blend(d, z, sums[rr][p], row + rr, panel + p, p + 1 < kPanels ? kLanes : size_t{width});
       }
     }
   };
 
   const PackedDirection weights_;
   const Activation f_, g_;
-  const bool default_;  // Sigmoid, Tanh and no clip
+  const bool default_;     // Sigmoid, Tanh and no clip
   bool few_ = false;       // one row, few panels
   bool ahead_of_ = false;  // one row, many steps: chunks of products with x are done ahead
   Ahead<C, S> ahead_;
