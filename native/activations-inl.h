@@ -67,15 +67,23 @@ HWY_INLINE V Horner(D d, V x, const T (&coefficients)[kCount]) {
   return sum;
 }
 
-// x, but not below `low`, not above `high`; NaN stays. The order of arguments matters: on x86 the second one is
-// the result where either is NaN.
+// x, but not below `low`, not above `high`; NaN stays. What a minimum makes of NaN is the CPU's choice; x86's
+// gives the second argument.
 template <class V>
 HWY_INLINE V AtLeast(V low, V x) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
   return hn::Max(low, x);
+#else
+  return hn::IfThenElse(hn::Lt(x, low), low, x);
+#endif
 }
 template <class V>
 HWY_INLINE V AtMost(V high, V x) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
   return hn::Min(high, x);
+#else
+  return hn::IfThenElse(hn::Gt(x, high), high, x);
+#endif
 }
 
 // x = n ln2 + r, |r| <= ln2 / 2; `scale` is 2^(n + shift), `p` is expm1(r).

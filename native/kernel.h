@@ -66,7 +66,7 @@ struct ScratchPlan {
     xp = z + (spec.linear_before_reset ? 0 : round(rows_at_once * row));
     members = xp + round(steps_at_once * 3 * row);
     x_each = round(steps_at_once * sizeof(void*)) + (convert ? round(steps_at_once * spec.I * computed) : 0) +
-             round(rows_at_once * sizeof(void*)) + (rows_at_once == 1 ? round(kAheadRows * spec.I * computed) : 0);
+             round(rows_at_once * sizeof(void*)) + round(kAheadRows * spec.I * computed);
     bytes = members + members_count * x_each;
   }
 };

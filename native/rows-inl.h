@@ -50,7 +50,7 @@ class RowsUnderWay {
     h_rows_ = reinterpret_cast<const C**>(own);
     own += round(share.rows_at_once * sizeof(void*));
     x_block_ = reinterpret_cast<C*>(own);
-    if (share.rows_at_once == 1) own += round(kAheadRows * spec_.I * sizeof(C));
+    own += round(kAheadRows * spec_.I * sizeof(C));
     x_converted_ = reinterpret_cast<C*>(own);
   }
 

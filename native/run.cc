@@ -35,6 +35,8 @@ namespace {
 // What the projection of X may take: a part of the second-level cache of every CPU in use.
 constexpr std::size_t kProjectionBytes = 192 * 1024;
 constexpr std::size_t kMostRowsAtOnce = 64;
+// Room for the products of two chunks of a single row, however large they are.
+constexpr std::size_t kLeastStepsAtOnce = 2 * kAheadRows;
 // Up to here a step takes as long as its longest chain of operations, and two chains take no longer than one.
 // Vectors of a step, and bytes of both directions' matrices R.
 constexpr std::size_t kMostVectorsOfPair = 4;
@@ -107,10 +109,9 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
   }
   const std::size_t row_bytes = 3 * packed.geometry().padded() * Computed(spec);
   const std::size_t rows = (call.B + plan.row_groups - 1) / plan.row_groups;
-  const std::size_t least = rows == 1 ? 2 * kAheadRows : 8;
-  const std::size_t fit = std::clamp<std::size_t>(kProjectionBytes / row_bytes / 8 * 8, least, 1024);
+  const std::size_t fit = std::clamp<std::size_t>(kProjectionBytes / row_bytes / 8 * 8, kLeastStepsAtOnce, 1024);
   plan.rows_at_once = std::min({rows, fit, kMostRowsAtOnce});
-  plan.steps_at_once = std::max(plan.rows_at_once, std::min(fit, plan.rows_at_once * call.T));
+  plan.steps_at_once = std::max(kLeastStepsAtOnce, std::min(fit, plan.rows_at_once * call.T));
   plan.paired = spec.D == 2 && plan.threads() == 1 && panels * call.B <= kMostVectorsOfPair &&
                 plan.rows_at_once == call.B && 6 * spec.H * spec.H * SizeOf(spec.storage) <= kMostBytesOfPair;
   return plan;

@@ -63,9 +63,10 @@ class Sequence : RowsUnderWay<C> {
     active_ = count_;
     few_ = count_ == 1 && share_.members == 1 && geometry_.panels() <= kFewPanels;
     step_ = projected_ = 0;
-    // Rows of products with x lie one behind the other; kAheadRows of them panel by panel.
-    ahead_of_ = kCanProjectAhead && count_ == 1 && share_.steps_at_once >= 2 * kAheadRows && steps_ > kAheadRows &&
-                (last_ - first_) * kLanes * 3 * spec_.H * sizeof(S) >= kLeastBytesAhead;
+    // Every member must say the same, as the products with x of all share one buffer: their rows lie one behind
+    // the other, or panel by panel.
+    ahead_of_ = kCanProjectAhead && count_ == 1 && steps_ > kAheadRows &&
+                padded_ / share_.members * 3 * spec_.H * sizeof(S) >= kLeastBytesAhead;
     xp_row_ = ahead_of_ ? 3 * kLanes : 3 * padded_;
     xp_panel_ = ahead_of_ ? kAheadRows * 3 * kLanes : 3 * kLanes;
     Meet();

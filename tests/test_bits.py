@@ -102,6 +102,31 @@ def test_chunks_steps_and_rows_of_a_stream(dtype: Any, after: bool) -> None:
         assert_bits(stream.step(x[[2, 3]], rows=[1, 8]), y[[2, 3]])
 
 
+STORED = [*((dtype, None) for dtype in TYPES), (np.float32, "bfloat16"), (np.float32, "float16")]
+
+
+@pytest.mark.parametrize(("stored", "after"), itertools.product(STORED, [False, True]))
+@pytest.mark.parametrize(("I", "H"), [(1, 131), (40, 192), (301, 200)])
+def test_one_row_projected_ahead(stored: tuple[Any, str | None], after: bool, I: int, H: int) -> None:
+    """Products with x done beside those with h are the ones of a batch, and of steps one by one."""
+    dtype, storage = stored
+    options: dict[str, Any] = {} if storage is None else {"weight_storage": storage}
+    layer = make(I, H, dtype, "reverse", linear_before_reset=after, **options)
+    T, B = 27, 9
+    X, lens = draw(T, B, I, dtype=dtype), [T, 0, 1, 7, 8, 9, 16, 17, 24]
+    Y, Y_h = layer(X, sequence_lens=lens)
+    for threads in (1, 2, 3):  # three: shares of unequal size
+        onegru.set_num_threads(threads)
+        for b, n in enumerate(lens):
+            Z, Z_h = layer(np.ascontiguousarray(X[:, b : b + 1]), sequence_lens=[n])
+            assert_bits(Z[:, :, 0], Y[:, :, b])
+            assert_bits(Z_h[:, 0], Y_h[:, b])
+    forward = make(I, H, dtype, linear_before_reset=after, **options)
+    Y = forward(np.ascontiguousarray(X[:, :1]))[0][:, 0]
+    stream = forward.stream(1)
+    assert_bits(np.stack([stream.step(np.ascontiguousarray(x[:1])) for x in X]), Y)
+
+
 @pytest.mark.parametrize(("dtype", "after"), itertools.product(TYPES, [False, True]))
 def test_lengths_and_directions(dtype: Any, after: bool) -> None:
     """A row of a length is the row cut there; a direction is the same alone and beside the other."""

@@ -204,7 +204,9 @@ Problem MakeProblem(std::size_t number) {
   spec.type = type;
   spec.storage = storage;
   spec.H = large ? 96 + random.Below(80) : 1 + random.Below(40);
-  spec.I = large ? 20 + random.Below(40) : random.OneIn(4) ? 1 : 1 + random.Below(40);
+  spec.I = large             ? (random.OneIn(3) ? 1 + random.Below(300) : 20 + random.Below(40))
+           : random.OneIn(4) ? 1
+                             : 1 + random.Below(40);
   spec.D = random.OneIn(3) ? 2 : 1;
   spec.reversed[0] = spec.D == 1 && random.OneIn(3);
   spec.reversed[1] = true;
@@ -219,7 +221,9 @@ Problem MakeProblem(std::size_t number) {
   const bool clip = random.OneIn(4) || !usual;
   spec.clip = clip ? 0.5 : std::numeric_limits<double>::infinity();
   p.T = large ? 8 + random.Below(16) : random.OneIn(12) ? 0 : random.OneIn(4) ? 1 : 1 + random.Below(9);
-  p.B = large ? 1 + random.Below(random.OneIn(2) ? 3 : 30) : random.OneIn(16) ? 0 : 1 + random.Below(13);
+  p.B = large              ? (random.OneIn(2) ? 1 : 1 + random.Below(random.OneIn(2) ? 3 : 30))
+        : random.OneIn(16) ? 0
+                           : 1 + random.Below(13);
   p.is_stream = spec.D == 1 && !spec.reversed[0] && p.T > 0 && random.OneIn(2);
   p.has_initial_h = random.OneIn(2);
   p.has_lengths = !p.is_stream && random.OneIn(2);
