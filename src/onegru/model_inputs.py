@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,32 +11,44 @@ from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import SpecError
 from onegru.files.graph import TensorInfo
 
-__all__ = ["Input", "convert", "fit", "value_of", "words_of"]
+__all__ = ["Inputs", "convert", "fit", "value_of", "words_of"]
 
 
-class Input:
-    """An input, for a quick look at what is given for it."""
+class Inputs:
+    """What a model takes, for a quick look at what it is given."""
 
-    def __init__(self, info: TensorInfo) -> None:
-        self.name = info.name
-        self.value = value_of(info)
-        plain = info.is_tensor and info.shape is not None and info.dtype not in ("str", "unknown")
-        self._dtype = numpy_dtype(info.dtype) if plain else None
-        self._rank = len(info.shape or ())
-        self._fixed = [(axis, size) for axis, size in enumerate(info.shape or ()) if isinstance(size, int)]
+    def __init__(self, infos: Sequence[TensorInfo]) -> None:
+        self._looks = [_look(info) for info in infos]
+        self._known = all(dtype is not None for _, _, dtype, _, _ in self._looks)
 
-    def has_plain(self, inputs: Mapping[str, object]) -> bool:
-        """Whether there is an array for it that fits; others need a closer look."""
-        array = inputs.get(self.name)
-        if type(array) is not np.ndarray or array.dtype != self._dtype:
-            return False
-        shape = array.shape
-        if len(shape) != self._rank:
-            return False
-        for axis, size in self._fixed:  # noqa: SIM110  # a generator takes three times as long
-            if shape[axis] != size:
-                return False
-        return True
+    def plain(self, inputs: Mapping[str, object]) -> dict[str, object] | None:
+        """What steps call each input, and its array; None if a closer look is needed."""
+        if not self._known or len(inputs) != len(self._looks):
+            return None
+        values: dict[str, object] = {}
+        for name, value, dtype, shape, open_axes in self._looks:
+            array = inputs.get(name)
+            if type(array) is not np.ndarray or array.dtype is not dtype:
+                return None
+            have = array.shape
+            if have != shape:
+                if len(have) != len(shape) or not open_axes:
+                    return None
+                for axis, size in enumerate(shape):
+                    if size is not None and size != have[axis]:
+                        return None
+            values[value] = array
+        return values
+
+
+_Look = tuple[str, str, "np.dtype[Any] | None", tuple[int | None, ...], bool]
+
+
+def _look(info: TensorInfo) -> _Look:
+    """Its name, what steps call it, its type if it is a plain one, its sizes, whether one of them is open."""
+    shape = tuple(size if isinstance(size, int) else None for size in info.shape or ())
+    plain = info.is_tensor and info.shape is not None and info.dtype not in ("str", "unknown")
+    return info.name, value_of(info), numpy_dtype(info.dtype) if plain else None, shape, None in shape
 
 
 def convert(value: object, dtype: str) -> Array:

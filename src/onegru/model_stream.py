@@ -111,14 +111,13 @@ class ModelStream:
         """
         if not isinstance(inputs, Mapping):
             raise SpecError(f"inputs: {type(inputs).__name__}; must be a mapping from names to arrays")
-        given = dict(inputs)
-        for name in self._pairs.values():
-            if name not in given and (state := self._state.get(name)) is not None:
-                given[name] = state
-        if missing := [name for name in self._pairs.values() if name not in given]:
+        given = {**self._state, **inputs}
+        if len(self._state) < len(self._pairs):
+            missing = [name for name in self._pairs.values() if name not in given]
             given.update(self._zeros(missing, inputs))
         results = self._model.run(given)
-        self._state.update({taker: results.pop(output) for output, taker in self._pairs.items()})
+        for output, taker in self._pairs.items():
+            self._state[taker] = results.pop(output)
         return results
 
     def save(self, path: str | os.PathLike[str]) -> None:

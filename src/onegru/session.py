@@ -13,7 +13,7 @@ from onegru.dtypes import Array
 from onegru.errors import FormatError, SpecError, needs_extra
 from onegru.files.graph import Conversion, Graph, GruNode, Step, TensorInfo, ValueType, by_name
 from onegru.model_gru import GruLayer, naming, output_types
-from onegru.model_inputs import Input, convert, fit, value_of, words_of
+from onegru.model_inputs import Inputs, convert, fit, value_of, words_of
 from onegru.model_stream import ModelStream
 
 __all__ = ["GruLayer", "Model", "load", "load_bytes"]
@@ -84,9 +84,9 @@ class Model:
     def __init__(self, graph: Graph, *, engine: str = "auto") -> None:
         self._graph = graph
         self._engine = engine
-        self._inputs = [Input(info) for info in graph.inputs]
+        self._inputs = Inputs(graph.inputs)
         # What shares memory with something that a caller, or the next run, may have in hand.
-        self._views = {value_of(info) for info in graph.inputs} | {
+        views = {value_of(info) for info in graph.inputs} | {
             name
             for step in (*graph.prelude, *graph.steps)
             if not isinstance(step, GruNode | Conversion) and step.gives_views
@@ -109,6 +109,11 @@ class Model:
         for step in graph.steps:
             self._prepare(step, types)
         self._runs = [self._runner(step) for step in graph.steps]
+        # What each output is called, by callers and by steps, and whether a run makes it anew.
+        self._results = [
+            (info.name, value_of(info), value_of(info) not in views and value_of(info) not in self._constants)
+            for info in graph.outputs
+        ]
 
     def _prepare(self, step: Step, types: dict[str, ValueType]) -> None:
         if isinstance(step, GruNode):
@@ -176,7 +181,9 @@ class Model:
             FormatError: another runtime fails on its part.
         """
         values = self._values(inputs, progress)
-        return {output.name: self._result(values, value_of(output)) for output in self.outputs}
+        return {
+            name: values[value] if is_new else _copy(values[value]) for name, value, is_new in self._results
+        }
 
     def trace(self, inputs: Mapping[str, object]) -> list[dict[str, Array]]:
         """Run the model, and give what each GRU node of `gru_layers` took and gave.
@@ -199,12 +206,14 @@ class Model:
     def _values(self, inputs: Mapping[str, object], progress: Progress | None) -> dict[str, Any]:
         """Every value of a run, by name."""
         values: dict[str, Any] = {**self._constants, **self._checked(inputs)}
+        if progress is None:
+            for run in self._runs:
+                values.update(run(values))
+            return values
         for done, run in enumerate(self._runs):
-            if progress is not None:
-                progress(done, len(self._runs))
+            progress(done, len(self._runs))
             values.update(run(values))
-        if progress is not None:
-            progress(len(self._runs), len(self._runs))
+        progress(len(self._runs), len(self._runs))
         return values
 
     def stream(
@@ -235,13 +244,6 @@ class Model:
             raise SpecError("state: must be a mapping from outputs to inputs, with at least one")
         return ModelStream(self, state, dims or {})
 
-    def _result(self, values: Mapping[str, Any], name: str) -> Any:
-        """A value that is the caller's own: a constant is not, as the next run has it too, nor is a view."""
-        value = values[name]
-        if isinstance(value, np.ndarray) and (name in self._views or value is self._constants.get(name)):
-            return value.copy()
-        return value
-
     def _runner(self, step: Step) -> Callable[[Mapping[str, object]], Mapping[str, Any]]:
         """What runs a step."""
         if isinstance(step, GruNode):
@@ -258,8 +260,8 @@ class Model:
     def _checked(self, inputs: Mapping[str, object]) -> dict[str, object]:
         if not isinstance(inputs, Mapping):
             raise SpecError(f"inputs: {type(inputs).__name__}; must be a mapping from names to arrays")
-        if len(inputs) == len(self._inputs) and all(known.has_plain(inputs) for known in self._inputs):
-            return {known.value: inputs[known.name] for known in self._inputs}
+        if (plain := self._inputs.plain(inputs)) is not None:
+            return plain
         known = by_name(self.inputs)
         values: dict[str, object] = {}
         for name, value in inputs.items():
@@ -274,6 +276,11 @@ class Model:
             if value_of(info) not in values and not info.optional:
                 raise SpecError(f"{info.name!r}: missing; {self.path} requires it, {words_of(info)}")
         return values
+
+
+def _copy(value: object) -> Any:
+    """A value that is the caller's own: a constant is not, as the next run has it too, nor is a view."""
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _make_model(graph: Graph, engine: str) -> Model:
