@@ -7,6 +7,7 @@ float64 first. Then all take turns, A B C A B C …, each for a fraction of a se
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,8 @@ from benchmarks.report import write_report
 from benchmarks.whole import WHOLE, WHOLE_CASES, exact
 
 ROOT = Path(__file__).parent.parent
-SETTLE = 0.02  # seconds for the last peer's threads to fall asleep
+SETTLE = 0.02  # seconds; so long no peer may use a core before the next one is timed
+LONGEST_SETTLE = 2.0
 TOLERANCE = 2e-4  # float32 over up to a thousand steps
 BFLOAT16_TOLERANCE = 0.2  # rounded weights; the cost is measured in docs/numerics.md
 
@@ -58,6 +61,25 @@ class Worker:
     def stop(self) -> None:
         self.process.kill()
         self.process.wait()
+
+    def cpu_seconds(self) -> float:
+        """What all its threads have used; 0 where the system does not tell."""
+        used = 0
+        for entry in Path(f"/proc/{self.process.pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError, ValueError, IndexError):  # a thread that has just ended
+                used += int(entry.read_text().split()[0])
+        return used * 1e-9
+
+
+def settle(workers: Iterable[Worker]) -> None:
+    """Wait until the threads of every peer sleep: some spin for 50 ms after it, on the next one's CPU."""
+    began, used = time.monotonic(), -1.0
+    while time.monotonic() - began < LONGEST_SETTLE:
+        now = sum(worker.cpu_seconds() for worker in workers)
+        if now - used < SETTLE / 20 and used >= 0:
+            return
+        used = now
+        time.sleep(SETTLE)
 
 
 def applies(name: str, case: Case) -> bool:
@@ -128,7 +150,7 @@ def take_turns(
                 counts[name] = max(1, int(block / answer["each"]))
     for _ in range(rounds):
         for name, count in counts.items():
-            time.sleep(SETTLE)
+            settle(workers.values())
             results[name]["seconds"].append(workers[name].ask(do="time", count=count)["seconds"])
     for name in counts:
         seconds = results[name].pop("seconds")

@@ -181,9 +181,10 @@ class Model:
             FormatError: another runtime fails on its part.
         """
         values = self._values(inputs, progress)
-        return {
-            name: values[value] if is_new else _copy(values[value]) for name, value, is_new in self._results
-        }
+        results: dict[str, Array] = {}
+        for name, value, is_new in self._results:
+            results[name] = values[value] if is_new else _copy(values[value])
+        return results
 
     def trace(self, inputs: Mapping[str, object]) -> list[dict[str, Array]]:
         """Run the model, and give what each GRU node of `gru_layers` took and gave.
@@ -205,7 +206,8 @@ class Model:
 
     def _values(self, inputs: Mapping[str, object], progress: Progress | None) -> dict[str, Any]:
         """Every value of a run, by name."""
-        values: dict[str, Any] = {**self._constants, **self._checked(inputs)}
+        given = self._inputs.plain(inputs) if type(inputs) is dict else None
+        values: dict[str, Any] = {**self._constants, **(self._checked(inputs) if given is None else given)}
         if progress is None:
             for run in self._runs:
                 values.update(run(values))
@@ -260,8 +262,6 @@ class Model:
     def _checked(self, inputs: Mapping[str, object]) -> dict[str, object]:
         if not isinstance(inputs, Mapping):
             raise SpecError(f"inputs: {type(inputs).__name__}; must be a mapping from names to arrays")
-        if (plain := self._inputs.plain(inputs)) is not None:
-            return plain
         known = by_name(self.inputs)
         values: dict[str, object] = {}
         for name, value in inputs.items():

@@ -25,20 +25,21 @@ class Session:
         model: the model.
         source: the file that it comes from; its external data are looked up in the file's folder.
         where: what to call this part of the file in messages.
+        threads: how many threads it may use; None for as many as onegru.
 
     Raises:
         MissingExtraError: ONNX Runtime is not installed.
         FormatError: ONNX Runtime refuses the model.
     """
 
-    def __init__(self, model: bytes, source: Source, where: str) -> None:
+    def __init__(self, model: bytes, source: Source, where: str, threads: int | None = None) -> None:
         try:
             import onnxruntime
         except ImportError:
             raise MissingExtraError("onnxruntime", "onnxruntime", f"{source.name}: {where}") from None
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _ONLY_FATAL
-        options.intra_op_num_threads = get_num_threads()
+        options.intra_op_num_threads = threads or get_num_threads()
         # Its threads spin within a run, not between runs: there they would take the cores of the next GRU's.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         if source.folder is not None:

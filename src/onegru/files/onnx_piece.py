@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,12 +18,17 @@ from onegru.files.onnx_guard import guard
 from onegru.files.onnx_lift import OLDEST, infer_types, lift
 from onegru.files.onnx_order import node_inputs
 from onegru.files.onnx_read import Source, describe
+from onegru.native import get_num_threads
 
 __all__ = ["OnnxPiece", "PieceContext", "type_words", "value_type"]
 
 # bfloat16 arrays do not cross into ONNX Runtime, so such values cross as float32, which holds each exactly.
 _BFLOAT16 = "tensor(bfloat16)"
 _CROSSING = "/onegru_as_float32"
+
+
+# Up to so many weights times numbers of input, threads do not pay: waking one takes as long as it saves.
+_LITTLE = 1 << 28
 
 
 @dataclass
@@ -55,11 +61,17 @@ class OnnxPiece:
         self._inputs = inputs
         self._outputs = outputs
         self._session: Session | None = None
+        self._on_one_thread: Session | None = None  # for inputs of few numbers
+        self._few = 0
         self._bfloat16_inputs: set[str] = set()
         self._bfloat16_outputs: set[str] = set()
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_session": None}  # a session lives in this process alone: prepare it again
+        return {
+            **self.__dict__,
+            "_session": None,
+            "_on_one_thread": None,
+        }  # a session lives in this process alone: prepare it again
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -96,13 +108,20 @@ class OnnxPiece:
         types.update(self._session.output_types)
         if self._bfloat16_outputs:
             self._session = self._open(types)
+        elif not self._bfloat16_inputs and get_num_threads() > 1:
+            self._few = _LITTLE // max(1, self._count_weights())
+            if self._few:
+                self._on_one_thread = self._open(types, threads=1)
 
     def run(self, values: Mapping[str, object]) -> dict[str, object]:
         """Its outputs for these values."""
         assert self._session is not None, "prepare comes before run"
         if not self._bfloat16_inputs and not self._bfloat16_outputs:
-            given = self._session.run({name: values[name] for name in self._inputs})
-            return dict(zip(self._outputs, given, strict=True))
+            given = {name: values[name] for name in self._inputs}
+            session = self._session
+            if self._on_one_thread is not None and _numbers(given) <= self._few:
+                session = self._on_one_thread
+            return dict(zip(self._outputs, session.run(given), strict=True))
         feeds: dict[str, Any] = {}
         for name in self._inputs:
             if name in self._bfloat16_inputs:
@@ -114,7 +133,12 @@ class OnnxPiece:
             results[name] = value.astype(bfloat16()) if name in self._bfloat16_outputs else value
         return results
 
-    def _open(self, types: Mapping[str, ValueType]) -> Session:
+    def _count_weights(self) -> int:
+        used = set().union(*(node_inputs(node) for node in self._nodes))
+        tensors = self._context.model.graph.initializer
+        return sum(math.prod(tensor.dims) for tensor in tensors if tensor.name in used)
+
+    def _open(self, types: Mapping[str, ValueType], threads: int | None = None) -> Session:
         context = self._context
         model = self._build(types)
         if context.opset < OLDEST:
@@ -124,7 +148,7 @@ class OnnxPiece:
             data = model.SerializeToString()
         except Exception as error:  # protobuf's own, beyond 2 GiB
             raise context.source.error(f"the part around {self._where()} is too large ({error})") from None
-        return Session(data, context.source, self._where())
+        return Session(data, context.source, self._where(), threads)
 
     def _where(self) -> str:
         return describe(next((node for node in self._nodes if node.op_type != "Constant"), self._nodes[0]))
@@ -183,6 +207,10 @@ class OnnxPiece:
         if self._context.opset < OLDEST and name in self._context.types:
             info.type.CopyFrom(self._context.types[name])
         return info
+
+
+def _numbers(values: Mapping[str, object]) -> int:
+    return sum(getattr(value, "size", _LITTLE) for value in values.values())
 
 
 def _least_ir_version(model: ModelProto, given: int) -> int:
