@@ -519,3 +519,40 @@ def test_an_initializer_of_another_part_stays_out(tmp_path: Path) -> None:
     piece = next(step for step in ours._graph.steps if hasattr(step, "node_count"))
     built = piece._build({"Y_h": ValueType("tensor(float)")})  # type: ignore[union-attr]
     assert [item.name for item in built.graph.initializer] == ["used"]
+
+
+def test_a_part_with_little_to_do_runs_on_one_thread_and_gives_the_same(tmp_path: Path) -> None:
+    """Which of its two sessions runs is decided by how many numbers come in."""
+    from onegru.files.onnx_piece import OnnxPiece
+
+    head = numbers(7, H, 20_000)
+    nodes = [PLAIN, node("MatMul", ["Y", "head"], ["Z"])]
+    proto = model(graph(nodes, [X_INFO], ["Z"], {**WEIGHTS, "head": head}))
+    threads = onegru.get_num_threads()
+    try:
+        onegru.set_num_threads(2)
+        ours = loaded(tmp_path, proto)
+        (piece,) = (step for step in ours.graph.steps if isinstance(step, OnnxPiece))
+        used: list[str] = []
+        for name in ("_session", "_on_one_thread"):
+            session = getattr(piece, name)
+            monitored = _Monitored(session, name, used)
+            setattr(piece, name, monitored)
+        for steps, expected in ((1, "_on_one_thread"), ((1 << 28) // head.size // (B * H) + 1, "_session")):
+            x = numbers(steps, steps, B, I)
+            got = ours.run({"X": x})["Z"]
+            np.testing.assert_allclose(got, onegru.gru(x, *WEIGHTS.values())[0] @ head, atol=1e-5)
+            assert used.pop() == expected and not used
+    finally:
+        onegru.set_num_threads(threads)
+
+
+class _Monitored:
+    """A session that says when it is used."""
+
+    def __init__(self, session: Any, name: str, used: list[str]) -> None:
+        self._session, self._name, self._used = session, name, used
+
+    def run(self, feeds: Mapping[str, Any]) -> list[Any]:
+        self._used.append(self._name)
+        return list(self._session.run(feeds))
