@@ -525,7 +525,7 @@ def test_a_part_with_little_to_do_runs_on_one_thread_and_gives_the_same(tmp_path
     """Which of its two sessions runs is decided by how many numbers come in."""
     from onegru.files.onnx_piece import OnnxPiece
 
-    head = numbers(7, H, 20_000)
+    head = numbers(7, H, 300)
     nodes = [PLAIN, node("MatMul", ["Y", "head"], ["Z"])]
     proto = model(graph(nodes, [X_INFO], ["Z"], {**WEIGHTS, "head": head}))
     threads = onegru.get_num_threads()
@@ -533,12 +533,14 @@ def test_a_part_with_little_to_do_runs_on_one_thread_and_gives_the_same(tmp_path
         onegru.set_num_threads(2)
         ours = loaded(tmp_path, proto)
         (piece,) = (step for step in ours.graph.steps if isinstance(step, OnnxPiece))
+        assert piece._few == (1 << 28) // head.size
+        piece._few = B * H
         used: list[str] = []
         for name in ("_session", "_on_one_thread"):
             session = getattr(piece, name)
             monitored = _Monitored(session, name, used)
             setattr(piece, name, monitored)
-        for steps, expected in ((1, "_on_one_thread"), ((1 << 28) // head.size // (B * H) + 1, "_session")):
+        for steps, expected in ((1, "_on_one_thread"), (2, "_session")):
             x = numbers(steps, steps, B, I)
             got = ours.run({"X": x})["Z"]
             np.testing.assert_allclose(got, onegru.gru(x, *WEIGHTS.values())[0] @ head, atol=1e-5)
