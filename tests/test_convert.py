@@ -357,6 +357,8 @@ def test_a_model_that_does_more(convert: Convert, case: tuple[list[onnx.NodeProt
     convert("model.onnx", "m.xml").refused(f"model.onnx: {reason}; say with --node NAME which GRU to take")
     result = convert("model.onnx", "m.xml", "--node", "g")
     assert result.code == 0, result.err
+    says = "the state that 'g' starts from is left out, as a layer has none" in " ".join(result.err.split())
+    assert says == (reason == "has an initial state of its own")
 
 
 def test_other_lengths_for_each_layer(convert: Convert) -> None:

@@ -24,11 +24,13 @@ class GruLayer:
     Attributes:
         node: the node as the file has it.
         layer: its layer, with its weights; None where the weights are computed anew in each run.
+        has_own_state: whether it starts from a constant that is not zero, which is no part of the layer.
     """
 
     def __init__(self, node: GruNode, place: str, engine: str) -> None:
         self.node = node
         self.layer: GRU | None = None
+        self.has_own_state = False
         self._place = place
         self._engine = engine
         self._lowered: Lowered | None = None
@@ -65,6 +67,9 @@ class GruLayer:
                 the cells of an unrolled loop, share the layer too.
         """
         node = self.node
+        port = node.operator.input("initial_h")
+        state = constants.get(node.inputs.get(port.name, "")) if port is not None else None
+        self.has_own_state = state is not None and bool(np.asarray(state).any())
         if any(node.inputs.get(name, name) not in constants for name in _WEIGHTS if name in node.inputs):
             check_attributes(node.operator, node.attributes, self._place)
             return

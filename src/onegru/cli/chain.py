@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from itertools import pairwise, permutations
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 
 from onegru.cli.inputs import gather_inputs
 from onegru.dtypes import Array
-from onegru.errors import OneGRUError, SpecError
+from onegru.errors import OneGRUError, SpecError, SpecWarning
 from onegru.layer import GRU
 from onegru.loading import CHECKPOINTS, load_layers
 from onegru.session import GruLayer, Model, load
@@ -72,6 +73,9 @@ def layers_of_model(model: Model, nodes: Sequence[str] = ()) -> GRU | Stack:
         model: the model.
         nodes: the nodes' names, the lowest layer first; one gives a layer, several a stack.
 
+    Warns:
+        SpecWarning: a node starts from a state of its own.
+
     Raises:
         SpecError: there is no such node, its weights are not constants, or without names, the model does more
             than to pass what one GRU gives to the next.
@@ -81,6 +85,13 @@ def layers_of_model(model: Model, nodes: Sequence[str] = ()) -> GRU | Stack:
         raise SpecError(f"{model.path}: has no GRU node")
     if nodes:
         found = [_find(model, name) for name in nodes]
+        for gru in found:
+            if gru.has_own_state:
+                warnings.warn(
+                    f"{model.path}: the state that {gru.name!r} starts from is left out, as a layer has none",
+                    SpecWarning,
+                    stacklevel=2,
+                )
     else:
         found = list(model.gru_layers)
         if reason := _why_no_chain(model):
