@@ -32,6 +32,13 @@ _NAME = re.compile(
     re.DOTALL,
 )
 
+# What weight normalization and pruning keep in place of a tensor, of which it is then computed.
+_PART = re.compile(
+    r"(?P<prefix>(?:.*?\.)??)(?:parametrizations\.)?(?P<whole>(?:weight|bias)_[ih]h(?:_l[0-9]+(?:_reverse)?)?)"
+    r"(?:_g|_v|_orig|_mask|\.original[0-9]*)",
+    re.DOTALL,
+)
+
 # Modules that have tensors of the same names, with other functions.
 _OTHERS = {1: "a plain RNN", 4: "an LSTM"}
 
@@ -43,10 +50,32 @@ class Group:
     Attributes:
         prefix: what stands before their names, without its last dot.
         tensors: by (layer, whether it is the reverse direction), then by name; a cell's are layer None.
+        parts: a part by the name of the tensor that would be computed from it.
     """
 
     prefix: str
     tensors: dict[tuple[int | None, bool], dict[str, object]] = field(default_factory=dict)
+    parts: dict[str, str] = field(default_factory=dict)
+
+    def check_complete(self, where: str) -> None:
+        """Name the first tensor that is missing."""
+        both = any(reverse for _, reverse in self.tensors)
+        biased = any({"bias_ih", "bias_hh"} & tensors.keys() for tensors in self.tensors.values())
+        for layer in sorted({-1 if layer is None else layer for layer, _ in self.tensors}):
+            for reverse in (False, True)[: 1 + both]:
+                found = self.tensors.get((None if layer < 0 else layer, reverse), {})
+                end = "" if layer < 0 else f"_l{layer}{'_reverse' if reverse else ''}"
+                for tensor in ("weight_ih", "weight_hh", *(("bias_ih", "bias_hh") if biased else ())):
+                    if tensor in found:
+                        continue
+                    name = tensor + end
+                    if part := self.parts.get(name):
+                        reason = f"{part!r} is a part of it: undo weight normalization or pruning first"
+                    elif tensor.startswith("bias") and {"weight_ih", "weight_hh"} <= found.keys():
+                        reason = "a GRU has biases everywhere or nowhere"
+                    else:
+                        reason = f"a {'bidirectional ' if both else ''}GRU of PyTorch has it"
+                    raise SpecError(f"{where}{name}: missing; {reason}")
 
     @property
     def refusal(self) -> str:
@@ -170,14 +199,19 @@ def is_recurrent(name: str) -> bool:
 def find_groups(state_dict: Mapping[str, object]) -> dict[str, Group]:
     """The recurrent modules whose tensors a state dict holds, by what stands before their names."""
     groups: dict[str, Group] = {}
+    parts: dict[str, dict[str, str]] = {}
     for name, tensor in state_dict.items():
         match = _NAME.fullmatch(name) if isinstance(name, str) else None
         if match is None:
+            if isinstance(name, str) and (part := _PART.fullmatch(name)):
+                parts.setdefault(part["prefix"].removesuffix("."), {})[part["whole"]] = name
             continue
         prefix = match["prefix"].removesuffix(".")
         place = (None if match["layer"] is None else int(match["layer"]), match["reverse"] is not None)
         group = groups.setdefault(prefix, Group(prefix))
         group.tensors.setdefault(place, {})[match["tensor"]] = tensor
+    for prefix, group in groups.items():
+        group.parts = parts.get(prefix, {})
     return groups
 
 
@@ -195,15 +229,12 @@ def read_group(group: Group, *, engine: str = "auto", where: str = "") -> GRU | 
     if layers != list(range(count)):
         missing = next(layer for layer in range(count + 1) if layer not in layers)
         raise SpecError(f"{where}weight_ih_l{missing}: missing; there are layers up to {layers[-1]}")
+    group.check_complete(where)
     both = any(reverse for _, reverse in group.tensors)
     made: list[GRU] = []
-    biased: set[bool] = set()
     for layer in layers or (None,):
         suffixes = ("", "_reverse") if both else ("",)
         directions = [group.tensors.get((layer, suffix != ""), {}) for suffix in suffixes]
-        biased |= {bool({"bias_ih", "bias_hh"} & tensors.keys()) for tensors in directions}
-        if len(biased) > 1:
-            raise SpecError(f"{where}bias_ih: missing in a part; a GRU has biases everywhere or nowhere")
         suffix = "" if layer is None else f"layer {layer}: "
         spec, weights = read(
             PYTORCH, directions, direction="bidirectional" if both else "forward", where=where + suffix
