@@ -127,6 +127,16 @@ def test_one_row_projected_ahead(stored: tuple[Any, str | None], after: bool, I:
     assert_bits(np.stack([stream.step(np.ascontiguousarray(x[:1])) for x in X]), Y)
 
 
+@pytest.mark.parametrize("after", [False, True])
+def test_one_row_behind_a_full_group(after: bool) -> None:
+    """The last of 65 rows goes through time alone, after 64 that went together in chunks of another size."""
+    I, H = 20, 128
+    layer = make(I, H, np.float32, linear_before_reset=after)
+    for T in (9, 16, 17, 21):
+        X = draw(T, 65, I, dtype=np.float32)
+        assert_bits(layer(X)[0][:, :, 64:], layer(np.ascontiguousarray(X[:, 64:]))[0])
+
+
 @pytest.mark.parametrize(("dtype", "after"), itertools.product(TYPES, [False, True]))
 def test_lengths_and_directions(dtype: Any, after: bool) -> None:
     """A row of a length is the row cut there; a direction is the same alone and beside the other."""
