@@ -58,14 +58,18 @@ int CurrentCpu() {
 }
 
 // Goes to another CPU. A system may wake a thread on the CPU of the one that waits for it, and leave both there
-// for milliseconds, taking turns of which each costs more than the work.
+// for milliseconds, taking turns of which each costs more than the work. (A sleep of an instant does not help.)
+// If somebody else has changed the thread's CPUs meanwhile, theirs stay.
 void LeaveCpu(int cpu) {
 #if defined(__linux__)
-  cpu_set_t allowed;
+  cpu_set_t allowed, now;
   if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || CPU_COUNT(&allowed) < 2) return;
   cpu_set_t others = allowed;
   CPU_CLR(cpu, &others);
-  if (sched_setaffinity(0, sizeof(others), &others) == 0) sched_setaffinity(0, sizeof(allowed), &allowed);
+  if (sched_setaffinity(0, sizeof(others), &others) != 0) return;
+  if (sched_getaffinity(0, sizeof(now), &now) == 0 && CPU_EQUAL(&now, &others)) {
+    sched_setaffinity(0, sizeof(allowed), &allowed);
+  }
 #else
   static_cast<void>(cpu);
 #endif
