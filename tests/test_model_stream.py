@@ -271,20 +271,46 @@ def test_a_direction_that_cannot_be_streamed_is_not_found(tmp_path: Path) -> Non
     assert onegru.load(path).stream({"h_out": "h"}).pairs == {"h_out": "h"}
 
 
-def test_two_outputs_that_could_be_the_state(tmp_path: Path) -> None:
+def test_two_outputs_that_are_the_state(tmp_path: Path) -> None:
+    """They hold the same numbers: the node's own is taken, or else the first; neither shares memory."""
+    for last, pairs in (("h_out", {"h_out": "h"}), ("last", {"copy": "h"})):
+        nodes = [
+            node("GRU", ["x", "W0", "R0", "", "", "h"], ["Y", last], hidden_size=H),
+            node("Identity", [last], ["copy"]),
+            *([node("Identity", [last], ["h_out"])] if last == "last" else []),
+        ]
+        path = save(
+            tmp_path / "m.onnx",
+            nodes,
+            weights(),
+            {"x": ["T", B, I], "h": [1, B, H]},
+            {"Y": ["T", 1, B, H], "copy": [1, B, H], "h_out": [1, B, H]},
+        )
+        stream = onegru.load(path).stream()
+        assert stream.pairs == pairs
+        x = np.ones((1, B, I), np.float32)
+        (other,) = {"copy", "h_out"} - pairs.keys()
+        results = stream.step({"x": x})
+        kept = stream.state["h"]
+        results[other][...] = np.nan
+        np.testing.assert_array_equal(stream.state["h"], kept)
+
+
+def test_a_state_that_two_grus_start_from_is_not_found(tmp_path: Path) -> None:
     nodes = [
         node("GRU", ["x", "W0", "R0", "", "", "h"], ["Y", "h_out"], hidden_size=H),
-        node("Identity", ["h_out"], ["copy"]),
+        node("GRU", ["x", "R0", "R0", "", "", "h"], ["Y1", "h_out1"], hidden_size=H),
     ]
-    path = save(
-        tmp_path / "m.onnx",
-        nodes,
-        weights(),
-        {"x": ["T", B, I], "h": [1, B, H]},
-        {"Y": ["T", 1, B, H], "h_out": [1, B, H], "copy": [1, B, H]},
-    )
-    with pytest.raises(SpecError, match="none found"):
-        onegru.load(path).stream()
+    for order in (nodes, nodes[::-1]):
+        path = save(
+            tmp_path / "m.onnx",
+            order,
+            weights(),
+            {"x": ["T", B, H], "h": [1, B, H]},
+            {"Y": ["T", 1, B, H], "h_out": [1, B, H], "Y1": ["T", 1, B, H]},
+        )
+        with pytest.raises(SpecError, match="none found"):
+            onegru.load(path).stream()
 
 
 def test_an_ir_streams(tmp_path: Path) -> None:
@@ -300,3 +326,26 @@ def test_an_ir_streams(tmp_path: Path) -> None:
     stream.state = {"initial_hidden_state": np.zeros((1, 1, H), np.float32)}
     parts = [stream.step({"X": x[t : t + 1].swapaxes(0, 1)})["Y"] for t in range(T)]
     np.testing.assert_allclose(np.concatenate(parts, axis=2)[0, 0], layer(x)[0][:, 0, 0], atol=1e-6)
+
+
+def test_two_results_of_an_ir_that_are_one_value(tmp_path: Path) -> None:
+    """The first is the state; what is done to the other does not reach it."""
+    ov = pytest.importorskip("openvino")
+    op = ov.opset8
+    rng = np.random.default_rng(0)
+    W, R, bias = (rng.standard_normal(s).astype(np.float32) for s in ((1, 12, I), (1, 12, H), (1, 12)))
+    x, h = (
+        op.parameter(shape, np.float32, name=name) for name, shape in (("x", [1, T, I]), ("h", [1, 1, H]))
+    )
+    lengths = op.constant(np.array([T], np.int32))
+    gru = op.gru_sequence(x, h, lengths, op.constant(W), op.constant(R), op.constant(bias), H, "forward")
+    results = [op.result(gru.output(1)), op.result(gru.output(1))]
+    for result, name in zip(results, ("h_out", "embedding"), strict=True):
+        result.set_friendly_name(name)
+    ov.save_model(ov.Model(results, [x, h]), tmp_path / "m.xml", compress_to_fp16=False)
+    stream = onegru.load(tmp_path / "m.xml").stream()
+    assert stream.pairs == {"h_out": "h"}
+    embedding = stream.step({"x": np.ones((1, T, I), np.float32)})["embedding"]
+    np.testing.assert_array_equal(stream.state["h"], embedding)
+    embedding[...] = np.nan
+    assert np.isfinite(stream.state["h"]).all()

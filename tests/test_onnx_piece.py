@@ -549,6 +549,23 @@ def test_a_part_with_little_to_do_runs_on_one_thread_and_gives_the_same(tmp_path
         onegru.set_num_threads(threads)
 
 
+def test_random_numbers_come_from_one_session(tmp_path: Path) -> None:
+    nodes = [
+        PLAIN,
+        node("Identity", ["X"], ["x"]),
+        node("RandomUniformLike", ["x"], ["r"], seed=7.0),
+        node("Add", ["r", "x"], ["Z"]),
+    ]
+    proto = model(graph(nodes, [X_INFO], ["Z", "Y"], WEIGHTS))
+    threads = onegru.get_num_threads()
+    try:
+        onegru.set_num_threads(2)
+        ours = loaded(tmp_path, proto)
+        assert all(getattr(step, "_on_one_thread", None) is None for step in ours.graph.steps)
+    finally:
+        onegru.set_num_threads(threads)
+
+
 class _Monitored:
     """A session that says when it is used."""
 

@@ -118,6 +118,10 @@ class InferenceSession:
             raise SpecError("run_options: given; must be None, as onegru has none")
         if isinstance(output_names, str):
             raise SpecError(f"output_names: {output_names!r}; must be a list of names, or None")
+        if output_names and not (
+            isinstance(output_names, Sequence) and all(isinstance(name, str) for name in output_names)
+        ):
+            raise SpecError(f"output_names: {output_names!r}; must be a list of names, or None")
         results = self._model.run(input_feed)
         if not output_names:
             return list(results.values())

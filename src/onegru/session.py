@@ -110,10 +110,11 @@ class Model:
             self._prepare(step, types)
         self._runs = [self._runner(step) for step in graph.steps]
         # What each output is called, by callers and by steps, and whether a run makes it anew.
-        self._results = [
-            (info.name, value_of(info), value_of(info) not in views and value_of(info) not in self._constants)
-            for info in graph.outputs
-        ]
+        handed_out = views | self._constants.keys()
+        self._results: list[tuple[str, str, bool]] = []
+        for info in graph.outputs:
+            self._results.append((info.name, value_of(info), value_of(info) not in handed_out))
+            handed_out.add(value_of(info))  # a second output of one value is a copy
 
     def _prepare(self, step: Step, types: dict[str, ValueType]) -> None:
         if isinstance(step, GruNode):
@@ -239,8 +240,8 @@ class Model:
             state = dict(self._graph.states)
             if not state:
                 raise SpecError(
-                    f"state: none found in {self.path}: no GRU node takes its initial state from an input "
-                    'and gives its last one to an output; name them, as {"h_out": "h_in"}'
+                    f"state: none found in {self.path}: no input is the initial state of one GRU node alone, "
+                    'whose last one is an output; name them, as {"h_out": "h_in"}'
                 )
         if not isinstance(state, Mapping) or not state:
             raise SpecError("state: must be a mapping from outputs to inputs, with at least one")

@@ -165,16 +165,24 @@ class Graph:
 def direct_states(
     steps: Iterable[Step], inputs: Iterable[TensorInfo], outputs: Iterable[TensorInfo]
 ) -> tuple[tuple[str, str], ...]:
-    """Pairs of an output and the input that takes it in the next run, where both touch a GRU node."""
+    """Pairs of an output and the input that takes it in the next run, where both touch a GRU node.
+
+    An input that two GRU nodes start from is left out; of two outputs that are one value, the first is taken.
+    """
     takers = {info.value or info.name: info.name for info in inputs}
-    givers = {info.value or info.name: info.name for info in outputs}
-    pairs = []
+    givers: dict[str, str] = {}
+    for info in outputs:
+        givers.setdefault(info.value or info.name, info.name)
+    pairs: list[tuple[str, str]] = []
+    uses: list[str] = []
     for step in steps:
         if not isinstance(step, GruNode):
             continue
         names = {**step.inputs, **step.outputs}
         roles = {port.role: names.get(port.name, "") for port in step.operator.ports(0)}
         taken, given = takers.get(roles["initial_h"]), givers.get(roles["Y_h"])
-        if taken is not None and given is not None:
-            pairs.append((given, taken))
-    return tuple(pairs) if len({taken for _, taken in pairs}) == len(pairs) else ()
+        if taken is not None:
+            uses.append(taken)
+            if given is not None:
+                pairs.append((given, taken))
+    return tuple(pair for pair in pairs if uses.count(pair[1]) == 1)

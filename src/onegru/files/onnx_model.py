@@ -22,23 +22,13 @@ from onegru.files.graph import Graph, GruNode, Step, TensorInfo, ValueType
 from onegru.files.onnx_functions import unfold_functions
 from onegru.files.onnx_node import constant_value, is_plain_constant, node_attributes, tensor_info
 from onegru.files.onnx_order import node_inputs, sort_nodes
-from onegru.files.onnx_piece import OnnxPiece, PieceContext, value_type
+from onegru.files.onnx_piece import RANDOM, OnnxPiece, PieceContext, value_type
 from onegru.files.onnx_read import Source, attribute_graphs, describe, is_gru, read_model, to_array
 from onegru.files.onnx_states import find_states
 from onegru.files.onnx_views import ViewPiece, view_of
 from onegru.known import Facts, verdicts
 
 __all__ = ["load_onnx", "model_opset", "parse_onnx"]
-
-# A piece that holds one of these gives other results each time, so it is never run ahead of time.
-_RANDOM = {
-    "RandomNormal",
-    "RandomUniform",
-    "RandomNormalLike",
-    "RandomUniformLike",
-    "Multinomial",
-    "Bernoulli",
-}
 
 _WEIGHTS = ("W", "R", "B")
 
@@ -168,7 +158,7 @@ class _Cutter:
         constant: set[str] = set(self.tensors) - self.defaults | self.sparse
         computable: set[int] = set()
         for node in self.nodes:
-            if is_gru(node) or node.op_type in _RANDOM or any(attribute_graphs(node)):
+            if is_gru(node) or node.op_type in RANDOM or any(attribute_graphs(node)):
                 continue
             if node_inputs(node) <= constant and not (node.domain not in ("", "ai.onnx") and not node.input):
                 constant |= set(node.output)

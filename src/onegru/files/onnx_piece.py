@@ -17,10 +17,21 @@ from onegru.files.graph import ValueType
 from onegru.files.onnx_guard import guard
 from onegru.files.onnx_lift import OLDEST, infer_types, lift
 from onegru.files.onnx_order import node_inputs
-from onegru.files.onnx_read import Source, describe
+from onegru.files.onnx_read import Source, attribute_graphs, describe
 from onegru.native import get_num_threads
 
-__all__ = ["OnnxPiece", "PieceContext", "type_words", "value_type"]
+__all__ = ["RANDOM", "OnnxPiece", "PieceContext", "type_words", "value_type"]
+
+# These give other results each time: they are never run ahead of time, nor in two sessions.
+RANDOM = {
+    "RandomNormal",
+    "RandomUniform",
+    "RandomNormalLike",
+    "RandomUniformLike",
+    "Multinomial",
+    "Bernoulli",
+    "Dropout",  # where it trains
+}
 
 # bfloat16 arrays do not cross into ONNX Runtime, so such values cross as float32, which holds each exactly.
 _BFLOAT16 = "tensor(bfloat16)"
@@ -29,6 +40,8 @@ _CROSSING = "/onegru_as_float32"
 
 # Up to so many weights times numbers of input, threads do not pay: waking one takes as long as it saves.
 _LITTLE = 1 << 28
+# A second session holds the weights a second time.
+_MOST_WEIGHTS = 1 << 20
 
 
 @dataclass
@@ -109,8 +122,9 @@ class OnnxPiece:
         if self._bfloat16_outputs:
             self._session = self._open(types)
         elif not self._bfloat16_inputs and get_num_threads() > 1:
-            self._few = _LITTLE // max(1, self._count_weights())
-            if self._few:
+            weights = self._count_weights()
+            if weights <= _MOST_WEIGHTS and all(map(_is_plain, self._nodes)):
+                self._few = _LITTLE // max(1, weights)
                 self._on_one_thread = self._open(types, threads=1)
 
     def run(self, values: Mapping[str, object]) -> dict[str, object]:
@@ -135,8 +149,11 @@ class OnnxPiece:
 
     def _count_weights(self) -> int:
         used = set().union(*(node_inputs(node) for node in self._nodes))
-        tensors = self._context.model.graph.initializer
-        return sum(math.prod(tensor.dims) for tensor in tensors if tensor.name in used)
+        tensors = [tensor for tensor in self._context.model.graph.initializer if tensor.name in used]
+        tensors += [
+            attribute.t for node in self._nodes for attribute in node.attribute if attribute.HasField("t")
+        ]
+        return sum(math.prod(tensor.dims) for tensor in tensors)
 
     def _open(self, types: Mapping[str, ValueType], threads: int | None = None) -> Session:
         context = self._context
@@ -209,8 +226,14 @@ class OnnxPiece:
         return info
 
 
+def _is_plain(node: NodeProto) -> bool:
+    """Whether it may run in either of two sessions, and holds no more than is seen of it."""
+    return node.domain in ("", "ai.onnx") and node.op_type not in RANDOM and not any(attribute_graphs(node))
+
+
 def _numbers(values: Mapping[str, object]) -> int:
-    return sum(getattr(value, "size", _LITTLE) for value in values.values())
+    """How many come in; many, where they are not in plain arrays."""
+    return sum(value.size if type(value) is np.ndarray else _LITTLE for value in values.values())
 
 
 def _least_ir_version(model: ModelProto, given: int) -> int:

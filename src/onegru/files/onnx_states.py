@@ -8,7 +8,8 @@ state of a GRU comes back to the same GRU, number for number, is proved by sendi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -31,7 +32,7 @@ def find_states(
     graph: GraphProto,
     opset: int,
     nodes: Sequence[NodeProto],
-    grus: Iterable[GruNode],
+    grus: Collection[GruNode],
     inputs: Sequence[TensorInfo],
     outputs: Sequence[TensorInfo],
 ) -> tuple[tuple[str, str], ...]:
@@ -39,7 +40,8 @@ def find_states(
 
     An input and an output are a pair if they reach the same forward GRU nodes, are of one type and shape, and
     each element of the output, had the GRUs given back their initial states, would be the input's at its
-    place. What could be paired in two ways, or cannot be proved, is left out.
+    place. Of several such outputs, which hold the same numbers, it is the one that a GRU node gives itself,
+    or else the first. A state that two GRU nodes start from, and what cannot be proved, is left out.
 
     Args:
         graph: the model's graph.
@@ -49,8 +51,14 @@ def find_states(
         inputs: what the model takes.
         outputs: what it gives.
     """
-    forward = [gru for gru in grus if gru.attributes.get("direction", "forward") in ("forward", "foward")]
-    starts = {gru.inputs["initial_h"]: gru.outputs["Y_h"] for gru in forward if _is_carried(gru)}
+    nodes_of_start = Counter(gru.inputs.get("initial_h") for gru in grus)
+    starts = {
+        gru.inputs["initial_h"]: gru.outputs["Y_h"]
+        for gru in grus
+        if gru.attributes.get("direction", "forward") in ("forward", "foward")
+        and _is_carried(gru)
+        and nodes_of_start[gru.inputs["initial_h"]] == 1
+    }
     if not starts:
         return ()
     reached = _reached(nodes, {info.name: {info.name} for info in inputs}, _MOVES | _CUTS)
@@ -62,24 +70,19 @@ def find_states(
     givers = {info.name: given.get(info.name, set()) for info in outputs}
 
     pairs = [
-        (output.name, info.name)
+        (output.name, info)
         for info in inputs
-        for output in outputs
+        for output in sorted(outputs, key=lambda output: output.name not in starts.values())
         if info.name in takers and takers[info.name] == givers[output.name] and _alike(info, output)
     ]
-    alone = [
-        pair
-        for pair in pairs
-        if sum(pair[0] == other[0] for other in pairs) == sum(pair[1] == other[1] for other in pairs) == 1
-    ]
-    by_name = {info.name: info for info in inputs}
-    return tuple(
-        pair
-        for pair in alone
-        if _comes_back(
-            graph, opset, nodes, {s: starts[s] for s in takers[pair[1]]}, by_name[pair[1]], pair[0]
-        )
-    )
+    inputs_of = Counter(output for output, _ in pairs)
+    found: dict[str, str] = {}
+    for output, info in pairs:
+        if info.name in found or inputs_of[output] > 1:
+            continue
+        if _comes_back(graph, opset, nodes, {s: starts[s] for s in takers[info.name]}, info, output):
+            found[info.name] = output
+    return tuple((output, taker) for taker, output in found.items())
 
 
 def _is_carried(gru: GruNode) -> bool:
