@@ -281,6 +281,8 @@ class Model:
 
 def _copy(value: object) -> Any:
     """A value that is the caller's own: a constant is not, as the next run has it too, nor is a view."""
+    if isinstance(value, list):  # a sequence
+        return [_copy(item) for item in value]
     return value.copy() if isinstance(value, np.ndarray) else value
 
 

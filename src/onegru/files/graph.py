@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from onegru.dialects.schema import Operator
 from onegru.dtypes import Array
@@ -102,25 +102,27 @@ class Conversion:
     dtype: str
 
 
-class Piece(Protocol):
-    """A part of a graph without GRU nodes, which another runtime runs."""
+class Piece(ABC):
+    """A part of a graph without GRU nodes, which another runtime runs.
+
+    Attributes:
+        inputs: the values that it takes.
+        outputs: the values that it gives.
+        gives_views: whether its outputs share memory with its inputs.
+    """
+
+    gives_views = False
+
+    def __init__(self, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
+        self.inputs = inputs
+        self.outputs = outputs
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values that it takes."""
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The values that it gives."""
-
-    @property
+    @abstractmethod
     def node_count(self) -> int:
-        """How many nodes it has."""
+        """How many nodes it has, constants left out."""
 
-    @property
-    def gives_views(self) -> bool:
-        """Whether its outputs share memory with its inputs."""
-
+    @abstractmethod
     def prepare(self, types: dict[str, ValueType]) -> None:
         """Make it ready to run.
 
@@ -128,6 +130,7 @@ class Piece(Protocol):
             types: the type of every value known so far; extended by those of `outputs`.
         """
 
+    @abstractmethod
     def run(self, values: Mapping[str, object]) -> dict[str, object]:
         """Its outputs for these values."""
 

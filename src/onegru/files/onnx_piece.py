@@ -13,7 +13,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, Valu
 
 from onegru.dtypes import bfloat16
 from onegru.files._onnxruntime import Session
-from onegru.files.graph import ValueType
+from onegru.files.graph import Piece, ValueType
 from onegru.files.onnx_guard import guard
 from onegru.files.onnx_lift import OLDEST, infer_types, lift
 from onegru.files.onnx_order import node_inputs
@@ -59,7 +59,7 @@ class PieceContext:
             self.types = infer_types(self.model) | self.types
 
 
-class OnnxPiece:
+class OnnxPiece(Piece):
     """Some nodes of a model; see `onegru.files.graph.Piece`."""
 
     def __init__(
@@ -71,8 +71,7 @@ class OnnxPiece:
     ) -> None:
         self._context = context
         self._nodes = nodes
-        self._inputs = inputs
-        self._outputs = outputs
+        super().__init__(inputs, outputs)
         self._session: Session | None = None
         self._on_one_thread: Session | None = None  # for inputs of few numbers
         self._few = 0
@@ -87,24 +86,9 @@ class OnnxPiece:
         }  # a session lives in this process alone: prepare it again
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values that it takes."""
-        return self._inputs
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The values that it gives."""
-        return self._outputs
-
-    @property
     def node_count(self) -> int:
         """How many nodes it has."""
         return len(self._nodes)
-
-    @property
-    def gives_views(self) -> bool:
-        """Whether its outputs share memory with its inputs."""
-        return False
 
     def prepare(self, types: dict[str, ValueType]) -> None:
         """Hand it to ONNX Runtime.
@@ -113,7 +97,7 @@ class OnnxPiece:
             FormatError: ONNX Runtime refuses it, or it is too old to be lifted.
         """
         unknown = ValueType()
-        self._bfloat16_inputs = {name for name in self._inputs if types.get(name, unknown).words == _BFLOAT16}
+        self._bfloat16_inputs = {name for name in self.inputs if types.get(name, unknown).words == _BFLOAT16}
         self._session = self._open(types)
         self._bfloat16_outputs = {
             name for name, known in self._session.output_types.items() if known.words == _BFLOAT16
@@ -131,19 +115,19 @@ class OnnxPiece:
         """Its outputs for these values."""
         assert self._session is not None, "prepare comes before run"
         if not self._bfloat16_inputs and not self._bfloat16_outputs:
-            given = {name: values[name] for name in self._inputs}
+            given = {name: values[name] for name in self.inputs}
             session = self._session
             if self._on_one_thread is not None and _numbers(given) <= self._few:
                 session = self._on_one_thread
-            return dict(zip(self._outputs, session.run(given), strict=True))
+            return dict(zip(self.outputs, session.run(given), strict=True))
         feeds: dict[str, Any] = {}
-        for name in self._inputs:
+        for name in self.inputs:
             if name in self._bfloat16_inputs:
                 feeds[name + _CROSSING] = np.asarray(values[name]).astype(np.float32)
             else:
                 feeds[name] = values[name]
         results: dict[str, object] = {}
-        for name, value in zip(self._outputs, self._session.run(feeds), strict=True):
+        for name, value in zip(self.outputs, self._session.run(feeds), strict=True):
             results[name] = value.astype(bfloat16()) if name in self._bfloat16_outputs else value
         return results
 
@@ -173,21 +157,21 @@ class OnnxPiece:
     def _build(self, types: Mapping[str, ValueType]) -> ModelProto:
         context = self._context
         whole = context.model.graph
-        used = set().union(*(node_inputs(node) for node in self._nodes)) | set(self._outputs)
+        used = set().union(*(node_inputs(node) for node in self._nodes)) | set(self.outputs)
         graph = GraphProto(name=whole.name or "piece")
-        for name in self._inputs:
+        for name in self.inputs:
             graph.input.append(self._input(name, types.get(name, ValueType()), graph))
-        inside = used - set(self._inputs)
+        inside = used - set(self.inputs)
         graph.initializer.extend(tensor for tensor in whole.initializer if tensor.name in inside)
         graph.sparse_initializer.extend(
             tensor for tensor in whole.sparse_initializer if tensor.values.name in inside
         )
         graph.node.extend(self._nodes)
         if context.opset < OLDEST:
-            names = {name for node in self._nodes for name in node.output} - set(self._outputs)
+            names = {name for node in self._nodes for name in node.output} - set(self.outputs)
             known = sorted(names & set(context.types))
             graph.value_info.extend(ValueInfoProto(name=name, type=context.types[name]) for name in known)
-        for name in self._outputs:
+        for name in self.outputs:
             graph.output.append(self._output(name, graph))
         model = ModelProto(graph=graph)
         model.opset_import.extend(context.model.opset_import)

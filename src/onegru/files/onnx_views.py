@@ -13,7 +13,7 @@ import numpy as np
 from onnx import AttributeProto, NodeProto
 
 from onegru.dtypes import Array
-from onegru.files.graph import ValueType
+from onegru.files.graph import Piece, ValueType
 from onegru.files.onnx_read import Source, describe
 
 __all__ = ["View", "ViewPiece", "view_of"]
@@ -116,8 +116,10 @@ def _sizes(x: Array, sizes: tuple[int, ...], keeps_zero: bool) -> tuple[int, ...
     return tuple(size or x.shape[index] for index, size in enumerate(sizes))
 
 
-class ViewPiece:
+class ViewPiece(Piece):
     """Nodes that only move axes; see `onegru.files.graph.Piece`."""
+
+    gives_views = True
 
     def __init__(
         self,
@@ -130,8 +132,7 @@ class ViewPiece:
     ) -> None:
         self._opset = opset
         self._source = source
-        self._inputs = inputs
-        self._outputs = outputs
+        super().__init__(inputs, outputs)
         self._nodes = tuple(nodes)
         second = {name for node in nodes for name in node.input[1:]}
         self._constants = {name: values for name in second if (values := integers(name)) is not None}
@@ -149,24 +150,9 @@ class ViewPiece:
         self._views = self._make_views()
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values that it takes."""
-        return self._inputs
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The values that it gives."""
-        return self._outputs
-
-    @property
     def node_count(self) -> int:
         """How many nodes it has."""
         return len(self._nodes)
-
-    @property
-    def gives_views(self) -> bool:
-        """Whether its outputs share memory with its inputs."""
-        return True
 
     def prepare(self, types: dict[str, ValueType]) -> None:
         """Tell the types of what it gives."""
@@ -186,11 +172,11 @@ class ViewPiece:
                 return {given: view.apply(values[taken])}  # type: ignore[arg-type]
             except (ValueError, AttributeError):
                 pass  # what is wrong, or no array yet, is seen below
-        found = {name: values[name] for name in self._inputs}
+        found = {name: values[name] for name in self.inputs}
         for index, (taken, given, view) in enumerate(self._views):
             try:
                 value = found[taken]
                 found[given] = value if view.is_identity else view.apply(np.asarray(value))
             except ValueError as error:  # NumPy's AxisError, too
                 raise self._source.error(f"{describe(self._nodes[index])}: {error}") from None
-        return {name: found[name] for name in self._outputs}
+        return {name: found[name] for name in self.outputs}

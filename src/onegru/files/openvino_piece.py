@@ -11,7 +11,7 @@ import numpy as np
 from onegru.dtypes import Array
 from onegru.errors import FormatError
 from onegru.files._openvino import Network
-from onegru.files.graph import ValueType
+from onegru.files.graph import Piece, ValueType
 from onegru.files.openvino_words import ELEMENT_TYPES, PRECISIONS
 from onegru.files.openvino_xml import Element, Layer
 
@@ -29,7 +29,7 @@ class PlacedLayer:
     gives: tuple[str, ...]
 
 
-class OpenvinoPiece:
+class OpenvinoPiece(Piece):
     """Some layers of an IR; see `onegru.files.graph.Piece`.
 
     Args:
@@ -51,32 +51,16 @@ class OpenvinoPiece:
         self._place = place
         self._layers = tuple(layers)
         self._weights = weights
-        self._inputs = inputs
-        self._outputs = outputs
+        super().__init__(inputs, outputs)
         self._network: Network | None = None
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_network": None}  # a network lives in this process alone: prepare it again
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values that it takes."""
-        return self._inputs
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The values that it gives."""
-        return self._outputs
-
-    @property
     def node_count(self) -> int:
         """How many layers it has, constants left out."""
         return sum(item.layer.type != "Const" for item in self._layers)
-
-    @property
-    def gives_views(self) -> bool:
-        """Whether its outputs share memory with its inputs."""
-        return False
 
     def prepare(self, types: dict[str, ValueType]) -> None:
         """Hand it to OpenVINO.
@@ -87,9 +71,9 @@ class OpenvinoPiece:
         """
         text = self._build(types)
         self._network = Network(
-            text, self._weights, self._names("out", self._outputs), self._place, self._where()
+            text, self._weights, self._names("out", self.outputs), self._place, self._where()
         )
-        for value, known in zip(self._outputs, self._network.output_types.values(), strict=True):
+        for value, known in zip(self.outputs, self._network.output_types.values(), strict=True):
             types[value] = known
 
     def run(self, values: Mapping[str, object]) -> dict[str, object]:
@@ -97,10 +81,10 @@ class OpenvinoPiece:
         assert self._network is not None, "prepare comes before run"
         feeds = {
             name: np.asarray(values[value])
-            for name, value in zip(self._names("in", self._inputs), self._inputs, strict=True)
+            for name, value in zip(self._names("in", self.inputs), self.inputs, strict=True)
         }
         results = self._network.run(feeds)
-        return dict(zip(self._outputs, results.values(), strict=True))
+        return dict(zip(self.outputs, results.values(), strict=True))
 
     @staticmethod
     def _names(side: str, values: Iterable[str]) -> list[str]:
@@ -116,10 +100,10 @@ class OpenvinoPiece:
         givers: dict[str, tuple[int, str]] = {}
         lines: list[str] = []
         edges: list[str] = []
-        for name, value in zip(self._names("in", self._inputs), self._inputs, strict=True):
+        for name, value in zip(self._names("in", self.inputs), self.inputs, strict=True):
             givers[value] = (len(lines), "0")
             lines.append(self._parameter(len(lines), name, value, types.get(value, ValueType())))
-        tensor_names = dict(zip(self._outputs, self._names("out", self._outputs), strict=True))
+        tensor_names = dict(zip(self.outputs, self._names("out", self.outputs), strict=True))
         for item in self._layers:
             index, layer = len(lines), item.layer
             for value, port in zip(item.takes, layer.inputs, strict=True):
@@ -133,7 +117,7 @@ class OpenvinoPiece:
                 (value, (index, port.id)) for value, port in zip(item.gives, layer.outputs, strict=True)
             )
             lines.append(_spell(_renamed(layer.element, index, named)))
-        for value in self._outputs:
+        for value in self.outputs:
             index = len(lines)
             edges.append(_edge(givers[value], index, "0"))
             lines.append(
