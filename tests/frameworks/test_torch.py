@@ -300,6 +300,7 @@ def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         onegru.to_torch(layer())
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
 def test_modules_that_decide_anew_in_each_call_are_refused() -> None:
     """Their weights, or what they compute, cannot be read off."""
     hooked = torch.nn.GRU(3, 4)
