@@ -22,7 +22,7 @@ from onegru.native import get_num_threads
 
 __all__ = ["RANDOM", "OnnxPiece", "PieceContext", "type_words", "value_type"]
 
-# These give other results each time: they are never run ahead of time, nor in two sessions.
+# These give other results each time: they are never run ahead of time, nor in two sessions. Dropout may, too.
 RANDOM = {
     "RandomNormal",
     "RandomUniform",
@@ -30,7 +30,6 @@ RANDOM = {
     "RandomUniformLike",
     "Multinomial",
     "Bernoulli",
-    "Dropout",  # where it trains
 }
 
 # bfloat16 arrays do not cross into ONNX Runtime, so such values cross as float32, which holds each exactly.
@@ -212,7 +211,11 @@ class OnnxPiece(Piece):
 
 def _is_plain(node: NodeProto) -> bool:
     """Whether it may run in either of two sessions, and holds no more than is seen of it."""
-    return node.domain in ("", "ai.onnx") and node.op_type not in RANDOM and not any(attribute_graphs(node))
+    return (
+        node.domain in ("", "ai.onnx")
+        and node.op_type not in {*RANDOM, "Dropout"}
+        and not any(attribute_graphs(node))
+    )
 
 
 def _numbers(values: Mapping[str, object]) -> int:
