@@ -29,7 +29,7 @@ struct ExpConstants<float> {
   static constexpr float kLog2E = 1.44269504088896341f;
   static constexpr float kLn2Hi = 0.693359375f;  // few bits: n * kLn2Hi is exact
   static constexpr float kLn2Lo = -2.12194440054690583e-4f;
-  static constexpr float kMagic = 0x1.8p23f;   // adding it rounds to an integer
+  static constexpr float kMagic = 0x1.8p23f;  // adding it rounds to an integer
   static constexpr float kSmallest = -104.0f;  // below: rounds to zero
   static constexpr float kShift = 0x1p-64f;
   static constexpr int kShiftExponent = 64;
@@ -56,14 +56,18 @@ struct ExpConstants<double> {
   static constexpr auto& kLog1p = kLog1p64;
 };
 
-// The polynomial with these coefficients, lowest power first.
+// The polynomial with these coefficients, lowest power first: pairs of them side by side, then by Horner's rule in
+// x^2, which is half as long a chain of operations as in x.
 template <class D, class V, class T, size_t kCount>
-HWY_INLINE V Horner(D d, V x, const T (&coefficients)[kCount]) {
-  V sum = hn::Set(d, coefficients[kCount - 1]);
+HWY_INLINE V Polynomial(D d, V x, V square, const T (&coefficients)[kCount]) {
+  const auto pair = [&](size_t i) HWY_ATTR {
+    const V low = hn::Set(d, coefficients[i]);
+    return i + 1 == kCount ? low : hn::MulAdd(x, hn::Set(d, coefficients[i + 1]), low);
+  };
+  constexpr size_t kLast = (kCount - 1) / 2 * 2;
+  V sum = pair(kLast);
 #pragma GCC unroll 16
-  for (size_t i = 1; i < kCount; ++i) {
-    sum = hn::MulAdd(sum, x, hn::Set(d, coefficients[kCount - 1 - i]));
-  }
+  for (size_t i = kLast; i != 0; i -= 2) sum = hn::MulAdd(sum, square, pair(i - 2));
   return sum;
 }
 
@@ -99,16 +103,16 @@ HWY_INLINE Reduced<V> ReduceExp(D d, V x) {
   using T = hn::TFromD<D>;
   using C = ExpConstants<T>;
   const hn::RebindToSigned<D> di;
-  using TI = hn::TFromD<decltype(di)>;
-  const V shifted = hn::MulAdd(x, hn::Set(d, kFactor * C::kLog2E), hn::Set(d, C::kMagic));
-  const V n = hn::Sub(shifted, hn::Set(d, C::kMagic));
+  // The last bits of `shifted` are n and the exponent's bias; the others leave by the shift.
+  const V magic = hn::Set(d, C::kMagic + (C::kBias + kShift));
+  const V shifted = hn::MulAdd(x, hn::Set(d, kFactor * C::kLog2E), magic);
+  const V scale = hn::BitCast(d, hn::ShiftLeft<C::kMantissa>(hn::BitCast(di, shifted)));
+  const V n = hn::Sub(shifted, magic);
   if constexpr (kFactor != 1) x = hn::Mul(x, hn::Set(d, T{kFactor}));
   V r = hn::NegMulAdd(n, hn::Set(d, C::kLn2Hi), x);
   r = hn::NegMulAdd(n, hn::Set(d, C::kLn2Lo), r);
-  // The last bits of `shifted` are n; those of kMagic are zeros, and leave by the shift.
-  const auto exponent = hn::Add(hn::BitCast(di, shifted), hn::Set(di, static_cast<TI>(C::kBias + kShift)));
-  const V scale = hn::BitCast(d, hn::ShiftLeft<C::kMantissa>(exponent));
-  const V p = hn::MulAdd(hn::Mul(r, r), Horner(d, r, C::kExpm1), r);
+  const V square = hn::Mul(r, r);
+  const V p = hn::MulAdd(square, Polynomial(d, r, square, C::kExpm1), r);
   return {scale, p};
 }
 
@@ -124,25 +128,27 @@ HWY_INLINE V ExpOfNegative(D d, V x) {
 template <class D, class V>
 HWY_INLINE V Sigmoid(D d, V x) {
   using T = hn::TFromD<D>;
+  using C = ExpConstants<T>;
   const V one = hn::Set(d, T{1});
-  const V e = ExpOfNegative(d, hn::Neg(hn::Abs(x)));
-  return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one), hn::Add(one, e));
+  const V low = hn::Set(d, C::kSmallest);
+  const Reduced<V> reduced = ReduceExp<C::kShiftExponent>(d, AtLeast(low, hn::Or(hn::SignBit(d), x)));
+  const V scale = hn::Mul(reduced.scale, hn::Set(d, C::kShift));
+  // 1 + e is not made from e: neither waits for the other.
+  const V e = hn::MulAdd(scale, reduced.p, scale);
+  const V sum = hn::MulAdd(scale, reduced.p, hn::Add(one, scale));
+  return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one), sum);
 }
 
-// An odd polynomial near zero, (1 - e) / (1 + e) with e = e^-2|x| elsewhere.
+// (1 - e) / (1 + e) with e = e^-2|x|; 1 - e is made from e - 1, so nothing cancels near zero.
 template <class D, class V>
 HWY_INLINE V Tanh(D d, V x) {
   using T = hn::TFromD<D>;
-  using C = ExpConstants<T>;
   const V one = hn::Set(d, T{1});
-  const V a = hn::Abs(x);
-  const V square = hn::Mul(x, x);
-  const V small = hn::MulAdd(hn::Mul(square, x), Horner(d, square, C::kTanh), x);
   // Beyond 22 (10 would do for float) the result is 1.
-  const Reduced<V> reduced = ReduceExp<0, -2>(d, AtMost(hn::Set(d, T{22}), a));
-  const V e = hn::MulAdd(reduced.scale, reduced.p, reduced.scale);
-  const V large = hn::Div(hn::Sub(one, e), hn::Add(one, e));
-  return hn::IfThenElse(hn::Lt(a, hn::Set(d, T{0.625})), small, hn::CopySign(large, x));
+  const Reduced<V> e = ReduceExp<0, -2>(d, AtMost(hn::Set(d, T{22}), hn::Abs(x)));
+  const V difference = hn::NegMulAdd(e.scale, e.p, hn::Sub(one, e.scale));
+  const V sum = hn::MulAdd(e.scale, e.p, hn::Add(one, e.scale));
+  return hn::CopySign(hn::Div(difference, sum), x);
 }
 
 template <class D, class V>
@@ -160,7 +166,8 @@ HWY_INLINE V Softplus(D d, V x) {
   const V e = ExpOfNegative(d, hn::Neg(hn::Abs(x)));
   const V s = hn::Div(e, hn::Add(e, hn::Set(d, T{2})));
   const V square = hn::Mul(s, s);
-  const V log1p = hn::MulAdd(hn::Mul(square, s), Horner(d, square, C::kLog1p), hn::Add(s, s));
+  const V polynomial = Polynomial(d, square, hn::Mul(square, square), C::kLog1p);
+  const V log1p = hn::MulAdd(hn::Mul(square, s), polynomial, hn::Add(s, s));
   return hn::Add(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Zero(d), x), log1p);
 }
 

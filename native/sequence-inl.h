@@ -297,7 +297,7 @@ class Sequence : RowsUnderWay<C> {
   HWY_INLINE void Blend(D d, V z, V n, size_t slot, size_t panel, size_t width) const {
     const size_t unit = panel * kLanes;
     const V h = hn::Load(d, State(step_, slot) + unit);
-    const V next = hn::MulAdd(z, h, hn::Mul(hn::Sub(hn::Set(d, C{1}), z), n));
+    const V next = hn::MulAdd(hn::Sub(hn::Set(d, C{1}), z), n, hn::Mul(z, h));  // n comes last
     C* const state = State(step_ + 1, slot) + unit;
     hn::Store(next, d, state);
     if (call_.Y.data == nullptr) return;

@@ -1,6 +1,6 @@
 # Types of the compiled module; keep together with native/bindings.cc and native/layer.cc.
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numpy import dtype
@@ -53,6 +53,13 @@ class Layer:
     def bytes(self) -> int: ...
     @property
     def target(self) -> str: ...
+
+class Caller:
+    """`self(*args, **kwargs)` is `self.run(*args, **kwargs)`, by way of `try_call` where that will do."""
+
+    def __init__(self, try_call: Callable[[object, object, object, object], bool]) -> None: ...
+    @property
+    def try_call(self) -> Callable[[object, object, object, object], bool]: ...
 
 class Stream:
     def __init__(self, layer: Layer, state: NDArray[Any]) -> None: ...

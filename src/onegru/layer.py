@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from onegru import _native
 from onegru.dialect import lower
 from onegru.dialects.onnx import NEWEST
 from onegru.dialects.schema import Port, Role
@@ -39,8 +40,8 @@ _ATTENTION_PORTS = {
 }
 
 
-class GRU:
-    """A GRU layer: weights once, many calls.
+class GRU(_native.Caller):
+    """A GRU layer: weights once, many calls: `layer(X, initial_h, …)`, as `run` describes.
 
     Weights are as ONNX's GRU has them, gate order z, r, h. One step, for each row and direction:
 
@@ -126,7 +127,7 @@ class GRU:
         self._spec = spec
         self._requested = (engine, weight_storage)
         self._engine = make_engine(engine, spec, weights, weight_storage)
-        self.try_call = self._engine.try_call
+        super().__init__(self._engine.try_call)
         self._dtype = numpy_dtype(spec.dtype)
 
     @property
@@ -165,7 +166,7 @@ class GRU:
     def __reduce__(self) -> tuple[Any, ...]:
         return (GRU.from_canonical, (self._spec, self.weights, *self._requested))
 
-    def __call__(
+    def run(
         self,
         X: object,
         initial_h: object = None,
@@ -175,7 +176,7 @@ class GRU:
         layout: int = 0,
         out: tuple[Array | None, Array | None] | None = None,
     ) -> tuple[Array, Array]:
-        """Run the layer over a batch of sequences.
+        """Run the layer over a batch of sequences; `layer(…)` is the same, and quicker.
 
         Args:
             X: [T, B, I], or [B, T, I] under layout 1; of the layer's type.
@@ -220,6 +221,9 @@ class GRU:
             raise SpecError(f"out: {type(out).__name__}; must be a tuple (Y, Y_h)")
         outputs = self.apply(ports, given, {"Y": out[0], "Y_h": out[1]})
         return outputs["Y"], outputs["Y_h"]
+
+    if TYPE_CHECKING:  # when it runs, the native base class has it
+        __call__ = run
 
     def stream(self, batch_size: int = 1) -> Stream:
         """A stream of `batch_size` rows through this layer, which must run forward, from a state of zeros.
