@@ -247,6 +247,8 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
 
 // The same for one row and all panels where they are few: no search for tiles.
 inline constexpr size_t kFewPanels = kLargeTiles ? 2 : 4;
+// Up to so many inputs a single panel's products with x fit into the time that a step waits for its activations.
+inline constexpr size_t kMostInputsByStep = 20;
 
 // kWhole panels, and a short one with short vectors, in turns: no chain of operations then waits for another to
 // leave the CPU's queues.

@@ -76,6 +76,7 @@ class Sequence : RowsUnderWay<C> {
     ahead_of_ = kCanProjectAhead && count_ == 1 && steps_ > kAheadRows &&
                 padded_ / share_.members * 3 * spec_.H * sizeof(S) >= kLeastBytesAhead;
     at_once_ = false;
+    by_step_ = few_ && geometry_.panels() == 1 && spec_.D == 1 && spec_.I <= kMostInputsByStep && steps_ > 1;
     xp_row_ = ahead_of_ ? 3 * kLanes : 3 * padded_;
     xp_panel_ = ahead_of_ ? kAheadRows * 3 * kLanes : 3 * kLanes;
     Meet();
@@ -85,7 +86,11 @@ class Sequence : RowsUnderWay<C> {
   // One step; false if there was none left.
   bool Advance() {
     if (step_ == steps_) return false;
-    if (step_ == projected_) ahead_of_ ? PrepareAhead() : Prepare();
+    if (by_step_) {
+      PrepareStep();
+    } else if (step_ == projected_) {
+      ahead_of_ ? PrepareAhead() : Prepare();
+    }
     while (active_ > 0 && Length(active_ - 1) <= step_) --active_;
     Step();
     xp_step_ += active_ * xp_row_;
@@ -120,6 +125,14 @@ class Sequence : RowsUnderWay<C> {
     xp_step_ = xp_to_ = xp_;
     at_once_ = projected_ == step_ + 1;
     if (!at_once_) ForTiles(D(), geometry_, rows, first_, last_, false, ProjectTile{this});
+  }
+
+  // For this step alone, of one row and one panel: the CPU does it while the step before waits for its chains of
+  // operations. It has no such time to spare where there are more panels, or two directions in turns.
+  void PrepareStep() {
+    x_rows_[0] = this->Input(0, step_, 0);
+    xp_step_ = xp_to_ = xp_;
+    ForFew(D(), geometry_, ProjectTile{this});
   }
 
   // For the next chunk of steps: most of it, if not the first, is done already.
@@ -318,6 +331,7 @@ class Sequence : RowsUnderWay<C> {
   const Activation f_, g_;
   const bool default_;     // Sigmoid, Tanh and no clip
   bool few_ = false;       // one row, few panels
+  bool by_step_ = false;   // and one panel, few inputs: each step does its own products with x
   bool ahead_of_ = false;  // one row, many steps: chunks of products with x are done ahead
   Ahead<C, S> ahead_;
   size_t xp_row_ = 0, xp_panel_ = 0;  // how far rows and panels of products with x lie apart
