@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,7 @@ class GruLayer:
     Attributes:
         node: the node as the file has it.
         layer: its layer, with its weights; None where the weights are computed anew in each run.
+        run: adds the node's outputs to the values that it is given, by name.
         has_own_state: whether it starts from a constant that is not zero, which is no part of the layer.
     """
 
@@ -35,7 +37,8 @@ class GruLayer:
         self._engine = engine
         self._lowered: Lowered | None = None
         self._weights: tuple[object, ...] = ()
-        self._plain: Callable[[Mapping[str, object]], dict[str, Array] | None] | None = None
+        self._is_fixed = False
+        self.run: Callable[[dict[str, Any]], None] = self._run
 
     @property
     def name(self) -> str:
@@ -80,28 +83,30 @@ class GruLayer:
             self.layer, self._lowered = self._make(self._weights)
         else:
             self.layer, self._lowered = twin.layer, twin._lowered
+        self._is_fixed = not any(node.inputs.get(name) in defaults for name in _WEIGHTS)
         special = node.attributes.get("layout") or "sequence_lens" in node.inputs
-        replaceable = any(node.inputs.get(name) in defaults for name in _WEIGHTS)
-        if node.operator.name == "GRU" and not special and not replaceable and self.layer is not None:
-            self._plain = _plain_call(node, self.layer)
+        if node.operator.name == "GRU" and not special and self._is_fixed and self.layer is not None:
+            self.run = _plain_run(node, self.layer, self._run)
 
-    def run(self, values: Mapping[str, object]) -> dict[str, Array]:
-        """The node's outputs, by the names of the values."""
-        if self._plain is not None and (results := self._plain(values)) is not None:
-            return results
+    @property
+    def reads(self) -> set[str]:
+        """The values that a run needs."""
+        return {
+            value for name, value in self.node.inputs.items() if not (self._is_fixed and name in _WEIGHTS)
+        }
+
+    def _run(self, values: dict[str, Any]) -> None:
         node = self.node
         layer, lowered = self.layer, self._lowered
-        weights = self._weights_in(values)
-        if (
-            layer is None
-            or lowered is None
-            or any(a is not b for a, b in zip(weights, self._weights, strict=True))
-        ):
-            layer, lowered = self._make(weights)
+        if layer is None or lowered is None or not self._is_fixed:
+            weights = self._weights_in(values)
+            if not self._weights or any(a is not b for a, b in zip(weights, self._weights, strict=True)):
+                layer, lowered = self._make(weights)
+        assert layer is not None and lowered is not None
         given = {name: values[value] for name, value in node.inputs.items() if name not in _WEIGHTS}
         with naming(self._place):
             results = layer.apply(lowered.ports, given, dict.fromkeys(node.outputs), strict_types=True)
-        return {node.outputs[name]: array for name, array in results.items()}
+        values.update((node.outputs[name], array) for name, array in results.items())
 
     def _weights_in(self, values: Mapping[str, object]) -> tuple[object, ...]:
         inputs = self.node.inputs
@@ -113,27 +118,32 @@ class GruLayer:
         return GRU.from_canonical(lowered.spec, lowered.weights, self._engine), lowered
 
 
-def _plain_call(node: GruNode, layer: GRU) -> Callable[[Mapping[str, object]], dict[str, Array] | None]:
-    """A quick way to a GRU node's outputs; it gives None where a value is not plain, or not right."""
+def _plain_run(
+    node: GruNode, layer: GRU, otherwise: Callable[[dict[str, Any]], None]
+) -> Callable[[dict[str, Any]], None]:
+    """A quick way to a GRU node's outputs; where a value is not plain, or not right, the other way."""
     x, h = node.inputs["X"], node.inputs.get("initial_h")
-    names = [(node.outputs[name], name == "Y") for name in node.outputs]
+    sequence, last = node.outputs.get("Y"), node.outputs.get("Y_h")
     D, H, dtype = layer.spec.num_directions, layer.spec.hidden_size, numpy_dtype(layer.spec.dtype)
     try_call, empty, ndarray = layer.try_call, np.empty, np.ndarray
 
-    def call(values: Mapping[str, object]) -> dict[str, Array] | None:
+    def run(values: dict[str, Any]) -> None:
         X = values[x]
         if type(X) is not ndarray or X.ndim != 3:
-            return None
+            return otherwise(values)
         T, B, _ = X.shape
         try:
             Y, Y_h = empty((T, D, B, H), dtype), empty((D, B, H), dtype)
         except MemoryError:
-            return None  # the longer way says for which node
+            return otherwise(values)  # it says for which node
         if not try_call(X, None if h is None else values[h], Y, Y_h):
-            return None
-        return {name: Y if is_sequence else Y_h for name, is_sequence in names}
+            return otherwise(values)
+        if sequence is not None:
+            values[sequence] = Y
+        if last is not None:
+            values[last] = Y_h
 
-    return call
+    return run
 
 
 def output_types(node: GruNode, types: Mapping[str, ValueType]) -> dict[str, ValueType]:

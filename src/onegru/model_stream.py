@@ -109,7 +109,7 @@ class ModelStream:
             SpecError: an input is missing, unknown, or does not fit. The states stay as they are.
             FormatError: another runtime fails on its part; likewise.
         """
-        if not isinstance(inputs, Mapping):
+        if type(inputs) is not dict and not isinstance(inputs, Mapping):  # the second one takes a while
             raise SpecError(f"inputs: {type(inputs).__name__}; must be a mapping from names to arrays")
         given = {**self._state, **inputs}
         if len(self._state) < len(self._pairs):

@@ -97,18 +97,20 @@ class Model:
             for step in graph.steps
             if isinstance(step, GruNode)
         }
-        self._constants: dict[str, object] = dict(graph.constants)
+        self._constants: dict[str, Any] = dict(graph.constants)
         types = dict(graph.types)
         for step in graph.prelude:
             self._prepare(step, types)
         for step in graph.prelude:
-            self._constants.update(self._runner(step)(self._constants))
+            self._runner(step)(self._constants)
         shared: dict[object, GruLayer] = {}
         for layer in self._gru_layers.values():
             layer.prepare(self._constants, {value_of(info) for info in graph.inputs}, shared)
         for step in graph.steps:
             self._prepare(step, types)
         self._runs = [self._runner(step) for step in graph.steps]
+        needed = {value_of(info) for info in graph.outputs}.union(*map(self._reads, graph.steps))
+        self._needed = {name: value for name, value in self._constants.items() if name in needed}
         # What each output is called, by callers and by steps, and whether a run makes it anew.
         handed_out = views | self._constants.keys()
         self._results: list[tuple[str, str, bool]] = []
@@ -199,23 +201,24 @@ class Model:
         Raises:
             SpecError, FormatError: as `run`.
         """
-        values = self._values(inputs, None)
+        values = {**self._constants, **self._values(inputs, None)}
         return [
             {port: np.asarray(values[name]) for port, name in (*node.inputs.items(), *node.outputs.items())}
             for node in (layer.node for layer in self.gru_layers)
         ]
 
     def _values(self, inputs: Mapping[str, object], progress: Progress | None) -> dict[str, Any]:
-        """Every value of a run, by name."""
+        """Every value of a run, by name, but constants that no step reads."""
+        values = self._needed.copy()
         given = self._inputs.plain(inputs) if type(inputs) is dict else None
-        values: dict[str, Any] = {**self._constants, **(self._checked(inputs) if given is None else given)}
+        values.update(self._checked(inputs) if given is None else given)
         if progress is None:
             for run in self._runs:
-                values.update(run(values))
+                run(values)
             return values
         for done, run in enumerate(self._runs):
             progress(done, len(self._runs))
-            values.update(run(values))
+            run(values)
         progress(len(self._runs), len(self._runs))
         return values
 
@@ -247,18 +250,24 @@ class Model:
             raise SpecError("state: must be a mapping from outputs to inputs, with at least one")
         return ModelStream(self, state, dims or {})
 
-    def _runner(self, step: Step) -> Callable[[Mapping[str, object]], Mapping[str, Any]]:
-        """What runs a step."""
+    def _runner(self, step: Step) -> Callable[[dict[str, Any]], None]:
+        """What runs a step: it adds its outputs to the values that it is given."""
         if isinstance(step, GruNode):
             return self._gru_layers[id(step)].run
         if not isinstance(step, Conversion):
             return step.run
 
-        def run(values: Mapping[str, object]) -> Mapping[str, Any]:
+        def run(values: dict[str, Any]) -> None:
             with naming(f"{self.path}: Convert layer {step.name!r}: "):
-                return {step.output: convert(values[step.input], step.dtype)}
+                values[step.output] = convert(values[step.input], step.dtype)
 
         return run
+
+    def _reads(self, step: Step) -> set[str]:
+        """The values that a step reads."""
+        if isinstance(step, GruNode):
+            return self._gru_layers[id(step)].reads
+        return {step.input} if isinstance(step, Conversion) else set(step.inputs)
 
     def _checked(self, inputs: Mapping[str, object]) -> dict[str, object]:
         if not isinstance(inputs, Mapping):

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from onegru.dialects.schema import Operator
 from onegru.dtypes import Array
@@ -131,8 +132,8 @@ class Piece(ABC):
         """
 
     @abstractmethod
-    def run(self, values: Mapping[str, object]) -> dict[str, object]:
-        """Its outputs for these values."""
+    def run(self, values: dict[str, Any]) -> None:
+        """Add its outputs to the values, by name."""
 
 
 Step = GruNode | Conversion | Piece

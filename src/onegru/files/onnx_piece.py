@@ -110,25 +110,24 @@ class OnnxPiece(Piece):
                 self._few = _LITTLE // max(1, weights)
                 self._on_one_thread = self._open(types, threads=1)
 
-    def run(self, values: Mapping[str, object]) -> dict[str, object]:
-        """Its outputs for these values."""
+    def run(self, values: dict[str, Any]) -> None:
+        """Add its outputs to the values."""
         assert self._session is not None, "prepare comes before run"
         if not self._bfloat16_inputs and not self._bfloat16_outputs:
             given = {name: values[name] for name in self.inputs}
             session = self._session
             if self._on_one_thread is not None and _numbers(given) <= self._few:
                 session = self._on_one_thread
-            return dict(zip(self.outputs, session.run(given), strict=True))
+            values.update(zip(self.outputs, session.run(given), strict=True))
+            return
         feeds: dict[str, Any] = {}
         for name in self.inputs:
             if name in self._bfloat16_inputs:
                 feeds[name + _CROSSING] = np.asarray(values[name]).astype(np.float32)
             else:
                 feeds[name] = values[name]
-        results: dict[str, object] = {}
         for name, value in zip(self.outputs, self._session.run(feeds), strict=True):
-            results[name] = value.astype(bfloat16()) if name in self._bfloat16_outputs else value
-        return results
+            values[name] = value.astype(bfloat16()) if name in self._bfloat16_outputs else value
 
     def _count_weights(self) -> int:
         used = set().union(*(node_inputs(node) for node in self._nodes))

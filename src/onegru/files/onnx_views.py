@@ -6,8 +6,9 @@ time than another runtime takes to be called.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, NodeProto
@@ -160,8 +161,8 @@ class ViewPiece(Piece):
             known = types.get(taken, ValueType())
             types[given] = ValueType(known.words, view.shape(known.shape))
 
-    def run(self, values: Mapping[str, object]) -> dict[str, object]:
-        """Its outputs for these values; they share their inputs' memory.
+    def run(self, values: dict[str, Any]) -> None:
+        """Add its outputs to the values; they share their inputs' memory.
 
         Raises:
             FormatError: a node does not fit the array that it gets.
@@ -169,7 +170,8 @@ class ViewPiece(Piece):
         if len(self._views) == 1:  # as between two GRUs
             taken, given, view = self._views[0]
             try:
-                return {given: view.apply(values[taken])}  # type: ignore[arg-type]
+                values[given] = view.apply(values[taken])
+                return
             except (ValueError, AttributeError):
                 pass  # what is wrong, or no array yet, is seen below
         found = {name: values[name] for name in self.inputs}
@@ -179,4 +181,4 @@ class ViewPiece(Piece):
                 found[given] = value if view.is_identity else view.apply(np.asarray(value))
             except ValueError as error:  # NumPy's AxisError, too
                 raise self._source.error(f"{describe(self._nodes[index])}: {error}") from None
-        return {name: found[name] for name in self.outputs}
+        values.update((name, found[name]) for name in self.outputs)

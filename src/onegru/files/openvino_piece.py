@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
@@ -76,15 +77,15 @@ class OpenvinoPiece(Piece):
         for value, known in zip(self.outputs, self._network.output_types.values(), strict=True):
             types[value] = known
 
-    def run(self, values: Mapping[str, object]) -> dict[str, object]:
-        """Its outputs for these values."""
+    def run(self, values: dict[str, Any]) -> None:
+        """Add its outputs to the values."""
         assert self._network is not None, "prepare comes before run"
         feeds = {
             name: np.asarray(values[value])
             for name, value in zip(self._names("in", self.inputs), self.inputs, strict=True)
         }
         results = self._network.run(feeds)
-        return dict(zip(self.outputs, results.values(), strict=True))
+        values.update(zip(self.outputs, results.values(), strict=True))
 
     @staticmethod
     def _names(side: str, values: Iterable[str]) -> list[str]:
