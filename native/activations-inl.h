@@ -29,14 +29,13 @@ struct ExpConstants<float> {
   static constexpr float kLog2E = 1.44269504088896341f;
   static constexpr float kLn2Hi = 0.693359375f;  // few bits: n * kLn2Hi is exact
   static constexpr float kLn2Lo = -2.12194440054690583e-4f;
-  static constexpr float kMagic = 0x1.8p23f;  // adding it rounds to an integer
+  static constexpr float kMagic = 0x1.8p23f;   // adding it rounds to an integer
   static constexpr float kSmallest = -104.0f;  // below: rounds to zero
   static constexpr float kShift = 0x1p-64f;
   static constexpr int kShiftExponent = 64;
   static constexpr int kMantissa = 23;
   static constexpr int kBias = 127;
   static constexpr auto& kExpm1 = kExpm132;
-  static constexpr auto& kTanh = kTanh32;
   static constexpr auto& kLog1p = kLog1p32;
 };
 
@@ -52,7 +51,6 @@ struct ExpConstants<double> {
   static constexpr int kMantissa = 52;
   static constexpr int kBias = 1023;
   static constexpr auto& kExpm1 = kExpm164;
-  static constexpr auto& kTanh = kTanh64;
   static constexpr auto& kLog1p = kLog1p64;
 };
 

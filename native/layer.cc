@@ -268,9 +268,9 @@ class Stream {
   Call call_{};
 };
 
-// What makes the Python class onegru.GRU callable. The call that has everything, layer(X, initial_h, out=(Y, Y_h)),
-// goes to `try_call` from here: by way of a method in Python it takes twice as long, which a small layer feels.
-// All others, and those that try_call declines, go to the method `run`.
+// What makes the Python class onegru.GRU callable. The call that has everything, layer(X, initial_h, out=(Y,
+// Y_h)), goes to `try_call` from here: by way of a method in Python it takes twice as long, which a small layer
+// feels. All others, and those that try_call declines, go to the method `run`.
 struct Caller {
   nb::object try_call;
 };

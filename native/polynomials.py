@@ -3,7 +3,7 @@
 Run it with mpmath installed:  python native/polynomials.py > native/polynomials.h
 
 Each polynomial p minimises the largest relative error of what it stands for, by Remez's exchange. The
-leading terms that are exact (x in expm1 and tanh) stay outside p, so that nothing cancels near zero.
+leading terms that are exact (x in expm1) stay outside p, so that nothing cancels near zero.
 """
 
 from __future__ import annotations
@@ -79,19 +79,6 @@ FUNCTIONS = {
         HALF_LN2,
         4,
         9,
-    ),
-    # tanh(x) = x + x^3 p(x^2)
-    "Tanh": (
-        "tanh(x) = x + x^3 p(x^2), |x| <= 0.625; p in x^2",
-        near_zero(
-            lambda u: (mp.tanh(mp.sqrt(u)) - mp.sqrt(u)) / mp.sqrt(u) ** 3,
-            lambda u: -mp.mpf(1) / 3 + 2 * u / 15,
-        ),
-        lambda u: mp.sqrt(u) ** 3 / mp.tanh(mp.sqrt(u)) if u > TINY else TINY,
-        mp.mpf(0),
-        mp.mpf("0.625") ** 2,
-        4,
-        11,
     ),
     # log1p(e) = 2 s + s^3 p(s^2), s = e / (2 + e)
     "Log1p": (

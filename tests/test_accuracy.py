@@ -28,14 +28,14 @@ needs_fma = pytest.mark.skipif(not fma_targets(), reason="no target with FMA on 
 # Those of 0 and 0.5 follow from the formulas: none rounds more than once.
 FLOAT32_BOUNDS = {
     "Relu": 0.0,
-    "Tanh": 1.51,
+    "Tanh": 1.95,
     "Sigmoid": 2.41,
     "Affine": 0.5,
     "LeakyRelu": 0.5,
     "ThresholdedRelu": 0.0,
-    "ScaledTanh": 3.28,
+    "ScaledTanh": 3.91,
     "HardSigmoid": 0.5,
-    "Elu": 0.95,
+    "Elu": 1.01,
     "Softsign": 1.50,
     "Softplus": 2.80,
 }
@@ -43,12 +43,12 @@ FLOAT32_BOUNDS = {
 # Largest errors in ULP against long double over the 5 million numbers of `doubles()`, and a tenth more.
 FLOAT64_BOUNDS = {
     "Relu": 0.0,
-    "Tanh": 1.7,
+    "Tanh": 2.3,
     "Sigmoid": 2.6,
     "Affine": 0.5,
     "LeakyRelu": 0.5,
     "ThresholdedRelu": 0.0,
-    "ScaledTanh": 3.6,
+    "ScaledTanh": 4.0,
     "HardSigmoid": 0.5,
     "Elu": 1.3,
     "Softsign": 1.7,
