@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -575,3 +576,81 @@ class _Monitored:
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
         self._used.append(self._name)
         return list(self._session.run(feeds))
+
+    def run_again(self, values: Mapping[str, Any]) -> None:
+        return None
+
+
+# ---- runs on the same shapes again and again, which have arrays of their own
+
+
+def test_runs_again_give_what_they_are_asked_and_keep_what_they_gave(tmp_path: Path) -> None:
+    nodes = [PLAIN, node("Exp", ["Y"], ["Z"]), node("Neg", ["Z"], ["N"])]
+    ours = loaded(tmp_path, model(graph(nodes, [X_INFO], ["Z", "N"], WEIGHTS)))
+    (piece,) = _onnx_pieces(ours)
+    given = []
+    for index in range(12):
+        x = numbers(index, (3, 3, 3, 3, 5, 5, 3, 3, 3, 5, 5, 5)[index], B, I)
+        given.append((x, ours.run({"X": x})))
+    assert piece._latest._bound is not None
+    for x, results in given:
+        expected = np.exp(onegru.gru(x, *WEIGHTS.values())[0])
+        np.testing.assert_allclose(results["Z"], expected, rtol=1e-6)
+        np.testing.assert_array_equal(results["N"], -results["Z"])
+
+
+def test_an_output_that_changes_its_shape_from_run_to_run(tmp_path: Path) -> None:
+    """How many numbers are positive is known once they are there."""
+    nodes = [
+        PLAIN,
+        node("Greater", ["Y", "zero"], ["mask"]),
+        node("NonZero", ["mask"], ["where"]),
+        node("Cast", ["where"], ["Z"], to=TensorProto.FLOAT),
+    ]
+    constants = {**WEIGHTS, "zero": np.zeros((), np.float32)}
+    ours = loaded(tmp_path, model(graph(nodes, [X_INFO], ["Z"], constants)))
+    counts = set()
+    for index in (0, 0, 0, 1, 1, 2, 2, 0):
+        x = numbers(index, 4, B, I)
+        got = ours.run({"X": x})["Z"]
+        np.testing.assert_array_equal(got, np.nonzero(onegru.gru(x, *WEIGHTS.values())[0] > 0))
+        counts.add(got.shape[1])
+    assert len(counts) > 1
+    (piece,) = _onnx_pieces(ours)
+    assert piece._latest._bound is None and not piece._latest._may_bind
+
+
+def test_what_does_not_fit_again_goes_the_other_way(tmp_path: Path) -> None:
+    """Large arrays, and those of another type or order in memory."""
+    nodes = [node("Neg", ["X"], ["x"]), node("GRU", ["x", *WEIGHTS], ["", "Y_h"], hidden_size=H)]
+    ours = loaded(tmp_path, model(graph(nodes, [X_INFO], ["Y_h"], WEIGHTS)))
+    (piece,) = _onnx_pieces(ours)
+    for _ in range(3):
+        x = numbers(1, 20_000, B, I)
+        np.testing.assert_array_equal(ours.run({"X": x})["Y_h"], onegru.gru(-x, *WEIGHTS.values())[1])
+    assert piece._latest._bound is None
+    x = np.asfortranarray(numbers(3, 3, B, I))
+    for _ in range(3):
+        np.testing.assert_array_equal(ours.run({"X": x})["Y_h"], onegru.gru(-x, *WEIGHTS.values())[1])
+    assert piece._latest._bound is not None
+    with pytest.raises(SpecError, match="type float64"):
+        ours.run({"X": x.astype(np.float64)})
+
+
+def test_threads_that_run_again_do_not_meet(tmp_path: Path) -> None:
+    nodes = [PLAIN, node("Exp", ["Y"], ["Z"])]
+    ours = loaded(tmp_path, model(graph(nodes, [X_INFO], ["Z"], WEIGHTS)))
+
+    def is_right(seed: int) -> bool:
+        x = numbers(seed, 3, B, I)
+        expected = np.exp(onegru.gru(x, *WEIGHTS.values())[0])
+        return all(np.allclose(ours.run({"X": x})["Z"], expected, rtol=1e-6) for _ in range(200))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(is_right, range(4)))
+
+
+def _onnx_pieces(ours: Any) -> list[Any]:
+    from onegru.files.onnx_piece import OnnxPiece
+
+    return [step for step in ours.graph.steps if isinstance(step, OnnxPiece)]

@@ -20,13 +20,13 @@ class Inputs:
     def __init__(self, infos: Sequence[TensorInfo]) -> None:
         self._looks = [_look(info) for info in infos]
         self._known = all(dtype is not None for _, _, dtype, _, _ in self._looks)
+        self._is_same = all(name == value for name, value, _, _, _ in self._looks)
 
-    def plain(self, inputs: Mapping[str, object]) -> dict[str, object] | None:
+    def plain(self, inputs: Mapping[str, object]) -> Mapping[str, object] | None:
         """What steps call each input, and its array; None if a closer look is needed."""
         if not self._known or len(inputs) != len(self._looks):
             return None
-        values: dict[str, object] = {}
-        for name, value, dtype, shape, open_axes in self._looks:
+        for name, _, dtype, shape, open_axes in self._looks:
             array = inputs.get(name)
             if type(array) is not np.ndarray or array.dtype is not dtype:
                 return None
@@ -37,8 +37,7 @@ class Inputs:
                 for axis, size in enumerate(shape):
                     if size is not None and size != have[axis]:
                         return None
-            values[value] = array
-        return values
+        return inputs if self._is_same else {value: inputs[name] for name, value, _, _, _ in self._looks}
 
 
 _Look = tuple[str, str, "np.dtype[Any] | None", tuple[int | None, ...], bool]

@@ -74,6 +74,7 @@ class OnnxPiece(Piece):
         self._session: Session | None = None
         self._on_one_thread: Session | None = None  # for inputs of few numbers
         self._few = 0
+        self._latest: Session | None = None  # the one that ran last
         self._bfloat16_inputs: set[str] = set()
         self._bfloat16_outputs: set[str] = set()
 
@@ -82,6 +83,7 @@ class OnnxPiece(Piece):
             **self.__dict__,
             "_session": None,
             "_on_one_thread": None,
+            "_latest": None,
         }  # a session lives in this process alone: prepare it again
 
     @property
@@ -114,11 +116,12 @@ class OnnxPiece(Piece):
         """Add its outputs to the values."""
         assert self._session is not None, "prepare comes before run"
         if not self._bfloat16_inputs and not self._bfloat16_outputs:
-            given = {name: values[name] for name in self.inputs}
-            session = self._session
-            if self._on_one_thread is not None and _numbers(given) <= self._few:
-                session = self._on_one_thread
-            values.update(zip(self.outputs, session.run(given), strict=True))
+            results = None if self._latest is None else self._latest.run_again(values)
+            if results is None:
+                given = {name: values[name] for name in self.inputs}
+                self._latest = session = self._session_for(given)
+                results = session.run(given)
+            values.update(zip(self.outputs, results, strict=True))
             return
         feeds: dict[str, Any] = {}
         for name in self.inputs:
@@ -128,6 +131,12 @@ class OnnxPiece(Piece):
                 feeds[name] = values[name]
         for name, value in zip(self.outputs, self._session.run(feeds), strict=True):
             values[name] = value.astype(bfloat16()) if name in self._bfloat16_outputs else value
+
+    def _session_for(self, given: Mapping[str, object]) -> Session:
+        if self._on_one_thread is not None and _numbers(given) <= self._few:
+            return self._on_one_thread
+        assert self._session is not None, "prepare comes before run"
+        return self._session
 
     def _count_weights(self) -> int:
         used = set().union(*(node_inputs(node) for node in self._nodes))
