@@ -34,8 +34,8 @@ ORACLES: dict[str, Callable[..., Any]] = {
 }
 
 # A float64 sum in another order, then growth over the steps of functions that are not bounded, relative to
-# the largest value of a result. Measured over 6,000 cases: 3.4e-15.
-SUM_TOLERANCE = 5e-14
+# the largest value of a result. Measured over 6,000 cases: 3.4e-15; in one that grew to 1e15: 6.8e-14.
+SUM_TOLERANCE = 1e-12
 
 COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 

@@ -20,7 +20,7 @@ from tests.test_imports import python
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 LENGTHS = np.array([6, 1, 4], np.int32)
-TOLERANCE = 1e-6
+TOLERANCE = 3e-6  # OpenVINO's sums are in another order; 1.1e-6 seen, where states are not bounded
 
 
 def onnx_feeds(X: Array, states: list[Array], lengths: Array | None = None) -> dict[str, Array]:
