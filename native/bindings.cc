@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "native/calls.h"
 #include "native/layer.h"
 #include "native/limits.h"
 #include "native/targets.h"
@@ -40,6 +41,7 @@ NB_MODULE(_native, m) {
   m.doc() = "Compiled part of onegru; private. Use the functions of onegru instead.";
 
   onegru::BindLayer(m);
+  onegru::BindCalls(m);
   m.def("num_threads", &onegru::NumThreads, "How many threads a call may use.");
   m.def("set_num_threads", &onegru::SetNumThreads, nb::arg("count"),
         "How many threads a call may use; 0 for as many as the process has cores.");

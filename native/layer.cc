@@ -1,4 +1,4 @@
-// A layer, a call of it and a stream as Python sees them: arrays in, arrays out, no arithmetic.
+// A layer and a stream as Python sees them: arrays in, arrays out, no arithmetic.
 //
 // Arrays come through NumPy's own C interface: looking at one costs some nanoseconds there, and a
 // quarter of a microsecond by any protocol, as much as a step of a small GRU. float16 and bfloat16 arrays are
@@ -268,37 +268,6 @@ class Stream {
   Call call_{};
 };
 
-// What makes the Python class onegru.GRU callable. The call that has everything, layer(X, initial_h, out=(Y,
-// Y_h)), goes to `try_call` from here: by way of a method in Python it takes twice as long, which a small layer
-// feels. All others, and those that try_call declines, go to the method `run`.
-struct Caller {
-  nb::object try_call;
-};
-
-PyObject* CallOf(PyObject* self, PyObject* args, PyObject* kwargs) {
-  static PyObject* const kOut = PyUnicode_InternFromString("out");
-  static PyObject* const kRun = PyUnicode_InternFromString("run");
-  const Py_ssize_t given = PyTuple_Size(args);
-  if ((given == 1 || given == 2) && kwargs != nullptr && PyDict_Size(kwargs) == 1 && nb::inst_ready(self)) {
-    PyObject* const out = PyDict_GetItemWithError(kwargs, kOut);
-    if (out == nullptr && PyErr_Occurred()) return nullptr;
-    if (out != nullptr && PyTuple_CheckExact(out) && PyTuple_Size(out) == 2) {
-      PyObject* const all[] = {PyTuple_GetItem(args, 0), given == 2 ? PyTuple_GetItem(args, 1) : Py_None,
-                               PyTuple_GetItem(out, 0), PyTuple_GetItem(out, 1)};
-      PyObject* const done = PyObject_Vectorcall(nb::inst_ptr<Caller>(self)->try_call.ptr(), all, 4, nullptr);
-      if (done == nullptr) return nullptr;
-      const bool is_done = done == Py_True;
-      Py_DECREF(done);
-      if (is_done) return Py_NewRef(out);
-    }
-  }
-  PyObject* const run = PyObject_GetAttr(self, kRun);
-  if (run == nullptr) return nullptr;
-  PyObject* const result = PyObject_Call(run, args, kwargs);
-  Py_DECREF(run);
-  return result;
-}
-
 bool ImportNumpy() {
   import_array1(false);
   return true;
@@ -343,10 +312,6 @@ void BindLayer(nb::module_& m) {
            "Runs a step of the plainest kind, or does nothing and returns False.")
       .def("run", &Stream::Run, nb::arg("X"), nb::arg("attention").none(), nb::arg("rows").none(), nb::arg("Y"),
            "Runs checked steps.");
-  static PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(CallOf)}, {0, nullptr}};
-  nb::class_<Caller>(m, "Caller", nb::type_slots(slots))
-      .def(nb::init<nb::object>(), nb::arg("try_call"), "An object that calls try_call, else its method `run`.")
-      .def_ro("try_call", &Caller::try_call);
   m.def(
       "activate",
       [](int function, double alpha, double beta, nb::handle x, nb::handle y) {

@@ -434,3 +434,32 @@ def test_a_layer_keeps_its_own_copy() -> None:
 
 def test_repr() -> None:
     assert repr(make().stream(B)) == "Stream(4 rows, 3 → 5, float32)"
+
+
+def test_a_step_is_taken_whichever_way_it_is_asked_for() -> None:
+    """Native code takes `step(x, out=h)`; all other calls, and what it declines, are Python's."""
+    layer = make()
+    X = draw(6, B, I)
+    Y = layer(X)[0][:, 0]
+    stream, out = layer.stream(B), np.empty((B, H), np.float32)
+    assert stream.step(X[0], out=out) is out
+    got = [
+        out.copy(),
+        stream.step(X[1]),
+        stream.step(x=X[2], out=out).copy(),
+        stream.step(X[3], attention=None, rows=None, out=out).copy(),
+        stream.step(np.asfortranarray(X[4]), out=out).copy(),
+        stream.step(X[5], rows=range(B), out=out).copy(),
+    ]
+    assert_bits(np.stack(got), Y)
+    for args, kwargs in (((), {}), ((X[0], out), {}), ((X[0],), {"inn": out}), ((), {"out": out})):
+        with pytest.raises(TypeError):
+            stream.step(*args, **kwargs)
+    assert_bits(stream.state, Y[-1])
+
+
+@pytest.mark.filterwarnings("ignore:nanobind")
+def test_a_stream_that_was_never_made_says_so() -> None:
+    empty = onegru.stream.Stream.__new__(onegru.stream.Stream)
+    with pytest.raises(AttributeError):
+        empty.step(draw(B, I), out=draw(B, H))

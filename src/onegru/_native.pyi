@@ -1,4 +1,4 @@
-# Types of the compiled module; keep together with native/bindings.cc and native/layer.cc.
+# Types of the compiled module; keep together with native/bindings.cc, layer.cc and calls.cc.
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -60,6 +60,19 @@ class Caller:
     def __init__(self, try_call: Callable[[object, object, object, object], bool]) -> None: ...
     @property
     def try_call(self) -> Callable[[object, object, object, object], bool]: ...
+
+class Stepper:
+    """Its `step` is its `_step`, by way of `try_step` where that will do."""
+
+    def __init__(self, try_step: Callable[[object, object], bool]) -> None: ...
+    def step(
+        self,
+        x: object,
+        *,
+        attention: object = None,
+        rows: object = None,
+        out: NDArray[Any] | None = None,
+    ) -> NDArray[Any]: ...
 
 class Stream:
     def __init__(self, layer: Layer, state: NDArray[Any]) -> None: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from onegru import _native
 from onegru.dtypes import Array, as_float_array, as_lengths, numpy_dtype
 from onegru.errors import SpecError
 from onegru.problem import Engine
@@ -13,8 +14,8 @@ from onegru.spec import Spec
 __all__ = ["Stream"]
 
 
-class Stream:
-    """Rows that go through a forward layer step by step; made by `GRU.stream`.
+class Stream(_native.Stepper):
+    """Rows that go through a forward layer step by step, by `step` or `run`; made by `GRU.stream`.
 
     Feeding a sequence in chunks of any size gives the bits that one call gives: the state is kept in the type
     that is computed in (float64 for float64, else float32). A stream is not safe to call from several threads
@@ -31,7 +32,7 @@ class Stream:
         self._shape = (int(batch_size), spec.hidden_size)
         self._state = np.zeros(self._shape, np.float64 if spec.dtype == "float64" else np.float32)
         self._stream = engine.stream(self._state)
-        self._try_step = self._stream.try_step
+        super().__init__(self._stream.try_step)
 
     def __repr__(self) -> str:
         B, H = self._shape
@@ -57,26 +58,13 @@ class Stream:
         """
         self._state[slice(None) if rows is None else self._rows(rows)] = 0
 
-    def step(
+    def _step(
         self, x: object, *, attention: object = None, rows: object = None, out: Array | None = None
     ) -> Array:
-        """Take one step.
-
-        Args:
-            x: [B, I], or [n, I] for n rows; of the layer's type.
-            attention: [B] or [B, 1], or [n] or [n, 1]; required if and only if the layer has attention.
-            rows: indices of the rows that take the step, each at most once; None for all.
-            out: what to write h into; None for a new array.
-
-        Returns:
-            h, the new state of these rows, [B, H] or [n, H], of the layer's type.
-
-        Raises:
-            SpecError: an argument is not legal.
-        """
-        if attention is None and rows is None:
-            h = np.empty(self._shape, self._dtype) if out is None else out
-            if self._try_step(x, h):
+        """`step`, which native code takes first: what is not plain, or not right."""
+        if out is None and attention is None and rows is None:
+            h = np.empty(self._shape, self._dtype)
+            if self._stream.try_step(x, h):
                 return h
         array = self._checked("x", x)
         sizes = self._sizes(rows)
