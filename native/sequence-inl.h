@@ -11,6 +11,7 @@
 
 #include <limits>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "native/activations-inl.h"
 #include "native/ahead-inl.h"
@@ -124,6 +125,7 @@ class Sequence : RowsUnderWay<C> {
     }
     xp_step_ = xp_to_ = xp_;
     at_once_ = projected_ == step_ + 1;
+    x_count_ = rows;
     if (!at_once_) ForTiles(D(), geometry_, rows, first_, last_, false, ProjectTile{this});
   }
 
@@ -164,6 +166,7 @@ class Sequence : RowsUnderWay<C> {
   void ProjectChunk(size_t step, C* to, size_t first) {
     const size_t rows = HWY_MIN(kAheadRows, steps_ - step);
     for (size_t r = 0; r < rows; ++r) x_rows_[r] = this->Input(r, step + r, 0);
+    x_count_ = 0;
     xp_to_ = to;
     ForTiles(D(), geometry_, rows, first, last_, false, ProjectTile{this});
   }
@@ -179,6 +182,9 @@ class Sequence : RowsUnderWay<C> {
       for (size_t r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
         for (size_t v = 0; v < kSums; ++v) sums[r][v] = hn::LoadU(d, bias + v * kLanes);
+      }
+      if constexpr (kRows >= 4) {
+        if (panel == self->first_) self->PrefetchRows(row + kRows, kRows);
       }
       self->template AddProduct<3>(d, self->weights_.W, self->spec_.I, self->x_rows_ + row, panel, width, sums);
     }
@@ -197,6 +203,15 @@ class Sequence : RowsUnderWay<C> {
       }
     }
   };
+
+  // Asks for rows of X that the next tile needs: their numbers are used one at a time, too late to wait for each.
+  HWY_INLINE void PrefetchRows(size_t row, size_t count) const {
+    if (row + count > x_count_) return;
+    for (size_t r = row; r < row + count; ++r) {
+      const char* const x = reinterpret_cast<const char*>(x_rows_[r]);
+      for (size_t byte = 0; byte < spec_.I * sizeof(C); byte += 64) hwy::Prefetch(x + byte);
+    }
+  }
 
   // A tile of the above by itself. Not inlined: a step that projects as it goes has no registers to spare.
   template <size_t kRows, size_t kPanels, class D, class Width>
@@ -337,6 +352,7 @@ class Sequence : RowsUnderWay<C> {
   size_t xp_row_ = 0, xp_panel_ = 0;  // how far rows and panels of products with x lie apart
   C* xp_to_ = nullptr;                // where a tile puts them
   C* xp_ahead_ = nullptr;             // where those of the next chunk are
+  size_t x_count_ = 0;                // how many rows of X are projected together
   size_t step_ = 0;
   size_t active_ = 0;     // the rows that have this step
   size_t projected_ = 0;  // xp is there up to this step
