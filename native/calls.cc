@@ -29,16 +29,21 @@ PyObject* Try(const nb::object& function, PyObject* const (&arguments)[kCount], 
   return is_done ? Py_NewRef(out) : nullptr;
 }
 
-PyObject* const& Out() {
-  static PyObject* const name = PyUnicode_InternFromString("out");
-  return name;
+struct Names {
+  PyObject* out = PyUnicode_InternFromString("out");
+  PyObject* run = PyUnicode_InternFromString("run");
+  PyObject* step = PyUnicode_InternFromString("_step");
+};
+const Names& TheNames() {
+  static const Names names;
+  return names;
 }
 
 // caller(X[, initial_h], out=(Y, Y_h)); else caller.run(…).
 PyObject* Call(PyObject* self, PyObject* args, PyObject* kwargs) {
   const Py_ssize_t given = PyTuple_Size(args);
   if ((given == 1 || given == 2) && kwargs != nullptr && PyDict_Size(kwargs) == 1 && nb::inst_ready(self)) {
-    PyObject* const out = PyDict_GetItemWithError(kwargs, Out());
+    PyObject* const out = PyDict_GetItemWithError(kwargs, TheNames().out);
     if (out != nullptr && PyTuple_CheckExact(out) && PyTuple_Size(out) == 2) {
       PyObject* const all[] = {PyTuple_GetItem(args, 0), given == 2 ? PyTuple_GetItem(args, 1) : Py_None,
                                PyTuple_GetItem(out, 0), PyTuple_GetItem(out, 1)};
@@ -46,7 +51,7 @@ PyObject* Call(PyObject* self, PyObject* args, PyObject* kwargs) {
     }
     if (PyErr_Occurred()) return nullptr;
   }
-  PyObject* const run = PyObject_GetAttrString(self, "run");
+  PyObject* const run = PyObject_GetAttr(self, TheNames().run);
   if (run == nullptr) return nullptr;
   PyObject* const result = PyObject_Call(run, args, kwargs);
   Py_DECREF(run);
@@ -55,13 +60,13 @@ PyObject* Call(PyObject* self, PyObject* args, PyObject* kwargs) {
 
 // stepper.step(x, out=h); else stepper._step(…).
 PyObject* Step(PyObject* self, PyObject* const* args, Py_ssize_t given, PyObject* names) {
-  if (given == 1 && names != nullptr && PyTuple_Size(names) == 1 && PyTuple_GetItem(names, 0) == Out() &&
+  if (given == 1 && names != nullptr && PyTuple_Size(names) == 1 && PyTuple_GetItem(names, 0) == TheNames().out &&
       nb::inst_ready(self)) {
     PyObject* const all[] = {args[0], args[1]};
     if (PyObject* const result = Try(nb::inst_ptr<Stepper>(self)->try_step, all, args[1])) return result;
     if (PyErr_Occurred()) return nullptr;
   }
-  PyObject* const step = PyObject_GetAttrString(self, "_step");
+  PyObject* const step = PyObject_GetAttr(self, TheNames().step);
   if (step == nullptr) return nullptr;
   PyObject* const result = PyObject_Vectorcall(step, args, static_cast<std::size_t>(given), names);
   Py_DECREF(step);

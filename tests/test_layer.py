@@ -228,6 +228,16 @@ def test_a_call_is_run() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:nanobind")
+def test_a_layer_is_made_once() -> None:
+    layer, X = make(), draw(T, B, I)
+    Y, Y_h = layer(X)
+    with pytest.raises(TypeError):
+        layer.__init__(draw(1, 3 * H, I), draw(1, 3 * H, H))  # type: ignore[misc]
+    np.testing.assert_array_equal(layer(X, sequence_lens=[T] * B)[0], Y)
+    np.testing.assert_array_equal(layer(X, out=(Y, Y_h))[0], layer.run(X)[0])
+
+
+@pytest.mark.filterwarnings("ignore:nanobind")
 def test_a_layer_that_was_never_made_says_so() -> None:
     empty = onegru.GRU.__new__(onegru.GRU)
     X = draw(T, B, I)

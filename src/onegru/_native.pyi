@@ -55,14 +55,14 @@ class Layer:
     def target(self) -> str: ...
 
 class Caller:
-    """`self(*args, **kwargs)` is `self.run(*args, **kwargs)`, by way of `try_call` where that will do."""
+    """`self(X, initial_h, out=(Y, Y_h))` is `try_call` where that will do; all other calls are `run`."""
 
     def __init__(self, try_call: Callable[[object, object, object, object], bool]) -> None: ...
     @property
     def try_call(self) -> Callable[[object, object, object, object], bool]: ...
 
 class Stepper:
-    """Its `step` is its `_step`, by way of `try_step` where that will do."""
+    """`step(x, out=h)` is `try_step` where that will do; all other steps are `_step`."""
 
     def __init__(self, try_step: Callable[[object, object], bool]) -> None: ...
     def step(

@@ -95,6 +95,7 @@ class GRU(_native.Caller):
         engine: str = "auto",
         weight_storage: str | None = None,
     ) -> None:
+        """Prepare the weights; see the class."""
         if not isinstance(attention, bool | np.bool_):
             raise SpecError(f"attention: {attention!r}; must be True or False")
         given = {
@@ -124,10 +125,11 @@ class GRU(_native.Caller):
         return layer
 
     def _prepare(self, spec: Spec, weights: Weights, engine: str, weight_storage: str | None) -> None:
+        made = make_engine(engine, spec, weights, weight_storage)
+        super().__init__(made.try_call)  # refuses to be made a second time: nothing may have changed by then
         self._spec = spec
         self._requested = (engine, weight_storage)
-        self._engine = make_engine(engine, spec, weights, weight_storage)
-        super().__init__(self._engine.try_call)
+        self._engine = made
         self._dtype = numpy_dtype(spec.dtype)
 
     @property
@@ -176,7 +178,9 @@ class GRU(_native.Caller):
         layout: int = 0,
         out: tuple[Array | None, Array | None] | None = None,
     ) -> tuple[Array, Array]:
-        """Run the layer over a batch of sequences; `layer(…)` is the same, and quicker.
+        """Run the layer over a batch of sequences, as `layer(…)` does, which is quicker where `out` is given.
+
+        A subclass that changes what a call does overrides `__call__`.
 
         Args:
             X: [T, B, I], or [B, T, I] under layout 1; of the layer's type.

@@ -23,16 +23,22 @@ class Stream(_native.Stepper):
     """
 
     def __init__(self, spec: Spec, engine: Engine, batch_size: int) -> None:
+        """Begin with a state of zeros; see `GRU.stream`."""
         if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
             raise SpecError(f"batch_size: {batch_size!r}; must be an integer, at least 1")
         if spec.direction != "forward":
             raise SpecError(f"stream: the layer's direction is {spec.direction!r}; must be 'forward'")
+        shape = (int(batch_size), spec.hidden_size)
+        state = np.zeros(shape, np.float64 if spec.dtype == "float64" else np.float32)
+        stream = engine.stream(state)
+        super().__init__(
+            stream.try_step
+        )  # refuses to be made a second time: nothing may have changed by then
         self._spec = spec
         self._dtype = numpy_dtype(spec.dtype)
-        self._shape = (int(batch_size), spec.hidden_size)
-        self._state = np.zeros(self._shape, np.float64 if spec.dtype == "float64" else np.float32)
-        self._stream = engine.stream(self._state)
-        super().__init__(self._stream.try_step)
+        self._shape = shape
+        self._state = state
+        self._stream = stream
 
     def __repr__(self) -> str:
         B, H = self._shape
