@@ -48,6 +48,10 @@ const Kernel& BFloat16Kernel(bool linear_before_reset, std::size_t target);
 
 // How many steps of a single row are projected ahead of time, together.
 inline constexpr std::size_t kAheadRows = 8;
+// Matrices of so many bytes come from the last cache or from memory in each sweep. W is then swept as seldom as
+// may be: for this many rows of X together.
+inline constexpr std::size_t kLargeMatrix = 8 << 20;
+inline constexpr std::size_t kRowsOfLarge = 64;
 
 // The parts of a share's scratch, in bytes from its beginning.
 struct ScratchPlan {
