@@ -75,7 +75,7 @@ class Sequence : RowsUnderWay<C> {
     // Every member must say the same, as the products with x of all share one buffer: their rows lie one behind
     // the other, or panel by panel.
     const size_t part_of_R = padded_ / share_.members * 3 * spec_.H * sizeof(S);
-    ahead_of_ = kCanProjectAhead && count_ == 1 && steps_ > kAheadRows && part_of_R >= kLeastBytesAhead &&
+    ahead_of_ = kCanProjectAhead && count_ == 1 && steps_ >= kLeastStepsAhead && part_of_R >= kLeastBytesAhead &&
                 part_of_R < kLargeMatrix;
     at_once_ = false;
     by_step_ = few_ && geometry_.panels() == 1 && spec_.D == 1 && spec_.I <= kMostInputsByStep && steps_ > 1;
