@@ -112,8 +112,8 @@ def test_one_row_projected_ahead(stored: tuple[Any, str | None], after: bool, I:
     dtype, storage = stored
     options: dict[str, Any] = {} if storage is None else {"weight_storage": storage}
     layer = make(I, H, dtype, "reverse", linear_before_reset=after, **options)
-    T, B = 27, 9
-    X, lens = draw(T, B, I, dtype=dtype), [T, 0, 1, 7, 8, 9, 16, 17, 24]
+    T, B = 27, 11
+    X, lens = draw(T, B, I, dtype=dtype), [T, 0, 1, 7, 8, 9, 12, 13, 16, 17, 24]
     Y, Y_h = layer(X, sequence_lens=lens)
     for threads in (1, 2, 3):  # three: shares of unequal size
         onegru.set_num_threads(threads)
@@ -125,6 +125,31 @@ def test_one_row_projected_ahead(stored: tuple[Any, str | None], after: bool, I:
     Y = forward(np.ascontiguousarray(X[:, :1]))[0][:, 0]
     stream = forward.stream(1)
     assert_bits(np.stack([stream.step(np.ascontiguousarray(x[:1])) for x in X]), Y)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("I", "H"), [(1, 1), (8, 4), (20, 8), (21, 8), (20, 16), (3, 17)])
+def test_one_row_that_projects_step_by_step(after: bool, I: int, H: int) -> None:
+    """A small layer does one row's products with x in each step, a batch's for many steps together."""
+    layer = make(I, H, np.float32, linear_before_reset=after)
+    X = draw(33, 5, I, dtype=np.float32)
+    Y = layer(X)[0]
+    for b in range(5):
+        assert_bits(layer(np.ascontiguousarray(X[:, b : b + 1]))[0][:, :, 0], Y[:, :, b])
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_large_matrices(after: bool) -> None:
+    """From 8 MiB on, more rows of X are done together, and none ahead."""
+    I, H, T = 64, 840, 70
+    layer = make(I, H, np.float32, linear_before_reset=after)
+    X = draw(T, 3, I, dtype=np.float32)
+    Y = layer(X)[0]
+    for threads in (1, 2):
+        onegru.set_num_threads(threads)
+        assert_bits(layer(np.ascontiguousarray(X[:, :1]))[0][:, :, 0], Y[:, :, 0])
+        stream = layer.stream(3)
+        assert_bits(np.concatenate([stream.run(X[:9]), stream.run(X[9:])]), Y[:, 0])
 
 
 @pytest.mark.parametrize("after", [False, True])
