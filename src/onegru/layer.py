@@ -126,7 +126,8 @@ class GRU(_native.Caller):
 
     def _prepare(self, spec: Spec, weights: Weights, engine: str, weight_storage: str | None) -> None:
         made = make_engine(engine, spec, weights, weight_storage)
-        super().__init__(made.try_call)  # refuses to be made a second time: nothing may have changed by then
+        # It refuses to be made a second time: nothing may have changed by then.
+        super().__init__(made.try_call)
         self._spec = spec
         self._requested = (engine, weight_storage)
         self._engine = made

@@ -31,9 +31,8 @@ class Stream(_native.Stepper):
         shape = (int(batch_size), spec.hidden_size)
         state = np.zeros(shape, np.float64 if spec.dtype == "float64" else np.float32)
         stream = engine.stream(state)
-        super().__init__(
-            stream.try_step
-        )  # refuses to be made a second time: nothing may have changed by then
+        # It refuses to be made a second time: nothing may have changed by then.
+        super().__init__(stream.try_step)
         self._spec = spec
         self._dtype = numpy_dtype(spec.dtype)
         self._shape = shape
