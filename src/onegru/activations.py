@@ -73,6 +73,8 @@ class Activation:
         beta: the value of beta; None if the function takes none.
     """
 
+    __module__ = "onegru"
+
     name: str
     alpha: float | None = None
     beta: float | None = None

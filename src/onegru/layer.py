@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from onegru.dialects.schema import Port, Role
 from onegru.dtypes import Array, as_float_array, as_lengths, numpy_dtype
 from onegru.engine import make_engine
 from onegru.errors import SpecError
-from onegru.problem import Problem
+from onegru.pickling import state_of
+from onegru.problem import Engine, Problem
 from onegru.shapes import arrange, check_shape, overlap, overlaps_itself
 from onegru.spec import Spec, Weights
 from onegru.stream import Stream
@@ -79,6 +80,8 @@ class GRU(_native.Caller):
         SpecError: an argument is not legal; the message says which, what it is and what it must be.
     """
 
+    __module__ = "onegru"
+
     def __init__(
         self,
         W: object,
@@ -113,7 +116,7 @@ class GRU(_native.Caller):
     @classmethod
     def from_canonical(
         cls, spec: Spec, weights: Weights, engine: str = "auto", weight_storage: str | None = None
-    ) -> GRU:
+    ) -> Self:
         """The layer of a Spec and its Weights.
 
         Raises:
@@ -130,7 +133,7 @@ class GRU(_native.Caller):
         super().__init__(made.try_call)
         self._spec = spec
         self._requested = (engine, weight_storage)
-        self._engine = made
+        self._engine: Engine = made
         self._dtype = numpy_dtype(spec.dtype)
 
     @property
@@ -166,8 +169,12 @@ class GRU(_native.Caller):
         details = ", ".join(f"{name}={value!r}" for name, value in shown.items())
         return f"GRU({spec.input_size} → {spec.hidden_size}, {spec.dtype}, {details})"
 
+    def __getstate__(self) -> Any:
+        return state_of(self, ("_spec", "_requested", "_engine", "_dtype"))
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return (GRU.from_canonical, (self._spec, self.weights, *self._requested))
+        made_of = (self._spec, self.weights, *self._requested)
+        return (type(self).from_canonical, made_of, self.__getstate__())
 
     def run(
         self,
@@ -236,7 +243,7 @@ class GRU(_native.Caller):
         Raises:
             SpecError: batch_size is not at least 1, or the layer does not run forward alone.
         """
-        return Stream(self._spec, self._engine, batch_size)
+        return Stream(self, batch_size)
 
     def apply(
         self,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import FormatError, SpecError
 from onegru.files.graph import TensorInfo
+from onegru.pickling import state_of
 
 __all__ = ["ModelStream"]
 
@@ -44,6 +45,8 @@ class ModelStream:
     Not safe to call from several threads at once.
     """
 
+    __module__ = "onegru"
+
     def __init__(self, model: Runnable, pairs: Mapping[str, str], dims: Mapping[str, int]) -> None:
         self._model = model
         self._inputs = {info.name: info for info in model.inputs}
@@ -71,6 +74,9 @@ class ModelStream:
     def __repr__(self) -> str:
         pairs = ", ".join(f"{output} → {taker}" for output, taker in self._pairs.items())
         return f"ModelStream({self._model.path!r}, {pairs})"
+
+    def __getstate__(self) -> Any:
+        return state_of(self, _state=self.state)  # a copy has a state of its own
 
     @property
     def pairs(self) -> dict[str, str]:

@@ -32,6 +32,8 @@ class Targets:
         chosen: the one in use: the best, or what the environment variable ONEGRU_TARGET names.
     """
 
+    __module__ = "onegru"
+
     available: tuple[str, ...]
     chosen: str
 

@@ -6,7 +6,7 @@ A `Spec` and its `Weights` exist only if they are legal, so nothing below them c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
@@ -44,6 +44,8 @@ class Spec:
         activations: (f, g) for each direction.
         attention: whether each step has an attention score a.
     """
+
+    __module__ = "onegru"
 
     input_size: int
     hidden_size: int
@@ -102,6 +104,8 @@ class Weights:
         B: biases, [D, 6H]: Wb of z, r, h, then Rb of z, r, h.
     """
 
+    __module__ = "onegru"
+
     W: Array
     R: Array
     B: Array
@@ -111,6 +115,9 @@ class Weights:
             array = np.array(cast(Array, getattr(self, name)), order="C")
             array.flags.writeable = False
             object.__setattr__(self, name, array)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.W, self.R, self.B))  # copies are read-only, too
 
     def check(self, spec: Spec) -> None:
         """Raise SpecError unless shapes and types are those of `spec`."""

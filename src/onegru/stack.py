@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from typing import Any
 
 import numpy as np
 
 from onegru.dtypes import Array, as_float_array
 from onegru.errors import SpecError
 from onegru.layer import GRU
+from onegru.pickling import state_of
 from onegru.stream import Stream
 
 __all__ = ["Stack", "StackStream"]
@@ -26,6 +29,8 @@ class Stack:
     Raises:
         SpecError: there is no layer, one takes attention, or one's input size or type does not fit.
     """
+
+    __module__ = "onegru"
 
     def __init__(self, layers: Sequence[GRU]) -> None:
         if isinstance(layers, str) or not isinstance(layers, Iterable):
@@ -130,11 +135,16 @@ class StackStream:
     threads at once.
     """
 
+    __module__ = "onegru"
+
     def __init__(self, streams: Sequence[Stream]) -> None:
         self._streams = tuple(streams)
 
     def __repr__(self) -> str:
         return f"StackStream({', '.join(map(repr, self._streams))})"
+
+    def __getstate__(self) -> Any:
+        return state_of(self, _streams=tuple(map(copy, self._streams)))  # a copy has a state of its own
 
     @property
     def state(self) -> tuple[Array, ...]:

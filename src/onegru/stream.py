@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any, Protocol, Self
+
 import numpy as np
 
 from onegru import _native
 from onegru.dtypes import Array, as_float_array, as_lengths, numpy_dtype
 from onegru.errors import SpecError
+from onegru.pickling import state_of
 from onegru.problem import Engine
 from onegru.shapes import arrange, check_shape, overlaps_itself
 from onegru.spec import Spec
 
 __all__ = ["Stream"]
+
+
+class Layer(Protocol):
+    """What a stream needs of a layer."""
+
+    _engine: Engine
+
+    @property
+    def spec(self) -> Spec:
+        """What it computes."""
 
 
 class Stream(_native.Stepper):
@@ -22,17 +35,21 @@ class Stream(_native.Stepper):
     at once; the layer under several streams is.
     """
 
-    def __init__(self, spec: Spec, engine: Engine, batch_size: int) -> None:
+    __module__ = "onegru"
+
+    def __init__(self, layer: Layer, batch_size: int) -> None:
         """Begin with a state of zeros; see `GRU.stream`."""
+        spec = layer.spec
         if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
             raise SpecError(f"batch_size: {batch_size!r}; must be an integer, at least 1")
         if spec.direction != "forward":
             raise SpecError(f"stream: the layer's direction is {spec.direction!r}; must be 'forward'")
         shape = (int(batch_size), spec.hidden_size)
         state = np.zeros(shape, np.float64 if spec.dtype == "float64" else np.float32)
-        stream = engine.stream(state)
+        stream = layer._engine.stream(state)
         # It refuses to be made a second time: nothing may have changed by then.
         super().__init__(stream.try_step)
+        self._layer = layer
         self._spec = spec
         self._dtype = numpy_dtype(spec.dtype)
         self._shape = shape
@@ -42,6 +59,20 @@ class Stream(_native.Stepper):
     def __repr__(self) -> str:
         B, H = self._shape
         return f"Stream({B} rows, {self._spec.input_size} → {H}, {self._spec.dtype})"
+
+    @classmethod
+    def _with_state(cls, layer: Layer, state: Array) -> Self:
+        """A stream of this class again, where one was pickled or copied."""
+        stream = cls.__new__(cls)
+        Stream.__init__(stream, layer, len(state))
+        stream._state[...] = state
+        return stream
+
+    def __getstate__(self) -> Any:
+        return state_of(self, ("_layer", "_spec", "_dtype", "_shape", "_state", "_stream"))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self)._with_state, (self._layer, self.state), self.__getstate__())
 
     @property
     def state(self) -> Array:
