@@ -1,4 +1,4 @@
-"""Everything public pickles and copies: class, attributes, what it does; and nothing that changes is shared."""
+"""Everything public pickles and copies: class, attributes, what it does; nothing that changes is shared."""
 
 from __future__ import annotations
 
