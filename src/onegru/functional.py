@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from onegru.arguments import integer
 from onegru.dialect import lower
 from onegru.dialects.onnx import gru_version
 from onegru.dialects.openvino import AUGRU_CELL, AUGRU_SEQUENCE, GRU_CELL, GRU_SEQUENCE
@@ -82,9 +83,7 @@ def gru(
     Warns:
         SpecWarning: alpha or beta values that no function takes.
     """
-    if isinstance(opset, bool) or not isinstance(opset, int | np.integer):
-        raise SpecError(f"opset: {opset!r}; must be an integer")
-    operator = gru_version(int(opset))
+    operator = gru_version(integer("opset", opset))
     if operator is None:
         raise SpecError(f"opset: {opset}; must be at least 1")
     attributes = _present(

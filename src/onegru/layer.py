@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from onegru import _native
+from onegru.arguments import flag, shown
 from onegru.dialect import lower
 from onegru.dialects.onnx import NEWEST
 from onegru.dialects.schema import Port, Role
-from onegru.dtypes import Array, as_float_array, as_lengths, numpy_dtype
+from onegru.dtypes import Array, as_array_of, as_float_array, as_lengths, numpy_dtype
 from onegru.engine import make_engine
 from onegru.errors import SpecError
 from onegru.pickling import state_of
 from onegru.problem import Engine, Problem
-from onegru.shapes import arrange, check_shape, overlap, overlaps_itself
+from onegru.shapes import arrange, check_shape, empty, overlap, overlaps_itself
 from onegru.spec import Spec, Weights
 from onegru.stream import Stream
 
@@ -99,8 +100,6 @@ class GRU(_native.Caller):
         weight_storage: str | None = None,
     ) -> None:
         """Prepare the weights; see the class."""
-        if not isinstance(attention, bool | np.bool_):
-            raise SpecError(f"attention: {attention!r}; must be True or False")
         given = {
             "direction": direction,
             "linear_before_reset": linear_before_reset,
@@ -110,7 +109,7 @@ class GRU(_native.Caller):
             "activation_beta": activation_beta,
         }
         attributes = {name: value for name, value in given.items() if value is not None}
-        lowered = lower(NEWEST, attributes, W, R, B, attention=bool(attention))
+        lowered = lower(NEWEST, attributes, W, R, B, attention=flag("attention", attention))
         self._prepare(lowered.spec, lowered.weights, engine, weight_storage)
 
     @classmethod
@@ -122,6 +121,8 @@ class GRU(_native.Caller):
         Raises:
             SpecError: the weights are not those of the spec, or there is no such engine.
         """
+        if not isinstance(weights, Weights):
+            raise SpecError(f"weights: {shown(weights)}; must be Weights")
         weights.check(spec)
         layer = cls.__new__(cls)
         layer._prepare(spec, weights, engine, weight_storage)
@@ -214,11 +215,11 @@ class GRU(_native.Caller):
             if plain is None and type(X) is np.ndarray and X.ndim == 3:
                 T, B, _ = X.shape
                 D, H = self._spec.num_directions, self._spec.hidden_size
-                plain = (np.empty((T, D, B, H), self._dtype), np.empty((D, B, H), self._dtype))
+                plain = (empty("Y", (T, D, B, H), self._dtype), empty("Y_h", (D, B, H), self._dtype))
             if type(plain) is tuple and len(plain) == 2 and self.try_call(X, initial_h, *plain):
                 return plain  # type: ignore[return-value]
         if isinstance(layout, bool) or not isinstance(layout, int | np.integer) or layout not in (0, 1):
-            raise SpecError(f"layout: {layout!r}; must be 0 or 1")
+            raise SpecError(f"layout: {shown(layout)}; must be 0 or 1")
         ports = [port for port in NEWEST.ports(layout) if port.role in _CANONICAL]
         if self._spec.attention:
             rank = 2 if attention is None else as_float_array("attention", attention).ndim
@@ -301,16 +302,14 @@ class GRU(_native.Caller):
             if wrong.size:
                 raise SpecError(f"{port.name}: {wrong[0]}; must be in 0…seq_length = 0…{sizes['T']}")
             return lengths.astype(np.intp)
-        array = as_float_array(port.name, value)
-        if array.dtype != self._dtype:
-            raise SpecError(f"{port.name}: type {array.dtype.name}; must be {self._spec.dtype}, like W")
+        array = as_array_of(self._spec.dtype, port.name, value)
         check_shape(port.name, array.shape, port.axes, sizes)
         return array
 
     def _output(self, port: Port, out: Array | None, sizes: dict[str, int]) -> Array:
         shape = tuple(sizes[axis] for axis in port.axes)
         if out is None:
-            return np.empty(shape, self._dtype)
+            return empty(port.name, shape, self._dtype)
         if not isinstance(out, np.ndarray) or out.dtype != self._dtype or out.shape != shape:
             is_ = f"{out.dtype} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
             raise SpecError(f"out: {port.name} is {is_}; must be an array, {self._spec.dtype} {list(shape)}")

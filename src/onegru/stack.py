@@ -33,7 +33,7 @@ class Stack:
     __module__ = "onegru"
 
     def __init__(self, layers: Sequence[GRU]) -> None:
-        if isinstance(layers, str) or not isinstance(layers, Iterable):
+        if isinstance(layers, str | np.ndarray) or not isinstance(layers, Iterable):
             raise SpecError(f"layers: {type(layers).__name__}; must be a sequence of GRU layers")
         self._layers = tuple(layers)
         if not self._layers:

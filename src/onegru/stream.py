@@ -7,11 +7,12 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from onegru import _native
-from onegru.dtypes import Array, as_float_array, as_lengths, numpy_dtype
+from onegru.arguments import integer
+from onegru.dtypes import Array, as_array_of, as_float_array, as_lengths, numpy_dtype
 from onegru.errors import SpecError
 from onegru.pickling import state_of
 from onegru.problem import Engine
-from onegru.shapes import arrange, check_shape, overlaps_itself
+from onegru.shapes import arrange, check_shape, empty, overlaps_itself
 from onegru.spec import Spec
 
 __all__ = ["Stream"]
@@ -40,12 +41,13 @@ class Stream(_native.Stepper):
     def __init__(self, layer: Layer, batch_size: int) -> None:
         """Begin with a state of zeros; see `GRU.stream`."""
         spec = layer.spec
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
-            raise SpecError(f"batch_size: {batch_size!r}; must be an integer, at least 1")
         if spec.direction != "forward":
             raise SpecError(f"stream: the layer's direction is {spec.direction!r}; must be 'forward'")
-        shape = (int(batch_size), spec.hidden_size)
-        state = np.zeros(shape, np.float64 if spec.dtype == "float64" else np.float32)
+        shape = (integer("batch_size", batch_size, 1), spec.hidden_size)
+        try:
+            state = np.zeros(shape, np.float64 if spec.dtype == "float64" else np.float32)
+        except (ValueError, MemoryError):
+            raise SpecError(f"batch_size: {batch_size}; must be one whose state fits into memory") from None
         stream = layer._engine.stream(state)
         # It refuses to be made a second time: nothing may have changed by then.
         super().__init__(stream.try_step)
@@ -102,7 +104,7 @@ class Stream(_native.Stepper):
             h = np.empty(self._shape, self._dtype)
             if self._stream.try_step(x, h):
                 return h
-        array = self._checked("x", x)
+        array = as_array_of(self._spec.dtype, "x", x)
         sizes = self._sizes(rows)
         check_shape("x", array.shape, "BI", sizes)
         scores = self._attention(attention, ("B", "B1"), sizes)
@@ -124,7 +126,7 @@ class Stream(_native.Stepper):
         Raises:
             SpecError: an argument is not legal.
         """
-        array = self._checked("X", X)
+        array = as_array_of(self._spec.dtype, "X", X)
         sizes = self._sizes(None)
         check_shape("X", array.shape, "TBI", sizes)
         scores = self._attention(attention, ("TB", "TB1"), sizes)
@@ -155,12 +157,6 @@ class Stream(_native.Stepper):
             raise SpecError("rows: an index is there twice; must be there at most once")
         return indices.astype(np.int32)
 
-    def _checked(self, name: str, value: object) -> Array:
-        array = as_float_array(name, value)
-        if array.dtype != self._dtype:
-            raise SpecError(f"{name}: type {array.dtype.name}; must be {self._spec.dtype}, like W")
-        return array
-
     def _attention(self, value: object, axes: tuple[str, str], sizes: dict[str, int]) -> Array | None:
         if value is None:
             if self._spec.attention:
@@ -168,7 +164,7 @@ class Stream(_native.Stepper):
             return None
         if not self._spec.attention:
             raise SpecError("attention: given; must be None, as the layer was made without attention")
-        array = self._checked("attention", value)
+        array = as_array_of(self._spec.dtype, "attention", value)
         plain, with_one = axes
         given = with_one if array.ndim == len(with_one) else plain
         check_shape("attention", array.shape, given, sizes)
@@ -176,7 +172,7 @@ class Stream(_native.Stepper):
 
     def _out(self, out: Array | None, shape: tuple[int, ...]) -> Array:
         if out is None:
-            return np.empty(shape, self._dtype)
+            return empty("Y", shape, self._dtype)
         if not isinstance(out, np.ndarray) or out.dtype != self._dtype or out.shape != shape:
             is_ = f"{out.dtype.name} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
             raise SpecError(f"out: {is_}; must be an array, {self._spec.dtype} {list(shape)}")

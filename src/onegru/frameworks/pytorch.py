@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from onegru.arguments import shown
 from onegru.dialects.frameworks import PYTORCH
 from onegru.dtypes import Array
 from onegru.errors import SpecError, needs_extra
@@ -120,7 +121,7 @@ def from_torch(source: object, *, prefix: str | None = None, engine: str = "auto
     groups = find_groups(state_dict)
     if prefix is not None:
         if not isinstance(prefix, str):
-            raise SpecError(f"prefix: {prefix!r}; must be text, or None")
+            raise SpecError(f"prefix: {shown(prefix)}; must be text, or None")
         group = groups.get(prefix.removesuffix("."))
         if group is None:
             raise SpecError(f"prefix: {prefix!r}, which has no recurrent module; there are {_list(groups)}")
@@ -268,6 +269,8 @@ def to_torch_state_dict(source: GRU | Stack, *, prefix: str = "") -> dict[str, A
         SpecError: `nn.GRU` can't express it; the message says why.
     """
     layers = layers_of(source)
+    if not isinstance(prefix, str):
+        raise SpecError(f"prefix: {shown(prefix)}; must be text")
     dot = f"{prefix.removesuffix('.')}." if prefix else ""
     arrays: dict[str, Array] = {}
     for index, layer in enumerate(layers):
