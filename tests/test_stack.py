@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ import onegru
 from onegru import GRU, SpecError, Stack
 
 
-def make(rng: np.random.Generator, I: int, H: int, direction: str = "forward", reset: bool = True) -> GRU:
+def make(rng: np.random.Generator, I: int, H: int, direction: Any = "forward", reset: bool = True) -> GRU:
     D = 2 if direction == "bidirectional" else 1
     W, R, B = (rng.standard_normal(n).astype("f") * 0.3 for n in ((D, 3 * H, I), (D, 3 * H, H), (D, 6 * H)))
     return GRU(W, R, B, direction=direction, linear_before_reset=reset)

@@ -99,4 +99,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    """What users need: the public names, the backend for the onnx package, what every module has."""
+    return sorted({*__all__, "backend", *(name for name in globals() if name.startswith("__"))})

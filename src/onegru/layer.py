@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from onegru import _native
 from onegru.arguments import flag, shown
@@ -18,7 +19,7 @@ from onegru.errors import SpecError
 from onegru.pickling import state_of
 from onegru.problem import Engine, Problem
 from onegru.shapes import arrange, check_shape, empty, overlap, overlaps_itself
-from onegru.spec import Spec, Weights
+from onegru.spec import Direction, Spec, Weights
 from onegru.stream import Stream
 
 __all__ = ["GRU"]
@@ -40,6 +41,17 @@ _ATTENTION_PORTS = {
     (1, False): Port("attention", "A", "BT"),
     (1, True): Port("attention", "A", "BT1"),
 }
+
+
+class _CallSignature:
+    """What `inspect.signature` says of an instance: how it is called. Of a class, it says how one is made."""
+
+    def __get__(self, instance: object, owner: type[Any]) -> Any:
+        if instance is None:
+            raise AttributeError("__signature__")
+        from inspect import signature
+
+        return signature(instance.__call__)  # type: ignore[operator]
 
 
 class GRU(_native.Caller):
@@ -82,14 +94,15 @@ class GRU(_native.Caller):
     """
 
     __module__ = "onegru"
+    __signature__ = _CallSignature()
 
     def __init__(
         self,
-        W: object,
-        R: object,
-        B: object = None,
+        W: ArrayLike,
+        R: ArrayLike,
+        B: ArrayLike | None = None,
         *,
-        direction: str = "forward",
+        direction: Direction = "forward",
         linear_before_reset: bool = False,
         clip: float | None = None,
         activations: Sequence[str] | None = None,
@@ -143,6 +156,16 @@ class GRU(_native.Caller):
         return self._spec
 
     @property
+    def input_size(self) -> int:
+        """I."""
+        return self._spec.input_size
+
+    @property
+    def hidden_size(self) -> int:
+        """H."""
+        return self._spec.hidden_size
+
+    @property
     def weights(self) -> Weights:
         """What it computes with; brought back from the form that the engine keeps."""
         return self._engine.weights
@@ -179,11 +202,11 @@ class GRU(_native.Caller):
 
     def run(
         self,
-        X: object,
-        initial_h: object = None,
+        X: ArrayLike,
+        initial_h: ArrayLike | None = None,
         *,
-        sequence_lens: object = None,
-        attention: object = None,
+        sequence_lens: ArrayLike | None = None,
+        attention: ArrayLike | None = None,
         layout: int = 0,
         out: tuple[Array | None, Array | None] | None = None,
     ) -> tuple[Array, Array]:
@@ -339,6 +362,13 @@ class GRU(_native.Caller):
         )
         for role, view in targets.items():
             view[...] = fresh[role]
+
+
+_native.describe_call(
+    GRU,
+    "__call__($self, /, X, initial_h=None, *, sequence_lens=None, attention=None, layout=0, out=None)\n--\n\n"
+    + (GRU.run.__doc__ or ""),
+)
 
 
 def _overlaps(view: Array, inputs: Mapping[str, Array]) -> bool:

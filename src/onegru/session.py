@@ -211,7 +211,8 @@ class Model:
             inputs: as for `run`.
 
         Returns:
-            for each node its inputs and outputs, by the names that the operator's text has for them.
+            for each node its inputs and outputs, weights included, by the names that the operator's text has
+            for them, such as "X" and "Y_h".
 
         Raises:
             SpecError, FormatError: as `run`.

@@ -109,7 +109,7 @@ def _is_pair(pair: object) -> bool:
     return isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(item, Activation) for item in pair)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Weights:
     """The weights of a `Spec`, in gate order z, r, h; private, read-only copies.
 
@@ -130,6 +130,10 @@ class Weights:
             array = np.array(as_float_array(name, getattr(self, name)), order="C")
             array.flags.writeable = False
             object.__setattr__(self, name, array)
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {list(getattr(self, name).shape)}" for name in ("W", "R", "B"))
+        return f"Weights({shapes}, {self.W.dtype.name})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.W, self.R, self.B))  # copies are read-only, too

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from onegru.dtypes import Array, as_float_array
 from onegru.errors import SpecError
@@ -61,15 +62,31 @@ class Stack:
     def __repr__(self) -> str:
         return f"Stack({', '.join(map(repr, self._layers))})"
 
+    @property
+    def input_size(self) -> int:
+        """I, of the lowest layer."""
+        return self._layers[0].input_size
+
+    @property
+    def hidden_size(self) -> int:
+        """H of the last layer, whose outputs are the stack's."""
+        return self._layers[-1].hidden_size
+
     def __len__(self) -> int:
         return len(self._layers)
 
+    def __iter__(self) -> Iterator[GRU]:
+        return iter(self._layers)
+
+    def __getitem__(self, index: int) -> GRU:
+        return self._layers[index]
+
     def __call__(
         self,
-        X: object,
-        initial_h: object = None,
+        X: ArrayLike,
+        initial_h: ArrayLike | Sequence[ArrayLike | None] | None = None,
         *,
-        sequence_lens: object = None,
+        sequence_lens: ArrayLike | None = None,
         layout: int = 0,
     ) -> tuple[Array, tuple[Array, ...]]:
         """Run all layers over a batch of sequences.
@@ -101,7 +118,7 @@ class Stack:
             last.append(Y_h)
         return np.asarray(Y), tuple(last)
 
-    def _states(self, initial_h: object) -> Sequence[object]:
+    def _states(self, initial_h: Any) -> Sequence[Any]:
         if initial_h is None:
             return (None,) * len(self)
         if isinstance(initial_h, list | tuple):
@@ -147,12 +164,27 @@ class StackStream:
         return state_of(self, _streams=tuple(map(copy, self._streams)))  # a copy has a state of its own
 
     @property
+    def batch_size(self) -> int:
+        """B, how many rows there are."""
+        return self._streams[0].batch_size
+
+    @property
+    def input_size(self) -> int:
+        """I, of the lowest layer."""
+        return self._streams[0].input_size
+
+    @property
+    def hidden_size(self) -> int:
+        """H of the last layer."""
+        return self._streams[-1].hidden_size
+
+    @property
     def state(self) -> tuple[Array, ...]:
         """A copy of each layer's state, [B, H]. Assign as many to set them."""
         return tuple(stream.state for stream in self._streams)
 
     @state.setter
-    def state(self, values: Sequence[object]) -> None:
+    def state(self, values: Sequence[ArrayLike]) -> None:
         if not isinstance(values, list | tuple) or len(values) != len(self._streams):
             raise SpecError(f"state: must be {len(self._streams)} arrays, one for each layer")
         before = self.state
@@ -164,12 +196,12 @@ class StackStream:
                 stream.state = old
             raise
 
-    def reset(self, rows: object = None) -> None:
+    def reset(self, rows: ArrayLike | None = None) -> None:
         """Set the states of `rows` (indices; None for all) to zero."""
         for stream in self._streams:
             stream.reset(rows)
 
-    def step(self, x: object, *, rows: object = None, out: Array | None = None) -> Array:
+    def step(self, x: ArrayLike, *, rows: ArrayLike | None = None, out: Array | None = None) -> Array:
         """Take one step: x [B, I], or [n, I] for n rows, to the last layer's new state h [B, H] or [n, H].
 
         Args:
@@ -182,7 +214,7 @@ class StackStream:
         """
         return self._through(lambda stream, h: stream.step(h, rows=rows), x, out)
 
-    def run(self, X: object, *, out: Array | None = None) -> Array:
+    def run(self, X: ArrayLike, *, out: Array | None = None) -> Array:
         """Take as many steps as X [T, B, I] has; gives the last layer's Y [T, B, H].
 
         Raises:
@@ -190,7 +222,7 @@ class StackStream:
         """
         return self._through(lambda stream, Y: stream.run(Y), X, out)
 
-    def _through(self, take: Callable[[Stream, object], Array], x: object, out: Array | None) -> Array:
+    def _through(self, take: Callable[[Stream, ArrayLike], Array], x: ArrayLike, out: Array | None) -> Array:
         """`take` layer after layer. What the first refuses, it refuses before anything has changed."""
         if out is None:
             for stream in self._streams:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from onegru import _native
 from onegru.arguments import integer
@@ -77,18 +78,33 @@ class Stream(_native.Stepper):
         return (type(self)._with_state, (self._layer, self.state), self.__getstate__())
 
     @property
+    def batch_size(self) -> int:
+        """B, how many rows there are."""
+        return self._shape[0]
+
+    @property
+    def input_size(self) -> int:
+        """I."""
+        return self._spec.input_size
+
+    @property
+    def hidden_size(self) -> int:
+        """H."""
+        return self._spec.hidden_size
+
+    @property
     def state(self) -> Array:
         """A copy of the state, [B, H], in the type that is computed in. Assign to it to set the state."""
         return self._state.copy()
 
     @state.setter
-    def state(self, value: object) -> None:
+    def state(self, value: ArrayLike) -> None:
         names = dict.fromkeys((self._state.dtype.name, self._dtype.name))
         array = as_float_array("state", value, tuple(names))
         check_shape("state", array.shape, "BH", {"B": self._shape[0], "H": self._shape[1]})
         self._state[...] = array
 
-    def reset(self, rows: object = None) -> None:
+    def reset(self, rows: ArrayLike | None = None) -> None:
         """Set the state of `rows` (indices; None for all) to zero.
 
         Raises:
@@ -97,7 +113,12 @@ class Stream(_native.Stepper):
         self._state[slice(None) if rows is None else self._rows(rows)] = 0
 
     def _step(
-        self, x: object, *, attention: object = None, rows: object = None, out: Array | None = None
+        self,
+        x: ArrayLike,
+        *,
+        attention: ArrayLike | None = None,
+        rows: ArrayLike | None = None,
+        out: Array | None = None,
     ) -> Array:
         """`step`, which native code takes first: what is not plain, or not right."""
         if out is None and attention is None and rows is None:
@@ -112,7 +133,7 @@ class Stream(_native.Stepper):
         self._run(array[None], None if scores is None else arrange(scores, "B", "TB"), rows, h[None, None])
         return h
 
-    def run(self, X: object, *, attention: object = None, out: Array | None = None) -> Array:
+    def run(self, X: ArrayLike, *, attention: ArrayLike | None = None, out: Array | None = None) -> Array:
         """Take as many steps as X has; none leave the state as it is.
 
         Args:
