@@ -202,6 +202,8 @@ LEGAL_BY_ARGUMENTS: list[tuple[list[str], set[str]]] = [
     (["batch_size"], {"1"}),
     (["clip"], {"None"} | _NUMBERS),
     (["layout"], {"0", "1"}),
+    (["GRU.run layout", "Stack layout", "Stack.__call__ layout"], {"None", "0", "1"}),
+    (["batch_first"], {"None"} | _FLAGS),
     (["n"], {"None", "1"}),
     (["opset", "Spec hidden_size"], {"1", "2**70"}),
     (["GRU linear_before_reset"], {"None"} | _FLAGS | _INTEGERS),

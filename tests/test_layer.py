@@ -249,8 +249,35 @@ def test_a_layer_that_was_never_made_says_so() -> None:
 
 
 def test_layout_is_refused() -> None:
-    for layout in (2, -1, True, "0", None, 0.0, 1 + 0j, np.array(0)):
+    for layout in (2, -1, True, "0", 0.0, 1 + 0j, np.array(0)):
         refuse(f"layout: {layout!r}; must be 0 or 1", make(), draw(T, B, I), layout=layout)
+
+
+def test_a_layer_has_a_layout_of_its_own() -> None:
+    """Calls that give none take it, on every way that a call can go; another one overrides it."""
+    plain = make("bidirectional")
+    layer = make("bidirectional", layout=1)
+    assert (plain.layout, layer.layout) == (0, 1)
+    assert repr(plain).endswith("layout=0)") and repr(layer).endswith("layout=1)")
+    for size in (B, T):  # in the second, a shape does not tell the layouts apart
+        X, h = draw(T, size, I), draw(2, size, H)
+        Y, Y_h = plain(X, h)
+        expected = Y.transpose(2, 0, 1, 3), Y_h.swapaxes(0, 1)
+        first, states = np.ascontiguousarray(X.swapaxes(0, 1)), np.ascontiguousarray(h.swapaxes(0, 1))
+        out = tuple(np.full(array.shape, np.nan, np.float32) for array in expected)
+        for twin in (layer, pickle.loads(pickle.dumps(layer)), copy.copy(layer), copy.deepcopy(layer)):
+            for given in (None, out):
+                got = twin(first, states, out=given)  # type: ignore[arg-type]
+                np.testing.assert_array_equal(got[0], expected[0])
+                np.testing.assert_array_equal(got[1], expected[1])
+            assert not twin.try_call(X, h, np.empty_like(Y), np.empty_like(Y_h))
+            np.testing.assert_array_equal(twin(X, h, layout=0)[0], Y)
+            np.testing.assert_array_equal(twin(first, states, layout=1)[0], expected[0])
+            np.testing.assert_array_equal(twin(first, states, sequence_lens=[T] * size)[0], expected[0])
+    refuse("layout: 2; must be 0 or 1", make, layout=2)
+    forward = make(layout=1)
+    X = draw(T, B, I)
+    np.testing.assert_array_equal(forward.stream(B).run(X), make()(X)[0][:, 0])  # streams take time first
 
 
 # The object

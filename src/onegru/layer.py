@@ -22,7 +22,7 @@ from onegru.shapes import arrange, check_shape, empty, overlap, overlaps_itself
 from onegru.spec import Direction, Spec, Weights
 from onegru.stream import Stream
 
-__all__ = ["GRU"]
+__all__ = ["GRU", "check_layout"]
 
 # The axes of each role in the canonical form.
 _CANONICAL: Mapping[Role, str] = {
@@ -83,11 +83,14 @@ class GRU(_native.Caller):
         engine: "auto" for the best, "native" for the SIMD kernels, "reference" for the float64 reference.
         weight_storage: "bfloat16" or "float16" to keep W and R of a float32 layer in 16 bits, which halves
             what large layers read in each step and rounds the weights; None to keep them as they are.
+        layout: the layout of calls that do not give one: 0 for time first, 1 for batch first. It is no part
+            of what the layer computes: files do not hold it, and a stream's `run` takes time first.
 
     Attributes:
         try_call: `try_call(X, initial_h, Y, Y_h)` runs the layer where all are plain: contiguous arrays of
             its type and of the right shapes (initial_h may be None), outputs apart from inputs. False, with
-            nothing done, where they are not; `layer(…)` then says what is wrong, or goes the longer way.
+            nothing done, where they are not, and under layout 1; `layer(…)` then says what is wrong, or goes
+            the longer way.
 
     Raises:
         SpecError: an argument is not legal; the message says which, what it is and what it must be.
@@ -111,6 +114,7 @@ class GRU(_native.Caller):
         attention: bool = False,
         engine: str = "auto",
         weight_storage: str | None = None,
+        layout: int = 0,
     ) -> None:
         """Prepare the weights; see the class."""
         given = {
@@ -123,28 +127,37 @@ class GRU(_native.Caller):
         }
         attributes = {name: value for name, value in given.items() if value is not None}
         lowered = lower(NEWEST, attributes, W, R, B, attention=flag("attention", attention))
-        self._prepare(lowered.spec, lowered.weights, engine, weight_storage)
+        self._prepare(lowered.spec, lowered.weights, engine, weight_storage, layout)
 
     @classmethod
     def from_canonical(
-        cls, spec: Spec, weights: Weights, engine: str = "auto", weight_storage: str | None = None
+        cls,
+        spec: Spec,
+        weights: Weights,
+        engine: str = "auto",
+        weight_storage: str | None = None,
+        layout: int = 0,
     ) -> Self:
         """The layer of a Spec and its Weights.
 
         Raises:
-            SpecError: the weights are not those of the spec, or there is no such engine.
+            SpecError: the weights are not those of the spec, or there is no such engine or layout.
         """
         if not isinstance(weights, Weights):
             raise SpecError(f"weights: {shown(weights)}; must be Weights")
         weights.check(spec)
         layer = cls.__new__(cls)
-        layer._prepare(spec, weights, engine, weight_storage)
+        layer._prepare(spec, weights, engine, weight_storage, layout)
         return layer
 
-    def _prepare(self, spec: Spec, weights: Weights, engine: str, weight_storage: str | None) -> None:
+    def _prepare(
+        self, spec: Spec, weights: Weights, engine: str, weight_storage: str | None, layout: int
+    ) -> None:
+        layout = check_layout(layout)
         made = make_engine(engine, spec, weights, weight_storage)
         # It refuses to be made a second time: nothing may have changed by then.
-        super().__init__(made.try_call)
+        super().__init__(made.try_call if layout == 0 else _decline)
+        self._layout = layout
         self._spec = spec
         self._requested = (engine, weight_storage)
         self._engine: Engine = made
@@ -176,6 +189,11 @@ class GRU(_native.Caller):
         return self._requested[1] or self._spec.dtype
 
     @property
+    def layout(self) -> int:
+        """The layout of calls that do not give one: 0 for time first, 1 for batch first."""
+        return self._layout
+
+    @property
     def engine(self) -> str:
         """The name of the engine that runs it."""
         return self._engine.name
@@ -189,15 +207,16 @@ class GRU(_native.Caller):
             "activations": [str(function) for pair in spec.activations for function in pair],
             "attention": spec.attention,
             "engine": self.engine,
+            "layout": self._layout,
         }
         details = ", ".join(f"{name}={value!r}" for name, value in shown.items())
         return f"GRU({spec.input_size} → {spec.hidden_size}, {spec.dtype}, {details})"
 
     def __getstate__(self) -> Any:
-        return state_of(self, ("_spec", "_requested", "_engine", "_dtype"))
+        return state_of(self, ("_spec", "_requested", "_engine", "_dtype", "_layout"))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        made_of = (self._spec, self.weights, *self._requested)
+        made_of = (self._spec, self.weights, *self._requested, self._layout)
         return (type(self).from_canonical, made_of, self.__getstate__())
 
     def run(
@@ -207,7 +226,7 @@ class GRU(_native.Caller):
         *,
         sequence_lens: ArrayLike | None = None,
         attention: ArrayLike | None = None,
-        layout: int = 0,
+        layout: int | None = None,
         out: tuple[Array | None, Array | None] | None = None,
     ) -> tuple[Array, Array]:
         """Run the layer over a batch of sequences, as `layer(…)` does, which is quicker where `out` is given.
@@ -221,7 +240,8 @@ class GRU(_native.Caller):
                 row's own last state, 0 for a row of length 0.
             attention: [T, B] or [T, B, 1], batch first under layout 1; required if and only if the layer
                 has attention.
-            layout: 0 for time first, 1 for batch first.
+            layout: 0 for time first, 1 for batch first; None for the layer's own, 0 unless it was made with
+                another.
             out: (Y, Y_h) to write into, of the right shape and type; None (also in either place) for new
                 arrays.
 
@@ -232,6 +252,8 @@ class GRU(_native.Caller):
         Raises:
             SpecError: an argument is not legal.
         """
+        if layout is None:
+            layout = self._layout
         if sequence_lens is None and attention is None and type(layout) is int and layout == 0:
             # The plainest call at once; whatever is not plain, or not right, goes the longer way below.
             plain = out
@@ -239,10 +261,9 @@ class GRU(_native.Caller):
                 T, B, _ = X.shape
                 D, H = self._spec.num_directions, self._spec.hidden_size
                 plain = (empty("Y", (T, D, B, H), self._dtype), empty("Y_h", (D, B, H), self._dtype))
-            if type(plain) is tuple and len(plain) == 2 and self.try_call(X, initial_h, *plain):
+            if type(plain) is tuple and len(plain) == 2 and self._engine.try_call(X, initial_h, *plain):
                 return plain  # type: ignore[return-value]
-        if isinstance(layout, bool) or not isinstance(layout, int | np.integer) or layout not in (0, 1):
-            raise SpecError(f"layout: {shown(layout)}; must be 0 or 1")
+        layout = check_layout(layout)
         ports = [port for port in NEWEST.ports(layout) if port.role in _CANONICAL]
         if self._spec.attention:
             rank = 2 if attention is None else as_float_array("attention", attention).ndim
@@ -366,9 +387,25 @@ class GRU(_native.Caller):
 
 _native.describe_call(
     GRU,
-    "__call__($self, /, X, initial_h=None, *, sequence_lens=None, attention=None, layout=0, out=None)\n--\n\n"
-    + (GRU.run.__doc__ or ""),
+    "__call__($self, /, X, initial_h=None, *, sequence_lens=None, attention=None, layout=None, out=None)"
+    "\n--\n\n" + (GRU.run.__doc__ or ""),
 )
+
+
+def check_layout(layout: object) -> int:
+    """A layout.
+
+    Raises:
+        SpecError: it is neither 0 nor 1.
+    """
+    if isinstance(layout, bool) or not isinstance(layout, int | np.integer) or layout not in (0, 1):
+        raise SpecError(f"layout: {shown(layout)}; must be 0 or 1")
+    return int(layout)
+
+
+def _decline(X: object, initial_h: object, Y: object, Y_h: object) -> bool:
+    """What takes calls at once under layout 1: nothing does."""
+    return False
 
 
 def _overlaps(view: Array, inputs: Mapping[str, Array]) -> bool:

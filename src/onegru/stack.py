@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from onegru.dtypes import Array, as_float_array
 from onegru.errors import SpecError
-from onegru.layer import GRU
+from onegru.layer import GRU, check_layout
 from onegru.pickling import state_of
 from onegru.stream import Stream
 
@@ -26,14 +26,16 @@ class Stack:
 
     Args:
         layers: the layers, the lowest first.
+        layout: the layout of calls that do not give one, 0 for time first, 1 for batch first; None for that
+            of the layers, which must be one then.
 
     Raises:
-        SpecError: there is no layer, one takes attention, or one's input size or type does not fit.
+        SpecError: there is no layer, one takes attention, or one's input size, type or layout does not fit.
     """
 
     __module__ = "onegru"
 
-    def __init__(self, layers: Sequence[GRU]) -> None:
+    def __init__(self, layers: Sequence[GRU], *, layout: int | None = None) -> None:
         if isinstance(layers, str | np.ndarray) or not isinstance(layers, Iterable):
             raise SpecError(f"layers: {type(layers).__name__}; must be a sequence of GRU layers")
         self._layers = tuple(layers)
@@ -53,14 +55,25 @@ class Stack:
                 )
             if above.spec.dtype != below.spec.dtype:
                 raise SpecError(f"layers[{index}]: type {above.spec.dtype}; must be {below.spec.dtype}")
+            if layout is None and above.layout != below.layout:
+                raise SpecError(
+                    f"layers[{index}]: layout {above.layout}; must be {below.layout}, as below, or the "
+                    "stack be given a layout"
+                )
+        self._layout = self._layers[0].layout if layout is None else check_layout(layout)
 
     @property
     def layers(self) -> tuple[GRU, ...]:
         """The layers, the lowest first."""
         return self._layers
 
+    @property
+    def layout(self) -> int:
+        """The layout of calls that do not give one: 0 for time first, 1 for batch first."""
+        return self._layout
+
     def __repr__(self) -> str:
-        return f"Stack({', '.join(map(repr, self._layers))})"
+        return f"Stack({', '.join(map(repr, self._layers))}, layout={self._layout})"
 
     @property
     def input_size(self) -> int:
@@ -87,17 +100,17 @@ class Stack:
         initial_h: ArrayLike | Sequence[ArrayLike | None] | None = None,
         *,
         sequence_lens: ArrayLike | None = None,
-        layout: int = 0,
+        layout: int | None = None,
     ) -> tuple[Array, tuple[Array, ...]]:
         """Run all layers over a batch of sequences.
 
         Args:
             X: [T, B, I], or [B, T, I] under layout 1; of the layers' type.
             initial_h: one array for each layer, [D, B, H] ([B, D, H] under layout 1); or, where all layers
-                are of one size and under layout 0, a single array [L·D, B, H] as PyTorch has it; None for
+                are of one size, a single array [L·D, B, H] as PyTorch has it, in either layout; None for
                 zeros.
             sequence_lens: [B], integers, each in 0…T; None for all T. They hold for every layer.
-            layout: 0 for time first, 1 for batch first.
+            layout: 0 for time first, 1 for batch first; None for the stack's own.
 
         Returns:
             Y of the last layer, [T, D, B, H] or [B, T, D, H], and Y_h of each layer, [D, B, H] or [B, D, H].
@@ -105,7 +118,8 @@ class Stack:
         Raises:
             SpecError: an argument is not legal; the message names the layer.
         """
-        states = self._states(initial_h)
+        layout = self._layout if layout is None else check_layout(layout)
+        states = self._states(initial_h, layout)
         last: list[Array] = []
         Y = X
         for index, (layer, state) in enumerate(zip(self._layers, states, strict=True)):
@@ -118,7 +132,7 @@ class Stack:
             last.append(Y_h)
         return np.asarray(Y), tuple(last)
 
-    def _states(self, initial_h: Any) -> Sequence[Any]:
+    def _states(self, initial_h: Any, layout: int) -> Sequence[Any]:
         if initial_h is None:
             return (None,) * len(self)
         if isinstance(initial_h, list | tuple):
@@ -134,7 +148,8 @@ class Stack:
                 f"initial_h: shape {list(array.shape)}; must be [{sum(counts)}, batch_size, hidden_size], or "
                 "one array for each layer"
             )
-        return np.split(array, np.cumsum(counts)[:-1])
+        states = np.split(array, np.cumsum(counts)[:-1])
+        return [state.swapaxes(0, 1) for state in states] if layout else states
 
     def stream(self, batch_size: int = 1) -> StackStream:
         """A stream of `batch_size` rows through all layers, which must run forward, from states of zeros.
@@ -215,7 +230,7 @@ class StackStream:
         return self._through(lambda stream, h: stream.step(h, rows=rows), x, out)
 
     def run(self, X: ArrayLike, *, out: Array | None = None) -> Array:
-        """Take as many steps as X [T, B, I] has; gives the last layer's Y [T, B, H].
+        """Take as many steps as X [T, B, I] has; gives the last layer's Y [T, B, H]. Always time first.
 
         Raises:
             SpecError: an argument is not legal. No layer has taken a step then.

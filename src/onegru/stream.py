@@ -137,7 +137,7 @@ class Stream(_native.Stepper):
         """Take as many steps as X has; none leave the state as it is.
 
         Args:
-            X: [T, B, I], of the layer's type.
+            X: [T, B, I], of the layer's type; time first, whatever the layer's layout.
             attention: [T, B] or [T, B, 1]; required if and only if the layer has attention.
             out: what to write Y into; None for a new array.
 
