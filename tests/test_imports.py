@@ -31,6 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "functional",
         "tensors",
+        "padding",
         "exchange",
         "frameworks.pytorch",
         "frameworks.keras_config",
