@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -126,18 +126,10 @@ class ModelStream:
         Raises:
             OSError: it cannot be written; what was there before stays.
         """
-        import tempfile  # takes a while, and few need it
+        from onegru.atomic_write import write_files  # takes a while, and few need it
 
-        target = Path(path)
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                arrays = {_KEY + name: _plain(array) for name, array in self._state.items()}
-                np.savez(file, **arrays)  # type: ignore[arg-type]  # its stub takes them for another argument
-            Path(temporary).replace(target)
-        except BaseException:
-            Path(temporary).unlink()
-            raise
+        arrays: dict[str, Any] = {_KEY + name: _plain(array) for name, array in self._state.items()}
+        write_files([(Path(path), lambda file: np.savez(file, **arrays))])
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Set the states to those of a file that `save` wrote; states that it lacks begin anew.

@@ -67,7 +67,8 @@ def save(
         OSError: the file cannot be written. What was there is as it was.
     """
     # Imported here, as `import onegru` need not know how to write.
-    from onegru.files.writing import Interface, replace_files
+    from onegru.atomic_write import write_files
+    from onegru.files.writing import Interface
 
     if not isinstance(path, str | os.PathLike):
         raise SpecError(f"path: {type(path).__name__}; must be the name of a file")
@@ -105,9 +106,9 @@ def save(
 
         content, data = ir_files(parts, bool(cell), interface)
         data_path = path.with_suffix(".bin")
-        replace_files([(data_path, lambda f: f.writelines(data)), (path, lambda f: f.write(content))])
+        write_files([(data_path, lambda f: f.writelines(data)), (path, lambda f: f.write(content))])
         return
-    replace_files([(path, lambda file: file.write(content))])
+    write_files([(path, lambda file: file.write(content))])
 
 
 def _check_options(kind: str, given: Mapping[str, object]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from onegru.atomic_write import write_files
 from onegru.compare import difference
 from onegru.draw import draw_inputs, size_plans
 from onegru.dtypes import Array
@@ -168,7 +168,7 @@ def rewrite(
                 runs[runtime] = _other(runtime, result, target, [info.name for info in given.outputs])
         cases = [dict(inputs)] if inputs is not None else _cases(given, seed, dims)
         outputs = _check(given, runs, cases, _limits(rewritten, tolerance), target)
-    _write(target, result)
+    write_files([(target, lambda file: file.write(result))])
     return Report(
         source=str(source),
         target=str(target),
@@ -323,23 +323,3 @@ def _compared(
             f"at most {most:.3g} is let pass, unless tolerance says otherwise"
         )
     return OutputReport(name, runtime, apart.max_abs, apart.max_ulp, most)
-
-
-def _write(target: Path, data: bytes) -> None:
-    """Write under another name, then rename: the file is whole, or as it was before."""
-    place = target.resolve()  # a link stays, what it leads to is written
-    temporary: Path | None = None
-    try:
-        handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
-        temporary = Path(name)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)  # a temporary file's own mode is private
-        temporary.replace(place)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), str(target)) from None
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated
 
 import typer
 from rich import box
@@ -15,13 +17,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from onegru.atomic_write import write_files
 from onegru.cli.chain import read_source
 from onegru.cli.check import Check, check
 from onegru.cli.show import printable
 from onegru.cli.surgery import Decompose, Dims, Float16, ForRuntime, NoCheck, Split, Tolerance, convert_model
 from onegru.cli.waiting import waiting
 from onegru.errors import FormatError, SpecError, needs_extra
-from onegru.files.writing import move_files
 from onegru.frameworks.files import write_keras, write_pytorch
 from onegru.known import Verdict
 from onegru.layer import GRU
@@ -69,8 +71,13 @@ def convert_layers(
             raise type(error)(f"cannot be checked, and was not written: {words}") from None
         if all(item.agrees for item in checks):
             pairs = zip(_files(written), _files(target), strict=True)
-            move_files([(path.resolve(), place.resolve()) for path, place in pairs])
+            write_files([(place, partial(_copy, path)) for path, place in pairs])
     return checks
+
+
+def _copy(path: Path, file: IO[bytes]) -> None:
+    with path.open("rb") as source:
+        shutil.copyfileobj(source, file)
 
 
 def _check_target(target: Path, overwrite: bool) -> None:

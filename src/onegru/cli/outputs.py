@@ -13,10 +13,10 @@ from typing import IO, Any
 
 import numpy as np
 
+from onegru.atomic_write import write_files
 from onegru.cli.inputs import split_name
 from onegru.dtypes import Array
 from onegru.errors import SpecError
-from onegru.files.writing import replace_files
 from onegru.session import Model
 
 __all__ = ["Target", "check_targets", "print_json", "write_outputs"]
@@ -76,7 +76,7 @@ def write_outputs(targets: Sequence[Target], results: Mapping[str, Array]) -> No
             files.append((target.path, partial(np.save, arr=arrays[target.names[0]], allow_pickle=False)))
         else:
             files.append((target.path, partial(_write_npz, arrays=arrays)))
-    replace_files(files)
+    write_files(files)
 
 
 def _write_npz(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
