@@ -41,6 +41,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "files.onnx_read",
         "files.onnx_order",
         "files.onnx_functions",
+        "files.onnx_bounds",
         "files.onnx_guard",
         "files.onnx_tensor",
         "files._onnxruntime",

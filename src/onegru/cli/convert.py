@@ -264,8 +264,9 @@ def _check_not_the_source(source: Path, target: Path) -> None:
     parts = {*_files(source)}
     if source.suffix.lower() == ".onnx" and any(path.exists() for path in _files(target)):
         with needs_extra("onnx", "onnx", str(source)):
-            from onegru.files.onnx_read import Source, external_files
-        parts |= external_files(Source(str(source), source.parent), source.read_bytes())
+            from onegru.files.onnx_read import Source, external_files, read_model
+        place = Source(str(source), source.parent)
+        parts |= external_files(place, read_model(place, source.read_bytes()))
     for path in _files(target):
         for other in parts:
             if path.exists() and other.exists() and path.samefile(other):
