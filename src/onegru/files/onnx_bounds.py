@@ -67,7 +67,7 @@ def check_bounds(source: Source, model: ModelProto, nodes: Sequence[NodeProto]) 
 def allowance(source: Source, model: ModelProto) -> int:
     """How many bytes may be computed ahead of the runs."""
     files = external_files(source, model)
-    return _FREE + _TIMES * (model.ByteSize() + sum(path.stat().st_size for path in files))
+    return _FREE + _TIMES * (int(model.ByteSize()) + sum(path.stat().st_size for path in files))
 
 
 class Ahead:
@@ -128,9 +128,7 @@ class _Calls:
         return self._counts[key]
 
 
-def _inferred(
-    model: ModelProto, plain: Sequence[NodeProto], chosen: Sequence[NodeProto]
-) -> dict[str, int]:
+def _inferred(model: ModelProto, plain: Sequence[NodeProto], chosen: Sequence[NodeProto]) -> dict[str, int]:
     """The bytes of each value that some nodes give, as far as onnx can tell without computing anything."""
     graph = GraphProto(name="constants")
     used = {name for node in chosen for name in node.input}
@@ -179,7 +177,10 @@ class _Shapes:
         self._left = _NUMBERS + model.ByteSize() // 8
 
     def follow(
-        self, nodes: Iterable[NodeProto], tensors: Mapping[str, TensorProto], outer: Mapping[str, int] = {},
+        self,
+        nodes: Iterable[NodeProto],
+        tensors: Mapping[str, TensorProto],
+        outer: Mapping[str, int] = {},
         depth: int = 0,
     ) -> dict[str, int]:
         """How many numbers each value has that is followed.
@@ -264,7 +265,8 @@ def _item_size(code: int) -> int:
 def _graphs(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> Iterator[GraphProto]:
     """The graph and all bodies in it, those of functions too."""
     yield graph
-    for owner in (graph, *functions):
+    owners: list[GraphProto | FunctionProto] = [graph, *functions]
+    for owner in owners:
         for node in owner.node:
             for body in attribute_graphs(node):
                 yield from _graphs(body)
