@@ -60,6 +60,8 @@ class InferenceSession:
     `run_with_iobinding` and `io_binding` are left out: outputs are new arrays.
     """
 
+    __module__ = "onegru"
+
     def __init__(
         self,
         path_or_bytes: str | os.PathLike[str] | bytes,

@@ -13,6 +13,7 @@ from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import FormatError, SpecError
 from onegru.files.graph import TensorInfo
 from onegru.model_inputs import fits_shape
+from onegru.pickling import state_of
 
 __all__ = ["ModelStream"]
 
@@ -45,6 +46,8 @@ class ModelStream:
     Not safe to call from several threads at once.
     """
 
+    __module__ = "onegru"
+
     def __init__(self, model: Runnable, pairs: Mapping[str, str], dims: Mapping[str, int]) -> None:
         self._model = model
         self._inputs = {info.name: info for info in model.inputs}
@@ -72,6 +75,9 @@ class ModelStream:
     def __repr__(self) -> str:
         pairs = ", ".join(f"{output} → {taker}" for output, taker in self._pairs.items())
         return f"ModelStream({self._model.path!r}, {pairs})"
+
+    def __getstate__(self) -> Any:
+        return state_of(self, _state=self.state)  # a copy has a state of its own
 
     @property
     def pairs(self) -> dict[str, str]:
