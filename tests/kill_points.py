@@ -44,7 +44,7 @@ def _kill_at(n: int) -> None:
             count += 1
             if count == n:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return call(*arguments, **keywords)
+            return None if name == "fsync" else call(*arguments, **keywords)  # a process needs no disk
 
         return step
 

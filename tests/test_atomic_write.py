@@ -6,12 +6,18 @@ import errno
 import os
 import shutil
 import stat
+import subprocess
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+import numpy as np
 import pytest
 
+import onegru
+from onegru import surgery
 from onegru.atomic_write import write_files
 from tests.kill_points import kill_points
 
@@ -187,3 +193,86 @@ def test_long_names(tmp_path: Path) -> None:
         put((tmp_path / name, b"new"))
         assert names(tmp_path) == {name}
         (tmp_path / name).unlink()
+
+
+# ---- every writer
+
+
+def layer() -> onegru.GRU:
+    ones = np.ones((1, 6, 2), "f")
+    return onegru.GRU(ones, ones)
+
+
+def rewrite(path: Path) -> None:
+    onegru.save(layer(), path.parent / "source.onnx")
+    surgery.rewrite(path.parent / "source.onnx", path, opset=14)
+
+
+def save_states(path: Path) -> None:
+    onegru.save(layer(), path.parent / "source.onnx")
+    onegru.load(path.parent / "source.onnx").stream(state={"Y_h": "initial_h"}).save(path)
+
+
+def command(*arguments: object) -> None:
+    """The command line, whose errors are its own."""
+    result = subprocess.run(
+        [sys.executable, "-c", "from onegru.cli import main; main()", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+    )
+    if result.returncode:
+        assert result.returncode == 2 and result.stderr.count("\n") == 1
+        raise OSError(0, result.stderr, arguments[-1])
+
+
+def convert(path: Path) -> None:
+    onegru.save(layer(), path.parent / "source.onnx")
+    command("convert", path.parent / "source.onnx", "--overwrite", path)
+
+
+def run(path: Path) -> None:
+    onegru.save(layer(), path.parent / "source.onnx", batch_size=1, seq_length=1)
+    out = path.parent / "o.npz"
+    command("run", path.parent / "source.onnx", "--random", "0", "-o", f"Y={path}", "-o", out)
+
+
+WRITERS = {
+    "save to ONNX": (lambda path: onegru.save(layer(), path), ".onnx"),
+    "save to IR": (lambda path: onegru.save(layer(), path), ".xml"),
+    "save to safetensors": (lambda path: onegru.save(layer(), path), ".safetensors"),
+    "rewrite": (rewrite, ".onnx"),
+    "states": (save_states, ".npz"),
+    "convert": (convert, ".xml"),
+    "convert ONNX": (convert, ".onnx"),
+    "run": (run, ".npy"),
+}
+
+
+@pytest.mark.parametrize(("write", "suffix"), WRITERS.values(), ids=WRITERS)
+def test_every_writer(tmp_path: Path, write: Callable[[Path], object], suffix: str) -> None:
+    """Links and permissions stay, a loop of links is an error that names it, nothing else is left."""
+    others = {"source.onnx", "o.npz"}
+    path = tmp_path / f"m{suffix}"
+    before = os.umask(0o027)
+    try:
+        write(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+        path.chmod(0o604)
+        write(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o604
+        link = tmp_path / f"link{suffix}"
+        link.symlink_to(path)
+        content = path.read_bytes()
+        path.write_bytes(b"")
+        write(link)
+        assert link.is_symlink() and len(path.read_bytes()) == len(content)
+    finally:
+        os.umask(before)
+    link.unlink()
+    link.symlink_to(link)
+    found = names(tmp_path)
+    with pytest.raises(OSError) as info:
+        write(link)
+    assert str(link) in str(info.value) and ".tmp" not in str(info.value)
+    assert info.value.errno == errno.ELOOP or "symbolic links" in str(info.value)
+    assert names(tmp_path) - others == found - others

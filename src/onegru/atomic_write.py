@@ -11,16 +11,16 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import IO
 
-__all__ = ["write_files"]
+__all__ = ["naming", "write_files"]
 
 
 def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object]]]) -> None:
     """Write files under other names beside their places, then rename them: all of them, or none.
 
     A process that is killed, or a machine that stops, leaves each place as it was or with all of its new
-    content, some of them perhaps so and some so. A symbolic link stays, what it leads to is replaced. A file
-    keeps the permissions of the one that it replaces; a new one gets those of the umask. What a killed
-    process leaves behind is called `.NAME.….tmp`.
+    content; those that come first are replaced first, and a place may come several times. A symbolic link
+    stays, what it leads to is replaced. A file keeps the permissions of the one that it replaces; a new one
+    gets those of the umask. What a killed process leaves behind is called `.NAME.….tmp`.
 
     Args:
         files: for each, its place and what writes its content.
@@ -32,19 +32,20 @@ def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object]]]) -> 
     asides: list[tuple[Path, Path | None]] = []
     try:
         for path, write in files:
-            with _naming(path):
+            with naming(path):
                 place, before = _place(path)
                 written.append((path, _beside(place), place))
                 _write(written[-1][1], write, before)
         for index, (path, temporary, place) in enumerate(written):
-            with _naming(path):
+            with naming(path):
                 if index < len(written) - 1:  # the last one is replaced, or stays as it is
                     aside = _beside(place)
                     asides.append((place, aside if _link(place, aside) else None))
                 temporary.replace(place)
+            _sync_folder(place.parent)
     except BaseException:
         # An interrupt may come after the last one was replaced: all of them are, then.
-        for place, before_it in asides if written and written[-1][1].exists() else ():
+        for place, before_it in reversed(asides) if written and written[-1][1].exists() else ():
             with suppress(OSError):
                 if before_it is None:
                     place.unlink(missing_ok=True)
@@ -55,8 +56,6 @@ def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object]]]) -> 
         for name in (*(name for _, name, _ in written), *(name for _, name in asides if name is not None)):
             with suppress(OSError):
                 name.unlink(missing_ok=True)
-    for folder in {place.parent for _, _, place in written}:
-        _sync_folder(folder)
 
 
 def _place(path: Path) -> tuple[Path, os.stat_result | None]:
@@ -114,8 +113,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Name the file in errors, and not the temporary one."""
+def naming(path: Path) -> Iterator[None]:
+    """Name a file in errors, and not the temporary one that is to become it."""
     try:
         yield
     except OSError as error:

@@ -12,6 +12,7 @@ import numpy as np
 from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import FormatError, SpecError
 from onegru.files.graph import TensorInfo
+from onegru.model_inputs import fits_shape
 from onegru.pickling import state_of
 
 __all__ = ["ModelStream"]
@@ -144,53 +145,45 @@ class ModelStream:
             FormatError: it is not such a file.
             SpecError: a state does not fit this model. The states stay as they are.
         """
-        values: dict[str, Array] = {}
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                for name in file.files:
-                    if name in values:
-                        raise ValueError(f"{name!r} is there twice")
-                    values[name] = file[name]
-        except OSError as error:
-            if error.errno is not None:
-                raise
-            raise FormatError(f"{path}: not a file of states ({error})") from None
-        except Exception as error:  # NumPy and zipfile raise many kinds on a broken file
-            raise FormatError(
-                f"{path}: not a file of states ({str(error) or type(error).__name__})"
-            ) from None
-        if wrong := [name for name in values if not name.startswith(_KEY)]:
-            raise FormatError(f"{path}: not a file of states; it holds {wrong[0]!r}")
-        names = {name.removeprefix(_KEY): array for name, array in values.items()}
-        fresh = {name: self._fit(name, self._restored(name, array)) for name, array in names.items()}
-        self._state = fresh
+        from onegru.array_files import Header, read_npz  # takes a while, and few need it
 
-    def _restored(self, name: str, array: Array) -> Array:
-        """An array as it was before it was made plain for the file."""
-        info = self._inputs.get(name)
-        is_wide = info is not None and info.dtype == "bfloat16" and array.dtype == np.uint16
-        return array.view(numpy_dtype("bfloat16")) if is_wide else array
+        def choose(headers: Mapping[str, Header]) -> Mapping[str, Header]:
+            for key, header in headers.items():
+                if not key.startswith(_KEY):
+                    raise FormatError(f"{path}: not a file of states; it holds {key!r}")
+                name = key.removeprefix(_KEY)
+                info = self._info(name)
+                is_bits = info.dtype == "bfloat16" and header.dtype == np.uint16
+                self._check(info, info.dtype if is_bits else header.dtype.name, header.shape)
+            return headers
+
+        arrays = read_npz(Path(path), choose, "a file of states")
+        self._state = {
+            name: self._fit(name, _restored(array, self._info(name).dtype))
+            for name, array in ((key.removeprefix(_KEY), array) for key, array in arrays.items())
+        }
 
     def _fit(self, name: str, value: object) -> Array:
-        if name not in self._pairs.values():
-            names = ", ".join(map(repr, self._pairs.values()))
-            raise SpecError(f"state: {name!r} is not a state of {self._model.path}; must be of {names}")
-        info = self._inputs[name]
+        info = self._info(name)
         try:
             array = np.array(value)
         except (TypeError, ValueError) as error:
             raise SpecError(f"state: {name!r} is not an array ({error})") from None
-        array = array.astype(array.dtype.newbyteorder("="), copy=False)
-        fixed = info.shape is None or (
-            len(info.shape) == array.ndim
-            and all(not isinstance(a, int) or a == b for a, b in zip(info.shape, array.shape, strict=True))
-        )
-        if array.dtype.name != info.dtype or not fixed:
+        self._check(info, array.dtype.name, array.shape)
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+    def _info(self, name: str) -> TensorInfo:
+        if name not in self._pairs.values():
+            names = ", ".join(map(repr, self._pairs.values()))
+            raise SpecError(f"state: {name!r} is not a state of {self._model.path}; must be of {names}")
+        return self._inputs[name]
+
+    def _check(self, info: TensorInfo, dtype: str, shape: Sequence[int]) -> None:
+        if dtype != info.dtype or not fits_shape(info, shape):
             raise SpecError(
-                f"state: {name!r} is {array.dtype.name} {list(array.shape)}; must be {info.dtype} "
+                f"state: {info.name!r} is {dtype} {list(shape)}; must be {info.dtype} "
                 f"{'of any shape' if info.shape is None else _words(info.shape)}"
             )
-        return array
 
     def _zeros(self, names: Sequence[str], inputs: Mapping[str, object]) -> dict[str, Array]:
         """The first states: zeros, for those that the model has no default for."""
@@ -223,6 +216,11 @@ _KEY = "state/"
 def _plain(array: Array) -> Array:
     """An array that NumPy's format has: bfloat16 as its bits."""
     return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+
+
+def _restored(array: Array, dtype: str) -> Array:
+    """An array as it was before it was made plain for the file."""
+    return array.view(numpy_dtype("bfloat16")) if dtype == "bfloat16" and array.dtype == np.uint16 else array
 
 
 def _words(shape: Sequence[int | str | None]) -> str:

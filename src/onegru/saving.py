@@ -37,6 +37,9 @@ def save(
 ) -> None:
     """Write a layer or a stack to a file, whole or not at all; what was there is replaced.
 
+    If the process is killed, or the machine stops, what was there or the new layer is found, whole: of an IR
+    as well, in OpenVINO too. Two that write the same IR at the same time must take turns.
+
     - `.onnx`: GRU nodes. Inputs `X`, `initial_h` and, if asked for, `sequence_lens` (int32); outputs `Y` and
       `Y_h`. A stack has `initial_h_0`, `Y_h_0` and so on, and the `Y` of its last layer.
     - `.xml`, with its `.bin`: an OpenVINO IR of GRUSequence-5 or GRUCell-3 layers, or of AUGRUSequence or
@@ -102,11 +105,9 @@ def save(
             from onegru.files.onnx_write import onnx_bytes
         content = onnx_bytes(parts, *numbers, interface)
     else:
-        from onegru.files.openvino_write import ir_files
+        from onegru.files.openvino_write import write_ir
 
-        content, data = ir_files(parts, bool(cell), interface)
-        data_path = path.with_suffix(".bin")
-        write_files([(data_path, lambda f: f.writelines(data)), (path, lambda f: f.write(content))])
+        write_ir(path, parts, bool(cell), interface)
         return
     write_files([(path, lambda file: file.write(content))])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ def check_targets(texts: Sequence[str], model: Model) -> list[Target]:
             raise SpecError(f"-o {text}: folder {str(path.parent)!r} does not exist")
         if path.is_dir():
             raise SpecError(f"-o {text}: is a folder; must be a file")
-        if path.resolve() in (target.path.resolve() for target in targets):
+        if os.path.realpath(path) in (os.path.realpath(target.path) for target in targets):
             raise SpecError(f"-o {text}: the file is named twice")
         targets.append(Target(path, wanted))
     return targets
