@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "pickling",
         "arguments",
         "dtypes",
+        "state_files",
         "activations",
         "compare",
     ),
