@@ -262,8 +262,8 @@ class GRU(_native.Caller):
                 D, H = self._spec.num_directions, self._spec.hidden_size
                 try:
                     plain = (np.empty((T, D, B, H), self._dtype), np.empty((D, B, H), self._dtype))
-                except ValueError:  # noqa: SIM105  suppress takes longer
-                    pass  # no array has this shape: said below
+                except ValueError:
+                    plain = None  # no array has this shape, as is said below
             if type(plain) is tuple and len(plain) == 2 and self._engine.try_call(X, initial_h, *plain):
                 return plain  # type: ignore[return-value]
         layout = check_layout(layout)
