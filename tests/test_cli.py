@@ -256,7 +256,7 @@ def test_drawn_lengths_are_legal(cli: Cli, layout: int, seq: int, least: int, mo
         loaded = onegru.load(name)
     drawn = set()
     for seed in range(20):
-        values = gather_inputs(loaded, [], seed, {time_axis: seq, other_axis: 6})
+        values, _ = gather_inputs(loaded, [], seed, {time_axis: seq, other_axis: 6})
         assert values["lens"].dtype == np.int32
         assert values["X"].shape[layout] == seq
         drawn |= set(values["lens"].tolist())
@@ -283,9 +283,54 @@ def test_unnamed_dimensions(cli: Cli) -> None:
     nodes = [gru("X", ["Y"])]
     save(Path(), model(graph(nodes, [value("X", shape=[None, 1, I])], ["Y"], WEIGHTS)))
     cli("run", "model.onnx", "--random", 0).refused(
-        "dimension 'X.0' of input 'X' is open; give --dim X.0=SIZE"
+        "X.0 is open in X [X.0, 1, 5]; give --dim X.0=SIZE, or --dims SIZE for any"
     )
     assert cli("run", "model.onnx", "--random", 0, "--dim", "X.0=2").code == 0
+
+
+def test_sizes_of_open_dimensions(cli: Cli) -> None:
+    """Whole shapes, which tell named dimensions elsewhere, too; given inputs; one size for the rest."""
+    name = write_gru(lens="lens")
+    np.save("x.npy", X)
+    for arguments, shapes in (
+        (["--dim", "X=7,2,5"], {"X": [7, 2, I], "lens": [2]}),
+        (["--dim", "X=7,2,5", "--dim", "lens=2"], {"X": [7, 2, I], "lens": [2]}),
+        (["--dims", "1"], {"X": [1, 1, I], "lens": [1]}),
+        (["--dims", "4", "--dim", "seq=6"], {"X": [6, 4, I], "lens": [4]}),
+        (["-i", "X=x.npy"], {"X": [4, 2, I], "lens": [2]}),
+    ):
+        found = cli("run", name, "--random", 0, *arguments, "--json").document()["inputs"]
+        assert {key: item["shape"] for key, item in found.items()} == shapes
+    cli("bench", name, "--random", 0, "--dim", "seq=2").refused(
+        "batch is open in X [seq, batch, 5], lens [batch]; give --dim batch=SIZE"
+    )
+
+
+@pytest.mark.parametrize("command", ["run", "bench", "verify"])
+def test_drawn_inputs_that_contradict_each_other(cli: Cli, command: str) -> None:
+    """A number that a shape must equal cannot be drawn: the message says what to do."""
+    inputs = [value("X", shape=[4, "batch", I]), value("rows", "int64", [1])]
+    nodes = [
+        node("Concat", ["one", "rows", "H"], ["shape"], axis=0),
+        node("Expand", ["zero", "shape"], ["h"]),
+        gru("X", ["Y"], initial_h="h"),
+    ]
+    constants = {
+        "W": WEIGHTS["W"],
+        "R": WEIGHTS["R"],
+        "one": np.array([1]),
+        "H": np.array([H]),
+        "zero": np.zeros(1, np.float32),
+    }
+    save(Path(), model(graph(nodes, inputs, ["Y"], constants)))
+    cli(command, "model.onnx", "--random", 0, "--dim", "batch=5").refused(
+        "numbers that others must fit cannot be drawn: give them with -i rows=FILE, or other sizes with --dim"
+    )
+    np.save("rows.npy", np.array([5]))
+    assert cli(command, "model.onnx", "-i", "rows=rows.npy", "--random", 0, "--dim", "batch=5").code == 0
+    if command == "run":
+        np.save("x.npy", numbers(1, 4, 2, I))
+        cli("run", "model.onnx", "-i", "rows=rows.npy", "-i", "X=x.npy").refused("must be")
 
 
 def test_inputs_with_defaults_may_be_left_out(cli: Cli) -> None:
@@ -616,7 +661,7 @@ BAD_ARGUMENTS = {
     "dim alone": (["run", "gru.onnx", "--dim", "seq=1"], "has an effect only on inputs that --random draws"),
     "open dim": (
         ["run", "gru.onnx", "--random", "0"],
-        "dimension 'seq' of input 'X' is open",
+        "seq and batch are open in X [seq, batch, 5]; give --dim seq=SIZE --dim batch=SIZE, or --dims SIZE",
     ),
     "dim form": (["run", "gru.onnx", "--random", "0", "--dim", "seq"], "'seq'; must be NAME=SIZE"),
     "dim negative": (["run", "gru.onnx", "--random", "0", "--dim", "seq=-1"], "'seq=-1'; must be NAME=SIZE"),
@@ -628,7 +673,18 @@ BAD_ARGUMENTS = {
     ),
     "dim unknown": (
         ["run", "gru.onnx", "--random", "0", "--dim", "seq=1", "--dim", "batch=1", "--dim", "time=2"],
-        "'time' is not a symbolic dimension of an input that is drawn",
+        "'time'; must be an open dimension of an input: 'batch', 'seq'",
+    ),
+    "dims alone": (["run", "gru.onnx", "--dims", "1"], "--dims: has an effect only on inputs that --random"),
+    "dims negative": (["run", "gru.onnx", "--random", "0", "--dims", "-1"], "--dims"),
+    "whole shape": (
+        ["run", "gru.onnx", "--random", "0", "--dim", "X=2,3,8"],
+        "--dim: X is 2,3,8; must be [seq, batch, 5]",
+    ),
+    "whole shape, rank": (["run", "gru.onnx", "--random", "0", "--dim", "X=2,5"], "must be [seq, batch, 5]"),
+    "whole shape, against": (
+        ["run", "gru.onnx", "--random", "0", "--dim", "batch=2", "--dim", "X=2,3,5"],
+        "--dim: X is 2,3,5; batch must be 2, as it is elsewhere",
     ),
     "dim too large": (
         ["run", "gru.onnx", "--random", "0", "--dim", "seq=1000000", "--dim", "batch=1000000000"],

@@ -15,7 +15,7 @@ from rich.console import Console
 import onegru
 from onegru.cli.bench import measure
 from onegru.cli.convert import convert_command
-from onegru.cli.inputs import gather_inputs, parse_dims
+from onegru.cli.inputs import DimOption, DimsOption, explained, gather_inputs, parse_dims
 from onegru.cli.outputs import check_targets, print_json, write_outputs
 from onegru.cli.show import printable, show_model, show_run, show_targets, show_timings
 from onegru.cli.verify import verify_command
@@ -109,12 +109,8 @@ def run_command(
         int | None,
         typer.Option("--random", metavar="SEED", min=0, help="Draw the inputs that are not given."),
     ] = None,
-    dims: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--dim", metavar="NAME=SIZE", help="A symbolic dimension of drawn inputs, such as batch=4."
-        ),
-    ] = None,
+    dims: DimOption = None,
+    default_dim: DimsOption = None,
     outputs: Annotated[
         list[str] | None,
         typer.Option(
@@ -133,8 +129,9 @@ def run_command(
     with waiting(f"loading {model.name}"):
         loaded = onegru.load(model, engine=engine)
     targets = check_targets(outputs or [], loaded)
-    values = gather_inputs(loaded, inputs or [], random, parse_dims(dims or [], random))
-    with waiting(f"running {model.name}") as watch:
+    sizes = parse_dims(dims or [], random, default_dim)
+    values, drawn = gather_inputs(loaded, inputs or [], random, sizes, default_dim)
+    with explained(loaded, drawn), waiting(f"running {model.name}") as watch:
         results = loaded.run(values, progress=watch.progress)
     write_outputs(targets, results)
     if as_json:
@@ -165,10 +162,8 @@ def bench_command(
         int | None,
         typer.Option("--random", metavar="SEED", min=0, help="Draw the inputs that are not given."),
     ] = None,
-    dims: Annotated[
-        list[str] | None,
-        typer.Option("--dim", metavar="NAME=SIZE", help="A symbolic dimension of drawn inputs."),
-    ] = None,
+    dims: DimOption = None,
+    default_dim: DimsOption = None,
     rounds: Annotated[int, typer.Option("--rounds", min=1, max=1000, help="Turns that each takes.")] = 7,
     as_json: AsJson = False,
 ) -> None:
@@ -178,8 +173,9 @@ def bench_command(
     """
     with waiting(f"loading {model.name}"):
         loaded = onegru.load(model)
-    values = gather_inputs(loaded, inputs or [], random, parse_dims(dims or [], random))
-    with waiting(f"timing {model.name}"):
+    sizes = parse_dims(dims or [], random, default_dim)
+    values, drawn = gather_inputs(loaded, inputs or [], random, sizes, default_dim)
+    with explained(loaded, drawn), waiting(f"timing {model.name}"):
         timings = measure(loaded, values, rounds)
     show_timings(Console(), timings, onegru.get_num_threads(), as_json=as_json)
 

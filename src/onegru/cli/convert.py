@@ -17,8 +17,9 @@ from rich.table import Table
 
 from onegru.cli.chain import read_source
 from onegru.cli.check import Check, check
+from onegru.cli.inputs import DimOption
 from onegru.cli.show import printable
-from onegru.cli.surgery import Decompose, Dims, Float16, ForRuntime, NoCheck, Split, Tolerance, convert_model
+from onegru.cli.surgery import Decompose, Float16, ForRuntime, NoCheck, Split, Tolerance, convert_model
 from onegru.cli.waiting import waiting
 from onegru.errors import FormatError, SpecError, needs_extra
 from onegru.files.writing import move_files
@@ -139,7 +140,7 @@ def convert_command(
     split: Split = False,
     decompose: Decompose = False,
     runtime: ForRuntime = None,
-    dims: Dims = None,
+    dims: DimOption = None,
     tolerance: Tolerance = None,
     no_check: NoCheck = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a TARGET that exists.")] = False,

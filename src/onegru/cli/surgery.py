@@ -21,7 +21,6 @@ from onegru.surgery import Report, rewrite
 
 __all__ = [
     "Decompose",
-    "Dims",
     "Float16",
     "ForRuntime",
     "NoCheck",
@@ -39,10 +38,6 @@ Decompose = Annotated[bool, typer.Option("--decompose", help="Spell GRU nodes in
 ForRuntime = Annotated[
     str | None,
     typer.Option("--for", metavar="RUNTIME", help="Mend what onnxruntime or openvino fails on, no more."),
-]
-Dims = Annotated[
-    list[str] | None,
-    typer.Option("--dim", metavar="NAME=SIZE", help="A symbolic dimension of the check's inputs."),
 ]
 Tolerance = Annotated[
     float | None, typer.Option("--tolerance", metavar="X", help="The largest difference to let pass.")

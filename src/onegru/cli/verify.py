@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import onegru
-from onegru.cli.inputs import gather_inputs, parse_dims
+from onegru.cli.inputs import DimOption, DimsOption, explained, gather_inputs, parse_dims
 from onegru.cli.show import printable
 from onegru.cli.waiting import waiting
 from onegru.conformance.against import compare_with
@@ -45,10 +45,8 @@ def verify_command(
         int,
         typer.Option("--random", metavar="SEED", min=0, help="Draw the inputs that are not given from this."),
     ] = 0,
-    dims: Annotated[
-        list[str] | None,
-        typer.Option("--dim", metavar="NAME=SIZE", help="A symbolic dimension of drawn inputs."),
-    ] = None,
+    dims: DimOption = None,
+    default_dim: DimsOption = None,
     against: Annotated[
         Path | None,
         typer.Option(
@@ -86,8 +84,9 @@ def verify_command(
     """
     with waiting(f"loading {model.name}"):
         loaded = onegru.load(model)
-    values = gather_inputs(loaded, inputs or [], random, parse_dims(dims or [], random))
-    with waiting(f"verifying {model.name}") as watch:
+    sizes = parse_dims(dims or [], random, default_dim)
+    values, drawn = gather_inputs(loaded, inputs or [], random, sizes, default_dim)
+    with explained(loaded, drawn), waiting(f"verifying {model.name}") as watch:
         compared = None
         if against is not None:
             compared = compare_with(loaded, against, values, tolerance=tolerance, timeout=timeout)
