@@ -377,8 +377,8 @@ def test_ir(cli: Cli) -> None:
     same("out.npz", {"gru.Y": Y, "gru.Ho": Ho})
     loaded = onegru.load("gru.xml")
     for seed in range(5):
-        drawn = gather_inputs(loaded, [], seed, {})["sequence_lengths"]
-        assert set(drawn.tolist()) <= {1, 2, 3, 4}
+        values, _ = gather_inputs(loaded, [], seed, {})
+        assert set(values["sequence_lengths"].tolist()) <= {1, 2, 3, 4}
     assert "GRUSequence-5" in cli("inspect", "gru.xml").out
 
 
@@ -920,6 +920,8 @@ def test_script_whose_reader_has_seen_enough(cli: Cli) -> None:
     name = write_gru()
     for arguments in (
         ["inspect"],
+        ["inspect", "--json"],
+        ["inspect", "--help"],
         ["run", "--json", "--random", "0", "--dim", "seq=500", "--dim", "batch=9"],
     ):
         command = [str(SCRIPT), arguments[0], name, *arguments[1:]]
@@ -927,7 +929,7 @@ def test_script_whose_reader_has_seen_enough(cli: Cli) -> None:
             assert process.stdout is not None and process.stderr is not None
             process.stdout.close()
             assert process.stderr.read() == b""
-        assert process.returncode == 1
+        assert process.returncode == 0
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")

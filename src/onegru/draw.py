@@ -180,9 +180,10 @@ def _missing_words(infos: Sequence[TensorInfo], missing: Sequence[str], argument
         for info in infos
         if any(not isinstance(size, int) for size in info.shape or ())
     )
-    are = "is" if len(missing) == 1 else "are"
     options = " ".join(f"{argument} {name}=SIZE" for name in missing)
-    return f"{', '.join(missing[:-1])}{' and ' if missing[1:] else ''}{missing[-1]} {are} open in {shapes}; give {options}, or --dims SIZE for any"
+    *others, last = missing
+    names = f"{', '.join(others)} and {last} are" if others else f"{last} is"
+    return f"{names} open in {shapes}; give {options}, or --dims SIZE for any"
 
 
 def _shape_words(info: TensorInfo) -> str:

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Annotated, TextIO
 
 import typer
-from rich.console import Console
 
 import onegru
 from onegru.cli.bench import measure
 from onegru.cli.convert import convert_command
 from onegru.cli.inputs import DimOption, DimsOption, explained, gather_inputs, parse_dims
 from onegru.cli.outputs import check_targets, print_json, write_outputs
-from onegru.cli.show import printable, show_model, show_run, show_targets, show_timings
+from onegru.cli.show import Screen, printable, show_model, show_run, show_targets, show_timings
 from onegru.cli.verify import verify_command
 from onegru.cli.waiting import waiting
 from onegru.report import report
@@ -64,9 +63,10 @@ def _run() -> int:
         return code
     except typer.Exit as stop:
         return int(stop.exit_code)
-    except BrokenPipeError:  # whoever read the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more, at exit either
-        return 1
+    except BrokenPipeError:
+        return _unread()
+    except SystemExit as stop:  # typer's way out of completion, and of a broken pipe
+        return _unread() if isinstance(stop.__context__, BrokenPipeError) else int(stop.code or 0)
     except (typer.Abort, KeyboardInterrupt):
         return _fail("interrupted", 130)
     except onegru.OneGRUError as error:
@@ -82,6 +82,12 @@ def _run() -> int:
         if message is None:
             raise
         return _fail(message())
+
+
+def _unread() -> int:
+    """The exit code where whoever read the output has seen enough."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more, at exit either
+    return 0
 
 
 def _fail(message: str, code: int = 2) -> int:
@@ -137,7 +143,7 @@ def run_command(
     if as_json:
         print_json(loaded, values, results, watch.seconds)
     else:
-        show_run(Console(), loaded, values, results, watch.seconds, [target.path for target in targets])
+        show_run(Screen(), loaded, values, results, watch.seconds, [target.path for target in targets])
 
 
 @app.command("inspect", short_help="Tell what the GRUs of a model are.")
@@ -148,7 +154,7 @@ def inspect_command(model: ModelPath, as_json: AsJson = False) -> None:
     """
     with waiting(f"loading {model.name}"):
         loaded = onegru.load(model)
-    show_model(Console(), loaded, report(loaded), as_json=as_json)
+    show_model(Screen(), loaded, report(loaded), as_json=as_json)
 
 
 @app.command("bench", short_help="Time a model.")
@@ -177,7 +183,7 @@ def bench_command(
     values, drawn = gather_inputs(loaded, inputs or [], random, sizes, default_dim)
     with explained(loaded, drawn), waiting(f"timing {model.name}"):
         timings = measure(loaded, values, rounds)
-    show_timings(Console(), timings, onegru.get_num_threads(), as_json=as_json)
+    show_timings(Screen(), timings, onegru.get_num_threads(), as_json=as_json)
 
 
 app.command("convert", short_help="Convert GRUs to another kind of file.")(convert_command)
@@ -190,7 +196,7 @@ def targets_command(as_json: AsJson = False) -> None:
 
     Example: ONEGRU_TARGET=avx2 onegru targets
     """
-    show_targets(Console(), onegru.targets(), as_json=as_json)
+    show_targets(Screen(), onegru.targets(), as_json=as_json)
 
 
 @app.callback(invoke_without_command=True)

@@ -18,7 +18,7 @@ from rich.table import Table
 from onegru.cli.chain import read_source
 from onegru.cli.check import Check, check
 from onegru.cli.inputs import DimOption
-from onegru.cli.show import printable
+from onegru.cli.show import Screen, printable
 from onegru.cli.surgery import Decompose, Float16, ForRuntime, NoCheck, Split, Tolerance, convert_model
 from onegru.cli.waiting import waiting
 from onegru.errors import FormatError, SpecError, needs_extra
@@ -210,10 +210,10 @@ def convert_command(
         }
         print(json.dumps(_plain(document), allow_nan=False))
     else:
-        _show(Console(), layers, target, checks)
+        _show(Screen(), layers, target, checks)
         for verdict in elsewhere:
             who = f"{verdict.runtime} {verdict.version} {verdict.effect} it"
-            Console().print(f"[yellow]{who}[/]: {escape(verdict.reason)}", highlight=False, soft_wrap=True)
+            Screen().print(f"[yellow]{who}[/]: {escape(verdict.reason)}", highlight=False, soft_wrap=True)
     if not agrees:
         raise typer.Exit(1)
 

@@ -21,7 +21,15 @@ from onegru.native import Targets
 from onegru.report import GruReport
 from onegru.session import Model
 
-__all__ = ["printable", "show_model", "show_run", "show_targets"]
+__all__ = ["Screen", "printable", "show_model", "show_run", "show_targets"]
+
+
+class Screen(Console):
+    """Where tables go; that nobody reads on is no failure, and the caller's to handle."""
+
+    def on_broken_pipe(self) -> None:
+        """Leave it to the caller, where Rich would end the process with exit code 1."""
+        raise BrokenPipeError
 
 
 def printable(text: str) -> str:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from onegru.cli.inputs import parse_dims
-from onegru.cli.show import printable
+from onegru.cli.show import Screen, printable
 from onegru.cli.waiting import waiting
 from onegru.errors import SpecError
 from onegru.surgery import Report, rewrite
@@ -84,7 +84,7 @@ def convert_model(
             tolerance=tolerance,
             check=not no_check,
         )
-    show_report(Console(), report, as_json=as_json)
+    show_report(Screen(), report, as_json=as_json)
 
 
 def show_report(console: Console, report: Report, *, as_json: bool) -> None:
