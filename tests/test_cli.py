@@ -910,6 +910,26 @@ def test_script_with_an_unknown_target() -> None:
     script("targets", ONEGRU_TARGET="nope").refused("ONEGRU_TARGET: 'nope'; must be one of ")
 
 
+def test_as_a_module(cli: Cli) -> None:
+    for arguments, words in ((["--help"], "Usage: onegru"), (["targets"], "in use")):
+        command = [sys.executable, "-m", "onegru", *arguments]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert (result.returncode, result.stderr) == (0, "") and words in result.stdout
+
+
+def test_shell_completion(cli: Cli) -> None:
+    result = script(_ONEGRU_COMPLETE="complete_bash", COMP_WORDS="onegru in", COMP_CWORD="1")
+    assert (result.code, result.out.split(), result.err) == (0, ["inspect"], "")
+    assert "_onegru_completion" in script("--show-completion", "bash").out
+    assert max(map(len, cli("--help").out.splitlines())) <= 80
+
+
+def test_times_have_units_that_suit_them(cli: Cli) -> None:
+    out = cli("bench", write_gru(), "--random", 0, "--dim", "seq=2000", "--dim", "batch=1").out
+    times = re.findall(r"([0-9.]+) (µs|ms|s) ", out)
+    assert times and all(0.9 <= float(number) < 1000 for number, _ in times)
+
+
 def test_script_in_a_terminal_without_arrows(cli: Cli) -> None:
     result = script("inspect", write_gru(), PYTHONIOENCODING="ascii")
     assert (result.code, result.err) == (0, "")

@@ -700,8 +700,8 @@ def test_a_layout_that_the_source_s_opset_has_not(opset: int, tmp_path: Path) ->
     with pytest.raises(onegru.SpecError) as caught:
         rewrite(source, tmp_path / "target.onnx", layout=1)
     assert str(caught.value) == (
-        f"layout: 1; needs a target of opset 14 or later, and this is one of {opset}: ask for opset 14 as well "
-        "(--opset 14)"
+        f"layout: 1; needs a target of opset 14 or later, and this is one of {opset}: "
+        "ask for opset 14 as well (--opset 14)"
     )
     assert rewrite(source, tmp_path / "target.onnx", layout=1, opset=14).opsets == (opset, 14)
     rewrite(source, tmp_path / "target.onnx", layout=0)

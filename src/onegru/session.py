@@ -15,6 +15,7 @@ from onegru.files.graph import Conversion, Graph, GruNode, Step, TensorInfo, Val
 from onegru.model_gru import GruLayer, naming, output_types
 from onegru.model_inputs import Inputs, convert, fit, value_of, words_of
 from onegru.model_stream import ModelStream
+from onegru.wording import count
 
 __all__ = ["GruLayer", "Model", "load", "load_bytes"]
 
@@ -167,7 +168,8 @@ class Model:
         return (_make_model, (self._graph, self._engine))
 
     def __repr__(self) -> str:
-        return f"Model({self.path!r}, {len(self.gru_layers)} GRU nodes, {self.other_node_count} others)"
+        grus = count(len(self.gru_layers), "GRU node")
+        return f"Model({self.path!r}, {grus}, {count(self.other_node_count, 'other')})"
 
     def run(self, inputs: Mapping[str, object], *, progress: Progress | None = None) -> dict[str, Array]:
         """Run the model.

@@ -26,7 +26,6 @@ __all__ = ["run"]
 app = typer.Typer(
     name="onegru",
     help="Every GRU, exact: run and inspect models that hold GRUs.",
-    add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
@@ -58,7 +57,7 @@ def _nowhere() -> TextIO:
 
 def _run() -> int:
     try:
-        code = int(app(standalone_mode=False) or 0)
+        code = int(app(prog_name="onegru", standalone_mode=False) or 0)
         sys.stdout.flush()
         return code
     except typer.Exit as stop:

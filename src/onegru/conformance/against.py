@@ -15,6 +15,7 @@ from onegru.conformance.verify import Tolerances, compare_outputs
 from onegru.errors import OneGRUError, SpecError
 from onegru.loading import CHECKPOINTS
 from onegru.session import Model, load
+from onegru.wording import count
 
 __all__ = ["compare_with"]
 
@@ -102,7 +103,7 @@ def _compare_layers(
         return [item for item in results if item is not None]
     if len(ours) != len(theirs):
         notes.append(
-            f"{len(ours)} GRUs, and {len(theirs)} in the reference: they are not compared one by one"
+            f"{count(len(ours), 'GRU')}, and {len(theirs)} in the reference: they are not compared one by one"
         )
         return []
     found: list[LayerResult] = []

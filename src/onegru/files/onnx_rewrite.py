@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from onegru.errors import SpecError
 from onegru.files.onnx_change import Around, to_float16, to_layout, to_two_directions
 from onegru.files.onnx_decompose import OLDEST_OPSET, decompose
 from onegru.files.onnx_form import Form, node_of, operator_at, read_form
