@@ -246,7 +246,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "openvino", "refuses", "fails on a GRUSequence without activations", _is_sequence_without_activations
     ),
-    Rule("openvino", "refuses", "cannot read its internal AUGRU operators from a file", _is_attention),
+    Rule(
+        "openvino",
+        "refuses",
+        "reads no AUGRU layer unless an extension is added, as onegru.openvino_extensions()",
+        _is_attention,
+    ),
     Rule(
         "openvino",
         "miscomputes",
