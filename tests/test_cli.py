@@ -9,6 +9,7 @@ import pickle
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -934,6 +935,26 @@ def test_script_in_a_terminal_without_arrows(cli: Cli) -> None:
     result = script("inspect", write_gru(), PYTHONIOENCODING="ascii")
     assert (result.code, result.err) == (0, "")
     assert "hidden" in result.out
+    out = script("bench", "gru.onnx", "--random", "0", "--dims", "2", PYTHONIOENCODING="ascii").out
+    assert " us " in out and "\\x" not in out
+
+
+def test_script_that_is_interrupted(cli: Cli) -> None:
+    """Whenever that is: one line, no traceback."""
+    command = [str(SCRIPT), "bench", write_gru(), "--random", "0", "--dims", "2", "--rounds", "1000"]
+    for seconds in (0.15, 0.4, 1.0, 2.5):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            time.sleep(seconds)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        if seconds > 0.3:  # before that it may be Python itself that starts
+            assert (process.returncode, err) == (130, "onegru: interrupted\n")
+
+
+def test_convert_from_what_is_no_file(cli: Cli) -> None:
+    os.mkfifo("pipe.onnx")
+    Path("there.onnx").write_bytes(b"")
+    cli("convert", "pipe.onnx", "there.onnx", "--overwrite").refused("pipe.onnx: not a regular file")
 
 
 def test_script_whose_reader_has_seen_enough(cli: Cli) -> None:

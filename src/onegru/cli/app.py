@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import sys
@@ -31,6 +32,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+_INTERRUPTED = 130  # as shells have it; typer makes it of Ctrl-C
+
 ModelPath = Annotated[
     Path, typer.Argument(metavar="MODEL", help="An ONNX model (.onnx) or OpenVINO IR (.xml).")
 ]
@@ -43,12 +46,25 @@ def run() -> int:
         sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal without "→" is no reason to fail
+            stream.reconfigure(errors="onegru")  # a terminal without "→" is no reason to fail
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what other packages tell each other
         warnings.simplefilter("always", onegru.SpecWarning)
         warnings.showwarning = _show_warning
         return _run()
+
+
+def _plainer(error: UnicodeError) -> tuple[str | bytes, int]:
+    """What stands for characters that a terminal does not have."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    plain = {"µ": "u", "→": "->", "…": "..."}
+    if (char := error.object[error.start]) in plain:
+        return plain[char], error.start + 1
+    return codecs.backslashreplace_errors(error)
+
+
+codecs.register_error("onegru", _plainer)
 
 
 def _nowhere() -> TextIO:
@@ -59,7 +75,7 @@ def _run() -> int:
     try:
         code = int(app(prog_name="onegru", standalone_mode=False) or 0)
         sys.stdout.flush()
-        return code
+        return _fail("interrupted", code) if code == _INTERRUPTED else code
     except typer.Exit as stop:
         return int(stop.exit_code)
     except BrokenPipeError:
@@ -67,7 +83,7 @@ def _run() -> int:
     except SystemExit as stop:  # typer's way out of completion, and of a broken pipe
         return _unread() if isinstance(stop.__context__, BrokenPipeError) else int(stop.code or 0)
     except (typer.Abort, KeyboardInterrupt):
-        return _fail("interrupted", 130)
+        return _fail("interrupted", _INTERRUPTED)
     except onegru.OneGRUError as error:
         return _fail(str(error))
     except MemoryError as error:

@@ -257,7 +257,7 @@ _OF_LAYERS = {
 
 def _check_not_the_source(source: Path, target: Path) -> None:
     parts = {*_files(source)}
-    if source.suffix.lower() == ".onnx" and any(path.exists() for path in _files(target)):
+    if source.suffix.lower() == ".onnx" and source.is_file() and any(p.exists() for p in _files(target)):
         with needs_extra("onnx", "onnx", str(source)):
             from onegru.files.onnx_read import Source, external_files
         parts |= external_files(Source(str(source), source.parent), source.read_bytes())

@@ -220,7 +220,8 @@ def explained(model: Model, drawn: Sequence[str]) -> Iterator[None]:
             raise
         whole = {info.name for info in model.inputs if info.dtype.startswith(("int", "uint"))}
         name = next((name for name in drawn if name in whole), drawn[0])
-        words = f"does not run on these inputs, of which {', '.join(map(repr, drawn))} were drawn ({error})"
+        names = f"{', '.join(map(repr, drawn))} {'was' if len(drawn) == 1 else 'were'}"
+        words = f"does not run on these inputs, of which {names} drawn ({error})"
         raise type(error)(
             f"{model.path}: {words}; numbers that others must fit cannot be drawn: give them with "
             f"-i {name}=FILE, or other sizes with --dim"
