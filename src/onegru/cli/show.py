@@ -67,7 +67,7 @@ def show_run(
             table.add_row(kind, name, f"{dtype} {shape}{figures}")
         table.add_row()
     console.print(table)
-    console.print(f"{_nodes(model)} ran in {duration(seconds)}", highlight=False, soft_wrap=True)
+    console.print(f"{_nodes(model)} ran in {duration(seconds)}", highlight=False)
     for path in written:
         console.print(f"wrote {_name(str(path))}", highlight=False, soft_wrap=True)
 
