@@ -35,6 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "state_files",
         "activations",
         "compare",
+        "wording",
     ),
     ("shapes", "spec", "known", "dialects.schema", "attributes"),
     ("dialects.onnx", "dialects.openvino", "dialects.frameworks", "dialect", "reference"),
@@ -50,6 +51,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "frameworks.flax",
         "frameworks.files",
         "files.graph",
+        "files.sizes",
         "files.onnx_read",
         "files.onnx_order",
         "files.onnx_functions",
@@ -62,6 +64,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "files.onnx_views",
         "files.onnx_states",
         "files.onnx_node",
+        "files.onnx_sizes",
         "files.onnx_model",
         "files.onnx_probe",
         "files.onnx_scope",
@@ -127,6 +130,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "cli.verify",
         "cli.app",
         "cli.__init__",
+        "__main__",
     ),
 )
 

@@ -78,7 +78,7 @@ def test_what_a_model_says_of_itself(ours: Model, tmp_path: Path) -> None:
         "gain": ("float32", (), True, True),
     }
     assert [(info.name, info.shape) for info in ours.outputs] == [("Z", (1, "batch", H)), ("Y", None)]
-    assert repr(ours) == f"Model({ours.path!r}, 1 GRU nodes, 1 others)"
+    assert repr(ours) == f"Model({ours.path!r}, 1 GRU node, 1 other)"
     layer = ours.gru_layers[0]
     assert (layer.name, layer.operator) == ("g", "GRU-14")
     assert repr(layer).startswith("GruLayer('g', GRU-14, GRU(5 → 3, float32, ")

@@ -692,6 +692,21 @@ def test_illegal_arguments(options: dict[str, Any], message: str, tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx"]
 
 
+@pytest.mark.parametrize("opset", [7, 11, 13])
+def test_a_layout_that_the_source_s_opset_has_not(opset: int, tmp_path: Path) -> None:
+    nodes = [gru("X", ["Y"], name="gru")]
+    infos = [value("X", shape=["T", "N", I])]
+    source = save(tmp_path, model(graph(nodes, infos, ["Y"], weights()), opset=opset, ir=6))
+    with pytest.raises(onegru.SpecError) as caught:
+        rewrite(source, tmp_path / "target.onnx", layout=1)
+    assert str(caught.value) == (
+        f"layout: 1; needs a target of opset 14 or later, and this is one of {opset}: "
+        "ask for opset 14 as well (--opset 14)"
+    )
+    assert rewrite(source, tmp_path / "target.onnx", layout=1, opset=14).opsets == (opset, 14)
+    rewrite(source, tmp_path / "target.onnx", layout=0)
+
+
 @pytest.mark.parametrize("name", ["target.txt", "nowhere/target.onnx", "folder.onnx"])
 def test_illegal_targets(name: str, tmp_path: Path) -> None:
     (tmp_path / "folder.onnx").mkdir()

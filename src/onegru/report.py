@@ -78,8 +78,9 @@ def _report(gru: GruLayer, source: TensorInfo | None) -> GruReport:
         attributes=node.attributes,
         dtype=dtype,
         present=frozenset((*node.inputs, *node.outputs)),
-        fixed_shape=_is_fixed(source),
+        fixed_shape=None if node.x_shape is None else None not in node.x_shape,
         constant_weights=layer is not None,
+        full_length=node.full_length,
     )
     lengths = node.operator.input("sequence_lens")
     return GruReport(
@@ -99,9 +100,3 @@ def _report(gru: GruLayer, source: TensorInfo | None) -> GruReport:
         flops_per_step=None if spec is None else spec.flops_per_step,
         others=tuple(verdicts(facts)),
     )
-
-
-def _is_fixed(source: TensorInfo | None) -> bool | None:
-    if source is None or source.shape is None:
-        return None
-    return all(isinstance(size, int) for size in source.shape)

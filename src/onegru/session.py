@@ -16,6 +16,7 @@ from onegru.model_gru import GruLayer, naming, output_types
 from onegru.model_inputs import Inputs, convert, fit, value_of, words_of
 from onegru.model_stream import ModelStream
 from onegru.pickling import state_of
+from onegru.wording import count
 
 __all__ = ["GruLayer", "Model", "load", "load_bytes"]
 
@@ -182,7 +183,8 @@ class Model:
         return (type(self)._of, (self._graph, self._engine), self.__getstate__())
 
     def __repr__(self) -> str:
-        return f"Model({self.path!r}, {len(self.gru_layers)} GRU nodes, {self.other_node_count} others)"
+        grus = count(len(self.gru_layers), "GRU node")
+        return f"Model({self.path!r}, {grus}, {count(self.other_node_count, 'other')})"
 
     def run(self, inputs: Mapping[str, object], *, progress: Progress | None = None) -> dict[str, Array]:
         """Run the model.

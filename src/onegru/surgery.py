@@ -12,7 +12,7 @@ import numpy as np
 
 from onegru.atomic_write import write_files
 from onegru.compare import difference
-from onegru.draw import draw_inputs, size_plans
+from onegru.draw import Dims, draw_inputs, size_plans
 from onegru.dtypes import Array
 from onegru.errors import FormatError, OneGRUError, SpecError, needs_extra
 from onegru.session import Model
@@ -97,7 +97,7 @@ def rewrite(
     decompose: bool = False,
     runtime: Literal["onnxruntime", "openvino"] | None = None,
     inputs: Mapping[str, object] | None = None,
-    dims: Mapping[str, int] | None = None,
+    dims: Dims | None = None,
     seed: int = 0,
     tolerance: float | None = None,
     check: bool = True,
@@ -121,7 +121,8 @@ def rewrite(
         runtime: "onnxruntime" or "openvino": make the least change to each node that the runtime is known
             to refuse or to miscompute, and check the target in it.
         inputs: an array for each of the model's inputs, to check with; drawn by default.
-        dims: sizes of the inputs' named dimensions, for inputs that are drawn.
+        dims: sizes of open dimensions of inputs that are drawn, by name ("X.0" for one without), and whole
+            shapes of inputs, by their names.
         seed: of the inputs that are drawn.
         tolerance: the largest absolute difference to let pass, times the largest number of the output where
             that is above 1. By default 1e-6 for float32, 1e-10 for float64, 2e-3 for float16 and 2e-2 for
@@ -234,11 +235,11 @@ def _other(runtime: str, model: bytes, target: Path, names: list[str]) -> _Run:
     from onegru.files._onnxruntime import Session
     from onegru.files.onnx_read import Source
 
-    session = Session(model, Source(str(target)), "its GRUs")
+    session = Session(model, Source(str(target)), "")
     return lambda feeds: dict(zip(session.output_names, session.run(feeds), strict=True))
 
 
-def _cases(model: Model, seed: int, dims: Mapping[str, int] | None) -> Iterator[dict[str, Array]]:
+def _cases(model: Model, seed: int, dims: Dims | None) -> Iterator[dict[str, Array]]:
     """Inputs of different sizes, as long as sizes are open."""
     seen: set[str] = set()
     for number, sizes in enumerate(size_plans()):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from onegru.cli.inputs import gather_inputs
+from onegru.draw import draw_inputs
 from onegru.dtypes import Array
 from onegru.errors import OneGRUError, SpecError, SpecWarning
 from onegru.layer import GRU
@@ -22,7 +22,7 @@ __all__ = ["joined", "layers_of_model", "read_source"]
 
 
 _MODELS = (".onnx", ".xml")
-_OPEN_SIZE = 3  # of every dimension that a model leaves open, so that they fit each other
+_OPEN_SIZES = (3, 3, 3)  # of all dimensions that a model leaves open, so that they fit each other
 
 
 def read_source(path: Path, nodes: Sequence[str] = ()) -> GRU | Stack:
@@ -127,7 +127,7 @@ def _why_no_chain(model: Model) -> str:
     if _is_bare(model):
         return ""
     try:
-        inputs = _draw(model)
+        inputs = draw_inputs(model, 0, _OPEN_SIZES)
         raw = model.trace(inputs)
         traces = [_canonical(gru, trace) for gru, trace in zip(model.gru_layers, raw, strict=True)]
         outputs = model.run(inputs)
@@ -218,17 +218,6 @@ def _without_ones(array: Array) -> Array:
     """Without axes of size 1, but for the last axis."""
     sizes = [size for size in array.shape[:-1] if size != 1]
     return array.reshape(*sizes, *array.shape[-1:])
-
-
-def _draw(model: Model) -> dict[str, Array]:
-    dims = {
-        size or f"{info.name}.{axis}": _OPEN_SIZE
-        for info in model.inputs
-        if not info.optional
-        for axis, size in enumerate(info.shape or ())
-        if not isinstance(size, int)
-    }
-    return gather_inputs(model, [], 0, dims)
 
 
 def _canonical(gru: GruLayer, trace: Mapping[str, Array]) -> dict[str, Array]:

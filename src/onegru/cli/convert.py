@@ -20,8 +20,9 @@ from rich.table import Table
 from onegru.atomic_write import naming, write_files
 from onegru.cli.chain import read_source
 from onegru.cli.check import Check, check
-from onegru.cli.show import printable
-from onegru.cli.surgery import Decompose, Dims, Float16, ForRuntime, NoCheck, Split, Tolerance, convert_model
+from onegru.cli.inputs import DimOption
+from onegru.cli.show import Screen, printable
+from onegru.cli.surgery import Decompose, Float16, ForRuntime, NoCheck, Split, Tolerance, convert_model
 from onegru.cli.waiting import waiting
 from onegru.errors import FormatError, SpecError, needs_extra
 from onegru.frameworks.files import write_keras, write_pytorch
@@ -145,7 +146,7 @@ def convert_command(
     split: Split = False,
     decompose: Decompose = False,
     runtime: ForRuntime = None,
-    dims: Dims = None,
+    dims: DimOption = None,
     tolerance: Tolerance = None,
     no_check: NoCheck = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a TARGET that exists.")] = False,
@@ -215,10 +216,10 @@ def convert_command(
         }
         print(json.dumps(_plain(document), allow_nan=False))
     else:
-        _show(Console(), layers, target, checks)
+        _show(Screen(), layers, target, checks)
         for verdict in elsewhere:
             who = f"{verdict.runtime} {verdict.version} {verdict.effect} it"
-            Console().print(f"[yellow]{who}[/]: {escape(verdict.reason)}", highlight=False, soft_wrap=True)
+            Screen().print(f"[yellow]{who}[/]: {escape(verdict.reason)}", highlight=False, soft_wrap=True)
     if not agrees:
         raise typer.Exit(1)
 
@@ -262,7 +263,7 @@ _OF_LAYERS = {
 
 def _check_not_the_source(source: Path, target: Path) -> None:
     parts = {*_files(source)}
-    if source.suffix.lower() == ".onnx" and any(path.exists() for path in _files(target)):
+    if source.suffix.lower() == ".onnx" and source.is_file() and any(p.exists() for p in _files(target)):
         with needs_extra("onnx", "onnx", str(source)):
             from onegru.files.onnx_read import Source, external_files, read_model
         place = Source(str(source), source.parent)

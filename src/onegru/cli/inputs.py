@@ -4,38 +4,60 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 
 from onegru.array_files import Header, read_npy, read_npz
-from onegru.draw import check_total, draw_one, longest_lengths, memory_size
+from onegru.draw import Dims, dimension_name, draw, memory_size, shapes_of
 from onegru.dtypes import Array, bfloat16
 from onegru.errors import FormatError, SpecError, needs_extra
 from onegru.files.graph import TensorInfo, by_name
 from onegru.model_inputs import check_fit
 from onegru.session import Model
 
-__all__ = ["gather_inputs", "parse_dims", "split_name"]
+__all__ = ["DimOption", "DimsOption", "explained", "gather_inputs", "parse_dims", "split_name"]
+
+DimOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dim",
+        metavar="NAME=SIZE",
+        help="The size of an open dimension of drawn inputs, such as batch=4, or all sizes of an input, "
+        "such as X=2,3,8.",
+    ),
+]
+DimsOption = Annotated[
+    int | None,
+    typer.Option("--dims", metavar="SIZE", min=0, help="The size of every other open dimension."),
+]
 
 
-def parse_dims(texts: Sequence[str], seed: int | None) -> dict[str, int]:
-    """Sizes of symbolic dimensions, from NAME=SIZE.
+def parse_dims(
+    texts: Sequence[str], seed: int | None, default: int | None = None
+) -> dict[str, int | tuple[int, ...]]:
+    """Sizes of open dimensions, from NAME=SIZE, and shapes of inputs, from NAME=SIZE,SIZE,...
 
     Raises:
         SpecError: a text is not of that form, or nothing is drawn.
     """
-    if texts and seed is None:
-        raise SpecError("--dim: has an effect only on inputs that --random draws")
-    sizes: dict[str, int] = {}
+    for option, given in (("--dim", bool(texts)), ("--dims", default is not None)):
+        if given and seed is None:
+            raise SpecError(f"{option}: has an effect only on inputs that --random draws")
+    sizes: dict[str, int | tuple[int, ...]] = {}
     for text in texts:
         name, _, size = text.rpartition("=")
-        if not name or re.fullmatch(r"[0-9]{1,12}", size) is None:
-            raise SpecError(f"--dim: {text!r}; must be NAME=SIZE, such as batch=4")
+        if not name or re.fullmatch(r"[0-9]{1,12}(,[0-9]{1,12})*", size) is None:
+            raise SpecError(
+                f"--dim: {text!r}; must be NAME=SIZE, such as batch=4, or INPUT=SIZES, as X=2,3,8"
+            )
         if name in sizes:
             raise SpecError(f"--dim: {name!r} is given twice")
-        sizes[name] = int(size)
+        sizes[name] = tuple(map(int, size.split(","))) if "," in size else int(size)
     return sizes
 
 
@@ -49,9 +71,19 @@ def split_name(text: str, known: Container[str]) -> tuple[str | None, str]:
 
 
 def gather_inputs(
-    model: Model, texts: Sequence[str], seed: int | None, dims: Mapping[str, int]
-) -> dict[str, Array]:
+    model: Model, texts: Sequence[str], seed: int | None, dims: Dims, default: int | None = None
+) -> tuple[dict[str, Array], tuple[str, ...]]:
     """An array for each input: from files as far as they are given, the rest drawn if there is a seed.
+
+    Args:
+        model: the model.
+        texts: [NAME=]FILE for those that are given.
+        seed: of the others.
+        dims: sizes of open dimensions, as for `onegru.draw.shapes_of`.
+        default: the size of every other open dimension that no input tells.
+
+    Returns:
+        the arrays, and the names of those that were drawn.
 
     Raises:
         SpecError: an input is given twice, or cannot be drawn.
@@ -65,15 +97,15 @@ def gather_inputs(
             if info.name in values:
                 raise SpecError(f"-i {text}: {name!r} is given twice")
             values[info.name] = _as_bfloat16(info, array) if info.dtype == "bfloat16" else array
-    if seed is not None:
-        _draw(model, values, seed, dims)
+    drawn = {} if seed is None else _draw(model, values, seed, dims, default)
+    values |= drawn
     missing = [info for info in model.inputs if info.name not in values and not info.optional]
     if missing:
         names = ", ".join(repr(info.name) for info in missing)
         raise SpecError(
             f"input {names}: missing; give it with -i {missing[0].name}=FILE, or draw it with --random SEED"
         )
-    return values
+    return values, tuple(drawn)
 
 
 def _names(model: Model) -> str:
@@ -175,35 +207,37 @@ def _as_bfloat16(info: TensorInfo, array: Array) -> Array:
 # Chance
 
 
-def _draw(model: Model, values: dict[str, Array], seed: int, dims: Mapping[str, int]) -> None:
-    rng = np.random.default_rng(seed)
-    drawn = [info for info in model.inputs if info.name not in values and not info.optional]
-    shapes: dict[str, tuple[int, ...]] = {}
-    used: set[str] = set()
-    for info in drawn:
-        shapes[info.name] = _shape(info, dims, used)
-    for name in dims:
-        if name not in used:
-            raise SpecError(f"--dim: {name!r} is not a symbolic dimension of an input that is drawn")
-    check_total(shapes.values())
-    longest = longest_lengths(model, {**{name: array.shape for name, array in values.items()}, **shapes})
-    for info in drawn:
-        values[info.name] = draw_one(rng, info, shapes[info.name], longest.get(info.name))
+@contextmanager
+def explained(model: Model, drawn: Sequence[str]) -> Iterator[None]:
+    """Say of a model that fails on inputs of which some were drawn that they may be the reason."""
+    try:
+        yield
+    except (FormatError, SpecError) as error:
+        if not drawn:
+            raise
+        whole = {info.name for info in model.inputs if info.dtype.startswith(("int", "uint"))}
+        name = next((name for name in drawn if name in whole), drawn[0])
+        names = f"{', '.join(map(repr, drawn))} {'was' if len(drawn) == 1 else 'were'}"
+        words = f"does not run on these inputs, of which {names} drawn ({error})"
+        raise type(error)(
+            f"{model.path}: {words}; numbers that others must fit cannot be drawn: give them with "
+            f"-i {name}=FILE, or other sizes with --dim"
+        ) from None
 
 
-def _shape(info: TensorInfo, dims: Mapping[str, int], used: set[str]) -> tuple[int, ...]:
-    if info.shape is None or not info.is_tensor:
-        raise SpecError(f"--random: input {info.name!r} has no known shape; give it with -i {info.name}=FILE")
-    shape: list[int] = []
-    for axis, size in enumerate(info.shape):
-        if isinstance(size, int):
-            shape.append(size)
-            continue
-        name = size or f"{info.name}.{axis}"
-        if name not in dims:
-            raise SpecError(
-                f"--random: dimension {name!r} of input {info.name!r} is open; give --dim {name}=SIZE"
-            )
-        used.add(name)
-        shape.append(dims[name])
-    return tuple(shape)
+def _draw(
+    model: Model, values: dict[str, Array], seed: int, dims: Dims, default: int | None
+) -> dict[str, Array]:
+    infos = [info for info in model.inputs if info.name not in values and not info.optional]
+    known = {
+        size: values[info.name].shape[axis]
+        for info in model.inputs
+        if info.name in values and len(info.shape or ()) == values[info.name].ndim
+        for axis, size in enumerate(info.shape or ())
+        if isinstance(size, str)
+    }
+    shapes = shapes_of(
+        infos, dims, lambda info, axis: known.get(dimension_name(info, axis), default), "--dim"
+    )
+    given = {name: array.shape for name, array in values.items()}
+    return draw(model, np.random.default_rng(seed), shapes, given)

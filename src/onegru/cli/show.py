@@ -20,8 +20,17 @@ from onegru.files.graph import TensorInfo
 from onegru.native import Targets
 from onegru.report import GruReport
 from onegru.session import Model
+from onegru.wording import count, duration
 
-__all__ = ["printable", "show_model", "show_run", "show_targets"]
+__all__ = ["Screen", "printable", "show_model", "show_run", "show_targets"]
+
+
+class Screen(Console):
+    """Where tables go; that nobody reads on is no failure, and the caller's to handle."""
+
+    def on_broken_pipe(self) -> None:
+        """Leave it to the caller, where Rich would end the process with exit code 1."""
+        raise BrokenPipeError
 
 
 def printable(text: str) -> str:
@@ -58,7 +67,7 @@ def show_run(
             table.add_row(kind, name, f"{dtype} {shape}{figures}")
         table.add_row()
     console.print(table)
-    console.print(f"{_nodes(model)} ran in {_duration(seconds)}", highlight=False)
+    console.print(f"{_nodes(model)} ran in {duration(seconds)}", highlight=False)
     for path in written:
         console.print(f"wrote {_name(str(path))}", highlight=False, soft_wrap=True)
 
@@ -103,7 +112,7 @@ def show_timings(console: Console, timings: Sequence[Timing], threads: int, *, a
             console.print(f"{item.runtime}: {_name(item.refuses or '')}", highlight=False, soft_wrap=True)
             continue
         difference = "" if item.difference is None else f"{item.difference:.2g}"
-        times = (f"{seconds * 1e6:.1f} µs" for seconds in (item.median, item.low, item.high))
+        times = map(duration, (item.median, item.low, item.high))
         table.add_row(f"{item.runtime} {item.version}", *times, difference)
     console.print(table)
     first = timings[0].median
@@ -113,7 +122,7 @@ def show_timings(console: Console, timings: Sequence[Timing], threads: int, *, a
                 f"{item.runtime}'s time is {item.median / first:.2f} times onegru's", highlight=False
             )
     console.print(
-        f"onegru may use {_count(threads, 'thread')}; ONNX Runtime takes its default", highlight=False
+        f"onegru may use {count(threads, 'thread')}; ONNX Runtime takes its default", highlight=False
     )
 
 
@@ -191,21 +200,13 @@ def _tensor_json(info: TensorInfo) -> dict[str, Any]:
 
 
 def _nodes(model: Model) -> str:
-    grus = _count(len(model.gru_layers), "GRU node")
-    return f"{grus} and {_count(model.other_node_count, 'other node')}"
+    grus = count(len(model.gru_layers), "GRU node")
+    return f"{grus} and {count(model.other_node_count, 'other node')}"
 
 
 def _name(text: str) -> str:
     """Text from a file, as it may be printed."""
     return escape(printable(text))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
 def _or(size: int | None) -> str:

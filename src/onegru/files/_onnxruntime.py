@@ -31,7 +31,7 @@ class Session:
     Args:
         model: the model.
         source: the file that it comes from; its external data are looked up in the file's folder.
-        where: what to call this part of the file in messages.
+        where: what to call this part of the file in messages; empty for all of it.
         threads: how many threads it may use; None for as many as onegru.
         most_ahead: how many bytes a value may have that is computed here, ahead of all runs; None for ONNX
             Runtime's own bound.
@@ -52,7 +52,9 @@ class Session:
         try:
             import onnxruntime
         except ImportError:
-            raise MissingExtraError("onnxruntime", "onnxruntime", f"{source.name}: {where}") from None
+            raise MissingExtraError(
+                "onnxruntime", "onnxruntime", f"{source.name}: {where or 'the model'}"
+            ) from None
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _ONLY_FATAL
         options.intra_op_num_threads = threads or get_num_threads()
@@ -66,7 +68,7 @@ class Session:
                 options.add_session_config_entry(key, str(source.folder.resolve()))
             except TypeError:
                 raise FormatError(f"{source.name!r}: the name of its folder is not UTF-8") from None
-        self._place = f"{source.name}: the part around {where}"
+        self._place = f"{source.name}: the part around {where}" if where else source.name
         try:
             self._session = onnxruntime.InferenceSession(
                 model, options, providers=["CPUExecutionProvider"], enable_fallback=0

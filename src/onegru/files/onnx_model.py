@@ -25,6 +25,7 @@ from onegru.files.onnx_node import constant_value, is_plain_constant, node_attri
 from onegru.files.onnx_order import node_inputs, sort_nodes
 from onegru.files.onnx_piece import RANDOM, OnnxPiece, PieceContext, value_type
 from onegru.files.onnx_read import Source, attribute_graphs, describe, is_gru, read_model, to_array
+from onegru.files.onnx_sizes import OnnxSizes
 from onegru.files.onnx_states import find_states
 from onegru.files.onnx_views import ViewPiece, view_of
 from onegru.known import Facts, verdicts
@@ -76,11 +77,14 @@ class _Cutter:
         self.ahead = Ahead(source, model, self.nodes, set(self.tensors) - self.defaults | self.sparse)
         self.constants: dict[str, Array] = {}
         self.nested: list[str] = []
+        values = (*self.graph.value_info, *self.graph.output, *self.graph.input)
+        self.stated = {value.name: value.type for value in values}
+        self.sizes = OnnxSizes(self.givers, self._shape, self._any_integers)
 
     def cut(self) -> Graph:
         for node in self.nodes:
             self._check_nested_grus(node)
-        grus = {id(node): self._gru_node(node) for node in self.nodes if is_gru(node)}
+        grus = {id(node): self.sizes.add(self._gru_node(node)) for node in self.nodes if is_gru(node)}
         wanted = {name for gru in grus.values() for name in gru.inputs.values()}
         wanted |= {value.name for value in self.graph.output}
         prelude = self._prelude(grus.values())
@@ -248,17 +252,28 @@ class _Cutter:
         }
         return OnnxPiece(context, [*constants.values(), *nodes], tuple(sorted(taken - inline)), outputs)
 
-    def _integers(self, name: str) -> tuple[int, ...] | None:
-        """The constant of a name, if it is one axis of 64-bit integers."""
+    def _any_integers(self, name: str) -> Array | None:
+        """The constant of a name, if it is one of integers."""
         if not self._is_inline(name) or name in self.sparse:
             return None
         if name in self.givers:
             array = constant_value(self.source, self.givers[name])
-        elif self.tensors[name].data_type == onnx.TensorProto.INT64:
+        elif self.tensors[name].data_type in (onnx.TensorProto.INT32, onnx.TensorProto.INT64):
             array = to_array(self.source, self.tensors[name])
         else:
             return None
-        return tuple(array.tolist()) if array.ndim == 1 and array.dtype == np.int64 else None
+        return array if array.dtype.kind == "i" else None
+
+    def _integers(self, name: str) -> tuple[int, ...] | None:
+        """The constant of a name, if it is one axis of 64-bit integers."""
+        array = self._any_integers(name)
+        return None if array is None or array.ndim != 1 or array.dtype != np.int64 else tuple(array.tolist())
+
+    def _shape(self, name: str) -> tuple[int | None, ...] | None:
+        """What the file says of a value's shape."""
+        if name in self.stated:
+            return value_type(self.stated[name]).shape
+        return tuple(self.tensors[name].dims) if name in self.tensors else None
 
     def _is_inline(self, name: str) -> bool:
         """Whether a piece holds this value itself, as an initializer or a Constant node."""

@@ -20,6 +20,7 @@ class TorchCheckpoint:
     """See `onegru.runtimes.subject.Runtime`: takes X [T, B, I], gives Y [T, B, D·H] and Y_h [L·D, B, H]."""
 
     name: str = "torch"
+    precision: str = ""
 
     def version(self) -> str | None:
         """Its version; None where it is not installed."""
