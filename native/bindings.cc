@@ -37,7 +37,10 @@ std::string NameAt(std::size_t index) { return onegru::CompiledTargets()[index].
 
 }  // namespace
 
+// nanobind's own PyInit__native goes by another name: it must not run in a second interpreter.
+#define PyInit__native onegru_PyInit
 NB_MODULE(_native, m) {
+  nb::set_leak_warnings(false);  // an exit while a daemon thread is in a call leaves its objects behind
   m.doc() = "Compiled part of onegru; private. Use the functions of onegru instead.";
 
   onegru::BindLayer(m);
@@ -72,4 +75,16 @@ NB_MODULE(_native, m) {
         return std::pair(target.native_fma, target.vector_bytes());
       },
       nb::arg("name"), "(native_fma, vector_bytes) of an available target.");
+}
+
+#undef PyInit__native
+
+// nanobind keeps what it has of an interpreter in static variables: an import in another interpreter, even one that
+// fails, would leave the first one's layers with types that are not theirs.
+extern "C" NB_EXPORT PyObject* PyInit__native() {
+  if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+    PyErr_SetString(PyExc_ImportError, "onegru: imported in a subinterpreter; must be imported in the main one");
+    return nullptr;
+  }
+  return onegru_PyInit();
 }

@@ -15,27 +15,36 @@ namespace onegru {
 class DefaultFloatMode {
  public:
 #if defined(__x86_64__)
-  DefaultFloatMode() : saved_(_mm_getcsr()) {
-    if ((saved_ & ~kFlags) != kDefault) _mm_setcsr(kDefault | (saved_ & kFlags));
-  }
+  DefaultFloatMode() : saved_(_mm_getcsr()) { SetFrom(saved_); }
   ~DefaultFloatMode() {
     if ((saved_ & ~kFlags) != kDefault) _mm_setcsr(saved_);
   }
+  // The mode, again, after code that may have changed it.
+  static void Set() { SetFrom(_mm_getcsr()); }
 
  private:
+  static void SetFrom(unsigned now) {
+    if ((now & ~kFlags) != kDefault) _mm_setcsr(kDefault | (now & kFlags));
+  }
   static constexpr unsigned kFlags = 0x3f;
   static constexpr unsigned kDefault = 0x1f80;
   unsigned saved_;
 #elif defined(__aarch64__)
-  DefaultFloatMode() {
-    asm volatile("mrs %0, fpcr" : "=r"(saved_));
-    if (saved_ != 0) asm volatile("msr fpcr, %0" : : "r"(std::uint64_t{0}));
-  }
+  DefaultFloatMode() : saved_(Get()) { SetFrom(saved_); }
   ~DefaultFloatMode() {
     if (saved_ != 0) asm volatile("msr fpcr, %0" : : "r"(saved_));
   }
+  static void Set() { SetFrom(Get()); }
 
  private:
+  static void SetFrom(std::uint64_t now) {
+    if (now != 0) asm volatile("msr fpcr, %0" : : "r"(std::uint64_t{0}));
+  }
+  static std::uint64_t Get() {
+    std::uint64_t mode;
+    asm volatile("mrs %0, fpcr" : "=r"(mode));
+    return mode;
+  }
   std::uint64_t saved_;
 #endif
 };

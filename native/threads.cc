@@ -213,6 +213,7 @@ void Team::Run(Work& work) {
         Pause();
       } else {
         sched_yield();
+        work.WhileWaiting();
       }
     }
   }
