@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "native/calls.h"
+#include "native/float_mode.h"
 #include "native/layer.h"
 #include "native/limits.h"
 #include "native/targets.h"
@@ -48,6 +50,15 @@ NB_MODULE(_native, m) {
   m.def("num_threads", &onegru::NumThreads, "How many threads a call may use.");
   m.def("set_num_threads", &onegru::SetNumThreads, nb::arg("count"),
         "How many threads a call may use; 0 for as many as the process has cores.");
+
+  m.def(
+      "set_float_mode",
+      [](std::optional<std::uint32_t> mode) {
+        const std::uint32_t before = onegru::GetFloatMode();
+        onegru::SetFloatMode(mode.value_or(onegru::kDefaultFloatMode));
+        return before;
+      },
+      nb::arg("mode").none(), "Sets the thread's floating-point mode, IEEE 754's default for None; returns the one before.");
 
   m.def("fma_peak", &onegru::FmaPeak, nb::arg("seconds"), "float32 FLOP/s that one core reaches at most.");
   m.def("read_bandwidth", &onegru::ReadBandwidth, nb::arg("bytes"), nb::arg("seconds"),

@@ -169,7 +169,7 @@ class RowsUnderWay {
   HWY_NOINLINE bool Look() {
     if (share_.is_callers) {
       call_.watch->Ask();
-      DefaultFloatMode::Set();
+      SetFloatMode(kDefaultFloatMode);  // whatever a signal's handler has done to it
     }
     const bool stopped = call_.watch->stopped();
     until_look_ = stopped ? 0 : WorkPerLook();

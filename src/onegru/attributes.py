@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from onegru.dialects.schema import Attribute, Operator
+from onegru.dtypes import to_float32
 from onegru.errors import SpecError
 
 __all__ = ["read_attributes"]
@@ -90,8 +91,7 @@ def _float(name: str, value: object) -> float:
         ) from None
     if math.isnan(number):
         raise SpecError(f"{name}: NaN; must be a number")
-    with np.errstate(over="ignore"):
-        rounded = float(np.float32(number))
+    rounded = to_float32(number)
     if math.isinf(rounded) and not math.isinf(number):
         raise SpecError(f"{name}: {value!r}; must be within float32, in which files hold it")
     return rounded
