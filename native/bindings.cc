@@ -49,7 +49,7 @@ NB_MODULE(_native, m) {
   onegru::BindCalls(m);
   m.def("num_threads", &onegru::NumThreads, "How many threads a call may use.");
   m.def("set_num_threads", &onegru::SetNumThreads, nb::arg("count"),
-        "How many threads a call may use; 0 for as many as the process has cores.");
+        "How many threads a call may use, 1…64.");
 
   m.def(
       "set_float_mode",
