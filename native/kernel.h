@@ -3,6 +3,7 @@
 #ifndef ONEGRU_NATIVE_KERNEL_H_
 #define ONEGRU_NATIVE_KERNEL_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -25,6 +26,9 @@ struct Share {
   std::size_t steps_at_once;  // at most, how many rows of X are projected together
   Barrier* barrier;           // of those who split the units of this share
   std::size_t members;        // how many they are
+  // The number of steps after which all of them leave a stopped call.
+  std::atomic<std::size_t>* last_step;
+  bool is_callers;            // whether this thread made the call
   unsigned char* scratch;     // ScratchBytes of them
 };
 
@@ -75,7 +79,7 @@ struct ScratchPlan {
   }
 };
 
-// Runs a call, by itself or with threads.
+// Runs a call, by itself or with threads. `call.watch` may stop it.
 void Run(const Packed& packed, const Call& call);
 
 // The most scratch that a call with this layer may take, whatever T is.

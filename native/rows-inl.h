@@ -3,8 +3,10 @@
 // C: the type that is computed in.
 
 #include <cstring>
+#include <limits>
 
 #include "hwy/highway.h"
+#include "native/float_mode.h"
 #include "native/kernel.h"
 
 #if defined(ONEGRU_NATIVE_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -35,7 +37,8 @@ class RowsUnderWay {
         first_(geometry_.panels() * member / share.members),
         last_(geometry_.panels() * (member + 1) / share.members),
         reversed_(spec_.reversed[share.d]),
-        native_(SizeOf(spec_.type) == sizeof(C)) {
+        native_(SizeOf(spec_.type) == sizeof(C)),
+        until_look_(call_.watch == nullptr ? std::numeric_limits<std::int64_t>::max() : WorkPerLook()) {
     const ScratchPlan plan(*share.packed, sizeof(C), share.rows_at_once, share.steps_at_once, share.members);
     unsigned char* const base = share.scratch;
     h_[0] = reinterpret_cast<C*>(base + plan.h);
@@ -77,6 +80,13 @@ class RowsUnderWay {
   }
   size_t TimeOf(size_t slot, size_t step) const { return reversed_ ? Length(slot) - 1 - step : step; }
   C* State(size_t step, size_t slot) const { return h_[step & 1] + slot * padded_; }
+
+  // Before `rows` rows of a panel: false if the call is to stop. Their work may be left out then; meetings with
+  // other members may not.
+  HWY_INLINE bool GoOn(size_t rows) {
+    until_look_ -= static_cast<std::int64_t>(rows);
+    return HWY_LIKELY(until_look_ > 0) || Look();
+  }
 
   static C FromBits(ElementType type, std::uint16_t bits) {
     return static_cast<C>(type == ElementType::kFloat16 ? FromFloat16Bits(bits) : FromBFloat16Bits(bits));
@@ -144,10 +154,26 @@ class RowsUnderWay {
         }
       }
       if (call_.Y.data == nullptr) continue;
-      for (size_t t = length; t < call_.T; ++t) {
+      for (size_t t = length; t < call_.T && GoOn(1); ++t) {
         std::memset(call_.Y.at(t, share_.d, Row(slot)) + begin * size, 0, (end - begin) * size);
       }
     }
+  }
+
+  // A row of a panel takes 3·lanes products with I or with H numbers.
+  std::int64_t WorkPerLook() const {
+    const size_t row = HWY_MAX(spec_.I, spec_.H) * 3 * kLanes;
+    return HWY_MAX(call_.watch->work() / static_cast<std::int64_t>(row), 1);
+  }
+
+  HWY_NOINLINE bool Look() {
+    if (share_.is_callers) {
+      call_.watch->Ask();
+      SetFloatMode(kDefaultFloatMode);  // whatever a signal's handler has done to it
+    }
+    const bool stopped = call_.watch->stopped();
+    until_look_ = stopped ? 0 : WorkPerLook();
+    return !stopped;
   }
 
   const Share& share_;
@@ -159,6 +185,7 @@ class RowsUnderWay {
   const size_t first_, last_;  // this member's panels
   const bool reversed_;
   const bool native_;             // X, h and Y are of the type that is computed in
+  std::int64_t until_look_;       // rows of a panel until the watch is looked at
   size_t begin_ = 0, count_ = 0;  // the rows under way
   size_t steps_ = 0;              // of the longest of them
   C* h_[2];                       // the states [slot][padded], of even and of odd steps

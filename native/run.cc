@@ -35,6 +35,8 @@ namespace {
 // What the projection of X may take: a part of the second-level cache of every CPU in use.
 constexpr std::size_t kProjectionBytes = 192 * 1024;
 constexpr std::size_t kMostRowsAtOnce = 64;
+// Numbers of X that are projected together: a sweep of one panel over them takes some milliseconds.
+constexpr std::size_t kMostInputsAtOnce = 1 << 22;
 // Room for the products of two chunks of a single row, however large they are.
 constexpr std::size_t kLeastStepsAtOnce = 2 * kAheadRows;
 // Up to here a step takes as long as its longest chain of operations, and two chains take no longer than one.
@@ -51,8 +53,7 @@ constexpr double kFlopsToSplitStep = 2.0e4;
 // A thread that calls again within this time is worth a second one that is awake.
 constexpr std::chrono::microseconds kSoon{200};
 
-// Memory that calls use again and again: as many pieces as calls ran at once. Each thread has its own, so
-// no call waits for another.
+// Memory that calls use again and again.
 struct Buffer {
   AlignedBytes memory;
   std::size_t size = 0;
@@ -71,9 +72,37 @@ struct Buffer {
   static constexpr std::size_t kKept = 8 << 20;
 };
 
-thread_local Buffer t_scratch;
-thread_local std::vector<std::int32_t> t_order;
+// What the units of one share are split by.
+struct Split {
+  Barrier barrier;
+  std::atomic<std::size_t> last_step;
+};
+
+// What a call works with. Each thread has its own, so no call waits for another.
+struct Workspace {
+  Buffer scratch;
+  std::vector<std::int32_t> order;
+  Split splits[2];  // units are split in no more shares than there are directions
+  bool taken = false;
+};
+
+thread_local Workspace t_workspace;
 thread_local unsigned t_turn;
+
+// The thread's workspace; a new one for a call within a call, as a watch may make.
+class WorkspaceLoan {
+ public:
+  WorkspaceLoan() : nested_(t_workspace.taken ? std::make_unique<Workspace>() : nullptr) { Get().taken = true; }
+  ~WorkspaceLoan() { Get().taken = false; }
+  WorkspaceLoan(const WorkspaceLoan&) = delete;
+  WorkspaceLoan& operator=(const WorkspaceLoan&) = delete;
+
+  bool is_nested() const { return nested_ != nullptr; }
+  Workspace& Get() { return nested_ ? *nested_ : t_workspace; }
+
+ private:
+  std::unique_ptr<Workspace> nested_;
+};
 
 struct Plan {
   std::size_t directions;  // how many run side by side
@@ -111,7 +140,8 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
   const std::size_t rows = (call.B + plan.row_groups - 1) / plan.row_groups;
   const bool large = 3 * spec.H * spec.H * SizeOf(spec.storage) >= kLargeMatrix;
   const std::size_t least = large ? kRowsOfLarge : kLeastStepsAtOnce;
-  const std::size_t fit = std::clamp<std::size_t>(kProjectionBytes / row_bytes / 8 * 8, least, 1024);
+  const std::size_t rows_that_fit = std::min(kProjectionBytes / row_bytes, kMostInputsAtOnce / (spec.I + 1));
+  const std::size_t fit = std::clamp<std::size_t>(rows_that_fit / 8 * 8, least, 1024);
   plan.rows_at_once = std::min({rows, fit, kMostRowsAtOnce});
   plan.steps_at_once = std::max(kLeastStepsAtOnce, std::min(fit, plan.rows_at_once * call.T));
   plan.paired = spec.D == 2 && plan.threads() == 1 && panels * call.B <= kMostVectorsOfPair &&
@@ -131,14 +161,14 @@ bool CalledLately() {
 class CallWork final : public Work {
  public:
   CallWork(const Packed& packed, const Call& call, const Plan& plan, const std::int32_t* order,
-           unsigned char* scratch, std::size_t scratch_each, Barrier* barriers)
+           unsigned char* scratch, std::size_t scratch_each, Split* splits)
       : packed_(packed),
         call_(call),
         plan_(plan),
         order_(order),
         scratch_(scratch),
         scratch_each_(scratch_each),
-        barriers_(barriers),
+        splits_(splits),
         kernel_(KernelFor(packed.spec().storage, packed.spec().linear_before_reset, packed.target())) {}
 
   void Run(std::size_t rank) override {
@@ -150,6 +180,7 @@ class CallWork final : public Work {
     const std::size_t B = call_.B, groups = plan_.row_groups;
     const std::size_t begin = order_ ? row_group : B * row_group / groups;
     const std::size_t rows = order_ ? (B - row_group + groups - 1) / groups : B * (row_group + 1) / groups - begin;
+    Split& split = splits_[plan_.members > 1 ? group : 0];
     const auto share = [&](std::size_t d, unsigned char* scratch) {
       return Share{&packed_,
                    &call_,
@@ -160,14 +191,20 @@ class CallWork final : public Work {
                    rows,
                    plan_.rows_at_once,
                    plan_.steps_at_once,
-                   barriers_ + (plan_.members > 1 ? group : 0),
+                   &split.barrier,
                    plan_.members,
+                   &split.last_step,
+                   rank == 0,
                    scratch};
     };
     if (plan_.paired) return kernel_.run_pair(share(0, scratch_), share(1, scratch_ + scratch_each_));
     for (std::size_t d = group / groups; d < packed_.spec().D; d += plan_.directions) {
       kernel_.run(share(d, scratch_ + group * scratch_each_), member);
     }
+  }
+
+  void WhileWaiting() override {
+    if (call_.watch != nullptr) call_.watch->Ask();
   }
 
  private:
@@ -177,20 +214,20 @@ class CallWork final : public Work {
   const std::int32_t* order_;
   unsigned char* scratch_;
   std::size_t scratch_each_;
-  Barrier* barriers_;
+  Split* splits_;
   const Kernel& kernel_;
 };
 
 // The rows, the longest first; null if they are all of one length.
-const std::int32_t* OrderByLength(const Call& call) {
+const std::int32_t* OrderByLength(const Call& call, std::vector<std::int32_t>& order) {
   if (call.lengths == nullptr) return nullptr;
   const std::int64_t* const lengths = call.lengths;
   if (std::all_of(lengths, lengths + call.B, [&](std::int64_t n) { return n == lengths[0]; })) return nullptr;
-  t_order.resize(call.B);
-  std::iota(t_order.begin(), t_order.end(), 0);
-  std::stable_sort(t_order.begin(), t_order.end(),
+  order.resize(call.B);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
                    [&](std::int32_t a, std::int32_t b) { return lengths[a] > lengths[b]; });
-  return t_order.data();
+  return order.data();
 }
 
 }  // namespace
@@ -201,7 +238,9 @@ void Run(const Packed& packed, const Call& given) {
   call.turn = t_turn++;
   const Spec& spec = packed.spec();
   const double flops = Flops(spec, call);
-  const std::size_t allowed = flops < kFlopsToShare ? 1 : NumThreads();
+  WorkspaceLoan loan;
+  Workspace& workspace = loan.Get();
+  const std::size_t allowed = flops < kFlopsToShare || loan.is_nested() ? 1 : NumThreads();
   Plan plan = MakePlan(packed, call, allowed);
   Team team(plan.threads(), flops >= kFlopsToWake                  ? Team::Sleepers::kWake
                             : plan.threads() > 1 && CalledLately() ? Team::Sleepers::kNudge
@@ -211,10 +250,12 @@ void Run(const Packed& packed, const Call& given) {
   const std::size_t groups = plan.directions * plan.row_groups;
   const std::size_t each =
       ScratchPlan(packed, Computed(spec), plan.rows_at_once, plan.steps_at_once, plan.members).bytes;
-  unsigned char* const scratch = t_scratch.AtLeast(plan.shares() * each);
-  static thread_local Barrier barriers[2];  // units are split in no more shares than there are directions
-  for (std::size_t i = 0; i < std::min<std::size_t>(groups, 2); ++i) barriers[i].Reset(plan.members);
-  CallWork work(packed, call, plan, OrderByLength(call), scratch, each, barriers);
+  unsigned char* const scratch = workspace.scratch.AtLeast(plan.shares() * each);
+  for (std::size_t i = 0; i < std::min<std::size_t>(groups, 2); ++i) {
+    workspace.splits[i].barrier.Reset(plan.members);
+    workspace.splits[i].last_step.store(SIZE_MAX, std::memory_order_relaxed);
+  }
+  CallWork work(packed, call, plan, OrderByLength(call, workspace.order), scratch, each, workspace.splits);
   if (plan.threads() == 1) {
     work.Run(0);
   } else {

@@ -49,6 +49,8 @@ class Sequence : RowsUnderWay<C> {
   using typename Base::D;
 
  public:
+  using Base::GoOn;
+
   Sequence(const Share& share, size_t member)
       : Base(share, member),
         weights_(share.packed->direction(share.d)),
@@ -58,7 +60,7 @@ class Sequence : RowsUnderWay<C> {
                  spec_.clip == std::numeric_limits<double>::infinity()) {}
 
   void Run() {
-    for (size_t begin = 0; Begin(begin); begin += count_) {
+    for (size_t begin = 0; !Stopped() && Begin(begin); begin += count_) {
       while (Advance()) {
       }
       End();
@@ -85,18 +87,21 @@ class Sequence : RowsUnderWay<C> {
     return true;
   }
 
-  // One step; false if there was none left.
+  // One step; false if there was none left, or the call is to stop.
   bool Advance() {
     if (step_ == steps_) return false;
     if (by_step_) {
+      if (step_ % kStepsPerLook == 0 && !GoOn(kStepsPerLook)) return false;
       PrepareStep();
     } else if (step_ == projected_) {
+      if (Stopped()) return false;
       ahead_of_ ? PrepareAhead() : Prepare();
     }
     while (active_ > 0 && Length(active_ - 1) <= step_) --active_;
     Step();
     xp_step_ += active_ * xp_row_;
     ++step_;
+    ++taken_;
     return true;
   }
 
@@ -106,6 +111,22 @@ class Sequence : RowsUnderWay<C> {
   }
 
  private:
+  // A step of one row and one panel is too short to look at the watch each time.
+  static constexpr size_t kStepsPerLook = 1024;
+
+  // Whether to leave a stopped call. Members leave together, as one that is gone would be waited for: the first
+  // of them names the step before the meeting that ends it, and all know it after this meeting.
+  bool Stopped() const {
+    if (HWY_LIKELY(call_.watch == nullptr)) return false;
+    if (share_.members == 1) return call_.watch->stopped();
+    return share_.last_step->load(std::memory_order_relaxed) <= taken_;
+  }
+  void NameLastStep() const {
+    if (HWY_LIKELY(call_.watch == nullptr) || member_ != 0 || share_.members == 1) return;
+    if (!call_.watch->stopped() || share_.last_step->load(std::memory_order_relaxed) != SIZE_MAX) return;
+    share_.last_step->store(taken_ + 1, std::memory_order_relaxed);
+  }
+
   void Meet() {
     if (share_.members > 1) share_.barrier->Wait(member_);
   }
@@ -146,7 +167,7 @@ class Sequence : RowsUnderWay<C> {
       ProjectChunk(0, xp_, first_);
       xp_step_ = xp_;
     } else {
-      ahead_.Finish(d);
+      ahead_.Finish(d, [this] { return this->GoOn(kAheadRows); });
       xp_step_ = xp_ahead_;
     }
     projected_ = HWY_MIN(step_ + kAheadRows, steps_);
@@ -281,6 +302,7 @@ class Sequence : RowsUnderWay<C> {
       for (size_t slot = 0; slot < active_; ++slot) h_rows_[slot] = rh_ + slot * padded_;
       Tiles<kBesideAhead>(CandidateTile<Sequence, kBesideAhead>{this});
     }
+    NameLastStep();
     Meet();  // all of the new state is there
   }
 
@@ -355,6 +377,7 @@ class Sequence : RowsUnderWay<C> {
   C* xp_ahead_ = nullptr;             // where those of the next chunk are
   size_t x_count_ = 0;                // how many rows of X are projected together
   size_t step_ = 0;
+  size_t taken_ = 0;      // steps, over all rows that went through time so far
   size_t active_ = 0;     // the rows that have this step
   size_t projected_ = 0;  // xp is there up to this step
   bool at_once_ = false;  // or is computed with the step

@@ -20,6 +20,8 @@ void SetNumThreads(std::size_t count);
 class Work {
  public:
   virtual void Run(std::size_t rank) = 0;
+  // Called now and then by rank 0 while it waits for the others.
+  virtual void WhileWaiting() = 0;
 
  protected:
   ~Work() = default;

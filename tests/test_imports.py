@@ -26,6 +26,7 @@ SOURCE = Path(onegru.__file__).parent
 LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "_native",
+        "cpus",
         "errors",
         "atomic_write",
         "array_files",

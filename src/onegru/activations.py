@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from onegru.arguments import number, shown
+from onegru.dtypes import to_float32
 from onegru.errors import SpecError
 
 __all__ = ["ACTIVATIONS", "Activation", "ActivationKind", "assign_parameters", "find_kind"]
@@ -36,7 +35,7 @@ class ActivationKind:
     def default(self, parameter: str) -> float | None:
         """The default of `parameter`, rounded to float32 as a file would hold it; None where it has none."""
         value = dict(self.defaults).get(parameter)
-        return None if value is None else float(np.float32(value))
+        return None if value is None else to_float32(value)
 
 
 _KINDS = (

@@ -15,6 +15,7 @@ import numpy as np
 
 from onegru.arguments import integer, number, shown
 from onegru.dialects.schema import Attribute, Operator
+from onegru.dtypes import to_float32
 from onegru.errors import SpecError
 
 __all__ = ["read_attributes"]
@@ -79,8 +80,7 @@ def _flag(name: str, value: object) -> bool:
 def _float(name: str, value: object) -> float:
     value = _scalar(value)
     read = number(name, value)
-    with np.errstate(over="ignore"):
-        rounded = float(np.float32(read))
+    rounded = to_float32(read)
     if math.isinf(rounded) and not math.isinf(read):
         raise SpecError(f"{name}: {value!r}; must be within float32, in which files hold it")
     return rounded

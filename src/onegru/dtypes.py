@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from onegru import _native
 from onegru.errors import SpecError, needs_extra
 
 __all__ = [
@@ -16,8 +19,10 @@ __all__ = [
     "as_float_array",
     "as_lengths",
     "bfloat16",
+    "default_float_mode",
     "numpy_dtype",
     "refuse_grad",
+    "to_float32",
 ]
 
 Array = npt.NDArray[Any]
@@ -41,6 +46,22 @@ def bfloat16() -> np.dtype[Any]:
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The NumPy dtype called `name`, bfloat16 included."""
     return bfloat16() if name == "bfloat16" else np.dtype(name)
+
+
+@contextmanager
+def default_float_mode() -> Iterator[None]:
+    """IEEE 754's default mode for this thread, whatever the caller has set; that is put back at the end."""
+    mode = _native.set_float_mode(None)
+    try:
+        yield
+    finally:
+        _native.set_float_mode(mode)
+
+
+def to_float32(value: float) -> float:
+    """The float32 number nearest to `value`; infinity beyond them."""
+    with default_float_mode(), np.errstate(over="ignore", under="ignore"):
+        return float(np.float32(value))
 
 
 def as_float_array(name: str, value: object, must_be: tuple[str, ...] = ELEMENT_TYPES) -> Array:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from onegru.dtypes import Array, numpy_dtype
+from onegru.dtypes import Array, default_float_mode, numpy_dtype
 from onegru.errors import SpecError
 from onegru.files.graph import TensorInfo
 
@@ -67,7 +67,7 @@ def convert(value: object, dtype: str) -> Array:
             fits = (numbers > limits.min - 1.0) & (numbers < limits.max + 1.0)
         if not np.all(fits):
             raise SpecError(f"a number is not finite, or beyond {dtype}; must fit it")
-    with np.errstate(over="ignore"):
+    with default_float_mode(), np.errstate(over="ignore"):
         return array.astype(target)
 
 

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-
 from onegru.activations import Activation
+from onegru.dtypes import to_float32
 
 __all__ = [
     "FLAX_LINEN",
@@ -76,11 +75,6 @@ class Framework:
     fixed_activations: bool = False
 
 
-def _f32(value: float) -> float:
-    """A parameter as an `Activation` holds it."""
-    return float(np.float32(value))
-
-
 _EVERYWHERE = {
     "sigmoid": Activation("Sigmoid"),
     "tanh": Activation("Tanh"),
@@ -88,7 +82,7 @@ _EVERYWHERE = {
     "elu": Activation("Elu", 1.0),
     "celu": Activation("Elu", 1.0),  # the same function at its default alpha of 1
     "softplus": Activation("Softplus"),
-    "hard_sigmoid": Activation("HardSigmoid", _f32(1 / 6), 0.5),
+    "hard_sigmoid": Activation("HardSigmoid", to_float32(1 / 6), 0.5),
 }
 
 PYTORCH = Framework(
@@ -125,7 +119,7 @@ KERAS = Framework(
     activations={
         **_EVERYWHERE,
         "linear": Activation("Affine", 1.0, 0.0),
-        "leaky_relu": Activation("LeakyRelu", _f32(0.2)),
+        "leaky_relu": Activation("LeakyRelu", to_float32(0.2)),
         "softsign": Activation("Softsign"),
         "sparse_sigmoid": Activation("HardSigmoid", 0.5, 0.5),
     },
@@ -141,7 +135,7 @@ KERAS_ACTIVATION_LAYERS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
 
 _FLAX_ACTIVATIONS = {
     **_EVERYWHERE,
-    "leaky_relu": Activation("LeakyRelu", _f32(0.01)),
+    "leaky_relu": Activation("LeakyRelu", to_float32(0.01)),
     "soft_sign": Activation("Softsign"),
 }
 

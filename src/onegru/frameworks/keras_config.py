@@ -8,7 +8,7 @@ from typing import Any
 
 from onegru.activations import Activation
 from onegru.dialects.frameworks import KERAS, KERAS_ACTIVATION_LAYERS
-from onegru.dtypes import numpy_dtype
+from onegru.dtypes import to_float32
 from onegru.errors import SpecError
 from onegru.exchange import find_activation, read
 from onegru.layer import GRU
@@ -285,4 +285,4 @@ def _activation(value: object, argument: str) -> Activation:
     for name, must in fixed.items():
         if config.get(name) != must:
             raise SpecError(f"{argument}: {kind} with {name} {config.get(name)!r}; must be {must!r}")
-    return Activation(function, float(numpy_dtype("float32").type(alpha)))
+    return Activation(function, to_float32(alpha))
