@@ -152,6 +152,7 @@ CALLS: dict[str, tuple[Callable[[], Callable[..., Any]], dict[str, Any]]] = {
         {"state": [h[0]]},
     ),
     "set_num_threads": (lambda: onegru.set_num_threads, {"n": None}),
+    "pad": (lambda: onegru.pad, {"sequences": [X[0], X[1]]}),
     "from_torch": (lambda: onegru.from_torch, {"source": TORCH}),
     "to_torch_state_dict": (
         lambda: onegru.to_torch_state_dict,

@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "pickling",
         "arguments",
         "dtypes",
+        "state_files",
         "activations",
         "compare",
     ),
@@ -41,6 +42,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "functional",
         "tensors",
+        "padding",
         "exchange",
         "frameworks.pytorch",
         "frameworks.keras_config",

@@ -76,7 +76,7 @@ def test_a_wrong_environment_is_refused(value: str) -> None:
     done = run(SHOW, ONEGRU_NUM_THREADS=value)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    assert last == f"onegru.errors.SpecError: ONEGRU_NUM_THREADS: {value!r}; must be 1…64"
+    assert last == f"onegru.SpecError: ONEGRU_NUM_THREADS: {value!r}; must be 1…64"
 
 
 @linux

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from onegru.inference_session import InferenceSession
     from onegru.loading import load_layers
     from onegru.openvino_ops import openvino_extensions
+    from onegru.padding import pad
     from onegru.saving import save
 
 __version__ = version()
@@ -63,6 +64,7 @@ __all__ = [
     "load",
     "load_layers",
     "openvino_extensions",
+    "pad",
     "save",
     "set_num_threads",
     "targets",
@@ -81,6 +83,7 @@ _LATER = {
     "from_torch": "onegru.frameworks.pytorch",
     "load_layers": "onegru.loading",
     "openvino_extensions": "onegru.openvino_ops",
+    "pad": "onegru.padding",
     "save": "onegru.saving",
     "to_flax": "onegru.frameworks.flax",
     "to_keras": "onegru.frameworks.keras3",

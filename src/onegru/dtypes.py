@@ -9,7 +9,16 @@ import numpy.typing as npt
 
 from onegru.errors import SpecError, needs_extra
 
-__all__ = ["ELEMENT_TYPES", "Array", "as_array_of", "as_float_array", "as_lengths", "bfloat16", "numpy_dtype"]
+__all__ = [
+    "ELEMENT_TYPES",
+    "Array",
+    "as_array_of",
+    "as_float_array",
+    "as_lengths",
+    "bfloat16",
+    "numpy_dtype",
+    "refuse_grad",
+]
 
 Array = npt.NDArray[Any]
 
@@ -84,6 +93,12 @@ def as_lengths(name: str, value: object, must_be: tuple[str, ...] | None = None)
     return array.copy()
 
 
+def refuse_grad(name: str, value: object) -> None:
+    """Raise SpecError for a tensor of PyTorch whose gradient would be lost."""
+    if getattr(value, "requires_grad", False) is True:
+        raise SpecError(f"{name}: a tensor that requires grad; must be an array; try {name}.detach()")
+
+
 def is_ragged(value: object) -> bool:
     """Whether it is PyTorch's PackedSequence, or a list of sequences that are not all of one length."""
     if hasattr(value, "batch_sizes"):
@@ -97,8 +112,7 @@ def is_ragged(value: object) -> bool:
 
 
 def _as_array(name: str, value: object) -> Array:
-    if getattr(value, "requires_grad", False) is True:
-        raise SpecError(f"{name}: a tensor that requires grad; must be an array; try {name}.detach()")
+    refuse_grad(name, value)
     if name == "X" and is_ragged(value):
         raise SpecError("X: sequences of different lengths; must be one array; try onegru.pad(X)")
     try:

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from onegru.arguments import file_path, integer, shown
+from onegru.arguments import integer, shown
 from onegru.dtypes import Array, numpy_dtype
-from onegru.errors import FormatError, SpecError
+from onegru.errors import SpecError
 from onegru.files.graph import TensorInfo
 from onegru.model_inputs import fits_shape
 from onegru.pickling import state_of
@@ -147,10 +147,9 @@ class ModelStream:
         Raises:
             OSError: it cannot be written; what was there before stays.
         """
-        from onegru.atomic_write import write_files  # takes a while, and few need it
+        from onegru.state_files import write_states  # takes a while, and few need it
 
-        arrays: dict[str, Any] = {_KEY + name: _plain(array) for name, array in self._state.items()}
-        write_files([(file_path("path", path), lambda file: np.savez(file, **arrays))])
+        write_states(path, self._state)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Set the states to those of a file that `save` wrote; states that it lacks begin anew.
@@ -159,23 +158,15 @@ class ModelStream:
             FormatError: it is not such a file.
             SpecError: a state does not fit this model. The states stay as they are.
         """
-        from onegru.array_files import Header, read_npz  # takes a while, and few need it
+        from onegru.state_files import Header, read_states  # takes a while, and few need it
 
-        def choose(headers: Mapping[str, Header]) -> Mapping[str, Header]:
-            for key, header in headers.items():
-                if not key.startswith(_KEY):
-                    raise FormatError(f"{path}: not a file of states; it holds {key!r}")
-                name = key.removeprefix(_KEY)
-                info = self._info(name)
-                is_bits = info.dtype == "bfloat16" and header.dtype == np.uint16
-                self._check(info, info.dtype if is_bits else header.dtype.name, header.shape)
-            return headers
+        def expected(name: str, header: Header) -> str:
+            info = self._info(name)
+            is_bits = info.dtype == "bfloat16" and header.dtype == np.uint16
+            self._check(info, info.dtype if is_bits else header.dtype.name, header.shape)
+            return info.dtype
 
-        arrays = read_npz(file_path("path", path), choose, "a file of states")
-        self._state = {
-            name: self._fit(name, _restored(array, self._info(name).dtype))
-            for name, array in ((key.removeprefix(_KEY), array) for key, array in arrays.items())
-        }
+        self._state = {name: self._fit(name, array) for name, array in read_states(path, expected).items()}
 
     def _fit(self, name: str, value: object) -> Array:
         info = self._info(name)
@@ -231,19 +222,6 @@ class ModelStream:
             except (ValueError, MemoryError):
                 raise SpecError(f"state: {name!r} would be {wanted}; must fit into memory") from None
         return zeros
-
-
-_KEY = "state/"
-
-
-def _plain(array: Array) -> Array:
-    """An array that NumPy's format has: bfloat16 as its bits."""
-    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
-
-
-def _restored(array: Array, dtype: str) -> Array:
-    """An array as it was before it was made plain for the file."""
-    return array.view(numpy_dtype("bfloat16")) if dtype == "bfloat16" and array.dtype == np.uint16 else array
 
 
 def _may_fit(given: Sequence[object] | None, taken: Sequence[object] | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from typing import Any
@@ -13,7 +14,7 @@ from onegru.dtypes import Array, as_float_array
 from onegru.errors import SpecError
 from onegru.layer import GRU, check_layout
 from onegru.pickling import state_of
-from onegru.stream import Stream
+from onegru.stream import Stream, load_states, save_states
 
 __all__ = ["Stack", "StackStream"]
 
@@ -210,6 +211,25 @@ class StackStream:
             for stream, old in zip(self._streams, before, strict=True):
                 stream.state = old
             raise
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the layers' states to a file, in NumPy's `.npz` format.
+
+        Raises:
+            SpecError: path is not the name of a file.
+            OSError: it cannot be written; what was there before stays.
+        """
+        save_states(path, self._streams)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Set the states to those of a file that `save` wrote.
+
+        Raises:
+            FormatError: it is not such a file.
+            SpecError: the states do not fit this stream. They stay as they are.
+            OSError: the file cannot be opened.
+        """
+        load_states(path, self._streams)
 
     def reset(self, rows: ArrayLike | None = None) -> None:
         """Set the states of `rows` (indices; None for all) to zero."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -16,7 +18,7 @@ from onegru.problem import Engine
 from onegru.shapes import arrange, check_shape, empty, overlaps_itself
 from onegru.spec import Spec
 
-__all__ = ["Stream"]
+__all__ = ["Stream", "load_states", "save_states"]
 
 
 class Layer(Protocol):
@@ -103,6 +105,25 @@ class Stream(_native.Stepper):
         array = as_float_array("state", value, tuple(names))
         check_shape("state", array.shape, "BH", {"B": self._shape[0], "H": self._shape[1]})
         self._state[...] = array
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state to a file, in NumPy's `.npz` format.
+
+        Raises:
+            SpecError: path is not the name of a file.
+            OSError: it cannot be written; what was there before stays.
+        """
+        save_states(path, (self,))
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Set the state to that of a file that `save` wrote.
+
+        Raises:
+            FormatError: it is not such a file.
+            SpecError: the state does not fit this stream. The state stays as it is.
+            OSError: the file cannot be opened.
+        """
+        load_states(path, (self,))
 
     def reset(self, rows: ArrayLike | None = None) -> None:
         """Set the state of `rows` (indices; None for all) to zero.
@@ -211,3 +232,32 @@ class Stream(_native.Stepper):
         self._stream.run(X, attention, None if rows is None else self._rows(rows), target)
         if target is not Y:
             Y[...] = target
+
+
+def save_states(path: str | os.PathLike[str], streams: Sequence[Stream]) -> None:
+    """Write the states of streams on top of each other, by number; raises as `Stream.save` does."""
+    from onegru.state_files import write_states  # takes a while, and few need it
+
+    write_states(path, {str(index): stream.state for index, stream in enumerate(streams)})
+
+
+def load_states(path: str | os.PathLike[str], streams: Sequence[Stream]) -> None:
+    """Set the states of as many streams as were written, all or none; raises as `Stream.load` does."""
+    from onegru.state_files import Header, read_states  # takes a while, and few need it
+
+    wanted = {str(index): stream.state for index, stream in enumerate(streams)}
+
+    def expected(name: str, header: Header) -> str:
+        if name not in wanted:
+            raise SpecError(f"{path}: holds a state {name!r}; must hold {len(wanted)}, one for each layer")
+        dtype, shape = wanted[name].dtype.name, wanted[name].shape
+        if (header.dtype.name, header.shape) != (dtype, shape):
+            is_ = f"{header.dtype.name} {list(header.shape)}"
+            raise SpecError(f"{path}: state {name!r} is {is_}; must be {dtype} {list(shape)}")
+        return dtype
+
+    states = read_states(path, expected)
+    if missing := [name for name in wanted if name not in states]:
+        raise SpecError(f"{path}: has no state {missing[0]!r}; must hold {len(wanted)}, one for each layer")
+    for stream, name in zip(streams, wanted, strict=True):
+        stream.state = states[name]
