@@ -318,6 +318,11 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any], str]] = {
     "inputs of weights": ({}, "m.safetensors", {"initial_h": True}, "as only .onnx, .xml has it"),
     "lengths of a cell": ({}, "m.xml", {"cell": True, "sequence_lens": True}, "must be None for a cell"),
     "steps of a cell": ({}, "m.xml", {"cell": True, "seq_length": 1}, "must be None for a cell"),
+    "no batch": ({}, "m.onnx", {"batch_size": 0}, "batch_size: 0; must be at least 1"),
+    "a batch beyond ONNX": ({}, "m.onnx", {"batch_size": 2**70}, r"batch_size: \d+; .* below 2\*\*63"),
+    "a batch beyond an IR": ({}, "m.xml", {"batch_size": 2**63}, r"batch_size: \d+; .* below 2\*\*63"),
+    "steps beyond ONNX": ({}, "m.onnx", {"seq_length": 2**63}, r"seq_length: \d+; .* below 2\*\*63"),
+    "steps beyond an IR": ({}, "m.xml", {"seq_length": 2**70}, r"seq_length: \d+; .* below 2\*\*63"),
     "reverse cell": ({"direction": "reverse"}, "m.xml", {"cell": True}, "GRUCell-3 runs forward alone"),
     "activation": (
         {"activations": ["Sigmoid", "Elu"]},

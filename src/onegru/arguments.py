@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import numbers
+import os
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 
 from onegru.errors import SpecError
 
-__all__ = ["choice", "flag", "integer", "number", "shown"]
+__all__ = ["choice", "file_path", "flag", "integer", "number", "shown"]
 
 _LONGEST = 100
 
@@ -83,3 +85,14 @@ def choice(name: str, value: object, choices: Iterable[str]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise SpecError(f"{name}: {shown(value)}; must be one of {', '.join(choices)}")
     return str(value)
+
+
+def file_path(name: str, value: object) -> Path:
+    """`value` as a path.
+
+    Raises:
+        SpecError: it is none.
+    """
+    if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
+        raise SpecError(f"{name}: {shown(value)}; must be the name of a file")
+    return Path(value)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from onegru.arguments import integer, shown
 from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import SpecError
 from onegru.files.graph import TensorInfo
@@ -54,8 +55,8 @@ class ModelStream:
         self._pairs = dict(pairs)
         if not all(isinstance(name, str) for pair in self._pairs.items() for name in pair):
             raise SpecError("state: must be a mapping from names of outputs to names of inputs")
-        if not isinstance(dims, Mapping):
-            raise SpecError(f"dims: {type(dims).__name__}; must be a mapping from names to sizes")
+        if len(set(self._pairs.values())) < len(self._pairs):
+            raise SpecError("state: an input takes two outputs; must take one")
         for output, taker in self._pairs.items():
             for side, name, known in (("output", output, outputs), ("input", taker, self._inputs)):
                 if name not in known:
@@ -66,10 +67,24 @@ class ModelStream:
                     f"state: {output!r} is {outputs[output].dtype}, {taker!r} is "
                     f"{self._inputs[taker].dtype}; must be of one type"
                 )
-        if len(set(self._pairs.values())) < len(self._pairs):
-            raise SpecError("state: an input takes two outputs; must take one")
-        self._dims = dict(dims)
+            if not _may_fit(outputs[output].shape, self._inputs[taker].shape):
+                raise SpecError(
+                    f"state: {output!r} is {_words(outputs[output].shape or ())}, {taker!r} is "
+                    f"{_words(self._inputs[taker].shape or ())}; must be of one shape"
+                )
+        self._dims = self._checked_dims(dims)
         self._state: dict[str, Array] = {}
+
+    def _checked_dims(self, dims: object) -> dict[str, int]:
+        if not isinstance(dims, Mapping):
+            raise SpecError(f"dims: {shown(dims)}; must be a mapping from names to sizes")
+        takers = self._pairs.values()
+        known = [size for name in takers for size in self._inputs[name].shape or () if isinstance(size, str)]
+        for name in dims:
+            if name not in known:
+                names = ", ".join(map(repr, dict.fromkeys(known))) or "none"
+                raise SpecError(f"dims: {shown(name)}; must be an open dimension of a state: {names}")
+        return {name: integer(f"dims[{name!r}]", size, 1) for name, size in dims.items()}
 
     def __repr__(self) -> str:
         pairs = ", ".join(f"{output} → {taker}" for output, taker in self._pairs.items())
@@ -182,7 +197,13 @@ class ModelStream:
             info, shape = self._inputs.get(name), getattr(value, "shape", ())
             if info is not None and info.shape is not None and len(info.shape) == len(shape):
                 known = zip(info.shape, shape, strict=True)
-                sizes.update({size: have for size, have in known if isinstance(size, str)})
+                told = {size: have for size, have in known if isinstance(size, str)}
+                for size in told.keys() & self._dims.keys():
+                    if told[size] != self._dims[size]:
+                        raise SpecError(
+                            f"{name!r}: {size} is {told[size]}; must be {self._dims[size]}, as dims= says"
+                        )
+                sizes.update(told)
         zeros: dict[str, Array] = {}
         for name in names:
             info = self._inputs[name]
@@ -196,8 +217,21 @@ class ModelStream:
                     f"state: {name!r} is {_words(info.shape)}, whose sizes the inputs do not tell; give "
                     "dims= to stream(), or set it before the first step (.state)"
                 )
-            zeros[name] = np.zeros([size or 0 for size in wanted], numpy_dtype(info.dtype))
+            try:
+                zeros[name] = np.zeros([size or 0 for size in wanted], numpy_dtype(info.dtype))
+            except (ValueError, MemoryError):
+                raise SpecError(f"state: {name!r} would be {wanted}; must fit into memory") from None
         return zeros
+
+
+def _may_fit(given: Sequence[object] | None, taken: Sequence[object] | None) -> bool:
+    """Whether an output's shape may be an input's, as far as both are known."""
+    if given is None or taken is None:
+        return True
+    sizes = zip(given, taken, strict=False)
+    return len(given) == len(taken) and all(
+        a == b or not isinstance(a, int) or not isinstance(b, int) for a, b in sizes
+    )
 
 
 def _words(shape: Sequence[int | str | None]) -> str:

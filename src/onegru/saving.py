@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from onegru.arguments import file_path
 from onegru.errors import SpecError, needs_extra
 from onegru.layer import GRU
 from onegru.stack import Stack
@@ -73,9 +73,7 @@ def save(
     from onegru.atomic_write import write_files
     from onegru.files.writing import Interface
 
-    if not isinstance(path, str | os.PathLike):
-        raise SpecError(f"path: {type(path).__name__}; must be the name of a file")
-    path = Path(path)
+    path = file_path("path", path)
     if not isinstance(layers, GRU | Stack):
         raise SpecError(f"layers: {type(layers).__name__}; must be a GRU or a Stack")
     kind = path.suffix.lower()
@@ -127,8 +125,8 @@ def _check_options(kind: str, given: Mapping[str, object]) -> None:
             raise SpecError(f"{name}: {value!r}; must be an integer")
         elif name == "layout" and value not in (0, 1):
             raise SpecError(f"layout: {value}; must be 0 or 1")
-        elif name != "layout" and value < 1:
-            raise SpecError(f"{name}: {value}; must be at least 1")
+        elif name != "layout" and not 1 <= value < 2**63:
+            raise SpecError(f"{name}: {value}; must be at least 1, and below 2**63")
         if given["cell"] and value and name in ("sequence_lens", "seq_length"):
             raise SpecError(f"{name}: {value!r}; must be None for a cell, which takes one step")
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from onegru.arguments import shown
 from onegru.dtypes import Array
 from onegru.errors import FormatError, SpecError, needs_extra
 from onegru.files.graph import Conversion, Graph, GruNode, Step, TensorInfo, ValueType, by_name
@@ -200,6 +201,8 @@ class Model:
             SpecError: an input is missing, unknown, or of a type or shape that does not fit.
             FormatError: another runtime fails on its part.
         """
+        if progress is not None and not callable(progress):
+            raise SpecError(f"progress: {shown(progress)}; must be a function")
         values = self._values(inputs, progress)
         results: dict[str, Array] = {}
         for name, value, is_new in self._results:
@@ -266,7 +269,7 @@ class Model:
                 )
         if not isinstance(state, Mapping) or not state:
             raise SpecError("state: must be a mapping from outputs to inputs, with at least one")
-        return ModelStream(self, state, dims or {})
+        return ModelStream(self, state, {} if dims is None else dims)
 
     def _runner(self, step: Step) -> Callable[[dict[str, Any]], None]:
         """What runs a step: it adds its outputs to the values that it is given."""

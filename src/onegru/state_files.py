@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import numpy as np
 
-from onegru.arguments import shown
+from onegru.arguments import file_path
 from onegru.array_files import Header, read_npz
 from onegru.atomic_write import write_files
 from onegru.dtypes import Array, numpy_dtype
-from onegru.errors import FormatError, SpecError
+from onegru.errors import FormatError
 
 __all__ = ["Header", "read_states", "write_states"]
 
@@ -31,7 +30,7 @@ def write_states(path: str | os.PathLike[str], states: Mapping[str, Array]) -> N
         for name, state in states.items()
     }
     # The stub of savez takes the arrays for another argument.
-    write_files([(_path(path), lambda file: np.savez(file, **arrays))])  # type: ignore[arg-type]
+    write_files([(file_path("path", path), lambda file: np.savez(file, **arrays))])  # type: ignore[arg-type]
 
 
 def read_states(path: str | os.PathLike[str], expected: Callable[[str, Header], str]) -> dict[str, Array]:
@@ -47,7 +46,7 @@ def read_states(path: str | os.PathLike[str], expected: Callable[[str, Header], 
         SpecError: path is not the name of a file, or as `expected` raises it.
         OSError: it cannot be opened.
     """
-    path = _path(path)
+    path = file_path("path", path)
     types: dict[str, str] = {}
 
     def choose(headers: Mapping[str, Header]) -> Mapping[str, Header]:
@@ -64,9 +63,3 @@ def read_states(path: str | os.PathLike[str], expected: Callable[[str, Header], 
 def _restored(array: Array, dtype: str) -> Array:
     """An array as it was before it was written."""
     return array.view(numpy_dtype(dtype)) if dtype == "bfloat16" and array.dtype == np.uint16 else array
-
-
-def _path(path: object) -> Path:
-    if not isinstance(path, str | os.PathLike):
-        raise SpecError(f"path: {shown(path)}; must be the name of a file")
-    return Path(path)
