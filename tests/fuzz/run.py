@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -87,9 +88,9 @@ class Worker:
             code = -signal.SIGKILL
         self._end()
         self._log.seek(0)
-        trace = self._log.read().decode(errors="replace")
-        frames = [text.strip() for text in trace.splitlines() if "/onegru/" in text]
-        place = f" in {frames[0].rpartition('/')[2]}" if frames else ""
+        trace = self._log.read().decode(errors="replace").partition("Extension modules:")[0]
+        frames = re.findall(r'/onegru/.*?(\w+\.py)", line [0-9]+ in (\w+)', trace)
+        place = f" in {', '.join(frames[0])}" if frames else ""
         end = f"over {self._patience} s" if hangs else f"ended with {code}"
         return {"outcome": "failed", "megabytes": 0, "fault": f"{end}{place}", "trace": trace}
 
@@ -171,7 +172,8 @@ def _tell(case: str, answer: dict[str, Any], faults: Counter[str], folder: Path)
     words = answer["fault"]
     faults[words] += 1
     if faults[words] <= _OF_EACH:
-        last = "\n    ".join(answer["trace"].rstrip().splitlines()[-8:])
+        lines = answer["trace"].strip().splitlines()
+        last = "\n    ".join(lines[:12] if lines and lines[0].startswith("Fatal") else lines[-8:])
         again = f'make fuzz ARGS="--replay {case}"'
         print(
             f"\n{words}\n  case {case}, kept in {_keep(case, folder)}\n  again: {again}\n    {last}",

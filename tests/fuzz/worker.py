@@ -112,7 +112,7 @@ def judged(case: str, events: list[str]) -> dict[str, Any]:
     for name, data in files.items():
         Path(name).write_bytes(data)
     Path("/proc/self/clear_refs").write_text("5")  # the most memory, from here on
-    before = _status("VmRSS")
+    before, before_of_children = _status("VmRSS"), _of_children()
     events.clear()
     outcome = ""
     error: BaseException | None = None
@@ -131,10 +131,10 @@ def judged(case: str, events: list[str]) -> dict[str, Any]:
     if events:
         error = Fault(f"{events[0]}, which no file may bring about")
     megabytes = (_status("VmHWM") - before) // 1000
-    # Of children only the most that any has taken so far is known; after a fault there will be a new process.
-    of_children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1000
-    if error is None and max(megabytes, of_children) > MEGABYTES:
-        error = Fault(f"over {MEGABYTES} MB of memory\n{megabytes}, and {of_children} in a child")
+    if _of_children() > before_of_children:
+        megabytes = max(megabytes, _of_children() // 1000)
+    if error is None and megabytes > MEGABYTES:
+        error = Fault(f"over {MEGABYTES} MB of memory\n{megabytes}")
     found = {"outcome": outcome or "failed", "megabytes": megabytes}
     if error is not None:
         lines = traceback.format_exception(error)
@@ -158,6 +158,11 @@ def _status(key: str) -> int:
     """A number of kB that the system has on this process."""
     text = Path("/proc/self/status").read_text()
     return int(next(line.split()[1] for line in text.splitlines() if line.startswith(f"{key}:")))
+
+
+def _of_children() -> int:
+    """The most kB of memory that any child has taken so far."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
 
 
 def _watcher(events: list[str]) -> Callable[[str, tuple[Any, ...]], None]:
