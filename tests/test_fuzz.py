@@ -61,4 +61,4 @@ def test_other_errors_and_too_much_memory_are_faults(tmp_path: Path, monkeypatch
 
     assert fault(refuse) is None
     assert fault(lambda: "m.npy"[9]) == "IndexError"
-    assert fault(lambda: str(np.ones(10**7).size)) == "Fault: over 50 MB of memory"
+    assert fault(lambda: str(np.ones(10**7).size)) == "over 50 MB of memory"

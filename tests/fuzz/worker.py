@@ -146,12 +146,8 @@ def _signature(error: BaseException) -> str:
     """What tells faults apart: the kind of error, and the last place in onegru that it went through."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "/onegru/" in f.filename]
     place = f" in {Path(frames[-1].filename).name}, {frames[-1].name}" if frames else ""
-    words = re.sub(r"[0-9]+|'[^']*'|\S*/\S*", "…", str(error).partition("\n")[0])[:100]
-    return (
-        f"{type(error).__name__}: {words}{place}"
-        if isinstance(error, Fault)
-        else f"{type(error).__name__}{place}"
-    )
+    words = str(error).partition("\n")[0] if isinstance(error, Fault) else type(error).__name__
+    return words + place
 
 
 def _status(key: str) -> int:
