@@ -6,8 +6,8 @@ Everything is compared with OpenVINO itself, where it can read the file, and wit
 
 from __future__ import annotations
 
-import pickle
 import os
+import pickle
 import re
 import subprocess
 import sys
