@@ -24,7 +24,17 @@ SOURCE = Path(onegru.__file__).parent
 # Lowest first. A module imports from the layers below its own, and within a layer from those before it.
 # The folders' own __init__ modules, which hold nothing but words, need no place.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_native", "errors", "dtypes", "activations", "compare"),
+    (
+        "_native",
+        "errors",
+        "atomic_write",
+        "array_files",
+        "pickling",
+        "arguments",
+        "dtypes",
+        "activations",
+        "compare",
+    ),
     ("shapes", "spec", "known", "dialects.schema", "attributes"),
     ("dialects.onnx", "dialects.openvino", "dialects.frameworks", "dialect", "reference"),
     ("problem", "native", "engine", "stream", "layer", "stack"),
@@ -41,6 +51,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "files.onnx_read",
         "files.onnx_order",
         "files.onnx_functions",
+        "files.onnx_bounds",
         "files.onnx_guard",
         "files.onnx_tensor",
         "files._onnxruntime",

@@ -602,3 +602,16 @@ def test_single_bytes_changed_are_read_or_refused(tmp_path: Path) -> None:
             onegru.load(path)
         except onegru.OneGRUError as error:
             assert "\n" not in str(error)
+
+
+def test_large_constants_of_small_files(tmp_path: Path) -> None:
+    """OpenVINO would compute them when the model is loaded."""
+    X = ops.parameter([1], np.float32, name="X")
+    size = ops.constant(np.array([2**28], np.int64))
+    many = ops.broadcast(ops.constant(np.float32(1)), size)
+    total = ops.reduce_sum(many, ops.constant(np.array([0], np.int64)), False)
+    model = openvino.Model([ops.add(X, total).output(0)], [X], "m")
+    openvino.save_model(model, tmp_path / "m.xml", compress_to_fp16=False)
+    message = r"Broadcast layer .* gives \[268435456\]; constants come to far more"
+    with pytest.raises(onegru.FormatError, match=message):
+        onegru.load(tmp_path / "m.xml")

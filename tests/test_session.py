@@ -242,6 +242,11 @@ def test_what_is_legal_and_empty(tmp_path: Path) -> None:
 # ---- how it runs ----
 
 
+def test_progress_that_cannot_be_called(ours: Model) -> None:
+    with pytest.raises(SpecError, match="progress: 3; must be a function"):
+        ours.run(FEEDS, progress=3)  # type: ignore[arg-type]
+
+
 def test_progress(ours: Model) -> None:
     seen: list[tuple[int, int]] = []
     ours.run(FEEDS, progress=lambda done, total: seen.append((done, total)))

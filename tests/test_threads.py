@@ -213,7 +213,7 @@ def test_a_forked_child_computes_the_same_bits() -> None:
 # --- several callers
 
 
-def make(I: int, H: int, direction: str = "forward", **options: Any) -> onegru.GRU:
+def make(I: int, H: int, direction: Any = "forward", **options: Any) -> onegru.GRU:
     rng = np.random.default_rng(H)
     d = 2 if direction == "bidirectional" else 1
     W, R, B = (

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from numpy import dtype
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 def version() -> str: ...
 def highway_version() -> str: ...
@@ -61,16 +61,18 @@ class Caller:
     @property
     def try_call(self) -> Callable[[object, object, object, object], bool]: ...
 
+def describe_call(type: type[Caller], text: str) -> None: ...
+
 class Stepper:
     """`step(x, out=h)` is `try_step` where that will do; all other steps are `_step`."""
 
     def __init__(self, try_step: Callable[[object, object], bool]) -> None: ...
     def step(
         self,
-        x: object,
+        x: ArrayLike,
         *,
-        attention: object = None,
-        rows: object = None,
+        attention: ArrayLike | None = None,
+        rows: ArrayLike | None = None,
         out: NDArray[Any] | None = None,
     ) -> NDArray[Any]: ...
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from onegru.activations import Activation
+from onegru.arguments import shown
 from onegru.dialects.frameworks import Block, Framework, TensorForm
 from onegru.dtypes import Array
 from onegru.errors import SpecError
@@ -252,8 +253,8 @@ def find_activation(framework: Framework, name: object, argument: str) -> Activa
     if not isinstance(name, str) or name not in framework.activations:
         known = ", ".join(framework.activations)
         raise SpecError(
-            f"{argument}: {name!r}, which onegru does not have as {framework.name} computes it; must be one "
-            f"of {known}"
+            f"{argument}: {shown(name)}, which onegru does not have as {framework.name} computes it; must be "
+            f"one of {known}"
         )
     return framework.activations[name]
 

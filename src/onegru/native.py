@@ -12,6 +12,7 @@ import numpy as np
 
 from onegru import _native
 from onegru.activations import ACTIVATIONS
+from onegru.arguments import shown
 from onegru.dtypes import ELEMENT_TYPES, Array, numpy_dtype
 from onegru.errors import SpecError
 from onegru.problem import EngineStream, Problem
@@ -31,6 +32,8 @@ class Targets:
         available: those that were compiled and that this processor runs, best first.
         chosen: the one in use: the best, or what the environment variable ONEGRU_TARGET names.
     """
+
+    __module__ = "onegru"
 
     available: tuple[str, ...]
     chosen: str
@@ -58,7 +61,7 @@ def set_num_threads(n: int | None) -> None:
     """
     _honour_environment()
     if n is not None and (isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= _MOST_THREADS):
-        raise SpecError(f"n: {n!r}; must be 1…{_MOST_THREADS}, or None")
+        raise SpecError(f"n: {shown(n)}; must be 1…{_MOST_THREADS}, or None")
     _native.set_num_threads(n or 0)
 
 

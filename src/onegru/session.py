@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
+from onegru.arguments import shown
 from onegru.dtypes import Array
 from onegru.errors import FormatError, SpecError, needs_extra
 from onegru.files.graph import Conversion, Graph, GruNode, Step, TensorInfo, ValueType, by_name
 from onegru.model_gru import GruLayer, naming, output_types
 from onegru.model_inputs import Inputs, convert, fit, value_of, words_of
 from onegru.model_stream import ModelStream
+from onegru.pickling import state_of
 
 __all__ = ["GruLayer", "Model", "load", "load_bytes"]
 
@@ -81,7 +83,10 @@ class Model:
         FormatError: another runtime refuses its part.
     """
 
+    __module__ = "onegru"
+
     def __init__(self, graph: Graph, *, engine: str = "auto") -> None:
+        before = set(vars(self))
         self._graph = graph
         self._engine = engine
         self._inputs = Inputs(graph.inputs)
@@ -117,6 +122,7 @@ class Model:
         for info in graph.outputs:
             self._results.append((info.name, value_of(info), value_of(info) not in handed_out))
             handed_out.add(value_of(info))  # a second output of one value is a copy
+        self._made = {*vars(self), "_made"} - before  # what no pickle needs, as the graph has it
 
     def _prepare(self, step: Step, types: dict[str, ValueType]) -> None:
         if isinstance(step, GruNode):
@@ -163,8 +169,18 @@ class Model:
             step.node_count for step in self._graph.steps if not isinstance(step, GruNode | Conversion)
         )
 
+    @classmethod
+    def _of(cls, graph: Graph, engine: str) -> Self:
+        """A model of this class again, where one was pickled or copied."""
+        model = cls.__new__(cls)
+        Model.__init__(model, graph, engine=engine)
+        return model
+
+    def __getstate__(self) -> Any:
+        return state_of(self, self._made)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_make_model, (self._graph, self._engine))
+        return (type(self)._of, (self._graph, self._engine), self.__getstate__())
 
     def __repr__(self) -> str:
         return f"Model({self.path!r}, {len(self.gru_layers)} GRU nodes, {self.other_node_count} others)"
@@ -183,6 +199,8 @@ class Model:
             SpecError: an input is missing, unknown, or of a type or shape that does not fit.
             FormatError: another runtime fails on its part.
         """
+        if progress is not None and not callable(progress):
+            raise SpecError(f"progress: {shown(progress)}; must be a function")
         values = self._values(inputs, progress)
         results: dict[str, Array] = {}
         for name, value, is_new in self._results:
@@ -196,7 +214,8 @@ class Model:
             inputs: as for `run`.
 
         Returns:
-            for each node its inputs and outputs, by the names that the operator's text has for them.
+            for each node its inputs and outputs, weights included, by the names that the operator's text has
+            for them, such as "X" and "Y_h".
 
         Raises:
             SpecError, FormatError: as `run`.
@@ -248,7 +267,7 @@ class Model:
                 )
         if not isinstance(state, Mapping) or not state:
             raise SpecError("state: must be a mapping from outputs to inputs, with at least one")
-        return ModelStream(self, state, dims or {})
+        return ModelStream(self, state, {} if dims is None else dims)
 
     def _runner(self, step: Step) -> Callable[[dict[str, Any]], None]:
         """What runs a step: it adds its outputs to the values that it is given."""
@@ -293,8 +312,3 @@ def _copy(value: object) -> Any:
     if isinstance(value, list):  # a sequence
         return [_copy(item) for item in value]
     return value.copy() if isinstance(value, np.ndarray) else value
-
-
-def _make_model(graph: Graph, engine: str) -> Model:
-    """A model again, where one was pickled."""
-    return Model(graph, engine=engine)

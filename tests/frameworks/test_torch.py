@@ -67,7 +67,7 @@ def test_there_and_back(num_layers: int, bidirectional: bool, bias: bool, dtype:
     source = onegru.from_torch(module)
     assert isinstance(source, onegru.GRU if num_layers == 1 else onegru.Stack)
     tolerance = TOLERANCES[dtype]
-    Y, Y_h = source(X.swapaxes(0, 1), h0)
+    Y, Y_h = source(X.swapaxes(0, 1), h0, layout=0)
     Y = Y.transpose(2, 0, 1, 3).reshape(2, 7, -1)
     assert largest_difference(Y, y) <= tolerance
     assert largest_difference(np.concatenate(list(Y_h)).reshape(h.shape), h) <= tolerance
@@ -105,11 +105,28 @@ def test_trained_weights_through_every_pair(first: str) -> None:
         assert largest_difference(outputs(back, X)[0], outputs(module, X)[0]) <= 1e-6
 
 
-def test_batch_first_and_training_do_not_matter() -> None:
-    module = make(num_layers=2, dropout=0.5).train()
-    X = draw((2, 7, I), seed=5)
-    assert largest_difference(run(onegru.from_torch(module), X), outputs(module.eval(), X)[0]) <= 1e-6
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_batch_first_is_the_layout(num_layers: int) -> None:
+    module = make(num_layers=num_layers, bidirectional=True, dropout=0.5 * (num_layers > 1)).train()
+    X = draw((7, 7, I), seed=5)  # a shape that does not tell which axis is which
+    expected = outputs(module.eval(), X)[0]
+    source = onegru.from_torch(module)
+    assert source.layout == 1
+    assert largest_difference(source(X)[0].reshape(7, 7, -1), expected) <= 1e-6
+    assert onegru.to_torch(source).batch_first
+    assert onegru.from_torch(onegru.to_torch(source)).layout == 1
+    assert not onegru.to_torch(source, batch_first=False).batch_first
     assert not onegru.to_torch(layer()).batch_first
+    assert onegru.from_torch(torch.nn.GRU(I, H)).layout == 0
+    assert onegru.from_torch(module.state_dict()).layout == 0
+    assert onegru.from_torch(module.state_dict(), batch_first=True).layout == 1
+    both = torch.nn.ModuleDict({"first": module, "other": torch.nn.GRU(I, H)})
+    assert onegru.from_torch(both, prefix="first").layout == 1
+    assert onegru.from_torch(both, prefix="other").layout == 0
+    with pytest.raises(SpecError, match="batch_first: False; must be True or None, as the module says it"):
+        onegru.from_torch(module, batch_first=False)
+    with pytest.raises(SpecError, match="batch_first: True; must be False or None, as a cell takes one step"):
+        onegru.from_torch(torch.nn.GRUCell(I, H), batch_first=True)
 
 
 def test_cell() -> None:

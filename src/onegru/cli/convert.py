@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,13 +17,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from onegru.atomic_write import naming, write_files
 from onegru.cli.chain import read_source
 from onegru.cli.check import Check, check
 from onegru.cli.show import printable
 from onegru.cli.surgery import Decompose, Dims, Float16, ForRuntime, NoCheck, Split, Tolerance, convert_model
 from onegru.cli.waiting import waiting
 from onegru.errors import FormatError, SpecError, needs_extra
-from onegru.files.writing import move_files
 from onegru.frameworks.files import write_keras, write_pytorch
 from onegru.known import Verdict
 from onegru.layer import GRU
@@ -55,7 +57,9 @@ def convert_layers(
     """
     _check_target(target, overwrite)
     suffix = target.suffix.lower()
-    with tempfile.TemporaryDirectory(dir=target.resolve().parent, prefix=f".{target.name[:50]}.") as folder:
+    place = Path(os.path.realpath(target))
+    temporary = partial(tempfile.TemporaryDirectory, dir=place.parent, prefix=f".{target.name[:50]}.")
+    with naming(target), temporary() as folder:
         written = Path(folder) / target.name
         if suffix in WRITERS:
             _refuse_options(suffix, options)
@@ -68,8 +72,10 @@ def convert_layers(
             words = str(error).replace(str(written), str(target))
             raise type(error)(f"cannot be checked, and was not written: {words}") from None
         if all(item.agrees for item in checks):
-            pairs = zip(_files(written), _files(target), strict=True)
-            move_files([(path.resolve(), place.resolve()) for path, place in pairs])
+            if suffix == ".xml":  # `save` knows how to replace two files
+                save(source, target, **options)  # type: ignore[arg-type]
+            else:
+                write_files([(target, lambda file: file.write(written.read_bytes()))])
     return checks
 
 
@@ -258,8 +264,9 @@ def _check_not_the_source(source: Path, target: Path) -> None:
     parts = {*_files(source)}
     if source.suffix.lower() == ".onnx" and any(path.exists() for path in _files(target)):
         with needs_extra("onnx", "onnx", str(source)):
-            from onegru.files.onnx_read import Source, external_files
-        parts |= external_files(Source(str(source), source.parent), source.read_bytes())
+            from onegru.files.onnx_read import Source, external_files, read_model
+        place = Source(str(source), source.parent)
+        parts |= external_files(place, read_model(place, source.read_bytes()))
     for path in _files(target):
         for other in parts:
             if path.exists() and other.exists() and path.samefile(other):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 import stat
-import zipfile
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from onegru.array_files import Header, read_npy, read_npz
 from onegru.draw import check_total, draw_one, longest_lengths, memory_size
 from onegru.dtypes import Array, bfloat16
 from onegru.errors import FormatError, SpecError, needs_extra
 from onegru.files.graph import TensorInfo, by_name
+from onegru.model_inputs import check_fit
 from onegru.session import Model
 
 __all__ = ["gather_inputs", "parse_dims", "split_name"]
@@ -60,8 +61,6 @@ def gather_inputs(
     values: dict[str, Array] = {}
     for text in texts:
         for name, array in _read(text, model, infos).items():
-            if name not in infos:
-                raise SpecError(f"-i {text}: {name!r} is not an input; the model's inputs: {_names(model)}")
             info = infos[name]
             if info.name in values:
                 raise SpecError(f"-i {text}: {name!r} is given twice")
@@ -84,8 +83,8 @@ def _names(model: Model) -> str:
 # Files
 
 
-def _read(text: str, model: Model, known: Container[str]) -> dict[str, Array]:
-    """The arrays that [NAME=]FILE stands for."""
+def _read(text: str, model: Model, known: Mapping[str, TensorInfo]) -> dict[str, Array]:
+    """The arrays that [NAME=]FILE stands for, by names of inputs."""
     name, file = split_name(text, known)
     if name is not None and name not in known:
         if not Path(text).is_file():
@@ -95,26 +94,54 @@ def _read(text: str, model: Model, known: Container[str]) -> dict[str, Array]:
     suffix = path.suffix.lower()
     if suffix not in (".npy", ".npz", ".pb"):
         raise SpecError(f"-i {text}: must end in .npy, .npz or .pb")
-    _check_size(path)
     if suffix == ".npz":
-        arrays = _read_npz(path)
-        if name is None:
-            return arrays
-        if name not in arrays and len(arrays) != 1:
-            raise SpecError(f"-i {text}: the file holds {', '.join(map(repr, arrays))}, not {name!r}")
-        return {name: arrays[name] if name in arrays else next(iter(arrays.values()))}
-    own_name, array = ("", _read_npy(path)) if suffix == ".npy" else _read_pb(path)
+
+        def choose(headers: Mapping[str, Header]) -> Iterable[str]:
+            """The arrays to read, which fit the inputs that they are for."""
+            inputs = {item: item for item in headers}
+            if name is not None:
+                if name not in headers and len(headers) != 1:
+                    held = ", ".join(map(repr, headers))
+                    raise SpecError(f"-i {text}: the file holds {held}, not {name!r}")
+                inputs = {name if name in headers else next(iter(headers)): name}
+            _check_size(path, sum(headers[item].bytes for item in inputs))
+            for item, taker in inputs.items():
+                if taker not in known:
+                    raise SpecError(
+                        f"-i {text}: {taker!r} is not an input; the model's inputs: {_names(model)}"
+                    )
+                _check_header(known[taker], headers[item])
+            return inputs
+
+        arrays = read_npz(path, choose)
+        return arrays if name is None else dict(zip([name], arrays.values(), strict=True))
+    if suffix == ".npy":
+        only = name or _only_input(text, model)
+
+        def judge(header: Header) -> None:
+            _check_size(path, header.bytes)
+            _check_header(known[only], header)
+
+        return {only: read_npy(path, judge)}
+    own_name, array = _read_pb(path)
     if name is not None:
         return {name: array}
     return {own_name if own_name in known else _only_input(text, model): array}
 
 
-def _check_size(path: Path) -> None:
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise FormatError(f"{path}: not a regular file")
-    if status.st_size > memory_size():
-        raise FormatError(f"{path}: has {status.st_size} bytes; more than this machine's memory")
+def _check_header(info: TensorInfo, header: Header) -> None:
+    """Raise SpecError unless what a file says of its array fits an input."""
+    if not info.is_tensor:
+        return  # the run says what is wrong
+    dtype, shape = header
+    if info.dtype == "bfloat16" and dtype in (np.dtype("V2"), np.float32):
+        dtype = bfloat16()
+    check_fit(info, dtype, shape)
+
+
+def _check_size(path: Path, size: int) -> None:
+    if size > memory_size():
+        raise FormatError(f"{path}: holds {size} bytes; more than this machine's memory")
 
 
 def _only_input(text: str, model: Model) -> str:
@@ -123,43 +150,13 @@ def _only_input(text: str, model: Model) -> str:
     return model.inputs[0].name
 
 
-def _read_npy(path: Path) -> Array:
-    try:
-        # Mapped first: a header that promises more than the file holds then fails before memory is taken.
-        with np.errstate(all="ignore"):
-            mapped = np.lib.format.open_memmap(path, mode="r")
-        return np.array(mapped)
-    except OSError:
-        raise
-    except Exception as error:  # NumPy raises many kinds on a broken file
-        raise _broken(path, "a .npy", error) from None
-
-
-def _read_npz(path: Path) -> dict[str, Array]:
-    arrays: dict[str, Array] = {}
-    try:
-        with zipfile.ZipFile(path) as archive, np.errstate(all="ignore"):
-            size = sum(entry.file_size for entry in archive.infolist())
-            if size > memory_size():
-                raise FormatError(f"{path}: unpacks to {size} bytes; more than this machine's memory")
-            for entry in archive.infolist():
-                with archive.open(entry) as file:
-                    array = np.lib.format.read_array(file, allow_pickle=False)
-                arrays[entry.filename.removesuffix(".npy")] = array
-    except (OSError, FormatError):
-        raise
-    except Exception as error:  # NumPy and zipfile raise many kinds on a broken file
-        raise _broken(path, "an .npz", error) from None
-    return arrays
-
-
-def _broken(path: Path, kind: str, error: Exception) -> FormatError:
-    return FormatError(f"{path}: not {kind} file, or truncated ({str(error) or type(error).__name__})")
-
-
 def _read_pb(path: Path) -> tuple[str, Array]:
     with needs_extra("onnx", "onnx", str(path)):
         from onegru.files.onnx_tensor import read_tensor
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise FormatError(f"{path}: not a regular file")
+    _check_size(path, status.st_size)
     return read_tensor(path)
 
 

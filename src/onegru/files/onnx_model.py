@@ -19,6 +19,7 @@ from onegru.dialects.schema import Operator
 from onegru.dtypes import Array
 from onegru.errors import SpecError
 from onegru.files.graph import Graph, GruNode, Step, TensorInfo, ValueType
+from onegru.files.onnx_bounds import Ahead, check_bounds
 from onegru.files.onnx_functions import unfold_functions
 from onegru.files.onnx_node import constant_value, is_plain_constant, node_attributes, tensor_info
 from onegru.files.onnx_order import node_inputs, sort_nodes
@@ -42,6 +43,8 @@ def load_onnx(path: Path) -> Graph:
     """
     source = Source(str(path), path.parent)
     try:
+        if (size := path.stat().st_size) >= 2**31:  # which may be a hole, and takes memory all the same
+            raise source.error(f"has {size} bytes; an ONNX model has less than 2 GiB")
         data = path.read_bytes()
     except OSError as error:
         raise source.error(f"cannot be read ({error.strerror})") from None
@@ -69,6 +72,8 @@ class _Cutter:
         inputs = {value.name for value in self.graph.input}
         self.defaults = set(self.tensors) & inputs if model.ir_version >= 4 else set()
         self.givers = {name: node for node in self.nodes for name in node.output if name}
+        check_bounds(source, model, self.nodes)
+        self.ahead = Ahead(source, model, self.nodes, set(self.tensors) - self.defaults | self.sparse)
         self.constants: dict[str, Array] = {}
         self.nested: list[str] = []
 
@@ -82,7 +87,7 @@ class _Cutter:
         self._keep_constants(wanted)
         early = tuple(sorted({name for node in prelude for name in node.output} & wanted))
         known = {*self.constants, *early}
-        context = PieceContext(self.source, self.model, self.opset)
+        context = PieceContext(self.source, self.model, self.opset, self.ahead.most)
         inputs, outputs = self._inputs(), tuple(tensor_info(value) for value in self.graph.output)
         return Graph(
             path=self.source.name,
@@ -154,11 +159,13 @@ class _Cutter:
     # What is known before any input is
 
     def _prelude(self, grus: Iterable[GruNode]) -> list[NodeProto]:
-        """The nodes that compute weights from constants alone."""
+        """The nodes that compute weights from constants alone, as far as those are not too large."""
         constant: set[str] = set(self.tensors) - self.defaults | self.sparse
         computable: set[int] = set()
         for node in self.nodes:
             if is_gru(node) or node.op_type in RANDOM or any(attribute_graphs(node)):
+                continue
+            if not is_plain_constant(node) and not self.ahead.fits(node):
                 continue
             if node_inputs(node) <= constant and not (node.domain not in ("", "ai.onnx") and not node.input):
                 constant |= set(node.output)

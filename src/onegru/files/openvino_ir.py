@@ -23,6 +23,9 @@ from onegru.files.openvino_xml import IrPort, Layer, Net, inner_layers, parse_ne
 
 __all__ = ["load_ir"]
 
+# How often a file that is replaced meanwhile is read anew.
+_TRIES = 10
+
 _STATEFUL = ("ReadValue", "Assign")
 
 # How many inputs and outputs those have that onegru reads itself.
@@ -41,7 +44,25 @@ def load_ir(path: Path) -> Graph:
         FormatError: a file is broken, hostile, or holds what onegru does not run.
         SpecError: a layer's text forbids an attribute that it has.
     """
-    return _Reader(path, parse_net(path, read_xml(path))).read()
+    for _ in range(_TRIES):
+        before = _version(path)
+        graph, fault = None, None
+        try:
+            graph = _Reader(path, parse_net(path, read_xml(path))).read()
+        except (FormatError, SpecError) as error:
+            fault = error
+        if _version(path) == before:  # else the .bin may be of another one
+            if graph is None:
+                assert fault is not None
+                raise fault
+            return graph
+    raise FormatError(f"{path}: is replaced again and again while it is read")
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    """What no other content of a file has."""
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
 class _Reader:
