@@ -127,7 +127,9 @@ class Network:
                 if _is_constant(layer, constant) and None not in shape:
                     ahead += least
                     if ahead > _TIMES * self._weights.nbytes + _FREE:
-                        raise FormatError(f"{place} gives [{sizes}]; constants come to far more than the .bin")
+                        raise FormatError(
+                            f"{place} gives [{sizes}]; constants come to far more than the .bin"
+                        )
             if layer.get_type_name() == "Gather":
                 _check_gather(layer, place)
 
