@@ -6,6 +6,7 @@ Everything is compared with OpenVINO itself, where it can read the file, and wit
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import subprocess
@@ -534,6 +535,23 @@ def test_sizes_beyond_memory_are_refused_before_they_are_tried(tmp_path: Path) -
     refuse(
         ir.write(tmp_path / "x.xml"),
         r"Broadcast layer 'wide' gives \[1048576, .* beyond this machine's memory",
+    )
+
+
+def test_sizes_beyond_memory_are_refused_where_others_are_open(tmp_path: Path) -> None:
+    """As many bytes, not numbers, as this machine has; the number of rows is known in runs alone."""
+    ir = IrWriter()
+    x = ir.parameter("x", "float32", "?")
+    rows = ir.layer("ShapeOf", "rows", {"output_type": "i64"}, [x], version="opset3", dtype="int64")[0]
+    half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    size = ir.const("size", np.array([2**20, half // 2**20]))
+    shape = ir.layer("Concat", "shape", {"axis": "0"}, [rows, size], dtype="int64")[0]
+    one = ir.const("one", np.ones((), np.float32))
+    wide = ir.layer("Broadcast", "wide", {"mode": "numpy"}, [one, shape], version="opset3")[0]
+    total = ir.layer("ReduceSum", "sum", {"keep_dims": "false"}, [wide, ir.const("axes", np.arange(3))])[0]
+    ir.result("out", total)
+    refuse(
+        ir.write(tmp_path / "x.xml"), r"Broadcast layer 'wide' gives \[\?, 1048576, .* beyond this machine's"
     )
 
 

@@ -119,14 +119,17 @@ class Network:
         for layer in _layers(network):
             place = f"{self._place}: {layer.get_type_name()} layer {layer.get_friendly_name()!r}"
             for port in layer.outputs():
-                shape = _shape(port.get_partial_shape())
-                sizes = [size for size in shape or () if size is not None]
-                if len(sizes) == len(shape or ()) and math.prod(sizes) > memory:
-                    raise FormatError(f"{place} gives {sizes}, which is beyond this machine's memory")
-                if _is_constant(layer, constant) and len(sizes) == len(shape or ()):
-                    ahead += math.prod(sizes) * port.get_element_type().size
+                shape = _shape(port.get_partial_shape()) or ()
+                least = math.prod(size for size in shape if size is not None) * port.get_element_type().size
+                sizes = ", ".join("?" if size is None else str(size) for size in shape)
+                if least > memory:
+                    raise FormatError(f"{place} gives [{sizes}], which is beyond this machine's memory")
+                if _is_constant(layer, constant) and None not in shape:
+                    ahead += least
                     if ahead > _TIMES * self._weights.nbytes + _FREE:
-                        raise FormatError(f"{place} gives {sizes}; constants come to far more than the .bin")
+                        raise FormatError(
+                            f"{place} gives [{sizes}]; constants come to far more than the .bin"
+                        )
             if layer.get_type_name() == "Gather":
                 _check_gather(layer, place)
 
