@@ -24,7 +24,7 @@ SOURCE = Path(onegru.__file__).parent
 # Lowest first. A module imports from the layers below its own, and within a layer from those before it.
 # The folders' own __init__ modules, which hold nothing but words, need no place.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_native", "errors", "dtypes", "activations", "compare"),
+    ("_native", "errors", "dtypes", "bounded", "child_process", "activations", "compare"),
     ("shapes", "spec", "known", "dialects.schema", "attributes"),
     ("dialects.onnx", "dialects.openvino", "dialects.frameworks", "dialect", "reference"),
     ("problem", "native", "engine", "stream", "layer", "stack"),

@@ -6,10 +6,8 @@ It runs in a process of its own, as the HDF5 library can be brought to crash by 
 from __future__ import annotations
 
 import json
-import os
-import sys
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from onegru.bounded import open_zip, parse_json, read_member
+from onegru.child_process import READING, write_answer
 from onegru.dtypes import Array, bfloat16
 from onegru.errors import FormatError, OneGRUError, SpecError
 from onegru.frameworks.keras_config import is_gru, is_own
@@ -24,7 +24,6 @@ from onegru.tensors import is_mapping
 
 __all__ = ["main"]
 
-_LARGEST_TEXT = 64 << 20
 _MODELS = ("Functional", "Sequential", "Model")
 _DEPTH = 16
 
@@ -41,52 +40,44 @@ class _Found:
 Collected = list[tuple[str, _Found, list[Array]]]
 
 
-def main() -> None:
-    """Send to standard output what the file named on the command line holds.
+def main(arguments: Sequence[str]) -> None:
+    """Answer what a file holds: its GRUs, each as its name, class, configuration and number of arrays.
 
-    Arguments: the file, and the layer's name as JSON, null for all. First comes a line of JSON, either
-    {"error": class, "message": text} or {"layers": [...]}, in which each array is a type and a shape; then
-    the arrays' bytes.
+    Arguments: the file, what to call it in messages, and the layer's name as JSON, null for all. What is
+    wrong is answered as {"error": class, "message": text}.
     """
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library may print does not get in between
+    file, shown, name = arguments
     try:
-        collected = _collect(Path(sys.argv[1]), json.loads(sys.argv[2]))
+        collected = _collect(Path(file), Path(shown), json.loads(name))
+        arrays = [array for _, _, own in collected for array in own]
+        if sum(array.nbytes for array in arrays) > Path(file).stat().st_size:
+            raise FormatError(f"{shown}: layers that share their arrays; must have each its own")
+        head = [(key, found.kind, found.config, len(own)) for key, found, own in collected]
+        write_answer({"layers": head}, arrays)
+    except MemoryError:
+        write_answer(
+            {"error": "FormatError", "message": f"{shown}: takes over {READING.memory} bytes to read"}
+        )
     except OneGRUError as error:
-        out.write(json.dumps({"error": type(error).__name__, "message": str(error)}).encode() + b"\n")
-        return
-    layers = [
-        {
-            "key": key,
-            "kind": found.kind,
-            "config": found.config,
-            "arrays": [(array.dtype.name, array.shape) for array in arrays],
-        }
-        for key, found, arrays in collected
-    ]
-    out.write(json.dumps({"layers": layers}).encode() + b"\n")
-    for _, _, arrays in collected:
-        for array in arrays:
-            out.write(array.tobytes())
-    out.close()
+        write_answer({"error": type(error).__name__, "message": str(error)})
 
 
-def _collect(path: Path, name: str | None) -> Collected:
+def _collect(file_path: Path, path: Path, name: str | None) -> Collected:
     """The GRUs of a saved model, or the one called `name`: name, configuration, arrays."""
     import h5py
 
     with _naming(path):
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                version = _json(path, _text(path, archive, "metadata.json")).get("keras_version")
-                model = _json(path, _text(path, archive, "config.json"))
+        if zipfile.is_zipfile(file_path):
+            with open_zip(file_path) as archive:
+                version = _json(path, read_member(path, archive, "metadata.json")).get("keras_version")
+                model = _json(path, read_member(path, archive, "config.json"))
                 info = archive.getinfo("model.weights.h5")
                 if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
                     raise FormatError(f"{path}: model.weights.h5 is packed; must be stored as it is")
                 with archive.open(info) as stream, h5py.File(stream, "r") as weights:
                     reader = _Weights(path, h5py)
                     return _read(path, version, model, lambda found: reader.of_archive(weights, found), name)
-        with h5py.File(path, "r") as file:
+        with h5py.File(file_path, "r") as file:
             config = file.attrs.get("model_config")
             if config is None:
                 raise FormatError(
@@ -103,23 +94,15 @@ def _naming(path: Path) -> Iterator[None]:
     """Whatever zipfile, json and h5py raise for bad bytes is a FormatError."""
     try:
         yield
-    except OneGRUError:
+    except (OneGRUError, MemoryError):
         raise
     except Exception as error:
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise FormatError(f"{path}: not a model that Keras saved ({reason})") from None
 
 
-def _text(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
-    with archive.open(name) as file:
-        text = file.read(_LARGEST_TEXT + 1)
-    if len(text) > _LARGEST_TEXT:
-        raise FormatError(f"{path}: {name} has over {_LARGEST_TEXT} bytes; must have fewer")
-    return text
-
-
 def _json(path: Path, text: bytes | str) -> Mapping[str, Any]:
-    content = json.loads(text)
+    content = parse_json(text)
     if not is_mapping(content):
         raise FormatError(f"{path}: a configuration that is no mapping")
     return content
