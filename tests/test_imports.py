@@ -72,6 +72,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "files.openvino_net",
         "files.openvino_write",
         "files.safetensors_file",
+        "files.torch_file",
         "files.checkpoint",
         "files.keras_reader",
         "files.keras_archive",
@@ -128,7 +129,7 @@ OPTIONAL = {
     "flax": ("frameworks.flax",),
     "safetensors": ("files.checkpoint", "files.safetensors_file"),
     "h5py": ("files.keras_reader",),
-    "torch": ("frameworks.pytorch", "frameworks.files", "files.checkpoint", "runtimes.torch"),
+    "torch": ("frameworks.pytorch", "frameworks.files", "runtimes.torch"),
     "typer": ("cli.*",),
     "rich": ("cli.*",),
 }

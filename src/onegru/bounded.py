@@ -28,14 +28,14 @@ _LARGEST_READ = 2 * LARGEST_TEXT
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[{\]}]', re.DOTALL)
 
 
-def parse_json(text: bytes | str, *, largest: int = LARGEST_TEXT) -> Any:
+def parse_json(text: bytes | str) -> Any:
     """The value of a JSON text that is neither long nor deep.
 
     Raises:
-        ValueError: it is no JSON, longer than `largest`, or nested too deep.
+        ValueError: it is no JSON, longer than `LARGEST_TEXT`, or nested too deep.
     """
-    if len(text) > largest:
-        raise ValueError(f"JSON of {len(text)} bytes; must have at most {largest}")
+    if len(text) > LARGEST_TEXT:
+        raise ValueError(f"JSON of {len(text)} bytes; must have at most {LARGEST_TEXT}")
     if isinstance(text, bytes):
         text = text.decode()
     depth = 0
