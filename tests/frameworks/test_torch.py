@@ -243,7 +243,7 @@ class Harmful:
 
 def test_checkpoints_run_no_code(tmp_path: Path) -> None:
     torch.save({"weight_ih_l0": Harmful(tmp_path / "harm")}, tmp_path / "harmful.pt")
-    with pytest.raises(FormatError, match=r"harmful.pt: weight_ih_l0: a pathlib.*, more than tensors"):
+    with pytest.raises(FormatError, match=r"harmful.pt: weight_ih_l0: a .*, more than tensors"):
         onegru.load_layers(tmp_path / "harmful.pt")
     torch.save(make(), tmp_path / "module.pt")
     with pytest.raises(FormatError, match="more than tensors"):
