@@ -37,6 +37,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "frameworks.keras3",
         "frameworks.flax",
         "frameworks.files",
+        "files.zip_file",
+        "files.recognise",
         "files.graph",
         "files.onnx_read",
         "files.onnx_order",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from onegru.inference_session import InferenceSession
     from onegru.loading import load_layers
     from onegru.openvino_ops import openvino_extensions
+    from onegru.report import inspect
     from onegru.saving import save
 
 __version__ = version()
@@ -55,6 +56,7 @@ __all__ = [
     "gru",
     "gru_cell",
     "gru_sequence",
+    "inspect",
     "load",
     "load_layers",
     "openvino_extensions",
@@ -74,6 +76,7 @@ _LATER = {
     "from_flax": "onegru.frameworks.flax",
     "from_keras": "onegru.frameworks.keras3",
     "from_torch": "onegru.frameworks.pytorch",
+    "inspect": "onegru.report",
     "load_layers": "onegru.loading",
     "openvino_extensions": "onegru.openvino_ops",
     "save": "onegru.saving",

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from onegru.errors import FormatError, SpecError
+from onegru.files.recognise import Kind, layers_kind
 from onegru.layer import GRU
 from onegru.session import load
 from onegru.stack import Stack
 
-__all__ = ["CHECKPOINTS", "load_layers"]
+__all__ = ["load_layers"]
 
 Reader = Callable[[Path, str | None], dict[str, GRU | Stack]]
 
@@ -35,28 +36,20 @@ def _keras() -> Reader:
 
 
 # Imported when first needed, as `import onegru` has to stay fast.
-_READERS: Mapping[str, Callable[[], Reader]] = {
-    ".safetensors": _safetensors,
-    ".pt": _pytorch,
-    ".pth": _pytorch,
-    ".ckpt": _pytorch,
-    ".keras": _keras,
-    ".h5": _keras,
-    ".hdf5": _keras,
+_READERS: Mapping[Kind, Callable[[], Reader]] = {
+    Kind.SAFETENSORS: _safetensors,
+    Kind.PYTORCH: _pytorch,
+    Kind.KERAS: _keras,
 }
-
-
-#: The ends of the names of files that hold layers and no graph.
-CHECKPOINTS = tuple(_READERS)
 
 
 def load_layers(path: str | os.PathLike[str], *, name: str | None = None) -> dict[str, GRU | Stack]:
     """Load the GRU layers of a file, ready to run.
 
     Args:
-        path: a PyTorch checkpoint (`.pt`, `.pth`, `.ckpt`: a state dict, or mappings that hold some; nothing
-            that runs code is read), tensors with PyTorch's names or onegru's own (`.safetensors`), a model
-            saved by Keras 3 (`.keras`, `.h5`), an OpenVINO IR (`.xml`) or an ONNX model (any other name).
+        path: a PyTorch checkpoint (a state dict, or mappings that hold some; nothing that it names is run),
+            a safetensors file (with PyTorch's names, or onegru's own), a saved Keras model (`.keras`, `.h5`),
+            an OpenVINO IR or an ONNX model. The content tells which.
         name: the only layer to load, by the name that it has in the result; None for all.
 
     Returns:
@@ -74,15 +67,8 @@ def load_layers(path: str | os.PathLike[str], *, name: str | None = None) -> dic
     file = Path(path)
     if name is not None and not isinstance(name, str):
         raise SpecError(f"name: {name!r}; must be text, or None")
-    reader = _READERS.get(file.suffix.lower())
-    if reader is None:
-        layers = _model_layers(file)
-    else:
-        if file.exists() and not file.is_file() and not file.is_dir():
-            raise FormatError(f"{file}: not a regular file")
-        with file.open("rb"):
-            pass  # a file that cannot be opened says so as every file does
-        layers = reader()(file, name)
+    reader = _READERS.get(layers_kind(file))
+    layers = _model_layers(file) if reader is None else reader()(file, name)
     if name is not None:
         wanted = name if name in layers else name.removesuffix(".")
         if wanted not in layers:

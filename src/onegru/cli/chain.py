@@ -12,8 +12,9 @@ import numpy as np
 from onegru.cli.inputs import gather_inputs
 from onegru.dtypes import Array
 from onegru.errors import OneGRUError, SpecError, SpecWarning
+from onegru.files.recognise import layers_kind
 from onegru.layer import GRU
-from onegru.loading import CHECKPOINTS, load_layers
+from onegru.loading import load_layers
 from onegru.session import GruLayer, Model, load
 from onegru.shapes import arrange
 from onegru.stack import Stack
@@ -21,7 +22,6 @@ from onegru.stack import Stack
 __all__ = ["joined", "layers_of_model", "read_source"]
 
 
-_MODELS = (".onnx", ".xml")
 _OPEN_SIZE = 3  # of every dimension that a model leaves open, so that they fit each other
 
 
@@ -29,7 +29,7 @@ def read_source(path: Path, nodes: Sequence[str] = ()) -> GRU | Stack:
     """The layer or stack that a file holds.
 
     Args:
-        path: the file; its end says what it is.
+        path: the file.
         nodes: the GRUs to take by name, the lowest first; empty for all of a model that has nothing else, and
             for the only one of a checkpoint.
 
@@ -37,11 +37,8 @@ def read_source(path: Path, nodes: Sequence[str] = ()) -> GRU | Stack:
         SpecError: it is not known which layers, or a node has none.
         FormatError: the file is broken.
     """
-    suffix = path.suffix.lower()
-    if suffix in CHECKPOINTS:
+    if layers_kind(path).holds == "layers":
         return _layers_of_checkpoint(path, nodes)
-    if suffix not in _MODELS:
-        raise SpecError(f"SOURCE: {str(path)!r}; must end in {', '.join((*_MODELS, *CHECKPOINTS))}")
     return layers_of_model(load(path), nodes)
 
 

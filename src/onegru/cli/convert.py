@@ -21,6 +21,7 @@ from onegru.cli.show import printable
 from onegru.cli.surgery import Decompose, Dims, Float16, ForRuntime, NoCheck, Split, Tolerance, convert_model
 from onegru.cli.waiting import waiting
 from onegru.errors import FormatError, SpecError, needs_extra
+from onegru.files.recognise import Kind, layers_kind
 from onegru.files.writing import move_files
 from onegru.frameworks.files import write_keras, write_pytorch
 from onegru.known import Verdict
@@ -235,7 +236,7 @@ def _is_rewriting(
     apart = {"--node": nodes, **{name: options[key] for name, key in _OF_LAYERS.items()}}
     of_layers = next((name for name, value in apart.items() if value not in (None, [])), None)
     of_model = next((name for name, value in rewriting.items() if value), None)
-    from_onnx_to_onnx = source.suffix.lower() == target.suffix.lower() == ".onnx"
+    from_onnx_to_onnx = target.suffix.lower() == ".onnx" and layers_kind(source) is Kind.ONNX
     if of_model is not None and (of_layers is not None or not from_onnx_to_onnx):
         other = (
             f"with {of_layers}, which takes layers out" if from_onnx_to_onnx else "other than .onnx to .onnx"
@@ -256,7 +257,7 @@ _OF_LAYERS = {
 
 def _check_not_the_source(source: Path, target: Path) -> None:
     parts = {*_files(source)}
-    if source.suffix.lower() == ".onnx" and any(path.exists() for path in _files(target)):
+    if layers_kind(source) is Kind.ONNX and any(path.exists() for path in _files(target)):
         with needs_extra("onnx", "onnx", str(source)):
             from onegru.files.onnx_read import Source, external_files
         parts |= external_files(Source(str(source), source.parent), source.read_bytes())

@@ -13,7 +13,7 @@ from onegru.conformance.results import Against, LayerResult, OutputResult, Runti
 from onegru.conformance.trace import Trace, tolerances, traced_run
 from onegru.conformance.verify import compare_outputs
 from onegru.errors import OneGRUError, SpecError
-from onegru.loading import CHECKPOINTS
+from onegru.files.recognise import layers_kind
 from onegru.session import Model, load
 
 __all__ = ["compare_with"]
@@ -51,7 +51,7 @@ def compare_with(
     outputs: tuple[OutputResult, ...] = ()
     calls: list[tuple[Call, Call]] = []
     runtimes: tuple[RuntimeResult, ...] = ()
-    if path.suffix.lower() in CHECKPOINTS:
+    if layers_kind(path).holds == "layers":
         layers_there = checkpoint_layers(path)
         theirs = [(name, of_layer(layer)) for name, layer in layers_there]
         runtimes = run_checkpoint(path, [layer for _, layer in layers_there], timeout)

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from onegru.bounded import open_zip, parse_json, read_member
+from onegru.bounded import parse_json
 from onegru.child_process import READING, write_answer
 from onegru.dtypes import Array, bfloat16
 from onegru.errors import FormatError, OneGRUError, SpecError
+from onegru.files.zip_file import open_zip, read_member
 from onegru.frameworks.keras_config import is_gru, is_own
 from onegru.tensors import is_mapping
 

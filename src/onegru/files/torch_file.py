@@ -18,9 +18,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from onegru.bounded import LARGEST_TEXT, open_zip, read_member
+from onegru.bounded import LARGEST_TEXT
 from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import FormatError, OneGRUError
+from onegru.files.zip_file import open_zip, read_member
 
 __all__ = ["Tensor", "Unknown", "read_torch"]
 
