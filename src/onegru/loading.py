@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from onegru.errors import FormatError, SpecError
@@ -14,36 +13,10 @@ from onegru.stack import Stack
 
 __all__ = ["load_layers"]
 
-Reader = Callable[[Path, str | None], dict[str, GRU | Stack]]
 
-
-def _pytorch() -> Reader:
-    from onegru.files.checkpoint import read_pytorch
-
-    return read_pytorch
-
-
-def _safetensors() -> Reader:
-    from onegru.files.checkpoint import read_safetensors
-
-    return read_safetensors
-
-
-def _keras() -> Reader:
-    from onegru.files.keras_archive import read_keras
-
-    return read_keras
-
-
-# Imported when first needed, as `import onegru` has to stay fast.
-_READERS: Mapping[Kind, Callable[[], Reader]] = {
-    Kind.SAFETENSORS: _safetensors,
-    Kind.PYTORCH: _pytorch,
-    Kind.KERAS: _keras,
-}
-
-
-def load_layers(path: str | os.PathLike[str], *, name: str | None = None) -> dict[str, GRU | Stack]:
+def load_layers(
+    path: str | os.PathLike[str], *, name: str | None = None, keras_version: str | None = None
+) -> dict[str, GRU | Stack]:
     """Load the GRU layers of a file, ready to run.
 
     Args:
@@ -51,6 +24,8 @@ def load_layers(path: str | os.PathLike[str], *, name: str | None = None) -> dic
             a safetensors file (with PyTorch's names, or onegru's own), a saved Keras model (`.keras`, `.h5`),
             an OpenVINO IR or an ONNX model. The content tells which.
         name: the only layer to load, by the name that it has in the result; None for all.
+        keras_version: the version of Keras that saved the file, 2.0 to 3, such as "2.3", if the file does not
+            tell it: defaults and one activation have changed. None if it does, as nearly all do.
 
     Returns:
         the layers by name, in the file's order: of PyTorch the prefix of their tensors ("" if there is none),
@@ -60,15 +35,33 @@ def load_layers(path: str | os.PathLike[str], *, name: str | None = None) -> dic
 
     Raises:
         FormatError: the file is broken, or holds no GRU.
-        SpecError: a GRU does what onegru does not, or there is none called `name`.
+        SpecError: a GRU does what onegru does not, there is none called `name`, or `keras_version` is missing
+            or not what the file says.
         MissingExtraError: the file needs a package that is not installed.
         OSError: the file cannot be opened.
     """
     file = Path(path)
     if name is not None and not isinstance(name, str):
         raise SpecError(f"name: {name!r}; must be text, or None")
-    reader = _READERS.get(layers_kind(file))
-    layers = _model_layers(file) if reader is None else reader()(file, name)
+    if keras_version is not None and not isinstance(keras_version, str):
+        raise SpecError(f"keras_version: {keras_version!r}; must be text, or None")
+    kind = layers_kind(file)
+    if kind is Kind.KERAS:
+        from onegru.files.keras_archive import read_keras
+
+        layers = read_keras(file, name, keras_version)
+    elif keras_version is not None:
+        raise SpecError(f"keras_version: {keras_version!r}; must be None, as {file} is {kind.words}")
+    elif kind is Kind.PYTORCH:
+        from onegru.files.checkpoint import read_pytorch
+
+        layers = read_pytorch(file, name)
+    elif kind is Kind.SAFETENSORS:
+        from onegru.files.checkpoint import read_safetensors
+
+        layers = read_safetensors(file, name)
+    else:
+        layers = _model_layers(file)
     if name is not None:
         wanted = name if name in layers else name.removesuffix(".")
         if wanted not in layers:

@@ -25,25 +25,26 @@ __all__ = ["joined", "layers_of_model", "read_source"]
 _OPEN_SIZE = 3  # of every dimension that a model leaves open, so that they fit each other
 
 
-def read_source(path: Path, nodes: Sequence[str] = ()) -> GRU | Stack:
+def read_source(path: Path, nodes: Sequence[str] = (), keras_version: str | None = None) -> GRU | Stack:
     """The layer or stack that a file holds.
 
     Args:
         path: the file.
         nodes: the GRUs to take by name, the lowest first; empty for all of a model that has nothing else, and
             for the only one of a checkpoint.
+        keras_version: as in `load_layers`.
 
     Raises:
         SpecError: it is not known which layers, or a node has none.
         FormatError: the file is broken.
     """
-    if layers_kind(path).holds == "layers":
-        return _layers_of_checkpoint(path, nodes)
+    if layers_kind(path).holds == "layers" or keras_version is not None:
+        return _layers_of_checkpoint(path, nodes, keras_version)
     return layers_of_model(load(path), nodes)
 
 
-def _layers_of_checkpoint(path: Path, nodes: Sequence[str]) -> GRU | Stack:
-    layers = load_layers(path)
+def _layers_of_checkpoint(path: Path, nodes: Sequence[str], keras_version: str | None) -> GRU | Stack:
+    layers = load_layers(path, keras_version=keras_version)
     listed = ", ".join(map(repr, layers))
     if not nodes:
         if len(layers) > 1:

@@ -112,6 +112,12 @@ def convert_command(
         list[str] | None,
         typer.Option("--node", metavar="NAME", help="The GRU to take; several make a stack, lowest first."),
     ] = None,
+    keras_version: Annotated[
+        str | None,
+        typer.Option(
+            "--keras-version", metavar="2.3", help="What saved a Keras model that does not tell it."
+        ),
+    ] = None,
     opset: Annotated[
         int | None, typer.Option("--opset", help="The opset of an ONNX target, 1 to 22.")
     ] = None,
@@ -177,7 +183,7 @@ def convert_command(
         "--tolerance": tolerance,
         "--no-check": no_check,
     }
-    if _is_rewriting(source, target, nodes, options, rewriting):
+    if _is_rewriting(source, target, nodes, keras_version, options, rewriting):
         _check_target(target, overwrite)
         convert_model(
             source,
@@ -195,7 +201,7 @@ def convert_command(
         )
         return
     with waiting(f"loading {source.name}"):
-        layers = read_source(source, nodes or [])
+        layers = read_source(source, nodes or [], keras_version)
     with waiting(f"writing {target.name}"):
         checks = convert_layers(layers, target, options, overwrite)
     agrees = all(item.agrees for item in checks)
@@ -229,11 +235,16 @@ def _is_rewriting(
     source: Path,
     target: Path,
     nodes: list[str] | None,
+    keras_version: str | None,
     options: Mapping[str, object],
     rewriting: Mapping[str, object],
 ) -> bool:
     """Whether a model is rewritten, or layers are taken out of it; a mixture of both is refused."""
-    apart = {"--node": nodes, **{name: options[key] for name, key in _OF_LAYERS.items()}}
+    apart = {
+        "--node": nodes,
+        "--keras-version": keras_version,
+        **{name: options[key] for name, key in _OF_LAYERS.items()},
+    }
     of_layers = next((name for name, value in apart.items() if value not in (None, [])), None)
     of_model = next((name for name, value in rewriting.items() if value), None)
     from_onnx_to_onnx = target.suffix.lower() == ".onnx" and layers_kind(source) is Kind.ONNX

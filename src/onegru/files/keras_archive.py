@@ -1,4 +1,4 @@
-"""GRUs in models that Keras 3 saved: `.keras` archives and legacy `.h5` files.
+"""GRUs in models that Keras 2 or 3 saved: `.keras` archives and legacy `.h5` files.
 
 The configuration is read as data and the weights as arrays: nothing of Keras runs, so nothing that a file
 says can make it run code. `keras_reader` reads the file in a process of its own.
@@ -17,7 +17,7 @@ from typing import Any
 from onegru.child_process import READING, read_answer, run_child
 from onegru.dtypes import Array
 from onegru.errors import FormatError, MissingExtraError, SpecError
-from onegru.frameworks.keras_config import from_config
+from onegru.frameworks.keras_config import from_config, generation_of
 from onegru.layer import GRU
 from onegru.stack import Stack
 from onegru.tensors import is_mapping
@@ -27,39 +27,43 @@ __all__ = ["read_keras"]
 _READER = "onegru.files.keras_reader"
 
 
-def read_keras(path: Path, name: str | None = None) -> dict[str, GRU | Stack]:
-    """The GRUs of a saved Keras 3 model, by name ("encoder/gru" within a model "encoder").
+def read_keras(
+    path: Path, name: str | None = None, keras_version: str | None = None
+) -> dict[str, GRU | Stack]:
+    """The GRUs of a saved Keras model, by name ("encoder/gru" within a model "encoder").
 
     Args:
         path: a `.keras` or `.h5` file.
         name: the only one to read; None for all.
+        keras_version: what wrote the file, such as "2.3", if it does not tell; None if it does.
 
     Raises:
-        FormatError: the file is broken, of another version of Keras, or has weights alone.
-        SpecError: a GRU does what onegru does not.
+        FormatError: the file is broken, of a version of Keras that is not known, or has weights alone.
+        SpecError: a GRU does what onegru does not, or `keras_version` is missing, or not what the file says.
         MissingExtraError: h5py is not installed, or ml_dtypes where weights are bfloat16.
     """
     if importlib.util.find_spec("h5py") is None:
         raise MissingExtraError("h5py", "keras", str(path))
-    head, arrays = _read(path, name)
+    head, arrays = _read(path, [json.dumps(name), json.dumps(keras_version)])
     error, message = head.get("error"), str(head.get("message"))
     if error == "MissingExtraError":
         raise MissingExtraError("ml_dtypes", "bfloat16", str(path))
     if error is not None:
         raise SpecError(message) if error == "SpecError" else FormatError(message)
+    generation = generation_of(str(head.get("keras_version")))
     layers: dict[str, GRU | Stack] = {}
     rest = iter(arrays)
     for key, kind, config, count in _layers(path, head, len(arrays)):
         own = [next(rest) for _ in range(count)]
-        layers[key] = from_config(kind, config, list(own), where=f"{path}: {key}: ")
+        layers[key] = from_config(kind, config, list(own), generation=generation, where=f"{path}: {key}: ")
     return layers
 
 
-def _read(path: Path, name: str | None) -> tuple[dict[str, Any], list[Array]]:
+def _read(path: Path, arguments: list[str]) -> tuple[dict[str, Any], list[Array]]:
     """What the reading process answers."""
     with tempfile.TemporaryDirectory(prefix="onegru-") as folder:
         place = Path(folder)
-        ended = run_child(_READER, [str(path.absolute()), str(path), json.dumps(name)], place, READING)
+        ended = run_child(_READER, [str(path.absolute()), str(path), *arguments], place, READING)
         if ended.code is None or ended.code in (-signal.SIGALRM, -signal.SIGKILL):
             reason = f"not read within {READING.cpu_seconds} s of computing, or {READING.seconds:g} s in all"
             raise FormatError(f"{path}: {reason}")
