@@ -30,6 +30,7 @@ import onegru.cli.app
 from onegru.cli import waiting
 from onegru.cli.inputs import gather_inputs
 from tests.ir_files import write_case
+from tests.layers import make_stack
 from tests.onnx_models import Arrays, H, I, graph, gru, model, node, numbers, save, tensor, value, weights
 
 SCRIPT = Path(sys.executable).with_name("onegru")
@@ -533,7 +534,15 @@ def test_inspect(cli: Cli) -> None:
 def test_inspect_json(cli: Cli) -> None:
     name = write_gru(layout=1, clip=0.5)
     document = cli("inspect", name, "--json").document()
-    assert document.keys() == {"model", "inputs", "outputs", "other_nodes", "nested_grus", "gru_nodes"}
+    assert document.keys() == {
+        "model",
+        "kind",
+        "inputs",
+        "outputs",
+        "other_nodes",
+        "nested_grus",
+        "gru_nodes",
+    }
     assert document["inputs"] == [
         {"name": "X", "dtype": "float32", "shape": ["seq", "batch", I], "optional": False}
     ]
@@ -559,6 +568,21 @@ def test_inspect_json(cli: Cli) -> None:
         key: others[0][key] for key in ("runtime", "effect")
     }.items()
     assert all(verdict["reason"] and verdict["version"] for verdict in others)
+
+
+def test_inspect_of_layers(cli: Cli) -> None:
+    onegru.save(make_stack(2), "layers.safetensors")
+    Path("layers.safetensors").rename("layers.onnx")
+    shown = cli("inspect", "layers.onnx").out
+    assert shown.startswith("layers.onnx: a safetensors file with 2 GRU layers\n\nGRU, layer 0\n")
+    assert "elsewhere" not in shown and "lengths" not in shown
+    document = cli("inspect", "layers.onnx", "--json").document()
+    assert document.keys() == {"model", "kind", "gru_layers"}
+    assert [item["name"] for item in document["gru_layers"]] == ["GRU, layer 0", "GRU, layer 1"]
+    for command in ("run", "bench"):
+        cli(command, "layers.onnx").refused(
+            "layers.onnx: a safetensors file, which holds layers and no model"
+        )
 
 
 def test_inspect_of_computed_weights(cli: Cli) -> None:

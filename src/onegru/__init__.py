@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from onegru.loading import load_layers
     from onegru.openvino_ops import openvino_extensions
     from onegru.padding import pad
+    from onegru.report import inspect
     from onegru.saving import save
 
 __version__ = version()
@@ -61,6 +62,7 @@ __all__ = [
     "gru",
     "gru_cell",
     "gru_sequence",
+    "inspect",
     "load",
     "load_layers",
     "openvino_extensions",
@@ -81,6 +83,7 @@ _LATER = {
     "from_flax": "onegru.frameworks.flax",
     "from_keras": "onegru.frameworks.keras3",
     "from_torch": "onegru.frameworks.pytorch",
+    "inspect": "onegru.report",
     "load_layers": "onegru.loading",
     "openvino_extensions": "onegru.openvino_ops",
     "pad": "onegru.padding",

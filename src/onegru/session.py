@@ -11,15 +11,16 @@ import numpy as np
 
 from onegru.arguments import shown
 from onegru.dtypes import Array
-from onegru.errors import FormatError, SpecError, needs_extra
+from onegru.errors import SpecError, needs_extra
 from onegru.files.graph import Conversion, Graph, GruNode, Step, TensorInfo, ValueType, by_name
+from onegru.files.recognise import Kind, model_kind
 from onegru.model_gru import GruLayer, naming, output_types
 from onegru.model_inputs import Inputs, convert, fit, value_of, words_of
 from onegru.model_stream import ModelStream
 from onegru.pickling import state_of
 from onegru.wording import count
 
-__all__ = ["GruLayer", "Model", "load", "load_bytes"]
+__all__ = ["GruLayer", "Model", "load", "load_bytes", "read_graph"]
 
 Progress = Callable[[int, int], None]
 
@@ -28,8 +29,7 @@ def load(path: str | os.PathLike[str], *, engine: str = "auto") -> Model:
     """Load a model that holds GRUs.
 
     Args:
-        path: an ONNX model (`.onnx`; any other name but `.xml` is taken for one as well), or an OpenVINO IR
-            (`.xml`, with its `.bin` beside it).
+        path: an ONNX model, or an OpenVINO IR with its `.bin` beside it. The content tells which.
         engine: what runs the GRU nodes, as in `onegru.GRU`.
 
     Returns:
@@ -44,24 +44,18 @@ def load(path: str | os.PathLike[str], *, engine: str = "auto") -> Model:
     Warns:
         SpecWarning: a node carries what has no effect.
     """
-    path = Path(path)
-    try:
-        if path.exists() and not path.is_file() and not path.is_dir():
-            raise FormatError(f"{path}: not a regular file")
-        with path.open("rb"):
-            pass  # a file that cannot be opened says so as every file does
-    except ValueError as error:  # a null character in the name; a FormatError is one, too
-        raise error if isinstance(error, FormatError) else FormatError(f"{str(path)!r}: {error}") from None
-    if path.suffix.lower() == ".xml":
+    return Model(read_graph(Path(path)), engine=engine)
+
+
+def read_graph(path: Path) -> Graph:
+    """What a model's file holds, as plain data. Raises as `load` does, but no other runtime is asked."""
+    if model_kind(path) is Kind.OPENVINO:
         from onegru.files.openvino_ir import load_ir
 
-        graph = load_ir(path)
-    else:
-        with needs_extra("onnx", "onnx", str(path)):
-            from onegru.files.onnx_model import load_onnx
-
-        graph = load_onnx(path)
-    return Model(graph, engine=engine)
+        return load_ir(path)
+    with needs_extra("onnx", "onnx", str(path)):
+        from onegru.files.onnx_model import load_onnx
+    return load_onnx(path)
 
 
 def load_bytes(data: bytes, *, engine: str = "auto") -> Model:

@@ -260,19 +260,12 @@ class Harmful:
 
 def test_checkpoints_run_no_code(tmp_path: Path) -> None:
     torch.save({"weight_ih_l0": Harmful(tmp_path / "harm")}, tmp_path / "harmful.pt")
-    with pytest.raises(FormatError, match=r"harmful.pt: broken, or with more than tensors"):
+    with pytest.raises(FormatError, match=r"harmful.pt: weight_ih_l0: a .*, more than tensors"):
         onegru.load_layers(tmp_path / "harmful.pt")
     torch.save(make(), tmp_path / "module.pt")
     with pytest.raises(FormatError, match="more than tensors"):
         onegru.load_layers(tmp_path / "module.pt")
     assert not (tmp_path / "harm").exists()
-
-
-def test_torch_that_would_run_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.save(make().state_dict(), tmp_path / "x.pt")
-    monkeypatch.setattr(torch, "__version__", "2.5.1+cpu")
-    with pytest.raises(MissingExtraError, match=r"needs torch 2\.6 or newer"):
-        onegru.load_layers(tmp_path / "x.pt")
 
 
 @pytest.mark.parametrize("file", ["x.pt", "x.safetensors"])
@@ -292,7 +285,7 @@ def test_broken_checkpoints(tmp_path: Path, file: str) -> None:
 def test_checkpoints_with_more_numbers_than_bytes(tmp_path: Path) -> None:
     wide = torch.zeros(1).expand(3 << 20, 1 << 20)
     torch.save({"weight_ih_l0": wide, "weight_hh_l0": wide}, tmp_path / "x.pt")
-    with pytest.raises(FormatError, match="of which the file does not hold each"):
+    with pytest.raises(FormatError, match="of more than four times the file"):
         onegru.load_layers(tmp_path / "x.pt")
     content: dict[str, Any] = {}
     content |= {str(name): content for name in range(10)}

@@ -17,10 +17,9 @@ from onegru.cli.bench import measure
 from onegru.cli.convert import convert_command
 from onegru.cli.inputs import DimOption, DimsOption, explained, gather_inputs, parse_dims
 from onegru.cli.outputs import check_targets, print_json, write_outputs
-from onegru.cli.show import Screen, printable, show_model, show_run, show_targets, show_timings
+from onegru.cli.show import Screen, printable, show_report, show_run, show_targets, show_timings
 from onegru.cli.verify import verify_command
 from onegru.cli.waiting import waiting
-from onegru.report import report
 
 __all__ = ["run"]
 
@@ -161,15 +160,21 @@ def run_command(
         show_run(Screen(), loaded, values, results, watch.seconds, [target.path for target in targets])
 
 
-@app.command("inspect", short_help="Tell what the GRUs of a model are.")
-def inspect_command(model: ModelPath, as_json: AsJson = False) -> None:
-    """Tell what the GRUs of a model are, and which other runtimes are known to fail on them.
+@app.command("inspect", short_help="Tell what the GRUs of a file are.")
+def inspect_command(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="A model (ONNX, OpenVINO IR), a checkpoint or a Keras model."),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Tell what the GRUs of a file are, and which other runtimes are known to fail on them. Nothing is run.
 
     Example: onegru inspect model.onnx
     """
-    with waiting(f"loading {model.name}"):
-        loaded = onegru.load(model)
-    show_model(Screen(), loaded, report(loaded), as_json=as_json)
+    with waiting(f"reading {file.name}"):
+        found = onegru.inspect(file)
+    show_report(Screen(), found, as_json=as_json)
 
 
 @app.command("bench", short_help="Time a model.")

@@ -12,8 +12,9 @@ import numpy as np
 from onegru.draw import draw_inputs
 from onegru.dtypes import Array
 from onegru.errors import OneGRUError, SpecError, SpecWarning
+from onegru.files.recognise import layers_kind
 from onegru.layer import GRU
-from onegru.loading import CHECKPOINTS, load_layers
+from onegru.loading import load_layers
 from onegru.session import GruLayer, Model, load
 from onegru.shapes import arrange
 from onegru.stack import Stack
@@ -21,32 +22,29 @@ from onegru.stack import Stack
 __all__ = ["joined", "layers_of_model", "read_source"]
 
 
-_MODELS = (".onnx", ".xml")
 _OPEN_SIZES = (3, 3, 3)  # of all dimensions that a model leaves open, so that they fit each other
 
 
-def read_source(path: Path, nodes: Sequence[str] = ()) -> GRU | Stack:
+def read_source(path: Path, nodes: Sequence[str] = (), keras_version: str | None = None) -> GRU | Stack:
     """The layer or stack that a file holds.
 
     Args:
-        path: the file; its end says what it is.
+        path: the file.
         nodes: the GRUs to take by name, the lowest first; empty for all of a model that has nothing else, and
             for the only one of a checkpoint.
+        keras_version: as in `load_layers`.
 
     Raises:
         SpecError: it is not known which layers, or a node has none.
         FormatError: the file is broken.
     """
-    suffix = path.suffix.lower()
-    if suffix in CHECKPOINTS:
-        return _layers_of_checkpoint(path, nodes)
-    if suffix not in _MODELS:
-        raise SpecError(f"SOURCE: {str(path)!r}; must end in {', '.join((*_MODELS, *CHECKPOINTS))}")
+    if layers_kind(path).holds == "layers" or keras_version is not None:
+        return _layers_of_checkpoint(path, nodes, keras_version)
     return layers_of_model(load(path), nodes)
 
 
-def _layers_of_checkpoint(path: Path, nodes: Sequence[str]) -> GRU | Stack:
-    layers = load_layers(path)
+def _layers_of_checkpoint(path: Path, nodes: Sequence[str], keras_version: str | None) -> GRU | Stack:
+    layers = load_layers(path, keras_version=keras_version)
     listed = ", ".join(map(repr, layers))
     if not nodes:
         if len(layers) > 1:

@@ -25,6 +25,7 @@ from onegru.cli.show import Screen, printable
 from onegru.cli.surgery import Decompose, Float16, ForRuntime, NoCheck, Split, Tolerance, convert_model
 from onegru.cli.waiting import waiting
 from onegru.errors import FormatError, SpecError, needs_extra
+from onegru.files.recognise import Kind, layers_kind
 from onegru.frameworks.files import write_keras, write_pytorch
 from onegru.known import Verdict
 from onegru.layer import GRU
@@ -118,6 +119,12 @@ def convert_command(
         list[str] | None,
         typer.Option("--node", metavar="NAME", help="The GRU to take; several make a stack, lowest first."),
     ] = None,
+    keras_version: Annotated[
+        str | None,
+        typer.Option(
+            "--keras-version", metavar="2.3", help="What saved a Keras model that does not tell it."
+        ),
+    ] = None,
     opset: Annotated[
         int | None, typer.Option("--opset", help="The opset of an ONNX target, 1 to 22.")
     ] = None,
@@ -183,7 +190,7 @@ def convert_command(
         "--tolerance": tolerance,
         "--no-check": no_check,
     }
-    if _is_rewriting(source, target, nodes, options, rewriting):
+    if _is_rewriting(source, target, nodes, keras_version, options, rewriting):
         _check_target(target, overwrite)
         convert_model(
             source,
@@ -201,7 +208,7 @@ def convert_command(
         )
         return
     with waiting(f"loading {source.name}"):
-        layers = read_source(source, nodes or [])
+        layers = read_source(source, nodes or [], keras_version)
     with waiting(f"writing {target.name}"):
         checks = convert_layers(layers, target, options, overwrite)
     agrees = all(item.agrees for item in checks)
@@ -235,14 +242,19 @@ def _is_rewriting(
     source: Path,
     target: Path,
     nodes: list[str] | None,
+    keras_version: str | None,
     options: Mapping[str, object],
     rewriting: Mapping[str, object],
 ) -> bool:
     """Whether a model is rewritten, or layers are taken out of it; a mixture of both is refused."""
-    apart = {"--node": nodes, **{name: options[key] for name, key in _OF_LAYERS.items()}}
+    apart = {
+        "--node": nodes,
+        "--keras-version": keras_version,
+        **{name: options[key] for name, key in _OF_LAYERS.items()},
+    }
     of_layers = next((name for name, value in apart.items() if value not in (None, [])), None)
     of_model = next((name for name, value in rewriting.items() if value), None)
-    from_onnx_to_onnx = source.suffix.lower() == target.suffix.lower() == ".onnx"
+    from_onnx_to_onnx = target.suffix.lower() == ".onnx" and layers_kind(source) is Kind.ONNX
     if of_model is not None and (of_layers is not None or not from_onnx_to_onnx):
         other = (
             f"with {of_layers}, which takes layers out" if from_onnx_to_onnx else "other than .onnx to .onnx"
@@ -263,7 +275,7 @@ _OF_LAYERS = {
 
 def _check_not_the_source(source: Path, target: Path) -> None:
     parts = {*_files(source)}
-    if source.suffix.lower() == ".onnx" and source.is_file() and any(p.exists() for p in _files(target)):
+    if source.is_file() and layers_kind(source) is Kind.ONNX and any(p.exists() for p in _files(target)):
         with needs_extra("onnx", "onnx", str(source)):
             from onegru.files.onnx_read import Source, external_files, read_model
         place = Source(str(source), source.parent)

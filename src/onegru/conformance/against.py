@@ -13,7 +13,7 @@ from onegru.conformance.results import Against, LayerResult, OutputResult, Runti
 from onegru.conformance.trace import Trace, traced_run
 from onegru.conformance.verify import Tolerances, compare_outputs
 from onegru.errors import OneGRUError, SpecError
-from onegru.loading import CHECKPOINTS
+from onegru.files.recognise import layers_kind
 from onegru.session import Model, load
 from onegru.wording import count
 
@@ -53,7 +53,7 @@ def compare_with(
     calls: list[tuple[Call, Call]] = []
     strict = ""
     runtimes: tuple[RuntimeResult, ...] = ()
-    if path.suffix.lower() in CHECKPOINTS:
+    if layers_kind(path).holds == "layers":
         layers_there = checkpoint_layers(path)
         theirs = [(name, of_layer(layer)) for name, layer in layers_there]
         runtimes = run_checkpoint(path, [layer for _, layer in layers_there], timeout)

@@ -1,13 +1,13 @@
 """How PyTorch, Keras and Flax keep a GRU's weights, as data; `exchange` is the algorithm.
 
-Sources: the documentation and the published sources of torch 2.13, Keras 3.15 and Flax 0.12. Canonical gates
-are z, r, h; each framework names, orders, joins and transposes them in its own way.
+Sources: the documentation and the published sources of torch 2.13, Keras 2.1 to 3.15, and Flax 0.12.
+Canonical gates are z, r, h; each framework names, orders, joins and transposes them in its own way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from onegru.activations import Activation
@@ -17,6 +17,8 @@ __all__ = [
     "FLAX_LINEN",
     "FLAX_NNX",
     "KERAS",
+    "KERAS_2",
+    "KERAS_2_ACTIVATION_LAYERS",
     "KERAS_ACTIVATION_LAYERS",
     "PYTORCH",
     "Block",
@@ -125,12 +127,24 @@ KERAS = Framework(
     },
 )
 
+#: What Keras 2 called hard_sigmoid is another function.
+KERAS_2 = replace(
+    KERAS,
+    name="Keras 2",
+    activations={**KERAS.activations, "hard_sigmoid": Activation("HardSigmoid", to_float32(0.2), 0.5)},
+)
+
 #: Keras's activation layers, which may stand for a function: the ONNX function, the entry of the layer's
 #: configuration that is its alpha, and the value that each other entry must have.
 KERAS_ACTIVATION_LAYERS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
     "LeakyReLU": ("LeakyRelu", "negative_slope", {}),
     "ELU": ("Elu", "alpha", {}),
     "ReLU": ("LeakyRelu", "negative_slope", {"max_value": None, "threshold": 0.0}),
+}
+
+KERAS_2_ACTIVATION_LAYERS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
+    **KERAS_ACTIVATION_LAYERS,
+    "LeakyReLU": ("LeakyRelu", "alpha", {}),
 }
 
 _FLAX_ACTIVATIONS = {
