@@ -43,7 +43,7 @@ def read_keras(
         MissingExtraError: h5py is not installed, or ml_dtypes where weights are bfloat16.
     """
     if importlib.util.find_spec("h5py") is None:
-        raise MissingExtraError("h5py", "keras", str(path))
+        raise MissingExtraError("h5py", "keras-files", str(path))
     head, arrays = _read(path, [json.dumps(name), json.dumps(keras_version)])
     error, message = head.get("error"), str(head.get("message"))
     if error == "MissingExtraError":
