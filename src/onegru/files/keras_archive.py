@@ -50,10 +50,11 @@ def read_keras(
         raise MissingExtraError("ml_dtypes", "bfloat16", str(path))
     if error is not None:
         raise SpecError(message) if error == "SpecError" else FormatError(message)
+    described = _layers(path, head, len(arrays))
     generation = generation_of(str(head.get("keras_version")))
     layers: dict[str, GRU | Stack] = {}
     rest = iter(arrays)
-    for key, kind, config, count in _layers(path, head, len(arrays)):
+    for key, kind, config, count in described:
         own = [next(rest) for _ in range(count)]
         layers[key] = from_config(kind, config, list(own), generation=generation, where=f"{path}: {key}: ")
     return layers
