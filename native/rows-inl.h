@@ -38,7 +38,8 @@ class RowsUnderWay {
         last_(geometry_.panels() * (member + 1) / share.members),
         reversed_(spec_.reversed[share.d]),
         native_(SizeOf(spec_.type) == sizeof(C)),
-        until_look_(call_.watch == nullptr ? std::numeric_limits<std::int64_t>::max() : WorkPerLook()) {
+        per_look_(WorkPerLook()),
+        until_look_(per_look_) {
     const ScratchPlan plan(*share.packed, sizeof(C), share.rows_at_once, share.steps_at_once, share.members);
     unsigned char* const base = share.scratch;
     h_[0] = reinterpret_cast<C*>(base + plan.h);
@@ -81,12 +82,14 @@ class RowsUnderWay {
   size_t TimeOf(size_t slot, size_t step) const { return reversed_ ? Length(slot) - 1 - step : step; }
   C* State(size_t step, size_t slot) const { return h_[step & 1] + slot * padded_; }
 
-  // Before `rows` rows of a panel: false if the call is to stop. Their work may be left out then; meetings with
-  // other members may not.
+  // Before `rows` rows of a panel go through a step, and before X of as many is projected: false if the call is to
+  // stop. Their work may be left out then; meetings with other members may not.
   HWY_INLINE bool GoOn(size_t rows) {
     until_look_ -= static_cast<std::int64_t>(rows);
     return HWY_LIKELY(until_look_ > 0) || Look();
   }
+  // Whether so many rows of a panel take so long that there must be looks between them.
+  HWY_INLINE bool IsLong(size_t rows) const { return static_cast<std::int64_t>(rows) > per_look_; }
 
   static C FromBits(ElementType type, std::uint16_t bits) {
     return static_cast<C>(type == ElementType::kFloat16 ? FromFloat16Bits(bits) : FromBFloat16Bits(bits));
@@ -162,6 +165,7 @@ class RowsUnderWay {
 
   // A row of a panel takes 3·lanes products with I or with H numbers.
   std::int64_t WorkPerLook() const {
+    if (call_.watch == nullptr) return std::numeric_limits<std::int64_t>::max();
     const size_t row = HWY_MAX(spec_.I, spec_.H) * 3 * kLanes;
     return HWY_MAX(call_.watch->work() / static_cast<std::int64_t>(row), 1);
   }
@@ -172,7 +176,7 @@ class RowsUnderWay {
       SetFloatMode(kDefaultFloatMode);  // whatever a signal's handler has done to it
     }
     const bool stopped = call_.watch->stopped();
-    until_look_ = stopped ? 0 : WorkPerLook();
+    until_look_ = stopped ? 0 : per_look_;
     return !stopped;
   }
 
@@ -185,7 +189,8 @@ class RowsUnderWay {
   const size_t first_, last_;  // this member's panels
   const bool reversed_;
   const bool native_;             // X, h and Y are of the type that is computed in
-  std::int64_t until_look_;       // rows of a panel until the watch is looked at
+  const std::int64_t per_look_;   // rows of a panel between two looks at the watch
+  std::int64_t until_look_;       // until the next
   size_t begin_ = 0, count_ = 0;  // the rows under way
   size_t steps_ = 0;              // of the longest of them
   C* h_[2];                       // the states [slot][padded], of even and of odd steps

@@ -83,24 +83,28 @@ struct Workspace {
   Buffer scratch;
   std::vector<std::int32_t> order;
   Split splits[2];  // units are split in no more shares than there are directions
+  unsigned turn = 0;
   bool taken = false;
 };
 
 thread_local Workspace t_workspace;
-thread_local unsigned t_turn;
 
 // The thread's workspace; a new one for a call within a call, as a watch may make.
 class WorkspaceLoan {
  public:
-  WorkspaceLoan() : nested_(t_workspace.taken ? std::make_unique<Workspace>() : nullptr) { Get().taken = true; }
-  ~WorkspaceLoan() { Get().taken = false; }
+  WorkspaceLoan() : lent_(&t_workspace) {
+    if (lent_->taken) lent_ = (nested_ = std::make_unique<Workspace>()).get();
+    lent_->taken = true;
+  }
+  ~WorkspaceLoan() { lent_->taken = false; }
   WorkspaceLoan(const WorkspaceLoan&) = delete;
   WorkspaceLoan& operator=(const WorkspaceLoan&) = delete;
 
   bool is_nested() const { return nested_ != nullptr; }
-  Workspace& Get() { return nested_ ? *nested_ : t_workspace; }
+  Workspace& operator*() const { return *lent_; }
 
  private:
+  Workspace* lent_;
   std::unique_ptr<Workspace> nested_;
 };
 
@@ -234,12 +238,12 @@ const std::int32_t* OrderByLength(const Call& call, std::vector<std::int32_t>& o
 
 void Run(const Packed& packed, const Call& given) {
   if (given.B == 0) return;
+  const WorkspaceLoan loan;
+  Workspace& workspace = *loan;
   Call call = given;
-  call.turn = t_turn++;
+  call.turn = workspace.turn++;
   const Spec& spec = packed.spec();
   const double flops = Flops(spec, call);
-  WorkspaceLoan loan;
-  Workspace& workspace = loan.Get();
   const std::size_t allowed = flops < kFlopsToShare || loan.is_nested() ? 1 : NumThreads();
   Plan plan = MakePlan(packed, call, allowed);
   Team team(plan.threads(), flops >= kFlopsToWake                  ? Team::Sleepers::kWake

@@ -49,7 +49,7 @@ class Sequence : RowsUnderWay<C> {
   using typename Base::D;
 
  public:
-  using Base::GoOn;
+  using Base::GoOn, Base::IsLong;
 
   Sequence(const Share& share, size_t member)
       : Base(share, member),
@@ -101,12 +101,13 @@ class Sequence : RowsUnderWay<C> {
     Step();
     xp_step_ += active_ * xp_row_;
     ++step_;
-    ++taken_;
     return true;
   }
 
   void End() {
     this->Finish();
+    taken_ += step_;
+    step_ = 0;
     Meet();
   }
 
@@ -119,12 +120,12 @@ class Sequence : RowsUnderWay<C> {
   bool Stopped() const {
     if (HWY_LIKELY(call_.watch == nullptr)) return false;
     if (share_.members == 1) return call_.watch->stopped();
-    return share_.last_step->load(std::memory_order_relaxed) <= taken_;
+    return share_.last_step->load(std::memory_order_relaxed) <= taken_ + step_;
   }
   void NameLastStep() const {
-    if (HWY_LIKELY(call_.watch == nullptr) || member_ != 0 || share_.members == 1) return;
-    if (!call_.watch->stopped() || share_.last_step->load(std::memory_order_relaxed) != SIZE_MAX) return;
-    share_.last_step->store(taken_ + 1, std::memory_order_relaxed);
+    if (HWY_LIKELY(call_.watch == nullptr) || !call_.watch->stopped()) return;
+    if (share_.last_step->load(std::memory_order_relaxed) != SIZE_MAX) return;
+    share_.last_step->store(taken_ + step_ + 1, std::memory_order_relaxed);
   }
 
   void Meet() {
@@ -148,7 +149,8 @@ class Sequence : RowsUnderWay<C> {
     xp_step_ = xp_to_ = xp_;
     at_once_ = projected_ == step_ + 1;
     x_count_ = rows;
-    if (!at_once_) ForTiles(D(), geometry_, rows, first_, last_, false, ProjectTile{this});
+    if (GoOn(rows * (last_ - first_)) && !at_once_)
+      ForTiles(D(), geometry_, rows, first_, last_, false, ProjectTile{this});
   }
 
   // For this step alone, of one row and one panel: the CPU does it while the step before waits for its chains of
@@ -190,7 +192,8 @@ class Sequence : RowsUnderWay<C> {
     for (size_t r = 0; r < rows; ++r) x_rows_[r] = this->Input(r, step + r, 0);
     x_count_ = 0;
     xp_to_ = to;
-    ForTiles(D(), geometry_, rows, first, last_, false, ProjectTile{this});
+    if (GoOn(rows * (last_ - first_)))
+      ForTiles(D(), geometry_, rows, first, last_, false, ProjectTile{this});
   }
 
   struct ProjectTile {
@@ -302,7 +305,7 @@ class Sequence : RowsUnderWay<C> {
       for (size_t slot = 0; slot < active_; ++slot) h_rows_[slot] = rh_ + slot * padded_;
       Tiles<kBesideAhead>(CandidateTile<Sequence, kBesideAhead>{this});
     }
-    NameLastStep();
+    if (share_.members > 1 && member_ == 0) NameLastStep();
     Meet();  // all of the new state is there
   }
 
@@ -377,7 +380,7 @@ class Sequence : RowsUnderWay<C> {
   C* xp_ahead_ = nullptr;             // where those of the next chunk are
   size_t x_count_ = 0;                // how many rows of X are projected together
   size_t step_ = 0;
-  size_t taken_ = 0;      // steps, over all rows that went through time so far
+  size_t taken_ = 0;      // the steps of rows that went through time before
   size_t active_ = 0;     // the rows that have this step
   size_t projected_ = 0;  // xp is there up to this step
   bool at_once_ = false;  // or is computed with the step
