@@ -260,9 +260,9 @@ class GRU(_native.Caller):
             if plain is None and type(X) is np.ndarray and X.ndim == 3:
                 T, B, _ = X.shape
                 D, H = self._spec.num_directions, self._spec.hidden_size
-                try:
+                try:  # noqa: SIM105  suppress takes longer
                     plain = (np.empty((T, D, B, H), self._dtype), np.empty((D, B, H), self._dtype))
-                except ValueError:  # noqa: SIM105  suppress takes longer
+                except ValueError:
                     pass  # no array has this shape: said below
             if type(plain) is tuple and len(plain) == 2 and self._engine.try_call(X, initial_h, *plain):
                 return plain  # type: ignore[return-value]
