@@ -22,6 +22,7 @@ __all__ = [
     "Step",
     "TensorInfo",
     "ValueType",
+    "batch_axes",
     "by_name",
     "direct_states",
     "initial_states",
@@ -215,3 +216,16 @@ def direct_states(
             if given is not None:
                 pairs.append((given, taken))
     return tuple(pair for pair in pairs if uses.count(pair[1]) == 1)
+
+
+def batch_axes(steps: Iterable[Step], inputs: Iterable[TensorInfo]) -> dict[str, int]:
+    """The axis of the rows of each input that is the initial state of a GRU node, by the input's name."""
+    names = {info.value or info.name: info.name for info in inputs}
+    axes: dict[str, int] = {}
+    for step in steps:
+        if isinstance(step, GruNode):
+            for port in step.operator.ports(1 if step.attributes.get("layout") else 0):
+                name = names.get(step.inputs.get(port.name, ""))
+                if port.role == "initial_h" and name is not None:
+                    axes[name] = port.axes.index("B")
+    return axes

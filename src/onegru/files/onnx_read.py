@@ -21,6 +21,7 @@ from onegru.dtypes import Array
 from onegru.errors import FormatError, SpecError
 
 __all__ = [
+    "ModelProto",
     "Source",
     "all_tensors",
     "attribute_graphs",
