@@ -314,15 +314,15 @@ ROUNDING = """
     one = np.ones((1, 3, 1), np.float32)
     for x in numbers:
         spec = onegru.GRU(
-            one, one, clip=x or None if np.float32(x) else None,
+            one, one, clip=x if x > 1e-44 else None,
             activations=["HardSigmoid", "ScaledTanh"], activation_alpha=[x, -x], activation_beta=[-x, x],
         ).spec
         print(spec.clip and spec.clip.hex(), [(a.alpha.hex(), a.beta.hex()) for a in spec.activations[0]])
     print([(k.name, p, (k.default(p) or 0.0).hex()) for k in ACTIVATIONS.values() for p in k.takes])
     print([str(sorted(f.activations.items())) for f in (FLAX_NNX, KERAS, PYTORCH)])
     wide = np.array(numbers)
-    print(_sum(wide.astype("f"), np.array([1e-9], "f")).tobytes().hex())
-    print(convert("float32", wide).tobytes().hex(), convert("float16", wide[:5]).tobytes().hex())
+    print(_sum(np.arange(-3.0, 4.0).astype("f"), np.array([2.0**-30], "f")).tobytes().hex())
+    print(convert(wide, "float32").tobytes().hex(), convert(wide[:5], "float16").tobytes().hex())
     print(_as_float16(None, wide[:5]).tobytes().hex())
     try:
         onegru.GRU(one, one, clip=3.5e38)

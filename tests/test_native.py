@@ -123,12 +123,15 @@ for _ in range(2):
         print("right")
 """
 
-# How each version of Python makes subinterpreters: the module, and a program's way to one that runs an import.
+# How versions of Python make subinterpreters: the import, and a call that runs a program in a new one.
 _IMPORT = "try:\\n import onegru\\nexcept ImportError as error: print(error, flush=True)"
 WAYS = {
     "_xxsubinterpreters": ("_xxsubinterpreters as module", "module.run_string(module.create(), '{}')"),
     "_interpreters": ("_interpreters as module", "module.run_string(module.create('legacy'), '{}')"),
-    "concurrent.interpreters": ("from concurrent import interpreters as module", "module.create().exec('{}')"),
+    "concurrent.interpreters": (
+        "from concurrent import interpreters as module",
+        "module.create().exec('{}')",
+    ),
 }
 
 
