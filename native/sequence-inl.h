@@ -192,8 +192,7 @@ class Sequence : RowsUnderWay<C> {
     for (size_t r = 0; r < rows; ++r) x_rows_[r] = this->Input(r, step + r, 0);
     x_count_ = 0;
     xp_to_ = to;
-    if (GoOn(rows * (last_ - first_)))
-      ForTiles(D(), geometry_, rows, first, last_, false, ProjectTile{this});
+    if (GoOn(rows * (last_ - first_))) ForTiles(D(), geometry_, rows, first, last_, false, ProjectTile{this});
   }
 
   struct ProjectTile {
