@@ -28,8 +28,8 @@ struct Share {
   std::size_t members;        // how many they are
   // The number of steps after which all of them leave a stopped call.
   std::atomic<std::size_t>* last_step;
-  bool is_callers;            // whether this thread made the call
-  unsigned char* scratch;     // ScratchBytes of them
+  bool is_callers;         // whether this thread made the call
+  unsigned char* scratch;  // ScratchBytes of them
 };
 
 struct Kernel {

@@ -193,7 +193,8 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
   const Whole<D> whole;
   if (rows == 0) return;
   const bool is_long = tile.self->IsLong(rows * (last - first));
-  const auto go_on = [&](size_t panels) HWY_ATTR { return HWY_LIKELY(!is_long) || tile.self->GoOn(rows * panels); };
+  const auto go_on = [&](size_t panels)
+                         HWY_ATTR { return HWY_LIKELY(!is_long) || tile.self->GoOn(rows * panels); };
   const auto one = [&](auto tag, size_t panel, auto width) HWY_ATTR {
     size_t row = 0;
     if constexpr (kLargeTiles) {
@@ -209,8 +210,7 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
   };
   if (backwards) narrow();
   if (rows >= 4) {
-    for (size_t i = first; i < full && go_on(1); ++i)
-      one(d, backwards ? first + full - 1 - i : i, whole);
+    for (size_t i = first; i < full && go_on(1); ++i) one(d, backwards ? first + full - 1 - i : i, whole);
   } else {
     const size_t count = full > first ? full - first : 0;
     const size_t wides = count / kWide * kWide;

@@ -163,10 +163,11 @@ class RowsUnderWay {
     }
   }
 
-  // A row of a panel takes 3·lanes products with I or with H numbers.
+  // A row of a panel takes 3·lanes products with I or with H numbers. Where members wait for each other, a step
+  // may take as long as the system lets one of them wait for a CPU: they look more often.
   std::int64_t WorkPerLook() const {
     if (call_.watch == nullptr) return std::numeric_limits<std::int64_t>::max();
-    const size_t row = HWY_MAX(spec_.I, spec_.H) * 3 * kLanes;
+    const size_t row = HWY_MAX(spec_.I, spec_.H) * 3 * kLanes * (share_.members > 1 ? 16 : 1);
     return HWY_MAX(call_.watch->work() / static_cast<std::int64_t>(row), 1);
   }
 

@@ -89,7 +89,7 @@ class Sequence : RowsUnderWay<C> {
 
   // One step; false if there was none left, or the call is to stop.
   bool Advance() {
-    if (step_ == steps_) return false;
+    if (step_ == steps_ || (share_.members > 1 && Stopped())) return false;
     if (by_step_) {
       if (step_ % kStepsPerLook == 0 && !GoOn(kStepsPerLook)) return false;
       PrepareStep();
@@ -122,8 +122,8 @@ class Sequence : RowsUnderWay<C> {
     if (share_.members == 1) return call_.watch->stopped();
     return share_.last_step->load(std::memory_order_relaxed) <= taken_ + step_;
   }
-  void NameLastStep() const {
-    if (HWY_LIKELY(call_.watch == nullptr) || !call_.watch->stopped()) return;
+  void NameLastStep() {
+    if (call_.watch == nullptr || GoOn(active_ * (last_ - first_))) return;
     if (share_.last_step->load(std::memory_order_relaxed) != SIZE_MAX) return;
     share_.last_step->store(taken_ + step_ + 1, std::memory_order_relaxed);
   }
@@ -192,8 +192,7 @@ class Sequence : RowsUnderWay<C> {
     for (size_t r = 0; r < rows; ++r) x_rows_[r] = this->Input(r, step + r, 0);
     x_count_ = 0;
     xp_to_ = to;
-    if (GoOn(rows * (last_ - first_)))
-      ForTiles(D(), geometry_, rows, first, last_, false, ProjectTile{this});
+    if (GoOn(rows * (last_ - first_))) ForTiles(D(), geometry_, rows, first, last_, false, ProjectTile{this});
   }
 
   struct ProjectTile {

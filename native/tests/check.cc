@@ -2,8 +2,9 @@
 //
 //   check [PROBLEMS]
 //
-// Each problem runs with 1…4 threads, which must give the same bits; some are stopped on the way. The bits of all results are hashed, for
-// each target with FMA: the hashes of all such targets, on all machines, must be one and the same.
+// Each problem runs with 1…4 threads, which must give the same bits; some are stopped on the way. The bits of all
+// results are hashed, for each target with FMA: the hashes of all such targets, on all machines, must be one and
+// the same.
 
 #include <algorithm>
 #include <cinttypes>
