@@ -202,6 +202,16 @@ def test_files_are_known_by_what_they_hold(cli: Cli) -> None:
     assert "onnxruntime" in out and "refuses" not in out
 
 
+def test_a_reference_that_cannot_be_compared_is_no_fault_of_drawn_inputs(cli: Cli) -> None:
+    save(Path(), chain(True))
+    save(Path(), b"\x08no model", "broken.onnx")
+    code, out, err = cli("model.onnx", *DIMS, "--against", "broken.onnx")
+    assert (code, out) == (2, "") and err.startswith("onegru: broken.onnx: ") and "drawn" not in err
+    onegru.save(make_gru(), "other.onnx")
+    code, out, err = cli("model.onnx", *DIMS, "--against", "other.onnx")
+    assert (code, out) == (2, "") and err.startswith("onegru: other.onnx: nothing in it can be compared")
+
+
 def test_numbers_that_differ_are_shown_to_differ() -> None:
     apart = onegru.cli.verify._apart
     assert apart(0.25, 0.0) == "0.25, not 0"
