@@ -177,7 +177,16 @@ ELSEWHERE = {
         "__version__",
     ),
     *("FormatError", "MissingExtraError", "OneGRUError", "SpecError", "SpecWarning"),
-    *("get_num_threads", "inspect", "load", "load_layers", "openvino_extensions", "save", "targets"),
+    *(
+        "get_num_threads",
+        "inspect",
+        "load",
+        "load_layers",
+        "openvino_extensions",
+        "release_memory",
+        "save",
+        "targets",
+    ),
     *("to_keras", "to_torch"),  # which need their frameworks
 }
 

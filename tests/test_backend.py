@@ -14,6 +14,7 @@ from onnx.backend.test import BackendTest
 
 import onegru
 import onegru.backend as backend
+from onegru import SpecError
 from tests.onnx_models import B, H, I, T, graph, gru, model, node, numbers, value, weights
 
 # The cases that onnx 1.23 has; a later onnx may add to them.
@@ -220,3 +221,15 @@ def test_external_data_need_a_file() -> None:
     external.external_data.add(key="location", value="weights")
     with pytest.raises(onegru.FormatError, match="load it from its file"):
         backend.prepare(proto)
+
+
+def test_arguments_of_other_types() -> None:
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    x = np.zeros(2, np.float32)
+    assert not onegru.backend.supports_device(3)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match=r"node: None; must be a NodeProto"):
+        onegru.backend.run_node(None, [x])  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="inputs: 5; must be a list of arrays"):
+        onegru.backend.run_node(node, 5)
+    with pytest.raises(SpecError, match="device: 3; must be CPU"):
+        onegru.backend.run_node(node, [x], device=3)  # type: ignore[arg-type]

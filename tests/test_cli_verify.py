@@ -15,6 +15,7 @@ import pytest
 import onegru
 import onegru.cli.app
 from tests import mutants
+from tests.layers import make_gru
 from tests.onnx_models import I, gru, model, node, save, tensor, value, weights
 from tests.verify_cases import (
     chain,
@@ -171,7 +172,6 @@ def test_refusals_alone_do_not_fail(cli: Cli) -> None:
             "runtime: 'tensorflow'; must be one of 'onnxruntime', 'openvino', 'onnx'",
         ),
         (["model.onnx", *DIMS, "--precision", "f16"], "precision: 'f16'; must be 'f32' or 'default'"),
-        (["model.xml", "--runtime", "onnx"], "--runtime: onnx reads ONNX models alone; model.xml is none"),
     ],
 )
 def test_bad_input(cli: Cli, arguments: list[str], message: str) -> None:
@@ -184,3 +184,38 @@ def test_bad_input(cli: Cli, arguments: list[str], message: str) -> None:
 def test_help_says_what_the_exit_code_means(cli: Cli) -> None:
     code, out, _ = cli("--help")
     assert code == 0 and "The exit code is 1 if something differs" in out
+
+
+def test_files_are_known_by_what_they_hold(cli: Cli) -> None:
+    onegru.save(make_gru(), "model.xml", cell=True)
+    Path("model.xml").rename("an_ir.onnx")
+    Path("model.bin").rename("an_ir.bin")
+    code, out, err = cli("an_ir.onnx", "--dims", 2)
+    assert (code, err) == (0, "")
+    assert "openvino" in out and "onnxruntime" not in out and "refuses" not in out
+    code, out, err = cli("an_ir.onnx", "--dims", 2, "--runtime", "onnxruntime")
+    assert (code, out) == (2, "")
+    assert "--runtime: onnxruntime reads ONNX models alone; an_ir.onnx is none" in err
+    save(Path(), chain(True), "a_model.xml")
+    code, out, err = cli("a_model.xml", *DIMS, "--runtime", "onnxruntime", "--runtime", "onnx")
+    assert (code, err) == (0, "")
+    assert "onnxruntime" in out and "refuses" not in out
+
+
+def test_a_reference_that_cannot_be_compared_is_no_fault_of_drawn_inputs(cli: Cli) -> None:
+    save(Path(), chain(True))
+    save(Path(), b"\x08no model", "broken.onnx")
+    code, out, err = cli("model.onnx", *DIMS, "--against", "broken.onnx")
+    assert (code, out) == (2, "") and err.startswith("onegru: broken.onnx: ") and "drawn" not in err
+    onegru.save(make_gru(), "other.onnx")
+    code, out, err = cli("model.onnx", *DIMS, "--against", "other.onnx")
+    assert (code, out) == (2, "") and err.startswith("onegru: other.onnx: nothing in it can be compared")
+
+
+def test_numbers_that_differ_are_shown_to_differ() -> None:
+    apart = onegru.cli.verify._apart
+    assert apart(0.25, 0.0) == "0.25, not 0"
+    assert apart(0.110021, 0.109987) == "0.11002, not 0.10999"
+    assert apart(1.0, float(np.nextafter(1.0, 2.0))) == "1, not 1.0000000000000002"
+    assert apart(float("nan"), 1.0) == "nan, not 1"
+    assert apart(None, 1.0) == ", not 1"

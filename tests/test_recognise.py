@@ -9,12 +9,13 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import onegru
-from onegru import FormatError
+from onegru import FormatError, SpecError
 from onegru.files.recognise import Kind, kind_of
 from tests.ir_files import write_case
 from tests.keras_files import keras_3
@@ -219,3 +220,36 @@ def test_a_broken_part_does_not_keep_a_model_from_being_described(tmp_path: Path
     data = (tmp_path / "x.onnx").read_bytes().replace(b"Relu", b"Rexu")
     (tmp_path / "x.onnx").write_bytes(data)
     assert len(onegru.inspect(tmp_path / "x.onnx").grus) == 1
+
+
+@pytest.mark.parametrize("end", [".pt", ".keras", ".h5", ".safetensors"])
+@pytest.mark.parametrize("data", [b"", b"nonsense"])
+def test_an_end_that_promises_what_the_file_is_not(tmp_path: Path, data: bytes, end: str) -> None:
+    """What is wrong is said of the file; no content is called what only its name says."""
+    path = tmp_path / f"x{end}"
+    path.write_bytes(data)
+    with pytest.raises(FormatError) as caught:
+        onegru.load(path)
+    assert str(caught.value).startswith(f"{path}: of no known kind; must be one of these: ONNX model")
+
+
+def test_a_zip_with_nothing_of_pytorch(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    with zipfile.ZipFile(path, "w"):
+        pass
+    with pytest.raises(FormatError, match=r"x\.pt: .*\(holds no data\.pkl of its own\)"):
+        onegru.load_layers(path)
+
+
+@pytest.mark.parametrize("name", ["safetensors", "Keras, legacy", "PyTorch"])
+def test_bytes_of_another_kind(tmp_path: Path, name: str) -> None:
+    data = written(tmp_path, name).read_bytes()
+    with pytest.raises(FormatError, match=r"model in memory: .*; only an ONNX model is loaded from memory"):
+        onegru.load(data)
+
+
+@pytest.mark.parametrize("function", [onegru.inspect, onegru.load_layers])
+@pytest.mark.parametrize("path", [None, 3, b"x.onnx", []])
+def test_paths_that_are_none(function: Callable[[Any], object], path: object) -> None:
+    with pytest.raises(SpecError, match=r"path: .*; must be the name of a file"):
+        function(path)

@@ -114,3 +114,34 @@ def test_refuses() -> None:
     with pytest.raises(SpecError, match="layer 0: X"):
         Stack([make(rng, 5, 4), make(rng, 4, 4)])(np.zeros((2, 2, 3), "f"))
     assert onegru.Stack is Stack
+
+
+@pytest.mark.parametrize("call", ["run", "step"])
+@pytest.mark.parametrize("with_out", [False, True])
+def test_what_ends_a_stream_in_an_upper_layer_leaves_all_states(
+    monkeypatch: pytest.MonkeyPatch, call: str, with_out: bool
+) -> None:
+    rng = np.random.default_rng(8)
+    stream = Stack([make(rng, 5, 7), make(rng, 7, 3)]).stream(2)
+    X = rng.standard_normal((4, 2, 5)).astype("f")
+    stream.run(X)
+    before = stream.state
+    x, out = (X, np.empty((4, 2, 3), "f")) if call == "run" else (X[0], np.empty((2, 3), "f"))
+
+    class Upper:
+        """A stream that Ctrl-C ends."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(upper, name)
+
+        def ended(self, *_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        step = run = ended
+
+    below, upper = stream._streams
+    monkeypatch.setattr(stream, "_streams", (below, Upper()))
+    with pytest.raises(KeyboardInterrupt):
+        getattr(stream, call)(x, out=out if with_out else None)
+    monkeypatch.undo()
+    assert all(np.array_equal(a, b) for a, b in zip(stream.state, before, strict=True))

@@ -12,6 +12,9 @@ import pytest
 
 import onegru
 import onegru.cli.app
+from onegru.conformance.call import call_of, in_type
+from onegru.conformance.diagnosis import diagnose
+from onegru.conformance.trace import traced_run
 from onegru.conformance.verify import verify
 from onegru.files.graph import Graph
 from onegru.runtimes.onnx_evaluator import OnnxEvaluator
@@ -194,3 +197,16 @@ def test_warnings_are_given_once(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert verify(loaded, feeds(True), runtimes=[OnnxEvaluator()]).agrees
+
+
+@pytest.mark.parametrize(("dtype", "share"), [("float16", 1.0), ("float16", 0.5), ("bfloat16", 0.5)])
+def test_the_smaller_type_that_was_computed_in(tmp_path: Path, dtype: str, share: float) -> None:
+    """The type whose rounding is nearest, though another one's may be near as well."""
+    loaded = onegru.load(save(tmp_path, chain(True)))
+    call = call_of(loaded.gru_layers[0], traced_run(loaded, feeds(True), "reference").values)
+    exact, rounded = call.run(), in_type(call, dtype).run()
+    got = {
+        name: (array + share * (rounded[name].astype(np.float64) - array)).astype(np.float32)
+        for name, array in exact.items()
+    }
+    assert diagnose(call, got) == f"it were computed in {dtype}"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from onegru.arguments import integer
+from onegru.arguments import integer, shown
 from onegru.dtypes import Array
 from onegru.errors import OneGRUError, SpecError, needs_extra
 
@@ -124,6 +124,10 @@ class OneGRUBackend(Backend):
             kwargs: `opset_version` for the opset, by default the newest that onnx and ONNX Runtime know;
                 `engine` as for `prepare`.
         """
+        if not isinstance(node, NodeProto):
+            raise SpecError(f"node: {shown(node)}; must be a NodeProto")
+        if not isinstance(inputs, Sequence | np.ndarray):
+            raise SpecError(f"inputs: {shown(inputs)}; must be a list of arrays")
         opset = kwargs.pop("opset_version", None)
         opset = node_opset(node) if opset is None else integer("opset_version", opset, 1)
         if opset >= 2**31:
@@ -149,7 +153,7 @@ class OneGRUBackend(Backend):
     @classmethod
     def supports_device(cls, device: str) -> bool:
         """Whether the device is the CPU."""
-        return device.split(":")[0].upper() == "CPU"
+        return isinstance(device, str) and device.split(":")[0].upper() == "CPU"
 
 
 def _refuse_options(options: Mapping[str, object]) -> None:

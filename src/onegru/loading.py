@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from onegru.arguments import file_path
 from onegru.errors import FormatError, SpecError
 from onegru.files.recognise import Kind, layers_kind
 from onegru.layer import GRU
@@ -40,7 +41,7 @@ def load_layers(
         MissingExtraError: the file needs a package that is not installed.
         OSError: the file cannot be opened.
     """
-    file = Path(path)
+    file = file_path("path", path)
     if name is not None and not isinstance(name, str):
         raise SpecError(f"name: {name!r}; must be text, or None")
     if keras_version is not None and not isinstance(keras_version, str):

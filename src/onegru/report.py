@@ -6,8 +6,8 @@ import os
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from onegru.arguments import file_path
 from onegru.attributes import read_attributes
 from onegru.dialect import read_activations, read_clip
 from onegru.errors import FormatError, MissingExtraError, SpecWarning
@@ -99,11 +99,11 @@ def inspect(path: str | os.PathLike[str]) -> Report:
 
     Raises:
         FormatError: the file is broken, or of a kind that holds no GRU.
-        SpecError: a GRU is not legal.
+        SpecError: path is not the name of a file, or a GRU is not legal.
         MissingExtraError: the file needs a package that is not installed.
         OSError: the file cannot be opened.
     """
-    file = Path(path)
+    file = file_path("path", path)
     kind = layers_kind(file)
     if kind.holds == "layers":
         grus = tuple(

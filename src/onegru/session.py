@@ -13,7 +13,7 @@ from onegru.arguments import file_path, shown
 from onegru.dtypes import Array
 from onegru.errors import SpecError, needs_extra
 from onegru.files.graph import Conversion, Graph, GruNode, Step, TensorInfo, ValueType, by_name
-from onegru.files.recognise import Kind, model_kind
+from onegru.files.recognise import Kind, kind_of_start, model_kind
 from onegru.model_gru import GruLayer, naming, output_types
 from onegru.model_inputs import Inputs, convert, fit, value_of, words_of
 from onegru.model_stream import ModelStream
@@ -78,8 +78,11 @@ def _in_memory(model: object) -> Graph:
         from onegru.files.onnx_read import Source, serialized
     source = Source("model in memory")
     data = bytes(model) if isinstance(model, bytes | bytearray | memoryview) else serialized(source, model)
-    if data[:64].lstrip(b"\xef\xbb\xbf\xff\xfe\0 \t\r\n").startswith(b"<"):
-        raise source.error("XML; an OpenVINO IR must be loaded by the name of its file, for its .bin")
+    kind = kind_of_start(data[:1024], len(data))
+    if kind is Kind.OPENVINO:
+        raise source.error(f"{kind.words}, which must be loaded by the name of its file, for its .bin")
+    if kind not in (Kind.ONNX, Kind.UNKNOWN):
+        raise source.error(f"{kind.words}; only an ONNX model is loaded from memory")
     return parse_onnx(data, source)
 
 

@@ -258,17 +258,17 @@ class StackStream:
         return self._through(lambda stream, Y: stream.run(Y), X, out)
 
     def _through(self, take: Callable[[Stream, ArrayLike], Array], x: ArrayLike, out: Array | None) -> Array:
-        """`take` layer after layer. What the first refuses, it refuses before anything has changed."""
-        if out is None:
+        """`take` layer after layer; all states are as before if a layer, or Ctrl-C, ends it midway."""
+        # A stream that is ended is where it was, so the last one has moved only if its result is not taken.
+        moving = self._streams[:-1] if out is None else self._streams
+        before = [stream._state.copy() for stream in moving]
+        try:
             for stream in self._streams:
                 x = take(stream, x)
-            return np.asarray(x)
-        before = self.state
-        result = self._through(take, x, None)
-        try:
-            return self._streams[-1].write(result, out)
-        except SpecError:
-            self.state = before
+            return np.asarray(x) if out is None else self._streams[-1].write(np.asarray(x), out)
+        except BaseException:
+            for stream, state in zip(moving, before, strict=True):
+                stream._state[...] = state
             raise
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from onegru.dtypes import Array
 from onegru.errors import OneGRUError
+from onegru.files.recognise import Kind, layers_kind
 from onegru.session import Model
 
 __all__ = ["Timing", "measure"]
@@ -59,7 +60,7 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
     path = Path(model.path)
     if any(array.size == 0 for array in inputs.values()):
         refuses = "not tried: it may end the process where an input is empty"
-    elif path.suffix.lower() != ".xml":
+    elif layers_kind(path) is not Kind.OPENVINO:
         try:
             # Imported here, as an IR needs no onnx.
             from onegru.files._onnxruntime import Session

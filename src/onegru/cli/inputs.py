@@ -213,7 +213,7 @@ def explained(model: Model, drawn: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except (FormatError, SpecError) as error:
-        if not drawn:
+        if not drawn or not str(error).startswith(f"{model.path}: "):  # it speaks of another file
             raise
         whole = {info.name for info in model.inputs if info.dtype.startswith(("int", "uint"))}
         name = next((name for name in drawn if name in whole), drawn[0])

@@ -30,6 +30,7 @@ from onegru.conformance.results import (
 )
 from onegru.conformance.verify import verify
 from onegru.errors import SpecError
+from onegru.files.recognise import Kind, model_kind
 from onegru.runtimes.subject import Runtime, Subject
 from onegru.runtimes.table import PRECISIONS, RUNTIMES, chosen_runtimes
 
@@ -129,7 +130,7 @@ def verify_command(
 
 def _check_readable(model: Path, named: Sequence[Runtime]) -> None:
     """Refuse runtimes that the user named and that do not read such files."""
-    if model.suffix.lower() != ".xml":
+    if not named or model_kind(model) is not Kind.OPENVINO:
         return
     for runtime in named:
         if reason := runtime.refuses(Subject(str(model), None, {})):
@@ -211,7 +212,7 @@ def _fault_words(fault: Fault) -> str:
     else:
         axes = {"time step": fault.step, "row": fault.row, "direction": fault.direction, "unit": fault.unit}
         place = ", ".join(f"{axis} {index}" for axis, index in axes.items() if index is not None)
-        words += f"{fault.output} at {place} is {_figure(fault.got)}, not {_figure(fault.expected)}"
+        words += f"{fault.output} at {place} is {_apart(fault.got, fault.expected)}"
         words += f"; up to {_figure(fault.max_abs)} apart"
     if fault.diagnosis is not None:
         words += f"; [bold]as if {_text(fault.diagnosis)}[/]"
@@ -255,6 +256,14 @@ def _text(words: str) -> str:
 
 def _figure(number: float | None) -> str:
     return "" if number is None else f"{number:.3g}"
+
+
+def _apart(got: float | None, expected: float | None) -> str:
+    """Two numbers that differ, in as many digits as show it."""
+    if got is None or expected is None:
+        return f"{_figure(got)}, not {_figure(expected)}"
+    digits = next((n for n in range(3, 17) if f"{got:.{n}g}" != f"{expected:.{n}g}"), 17)
+    return f"{got:.{digits}g}, not {expected:.{digits}g}"
 
 
 def _plain(value: Any) -> Any:

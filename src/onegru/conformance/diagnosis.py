@@ -49,11 +49,13 @@ def _rounding(call: Call, got: Mapping[str, Array]) -> str | None:
     """Whether the result is as far off as one in a smaller element type would be."""
     exact = call.run()
     theirs = _largest(exact, got)
+    times: dict[str, float] = {}
     for dtype in _SMALLER.get(call.spec.dtype, ()):
         rounded = _largest(exact, in_type(call, dtype).run())
-        if rounded / _ALIKE <= theirs <= rounded * _ALIKE:
-            return f"it were computed in {dtype}"
-    return None
+        if theirs > 0 and rounded > 0:
+            times[dtype] = max(theirs / rounded, rounded / theirs)
+    nearest = min(times, key=times.__getitem__, default=None)
+    return None if nearest is None or times[nearest] > _ALIKE else f"it were computed in {nearest}"
 
 
 _SMALLER: Mapping[str, tuple[str, ...]] = {

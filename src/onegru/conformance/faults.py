@@ -16,6 +16,7 @@ from onegru.conformance.diagnosis import diagnose
 from onegru.conformance.results import Fault
 from onegru.conformance.trace import given_values, probed_values
 from onegru.errors import OneGRUError
+from onegru.files.recognise import Kind, layers_kind
 from onegru.report import report
 from onegru.runtimes.apart import Outcome
 from onegru.runtimes.subject import Probe, Runtime, Subject
@@ -36,7 +37,7 @@ def subject_of(model: Model, probed: bool = False) -> Subject:
     path = Path(model.path)
     outputs = {info.name: (info.name, *info.aliases) for info in model.outputs}
     values = probed_values(model) if probed else ()
-    if path.suffix.lower() == ".xml":
+    if layers_kind(path) is Kind.OPENVINO:
         return Subject(model.path, None, outputs, _probes(model, values))
     # Imported here, as an IR needs no onnx.
     from onegru.files.onnx_probe import whole_model
@@ -96,7 +97,8 @@ def find_fault(
         if missing:
             why = f"asked for the values around GRU nodes, it does not give {missing[0]!r}"
     # An IR's layers are not taken apart.
-    fault = _fault_alone(model, ours, runtime, run) if Path(model.path).suffix.lower() != ".xml" else None
+    is_ir = layers_kind(Path(model.path)) is Kind.OPENVINO
+    fault = None if is_ir else _fault_alone(model, ours, runtime, run)
     if fault is not None:
         return fault, "found by running the node alone"
     return None, f"which node is at fault cannot be told: {why}"

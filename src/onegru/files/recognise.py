@@ -9,7 +9,7 @@ from typing import Literal
 from onegru.bounded import LARGEST_TEXT
 from onegru.errors import FormatError
 
-__all__ = ["Kind", "kind_of", "layers_kind", "model_kind"]
+__all__ = ["Kind", "kind_of", "kind_of_start", "layers_kind", "model_kind"]
 
 
 class Kind(Enum):
@@ -27,6 +27,7 @@ class Kind(Enum):
     TFLITE = "a TensorFlow Lite model", ""
     ORT = "a model in ONNX Runtime's own format", ""
     GZIP = "a gzip file", ""
+    ZIP = "a zip archive of another kind", ""
     LFS = "a pointer of Git LFS in place of the file itself", ""
     HTML = "a web page", ""
     UNKNOWN = "of no known kind", ""
@@ -75,8 +76,14 @@ def kind_of(path: Path) -> Kind:
             size = file.seek(0, 2)
     except ValueError as error:  # a null character in the name; a FormatError is one, too
         raise error if isinstance(error, FormatError) else FormatError(f"{str(path)!r}: {error}") from None
+    kind = kind_of_start(start, size)
+    return _kind_of_zip(path) if kind is Kind.ZIP else kind
+
+
+def kind_of_start(start: bytes, size: int) -> Kind:
+    """The kind of a file by its first 1024 bytes and its size; a zip archive's is not told further."""
     if start.startswith(b"PK"):
-        return _kind_of_zip(path)
+        return Kind.ZIP
     # A length first, which may look like the start of anything.
     if 2 <= int.from_bytes(start[:8], "little") <= min(size - 8, LARGEST_TEXT) and start[8:9] == b"{":
         return Kind.SAFETENSORS
@@ -110,7 +117,7 @@ def _kind_of_zip(path: Path) -> Kind:
         return (
             Kind.TORCHSCRIPT if any(f"{folder}constants.pkl" in names for folder in folders) else Kind.PYTORCH
         )
-    return Kind.NPZ if names and all(name.endswith(".npy") for name in names) else Kind.UNKNOWN
+    return Kind.NPZ if names and all(name.endswith(".npy") for name in names) else Kind.ZIP
 
 
 def layers_kind(path: Path) -> Kind:
@@ -121,12 +128,18 @@ def layers_kind(path: Path) -> Kind:
         OSError: it cannot be opened.
     """
     kind = kind_of(path)
-    if kind is Kind.UNKNOWN:
-        return _NAMES.get(path.suffix.lower(), Kind.ONNX)
+    if kind in (Kind.UNKNOWN, Kind.ZIP):
+        named = _NAMES.get(path.suffix.lower(), Kind.ONNX if kind is Kind.UNKNOWN else None)
+        if named is not None:
+            return named
     if not kind.holds:
-        wanted = ", ".join(known.words.split(" ", 1)[1] for known in Kind if known.holds)
-        raise FormatError(f"{path}: {kind.words}; must be one of these: {wanted}")
+        raise _refusal(path, kind)
     return kind
+
+
+def _refusal(path: Path, kind: Kind) -> FormatError:
+    wanted = ", ".join(known.words.split(" ", 1)[1] for known in Kind if known.holds)
+    return FormatError(f"{path}: {kind.words}; must be one of these: {wanted}")
 
 
 def model_kind(path: Path) -> Kind:
@@ -138,6 +151,8 @@ def model_kind(path: Path) -> Kind:
     """
     kind = layers_kind(path)
     if kind.holds == "layers":
+        if (told := kind_of(path)) is not kind:  # by its name alone
+            raise _refusal(path, told)
         raise FormatError(
             f"{path}: {kind.words}, which holds layers and no model that runs: read them with "
             f"onegru.load_layers, or make a model of them with `onegru convert`"

@@ -115,7 +115,10 @@ def read_torch(path: Path) -> tuple[object, int]:
 def _read_zip(path: Path) -> object:
     with open_zip(path) as archive:
         names = set(archive.namelist())
-        (text,) = (name for name in names if name.count("/") == 1 and name.endswith("/data.pkl"))
+        texts = [name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")]
+        if len(texts) != 1:
+            raise ValueError(f"holds {'no' if not texts else 'more than one'} data.pkl of its own")
+        text = texts[0]
         folder = text.removesuffix("data.pkl")
         if f"{folder}constants.pkl" in names:
             raise FormatError(f"{path}: a TorchScript program; must be a state dict, as torch.save writes it")

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,11 @@ class OpenVino:
         import openvino
 
         core = openvino.Core()
-        model = core.read_model(subject.path if subject.model is None else subject.model)
+        if subject.model is not None:
+            model = core.read_model(subject.model)
+        else:  # with its weights, an IR is one under any name
+            weights = Path(subject.path).with_suffix(".bin")
+            model = core.read_model(subject.path, weights if weights.exists() else "")
         probed = {_key(_place(model, probe)): probe.value for probe in subject.probes}
         for probe in subject.probes:
             if _key(_place(model, probe)) not in map(_source, model.outputs):
