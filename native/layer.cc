@@ -13,6 +13,7 @@
 #include <numpy/arrayobject.h>
 
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -66,11 +67,11 @@ class Layer {
       : spec_(MakeSpec(I, H, reversed, linear_before_reset, attention, clip, activations, type, storage)),
         dtype_(std::move(dtype)),
         descr_(reinterpret_cast<PyArray_Descr*>(dtype_.ptr())),
-        packed_(spec_, ChosenTargetIndex(),
-                KernelFor(spec_.storage, linear_before_reset, ChosenTargetIndex()).lanes, Checked(W), Checked(R),
-                Checked(B)) {}
+        packed_(std::make_shared<const Packed>(
+            spec_, ChosenTargetIndex(), KernelFor(spec_.storage, linear_before_reset, ChosenTargetIndex()).lanes,
+            Checked(W), Checked(R), Checked(B))) {}
 
-  const Packed& packed() const { return packed_; }
+  const Packed& packed() const { return *packed_; }
   const Spec& spec() const { return spec_; }
   PyArray_Descr* descr() const { return descr_; }
   std::size_t size() const { return SizeOf(spec_.type); }
@@ -192,7 +193,7 @@ class Layer {
   Spec spec_;
   nb::object dtype_;
   PyArray_Descr* descr_;
-  Packed packed_;
+  std::shared_ptr<const Packed> packed_;
 };
 
 // The state of some rows, from step to step, in the type that is computed in.
