@@ -20,7 +20,7 @@ PIP_SELF := $(PIP) --no-build-isolation --editable
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard native/*.h native/*.cc)
 CODE := $(wildcard src tests docs examples benchmarks)
 
-.PHONY: help run test test-frameworks bench lint sanitize tiles neon accuracy clean
+.PHONY: help run test test-frameworks bench lint sanitize tiles neon accuracy fuzz clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ neon: $(VENV)/.build | build  ## the kernels' tests for Arm, emulated; their bit
 
 accuracy: $(VENV)/.dev  ## the activations over all float32 numbers; ARGS=Sigmoid for one of them
 	@$(BIN)/python -m benchmarks.accuracy $(ARGS)
+
+fuzz: $(VENV)/.dev  ## broken files of every kind that is read, for ten minutes; ARGS="--minutes 30 --seed 7"
+	@$(BIN)/python -m tests.fuzz.run $(ARGS)
 
 clean:  ## remove .venv and everything that was built or cached
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

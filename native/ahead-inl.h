@@ -111,10 +111,10 @@ class Ahead {
     for (size_t v = 0; v < kStreams; ++v) result[0][v] = sums[0][v];
   }
 
-  // What is left.
-  template <class D>
-  HWY_NOINLINE void Finish(D d) {
-    while (waiting()) {
+  // What is left, as long as go_on() says so.
+  template <class D, class GoOn>
+  HWY_NOINLINE void Finish(D d, GoOn go_on) {
+    while (waiting() && go_on()) {
       hn::Vec<D> tile[kAheadRows][3];
       Load(d, tile);
       const size_t count = I_ - k_;

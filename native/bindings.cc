@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "native/calls.h"
+#include "native/float_mode.h"
 #include "native/layer.h"
 #include "native/limits.h"
 #include "native/targets.h"
@@ -37,14 +39,26 @@ std::string NameAt(std::size_t index) { return onegru::CompiledTargets()[index].
 
 }  // namespace
 
+// nanobind's own PyInit__native goes by another name: it must not run in a second interpreter.
+#define PyInit__native onegru_PyInit
 NB_MODULE(_native, m) {
+  nb::set_leak_warnings(false);  // an exit while a daemon thread is in a call leaves its objects behind
   m.doc() = "Compiled part of onegru; private. Use the functions of onegru instead.";
 
   onegru::BindLayer(m);
   onegru::BindCalls(m);
   m.def("num_threads", &onegru::NumThreads, "How many threads a call may use.");
   m.def("set_num_threads", &onegru::SetNumThreads, nb::arg("count"),
-        "How many threads a call may use; 0 for as many as the process has cores.");
+        "How many threads a call may use, 1…64.");
+
+  m.def(
+      "set_float_mode",
+      [](std::optional<std::uint32_t> mode) {
+        const std::uint32_t before = onegru::GetFloatMode();
+        onegru::SetFloatMode(mode.value_or(onegru::kDefaultFloatMode));
+        return before;
+      },
+      nb::arg("mode").none(), "Sets the thread's floating-point mode, IEEE 754's default for None; returns the one before.");
 
   m.def("fma_peak", &onegru::FmaPeak, nb::arg("seconds"), "float32 FLOP/s that one core reaches at most.");
   m.def("read_bandwidth", &onegru::ReadBandwidth, nb::arg("bytes"), nb::arg("seconds"),
@@ -72,4 +86,16 @@ NB_MODULE(_native, m) {
         return std::pair(target.native_fma, target.vector_bytes());
       },
       nb::arg("name"), "(native_fma, vector_bytes) of an available target.");
+}
+
+#undef PyInit__native
+
+// nanobind keeps what it has of an interpreter in static variables: an import in another interpreter, even one that
+// fails, would leave the first one's layers with types that are not theirs.
+extern "C" NB_EXPORT PyObject* PyInit__native() {
+  if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+    PyErr_SetString(PyExc_ImportError, "onegru: imported in a subinterpreter; must be imported in the main one");
+    return nullptr;
+  }
+  return onegru_PyInit();
 }

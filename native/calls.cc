@@ -6,6 +6,8 @@
 
 #include "native/calls.h"
 
+#include <cstring>
+
 namespace nb = nanobind;
 
 namespace onegru {
@@ -90,6 +92,23 @@ Returns:
 Raises:
     SpecError: an argument is not legal.)";
 
+// Gives a class that calls by tp_call, as Caller does, a `__call__` that has a signature and a docstring: Python's
+// own descriptor of the slot with another text, as any other kind of `__call__` would make calls slower. The text
+// begins with the signature and "--", and is kept for ever, as the class is.
+void DescribeCall(nb::handle type, const char* text) {
+#ifndef Py_LIMITED_API
+  const nb::object plain = type.attr("__call__");
+  if (Py_TYPE(plain.ptr()) != &PyWrapperDescr_Type) return;
+  const auto* const descriptor = reinterpret_cast<PyWrapperDescrObject*>(plain.ptr());
+  auto* const base = new wrapperbase(*descriptor->d_base);
+  base->doc = strdup(text);
+  type.attr("__call__") =
+      nb::steal(PyDescr_NewWrapper(reinterpret_cast<PyTypeObject*>(type.ptr()), base, descriptor->d_wrapped));
+#else
+  static_cast<void>(type), static_cast<void>(text);  // the stable ABI does not show descriptors
+#endif
+}
+
 }  // namespace
 
 void BindCalls(nb::module_& m) {
@@ -97,6 +116,8 @@ void BindCalls(nb::module_& m) {
   nb::class_<Caller>(m, "Caller", nb::type_slots(caller))
       .def(nb::init<nb::object>(), nb::arg("try_call"), "An object that calls try_call, else its method `run`.")
       .def_ro("try_call", &Caller::try_call);
+  m.def("describe_call", &DescribeCall, nb::arg("type"), nb::arg("text"),
+        "Gives a class's __call__ a signature and a docstring.");
 
   static PyMethodDef methods[] = {{"step", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Step)),
                                    METH_FASTCALL | METH_KEYWORDS, kStep},

@@ -11,33 +11,36 @@
 
 namespace onegru {
 
+// Rounding, and what becomes of subnormals and exceptions; without the flags that say what has happened.
+#if defined(__x86_64__)
+inline constexpr std::uint32_t kDefaultFloatMode = 0x1f80;
+inline constexpr std::uint32_t kFloatFlags = 0x3f;
+inline std::uint32_t GetFloatMode() { return _mm_getcsr() & ~kFloatFlags; }
+inline void SetFloatMode(std::uint32_t mode) { _mm_setcsr((mode & ~kFloatFlags) | (_mm_getcsr() & kFloatFlags)); }
+#elif defined(__aarch64__)
+inline constexpr std::uint32_t kDefaultFloatMode = 0;
+inline std::uint32_t GetFloatMode() {
+  std::uint64_t mode;
+  asm volatile("mrs %0, fpcr" : "=r"(mode));
+  return static_cast<std::uint32_t>(mode);
+}
+inline void SetFloatMode(std::uint32_t mode) { asm volatile("msr fpcr, %0" : : "r"(std::uint64_t{mode})); }
+#endif
+
 // IEEE 754's default mode, whatever the caller has set: nearest, subnormals kept. Restored at the end.
 class DefaultFloatMode {
  public:
-#if defined(__x86_64__)
-  DefaultFloatMode() : saved_(_mm_getcsr()) {
-    if ((saved_ & ~kFlags) != kDefault) _mm_setcsr(kDefault | (saved_ & kFlags));
+  DefaultFloatMode() : saved_(GetFloatMode()) {
+    if (saved_ != kDefaultFloatMode) SetFloatMode(kDefaultFloatMode);
   }
   ~DefaultFloatMode() {
-    if ((saved_ & ~kFlags) != kDefault) _mm_setcsr(saved_);
+    if (saved_ != kDefaultFloatMode) SetFloatMode(saved_);
   }
+  DefaultFloatMode(const DefaultFloatMode&) = delete;
+  DefaultFloatMode& operator=(const DefaultFloatMode&) = delete;
 
  private:
-  static constexpr unsigned kFlags = 0x3f;
-  static constexpr unsigned kDefault = 0x1f80;
-  unsigned saved_;
-#elif defined(__aarch64__)
-  DefaultFloatMode() {
-    asm volatile("mrs %0, fpcr" : "=r"(saved_));
-    if (saved_ != 0) asm volatile("msr fpcr, %0" : : "r"(std::uint64_t{0}));
-  }
-  ~DefaultFloatMode() {
-    if (saved_ != 0) asm volatile("msr fpcr, %0" : : "r"(saved_));
-  }
-
- private:
-  std::uint64_t saved_;
-#endif
+  const std::uint32_t saved_;
 };
 
 }  // namespace onegru

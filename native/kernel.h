@@ -108,7 +108,7 @@ struct ForeignPool {
   std::size_t threads;
 };
 
-// Runs a call, by itself or with threads: ours, or those of `pool`.
+// Runs a call, by itself or with threads: ours, or those of `pool`. `call.watch` may stop it.
 void Run(const std::shared_ptr<const Packed>& packed, const Call& call, const ForeignPool* pool = nullptr);
 
 // The most scratch that a call with this layer may take, whatever T is.

@@ -12,7 +12,11 @@
 #include <nanobind/stl/vector.h>
 #include <numpy/arrayobject.h>
 
+#include <unistd.h>
+
+#include <chrono>
 #include <cstring>
+#include <cxxabi.h>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -29,6 +33,12 @@ namespace {
 
 // Below this many FLOPs a call is over sooner than the interpreter's lock changes hands.
 constexpr double kFlopsToRelease = 1.0e6;
+// Below this many it is over before anybody waits for it, even without SIMD: it is not watched for signals.
+constexpr double kFlopsToWatch = 1.0e7;
+// Between two looks at the clock: some 50 µs of a core, milliseconds without SIMD.
+constexpr std::int64_t kProductsPerLook = std::int64_t{1} << 22;
+// Between two looks for signals. To look takes the interpreter's lock, which others may hold for 5 ms.
+constexpr std::chrono::milliseconds kSignalsEvery{50};
 
 using Activations = std::vector<std::tuple<int, double, double>>;
 
@@ -56,6 +66,65 @@ bool Is(nb::handle object, PyArray_Descr* descr, const Shape& shape, bool writea
 bool Overlap(const char* a, std::size_t a_bytes, const char* b, std::size_t b_bytes) {
   return a < b + b_bytes && b < a + a_bytes;
 }
+
+// Gives the interpreter's lock away while this lives.
+class Unlocked {
+ public:
+  Unlocked() { Release(); }
+  ~Unlocked() { Take(); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+  void Release() { state_ = PyEval_SaveThread(); }
+  // When Python ends, it ends every other thread that asks for the lock: before 3.14 by unwinding the stack, and
+  // that ends the process where a function may not throw. Such a thread stops here instead, as it does since.
+  void Take() {
+    try {
+      PyEval_RestoreThread(state_);
+#if defined(__GLIBCXX__)
+    } catch (const abi::__forced_unwind&) {
+#else
+    } catch (...) {
+#endif
+      for (;;) pause();
+    }
+  }
+
+ private:
+  PyThreadState* state_;
+};
+
+// Stops a call when a signal's handler raises an exception, which is then set.
+class SignalWatch final : public Watch {
+ public:
+  explicit SignalWatch(Unlocked& unlocked) : Watch(kProductsPerLook), unlocked_(unlocked) {}
+
+ private:
+  bool ShouldStop() override {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_) return false;
+    unlocked_.Take();
+    const bool raised = PyErr_CheckSignals() != 0;
+    // Handlers run on the main thread alone: others need not ask again.
+    const bool again = !raised && IsMainThread();
+    unlocked_.Release();
+    next_ = again ? std::chrono::steady_clock::now() + kSignalsEvery : Time::max();
+    return raised;
+  }
+
+  static bool IsMainThread() {
+    try {
+      const nb::object main = nb::module_::import_("threading").attr("main_thread")();
+      return nb::cast<unsigned long>(main.attr("ident")) == PyThread_get_thread_ident();
+    } catch (const std::exception&) {
+      return false;  // nothing may be thrown through the kernels, beside which other threads run
+    }
+  }
+
+  using Time = std::chrono::steady_clock::time_point;
+  Unlocked& unlocked_;
+  Time next_ = std::chrono::steady_clock::now() + kSignalsEvery;
+};
 
 class Layer {
  public:
@@ -134,18 +203,34 @@ class Layer {
     return true;
   }
 
+  // Throws what a signal's handler raised meanwhile.
   void Run(const Call& call) const {
-    const double flops = 6.0 * static_cast<double>(spec_.D * spec_.H * (spec_.I + spec_.H)) *
-                         static_cast<double>(call.T) * static_cast<double>(call.B);
-    if (flops < kFlopsToRelease) {
-      onegru::Run(packed_, call);
-    } else {
-      const nb::gil_scoped_release release;
-      onegru::Run(packed_, call);
+    const double flops = Flops(call);
+    if (flops < kFlopsToRelease) return onegru::Run(packed_, call);
+    bool stopped = false;
+    {
+      Unlocked unlocked;
+      if (flops < kFlopsToWatch) {
+        onegru::Run(packed_, call);
+      } else {
+        SignalWatch watch(unlocked);
+        Call watched = call;
+        watched.watch = &watch;
+        onegru::Run(packed_, watched);
+        stopped = watch.stopped();
+      }
     }
+    if (stopped) throw nb::python_error();
   }
 
+  bool IsWatched(const Call& call) const { return Flops(call) >= kFlopsToWatch; }
+
  private:
+  double Flops(const Call& call) const {
+    return 6.0 * static_cast<double>(spec_.D * spec_.H * (spec_.I + spec_.H)) * static_cast<double>(call.T) *
+           static_cast<double>(call.B);
+  }
+
   static Spec MakeSpec(std::size_t I, std::size_t H, const std::vector<bool>& reversed, bool linear_before_reset,
                        bool attention, double clip, const Activations& activations, int type, int storage) {
     Spec spec{};
@@ -238,7 +323,7 @@ class Stream {
     Call call = call_;  // a copy: other threads may use this stream, against the rules, without harm to memory
     call.X = {x_data, 0, 0, static_cast<std::ptrdiff_t>(x_row)};
     call.Y = {y, 0, 0, static_cast<std::ptrdiff_t>(y_row)};
-    layer_.Run(call);
+    RunOrRestore(call);
     return true;
   }
 
@@ -259,10 +344,23 @@ class Stream {
       call.attention = {Data(a), PyArray_STRIDE(a, 0), 0, PyArray_STRIDE(a, 1)};
     }
     if (!rows.is_none()) call.state_rows = reinterpret_cast<const std::int32_t*>(Data(AsArray(rows)));
-    layer_.Run(call);
+    RunOrRestore(call);
   }
 
  private:
+  // A call that is stopped leaves the state as it was: some rows may have theirs already, others not.
+  void RunOrRestore(const Call& call) const {
+    if (!layer_.IsWatched(call)) return layer_.Run(call);
+    char* const state = call_.Y_h.data;
+    const std::vector<char> before(state, state + call_.B * static_cast<std::size_t>(call_.Y_h.row));
+    try {
+      layer_.Run(call);
+    } catch (const nb::python_error&) {
+      std::memcpy(state, before.data(), before.size());
+      throw;
+    }
+  }
+
   nb::object layer_object_;
   nb::object state_object_;
   const Layer& layer_;

@@ -5,6 +5,7 @@
 #ifndef ONEGRU_NATIVE_PROBLEM_H_
 #define ONEGRU_NATIVE_PROBLEM_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -66,6 +67,29 @@ struct Rows {
   }
 };
 
+// Can stop a call. A stopped call returns soon: its outputs are unspecified, and all else is as it was.
+class Watch {
+ public:
+  // work: about how many multiply-adds of a thread may pass between two questions.
+  explicit Watch(std::int64_t work) : work_(work) {}
+
+  std::int64_t work() const { return work_; }
+  bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
+  // For the thread that made the call; the others learn it from stopped().
+  void Ask() {
+    if (!stopped() && ShouldStop()) stopped_.store(true, std::memory_order_relaxed);
+  }
+
+ protected:
+  ~Watch() = default;
+  // May do anything, run another call included.
+  virtual bool ShouldStop() = 0;
+
+ private:
+  const std::int64_t work_;
+  std::atomic<bool> stopped_{false};
+};
+
 // One call. Data that are null are absent.
 struct Call {
   std::size_t T;
@@ -79,6 +103,7 @@ struct Call {
   const std::int32_t* state_rows;  // [B]: the rows of initial_h and Y_h to use; null for row b
   bool wide_state;                 // initial_h and Y_h are of the type that is computed in, whatever X is
   unsigned turn;                   // odd: begin with a sweep backwards, where the call before ended
+  Watch* watch;                    // may stop the call
 };
 
 }  // namespace onegru

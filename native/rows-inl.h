@@ -3,8 +3,10 @@
 // C: the type that is computed in.
 
 #include <cstring>
+#include <limits>
 
 #include "hwy/highway.h"
+#include "native/float_mode.h"
 #include "native/kernel.h"
 
 #if defined(ONEGRU_NATIVE_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -35,6 +37,8 @@ class RowsUnderWay {
         reversed_(spec_.reversed[share.d]),
         native_(SizeOf(spec_.type) == sizeof(C)),
         holder_(holder),
+        watch_(holder == Holder::kCaller ? call_.watch : nullptr),
+        until_look_(watch_ == nullptr ? std::numeric_limits<std::int64_t>::max() : WorkPerLook()),
         own_(own) {
     const ScratchPlan plan = PlanOf(holder);
     x_rows_ = reinterpret_cast<const C**>(own + plan.x_rows);
@@ -93,6 +97,14 @@ class RowsUnderWay {
   C* State(size_t step, size_t slot) const { return h_[step & h_mask_] + slot * padded_; }
   // The last state of a slot, when `step` begins.
   C* LastState(size_t step, size_t slot) const { return State(HWY_MIN(step, Length(slot)), slot); }
+
+  // Before `rows` rows of a panel: false if the call is to stop. Their work may be left out then.
+  HWY_INLINE bool GoOn(size_t rows) {
+    until_look_ -= static_cast<std::int64_t>(rows);
+    return HWY_LIKELY(until_look_ > 0) || Look();
+  }
+
+  bool IsStopped() const { return HWY_UNLIKELY(watch_ != nullptr) && watch_->stopped(); }
 
   static C FromBits(ElementType type, std::uint16_t bits) {
     return static_cast<C>(type == ElementType::kFloat16 ? FromFloat16Bits(bits) : FromBFloat16Bits(bits));
@@ -205,7 +217,7 @@ class RowsUnderWay {
         }
       }
       if (call_.Y.data == nullptr) continue;
-      for (size_t t = length; t < call_.T; ++t) {
+      for (size_t t = length; t < call_.T && GoOn(1); ++t) {
         std::memset(call_.Y.at(t, share_.d, Row(slot)), 0, spec_.H * size);
       }
     }
@@ -219,6 +231,8 @@ class RowsUnderWay {
   const bool reversed_;
   const bool native_;             // X, h and Y are of the type that is computed in
   const Holder holder_;
+  Watch* const watch_;            // of the thread that made the call
+  std::int64_t until_look_;       // rows of a panel until it is looked at
   size_t first_ = 0, last_ = 0;   // this member's panels
   bool shared_ = false;           // scratch, with other members
   bool copies_ = false;           // inputs are not used where they lie
@@ -238,6 +252,18 @@ class RowsUnderWay {
   C* states_ = nullptr;           // states that are handed over
 
  private:
+  std::int64_t WorkPerLook() const {
+    const size_t row = HWY_MAX(spec_.I, spec_.H) * 3 * kLanes;
+    return HWY_MAX(watch_->work() / static_cast<std::int64_t>(row), 1);
+  }
+
+  HWY_NOINLINE bool Look() {
+    watch_->Ask();
+    SetFloatMode(kDefaultFloatMode);  // whatever a signal's handler has done to it
+    until_look_ = watch_->stopped() ? 0 : WorkPerLook();
+    return !watch_->stopped();
+  }
+
   void UseScratch(unsigned char* base, const ScratchPlan& plan, size_t buffers) {
     h_mask_ = buffers - 1;
     for (size_t i = 0; i < 4; ++i) {

@@ -36,6 +36,8 @@ namespace {
 // What the projection of X may take: a part of the second-level cache of every CPU in use.
 constexpr std::size_t kProjectionBytes = 192 * 1024;
 constexpr std::size_t kMostRowsAtOnce = 64;
+// Numbers of X that are projected together: a sweep of one panel over them takes some milliseconds.
+constexpr std::size_t kMostInputsAtOnce = 1 << 22;
 // Room for the products of two chunks of a single row, however large they are.
 constexpr std::size_t kLeastStepsAtOnce = 2 * kAheadRows;
 // Up to here a step takes as long as its longest chain of operations, and two chains take no longer than one.
@@ -52,8 +54,7 @@ constexpr double kFlopsToSplitStep = 2.0e4;
 // A thread that calls again within this time is worth a second one that is awake.
 constexpr std::chrono::microseconds kSoon{200};
 
-// Memory that calls use again and again: as many pieces as calls ran at once. Each thread has its own, so
-// no call waits for another.
+// Memory that calls use again and again.
 struct Buffer {
   AlignedBytes memory;
   std::size_t size = 0;
@@ -72,8 +73,30 @@ struct Buffer {
   static constexpr std::size_t kKept = 8 << 20;
 };
 
-thread_local Buffer t_scratch;
+// What a call works with that nobody helps with. Each thread has its own, so no call waits for another.
+struct Workspace {
+  Buffer scratch;
+  std::vector<std::int32_t> order;
+  bool taken = false;
+};
+
+thread_local Workspace t_workspace;
 thread_local unsigned t_turn;
+
+// The thread's workspace; a new one for a call within a call, as a watch may make.
+class WorkspaceLoan {
+ public:
+  WorkspaceLoan() : nested_(t_workspace.taken ? std::make_unique<Workspace>() : nullptr) { Get().taken = true; }
+  ~WorkspaceLoan() { Get().taken = false; }
+  WorkspaceLoan(const WorkspaceLoan&) = delete;
+  WorkspaceLoan& operator=(const WorkspaceLoan&) = delete;
+
+  bool is_nested() const { return nested_ != nullptr; }
+  Workspace& Get() { return nested_ ? *nested_ : t_workspace; }
+
+ private:
+  std::unique_ptr<Workspace> nested_;
+};
 
 struct Plan {
   std::size_t directions;  // how many run side by side
@@ -109,7 +132,8 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
   const std::size_t rows = (call.B + plan.row_groups - 1) / plan.row_groups;
   const bool large = 3 * spec.H * spec.H * SizeOf(spec.storage) >= kLargeMatrix;
   const std::size_t least = large ? kRowsOfLarge : kLeastStepsAtOnce;
-  const std::size_t fit = std::clamp<std::size_t>(kProjectionBytes / row_bytes / 8 * 8, least, 1024);
+  const std::size_t rows_that_fit = std::min(kProjectionBytes / row_bytes, kMostInputsAtOnce / (spec.I + 1));
+  const std::size_t fit = std::clamp<std::size_t>(rows_that_fit / 8 * 8, least, 1024);
   plan.rows_at_once = std::min({rows, fit, kMostRowsAtOnce});
   plan.steps_at_once = std::max(kLeastStepsAtOnce, std::min(fit, plan.rows_at_once * call.T));
   plan.paired = spec.D == 2 && plan.threads() == 1 && panels * call.B <= kMostVectorsOfPair &&
@@ -196,6 +220,7 @@ class CallJob final : public Job {
   void Prepare(const std::shared_ptr<const Packed>& packed, const Call& call, const Plan& plan) {
     packed_ = packed;
     call_ = call;
+    call_.watch = nullptr;
     plan_ = plan;
     OrderByLength(call, order_);
     if (call.lengths != nullptr) {
@@ -218,13 +243,15 @@ class CallJob final : public Job {
     inside_.store(1, std::memory_order_release);
   }
 
-  // Does all that nobody else does. `ready`: how many helpers are about to come.
-  void Lead(std::size_t ready) {
+  // Does all that nobody else does. `ready`: how many helpers are about to come. `watch` may stop it.
+  void Lead(std::size_t ready, Watch* watch) {
+    Call call = call_;
+    call.watch = watch;
     const auto begin = std::chrono::steady_clock::now();
     std::size_t done = 0;
     for (std::size_t i = 0; i < shares_; ++i) {
       if (!claims_[i].ByCaller()) continue;
-      Share share = ShareOf(*packed_, call_, plan_, order_, i, caller_);
+      Share share = ShareOf(*packed_, call, plan_, order_, i, caller_);
       if (plan_.members > 1) {
         share.crew = &crews_[share.d];
         share.ready = std::min(plan_.members - 1, ready / shares_);
@@ -234,7 +261,7 @@ class CallJob final : public Job {
     }
     const std::chrono::nanoseconds each = (std::chrono::steady_clock::now() - begin) / done;
     const std::size_t chunks = 1 + call_.B / plan_.row_groups * call_.T / plan_.steps_at_once;
-    for (std::size_t i = 0; i < shares_; ++i) WaitOrTakeBack(i, kLeastPatience + each / chunks);
+    for (std::size_t i = 0; i < shares_; ++i) WaitOrTakeBack(call, i, kLeastPatience + each / chunks);
     closed_.store(true, std::memory_order_release);
     Leave();
   }
@@ -299,18 +326,20 @@ class CallJob final : public Job {
 
   // Waits for a helper as long as it gets on, which takes no longer than `most` from one window to the next; else does
   // the rest of its share.
-  void WaitOrTakeBack(std::size_t index, std::chrono::nanoseconds most) {
+  void WaitOrTakeBack(const Call& call, std::size_t index, std::chrono::nanoseconds most) {
     Claim& claim = claims_[index];
     std::uint32_t windows = claim.windows();
     for (Patience patience(most); !claim.IsDone();) {
       if (patience.Wait()) continue;
-      if (claim.windows() != windows) {
+      if (call.watch != nullptr) call.watch->Ask();
+      const bool stopped = call.watch != nullptr && call.watch->stopped();
+      if (claim.windows() != windows && !stopped) {
         windows = claim.windows();
         patience = Patience(most);
       } else if (claim.TakeBack()) {
-        Share share = ShareOf(*packed_, call_, plan_, order_, index, caller_);
+        Share share = ShareOf(*packed_, call, plan_, order_, index, caller_);
         share.from = claim.place();
-        KernelOf(*packed_).lead(share);
+        KernelOf(*packed_).lead(share);  // nothing, if the call is stopped
         if (plan_.members > 1) crews_[share.d].Close();
         return;
       }
@@ -361,13 +390,14 @@ class Jobs {
 
 thread_local Jobs t_jobs;
 
-void RunAlone(const Packed& packed, const Call& call, const Plan& plan) {
-  static thread_local std::vector<std::int32_t> order;
+void RunAlone(const Packed& packed, const Call& call, const Plan& plan, Workspace& workspace) {
   const DefaultFloatMode mode;
-  OrderByLength(call, order);
+  OrderByLength(call, workspace.order);
   const Scratch scratch(packed, plan);
-  unsigned char* const memory = t_scratch.AtLeast(scratch.bytes);
-  const auto share = [&](std::size_t d, unsigned char* at) { return ShareOf(packed, call, plan, order, d, at); };
+  unsigned char* const memory = workspace.scratch.AtLeast(scratch.bytes);
+  const auto share = [&](std::size_t d, unsigned char* at) {
+    return ShareOf(packed, call, plan, workspace.order, d, at);
+  };
   if (plan.paired) return KernelOf(packed).run_pair(share(0, memory), share(1, memory + scratch.caller));
   for (std::size_t d = 0; d < packed.spec().D; ++d) KernelOf(packed).lead(share(d, memory));
 }
@@ -375,13 +405,14 @@ void RunAlone(const Packed& packed, const Call& call, const Plan& plan) {
 // One of several tasks, all the same: whoever comes first leads.
 struct ForeignTasks {
   CallJob& job;
+  Watch* watch;
   std::atomic<bool> has_leader{false};
 
   static void Run(void* data, std::size_t) {
     auto& tasks = *static_cast<ForeignTasks*>(data);
     if (tasks.has_leader.exchange(true)) return tasks.job.Help();
     const DefaultFloatMode mode;
-    tasks.job.Lead(0);
+    tasks.job.Lead(0, tasks.watch);
   }
 };
 
@@ -392,13 +423,16 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
   Call call = given;
   call.turn = t_turn++;
   const double flops = Flops(packed->spec(), call);
-  const std::size_t allowed = flops < kFlopsToShare ? 1 : pool != nullptr ? pool->threads : NumThreads();
+  WorkspaceLoan loan;
+  const std::size_t allowed = flops < kFlopsToShare || loan.is_nested() ? 1
+                              : pool != nullptr                         ? pool->threads
+                                                                        : NumThreads();
   const Plan plan = MakePlan(*packed, call, allowed);
-  if (plan.threads() == 1) return RunAlone(*packed, call, plan);
+  if (plan.threads() == 1) return RunAlone(*packed, call, plan, loan.Get());
   CallJob& job = t_jobs.Next();
   job.Prepare(packed, call, plan);
   if (pool != nullptr) {
-    ForeignTasks tasks{job};
+    ForeignTasks tasks{job, call.watch};
     return pool->run(pool->pool, plan.threads(), &ForeignTasks::Run, &tasks);
   }
   const Invitation invitation(job, plan.threads() - 1,
@@ -406,7 +440,7 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
                               : CalledLately()      ? Sleepers::kNudge
                                                     : Sleepers::kLeave);
   const DefaultFloatMode mode;
-  job.Lead(invitation.ready());
+  job.Lead(invitation.ready(), call.watch);
 }
 
 std::size_t ScratchBound(const Packed& packed, std::size_t B) {

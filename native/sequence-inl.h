@@ -51,6 +51,8 @@ class Sequence : RowsUnderWay<C> {
   using typename Base::D;
 
  public:
+  using Base::GoOn;
+
   Sequence(const Share& share, Holder holder, unsigned char* own)
       : Base(share, holder, own),
         weights_(share.packed->direction(share.d)),
@@ -61,7 +63,7 @@ class Sequence : RowsUnderWay<C> {
 
   // All rows of the share.
   void Lead() {
-    for (size_t begin = share_.from.begin; Begin(begin); begin += count_) {
+    for (size_t begin = share_.from.begin; !this->IsStopped() && Begin(begin); begin += count_) {
       while (Advance()) {
       }
       if (shared_) epoch_->End();
@@ -100,7 +102,7 @@ class Sequence : RowsUnderWay<C> {
     }
   }
 
-  // One step, or what comes before it; false if there was none left, or it is for others to do.
+  // One step, or what comes before it; false if there was none left, it is for others to do, or the call is to stop.
   bool Advance() {
     if (step_ == steps_) return false;
     if (share_.crew != nullptr && leads()) {
@@ -114,8 +116,10 @@ class Sequence : RowsUnderWay<C> {
       return false;
     }
     if (by_step_) {
+      if (step_ % kStepsPerLook == 0 && !GoOn(kStepsPerLook)) return false;
       PrepareStep();
     } else if (step_ == projected_) {
+      if (this->IsStopped()) return false;
       if (!HandOver(step_)) return false;
       is_first_of_chunk_ = true;
       ahead_of_ ? PrepareAhead() : Prepare();
@@ -143,6 +147,9 @@ class Sequence : RowsUnderWay<C> {
   }
 
  private:
+  // A step of one row and one panel is too short to look at the watch each time.
+  static constexpr size_t kStepsPerLook = 1024;
+
   bool leads() const { return holder_ != Holder::kMember; }
 
   // --- what a helper does in windows
@@ -299,7 +306,7 @@ class Sequence : RowsUnderWay<C> {
       xp_step_ = xp_;
       ProjectChunk(place, rows, xp_, first_);
     } else {
-      ahead_.Finish(d);
+      ahead_.Finish(d, [this] { return this->GoOn(kAheadRows); });
       xp_step_ = xp_ahead_;
     }
     if (next_rows == 0) return;

@@ -4,7 +4,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <mutex>
 #include <system_error>
@@ -29,23 +28,7 @@ void Pause() {
 #endif
 }
 
-std::atomic<std::size_t> g_num_threads{0};
-
-std::size_t UsableCores() {
-#if defined(__linux__)
-  // A container's share of the CPU may be less than the cores that it sees.
-  std::size_t share = kMostThreads;
-  long long quota, period;
-  if (std::ifstream file("/sys/fs/cgroup/cpu.max"); file >> quota >> period && quota > 0 && period > 0) {
-    share = static_cast<std::size_t>((quota + period - 1) / period);
-  }
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
-    return std::clamp<std::size_t>(static_cast<std::size_t>(CPU_COUNT(&set)), 1, share);
-  }
-#endif
-  return std::max(1u, std::thread::hardware_concurrency());
-}
+std::atomic<std::size_t> g_num_threads{1};
 
 #if defined(__linux__)
 // The CPUs that the process had when this library was loaded: a thread that is started later, by a call within
@@ -188,15 +171,10 @@ Pool* ThePool() {
 
 }  // namespace
 
-std::size_t NumThreads() {
-  const std::size_t count = g_num_threads.load(std::memory_order_relaxed);
-  if (count != 0) return count;
-  static const std::size_t cores = std::min(UsableCores(), kMostThreads);
-  return cores;
-}
+std::size_t NumThreads() { return g_num_threads.load(std::memory_order_relaxed); }
 
 void SetNumThreads(std::size_t count) {
-  g_num_threads.store(std::min(count, kMostThreads), std::memory_order_relaxed);
+  g_num_threads.store(std::clamp<std::size_t>(count, 1, kMostThreads), std::memory_order_relaxed);
 }
 
 Invitation::Invitation(Job& job, std::size_t count, Sleepers sleepers) {

@@ -26,7 +26,7 @@ def draw(shape: Sequence[int], dtype: str = "float32", seed: int = 0) -> Array:
 
 
 def layer(
-    direction: str = "forward",
+    direction: Any = "forward",
     linear_before_reset: bool = True,
     *,
     dtype: str = "float32",
@@ -46,7 +46,7 @@ def layer(
     )
 
 
-def stack(direction: str, count: int, linear_before_reset: bool = True, **options: Any) -> onegru.Stack:
+def stack(direction: Any, count: int, linear_before_reset: bool = True, **options: Any) -> onegru.Stack:
     width = H * (2 if direction == "bidirectional" else 1)
     return onegru.Stack(
         [

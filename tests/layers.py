@@ -21,7 +21,7 @@ def make_gru(
     *,
     inputs: int = I,
     hidden: int = H,
-    direction: str = "forward",
+    direction: Any = "forward",
     dtype: str = "float32",
     **arguments: Any,
 ) -> GRU:
@@ -59,7 +59,7 @@ def draw(layers: GRU | Stack, T: int = 6, B: int = 3, seed: int = 9) -> tuple[Ar
 
 
 def call(
-    layers: GRU | Stack, X: Array, states: Sequence[Array] | None = None, lengths: object = None
+    layers: GRU | Stack, X: Array, states: Sequence[Array] | None = None, lengths: Any = None
 ) -> tuple[Array, tuple[Array, ...]]:
     """Y, and the Y_h of each layer."""
     if isinstance(layers, Stack):

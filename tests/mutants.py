@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -116,6 +116,7 @@ class Fake:
     """A runtime that runs ONNX models by onegru; see `onegru.runtimes.subject.Runtime`."""
 
     name: str = "fake"
+    precision: str = field(default="", kw_only=True)
 
     def version(self) -> str | None:
         return "1.0"

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 import onegru
 from onegru import _native
+from onegru.spec import DIRECTIONS
 
 Array = NDArray[Any]
 
@@ -30,7 +31,7 @@ def _threads() -> Iterator[None]:
     onegru.set_num_threads(None)
 
 
-def make(I: int, H: int, dtype: Any, direction: str = "forward", **options: Any) -> onegru.GRU:
+def make(I: int, H: int, dtype: Any, direction: Any = "forward", **options: Any) -> onegru.GRU:
     rng = np.random.default_rng(I * 1000 + H)
     d = 2 if direction == "bidirectional" else 1
     scale = 1 / np.sqrt(H)
@@ -175,7 +176,7 @@ def test_lengths_and_directions(dtype: Any, after: bool) -> None:
         assert not Y[n:, :, b].any()
         assert_bits(Y_h[:, b], Z_h[:, 0])
     weights = layer.weights
-    for d, direction in enumerate(("forward", "reverse")):
+    for d, direction in enumerate(DIRECTIONS[:2]):
         single = onegru.GRU(
             weights.W[d : d + 1],
             weights.R[d : d + 1],

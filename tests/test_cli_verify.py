@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.onnx_models import I, gru, model, node, save, tensor, value, weights
 from tests.verify_cases import (
     chain,
     feeds,
+    ir,
 )
 
 # ---- the command
@@ -68,10 +70,11 @@ def test_a_wrong_export(cli: Cli) -> None:
     save(Path(), mutants.mutated(chain(True), "z and r", "GRU_1"), "wrong.onnx")
     code, out, err = cli("wrong.onnx", *DIMS, "--against", "right.onnx")
     assert (code, err) == (1, "")
-    assert "right.onnx differs first in GRU 'GRU_1'" in out
+    assert "wrong.onnx differs from right.onnx first in GRU 'GRU_1'" in out
+    assert re.search("against right.onnx +S2 +differs", out)
     assert "as if the gates z and r were swapped" in out
     code, out, err = cli("right.onnx", *DIMS, "--against", "right.onnx")
-    assert (code, err) == (0, "") and "right.onnx: its 3 GRUs compute the same" in out
+    assert (code, err) == (0, "") and "against right.onnx: the 3 GRUs compute the same" in out
 
 
 def test_given_inputs_and_json(cli: Cli) -> None:
@@ -85,6 +88,44 @@ def test_given_inputs_and_json(cli: Cli) -> None:
     assert evaluator["status"] == "differs" and evaluator["fault"]["node"] == "GRU_1"
     assert evaluator["fault"]["where"] == [0, 0, 0, 0]
     assert document["runtimes"][0]["outputs"][0]["output"] == "S2"
+
+
+def test_a_tolerance_below_rounding(cli: Cli) -> None:
+    """No GRU and nothing outside them is at fault then, in a runtime and in a reference."""
+    proto = chain(True)
+    save(Path(), proto)
+    for tensor_ in proto.graph.initializer:
+        if tensor_.name.startswith("W"):
+            array = onnx.numpy_helper.to_array(tensor_)
+            tensor_.CopyFrom(tensor(tensor_.name, np.nextafter(array, np.float32(9))))
+    save(Path(), proto, "near.onnx")
+    arguments = ["model.onnx", *DIMS, "--runtime", "onnx", "--against", "near.onnx"]
+    assert cli(*arguments)[0] == 0
+    code, out, _ = cli(*arguments, "--tolerance", 1e-12)
+    words = "differs by no more than rounding may: up to 1e-05 from one runtime to another"
+    assert code == 1 and f"onnx: {words}" in out and f"against near.onnx: {words}" in out
+    assert "outside" not in out and "fault" not in out
+
+
+def test_chosen_runtimes_and_precision(cli: Cli) -> None:
+    openvino = pytest.importorskip("openvino")
+    save(Path(), chain(True))
+    arguments = ["model.onnx", *DIMS, "--runtime", "onnx", "--runtime", "openvino", "--json"]
+    default = openvino.Core().get_property("CPU", "INFERENCE_PRECISION_HINT").to_string()
+    for precision, is_exact in (("f32", True), ("default", default == "f32")):
+        _, out, _ = cli(*arguments, "--precision", precision)
+        found = {item["runtime"]: item for item in json.loads(out)["runtimes"]}
+        said = {name: item["precision"] for name, item in found.items()}
+        assert said == {"onegru": "", "onnx": "", "openvino": precision}
+        assert found["openvino"]["status"] == ("agrees" if is_exact else "differs")
+    assert re.search(r"openvino [0-9.]+, f32 ", cli(*arguments[:-1])[1])
+
+
+def test_a_runtime_that_does_not_read_the_file_is_left_out(cli: Cli) -> None:
+    pytest.importorskip("openvino")
+    ir(Path(), (4, 4))
+    _, out, _ = cli(next(Path().glob("*.xml")), "--dims", 2, "--json")
+    assert [item["runtime"] for item in json.loads(out)["runtimes"]] == ["onegru", "openvino"]
 
 
 def test_what_is_no_tensor(cli: Cli) -> None:
@@ -125,6 +166,12 @@ def test_refusals_alone_do_not_fail(cli: Cli) -> None:
         (["model.onnx", *DIMS, "--against", "nothing.onnx"], "nothing.onnx: No such file"),
         (["model.onnx", *DIMS, "--against", "broken.onnx"], "broken.onnx: "),
         (["broken.onnx"], "broken.onnx: "),
+        (
+            ["model.onnx", *DIMS, "--runtime", "tensorflow"],
+            "runtime: 'tensorflow'; must be one of 'onnxruntime', 'openvino', 'onnx'",
+        ),
+        (["model.onnx", *DIMS, "--precision", "f16"], "precision: 'f16'; must be 'f32' or 'default'"),
+        (["model.xml", "--runtime", "onnx"], "--runtime: onnx reads ONNX models alone; model.xml is none"),
     ],
 )
 def test_bad_input(cli: Cli, arguments: list[str], message: str) -> None:

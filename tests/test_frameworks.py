@@ -119,6 +119,17 @@ def test_torch_without_biases_and_cells() -> None:
     assert isinstance(made, onegru.GRU) and same_weights(made, layer())
 
 
+def test_torch_layouts() -> None:
+    """What a state dict does not tell; modules are tried with torch itself."""
+    state = onegru.to_torch_state_dict(layer())
+    assert [onegru.from_torch(state, batch_first=said).layout for said in (None, False, True)] == [0, 0, 1]
+    stacked = onegru.to_torch_state_dict(stack("bidirectional", 2))
+    assert onegru.from_torch(stacked, batch_first=True).layout == 1
+    cell = {name.removesuffix("_l0"): array for name, array in state.items()}
+    with pytest.raises(SpecError, match="batch_first: True; must be False or None, as a cell takes one step"):
+        onegru.from_torch(cell, batch_first=True)
+
+
 def test_torch_prefixes() -> None:
     first, second = layer(seed=1), layer(seed=2)
     state = {

@@ -239,13 +239,16 @@ GRU_REFUSALS: list[tuple[str, dict[str, Any]]] = [
         "W: type int64; must be float16, float32, float64 or bfloat16",
         {"W": zeros(1, 3 * H, I, dtype=np.int64)},
     ),
-    ("X: type int32; must be float16, bfloat16, float32 or float64", {"X": zeros(T, B, I, dtype=np.int32)}),
+    (
+        "X: type int32; must be float32, like W; try X.astype(np.float32)",
+        {"X": zeros(T, B, I, dtype=np.int32)},
+    ),
     ("X: type complex64; must be", {"X": zeros(T, B, I, dtype=np.complex64)}),
     ("X: type object; must be", {"X": [[[None]]]}),
     ("W: missing; GRU-22 requires it", {"W": None}),
     ("R: missing; GRU-22 requires it", {"R": None}),
     ("X: missing; must be given", {"X": None}),
-    ("X: not an array", {"X": [[1.0], [1.0, 2.0]]}),
+    ("X: sequences of different lengths; must be one array; try onegru.pad(X)", {"X": [[1.0], [1.0, 2.0]]}),
     ("X: a masked array; must be a plain one", {"X": np.ma.masked_array(zeros(T, B, I), True)}),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -58,6 +59,11 @@ def test_honours_or_refuses() -> None:
     }
     with pytest.raises(SpecError, match="output_names: 'nothing'"):
         session.run(["nothing"], feed)
+    illegal: tuple[Any, ...] = (0, False, "", {}, 3, [3], "output")
+    for names in illegal:
+        with pytest.raises(SpecError, match=r"output_names: .*; must be a list of names, or None"):
+            session.run(names, feed)
+    assert len(session.run([], feed)) == len(session.run(None, feed))
     with pytest.raises(SpecError, match="run_options"):
         session.run(None, feed, object())
     with pytest.raises(SpecError, match="missing"):

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 import onegru
 from onegru import SpecError
 from onegru.activations import Activation
-from onegru.spec import Spec, Weights
+from onegru.spec import DIRECTIONS, Spec, Weights
 
 Array = NDArray[Any]
 
 T, B, I, H = 5, 3, 2, 4
 
 
-def make(direction: str = "forward", dtype: Any = np.float32, **options: Any) -> onegru.GRU:
+def make(direction: Any = "forward", dtype: Any = np.float32, **options: Any) -> onegru.GRU:
     rng = np.random.default_rng(1)
     d = 2 if direction == "bidirectional" else 1
     W, R, bias = (rng.standard_normal(s).astype(dtype) for s in ((d, 3 * H, I), (d, 3 * H, H), (d, 6 * H)))
@@ -41,7 +41,7 @@ def refuse(message: str, call: Any, *args: Any, **kwargs: Any) -> None:
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
-def test_layouts_are_the_same_numbers(direction: str) -> None:
+def test_layouts_are_the_same_numbers(direction: Any) -> None:
     layer = make(direction)
     X, h = draw(T, B, I), draw(layer.spec.num_directions, B, H)
     Y, Y_h = layer(X, h, sequence_lens=[5, 0, 2])
@@ -99,7 +99,7 @@ def test_attention_is_not_clamped_and_serves_both_directions() -> None:
     spec, weights = layer.spec, layer.weights
     X, scores = draw(T, B, I, dtype=np.float64), 3 * draw(T, B, dtype=np.float64)
     Y, _ = layer(X, attention=scores)
-    for d, direction in enumerate(("forward", "reverse")):
+    for d, direction in enumerate(DIRECTIONS[:2]):
         single = onegru.GRU(
             weights.W[d : d + 1],
             weights.R[d : d + 1],
@@ -249,8 +249,35 @@ def test_a_layer_that_was_never_made_says_so() -> None:
 
 
 def test_layout_is_refused() -> None:
-    for layout in (2, -1, True, "0", None, 0.0, 1 + 0j, np.array(0)):
+    for layout in (2, -1, True, "0", 0.0, 1 + 0j, np.array(0)):
         refuse(f"layout: {layout!r}; must be 0 or 1", make(), draw(T, B, I), layout=layout)
+
+
+def test_a_layer_has_a_layout_of_its_own() -> None:
+    """Calls that give none take it, on every way that a call can go; another one overrides it."""
+    plain = make("bidirectional")
+    layer = make("bidirectional", layout=1)
+    assert (plain.layout, layer.layout) == (0, 1)
+    assert repr(plain).endswith("layout=0)") and repr(layer).endswith("layout=1)")
+    for size in (B, T):  # in the second, a shape does not tell the layouts apart
+        X, h = draw(T, size, I), draw(2, size, H)
+        Y, Y_h = plain(X, h)
+        expected = Y.transpose(2, 0, 1, 3), Y_h.swapaxes(0, 1)
+        first, states = np.ascontiguousarray(X.swapaxes(0, 1)), np.ascontiguousarray(h.swapaxes(0, 1))
+        out = tuple(np.full(array.shape, np.nan, np.float32) for array in expected)
+        for twin in (layer, pickle.loads(pickle.dumps(layer)), copy.copy(layer), copy.deepcopy(layer)):
+            for given in (None, out):
+                got = twin(first, states, out=given)  # type: ignore[arg-type]
+                np.testing.assert_array_equal(got[0], expected[0])
+                np.testing.assert_array_equal(got[1], expected[1])
+            assert not twin.try_call(X, h, np.empty_like(Y), np.empty_like(Y_h))
+            np.testing.assert_array_equal(twin(X, h, layout=0)[0], Y)
+            np.testing.assert_array_equal(twin(first, states, layout=1)[0], expected[0])
+            np.testing.assert_array_equal(twin(first, states, sequence_lens=[T] * size)[0], expected[0])
+    refuse("layout: 2; must be 0 or 1", make, layout=2)
+    forward = make(layout=1)
+    X = draw(T, B, I)
+    np.testing.assert_array_equal(forward.stream(B).run(X), make()(X)[0][:, 0])  # streams take time first
 
 
 # The object
@@ -391,6 +418,6 @@ def test_an_output_that_overlaps_itself_is_refused() -> None:
 def test_none_is_not_an_array() -> None:
     layer = onegru.GRU(np.zeros((1, 12, 3), np.float32), np.zeros((1, 12, 4), np.float32))
     with pytest.raises(SpecError, match="X"):
-        layer(None, out=(empty(5, 1, 2, 4), empty(1, 2, 4)))
+        layer(None, out=(empty(5, 1, 2, 4), empty(1, 2, 4)))  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="x"):
-        layer.stream().step(None)
+        layer.stream().step(None)  # type: ignore[arg-type]

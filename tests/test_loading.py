@@ -86,7 +86,6 @@ def test_files_that_cannot_be_opened(tmp_path: Path, file: str) -> None:
 @pytest.mark.parametrize(
     ("file", "package", "extra"),
     [
-        ("x.pt", "torch", "torch"),
         ("x.safetensors", "safetensors", "safetensors"),
         ("x.keras", "h5py", "keras"),
         ("x.h5", "h5py", "keras"),

@@ -6,6 +6,7 @@ import itertools
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -31,7 +32,7 @@ def engine_of(layer: onegru.GRU) -> NativeEngine:
 
 def make(I: int, H: int, dtype: str, D: int, after: bool, storage: str | None = None) -> onegru.GRU:
     W, R, B = (np.zeros(shape, TYPES[dtype]) for shape in ((D, 3 * H, I), (D, 3 * H, H), (D, 6 * H)))
-    direction = "bidirectional" if D == 2 else "forward"
+    direction: Any = "bidirectional" if D == 2 else "forward"
     return onegru.GRU(W, R, B, direction=direction, linear_before_reset=after, weight_storage=storage)
 
 

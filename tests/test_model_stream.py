@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,12 +160,57 @@ def test_sizes_that_are_asked_for(tmp_path: Path) -> None:
     assert stream.state["big"].shape == (2, B, H)
 
 
+@pytest.mark.parametrize(
+    ("dims", "message"),
+    [
+        ({"Q": 3}, "dims: 'Q'; must be an open dimension of a state: 'batch'"),
+        ({"T": 3}, "dims: 'T'; must be an open dimension of a state: 'batch'"),
+        ({0: 3}, "dims: 0; must be an open dimension of a state: 'batch'"),
+        ({"batch": 0}, "dims['batch']: 0; must be an integer, at least 1"),
+        ({"batch": "2"}, "dims['batch']: '2'; must be an integer, at least 1"),
+        ([], "dims: []; must be a mapping"),
+        ((), "dims: (); must be a mapping"),
+        (0, "dims: 0; must be a mapping"),
+    ],
+)
+def test_sizes_that_are_refused(tmp_path: Path, dims: Any, message: str) -> None:
+    model = onegru.load(one_gru(tmp_path / "m.onnx"))
+    with pytest.raises(SpecError) as info:
+        model.stream(dims=dims)
+    assert message in str(info.value)
+
+
+def test_sizes_that_inputs_contradict(tmp_path: Path) -> None:
+    stream = onegru.load(one_gru(tmp_path / "m.onnx")).stream(dims={"batch": 3})
+    with pytest.raises(SpecError, match="'x': batch is 2; must be 3, as dims= says"):
+        stream.step({"x": np.ones((T, 2, I), np.float32)})
+    stream.step({"x": np.ones((T, 3, I), np.float32)})
+
+
+@pytest.mark.parametrize("size", [2**40, 2**62, 2**70])
+def test_sizes_beyond_memory(tmp_path: Path, size: int) -> None:
+    nodes = [node("Relu", ["big"], ["h_out"])]
+    shapes: dict[str, list[int | str]] = {"big": ["copies"]}
+    stream = onegru.load(save(tmp_path / "m.onnx", nodes, [], shapes, {"h_out": ["copies"]})).stream(
+        {"h_out": "big"}, dims={"copies": size}
+    )
+    with pytest.raises(SpecError, match=r"state: 'big' would be \[\d+\]; must fit into memory"):
+        stream.step({})
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
     model = onegru.load(one_gru(tmp_path / "m.onnx"))
     with pytest.raises(SpecError, match="'nothing' is not an output"):
         model.stream({"nothing": "h"})
     with pytest.raises(SpecError, match="'nothing' is not an input"):
         model.stream({"h_out": "nothing"})
+    with pytest.raises(SpecError, match=r"'Y' is \[T, 1, batch, 4\], 'h' is \[1, batch, 4\]; must be of one"):
+        model.stream({"Y": "h"})
+    for wrong in (3, None, b"state.npz"):
+        with pytest.raises(SpecError, match=r"path: .*; must be the name of a file"):
+            model.stream().save(wrong)  # type: ignore[arg-type]
+        with pytest.raises(SpecError, match=r"path: .*; must be the name of a file"):
+            model.stream().load(wrong)  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="an input takes two outputs"):
         model.stream({"h_out": "h", "Y": "h"})
     with pytest.raises(SpecError, match="state"):

@@ -53,7 +53,7 @@ def test_an_unknown_target_is_refused(target: str) -> None:
     result = import_with(target)
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == (
-        f"onegru.errors.SpecError: ONEGRU_TARGET: {target!r}; must be one of "
+        f"onegru.SpecError: ONEGRU_TARGET: {target!r}; must be one of "
         f"{', '.join(onegru.targets().available)}, which this processor runs"
     )
 

@@ -6,6 +6,7 @@ Everything is compared with OpenVINO itself, where it can read the file, and wit
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import subprocess
@@ -537,6 +538,23 @@ def test_sizes_beyond_memory_are_refused_before_they_are_tried(tmp_path: Path) -
     )
 
 
+def test_sizes_beyond_memory_are_refused_where_others_are_open(tmp_path: Path) -> None:
+    """As many bytes, not numbers, as this machine has; the number of rows is known in runs alone."""
+    ir = IrWriter()
+    x = ir.parameter("x", "float32", "?")
+    rows = ir.layer("ShapeOf", "rows", {"output_type": "i64"}, [x], version="opset3", dtype="int64")[0]
+    half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    size = ir.const("size", np.array([2**20, half // 2**20]))
+    shape = ir.layer("Concat", "shape", {"axis": "0"}, [rows, size], dtype="int64")[0]
+    one = ir.const("one", np.ones((), np.float32))
+    wide = ir.layer("Broadcast", "wide", {"mode": "numpy"}, [one, shape], version="opset3")[0]
+    total = ir.layer("ReduceSum", "sum", {"keep_dims": "false"}, [wide, ir.const("axes", np.arange(3))])[0]
+    ir.result("out", total)
+    refuse(
+        ir.write(tmp_path / "x.xml"), r"Broadcast layer 'wide' gives \[\?, 1048576, .* beyond this machine's"
+    )
+
+
 def test_an_index_beyond_a_shape_is_refused_before_it_is_tried(tmp_path: Path) -> None:
     """OpenVINO's CPU would read memory that is not its own, and end the process."""
     x = ops.parameter([-1, -1, I], np.float32, name="x")
@@ -584,3 +602,16 @@ def test_single_bytes_changed_are_read_or_refused(tmp_path: Path) -> None:
             onegru.load(path)
         except onegru.OneGRUError as error:
             assert "\n" not in str(error)
+
+
+def test_large_constants_of_small_files(tmp_path: Path) -> None:
+    """OpenVINO would compute them when the model is loaded."""
+    X = ops.parameter([1], np.float32, name="X")
+    size = ops.constant(np.array([2**28], np.int64))
+    many = ops.broadcast(ops.constant(np.float32(1)), size)
+    total = ops.reduce_sum(many, ops.constant(np.array([0], np.int64)), False)
+    model = openvino.Model([ops.add(X, total).output(0)], [X], "m")
+    openvino.save_model(model, tmp_path / "m.xml", compress_to_fp16=False)
+    message = r"Broadcast layer .* gives \[268435456\]; constants come to far more"
+    with pytest.raises(onegru.FormatError, match=message):
+        onegru.load(tmp_path / "m.xml")

@@ -187,6 +187,23 @@ def parameters(arrays: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("function", ["augru_cell", "augru_sequence"])
+def test_layers_of_the_internal_opset_once_the_text_says_extension(tmp_path: Path, function: str) -> None:
+    """And at float32 on processors whose default is bfloat16, as the documents have it."""
+    arrays = inputs_of(function)
+    path = write_case(tmp_path / "x.xml", function, arrays, {"hidden_size": H})
+    with pytest.raises(RuntimeError, match="unsupported opset: ie_internal_opset"):
+        core().read_model(path)
+    text = path.read_text().replace('version="ie_internal_opset"', 'version="extension"')
+    weights = openvino.Tensor(np.fromfile(path.with_suffix(".bin"), np.uint8))
+    compiled = core().compile_model(
+        core().read_model(text.encode(), weights), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+    )
+    expected = onegru.load(path).run(feeds(arrays))  # which takes any version
+    for got, want in zip(run(compiled, feeds(arrays)), expected.values(), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 def test_nodes_made_in_python_are_saved_and_read_again(tmp_path: Path) -> None:
     arrays = inputs_of("gru_sequence", after=True)
     inputs = parameters(feeds(arrays))

@@ -137,7 +137,7 @@ def arguments(case: Case) -> dict[str, Any]:
 def test_layer_is_the_function(case: Case) -> None:
     own = ("hidden_size", "layout", "output_sequence")
     attributes = {name: value for name, value in case.attributes.items() if name not in own}
-    inputs = case.inputs
+    inputs: Any = case.inputs
     layer = onegru.GRU(inputs["W"], inputs["R"], inputs["B"], **attributes)
     layout = case.attributes.get("layout", 0)
     outputs = layer(inputs["X"], inputs["initial_h"], sequence_lens=inputs["sequence_lens"], layout=layout)
@@ -149,7 +149,8 @@ def test_layer_is_the_function(case: Case) -> None:
 @settings(COMMON, max_examples=100)
 def test_layer_is_the_sequence_function(case: Case) -> None:
     """The layer takes biases apart: sums go into Wb, and into Rb what the reset gate multiplies."""
-    inputs, attributes = case.inputs, case.attributes
+    inputs: Any = case.inputs
+    attributes = case.attributes
     h, after = attributes["hidden_size"], attributes.get("linear_before_reset", False)
     given_b, x = inputs["B"], inputs["X"]
     assert given_b is not None and x is not None

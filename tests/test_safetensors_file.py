@@ -235,10 +235,15 @@ def test_broken_files(tmp_path: Path) -> None:
         whole[:8] + b"[" * header + whole[8 + header :],
         b"PK\x03\x04" + whole[4:],
     ]
+    deep = b'{"__metadata__":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    changed.append(len(deep).to_bytes(8, "little") + deep)
+    large = b"[" + b"[]," * (6 << 20) + b"1]"
+    changed.append(len(large).to_bytes(8, "little") + large)
     for data in changed:
         path.write_bytes(data)
-        with pytest.raises(FormatError, match="not a safetensors file, or truncated"):
-            read_layers(path)
+        for read in (read_layers, onegru.load_layers):
+            with pytest.raises(FormatError, match="not a safetensors file, or truncated"):
+                read(path)
     with pytest.raises(OSError, match="nowhere"):
         read_layers(tmp_path / "nowhere")
     with pytest.raises(FormatError, match="not a regular file"):

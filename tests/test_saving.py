@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import onegru
 from onegru import GRU, SpecError, Stack
 from tests.cases import DTYPES, TAKERS
+from tests.kill_points import kill_points
 from tests.layers import Array, H, I, call, draw, make_gru, make_stack, reference
 from tests.onnx_models import onnxruntime_results
 from tests.test_imports import python
@@ -316,6 +318,11 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any], str]] = {
     "inputs of weights": ({}, "m.safetensors", {"initial_h": True}, "as only .onnx, .xml has it"),
     "lengths of a cell": ({}, "m.xml", {"cell": True, "sequence_lens": True}, "must be None for a cell"),
     "steps of a cell": ({}, "m.xml", {"cell": True, "seq_length": 1}, "must be None for a cell"),
+    "no batch": ({}, "m.onnx", {"batch_size": 0}, "batch_size: 0; must be at least 1"),
+    "a batch beyond ONNX": ({}, "m.onnx", {"batch_size": 2**70}, r"batch_size: \d+; .* below 2\*\*63"),
+    "a batch beyond an IR": ({}, "m.xml", {"batch_size": 2**63}, r"batch_size: \d+; .* below 2\*\*63"),
+    "steps beyond ONNX": ({}, "m.onnx", {"seq_length": 2**63}, r"seq_length: \d+; .* below 2\*\*63"),
+    "steps beyond an IR": ({}, "m.xml", {"seq_length": 2**70}, r"seq_length: \d+; .* below 2\*\*63"),
     "reverse cell": ({"direction": "reverse"}, "m.xml", {"cell": True}, "GRUCell-3 runs forward alone"),
     "activation": (
         {"activations": ["Sigmoid", "Elu"]},
@@ -414,6 +421,103 @@ def test_no_half_of_a_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exis
     with pytest.raises(OSError, match="no room"):
         onegru.save(make_gru(1), path)
     assert failed and {item.name: item.read_bytes() for item in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("hidden", [H, H + 90, 1])
+@pytest.mark.parametrize("earlier", [(".xml", ".bin"), (".xml",), (".bin",), ()], ids=len)
+def test_killed_while_an_ir_is_replaced(tmp_path: Path, hidden: int, earlier: tuple[str, ...]) -> None:
+    """At each moment the old model or the new one is there, and never weights of the one in the other."""
+    path = tmp_path / "m.xml"
+    old, new = make_gru(0), make_gru(1, hidden=hidden)
+    onegru.save(old, path)
+    files = {item: item.read_bytes() for item in tmp_path.iterdir() if item.suffix in earlier}
+
+    def start() -> None:
+        for item in tmp_path.iterdir():
+            item.unlink()
+        for item, content in files.items():
+            item.write_bytes(content)
+
+    def found() -> str:
+        try:
+            (gru,) = onegru.load(path).gru_layers
+        except (FileNotFoundError, onegru.FormatError):
+            return "nothing"
+        assert gru.layer is not None
+        return {bits(old): "old", bits(new): "new"}[bits(gru.layer)]
+
+    start()
+    was = found()
+    assert was == ("old" if len(earlier) == 2 else "nothing")
+    seen = []
+    for _ in kill_points(lambda: onegru.save(new, path)):
+        seen.append(found())
+        assert seen[-1] in (was, "new")
+        if seen[-1] != "nothing" and hidden == H:
+            steps = {"X": np.ones((1, 2, I), "f"), "sequence_lengths": np.full(1, 2, np.int32)}
+            feeds = steps | {"initial_hidden_state": np.ones((1, 1, H), "f")}
+            layer = old if seen[-1] == "old" else new
+            wanted = call(layer, np.ones((2, 1, I), "f"), [np.ones((1, 1, H), "f")])
+            assert_same_as(layer, openvino_results(path, feeds), *wanted)
+        start()
+    assert set(seen) == {was, "new"} and seen == sorted(seen, key=("nothing", "old", "new").index)
+    onegru.save(new, path)
+    assert {item.name for item in tmp_path.iterdir()} == {"m.xml", "m.bin"}
+    alone = tmp_path / "alone.xml"
+    onegru.save(new, alone)
+    assert path.read_bytes() == alone.read_bytes()
+    assert path.with_suffix(".bin").read_bytes() == alone.with_suffix(".bin").read_bytes()
+
+
+def bits(layer: GRU) -> tuple[bytes, ...]:
+    """Its weights, and the two biases of each gate as an IR has them, added where they can be."""
+    H = layer.spec.hidden_size
+    B = layer.weights.B[0].copy()
+    B[: 3 * H] += B[3 * H :]
+    return tuple(array.tobytes() for array in (layer.weights.W, layer.weights.R, B[: 3 * H]))
+
+
+def test_an_ir_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The .bin of another .xml is not taken for its own."""
+    path = tmp_path / "m.xml"
+    onegru.save(make_gru(0), path)
+    fromfile, times = np.fromfile, 0
+
+    def replaced(*arguments: Any) -> Array:
+        nonlocal times
+        times += 1
+        if times < 3:
+            onegru.save(make_gru(abs(times)), path)
+        return fromfile(*arguments)
+
+    monkeypatch.setattr(np, "fromfile", replaced)
+    (gru,) = onegru.load(path).gru_layers
+    assert gru.layer is not None and bits(gru.layer) == bits(make_gru(2))
+    assert times == 3
+    times = -99
+    with pytest.raises(onegru.FormatError, match="is replaced again and again while it is read"):
+        onegru.load(path)
+
+
+@pytest.mark.parametrize("n", range(1, 6))
+def test_no_room_for_an_ir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int) -> None:
+    """Whichever of the steps fails: the old pair is there, byte for byte."""
+    path = tmp_path / "m.xml"
+    onegru.save(make_gru(0), path)
+    before = {item.name: item.read_bytes() for item in tmp_path.iterdir()}
+    replace, count = os.replace, 0
+
+    def fail(*arguments: Any, **keywords: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == n:
+            raise OSError(errno.ENOSPC, "no room")
+        replace(*arguments, **keywords)
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="no room"):
+        onegru.save(make_gru(1), path)
+    assert {item.name: item.read_bytes() for item in tmp_path.iterdir()} == before
 
 
 def test_a_folder_in_the_way(tmp_path: Path) -> None:

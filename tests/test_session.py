@@ -78,7 +78,7 @@ def test_what_a_model_says_of_itself(ours: Model, tmp_path: Path) -> None:
         "gain": ("float32", (), True, True),
     }
     assert [(info.name, info.shape) for info in ours.outputs] == [("Z", (1, "batch", H)), ("Y", None)]
-    assert repr(ours) == f"Model({ours.path!r}, 1 GRU nodes, 1 others)"
+    assert repr(ours) == f"Model({ours.path!r}, 1 GRU node, 1 other)"
     layer = ours.gru_layers[0]
     assert (layer.name, layer.operator) == ("g", "GRU-14")
     assert repr(layer).startswith("GruLayer('g', GRU-14, GRU(5 → 3, float32, ")
@@ -240,6 +240,11 @@ def test_what_is_legal_and_empty(tmp_path: Path) -> None:
 
 
 # ---- how it runs ----
+
+
+def test_progress_that_cannot_be_called(ours: Model) -> None:
+    with pytest.raises(SpecError, match="progress: 3; must be a function"):
+        ours.run(FEEDS, progress=3)  # type: ignore[arg-type]
 
 
 def test_progress(ours: Model) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +12,7 @@ import onegru
 from onegru import GRU, SpecError, Stack
 
 
-def make(rng: np.random.Generator, I: int, H: int, direction: str = "forward", reset: bool = True) -> GRU:
+def make(rng: np.random.Generator, I: int, H: int, direction: Any = "forward", reset: bool = True) -> GRU:
     D = 2 if direction == "bidirectional" else 1
     W, R, B = (rng.standard_normal(n).astype("f") * 0.3 for n in ((D, 3 * H, I), (D, 3 * H, H), (D, 6 * H)))
     return GRU(W, R, B, direction=direction, linear_before_reset=reset)
@@ -34,11 +37,28 @@ def test_is_its_layers_one_by_one() -> None:
     assert all(np.array_equal(a.swapaxes(0, 1), b) for a, b in zip(swapped_h, Y_h, strict=True))
 
 
+def test_a_stack_has_the_layout_of_its_layers() -> None:
+    rng = np.random.default_rng(7)
+    plain = [make(rng, 5, 7), make(rng, 7, 3)]
+    first = [GRU.from_canonical(layer.spec, layer.weights, layout=1) for layer in plain]
+    X = rng.standard_normal((4, 4, 5)).astype("f")
+    expected = Stack(plain)(X)[0].transpose(2, 0, 1, 3)
+    for stack in (Stack(first), Stack(plain, layout=1), pickle.loads(pickle.dumps(Stack(first)))):
+        assert stack.layout == 1 and repr(stack).endswith("layout=1)")
+        assert np.array_equal(stack(X.swapaxes(0, 1))[0], expected)
+        assert np.array_equal(stack(X, layout=0)[0], Stack(plain)(X)[0])
+    assert Stack([first[0], plain[1]], layout=0).layout == 0
+    with pytest.raises(SpecError, match=r"layers\[1\]: layout 0; must be 1, as below"):
+        Stack([first[0], plain[1]])
+
+
 def test_takes_the_states_as_pytorch_has_them() -> None:
     rng = np.random.default_rng(1)
     stack = Stack([make(rng, 5, 4, "bidirectional"), make(rng, 8, 4, "bidirectional")])
     X, h = rng.standard_normal((3, 2, 5)).astype("f"), rng.standard_normal((4, 2, 4)).astype("f")
     assert np.array_equal(stack(X, h)[0], stack(X, [h[:2], h[2:]])[0])
+    first = stack(X.swapaxes(0, 1), h, layout=1)[0]  # PyTorch's states are the same with batch_first
+    assert np.array_equal(first, stack(X, h)[0].transpose(2, 0, 1, 3))
     with pytest.raises(SpecError, match=r"initial_h: shape \[3, 2, 4\]; must be \[4, batch_size"):
         stack(X, h[:3])
     with pytest.raises(SpecError, match="initial_h: 1 arrays; must be 2"):

@@ -21,7 +21,7 @@ B, I, H = 4, 3, 5
 
 
 def make(
-    dtype: Any = np.float32, sizes: tuple[int, int] = (I, H), direction: str = "forward", **options: Any
+    dtype: Any = np.float32, sizes: tuple[int, int] = (I, H), direction: Any = "forward", **options: Any
 ) -> onegru.GRU:
     rng = np.random.default_rng(1)
     i, h = sizes
@@ -59,7 +59,7 @@ def test_a_batch_size_must_be_positive(batch_size: Any) -> None:
 
 
 @pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
-def test_a_stream_runs_forward(direction: str) -> None:
+def test_a_stream_runs_forward(direction: Any) -> None:
     layer = make(direction=direction)
     refuse(f"stream: the layer's direction is {direction!r}; must be 'forward'", layer.stream, 1)
 
@@ -75,8 +75,8 @@ ENGINES = ["native", "reference"]
         ("x: rank 3, shape [1, 4, 3]; must be [batch_size, input_size] = [4, 3]", draw(1, B, I)),
         ("x: shape [3, 3]; must be [batch_size, input_size] = [4, 3]", draw(3, I)),
         ("x: shape [4, 4]; must be [batch_size, input_size] = [4, 3]", draw(B, 4)),
-        ("x: type float64; must be float32, like W", draw(B, I, dtype=np.float64)),
-        ("x: type int64; must be float16, bfloat16, float32 or float64", np.zeros((B, I), np.int64)),
+        ("x: type float64; must be float32, like W; try x.astype(np.float32)", draw(B, I, dtype=np.float64)),
+        ("x: type int64; must be float32, like W; try x.astype(np.float32)", np.zeros((B, I), np.int64)),
     ],
 )
 def test_x_must_fit(engine: str, message: str, x: Array) -> None:
@@ -90,7 +90,10 @@ def test_x_must_fit(engine: str, message: str, x: Array) -> None:
     [
         ("X: rank 2, shape [4, 3]; must be [seq_length, batch_size, input_size] = [any, 4, 3]", draw(B, I)),
         ("X: shape [2, 4, 2]; must be [seq_length, batch_size, input_size] = [any, 4, 3]", draw(2, B, 2)),
-        ("X: type float16; must be float32, like W", draw(2, B, I, dtype=np.float16)),
+        (
+            "X: type float16; must be float32, like W; try X.astype(np.float32)",
+            draw(2, B, I, dtype=np.float16),
+        ),
     ],
 )
 def test_a_chunk_must_fit(message: str, X: Array) -> None:
@@ -136,7 +139,8 @@ def test_attention_must_be_given_where_it_belongs() -> None:
     refuse("attention: shape [3]; must be [batch_size] = [4]", step, x, attention=a[:3])
     refuse("attention: shape [4, 2]; must be [batch_size, 1] = [4, 1]", step, x, attention=draw(B, 2))
     refuse("attention: shape [4]; must be [batch_size] = [2]", step, x[:2], attention=a, rows=[0, 1])
-    refuse("attention: type float64; must be float32, like W", step, x, attention=a.astype(np.float64))
+    hint = "attention: type float64; must be float32, like W; try attention.astype(np.float32)"
+    refuse(hint, step, x, attention=a.astype(np.float64))
     refuse("attention: shape [3, 4]; must be [seq_length, batch_size] = [2, 4]", run, X, attention=draw(3, B))
 
 

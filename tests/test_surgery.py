@@ -680,16 +680,50 @@ def test_external_data_outside_the_folder(tmp_path: Path) -> None:
         ({"opset": 1}, "opset: 1; must be at least 3, as GRU node 'gru' has linear_before_reset"),
         ({"tolerance": -1.0}, "tolerance: -1.0; must be at least 0"),
         ({"dims": {"K": 3}, "opset": 22}, "dims: 'K'; must be an open dimension of an input: 'N', 'T'"),
-        ({"dims": {"T": 0}, "opset": 22}, "dims: T is 0; must be at least 1"),
+        ({"dims": {"T": 0}, "opset": 22}, "dims['T']: 0; must be an integer, at least 1"),
+        ({"dims": {"T": "3"}}, "dims['T']: '3'; must be an integer"),
+        ({"dims": []}, "dims: []; must be a mapping from names to sizes"),
+        ({"seed": -1}, "seed: -1; must be an integer, at least 0"),
+        ({"seed": 1.5}, "seed: 1.5; must be an integer, at least 0"),
+        ({"seed": True}, "seed: True; must be an integer, at least 0"),
+        ({"inputs": 3}, "inputs: 3; must be a mapping from names to arrays"),
+        ({"inputs": []}, "inputs: []; must be a mapping from names to arrays"),
+        ({"inputs": {}, "opset": 22}, "'X': missing"),
+        ({"inputs": {"Q": 3}, "opset": 22}, "'Q': not an input"),
+        ({"inputs": {}, "dims": {"T": 3}}, "dims: given with inputs"),
+        ({"inputs": {}, "check": False}, "inputs: given with check=False"),
+        ({"tolerance": 0.1, "check": False}, "tolerance: given with check=False"),
+        ({"tolerance": "a"}, "tolerance: 'a'; must be a number"),
+        ({"check": 1}, "check: 1; must be True or False"),
+        ({"split": 1}, "split: 1; must be True or False"),
+        ({"decompose": "no"}, "decompose: 'no'; must be True or False"),
+        ({"layout": True}, "layout: True; must be 0 or 1"),
+        ({"source": 3}, "source: 3; must be the name of a file"),
+        ({"target": None}, "target: None; must be the name of a file"),
     ],
 )
 def test_illegal_arguments(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     nodes = [gru("X", ["Y"], name="gru", linear_before_reset=1)]
     source = save(tmp_path, model(graph(nodes, [value("X", shape=["T", "N", I])], ["Y"], weights())))
     with pytest.raises(onegru.SpecError) as caught:
-        rewrite(source, tmp_path / "target.onnx", **options)
+        rewrite(**{"source": source, "target": tmp_path / "target.onnx"} | options)
     assert message in str(caught.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx"]
+
+
+@pytest.mark.parametrize("opset", [7, 11, 13])
+def test_a_layout_that_the_source_s_opset_has_not(opset: int, tmp_path: Path) -> None:
+    nodes = [gru("X", ["Y"], name="gru")]
+    infos = [value("X", shape=["T", "N", I])]
+    source = save(tmp_path, model(graph(nodes, infos, ["Y"], weights()), opset=opset, ir=6))
+    with pytest.raises(onegru.SpecError) as caught:
+        rewrite(source, tmp_path / "target.onnx", layout=1)
+    assert str(caught.value) == (
+        f"layout: 1; needs a target of opset 14 or later, and this is one of {opset}: "
+        "ask for opset 14 as well (--opset 14)"
+    )
+    assert rewrite(source, tmp_path / "target.onnx", layout=1, opset=14).opsets == (opset, 14)
+    rewrite(source, tmp_path / "target.onnx", layout=0)
 
 
 @pytest.mark.parametrize("name", ["target.txt", "nowhere/target.onnx", "folder.onnx"])

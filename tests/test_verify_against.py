@@ -121,13 +121,15 @@ def test_an_ir_against_an_onnx_model(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def checkpoint(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], Path]:
+def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[object], Path]:
     """A checkpoint that holds these layers, whatever the file."""
 
     def make(layers: object) -> Path:
         monkeypatch.setattr("onegru.conformance.checkpoint.load_layers", lambda path: layers)
-        return Path("checkpoint.safetensors")
+        return path
 
+    path = tmp_path / "checkpoint.safetensors"
+    path.touch()
     return make
 
 

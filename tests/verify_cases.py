@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,8 @@ def feeds(bare: bool = False, dtype: str = "float32") -> Arrays:
 
 
 def verified(path: Path, inputs: Arrays, *runtimes: Runtime, **options: Any) -> Verification:
-    return verify(onegru.load(path), inputs, runtimes=runtimes, **options)
+    with contextlib.chdir(path.parent):  # runtimes of these tests are not found in the current folder
+        return verify(onegru.load(path), inputs, runtimes=runtimes, **options)
 
 
 def only(found: Verification) -> RuntimeResult:

@@ -2,7 +2,7 @@
 //
 //   check [PROBLEMS]
 //
-// Each problem runs with 1…4 threads, which must give the same bits. The bits of all results are hashed, for
+// Each problem runs with 1…4 threads, which must give the same bits; some are stopped on the way. The bits of all results are hashed, for
 // each target with FMA: the hashes of all such targets, on all machines, must be one and the same.
 
 #include <algorithm>
@@ -371,7 +371,8 @@ std::shared_ptr<const Packed> Pack(const Problem& p, std::size_t target) {
   return std::make_shared<const Packed>(spec, target, lanes, W.data(), R.data(), bias.data());
 }
 
-Result RunOnce(const Problem& p, const std::shared_ptr<const Packed>& packed, const ForeignPool* pool = nullptr) {
+Result RunOnce(const Problem& p, const std::shared_ptr<const Packed>& packed, const ForeignPool* pool = nullptr,
+               Watch* watch = nullptr) {
   const Spec& spec = p.spec;
   Result result;
   Call call{};
@@ -397,9 +398,30 @@ Result RunOnce(const Problem& p, const std::shared_ptr<const Packed>& packed, co
       call.Y_h = result.Y_h.rows;
     }
   }
+  call.watch = watch;
   Run(packed, call, pool);
   return result;
 }
+
+// Is asked as often as may be, makes a call of its own at the first question, and stops at a later one.
+class Stopper final : public Watch {
+ public:
+  Stopper(const Problem& p, const std::shared_ptr<const Packed>& packed, std::size_t at)
+      : Watch(1), p_(p), packed_(packed), at_(at) {}
+
+  std::size_t asked() const { return asked_; }
+
+ private:
+  bool ShouldStop() override {
+    if (asked_++ == 0) RunOnce(p_, packed_);
+    return asked_ > at_;
+  }
+
+  const Problem& p_;
+  const std::shared_ptr<const Packed> packed_;
+  const std::size_t at_;
+  std::size_t asked_ = 0;
+};
 
 bool SameBits(const Array& a, const Array& b) {
   return a.bytes == b.bytes && (a.bytes == 0 || std::memcmp(a.memory.get(), b.memory.get(), a.bytes) == 0);
@@ -468,6 +490,14 @@ void CheckProblem(std::size_t number, std::vector<std::uint64_t>& hashes) {
         first = std::move(result);
       } else {
         Check(SameBits(result, first), "the same bits", number, name, threads);
+      }
+      if (number % 3 != 0 && number % 10 != 9) continue;
+      Stopper never(p, packed, SIZE_MAX);
+      Check(SameBits(RunOnce(p, packed, nullptr, &never), first), "the same bits, watched", number, name, threads);
+      for (std::size_t part = 0; part < 4; ++part) {
+        Stopper stopper(p, packed, never.asked() * part / 4);
+        result = RunOnce(p, packed, nullptr, &stopper);
+        Check(stopper.stopped() || SameBits(result, first), "stopped or done", number, name, threads);
       }
     }
     for (const Array* array : {&first.Y, &first.Y_h, &first.state}) Hash(*array, hashes[target]);

@@ -10,12 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from onegru._native import version
+from onegru.activations import Activation
 from onegru.errors import FormatError, MissingExtraError, OneGRUError, SpecError, SpecWarning
 from onegru.functional import augru_cell, augru_sequence, gru, gru_cell, gru_sequence
 from onegru.layer import GRU
 from onegru.model_stream import ModelStream
 from onegru.native import Targets, get_num_threads, set_num_threads, targets
 from onegru.session import GruLayer, Model, load
+from onegru.spec import Spec, Weights
 from onegru.stack import Stack, StackStream
 from onegru.stream import Stream
 
@@ -26,12 +28,15 @@ if TYPE_CHECKING:
     from onegru.inference_session import InferenceSession
     from onegru.loading import load_layers
     from onegru.openvino_ops import openvino_extensions
+    from onegru.padding import pad
+    from onegru.report import inspect
     from onegru.saving import save
 
 __version__ = version()
 
 __all__ = [
     "GRU",
+    "Activation",
     "FormatError",
     "GruLayer",
     "InferenceSession",
@@ -39,12 +44,14 @@ __all__ = [
     "Model",
     "ModelStream",
     "OneGRUError",
+    "Spec",
     "SpecError",
     "SpecWarning",
     "Stack",
     "StackStream",
     "Stream",
     "Targets",
+    "Weights",
     "__version__",
     "augru_cell",
     "augru_sequence",
@@ -55,9 +62,11 @@ __all__ = [
     "gru",
     "gru_cell",
     "gru_sequence",
+    "inspect",
     "load",
     "load_layers",
     "openvino_extensions",
+    "pad",
     "save",
     "set_num_threads",
     "targets",
@@ -74,8 +83,10 @@ _LATER = {
     "from_flax": "onegru.frameworks.flax",
     "from_keras": "onegru.frameworks.keras3",
     "from_torch": "onegru.frameworks.pytorch",
+    "inspect": "onegru.report",
     "load_layers": "onegru.loading",
     "openvino_extensions": "onegru.openvino_ops",
+    "pad": "onegru.padding",
     "save": "onegru.saving",
     "to_flax": "onegru.frameworks.flax",
     "to_keras": "onegru.frameworks.keras3",
@@ -94,4 +105,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    """What users need: the public names, the backend for the onnx package, what every module has."""
+    return sorted({*__all__, "backend", *(name for name in globals() if name.startswith("__"))})

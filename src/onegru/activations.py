@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from onegru.arguments import number, shown
+from onegru.dtypes import to_float32
 from onegru.errors import SpecError
 
 __all__ = ["ACTIVATIONS", "Activation", "ActivationKind", "assign_parameters", "find_kind"]
@@ -35,7 +35,7 @@ class ActivationKind:
     def default(self, parameter: str) -> float | None:
         """The default of `parameter`, rounded to float32 as a file would hold it; None where it has none."""
         value = dict(self.defaults).get(parameter)
-        return None if value is None else float(np.float32(value))
+        return None if value is None else to_float32(value)
 
 
 _KINDS = (
@@ -73,18 +73,23 @@ class Activation:
         beta: the value of beta; None if the function takes none.
     """
 
+    __module__ = "onegru"
+
     name: str
     alpha: float | None = None
     beta: float | None = None
 
     def __post_init__(self) -> None:
-        kind = ACTIVATIONS.get(self.name)
+        kind = ACTIVATIONS.get(self.name) if isinstance(self.name, str) else None
         if kind is None:
-            raise SpecError(f"activations: unknown function {self.name!r}; must be one of {_known()}")
+            raise SpecError(f"activations: unknown function {shown(self.name)}; must be one of {_known()}")
         for parameter in ("alpha", "beta"):
-            if (getattr(self, parameter) is not None) != (parameter in kind.takes):
+            value = getattr(self, parameter)
+            if (value is not None) != (parameter in kind.takes):
                 verb = "needs" if parameter in kind.takes else "takes no"
                 raise SpecError(f"activations: {self.name} {verb} {parameter}")
+            if value is not None:
+                object.__setattr__(self, parameter, number(parameter, value))
 
     def __str__(self) -> str:
         values = [f"{value:g}" for value in (self.alpha, self.beta) if value is not None]

@@ -13,7 +13,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from onegru.arguments import integer, number, shown
 from onegru.dialects.schema import Attribute, Operator
+from onegru.dtypes import to_float32
 from onegru.errors import SpecError
 
 __all__ = ["read_attributes"]
@@ -65,48 +67,35 @@ def _checked(attribute: Attribute, value: object) -> Any:
 
 
 def _int(name: str, value: object) -> int:
-    value = _scalar(value)
-    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral):
-        raise SpecError(f"{name}: {value!r}; must be an integer")
-    return int(value)
+    return integer(name, _scalar(value))
 
 
 def _flag(name: str, value: object) -> bool:
     value = _scalar(value)
     if isinstance(value, bool | np.bool_ | numbers.Integral):
         return bool(value)
-    raise SpecError(f"{name}: {value!r}; must be a boolean or an integer")
+    raise SpecError(f"{name}: {shown(value)}; must be a boolean or an integer")
 
 
 def _float(name: str, value: object) -> float:
     value = _scalar(value)
-    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
-        raise SpecError(f"{name}: {value!r}; must be a number")
-    try:
-        number = float(value)
-    except OverflowError:
-        raise SpecError(
-            f"{name}: a number beyond float64; must be within float32, in which files hold it"
-        ) from None
-    if math.isnan(number):
-        raise SpecError(f"{name}: NaN; must be a number")
-    with np.errstate(over="ignore"):
-        rounded = float(np.float32(number))
-    if math.isinf(rounded) and not math.isinf(number):
+    read = number(name, value)
+    rounded = to_float32(read)
+    if math.isinf(rounded) and not math.isinf(read):
         raise SpecError(f"{name}: {value!r}; must be within float32, in which files hold it")
     return rounded
 
 
 def _string(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise SpecError(f"{name}: {value!r}; must be a string")
+        raise SpecError(f"{name}: {shown(value)}; must be a string")
     return str(value)
 
 
 def _sequence(name: str, value: object, read: Callable[[str, object], Any]) -> tuple[Any, ...]:
     is_list = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes)
     if not is_list or getattr(value, "ndim", 1) != 1:
-        raise SpecError(f"{name}: {value!r}; must be a list")
+        raise SpecError(f"{name}: {shown(value)}; must be a list")
     return tuple(read(name, item) for item in cast(Iterable[object], value))
 
 

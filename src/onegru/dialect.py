@@ -17,7 +17,7 @@ import numpy as np
 from onegru.activations import Activation, assign_parameters, find_kind
 from onegru.attributes import read_attributes
 from onegru.dialects.schema import Operator, Port
-from onegru.dtypes import Array, as_float_array
+from onegru.dtypes import Array, as_array_of, as_float_array
 from onegru.errors import SpecError, SpecWarning
 from onegru.shapes import arrange, check_shape
 from onegru.spec import Direction, Spec, Weights
@@ -125,8 +125,8 @@ def _typed_weights(operator: Operator, W: object, R: object, B: object) -> tuple
     W = as_float_array("W", W, (*operator.element_types, *operator.type_needs))
     if (opset := operator.type_needs.get(W.dtype.name)) is not None:
         raise SpecError(f"W: type {W.dtype.name}, which needs opset {opset}; must fit {operator}")
-    R = as_float_array("R", R, (W.dtype.name,))
-    return W, R, None if B is None else as_float_array("B", B, (W.dtype.name,))
+    R = as_array_of(W.dtype.name, "R", R)
+    return W, R, None if B is None else as_array_of(W.dtype.name, "B", B)
 
 
 def _check_weights(

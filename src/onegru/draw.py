@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -13,7 +13,10 @@ from onegru.errors import SpecError
 from onegru.files.graph import TensorInfo
 from onegru.session import Model
 
-__all__ = ["check_total", "draw_inputs", "draw_one", "longest_lengths", "memory_size", "size_plans"]
+__all__ = ["Dims", "dimension_name", "draw", "draw_inputs", "memory_size", "shapes_of", "size_plans"]
+
+#: Sizes of open dimensions, by name, and whole shapes of inputs.
+Dims = Mapping[str, int | tuple[int, ...]]
 
 # Sizes to try for open dimensions, in order: steps, rows, all others.
 _SIZES = ((7, 3, 4), (1, 1, 1), (16, 1, 16), (64, 2, 64))
@@ -25,7 +28,7 @@ def size_plans() -> Iterator[tuple[int, int, int]]:
 
 
 def draw_inputs(
-    model: Model, seed: int, sizes: tuple[int, int, int], dims: Mapping[str, int] | None = None
+    model: Model, seed: int, sizes: tuple[int, int, int], dims: Dims | None = None
 ) -> dict[str, Array]:
     """An array for each input that has no default.
 
@@ -36,35 +39,159 @@ def draw_inputs(
         model: the model.
         seed: of the random numbers.
         sizes: of open dimensions: steps, rows, all others.
-        dims: sizes of named dimensions, which go before `sizes`.
+        dims: sizes that go before `sizes`, as for `shapes_of`; at least 1.
 
     Raises:
-        SpecError: an input is no tensor of a known shape and type, or `dims` names no dimension.
+        SpecError: an input is no tensor of a known shape and type, or `dims` does not fit the inputs.
     """
-    dims = dims or {}
     letters = _letters(model)
-    by_name: dict[str, int] = dict(dims)
+    named: dict[str, str] = {}
     for info in model.inputs:
         for axis, size in enumerate(info.shape or ()):
-            letter = letters.get((info.name, axis), "")
-            if isinstance(size, str) and size not in by_name and letter:
-                by_name[size] = sizes["TB".index(letter)]
-    known = {size for info in model.inputs for size in info.shape or () if isinstance(size, str)}
-    for name in dims:
-        if name not in known:
-            words = ", ".join(sorted(map(repr, known))) or "none"
-            raise SpecError(f"dims: {name!r}; must be an open dimension of an input: {words}")
-        if dims[name] < 1:
-            raise SpecError(f"dims: {name} is {dims[name]}; must be at least 1")
-    shapes = {info.name: _shape(info, by_name, letters, sizes) for info in model.inputs if not info.optional}
+            if isinstance(size, str) and (info.name, axis) in letters:  # the first one counts
+                named.setdefault(size, letters[info.name, axis])
+
+    def otherwise(info: TensorInfo, axis: int) -> int:
+        name = dimension_name(info, axis)
+        letter = named.get(name) or letters.get((info.name, axis), "")
+        return sizes["TB".index(letter)] if letter else sizes[2]
+
+    for name, told in (dims or {}).items():
+        if min(told if isinstance(told, tuple) else (told,), default=1) < 1:
+            raise SpecError(f"dims: {name} is {told}; must be at least 1")
+    infos = [info for info in model.inputs if not info.optional]
+    return draw(model, np.random.default_rng(seed), shapes_of(infos, dims or {}, otherwise, "dims"))
+
+
+def draw(
+    model: Model,
+    rng: np.random.Generator,
+    shapes: Mapping[str, tuple[int, ...]],
+    given: Mapping[str, tuple[int, ...]] | None = None,
+) -> dict[str, Array]:
+    """An array for each input that `shapes` names.
+
+    Args:
+        model: the model.
+        rng: where the numbers come from.
+        shapes: of the inputs to draw, by name.
+        given: of the inputs that are there already, likewise.
+
+    Raises:
+        SpecError: an input's type cannot be drawn, or the memory does not suffice.
+    """
     check_total(shapes.values())
-    longest = longest_lengths(model, shapes)
-    rng = np.random.default_rng(seed)
+    longest = longest_lengths(model, {**(given or {}), **shapes})
     return {
         info.name: draw_one(rng, info, shapes[info.name], longest.get(info.name))
         for info in model.inputs
-        if not info.optional
+        if info.name in shapes
     }
+
+
+def dimension_name(info: TensorInfo, axis: int) -> str:
+    """What to call an open dimension: by its name, else by its input's and its place, as "X.0"."""
+    assert info.shape is not None
+    size = info.shape[axis]
+    return size if isinstance(size, str) else f"{info.name}.{axis}"
+
+
+def shapes_of(
+    infos: Sequence[TensorInfo],
+    dims: Dims,
+    otherwise: Callable[[TensorInfo, int], int | None],
+    argument: str,
+) -> dict[str, tuple[int, ...]]:
+    """The shapes in which inputs are drawn: the one place that decides the sizes of open dimensions.
+
+    Args:
+        infos: the inputs to draw.
+        dims: sizes of open dimensions, by `dimension_name`, and whole shapes of inputs, by their names. What
+            a shape says of a dimension holds wherever that stands.
+        otherwise: the size of an open axis that `dims` does not tell; None to ask for it.
+        argument: what the caller calls `dims`.
+
+    Raises:
+        SpecError: an input's shape is not known, a size is missing, or `dims` does not fit the inputs.
+    """
+    known = {info.name: info for info in infos if info.is_tensor}
+    names = {
+        dimension_name(info, axis): None
+        for info in known.values()
+        for axis, size in enumerate(info.shape or ())
+        if not isinstance(size, int)
+    }
+    sizes = {name: size for name, size in dims.items() if isinstance(size, int) and name in names}
+    whole: dict[str, tuple[int, ...]] = {}
+    for name, size in dims.items():
+        if name in sizes:
+            continue
+        info = known.get(name)
+        shape = size if isinstance(size, tuple) else (size,)
+        if info is None or (isinstance(size, int) and info.shape is not None and len(info.shape) != 1):
+            words = ", ".join(sorted(map(repr, names))) or "none"
+            raise SpecError(f"{argument}: {name!r}; must be an open dimension of an input: {words}")
+        whole[name] = shape
+        _learn(info, shape, sizes, argument)
+    missing: dict[str, None] = {}
+
+    def decide(info: TensorInfo, axis: int) -> int:
+        name = dimension_name(info, axis)
+        size = sizes[name] if name in sizes else otherwise(info, axis)
+        if size is None:
+            missing[name] = None
+        return size or 0
+
+    shapes: dict[str, tuple[int, ...]] = {}
+    for info in infos:
+        if info.name in whole:
+            shapes[info.name] = whole[info.name]
+        elif info.shape is None or not info.is_tensor:
+            raise SpecError(f"input {info.name!r}: has no known shape, so it cannot be drawn; give its value")
+        else:
+            shapes[info.name] = tuple(
+                size if isinstance(size, int) else decide(info, axis) for axis, size in enumerate(info.shape)
+            )
+    if missing:
+        raise SpecError(_missing_words(infos, list(missing), argument))
+    return shapes
+
+
+def _learn(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int], argument: str) -> None:
+    """Take the sizes of open dimensions from the whole shape of an input."""
+    place = f"{argument}: {info.name} is {','.join(map(str, shape))}"
+    if info.shape is None:
+        return
+    fits = len(info.shape) == len(shape) and all(
+        not isinstance(want, int) or want == size for want, size in zip(info.shape, shape, strict=True)
+    )
+    if not fits:
+        raise SpecError(f"{place}; must be {_shape_words(info)}")
+    for axis, size in enumerate(shape):
+        if not isinstance(info.shape[axis], int):
+            name = dimension_name(info, axis)
+            if sizes.setdefault(name, size) != size:
+                raise SpecError(f"{place}; {name} must be {sizes[name]}, as it is elsewhere")
+
+
+def _missing_words(infos: Sequence[TensorInfo], missing: Sequence[str], argument: str) -> str:
+    shapes = ", ".join(
+        f"{info.name} {_shape_words(info)}"
+        for info in infos
+        if any(not isinstance(size, int) for size in info.shape or ())
+    )
+    options = " ".join(f"{argument} {name}=SIZE" for name in missing)
+    *others, last = missing
+    names = f"{', '.join(others)} and {last} are" if others else f"{last} is"
+    return f"{names} open in {shapes}; give {options}, or --dims SIZE for any"
+
+
+def _shape_words(info: TensorInfo) -> str:
+    sizes = (
+        str(size) if isinstance(size, int) else dimension_name(info, axis)
+        for axis, size in enumerate(info.shape or ())
+    )
+    return f"[{', '.join(sizes)}]"
 
 
 def check_total(shapes: Iterable[tuple[int, ...]]) -> None:
@@ -94,26 +221,6 @@ def _letters(model: Model) -> dict[tuple[str, int], str]:
                 if name is not None and letter in "TB":
                     found.setdefault((name, axis), letter)
     return found
-
-
-def _shape(
-    info: TensorInfo,
-    by_name: Mapping[str, int],
-    letters: Mapping[tuple[str, int], str],
-    sizes: tuple[int, int, int],
-) -> tuple[int, ...]:
-    if info.shape is None or not info.is_tensor:
-        raise SpecError(f"input {info.name!r}: has no known shape, so it cannot be drawn; give its value")
-    shape: list[int] = []
-    for axis, size in enumerate(info.shape):
-        if isinstance(size, int):
-            shape.append(size)
-        elif isinstance(size, str) and size in by_name:
-            shape.append(by_name[size])
-        else:
-            letter = letters.get((info.name, axis), "")
-            shape.append(sizes["TB".index(letter)] if letter else sizes[2])
-    return tuple(shape)
 
 
 def longest_lengths(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int | None]:

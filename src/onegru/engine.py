@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from onegru import reference
+from onegru.arguments import choice, shown
 from onegru.dtypes import Array
 from onegru.errors import SpecError
 from onegru.native import NativeEngine
@@ -84,12 +85,11 @@ def make_engine(name: str, spec: Spec, weights: Weights, weight_storage: str | N
     Raises:
         SpecError: there is no such engine, or it does not keep weights in another type.
     """
-    if not isinstance(name, str) or (name != "auto" and name not in ENGINES):
-        raise SpecError(f"engine: {name!r}; must be one of auto, {', '.join(ENGINES)}")
+    name = choice("engine", name, ("auto", *ENGINES))
     if weight_storage is None:
         return ENGINES[next(iter(ENGINES)) if name == "auto" else name](spec, weights)
-    if weight_storage not in ("float16", "bfloat16"):
-        raise SpecError(f"weight_storage: {weight_storage!r}; must be float16, bfloat16 or None")
+    if not isinstance(weight_storage, str) or weight_storage not in ("float16", "bfloat16"):
+        raise SpecError(f"weight_storage: {shown(weight_storage)}; must be float16, bfloat16 or None")
     if spec.dtype != "float32":
         raise SpecError(f"weight_storage: {weight_storage!r}; must be None for a layer of {spec.dtype}")
     if name == "reference":

@@ -1,15 +1,21 @@
-"""What onegru raises, and the one thing that it warns of."""
+"""What onegru raises, and the one thing that it warns of.
+
+Public classes here and elsewhere say that they are onegru's own, so that pickles outlive a move.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 __all__ = ["FormatError", "MissingExtraError", "OneGRUError", "SpecError", "SpecWarning", "needs_extra"]
 
 
 class OneGRUError(Exception):
     """Base of every error that onegru raises on purpose."""
+
+    __module__ = "onegru"
 
 
 class SpecError(OneGRUError, ValueError):
@@ -18,6 +24,8 @@ class SpecError(OneGRUError, ValueError):
     The message names the argument, says what it is, and what it must be.
     """
 
+    __module__ = "onegru"
+
 
 class FormatError(OneGRUError, ValueError):
     """A file that is broken, hostile or beyond what onegru reads.
@@ -25,14 +33,28 @@ class FormatError(OneGRUError, ValueError):
     The message names the file and the place in it.
     """
 
+    __module__ = "onegru"
+
 
 class MissingExtraError(OneGRUError, ImportError):
-    """An optional dependency is not installed; the message says which extra brings it."""
+    """An optional dependency is not installed; the message says which extra brings it.
+
+    Args:
+        package: what is missing.
+        extra: the extra of onegru that brings it.
+        purpose: what needs it.
+    """
+
+    __module__ = "onegru"
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs {package}: pip install 'onegru[{extra}]'")
         self.package = package
         self.extra = extra
+        self.purpose = purpose
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.package, self.extra, self.purpose), *super().__reduce__()[2:])
 
 
 @contextmanager
@@ -52,3 +74,5 @@ def needs_extra(package: str, extra: str, purpose: str) -> Iterator[None]:
 
 class SpecWarning(UserWarning):
     """Something that is legal but has no effect."""
+
+    __module__ = "onegru"

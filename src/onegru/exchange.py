@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from onegru.activations import Activation
+from onegru.arguments import shown
 from onegru.dialects.frameworks import Block, Framework, TensorForm
-from onegru.dtypes import Array
+from onegru.dtypes import Array, default_float_mode
 from onegru.errors import SpecError
 from onegru.layer import GRU
 from onegru.spec import Direction, Spec, Weights
@@ -240,7 +241,8 @@ def _write_direction(
 
 def _sum(a: Array, b: Array) -> Array:
     """A + b, in one rounding also for 16-bit types."""
-    return (a.astype(np.float64) + b.astype(np.float64)).astype(a.dtype)
+    with default_float_mode():
+        return (a.astype(np.float64) + b.astype(np.float64)).astype(a.dtype)
 
 
 def find_activation(framework: Framework, name: object, argument: str) -> Activation:
@@ -252,8 +254,8 @@ def find_activation(framework: Framework, name: object, argument: str) -> Activa
     if not isinstance(name, str) or name not in framework.activations:
         known = ", ".join(framework.activations)
         raise SpecError(
-            f"{argument}: {name!r}, which onegru does not have as {framework.name} computes it; must be one "
-            f"of {known}"
+            f"{argument}: {shown(name)}, which onegru does not have as {framework.name} computes it; must be "
+            f"one of {known}"
         )
     return framework.activations[name]
 

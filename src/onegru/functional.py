@@ -6,9 +6,12 @@ Each call brings its weights into canonical form anew; `onegru.GRU` does so once
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from onegru.arguments import integer
 from onegru.dialect import lower
 from onegru.dialects.onnx import gru_version
 from onegru.dialects.openvino import AUGRU_CELL, AUGRU_SEQUENCE, GRU_CELL, GRU_SEQUENCE
@@ -16,20 +19,21 @@ from onegru.dialects.schema import Operator
 from onegru.dtypes import Array
 from onegru.errors import SpecError
 from onegru.layer import GRU
+from onegru.spec import Direction
 
 __all__ = ["augru_cell", "augru_sequence", "gru", "gru_cell", "gru_sequence"]
 
 
 def gru(
-    X: object,
-    W: object,
-    R: object,
-    B: object = None,
-    sequence_lens: object = None,
-    initial_h: object = None,
+    X: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike | None = None,
+    sequence_lens: ArrayLike | None = None,
+    initial_h: ArrayLike | None = None,
     *,
     hidden_size: int | None = None,
-    direction: str = "forward",
+    direction: Direction | Literal["foward"] = "forward",
     layout: int = 0,
     linear_before_reset: int = 0,
     clip: float | None = None,
@@ -59,7 +63,7 @@ def gru(
         sequence_lens: [B], any integers, each in 0…T; None for all T. Past a row's end Y is 0.
         initial_h: initial state, [D, B, H], or [B, D, H] under layout 1; None for zeros.
         hidden_size: H; None to read it off R.
-        direction: "forward", "reverse" or "bidirectional".
+        direction: "forward", "reverse" or "bidirectional"; at opsets 1 and 2 also "foward", as files have it.
         layout: 0 for time first, 1 for batch first (opset 14 and later).
         linear_before_reset: 0 to apply the reset gate before the recurrent product, else after it
             (opset 3 and later).
@@ -82,9 +86,7 @@ def gru(
     Warns:
         SpecWarning: alpha or beta values that no function takes.
     """
-    if isinstance(opset, bool) or not isinstance(opset, int | np.integer):
-        raise SpecError(f"opset: {opset!r}; must be an integer")
-    operator = gru_version(int(opset))
+    operator = gru_version(integer("opset", opset))
     if operator is None:
         raise SpecError(f"opset: {opset}; must be at least 1")
     attributes = _present(
@@ -106,11 +108,11 @@ def gru(
 
 
 def gru_cell(
-    X: object,
-    initial_hidden_state: object,
-    W: object,
-    R: object,
-    B: object = None,
+    X: ArrayLike,
+    initial_hidden_state: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike | None = None,
     *,
     hidden_size: int,
     activations: Sequence[str] = ("sigmoid", "tanh"),
@@ -167,15 +169,15 @@ def gru_cell(
 
 
 def gru_sequence(
-    X: object,
-    initial_hidden_state: object,
-    sequence_lengths: object,
-    W: object,
-    R: object,
-    B: object,
+    X: ArrayLike,
+    initial_hidden_state: ArrayLike,
+    sequence_lengths: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike,
     *,
     hidden_size: int,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] = ("sigmoid", "tanh"),
     activations_alpha: Sequence[float] = (),
     activations_beta: Sequence[float] = (),
@@ -231,12 +233,12 @@ def gru_sequence(
 
 
 def augru_cell(
-    X: object,
-    H_t: object,
-    W: object,
-    R: object,
-    B: object,
-    A: object,
+    X: ArrayLike,
+    H_t: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike,
+    A: ArrayLike,
     *,
     hidden_size: int,
     activations: Sequence[str] = ("sigmoid", "tanh"),
@@ -290,16 +292,16 @@ def augru_cell(
 
 
 def augru_sequence(
-    X: object,
-    H_t: object,
-    sequence_lengths: object,
-    W: object,
-    R: object,
-    B: object,
-    A: object,
+    X: ArrayLike,
+    H_t: ArrayLike,
+    sequence_lengths: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike,
+    A: ArrayLike,
     *,
     hidden_size: int,
-    direction: str = "forward",
+    direction: Literal["forward"] = "forward",
     activations: Sequence[str] = ("sigmoid", "tanh"),
     activations_alpha: Sequence[float] = (),
     activations_beta: Sequence[float] = (),

@@ -60,6 +60,8 @@ class InferenceSession:
     `run_with_iobinding` and `io_binding` are left out: outputs are new arrays.
     """
 
+    __module__ = "onegru"
+
     def __init__(
         self,
         path_or_bytes: str | os.PathLike[str] | bytes,
@@ -116,10 +118,10 @@ class InferenceSession:
         """
         if run_options is not None:
             raise SpecError("run_options: given; must be None, as onegru has none")
-        if isinstance(output_names, str):
-            raise SpecError(f"output_names: {output_names!r}; must be a list of names, or None")
-        if output_names and not (
-            isinstance(output_names, Sequence) and all(isinstance(name, str) for name in output_names)
+        if output_names is not None and (
+            isinstance(output_names, str)
+            or not isinstance(output_names, Sequence)
+            or not all(isinstance(name, str) for name in output_names)
         ):
             raise SpecError(f"output_names: {output_names!r}; must be a list of names, or None")
         results = self._model.run(input_feed)

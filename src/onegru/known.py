@@ -41,9 +41,11 @@ class Facts:
     present: frozenset[str]
     """The specification's names of the inputs and outputs that are there: "B", "sequence_lens", "Y_h"..."""
     fixed_shape: bool | None = None
-    """Whether the file fixes X's batch and time dimensions, or None where unknown."""
+    """Whether the file fixes every dimension of X, or None where unknown."""
     constant_weights: bool | None = None
     """Whether W, R and B are all constants of the file or computed from such, or None where unknown."""
+    full_length: bool = False
+    """Whether the lengths are X's number of steps in every run, as far as the file tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +176,7 @@ def _may_overflow_in_softplus(facts: Facts) -> bool:
 
 
 def _has_lengths(facts: Facts) -> bool:
-    return _is_onnx(facts) and "sequence_lens" in facts.present
+    return _is_onnx(facts) and "sequence_lens" in facts.present and not facts.full_length
 
 
 def _has_lengths_for_one_primitive(facts: Facts) -> bool:
@@ -182,7 +184,7 @@ def _has_lengths_for_one_primitive(facts: Facts) -> bool:
 
     It fuses no clip, no other activations, and not the default ones where a file spells them out twice.
     """
-    lengths = _has_lengths(facts) or facts.operator == "GRUSequence"
+    lengths = _has_lengths(facts) or (facts.operator == "GRUSequence" and not facts.full_length)
     default = _activations(facts) == _DEFAULT or not facts.attributes.get("activations")
     may_be_fused = default and not _is_clipped(facts) and facts.constant_weights is not False
     return lengths and may_be_fused and facts.fixed_shape is not True
@@ -244,7 +246,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "openvino", "refuses", "fails on a GRUSequence without activations", _is_sequence_without_activations
     ),
-    Rule("openvino", "refuses", "cannot read its internal AUGRU operators from a file", _is_attention),
+    Rule(
+        "openvino",
+        "refuses",
+        "reads no AUGRU layer unless an extension is added, as onegru.openvino_extensions()",
+        _is_attention,
+    ),
     Rule(
         "openvino",
         "miscomputes",
@@ -260,7 +267,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "openvino",
         "miscomputes",
-        "ignores lengths shorter than X where the weights are constants and X's batch or time is not fixed",
+        "ignores lengths shorter than X where the weights are constants and X's shape is not fixed",
         _has_lengths_for_one_primitive,
     ),
     Rule("openvino", "miscomputes", "computes float64 in float32", _openvino_float64),

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from onegru import _native
+from onegru.arguments import flag, shown
 from onegru.dialect import lower
 from onegru.dialects.onnx import NEWEST
 from onegru.dialects.schema import Port, Role
-from onegru.dtypes import Array, as_float_array, as_lengths, numpy_dtype
+from onegru.dtypes import Array, as_array_of, as_float_array, as_lengths, numpy_dtype
 from onegru.engine import make_engine
 from onegru.errors import SpecError
-from onegru.problem import Problem
-from onegru.shapes import arrange, check_shape, overlap, overlaps_itself
-from onegru.spec import Spec, Weights
+from onegru.pickling import state_of
+from onegru.problem import Engine, Problem
+from onegru.shapes import arrange, check_shape, empty, overlap, overlaps_itself
+from onegru.spec import Direction, Spec, Weights
 from onegru.stream import Stream
 
-__all__ = ["GRU"]
+__all__ = ["GRU", "check_layout"]
 
 # The axes of each role in the canonical form.
 _CANONICAL: Mapping[Role, str] = {
@@ -38,6 +41,17 @@ _ATTENTION_PORTS = {
     (1, False): Port("attention", "A", "BT"),
     (1, True): Port("attention", "A", "BT1"),
 }
+
+
+class _CallSignature:
+    """What `inspect.signature` says of an instance: how it is called. Of a class, it says how one is made."""
+
+    def __get__(self, instance: object, owner: type[Any]) -> Any:
+        if instance is None:
+            raise AttributeError("__signature__")
+        from inspect import signature
+
+        return signature(instance.__call__)  # type: ignore[operator]
 
 
 class GRU(_native.Caller):
@@ -69,23 +83,29 @@ class GRU(_native.Caller):
         engine: "auto" for the best, "native" for the SIMD kernels, "reference" for the float64 reference.
         weight_storage: "bfloat16" or "float16" to keep W and R of a float32 layer in 16 bits, which halves
             what large layers read in each step and rounds the weights; None to keep them as they are.
+        layout: the layout of calls that do not give one: 0 for time first, 1 for batch first. It is no part
+            of what the layer computes: files do not hold it, and a stream's `run` takes time first.
 
     Attributes:
         try_call: `try_call(X, initial_h, Y, Y_h)` runs the layer where all are plain: contiguous arrays of
             its type and of the right shapes (initial_h may be None), outputs apart from inputs. False, with
-            nothing done, where they are not; `layer(…)` then says what is wrong, or goes the longer way.
+            nothing done, where they are not, and under layout 1; `layer(…)` then says what is wrong, or goes
+            the longer way.
 
     Raises:
         SpecError: an argument is not legal; the message says which, what it is and what it must be.
     """
 
+    __module__ = "onegru"
+    __signature__ = _CallSignature()
+
     def __init__(
         self,
-        W: object,
-        R: object,
-        B: object = None,
+        W: ArrayLike,
+        R: ArrayLike,
+        B: ArrayLike | None = None,
         *,
-        direction: str = "forward",
+        direction: Direction = "forward",
         linear_before_reset: bool = False,
         clip: float | None = None,
         activations: Sequence[str] | None = None,
@@ -94,10 +114,9 @@ class GRU(_native.Caller):
         attention: bool = False,
         engine: str = "auto",
         weight_storage: str | None = None,
+        layout: int = 0,
     ) -> None:
         """Prepare the weights; see the class."""
-        if not isinstance(attention, bool | np.bool_):
-            raise SpecError(f"attention: {attention!r}; must be True or False")
         given = {
             "direction": direction,
             "linear_before_reset": linear_before_reset,
@@ -107,36 +126,57 @@ class GRU(_native.Caller):
             "activation_beta": activation_beta,
         }
         attributes = {name: value for name, value in given.items() if value is not None}
-        lowered = lower(NEWEST, attributes, W, R, B, attention=bool(attention))
-        self._prepare(lowered.spec, lowered.weights, engine, weight_storage)
+        lowered = lower(NEWEST, attributes, W, R, B, attention=flag("attention", attention))
+        self._prepare(lowered.spec, lowered.weights, engine, weight_storage, layout)
 
     @classmethod
     def from_canonical(
-        cls, spec: Spec, weights: Weights, engine: str = "auto", weight_storage: str | None = None
-    ) -> GRU:
+        cls,
+        spec: Spec,
+        weights: Weights,
+        engine: str = "auto",
+        weight_storage: str | None = None,
+        layout: int = 0,
+    ) -> Self:
         """The layer of a Spec and its Weights.
 
         Raises:
-            SpecError: the weights are not those of the spec, or there is no such engine.
+            SpecError: the weights are not those of the spec, or there is no such engine or layout.
         """
+        if not isinstance(weights, Weights):
+            raise SpecError(f"weights: {shown(weights)}; must be Weights")
         weights.check(spec)
         layer = cls.__new__(cls)
-        layer._prepare(spec, weights, engine, weight_storage)
+        layer._prepare(spec, weights, engine, weight_storage, layout)
         return layer
 
-    def _prepare(self, spec: Spec, weights: Weights, engine: str, weight_storage: str | None) -> None:
+    def _prepare(
+        self, spec: Spec, weights: Weights, engine: str, weight_storage: str | None, layout: int
+    ) -> None:
+        layout = check_layout(layout)
         made = make_engine(engine, spec, weights, weight_storage)
         # It refuses to be made a second time: nothing may have changed by then.
-        super().__init__(made.try_call)
+        super().__init__(made.try_call if layout == 0 else _decline)
+        self._layout = layout
         self._spec = spec
         self._requested = (engine, weight_storage)
-        self._engine = made
+        self._engine: Engine = made
         self._dtype = numpy_dtype(spec.dtype)
 
     @property
     def spec(self) -> Spec:
         """What the layer computes."""
         return self._spec
+
+    @property
+    def input_size(self) -> int:
+        """I."""
+        return self._spec.input_size
+
+    @property
+    def hidden_size(self) -> int:
+        """H."""
+        return self._spec.hidden_size
 
     @property
     def weights(self) -> Weights:
@@ -147,6 +187,11 @@ class GRU(_native.Caller):
     def weight_storage(self) -> str:
         """The type that W and R are kept in."""
         return self._requested[1] or self._spec.dtype
+
+    @property
+    def layout(self) -> int:
+        """The layout of calls that do not give one: 0 for time first, 1 for batch first."""
+        return self._layout
 
     @property
     def engine(self) -> str:
@@ -162,21 +207,26 @@ class GRU(_native.Caller):
             "activations": [str(function) for pair in spec.activations for function in pair],
             "attention": spec.attention,
             "engine": self.engine,
+            "layout": self._layout,
         }
         details = ", ".join(f"{name}={value!r}" for name, value in shown.items())
         return f"GRU({spec.input_size} → {spec.hidden_size}, {spec.dtype}, {details})"
 
+    def __getstate__(self) -> Any:
+        return state_of(self, ("_spec", "_requested", "_engine", "_dtype", "_layout"))
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return (GRU.from_canonical, (self._spec, self.weights, *self._requested))
+        made_of = (self._spec, self.weights, *self._requested, self._layout)
+        return (type(self).from_canonical, made_of, self.__getstate__())
 
     def run(
         self,
-        X: object,
-        initial_h: object = None,
+        X: ArrayLike,
+        initial_h: ArrayLike | None = None,
         *,
-        sequence_lens: object = None,
-        attention: object = None,
-        layout: int = 0,
+        sequence_lens: ArrayLike | None = None,
+        attention: ArrayLike | None = None,
+        layout: int | None = None,
         out: tuple[Array | None, Array | None] | None = None,
     ) -> tuple[Array, Array]:
         """Run the layer over a batch of sequences, as `layer(…)` does, which is quicker where `out` is given.
@@ -190,7 +240,8 @@ class GRU(_native.Caller):
                 row's own last state, 0 for a row of length 0.
             attention: [T, B] or [T, B, 1], batch first under layout 1; required if and only if the layer
                 has attention.
-            layout: 0 for time first, 1 for batch first.
+            layout: 0 for time first, 1 for batch first; None for the layer's own, 0 unless it was made with
+                another.
             out: (Y, Y_h) to write into, of the right shape and type; None (also in either place) for new
                 arrays.
 
@@ -201,17 +252,21 @@ class GRU(_native.Caller):
         Raises:
             SpecError: an argument is not legal.
         """
+        if layout is None:
+            layout = self._layout
         if sequence_lens is None and attention is None and type(layout) is int and layout == 0:
             # The plainest call at once; whatever is not plain, or not right, goes the longer way below.
             plain = out
             if plain is None and type(X) is np.ndarray and X.ndim == 3:
                 T, B, _ = X.shape
                 D, H = self._spec.num_directions, self._spec.hidden_size
-                plain = (np.empty((T, D, B, H), self._dtype), np.empty((D, B, H), self._dtype))
-            if type(plain) is tuple and len(plain) == 2 and self.try_call(X, initial_h, *plain):
+                try:
+                    plain = (np.empty((T, D, B, H), self._dtype), np.empty((D, B, H), self._dtype))
+                except ValueError:
+                    plain = None  # no array has this shape, as is said below
+            if type(plain) is tuple and len(plain) == 2 and self._engine.try_call(X, initial_h, *plain):
                 return plain  # type: ignore[return-value]
-        if isinstance(layout, bool) or not isinstance(layout, int | np.integer) or layout not in (0, 1):
-            raise SpecError(f"layout: {layout!r}; must be 0 or 1")
+        layout = check_layout(layout)
         ports = [port for port in NEWEST.ports(layout) if port.role in _CANONICAL]
         if self._spec.attention:
             rank = 2 if attention is None else as_float_array("attention", attention).ndim
@@ -236,7 +291,7 @@ class GRU(_native.Caller):
         Raises:
             SpecError: batch_size is not at least 1, or the layer does not run forward alone.
         """
-        return Stream(self._spec, self._engine, batch_size)
+        return Stream(self, batch_size)
 
     def apply(
         self,
@@ -294,16 +349,14 @@ class GRU(_native.Caller):
             if wrong.size:
                 raise SpecError(f"{port.name}: {wrong[0]}; must be in 0…seq_length = 0…{sizes['T']}")
             return lengths.astype(np.intp)
-        array = as_float_array(port.name, value)
-        if array.dtype != self._dtype:
-            raise SpecError(f"{port.name}: type {array.dtype.name}; must be {self._spec.dtype}, like W")
+        array = as_array_of(self._spec.dtype, port.name, value)
         check_shape(port.name, array.shape, port.axes, sizes)
         return array
 
     def _output(self, port: Port, out: Array | None, sizes: dict[str, int]) -> Array:
         shape = tuple(sizes[axis] for axis in port.axes)
         if out is None:
-            return np.empty(shape, self._dtype)
+            return empty(port.name, shape, self._dtype)
         if not isinstance(out, np.ndarray) or out.dtype != self._dtype or out.shape != shape:
             is_ = f"{out.dtype} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
             raise SpecError(f"out: {port.name} is {is_}; must be an array, {self._spec.dtype} {list(shape)}")
@@ -333,6 +386,29 @@ class GRU(_native.Caller):
         )
         for role, view in targets.items():
             view[...] = fresh[role]
+
+
+_native.describe_call(
+    GRU,
+    "__call__($self, /, X, initial_h=None, *, sequence_lens=None, attention=None, layout=None, out=None)"
+    "\n--\n\n" + (GRU.run.__doc__ or ""),
+)
+
+
+def check_layout(layout: object) -> int:
+    """A layout.
+
+    Raises:
+        SpecError: it is neither 0 nor 1.
+    """
+    if isinstance(layout, bool) or not isinstance(layout, int | np.integer) or layout not in (0, 1):
+        raise SpecError(f"layout: {shown(layout)}; must be 0 or 1")
+    return int(layout)
+
+
+def _decline(X: object, initial_h: object, Y: object, Y_h: object) -> bool:
+    """What takes calls at once under layout 1: nothing does."""
+    return False
 
 
 def _overlaps(view: Array, inputs: Mapping[str, Array]) -> bool:

@@ -3,61 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from onegru.errors import FormatError, SpecError
+from onegru.files.recognise import Kind, layers_kind
 from onegru.layer import GRU
 from onegru.session import load
 from onegru.stack import Stack
 
-__all__ = ["CHECKPOINTS", "load_layers"]
-
-Reader = Callable[[Path, str | None], dict[str, GRU | Stack]]
+__all__ = ["load_layers"]
 
 
-def _pytorch() -> Reader:
-    from onegru.files.checkpoint import read_pytorch
-
-    return read_pytorch
-
-
-def _safetensors() -> Reader:
-    from onegru.files.checkpoint import read_safetensors
-
-    return read_safetensors
-
-
-def _keras() -> Reader:
-    from onegru.files.keras_archive import read_keras
-
-    return read_keras
-
-
-# Imported when first needed, as `import onegru` has to stay fast.
-_READERS: Mapping[str, Callable[[], Reader]] = {
-    ".safetensors": _safetensors,
-    ".pt": _pytorch,
-    ".pth": _pytorch,
-    ".ckpt": _pytorch,
-    ".keras": _keras,
-    ".h5": _keras,
-    ".hdf5": _keras,
-}
-
-
-#: The ends of the names of files that hold layers and no graph.
-CHECKPOINTS = tuple(_READERS)
-
-
-def load_layers(path: str | os.PathLike[str], *, name: str | None = None) -> dict[str, GRU | Stack]:
+def load_layers(
+    path: str | os.PathLike[str], *, name: str | None = None, keras_version: str | None = None
+) -> dict[str, GRU | Stack]:
     """Load the GRU layers of a file, ready to run.
 
     Args:
-        path: a PyTorch checkpoint (`.pt`, `.pth`, `.ckpt`: a state dict, or mappings that hold some; nothing
-            that runs code is read), tensors with PyTorch's names or onegru's own (`.safetensors`), a model
-            saved by Keras 3 (`.keras`, `.h5`), an OpenVINO IR (`.xml`) or an ONNX model (any other name).
+        path: a PyTorch checkpoint (a state dict, or mappings that hold some; nothing that it names is run),
+            a safetensors file (with PyTorch's names, or onegru's own), a saved Keras model (`.keras`, `.h5`),
+            an OpenVINO IR or an ONNX model. The content tells which.
         name: the only layer to load, by the name that it has in the result; None for all.
+        keras_version: the version of Keras that saved the file, 2.0 to 3, such as "2.3", if the file does not
+            tell it: defaults and one activation have changed. None if it does, as nearly all do.
 
     Returns:
         the layers by name, in the file's order: of PyTorch the prefix of their tensors ("" if there is none),
@@ -67,22 +35,33 @@ def load_layers(path: str | os.PathLike[str], *, name: str | None = None) -> dic
 
     Raises:
         FormatError: the file is broken, or holds no GRU.
-        SpecError: a GRU does what onegru does not, or there is none called `name`.
+        SpecError: a GRU does what onegru does not, there is none called `name`, or `keras_version` is missing
+            or not what the file says.
         MissingExtraError: the file needs a package that is not installed.
         OSError: the file cannot be opened.
     """
     file = Path(path)
     if name is not None and not isinstance(name, str):
         raise SpecError(f"name: {name!r}; must be text, or None")
-    reader = _READERS.get(file.suffix.lower())
-    if reader is None:
-        layers = _model_layers(file)
+    if keras_version is not None and not isinstance(keras_version, str):
+        raise SpecError(f"keras_version: {keras_version!r}; must be text, or None")
+    kind = layers_kind(file)
+    if kind is Kind.KERAS:
+        from onegru.files.keras_archive import read_keras
+
+        layers = read_keras(file, name, keras_version)
+    elif keras_version is not None:
+        raise SpecError(f"keras_version: {keras_version!r}; must be None, as {file} is {kind.words}")
+    elif kind is Kind.PYTORCH:
+        from onegru.files.checkpoint import read_pytorch
+
+        layers = read_pytorch(file, name)
+    elif kind is Kind.SAFETENSORS:
+        from onegru.files.checkpoint import read_safetensors
+
+        layers = read_safetensors(file, name)
     else:
-        if file.exists() and not file.is_file() and not file.is_dir():
-            raise FormatError(f"{file}: not a regular file")
-        with file.open("rb"):
-            pass  # a file that cannot be opened says so as every file does
-        layers = reader()(file, name)
+        layers = _model_layers(file)
     if name is not None:
         wanted = name if name in layers else name.removesuffix(".")
         if wanted not in layers:

@@ -13,6 +13,7 @@ from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import FormatError, SpecError
 from onegru.files.graph import GruNode, ValueType
 from onegru.layer import GRU
+from onegru.pickling import state_of
 
 __all__ = ["GruLayer", "naming", "output_types"]
 
@@ -28,6 +29,8 @@ class GruLayer:
         run: adds the node's outputs to the values that it is given, by name.
         has_own_state: whether it starts from a constant that is not zero, which is no part of the layer.
     """
+
+    __module__ = "onegru"
 
     def __init__(self, node: GruNode, place: str, engine: str) -> None:
         self.node = node
@@ -84,9 +87,24 @@ class GruLayer:
         else:
             self.layer, self._lowered = twin.layer, twin._lowered
         self._is_fixed = not any(node.inputs.get(name) in defaults for name in _WEIGHTS)
+        self._choose_run()
+
+    def _choose_run(self) -> None:
+        """Take the quick way to the outputs, if there is one."""
+        node = self.node
         special = node.attributes.get("layout") or "sequence_lens" in node.inputs
         if node.operator.name == "GRU" and not special and self._is_fixed and self.layer is not None:
             self.run = _plain_run(node, self.layer, self._run)
+
+    def __getstate__(self) -> Any:
+        return state_of(self, ("run",))
+
+    def __setstate__(self, state: Any) -> None:
+        variables, slots = state if isinstance(state, tuple) else (state, {})
+        for name, value in {**variables, **slots}.items():
+            setattr(self, name, value)
+        self.run = self._run
+        self._choose_run()
 
     @property
     def reads(self) -> set[str]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from onegru.dtypes import Array, numpy_dtype
+from onegru.dtypes import Array, default_float_mode, numpy_dtype
 from onegru.errors import SpecError
 from onegru.files.graph import TensorInfo
 
-__all__ = ["Inputs", "convert", "fit", "value_of", "words_of"]
+__all__ = ["Inputs", "check_fit", "convert", "fit", "fits_shape", "value_of", "words_of"]
 
 
 class Inputs:
@@ -67,7 +67,7 @@ def convert(value: object, dtype: str) -> Array:
             fits = (numbers > limits.min - 1.0) & (numbers < limits.max + 1.0)
         if not np.all(fits):
             raise SpecError(f"a number is not finite, or beyond {dtype}; must fit it")
-    with np.errstate(over="ignore"):
+    with default_float_mode(), np.errstate(over="ignore"):
         return array.astype(target)
 
 
@@ -85,20 +85,29 @@ def fit(info: TensorInfo, value: object) -> Array:
         raise SpecError(f"{info.name!r}: a masked array; must be a plain one, as a mask would have no effect")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
+    check_fit(info, array.dtype, array.shape)
     is_text = array.dtype.kind in "UST" or (array.dtype.kind == "O" and info.dtype == "str")
-    have = "str" if is_text else array.dtype.name
+    return array.astype(object) if is_text else array
+
+
+def check_fit(info: TensorInfo, dtype: np.dtype[Any], shape: Sequence[int]) -> None:
+    """Raise SpecError unless an array of this type and shape fits an input."""
+    is_text = dtype.kind in "UST" or (dtype.kind == "O" and info.dtype == "str")
+    have = "str" if is_text else dtype.name
     if info.dtype not in (have, "unknown"):
         raise SpecError(f"{info.name!r}: type {have}; must be {info.dtype}")
-    fits = info.shape is None or (
-        len(info.shape) == array.ndim
+    if not fits_shape(info, shape):
+        raise SpecError(f"{info.name!r}: shape {list(shape)}; must be {words_of(info)}")
+
+
+def fits_shape(info: TensorInfo, shape: Sequence[int]) -> bool:
+    """Whether an array of this shape fits an input."""
+    return info.shape is None or (
+        len(info.shape) == len(shape)
         and all(
-            not isinstance(want, int) or want == size
-            for want, size in zip(info.shape, array.shape, strict=True)
+            not isinstance(want, int) or want == size for want, size in zip(info.shape, shape, strict=True)
         )
     )
-    if not fits:
-        raise SpecError(f"{info.name!r}: shape {list(array.shape)}; must be {words_of(info)}")
-    return array.astype(object) if have == "str" else array
 
 
 def words_of(info: TensorInfo) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from onegru.arguments import integer, shown
 from onegru.dtypes import Array, numpy_dtype
-from onegru.errors import FormatError, SpecError
+from onegru.errors import SpecError
 from onegru.files.graph import TensorInfo
+from onegru.model_inputs import fits_shape
+from onegru.pickling import state_of
 
 __all__ = ["ModelStream"]
 
@@ -44,6 +46,8 @@ class ModelStream:
     Not safe to call from several threads at once.
     """
 
+    __module__ = "onegru"
+
     def __init__(self, model: Runnable, pairs: Mapping[str, str], dims: Mapping[str, int]) -> None:
         self._model = model
         self._inputs = {info.name: info for info in model.inputs}
@@ -51,8 +55,8 @@ class ModelStream:
         self._pairs = dict(pairs)
         if not all(isinstance(name, str) for pair in self._pairs.items() for name in pair):
             raise SpecError("state: must be a mapping from names of outputs to names of inputs")
-        if not isinstance(dims, Mapping):
-            raise SpecError(f"dims: {type(dims).__name__}; must be a mapping from names to sizes")
+        if len(set(self._pairs.values())) < len(self._pairs):
+            raise SpecError("state: an input takes two outputs; must take one")
         for output, taker in self._pairs.items():
             for side, name, known in (("output", output, outputs), ("input", taker, self._inputs)):
                 if name not in known:
@@ -63,14 +67,31 @@ class ModelStream:
                     f"state: {output!r} is {outputs[output].dtype}, {taker!r} is "
                     f"{self._inputs[taker].dtype}; must be of one type"
                 )
-        if len(set(self._pairs.values())) < len(self._pairs):
-            raise SpecError("state: an input takes two outputs; must take one")
-        self._dims = dict(dims)
+            if not _may_fit(outputs[output].shape, self._inputs[taker].shape):
+                raise SpecError(
+                    f"state: {output!r} is {_words(outputs[output].shape or ())}, {taker!r} is "
+                    f"{_words(self._inputs[taker].shape or ())}; must be of one shape"
+                )
+        self._dims = self._checked_dims(dims)
         self._state: dict[str, Array] = {}
+
+    def _checked_dims(self, dims: object) -> dict[str, int]:
+        if not isinstance(dims, Mapping):
+            raise SpecError(f"dims: {shown(dims)}; must be a mapping from names to sizes")
+        takers = self._pairs.values()
+        known = [size for name in takers for size in self._inputs[name].shape or () if isinstance(size, str)]
+        for name in dims:
+            if name not in known:
+                names = ", ".join(map(repr, dict.fromkeys(known))) or "none"
+                raise SpecError(f"dims: {shown(name)}; must be an open dimension of a state: {names}")
+        return {name: integer(f"dims[{name!r}]", size, 1) for name, size in dims.items()}
 
     def __repr__(self) -> str:
         pairs = ", ".join(f"{output} → {taker}" for output, taker in self._pairs.items())
         return f"ModelStream({self._model.path!r}, {pairs})"
+
+    def __getstate__(self) -> Any:
+        return state_of(self, _state=self.state)  # a copy has a state of its own
 
     @property
     def pairs(self) -> dict[str, str]:
@@ -126,18 +147,9 @@ class ModelStream:
         Raises:
             OSError: it cannot be written; what was there before stays.
         """
-        import tempfile  # takes a while, and few need it
+        from onegru.state_files import write_states  # takes a while, and few need it
 
-        target = Path(path)
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                arrays = {_KEY + name: _plain(array) for name, array in self._state.items()}
-                np.savez(file, **arrays)  # type: ignore[arg-type]  # its stub takes them for another argument
-            Path(temporary).replace(target)
-        except BaseException:
-            Path(temporary).unlink()
-            raise
+        write_states(path, self._state)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Set the states to those of a file that `save` wrote; states that it lacks begin anew.
@@ -146,53 +158,37 @@ class ModelStream:
             FormatError: it is not such a file.
             SpecError: a state does not fit this model. The states stay as they are.
         """
-        values: dict[str, Array] = {}
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                for name in file.files:
-                    if name in values:
-                        raise ValueError(f"{name!r} is there twice")
-                    values[name] = file[name]
-        except OSError as error:
-            if error.errno is not None:
-                raise
-            raise FormatError(f"{path}: not a file of states ({error})") from None
-        except Exception as error:  # NumPy and zipfile raise many kinds on a broken file
-            raise FormatError(
-                f"{path}: not a file of states ({str(error) or type(error).__name__})"
-            ) from None
-        if wrong := [name for name in values if not name.startswith(_KEY)]:
-            raise FormatError(f"{path}: not a file of states; it holds {wrong[0]!r}")
-        names = {name.removeprefix(_KEY): array for name, array in values.items()}
-        fresh = {name: self._fit(name, self._restored(name, array)) for name, array in names.items()}
-        self._state = fresh
+        from onegru.state_files import Header, read_states  # takes a while, and few need it
 
-    def _restored(self, name: str, array: Array) -> Array:
-        """An array as it was before it was made plain for the file."""
-        info = self._inputs.get(name)
-        is_wide = info is not None and info.dtype == "bfloat16" and array.dtype == np.uint16
-        return array.view(numpy_dtype("bfloat16")) if is_wide else array
+        def expected(name: str, header: Header) -> str:
+            info = self._info(name)
+            is_bits = info.dtype == "bfloat16" and header.dtype == np.uint16
+            self._check(info, info.dtype if is_bits else header.dtype.name, header.shape)
+            return info.dtype
+
+        self._state = {name: self._fit(name, array) for name, array in read_states(path, expected).items()}
 
     def _fit(self, name: str, value: object) -> Array:
-        if name not in self._pairs.values():
-            names = ", ".join(map(repr, self._pairs.values()))
-            raise SpecError(f"state: {name!r} is not a state of {self._model.path}; must be of {names}")
-        info = self._inputs[name]
+        info = self._info(name)
         try:
             array = np.array(value)
         except (TypeError, ValueError) as error:
             raise SpecError(f"state: {name!r} is not an array ({error})") from None
-        array = array.astype(array.dtype.newbyteorder("="), copy=False)
-        fixed = info.shape is None or (
-            len(info.shape) == array.ndim
-            and all(not isinstance(a, int) or a == b for a, b in zip(info.shape, array.shape, strict=True))
-        )
-        if array.dtype.name != info.dtype or not fixed:
+        self._check(info, array.dtype.name, array.shape)
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+    def _info(self, name: str) -> TensorInfo:
+        if name not in self._pairs.values():
+            names = ", ".join(map(repr, self._pairs.values()))
+            raise SpecError(f"state: {name!r} is not a state of {self._model.path}; must be of {names}")
+        return self._inputs[name]
+
+    def _check(self, info: TensorInfo, dtype: str, shape: Sequence[int]) -> None:
+        if dtype != info.dtype or not fits_shape(info, shape):
             raise SpecError(
-                f"state: {name!r} is {array.dtype.name} {list(array.shape)}; must be {info.dtype} "
+                f"state: {info.name!r} is {dtype} {list(shape)}; must be {info.dtype} "
                 f"{'of any shape' if info.shape is None else _words(info.shape)}"
             )
-        return array
 
     def _zeros(self, names: Sequence[str], inputs: Mapping[str, object]) -> dict[str, Array]:
         """The first states: zeros, for those that the model has no default for."""
@@ -201,7 +197,13 @@ class ModelStream:
             info, shape = self._inputs.get(name), getattr(value, "shape", ())
             if info is not None and info.shape is not None and len(info.shape) == len(shape):
                 known = zip(info.shape, shape, strict=True)
-                sizes.update({size: have for size, have in known if isinstance(size, str)})
+                told = {size: have for size, have in known if isinstance(size, str)}
+                for size in told.keys() & self._dims.keys():
+                    if told[size] != self._dims[size]:
+                        raise SpecError(
+                            f"{name!r}: {size} is {told[size]}; must be {self._dims[size]}, as dims= says"
+                        )
+                sizes.update(told)
         zeros: dict[str, Array] = {}
         for name in names:
             info = self._inputs[name]
@@ -215,16 +217,21 @@ class ModelStream:
                     f"state: {name!r} is {_words(info.shape)}, whose sizes the inputs do not tell; give "
                     "dims= to stream(), or set it before the first step (.state)"
                 )
-            zeros[name] = np.zeros([size or 0 for size in wanted], numpy_dtype(info.dtype))
+            try:
+                zeros[name] = np.zeros([size or 0 for size in wanted], numpy_dtype(info.dtype))
+            except (ValueError, MemoryError):
+                raise SpecError(f"state: {name!r} would be {wanted}; must fit into memory") from None
         return zeros
 
 
-_KEY = "state/"
-
-
-def _plain(array: Array) -> Array:
-    """An array that NumPy's format has: bfloat16 as its bits."""
-    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+def _may_fit(given: Sequence[object] | None, taken: Sequence[object] | None) -> bool:
+    """Whether an output's shape may be an input's, as far as both are known."""
+    if given is None or taken is None:
+        return True
+    sizes = zip(given, taken, strict=False)
+    return len(given) == len(taken) and all(
+        a == b or not isinstance(a, int) or not isinstance(b, int) for a, b in sizes
+    )
 
 
 def _words(shape: Sequence[int | str | None]) -> str:

@@ -12,6 +12,8 @@ import numpy as np
 
 from onegru import _native
 from onegru.activations import ACTIVATIONS
+from onegru.arguments import shown
+from onegru.cpus import usable_cpus
 from onegru.dtypes import ELEMENT_TYPES, Array, numpy_dtype
 from onegru.errors import SpecError
 from onegru.problem import EngineStream, Problem
@@ -32,6 +34,8 @@ class Targets:
         chosen: the one in use: the best, or what the environment variable ONEGRU_TARGET names.
     """
 
+    __module__ = "onegru"
+
     available: tuple[str, ...]
     chosen: str
 
@@ -50,16 +54,16 @@ def set_num_threads(n: int | None) -> None:
     """Let a call use up to `n` threads, its own included. How many there are never changes a result.
 
     Args:
-        n: 1…64; None for as many as the process may use cores, the default. ONEGRU_NUM_THREADS sets it from
-            outside.
+        n: 1…64; None for the default: the first number of the environment variable OMP_NUM_THREADS, else as
+            many as the process may use cores. ONEGRU_NUM_THREADS sets it from outside.
 
     Raises:
         SpecError: n is not such a number.
     """
     _honour_environment()
     if n is not None and (isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= _MOST_THREADS):
-        raise SpecError(f"n: {n!r}; must be 1…{_MOST_THREADS}, or None")
-    _native.set_num_threads(n or 0)
+        raise SpecError(f"n: {shown(n)}; must be 1…{_MOST_THREADS}, or None")
+    _native.set_num_threads(n or _default_num_threads())
 
 
 def get_num_threads() -> int:
@@ -79,7 +83,13 @@ def _honour_environment() -> None:
     if threads and (re.fullmatch(r"[0-9]{1,3}", threads) is None or not 1 <= int(threads) <= _MOST_THREADS):
         raise SpecError(f"ONEGRU_NUM_THREADS: {threads!r}; must be 1…{_MOST_THREADS}")
     _native.select_target(name or None)
-    _native.set_num_threads(int(threads or 0))
+    _native.set_num_threads(int(threads) if threads else _default_num_threads())
+
+
+def _default_num_threads() -> int:
+    """OMP_NUM_THREADS may be a list, a number for each level; what is wrong there is for others to refuse."""
+    first = re.match(r"\s*0*([1-9][0-9]*)\s*(,|$)", os.environ.get("OMP_NUM_THREADS", ""))
+    return min(int(first[1][:3]) if first else usable_cpus(), _MOST_THREADS)
 
 
 class NativeEngine:

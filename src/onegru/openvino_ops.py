@@ -18,7 +18,11 @@ def openvino_extensions() -> list[type[Any]]:
         core = openvino.Core()
         for operator in onegru.openvino_extensions():
             core.add_extension(operator)
-        compiled = core.compile_model("model.xml", "CPU")
+        compiled = core.compile_model("model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+    Without the hint OpenVINO computes its own layers in bfloat16 where that is the processor's default: what
+    lies around these, and AUGRU layers that another extension adds as OpenVINO's own internal operators. A
+    file whose layers are of version "ie_internal_opset" is read once its text says "extension" in its place.
 
     Each class also makes nodes of a network: `AUGRUCell([X, H_t, W, R, B, A], hidden_size=64)`. Inputs,
     outputs and attributes are those of the operators' texts, as in `onegru.gru_cell`, `onegru.gru_sequence`,

@@ -1,30 +1,38 @@
-"""What can be said of a model's GRU nodes without running it, as plain data."""
+"""What can be said of the GRUs of a file without running anything, as plain data."""
 
 from __future__ import annotations
 
+import os
 import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from onegru.attributes import read_attributes
 from onegru.dialect import read_activations, read_clip
-from onegru.errors import SpecWarning
-from onegru.files.graph import TensorInfo
+from onegru.errors import FormatError, MissingExtraError, SpecWarning
+from onegru.files.graph import Conversion, Graph, GruNode, TensorInfo
+from onegru.files.recognise import layers_kind
 from onegru.known import Facts, Verdict, verdicts
-from onegru.session import GruLayer, Model
+from onegru.layer import GRU
+from onegru.loading import load_layers
+from onegru.model_inputs import value_of
+from onegru.session import GruLayer, Model, read_graph
+from onegru.stack import Stack
 
-__all__ = ["GruReport", "report"]
+__all__ = ["GruReport", "Report", "inspect", "report"]
 
 
 @dataclass(frozen=True, slots=True)
 class GruReport:
-    """One GRU node.
+    """One GRU: a node of a model, or a layer that a checkpoint holds.
 
-    What depends on the weights is None where they are computed anew in each run: sizes, parameters, bytes
-    and FLOPs.
+    What depends on the weights is None where they are computed anew in each run, or by a runtime that is not
+    installed: sizes, parameters, bytes and FLOPs.
 
     Attributes:
-        name: the node's name.
-        operator: the operator and its version, such as "GRU-14".
+        name: the node's or the layer's name.
+        operator: the operator and its version, such as "GRU-14"; empty for a layer.
         dtype: the element type.
         input_size: I.
         hidden_size: H.
@@ -34,7 +42,7 @@ class GruReport:
         clip: the bound on the inputs of the activations; None for none.
         attention: whether it takes attention scores.
         lengths: whether it takes sequence lengths.
-        parameters: how many numbers W, R and B hold in the file.
+        parameters: how many numbers W, R and B hold, of a node in the file.
         bytes: what they take there, as the node gets them.
         flops_per_step: of the products, for one row and one step, over all directions.
         others: what is known of other runtimes on this node.
@@ -57,10 +65,111 @@ class GruReport:
     others: tuple[Verdict, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a file holds.
+
+    Attributes:
+        path: the file.
+        kind: what it is, in words.
+        inputs: of a model, what it takes.
+        outputs: of a model, what it gives.
+        other_nodes: of a model, how many nodes another runtime runs; None for layers without a model.
+        nested_grus: of a model, the GRU nodes within bodies of other nodes, in words.
+        grus: its GRUs, those of a model in the order in which they run.
+    """
+
+    path: str
+    kind: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    other_nodes: int | None
+    nested_grus: tuple[str, ...]
+    grus: tuple[GruReport, ...]
+
+
+def inspect(path: str | os.PathLike[str]) -> Report:
+    """Describe the GRUs of a file: sizes, direction, reset gate, activations, which runtimes fail on them.
+
+    The model is not run, so that of an ONNX model onnx alone is needed. (Weights that nodes compute from
+    constants are described where the model's runtime is installed.)
+
+    Args:
+        path: any file that `onegru.load` or `onegru.load_layers` reads.
+
+    Raises:
+        FormatError: the file is broken, or of a kind that holds no GRU.
+        SpecError: a GRU is not legal.
+        MissingExtraError: the file needs a package that is not installed.
+        OSError: the file cannot be opened.
+    """
+    file = Path(path)
+    kind = layers_kind(file)
+    if kind.holds == "layers":
+        grus = tuple(
+            _report_of_layer(f"{name or 'GRU'}, layer {index}" if len(layers) > 1 else name or "GRU", layer)
+            for name, found in load_layers(file).items()
+            for layers in [found.layers if isinstance(found, Stack) else (found,)]
+            for index, layer in enumerate(layers)
+        )
+        return Report(str(file), kind.words, (), (), None, (), grus)
+    graph = read_graph(file)
+    others = sum(step.node_count for step in graph.steps if not isinstance(step, GruNode | Conversion))
+    grus = _reports(graph.inputs, _gru_layers(graph))
+    return Report(str(file), kind.words, graph.inputs, graph.outputs, others, graph.nested, grus)
+
+
+def _gru_layers(graph: Graph) -> list[GruLayer]:
+    """The GRU nodes of a graph of which nothing else is made ready to run."""
+    constants = dict(graph.constants)
+    types = dict(graph.types)
+    for step in graph.prelude:
+        try:
+            if not isinstance(step, GruNode | Conversion):
+                step.prepare(types)
+                step.run(constants)
+        except (FormatError, MissingExtraError):  # weights that are not known are not described
+            break
+    layers = [
+        GruLayer(step, f"{graph.path}: {step.operator.name} node {step.name!r}: ", "auto")
+        for step in graph.steps
+        if isinstance(step, GruNode)
+    ]
+    shared: dict[object, GruLayer] = {}
+    for layer in layers:
+        layer.prepare(constants, {value_of(info) for info in graph.inputs}, shared)
+    return layers
+
+
 def report(model: Model) -> tuple[GruReport, ...]:
     """A report on each GRU node of a model, in the order in which they run."""
-    shapes = {info.value or info.name: info for info in model.inputs}
-    return tuple(_report(layer, shapes.get(layer.node.inputs["X"])) for layer in model.gru_layers)
+    return _reports(model.inputs, model.gru_layers)
+
+
+def _reports(inputs: Sequence[TensorInfo], layers: Iterable[GruLayer]) -> tuple[GruReport, ...]:
+    shapes = {value_of(info): info for info in inputs}
+    return tuple(_report(layer, shapes.get(layer.node.inputs["X"])) for layer in layers)
+
+
+def _report_of_layer(name: str, layer: GRU) -> GruReport:
+    spec, weights = layer.spec, (layer.weights.W, layer.weights.R, layer.weights.B)
+    return GruReport(
+        name=name,
+        operator="",
+        dtype=spec.dtype,
+        input_size=spec.input_size,
+        hidden_size=spec.hidden_size,
+        direction=spec.direction,
+        reset="after" if spec.linear_before_reset else "before",
+        activations=tuple((str(f), str(g)) for f, g in spec.activations),
+        clip=spec.clip,
+        attention=spec.attention,
+        lengths=False,
+        parameters=sum(array.size for array in weights),
+        bytes=sum(array.nbytes for array in weights),
+        flops_per_step=spec.flops_per_step,
+        others=(),
+    )
 
 
 def _report(gru: GruLayer, source: TensorInfo | None) -> GruReport:
@@ -78,8 +187,9 @@ def _report(gru: GruLayer, source: TensorInfo | None) -> GruReport:
         attributes=node.attributes,
         dtype=dtype,
         present=frozenset((*node.inputs, *node.outputs)),
-        fixed_shape=_is_fixed(source),
+        fixed_shape=None if node.x_shape is None else None not in node.x_shape,
         constant_weights=layer is not None,
+        full_length=node.full_length,
     )
     lengths = node.operator.input("sequence_lens")
     return GruReport(
@@ -99,9 +209,3 @@ def _report(gru: GruLayer, source: TensorInfo | None) -> GruReport:
         flops_per_step=None if spec is None else spec.flops_per_step,
         others=tuple(verdicts(facts)),
     )
-
-
-def _is_fixed(source: TensorInfo | None) -> bool | None:
-    if source is None or source.shape is None:
-        return None
-    return all(isinstance(size, int) for size in source.shape)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from onegru.arguments import file_path
 from onegru.errors import SpecError, needs_extra
 from onegru.layer import GRU
 from onegru.stack import Stack
@@ -36,6 +36,9 @@ def save(
     seq_length: int | None = None,
 ) -> None:
     """Write a layer or a stack to a file, whole or not at all; what was there is replaced.
+
+    If the process is killed, or the machine stops, what was there or the new layer is found, whole: of an IR
+    as well, in OpenVINO too. Two that write the same IR at the same time must take turns.
 
     - `.onnx`: GRU nodes. Inputs `X`, `initial_h` and, if asked for, `sequence_lens` (int32); outputs `Y` and
       `Y_h`. A stack has `initial_h_0`, `Y_h_0` and so on, and the `Y` of its last layer.
@@ -67,11 +70,10 @@ def save(
         OSError: the file cannot be written. What was there is as it was.
     """
     # Imported here, as `import onegru` need not know how to write.
-    from onegru.files.writing import Interface, replace_files
+    from onegru.atomic_write import write_files
+    from onegru.files.writing import Interface
 
-    if not isinstance(path, str | os.PathLike):
-        raise SpecError(f"path: {type(path).__name__}; must be the name of a file")
-    path = Path(path)
+    path = file_path("path", path)
     if not isinstance(layers, GRU | Stack):
         raise SpecError(f"layers: {type(layers).__name__}; must be a GRU or a Stack")
     kind = path.suffix.lower()
@@ -101,13 +103,11 @@ def save(
             from onegru.files.onnx_write import onnx_bytes
         content = onnx_bytes(parts, *numbers, interface)
     else:
-        from onegru.files.openvino_write import ir_files
+        from onegru.files.openvino_write import write_ir
 
-        content, data = ir_files(parts, bool(cell), interface)
-        data_path = path.with_suffix(".bin")
-        replace_files([(data_path, lambda f: f.writelines(data)), (path, lambda f: f.write(content))])
+        write_ir(path, parts, bool(cell), interface)
         return
-    replace_files([(path, lambda file: file.write(content))])
+    write_files([(path, lambda file: file.write(content))])
 
 
 def _check_options(kind: str, given: Mapping[str, object]) -> None:
@@ -125,8 +125,8 @@ def _check_options(kind: str, given: Mapping[str, object]) -> None:
             raise SpecError(f"{name}: {value!r}; must be an integer")
         elif name == "layout" and value not in (0, 1):
             raise SpecError(f"layout: {value}; must be 0 or 1")
-        elif name != "layout" and value < 1:
-            raise SpecError(f"{name}: {value}; must be at least 1")
+        elif name != "layout" and not 1 <= value < 2**63:
+            raise SpecError(f"{name}: {value}; must be at least 1, and below 2**63")
         if given["cell"] and value and name in ("sequence_lens", "seq_length"):
             raise SpecError(f"{name}: {value!r}; must be None for a cell, which takes one step")
 

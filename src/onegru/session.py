@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
+from onegru.arguments import shown
 from onegru.dtypes import Array
-from onegru.errors import FormatError, SpecError, needs_extra
+from onegru.errors import SpecError, needs_extra
 from onegru.files.graph import Conversion, Graph, GruNode, Step, TensorInfo, ValueType, by_name
+from onegru.files.recognise import Kind, model_kind
 from onegru.model_gru import GruLayer, naming, output_types
 from onegru.model_inputs import Inputs, convert, fit, value_of, words_of
 from onegru.model_stream import ModelStream
+from onegru.pickling import state_of
+from onegru.wording import count
 
-__all__ = ["GruLayer", "Model", "load", "load_bytes"]
+__all__ = ["GruLayer", "Model", "load", "load_bytes", "read_graph"]
 
 Progress = Callable[[int, int], None]
 
@@ -25,8 +29,7 @@ def load(path: str | os.PathLike[str], *, engine: str = "auto") -> Model:
     """Load a model that holds GRUs.
 
     Args:
-        path: an ONNX model (`.onnx`; any other name but `.xml` is taken for one as well), or an OpenVINO IR
-            (`.xml`, with its `.bin` beside it).
+        path: an ONNX model, or an OpenVINO IR with its `.bin` beside it. The content tells which.
         engine: what runs the GRU nodes, as in `onegru.GRU`.
 
     Returns:
@@ -41,24 +44,18 @@ def load(path: str | os.PathLike[str], *, engine: str = "auto") -> Model:
     Warns:
         SpecWarning: a node carries what has no effect.
     """
-    path = Path(path)
-    try:
-        if path.exists() and not path.is_file() and not path.is_dir():
-            raise FormatError(f"{path}: not a regular file")
-        with path.open("rb"):
-            pass  # a file that cannot be opened says so as every file does
-    except ValueError as error:  # a null character in the name; a FormatError is one, too
-        raise error if isinstance(error, FormatError) else FormatError(f"{str(path)!r}: {error}") from None
-    if path.suffix.lower() == ".xml":
+    return Model(read_graph(Path(path)), engine=engine)
+
+
+def read_graph(path: Path) -> Graph:
+    """What a model's file holds, as plain data. Raises as `load` does, but no other runtime is asked."""
+    if model_kind(path) is Kind.OPENVINO:
         from onegru.files.openvino_ir import load_ir
 
-        graph = load_ir(path)
-    else:
-        with needs_extra("onnx", "onnx", str(path)):
-            from onegru.files.onnx_model import load_onnx
-
-        graph = load_onnx(path)
-    return Model(graph, engine=engine)
+        return load_ir(path)
+    with needs_extra("onnx", "onnx", str(path)):
+        from onegru.files.onnx_model import load_onnx
+    return load_onnx(path)
 
 
 def load_bytes(data: bytes, *, engine: str = "auto") -> Model:
@@ -81,7 +78,10 @@ class Model:
         FormatError: another runtime refuses its part.
     """
 
+    __module__ = "onegru"
+
     def __init__(self, graph: Graph, *, engine: str = "auto") -> None:
+        before = set(vars(self))
         self._graph = graph
         self._engine = engine
         self._inputs = Inputs(graph.inputs)
@@ -117,6 +117,7 @@ class Model:
         for info in graph.outputs:
             self._results.append((info.name, value_of(info), value_of(info) not in handed_out))
             handed_out.add(value_of(info))  # a second output of one value is a copy
+        self._made = {*vars(self), "_made"} - before  # what no pickle needs, as the graph has it
 
     def _prepare(self, step: Step, types: dict[str, ValueType]) -> None:
         if isinstance(step, GruNode):
@@ -163,11 +164,22 @@ class Model:
             step.node_count for step in self._graph.steps if not isinstance(step, GruNode | Conversion)
         )
 
+    @classmethod
+    def _of(cls, graph: Graph, engine: str) -> Self:
+        """A model of this class again, where one was pickled or copied."""
+        model = cls.__new__(cls)
+        Model.__init__(model, graph, engine=engine)
+        return model
+
+    def __getstate__(self) -> Any:
+        return state_of(self, self._made)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_make_model, (self._graph, self._engine))
+        return (type(self)._of, (self._graph, self._engine), self.__getstate__())
 
     def __repr__(self) -> str:
-        return f"Model({self.path!r}, {len(self.gru_layers)} GRU nodes, {self.other_node_count} others)"
+        grus = count(len(self.gru_layers), "GRU node")
+        return f"Model({self.path!r}, {grus}, {count(self.other_node_count, 'other')})"
 
     def run(self, inputs: Mapping[str, object], *, progress: Progress | None = None) -> dict[str, Array]:
         """Run the model.
@@ -183,6 +195,8 @@ class Model:
             SpecError: an input is missing, unknown, or of a type or shape that does not fit.
             FormatError: another runtime fails on its part.
         """
+        if progress is not None and not callable(progress):
+            raise SpecError(f"progress: {shown(progress)}; must be a function")
         values = self._values(inputs, progress)
         results: dict[str, Array] = {}
         for name, value, is_new in self._results:
@@ -196,7 +210,8 @@ class Model:
             inputs: as for `run`.
 
         Returns:
-            for each node its inputs and outputs, by the names that the operator's text has for them.
+            for each node its inputs and outputs, weights included, by the names that the operator's text has
+            for them, such as "X" and "Y_h".
 
         Raises:
             SpecError, FormatError: as `run`.
@@ -248,7 +263,7 @@ class Model:
                 )
         if not isinstance(state, Mapping) or not state:
             raise SpecError("state: must be a mapping from outputs to inputs, with at least one")
-        return ModelStream(self, state, dims or {})
+        return ModelStream(self, state, {} if dims is None else dims)
 
     def _runner(self, step: Step) -> Callable[[dict[str, Any]], None]:
         """What runs a step: it adds its outputs to the values that it is given."""
@@ -293,8 +308,3 @@ def _copy(value: object) -> Any:
     if isinstance(value, list):  # a sequence
         return [_copy(item) for item in value]
     return value.copy() if isinstance(value, np.ndarray) else value
-
-
-def _make_model(graph: Graph, engine: str) -> Model:
-    """A model again, where one was pickled."""
-    return Model(graph, engine=engine)

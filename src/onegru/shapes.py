@@ -7,13 +7,14 @@ wants "TBI" as well, and OpenVINO's "BTI" is the same array seen along other axe
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from onegru.dtypes import Array
 from onegru.errors import SpecError
 
-__all__ = ["arrange", "check_shape", "overlap", "overlaps_itself"]
+__all__ = ["arrange", "check_shape", "empty", "overlap", "overlaps_itself"]
 
 _TERMS = {
     "T": "seq_length",
@@ -68,6 +69,21 @@ def arrange(array: Array, have: str, want: str) -> Array:
     view = array[tuple(slice(None) if axis in kept else 0 for axis in have)]
     view = view.transpose([kept.index(axis) for axis in want if axis in kept])
     return view[tuple(slice(None) if axis in kept else None for axis in want)]
+
+
+def empty(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """A new array, its elements not set.
+
+    Raises:
+        SpecError: there is no array of this shape.
+        MemoryError: there is no room for it.
+    """
+    try:
+        return np.empty(shape, dtype)
+    except ValueError as error:
+        raise SpecError(
+            f"{name}: shape {list(shape)}; must be one that an array may have ({error})"
+        ) from None
 
 
 def overlap(a: Array, b: Array) -> bool:

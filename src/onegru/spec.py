@@ -6,12 +6,13 @@ A `Spec` and its `Weights` exist only if they are legal, so nothing below them c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from onegru.activations import Activation
-from onegru.dtypes import ELEMENT_TYPES, Array
+from onegru.arguments import choice, flag, integer, number, shown
+from onegru.dtypes import ELEMENT_TYPES, Array, as_float_array
 from onegru.errors import SpecError
 
 __all__ = ["DIRECTIONS", "Direction", "Spec", "Weights"]
@@ -45,6 +46,8 @@ class Spec:
         attention: whether each step has an attention score a.
     """
 
+    __module__ = "onegru"
+
     input_size: int
     hidden_size: int
     dtype: str
@@ -55,16 +58,26 @@ class Spec:
     attention: bool = False
 
     def __post_init__(self) -> None:
+        checked = {
+            "input_size": integer("input_size", self.input_size),
+            "hidden_size": integer("hidden_size", self.hidden_size),
+            "dtype": choice("dtype", self.dtype, ELEMENT_TYPES),
+            "direction": choice("direction", self.direction, DIRECTIONS),
+            "linear_before_reset": flag("linear_before_reset", self.linear_before_reset),
+            "clip": None if self.clip is None else number("clip", self.clip),
+            "attention": flag("attention", self.attention),
+        }
         if self.input_size < 0:
             raise SpecError(f"input_size: {self.input_size}; must be at least 0")
         if self.hidden_size < 1:
             raise SpecError(f"hidden_size: {self.hidden_size}; must be at least 1")
-        if self.dtype not in ELEMENT_TYPES:
-            raise SpecError(f"dtype: {self.dtype!r}; must be one of {', '.join(ELEMENT_TYPES)}")
-        if self.direction not in DIRECTIONS:
-            raise SpecError(f"direction: {self.direction!r}; must be one of {', '.join(DIRECTIONS)}")
         if self.clip is not None and not 0 < self.clip < float("inf"):
             raise SpecError(f"clip: {self.clip}; must be > 0 and finite, or None")
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+        pairs = self.activations
+        if not isinstance(pairs, tuple) or not all(_is_pair(pair) for pair in pairs):
+            raise SpecError(f"activations: {shown(pairs)}; must be a tuple of pairs of Activation")
         if len(self.activations) != self.num_directions:
             raise SpecError(
                 f"activations: {len(self.activations)} pairs; must be one for each direction, "
@@ -92,7 +105,11 @@ class Spec:
         return self.num_directions * 6 * self.hidden_size * (self.input_size + self.hidden_size)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+def _is_pair(pair: object) -> bool:
+    return isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(item, Activation) for item in pair)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Weights:
     """The weights of a `Spec`, in gate order z, r, h; private, read-only copies.
 
@@ -102,18 +119,29 @@ class Weights:
         B: biases, [D, 6H]: Wb of z, r, h, then Rb of z, r, h.
     """
 
+    __module__ = "onegru"
+
     W: Array
     R: Array
     B: Array
 
     def __post_init__(self) -> None:
         for name in ("W", "R", "B"):
-            array = np.array(cast(Array, getattr(self, name)), order="C")
+            array = np.array(as_float_array(name, getattr(self, name)), order="C")
             array.flags.writeable = False
             object.__setattr__(self, name, array)
 
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {list(getattr(self, name).shape)}" for name in ("W", "R", "B"))
+        return f"Weights({shapes}, {self.W.dtype.name})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.W, self.R, self.B))  # copies are read-only, too
+
     def check(self, spec: Spec) -> None:
         """Raise SpecError unless shapes and types are those of `spec`."""
+        if not isinstance(spec, Spec):
+            raise SpecError(f"spec: {shown(spec)}; must be a Spec")
         D, H, I = spec.num_directions, spec.hidden_size, spec.input_size
         for name, shape in (("W", (D, 3 * H, I)), ("R", (D, 3 * H, H)), ("B", (D, 6 * H))):
             array: Array = getattr(self, name)

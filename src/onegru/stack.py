@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from onegru.dtypes import Array, as_float_array
 from onegru.errors import SpecError
-from onegru.layer import GRU
-from onegru.stream import Stream
+from onegru.layer import GRU, check_layout
+from onegru.pickling import state_of
+from onegru.stream import Stream, load_states, save_states
 
 __all__ = ["Stack", "StackStream"]
 
@@ -22,13 +27,17 @@ class Stack:
 
     Args:
         layers: the layers, the lowest first.
+        layout: the layout of calls that do not give one, 0 for time first, 1 for batch first; None for that
+            of the layers, which must be one then.
 
     Raises:
-        SpecError: there is no layer, one takes attention, or one's input size or type does not fit.
+        SpecError: there is no layer, one takes attention, or one's input size, type or layout does not fit.
     """
 
-    def __init__(self, layers: Sequence[GRU]) -> None:
-        if isinstance(layers, str) or not isinstance(layers, Iterable):
+    __module__ = "onegru"
+
+    def __init__(self, layers: Sequence[GRU], *, layout: int | None = None) -> None:
+        if isinstance(layers, str | np.ndarray) or not isinstance(layers, Iterable):
             raise SpecError(f"layers: {type(layers).__name__}; must be a sequence of GRU layers")
         self._layers = tuple(layers)
         if not self._layers:
@@ -47,35 +56,62 @@ class Stack:
                 )
             if above.spec.dtype != below.spec.dtype:
                 raise SpecError(f"layers[{index}]: type {above.spec.dtype}; must be {below.spec.dtype}")
+            if layout is None and above.layout != below.layout:
+                raise SpecError(
+                    f"layers[{index}]: layout {above.layout}; must be {below.layout}, as below, or the "
+                    "stack be given a layout"
+                )
+        self._layout = self._layers[0].layout if layout is None else check_layout(layout)
 
     @property
     def layers(self) -> tuple[GRU, ...]:
         """The layers, the lowest first."""
         return self._layers
 
+    @property
+    def layout(self) -> int:
+        """The layout of calls that do not give one: 0 for time first, 1 for batch first."""
+        return self._layout
+
     def __repr__(self) -> str:
-        return f"Stack({', '.join(map(repr, self._layers))})"
+        return f"Stack({', '.join(map(repr, self._layers))}, layout={self._layout})"
+
+    @property
+    def input_size(self) -> int:
+        """I, of the lowest layer."""
+        return self._layers[0].input_size
+
+    @property
+    def hidden_size(self) -> int:
+        """H of the last layer, whose outputs are the stack's."""
+        return self._layers[-1].hidden_size
 
     def __len__(self) -> int:
         return len(self._layers)
 
+    def __iter__(self) -> Iterator[GRU]:
+        return iter(self._layers)
+
+    def __getitem__(self, index: int) -> GRU:
+        return self._layers[index]
+
     def __call__(
         self,
-        X: object,
-        initial_h: object = None,
+        X: ArrayLike,
+        initial_h: ArrayLike | Sequence[ArrayLike | None] | None = None,
         *,
-        sequence_lens: object = None,
-        layout: int = 0,
+        sequence_lens: ArrayLike | None = None,
+        layout: int | None = None,
     ) -> tuple[Array, tuple[Array, ...]]:
         """Run all layers over a batch of sequences.
 
         Args:
             X: [T, B, I], or [B, T, I] under layout 1; of the layers' type.
             initial_h: one array for each layer, [D, B, H] ([B, D, H] under layout 1); or, where all layers
-                are of one size and under layout 0, a single array [L·D, B, H] as PyTorch has it; None for
+                are of one size, a single array [L·D, B, H] as PyTorch has it, in either layout; None for
                 zeros.
             sequence_lens: [B], integers, each in 0…T; None for all T. They hold for every layer.
-            layout: 0 for time first, 1 for batch first.
+            layout: 0 for time first, 1 for batch first; None for the stack's own.
 
         Returns:
             Y of the last layer, [T, D, B, H] or [B, T, D, H], and Y_h of each layer, [D, B, H] or [B, D, H].
@@ -83,7 +119,8 @@ class Stack:
         Raises:
             SpecError: an argument is not legal; the message names the layer.
         """
-        states = self._states(initial_h)
+        layout = self._layout if layout is None else check_layout(layout)
+        states = self._states(initial_h, layout)
         last: list[Array] = []
         Y = X
         for index, (layer, state) in enumerate(zip(self._layers, states, strict=True)):
@@ -96,7 +133,7 @@ class Stack:
             last.append(Y_h)
         return np.asarray(Y), tuple(last)
 
-    def _states(self, initial_h: object) -> Sequence[object]:
+    def _states(self, initial_h: Any, layout: int) -> Sequence[Any]:
         if initial_h is None:
             return (None,) * len(self)
         if isinstance(initial_h, list | tuple):
@@ -112,7 +149,8 @@ class Stack:
                 f"initial_h: shape {list(array.shape)}; must be [{sum(counts)}, batch_size, hidden_size], or "
                 "one array for each layer"
             )
-        return np.split(array, np.cumsum(counts)[:-1])
+        states = np.split(array, np.cumsum(counts)[:-1])
+        return [state.swapaxes(0, 1) for state in states] if layout else states
 
     def stream(self, batch_size: int = 1) -> StackStream:
         """A stream of `batch_size` rows through all layers, which must run forward, from states of zeros.
@@ -130,11 +168,31 @@ class StackStream:
     threads at once.
     """
 
+    __module__ = "onegru"
+
     def __init__(self, streams: Sequence[Stream]) -> None:
         self._streams = tuple(streams)
 
     def __repr__(self) -> str:
         return f"StackStream({', '.join(map(repr, self._streams))})"
+
+    def __getstate__(self) -> Any:
+        return state_of(self, _streams=tuple(map(copy, self._streams)))  # a copy has a state of its own
+
+    @property
+    def batch_size(self) -> int:
+        """B, how many rows there are."""
+        return self._streams[0].batch_size
+
+    @property
+    def input_size(self) -> int:
+        """I, of the lowest layer."""
+        return self._streams[0].input_size
+
+    @property
+    def hidden_size(self) -> int:
+        """H of the last layer."""
+        return self._streams[-1].hidden_size
 
     @property
     def state(self) -> tuple[Array, ...]:
@@ -142,7 +200,7 @@ class StackStream:
         return tuple(stream.state for stream in self._streams)
 
     @state.setter
-    def state(self, values: Sequence[object]) -> None:
+    def state(self, values: Sequence[ArrayLike]) -> None:
         if not isinstance(values, list | tuple) or len(values) != len(self._streams):
             raise SpecError(f"state: must be {len(self._streams)} arrays, one for each layer")
         before = self.state
@@ -154,12 +212,31 @@ class StackStream:
                 stream.state = old
             raise
 
-    def reset(self, rows: object = None) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the layers' states to a file, in NumPy's `.npz` format.
+
+        Raises:
+            SpecError: path is not the name of a file.
+            OSError: it cannot be written; what was there before stays.
+        """
+        save_states(path, self._streams)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Set the states to those of a file that `save` wrote.
+
+        Raises:
+            FormatError: it is not such a file.
+            SpecError: the states do not fit this stream. They stay as they are.
+            OSError: the file cannot be opened.
+        """
+        load_states(path, self._streams)
+
+    def reset(self, rows: ArrayLike | None = None) -> None:
         """Set the states of `rows` (indices; None for all) to zero."""
         for stream in self._streams:
             stream.reset(rows)
 
-    def step(self, x: object, *, rows: object = None, out: Array | None = None) -> Array:
+    def step(self, x: ArrayLike, *, rows: ArrayLike | None = None, out: Array | None = None) -> Array:
         """Take one step: x [B, I], or [n, I] for n rows, to the last layer's new state h [B, H] or [n, H].
 
         Args:
@@ -172,15 +249,15 @@ class StackStream:
         """
         return self._through(lambda stream, h: stream.step(h, rows=rows), x, out)
 
-    def run(self, X: object, *, out: Array | None = None) -> Array:
-        """Take as many steps as X [T, B, I] has; gives the last layer's Y [T, B, H].
+    def run(self, X: ArrayLike, *, out: Array | None = None) -> Array:
+        """Take as many steps as X [T, B, I] has; gives the last layer's Y [T, B, H]. Always time first.
 
         Raises:
             SpecError: an argument is not legal. No layer has taken a step then.
         """
         return self._through(lambda stream, Y: stream.run(Y), X, out)
 
-    def _through(self, take: Callable[[Stream, object], Array], x: object, out: Array | None) -> Array:
+    def _through(self, take: Callable[[Stream, ArrayLike], Array], x: ArrayLike, out: Array | None) -> Array:
         """`take` layer after layer. What the first refuses, it refuses before anything has changed."""
         if out is None:
             for stream in self._streams:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from onegru.arguments import file_path, flag, integer, number, shown
+from onegru.atomic_write import write_files
 from onegru.compare import difference
-from onegru.draw import draw_inputs, size_plans
+from onegru.draw import Dims, draw_inputs, size_plans
 from onegru.dtypes import Array
 from onegru.errors import FormatError, OneGRUError, SpecError, needs_extra
 from onegru.session import Model
@@ -97,7 +98,7 @@ def rewrite(
     decompose: bool = False,
     runtime: Literal["onnxruntime", "openvino"] | None = None,
     inputs: Mapping[str, object] | None = None,
-    dims: Mapping[str, int] | None = None,
+    dims: Dims | None = None,
     seed: int = 0,
     tolerance: float | None = None,
     check: bool = True,
@@ -121,7 +122,8 @@ def rewrite(
         runtime: "onnxruntime" or "openvino": make the least change to each node that the runtime is known
             to refuse or to miscompute, and check the target in it.
         inputs: an array for each of the model's inputs, to check with; drawn by default.
-        dims: sizes of the inputs' named dimensions, for inputs that are drawn.
+        dims: sizes of open dimensions of inputs that are drawn, by name ("X.0" for one without), and whole
+            shapes of inputs, by their names.
         seed: of the inputs that are drawn.
         tolerance: the largest absolute difference to let pass, times the largest number of the output where
             that is above 1. By default 1e-6 for float32, 1e-10 for float64, 2e-3 for float16 and 2e-2 for
@@ -138,8 +140,9 @@ def rewrite(
         MissingExtraError: a package that this needs is not installed.
         OSError: a file cannot be read or written.
     """
-    source, target = Path(source), Path(target)
-    _check_arguments(target, layout, dtype, split, decompose, runtime, tolerance)
+    source, target = file_path("source", source), file_path("target", target)
+    _check_arguments(target, layout, dtype, split, decompose, runtime)
+    _check_check(inputs, dims, seed, tolerance, flag("check", check))
     with needs_extra("onnx", "onnx", str(source)):
         from onegru.files.onnx_model import parse_onnx
         from onegru.files.onnx_plan import Changes, check_opset
@@ -168,7 +171,7 @@ def rewrite(
                 runs[runtime] = _other(runtime, result, target, [info.name for info in given.outputs])
         cases = [dict(inputs)] if inputs is not None else _cases(given, seed, dims)
         outputs = _check(given, runs, cases, _limits(rewritten, tolerance), target)
-    _write(target, result)
+    write_files([(target, lambda file: file.write(result))])
     return Report(
         source=str(source),
         target=str(target),
@@ -187,27 +190,43 @@ def _check_arguments(
     split: bool,
     decompose: bool,
     runtime: str | None,
-    tolerance: float | None,
 ) -> None:
-    if layout not in (None, 0, 1):
+    if layout not in (None, 0, 1) or isinstance(layout, bool):
         raise SpecError(f"layout: {layout!r}; must be 0 or 1")
     if dtype not in (None, "float16"):
         raise SpecError(f"dtype: {dtype!r}; must be 'float16'")
     if runtime not in (None, *_RUNTIMES):
         raise SpecError(f"runtime: {runtime!r}; must be {' or '.join(map(repr, _RUNTIMES))}")
-    for name, is_given in (("layout", layout is not None), ("split", split)):
-        if decompose and is_given:
+    for name, is_given in (("layout", layout is not None), ("split", flag("split", split))):
+        if flag("decompose", decompose) and is_given:
             raise SpecError(f"{name}: given with decompose, which leaves no GRU node; must be left out")
     if layout == 1 and runtime is not None:
         raise SpecError(f"layout: 1; must be 0 for {runtime}, which does not run it")
-    if tolerance is not None and not 0 <= tolerance < float("inf"):
-        raise SpecError(f"tolerance: {tolerance}; must be at least 0 and finite")
     if target.suffix.lower() != ".onnx":
         raise SpecError(f"target: {str(target)!r}; must end in .onnx")
     if target.is_dir():
         raise SpecError(f"target: {str(target)!r} is a folder; must be a file")
     if not target.parent.is_dir():
         raise SpecError(f"target: folder {str(target.parent)!r} does not exist; must exist")
+
+
+def _check_check(inputs: object, dims: object, seed: object, tolerance: object, check: bool) -> None:
+    """Raise SpecError unless what the check takes is legal, and has an effect."""
+    integer("seed", seed, 0)
+    if tolerance is not None and not 0 <= number("tolerance", tolerance) < float("inf"):
+        raise SpecError(f"tolerance: {tolerance}; must be at least 0 and finite")
+    if inputs is not None and not isinstance(inputs, Mapping):
+        raise SpecError(f"inputs: {shown(inputs)}; must be a mapping from names to arrays")
+    if dims is not None and not isinstance(dims, Mapping):
+        raise SpecError(f"dims: {shown(dims)}; must be a mapping from names to sizes")
+    for name, told in (dims or {}).items():
+        for size in told if isinstance(told, tuple) else (told,):
+            integer(f"dims[{name!r}]", size, 1)
+    if dims and inputs is not None:
+        raise SpecError("dims: given with inputs, whose sizes are their own; must be left out")
+    for name, value in (("inputs", inputs), ("dims", dims or None), ("tolerance", tolerance)):
+        if value is not None and not check:
+            raise SpecError(f"{name}: given with check=False, where it has no effect; must be left out")
 
 
 def _read(source: Path) -> bytes:
@@ -234,15 +253,15 @@ def _other(runtime: str, model: bytes, target: Path, names: list[str]) -> _Run:
     from onegru.files._onnxruntime import Session
     from onegru.files.onnx_read import Source
 
-    session = Session(model, Source(str(target)), "its GRUs")
+    session = Session(model, Source(str(target)), "")
     return lambda feeds: dict(zip(session.output_names, session.run(feeds), strict=True))
 
 
-def _cases(model: Model, seed: int, dims: Mapping[str, int] | None) -> Iterator[dict[str, Array]]:
+def _cases(model: Model, seed: int, dims: Dims | None) -> Iterator[dict[str, Array]]:
     """Inputs of different sizes, as long as sizes are open."""
     seen: set[str] = set()
-    for number, sizes in enumerate(size_plans()):
-        case = draw_inputs(model, seed + number, sizes, dims)
+    for index, sizes in enumerate(size_plans()):
+        case = draw_inputs(model, seed + index, sizes, dims)
         shapes = repr({name: array.shape for name, array in case.items()})
         if shapes not in seen:
             seen.add(shapes)
@@ -296,6 +315,9 @@ def _check(
         if count == _CHECKS:
             break
     if not count:
+        if isinstance(cases, list):  # the caller's own
+            assert first_error is not None
+            raise first_error
         raise FormatError(
             f"{given.path}: does not run on drawn inputs ({first_error}); give inputs or dims to check with"
         )
@@ -323,23 +345,3 @@ def _compared(
             f"at most {most:.3g} is let pass, unless tolerance says otherwise"
         )
     return OutputReport(name, runtime, apart.max_abs, apart.max_ulp, most)
-
-
-def _write(target: Path, data: bytes) -> None:
-    """Write under another name, then rename: the file is whole, or as it was before."""
-    place = target.resolve()  # a link stays, what it leads to is written
-    temporary: Path | None = None
-    try:
-        handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
-        temporary = Path(name)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)  # a temporary file's own mode is private
-        temporary.replace(place)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), str(target)) from None
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ I, H = 5, 6
 KINDS = (".onnx", ".xml", ".safetensors", ".pt", ".keras")
 
 
-def make(layers: int, direction: str) -> onegru.GRU | onegru.Stack:
+def make(layers: int, direction: Any) -> onegru.GRU | onegru.Stack:
     rng = np.random.default_rng(layers)
     D = 2 if direction == "bidirectional" else 1
     made = []
@@ -35,7 +36,7 @@ def make(layers: int, direction: str) -> onegru.GRU | onegru.Stack:
 @pytest.mark.parametrize("first", KINDS)
 @pytest.mark.parametrize("second", KINDS)
 @pytest.mark.parametrize(("layers", "direction"), [(1, "forward"), (2, "bidirectional")])
-def test_every_pair(tmp_path: Path, first: str, second: str, layers: int, direction: str) -> None:
+def test_every_pair(tmp_path: Path, first: str, second: str, layers: int, direction: Any) -> None:
     source = make(layers, direction)
     one, two = tmp_path / f"one{first}", tmp_path / f"two{second}"
     assert all(item.agrees for item in convert_layers(source, one, {}, False))

@@ -67,7 +67,7 @@ def test_there_and_back(num_layers: int, bidirectional: bool, bias: bool, dtype:
     source = onegru.from_torch(module)
     assert isinstance(source, onegru.GRU if num_layers == 1 else onegru.Stack)
     tolerance = TOLERANCES[dtype]
-    Y, Y_h = source(X.swapaxes(0, 1), h0)
+    Y, Y_h = source(X.swapaxes(0, 1), h0, layout=0)
     Y = Y.transpose(2, 0, 1, 3).reshape(2, 7, -1)
     assert largest_difference(Y, y) <= tolerance
     assert largest_difference(np.concatenate(list(Y_h)).reshape(h.shape), h) <= tolerance
@@ -105,11 +105,28 @@ def test_trained_weights_through_every_pair(first: str) -> None:
         assert largest_difference(outputs(back, X)[0], outputs(module, X)[0]) <= 1e-6
 
 
-def test_batch_first_and_training_do_not_matter() -> None:
-    module = make(num_layers=2, dropout=0.5).train()
-    X = draw((2, 7, I), seed=5)
-    assert largest_difference(run(onegru.from_torch(module), X), outputs(module.eval(), X)[0]) <= 1e-6
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_batch_first_is_the_layout(num_layers: int) -> None:
+    module = make(num_layers=num_layers, bidirectional=True, dropout=0.5 * (num_layers > 1)).train()
+    X = draw((7, 7, I), seed=5)  # a shape that does not tell which axis is which
+    expected = outputs(module.eval(), X)[0]
+    source = onegru.from_torch(module)
+    assert source.layout == 1
+    assert largest_difference(source(X)[0].reshape(7, 7, -1), expected) <= 1e-6
+    assert onegru.to_torch(source).batch_first
+    assert onegru.from_torch(onegru.to_torch(source)).layout == 1
+    assert not onegru.to_torch(source, batch_first=False).batch_first
     assert not onegru.to_torch(layer()).batch_first
+    assert onegru.from_torch(torch.nn.GRU(I, H)).layout == 0
+    assert onegru.from_torch(module.state_dict()).layout == 0
+    assert onegru.from_torch(module.state_dict(), batch_first=True).layout == 1
+    both = torch.nn.ModuleDict({"first": module, "other": torch.nn.GRU(I, H)})
+    assert onegru.from_torch(both, prefix="first").layout == 1
+    assert onegru.from_torch(both, prefix="other").layout == 0
+    with pytest.raises(SpecError, match="batch_first: False; must be True or None, as the module says it"):
+        onegru.from_torch(module, batch_first=False)
+    with pytest.raises(SpecError, match="batch_first: True; must be False or None, as a cell takes one step"):
+        onegru.from_torch(torch.nn.GRUCell(I, H), batch_first=True)
 
 
 def test_cell() -> None:
@@ -243,19 +260,12 @@ class Harmful:
 
 def test_checkpoints_run_no_code(tmp_path: Path) -> None:
     torch.save({"weight_ih_l0": Harmful(tmp_path / "harm")}, tmp_path / "harmful.pt")
-    with pytest.raises(FormatError, match=r"harmful.pt: broken, or with more than tensors"):
+    with pytest.raises(FormatError, match=r"harmful.pt: weight_ih_l0: a .*, more than tensors"):
         onegru.load_layers(tmp_path / "harmful.pt")
     torch.save(make(), tmp_path / "module.pt")
     with pytest.raises(FormatError, match="more than tensors"):
         onegru.load_layers(tmp_path / "module.pt")
     assert not (tmp_path / "harm").exists()
-
-
-def test_torch_that_would_run_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.save(make().state_dict(), tmp_path / "x.pt")
-    monkeypatch.setattr(torch, "__version__", "2.5.1+cpu")
-    with pytest.raises(MissingExtraError, match=r"needs torch 2\.6 or newer"):
-        onegru.load_layers(tmp_path / "x.pt")
 
 
 @pytest.mark.parametrize("file", ["x.pt", "x.safetensors"])
@@ -275,7 +285,7 @@ def test_broken_checkpoints(tmp_path: Path, file: str) -> None:
 def test_checkpoints_with_more_numbers_than_bytes(tmp_path: Path) -> None:
     wide = torch.zeros(1).expand(3 << 20, 1 << 20)
     torch.save({"weight_ih_l0": wide, "weight_hh_l0": wide}, tmp_path / "x.pt")
-    with pytest.raises(FormatError, match="of which the file does not hold each"):
+    with pytest.raises(FormatError, match="of more than four times the file"):
         onegru.load_layers(tmp_path / "x.pt")
     content: dict[str, Any] = {}
     content |= {str(name): content for name in range(10)}

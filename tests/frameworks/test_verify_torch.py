@@ -126,4 +126,6 @@ def test_checkpoints_that_it_refuses(tmp_path: Path, state: Any, message: str) -
     torch.save(state, path)
     with pytest.raises(ValueError, match=message):
         TorchCheckpoint().run(Subject(str(path), None, {}), {})
-    assert TorchCheckpoint().refuses(Subject("layers.safetensors", None, {})) is not None
+    assert TorchCheckpoint().refuses(Subject(str(path), None, {})) is None
+    path.write_bytes(b"PK")
+    assert TorchCheckpoint().refuses(Subject(str(path), None, {})) is not None

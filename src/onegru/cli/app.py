@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import sys
@@ -10,28 +11,27 @@ from pathlib import Path
 from typing import Annotated, TextIO
 
 import typer
-from rich.console import Console
 
 import onegru
 from onegru.cli.bench import measure
 from onegru.cli.convert import convert_command
-from onegru.cli.inputs import gather_inputs, parse_dims
+from onegru.cli.inputs import DimOption, DimsOption, explained, gather_inputs, parse_dims
 from onegru.cli.outputs import check_targets, print_json, write_outputs
-from onegru.cli.show import printable, show_model, show_run, show_targets, show_timings
+from onegru.cli.show import Screen, printable, show_report, show_run, show_targets, show_timings
 from onegru.cli.verify import verify_command
 from onegru.cli.waiting import waiting
-from onegru.report import report
 
 __all__ = ["run"]
 
 app = typer.Typer(
     name="onegru",
     help="Every GRU, exact: run and inspect models that hold GRUs.",
-    add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
+
+_INTERRUPTED = 130  # as shells have it; typer makes it of Ctrl-C
 
 ModelPath = Annotated[
     Path, typer.Argument(metavar="MODEL", help="An ONNX model (.onnx) or OpenVINO IR (.xml).")
@@ -45,12 +45,25 @@ def run() -> int:
         sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal without "→" is no reason to fail
+            stream.reconfigure(errors="onegru")  # a terminal without "→" is no reason to fail
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what other packages tell each other
         warnings.simplefilter("always", onegru.SpecWarning)
         warnings.showwarning = _show_warning
         return _run()
+
+
+def _plainer(error: UnicodeError) -> tuple[str | bytes, int]:
+    """What stands for characters that a terminal does not have."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    plain = {"µ": "u", "→": "->", "…": "..."}
+    if (char := error.object[error.start]) in plain:
+        return plain[char], error.start + 1
+    return codecs.backslashreplace_errors(error)
+
+
+codecs.register_error("onegru", _plainer)
 
 
 def _nowhere() -> TextIO:
@@ -59,16 +72,17 @@ def _nowhere() -> TextIO:
 
 def _run() -> int:
     try:
-        code = int(app(standalone_mode=False) or 0)
+        code = int(app(prog_name="onegru", standalone_mode=False) or 0)
         sys.stdout.flush()
-        return code
+        return _fail("interrupted", code) if code == _INTERRUPTED else code
     except typer.Exit as stop:
         return int(stop.exit_code)
-    except BrokenPipeError:  # whoever read the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more, at exit either
-        return 1
+    except BrokenPipeError:
+        return _unread()
+    except SystemExit as stop:  # typer's way out of completion, and of a broken pipe
+        return _unread() if isinstance(stop.__context__, BrokenPipeError) else int(stop.code or 0)
     except (typer.Abort, KeyboardInterrupt):
-        return _fail("interrupted", 130)
+        return _fail("interrupted", _INTERRUPTED)
     except onegru.OneGRUError as error:
         return _fail(str(error))
     except MemoryError as error:
@@ -82,6 +96,12 @@ def _run() -> int:
         if message is None:
             raise
         return _fail(message())
+
+
+def _unread() -> int:
+    """The exit code where whoever read the output has seen enough."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more, at exit either
+    return 0
 
 
 def _fail(message: str, code: int = 2) -> int:
@@ -109,12 +129,8 @@ def run_command(
         int | None,
         typer.Option("--random", metavar="SEED", min=0, help="Draw the inputs that are not given."),
     ] = None,
-    dims: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--dim", metavar="NAME=SIZE", help="A symbolic dimension of drawn inputs, such as batch=4."
-        ),
-    ] = None,
+    dims: DimOption = None,
+    default_dim: DimsOption = None,
     outputs: Annotated[
         list[str] | None,
         typer.Option(
@@ -133,25 +149,32 @@ def run_command(
     with waiting(f"loading {model.name}"):
         loaded = onegru.load(model, engine=engine)
     targets = check_targets(outputs or [], loaded)
-    values = gather_inputs(loaded, inputs or [], random, parse_dims(dims or [], random))
-    with waiting(f"running {model.name}") as watch:
+    sizes = parse_dims(dims or [], random, default_dim)
+    values, drawn = gather_inputs(loaded, inputs or [], random, sizes, default_dim)
+    with explained(loaded, drawn), waiting(f"running {model.name}") as watch:
         results = loaded.run(values, progress=watch.progress)
     write_outputs(targets, results)
     if as_json:
         print_json(loaded, values, results, watch.seconds)
     else:
-        show_run(Console(), loaded, values, results, watch.seconds, [target.path for target in targets])
+        show_run(Screen(), loaded, values, results, watch.seconds, [target.path for target in targets])
 
 
-@app.command("inspect", short_help="Tell what the GRUs of a model are.")
-def inspect_command(model: ModelPath, as_json: AsJson = False) -> None:
-    """Tell what the GRUs of a model are, and which other runtimes are known to fail on them.
+@app.command("inspect", short_help="Tell what the GRUs of a file are.")
+def inspect_command(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="A model (ONNX, OpenVINO IR), a checkpoint or a Keras model."),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Tell what the GRUs of a file are, and which other runtimes are known to fail on them. Nothing is run.
 
     Example: onegru inspect model.onnx
     """
-    with waiting(f"loading {model.name}"):
-        loaded = onegru.load(model)
-    show_model(Console(), loaded, report(loaded), as_json=as_json)
+    with waiting(f"reading {file.name}"):
+        found = onegru.inspect(file)
+    show_report(Screen(), found, as_json=as_json)
 
 
 @app.command("bench", short_help="Time a model.")
@@ -165,10 +188,8 @@ def bench_command(
         int | None,
         typer.Option("--random", metavar="SEED", min=0, help="Draw the inputs that are not given."),
     ] = None,
-    dims: Annotated[
-        list[str] | None,
-        typer.Option("--dim", metavar="NAME=SIZE", help="A symbolic dimension of drawn inputs."),
-    ] = None,
+    dims: DimOption = None,
+    default_dim: DimsOption = None,
     rounds: Annotated[int, typer.Option("--rounds", min=1, max=1000, help="Turns that each takes.")] = 7,
     as_json: AsJson = False,
 ) -> None:
@@ -178,10 +199,11 @@ def bench_command(
     """
     with waiting(f"loading {model.name}"):
         loaded = onegru.load(model)
-    values = gather_inputs(loaded, inputs or [], random, parse_dims(dims or [], random))
-    with waiting(f"timing {model.name}"):
+    sizes = parse_dims(dims or [], random, default_dim)
+    values, drawn = gather_inputs(loaded, inputs or [], random, sizes, default_dim)
+    with explained(loaded, drawn), waiting(f"timing {model.name}"):
         timings = measure(loaded, values, rounds)
-    show_timings(Console(), timings, onegru.get_num_threads(), as_json=as_json)
+    show_timings(Screen(), timings, onegru.get_num_threads(), as_json=as_json)
 
 
 app.command("convert", short_help="Convert GRUs to another kind of file.")(convert_command)
@@ -194,7 +216,7 @@ def targets_command(as_json: AsJson = False) -> None:
 
     Example: ONEGRU_TARGET=avx2 onegru targets
     """
-    show_targets(Console(), onegru.targets(), as_json=as_json)
+    show_targets(Screen(), onegru.targets(), as_json=as_json)
 
 
 @app.callback(invoke_without_command=True)

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from onegru.cli.inputs import gather_inputs
+from onegru.draw import draw_inputs
 from onegru.dtypes import Array
 from onegru.errors import OneGRUError, SpecError, SpecWarning
+from onegru.files.recognise import layers_kind
 from onegru.layer import GRU
-from onegru.loading import CHECKPOINTS, load_layers
+from onegru.loading import load_layers
 from onegru.session import GruLayer, Model, load
 from onegru.shapes import arrange
 from onegru.stack import Stack
@@ -21,32 +22,29 @@ from onegru.stack import Stack
 __all__ = ["joined", "layers_of_model", "read_source"]
 
 
-_MODELS = (".onnx", ".xml")
-_OPEN_SIZE = 3  # of every dimension that a model leaves open, so that they fit each other
+_OPEN_SIZES = (3, 3, 3)  # of all dimensions that a model leaves open, so that they fit each other
 
 
-def read_source(path: Path, nodes: Sequence[str] = ()) -> GRU | Stack:
+def read_source(path: Path, nodes: Sequence[str] = (), keras_version: str | None = None) -> GRU | Stack:
     """The layer or stack that a file holds.
 
     Args:
-        path: the file; its end says what it is.
+        path: the file.
         nodes: the GRUs to take by name, the lowest first; empty for all of a model that has nothing else, and
             for the only one of a checkpoint.
+        keras_version: as in `load_layers`.
 
     Raises:
         SpecError: it is not known which layers, or a node has none.
         FormatError: the file is broken.
     """
-    suffix = path.suffix.lower()
-    if suffix in CHECKPOINTS:
-        return _layers_of_checkpoint(path, nodes)
-    if suffix not in _MODELS:
-        raise SpecError(f"SOURCE: {str(path)!r}; must end in {', '.join((*_MODELS, *CHECKPOINTS))}")
+    if layers_kind(path).holds == "layers" or keras_version is not None:
+        return _layers_of_checkpoint(path, nodes, keras_version)
     return layers_of_model(load(path), nodes)
 
 
-def _layers_of_checkpoint(path: Path, nodes: Sequence[str]) -> GRU | Stack:
-    layers = load_layers(path)
+def _layers_of_checkpoint(path: Path, nodes: Sequence[str], keras_version: str | None) -> GRU | Stack:
+    layers = load_layers(path, keras_version=keras_version)
     listed = ", ".join(map(repr, layers))
     if not nodes:
         if len(layers) > 1:
@@ -127,7 +125,7 @@ def _why_no_chain(model: Model) -> str:
     if _is_bare(model):
         return ""
     try:
-        inputs = _draw(model)
+        inputs = draw_inputs(model, 0, _OPEN_SIZES)
         raw = model.trace(inputs)
         traces = [_canonical(gru, trace) for gru, trace in zip(model.gru_layers, raw, strict=True)]
         outputs = model.run(inputs)
@@ -218,17 +216,6 @@ def _without_ones(array: Array) -> Array:
     """Without axes of size 1, but for the last axis."""
     sizes = [size for size in array.shape[:-1] if size != 1]
     return array.reshape(*sizes, *array.shape[-1:])
-
-
-def _draw(model: Model) -> dict[str, Array]:
-    dims = {
-        size or f"{info.name}.{axis}": _OPEN_SIZE
-        for info in model.inputs
-        if not info.optional
-        for axis, size in enumerate(info.shape or ())
-        if not isinstance(size, int)
-    }
-    return gather_inputs(model, [], 0, dims)
 
 
 def _canonical(gru: GruLayer, trace: Mapping[str, Array]) -> dict[str, Array]:

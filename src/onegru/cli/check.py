@@ -12,8 +12,9 @@ from onegru.cli.chain import joined
 from onegru.compare import Difference, difference
 from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import FormatError
+from onegru.files.recognise import layers_kind
 from onegru.layer import GRU
-from onegru.loading import CHECKPOINTS, load_layers
+from onegru.loading import load_layers
 from onegru.session import Model, load
 from onegru.shapes import arrange
 from onegru.stack import Stack
@@ -75,7 +76,7 @@ def check(source: GRU | Stack, target: Path) -> list[Check]:
 
 def _run_both(source: GRU | Stack, target: Path, T: int, B: int) -> list[Check]:
     layers = source.layers if isinstance(source, Stack) else (source,)
-    if target.suffix.lower() in CHECKPOINTS:
+    if layers_kind(target).holds == "layers":
         inputs = _draw(layers, T, B)
         theirs = _results(joined([*load_layers(target).values()]), inputs)
         ours = _results(source, inputs)

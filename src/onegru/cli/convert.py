@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,13 +17,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from onegru.atomic_write import naming, write_files
 from onegru.cli.chain import read_source
 from onegru.cli.check import Check, check
-from onegru.cli.show import printable
-from onegru.cli.surgery import Decompose, Dims, Float16, ForRuntime, NoCheck, Split, Tolerance, convert_model
+from onegru.cli.inputs import DimOption
+from onegru.cli.show import Screen, printable
+from onegru.cli.surgery import Decompose, Float16, ForRuntime, NoCheck, Split, Tolerance, convert_model
 from onegru.cli.waiting import waiting
 from onegru.errors import FormatError, SpecError, needs_extra
-from onegru.files.writing import move_files
+from onegru.files.recognise import Kind, layers_kind
 from onegru.frameworks.files import write_keras, write_pytorch
 from onegru.known import Verdict
 from onegru.layer import GRU
@@ -55,7 +59,9 @@ def convert_layers(
     """
     _check_target(target, overwrite)
     suffix = target.suffix.lower()
-    with tempfile.TemporaryDirectory(dir=target.resolve().parent, prefix=f".{target.name[:50]}.") as folder:
+    place = Path(os.path.realpath(target))
+    temporary = partial(tempfile.TemporaryDirectory, dir=place.parent, prefix=f".{target.name[:50]}.")
+    with naming(target), temporary() as folder:
         written = Path(folder) / target.name
         if suffix in WRITERS:
             _refuse_options(suffix, options)
@@ -68,8 +74,10 @@ def convert_layers(
             words = str(error).replace(str(written), str(target))
             raise type(error)(f"cannot be checked, and was not written: {words}") from None
         if all(item.agrees for item in checks):
-            pairs = zip(_files(written), _files(target), strict=True)
-            move_files([(path.resolve(), place.resolve()) for path, place in pairs])
+            if suffix == ".xml":  # `save` knows how to replace two files
+                save(source, target, **options)  # type: ignore[arg-type]
+            else:
+                write_files([(target, lambda file: file.write(written.read_bytes()))])
     return checks
 
 
@@ -111,6 +119,12 @@ def convert_command(
         list[str] | None,
         typer.Option("--node", metavar="NAME", help="The GRU to take; several make a stack, lowest first."),
     ] = None,
+    keras_version: Annotated[
+        str | None,
+        typer.Option(
+            "--keras-version", metavar="2.3", help="What saved a Keras model that does not tell it."
+        ),
+    ] = None,
     opset: Annotated[
         int | None, typer.Option("--opset", help="The opset of an ONNX target, 1 to 22.")
     ] = None,
@@ -139,7 +153,7 @@ def convert_command(
     split: Split = False,
     decompose: Decompose = False,
     runtime: ForRuntime = None,
-    dims: Dims = None,
+    dims: DimOption = None,
     tolerance: Tolerance = None,
     no_check: NoCheck = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a TARGET that exists.")] = False,
@@ -176,7 +190,7 @@ def convert_command(
         "--tolerance": tolerance,
         "--no-check": no_check,
     }
-    if _is_rewriting(source, target, nodes, options, rewriting):
+    if _is_rewriting(source, target, nodes, keras_version, options, rewriting):
         _check_target(target, overwrite)
         convert_model(
             source,
@@ -194,7 +208,7 @@ def convert_command(
         )
         return
     with waiting(f"loading {source.name}"):
-        layers = read_source(source, nodes or [])
+        layers = read_source(source, nodes or [], keras_version)
     with waiting(f"writing {target.name}"):
         checks = convert_layers(layers, target, options, overwrite)
     agrees = all(item.agrees for item in checks)
@@ -209,10 +223,10 @@ def convert_command(
         }
         print(json.dumps(_plain(document), allow_nan=False))
     else:
-        _show(Console(), layers, target, checks)
+        _show(Screen(), layers, target, checks)
         for verdict in elsewhere:
             who = f"{verdict.runtime} {verdict.version} {verdict.effect} it"
-            Console().print(f"[yellow]{who}[/]: {escape(verdict.reason)}", highlight=False, soft_wrap=True)
+            Screen().print(f"[yellow]{who}[/]: {escape(verdict.reason)}", highlight=False, soft_wrap=True)
     if not agrees:
         raise typer.Exit(1)
 
@@ -228,14 +242,19 @@ def _is_rewriting(
     source: Path,
     target: Path,
     nodes: list[str] | None,
+    keras_version: str | None,
     options: Mapping[str, object],
     rewriting: Mapping[str, object],
 ) -> bool:
     """Whether a model is rewritten, or layers are taken out of it; a mixture of both is refused."""
-    apart = {"--node": nodes, **{name: options[key] for name, key in _OF_LAYERS.items()}}
+    apart = {
+        "--node": nodes,
+        "--keras-version": keras_version,
+        **{name: options[key] for name, key in _OF_LAYERS.items()},
+    }
     of_layers = next((name for name, value in apart.items() if value not in (None, [])), None)
     of_model = next((name for name, value in rewriting.items() if value), None)
-    from_onnx_to_onnx = source.suffix.lower() == target.suffix.lower() == ".onnx"
+    from_onnx_to_onnx = target.suffix.lower() == ".onnx" and layers_kind(source) is Kind.ONNX
     if of_model is not None and (of_layers is not None or not from_onnx_to_onnx):
         other = (
             f"with {of_layers}, which takes layers out" if from_onnx_to_onnx else "other than .onnx to .onnx"
@@ -256,10 +275,11 @@ _OF_LAYERS = {
 
 def _check_not_the_source(source: Path, target: Path) -> None:
     parts = {*_files(source)}
-    if source.suffix.lower() == ".onnx" and any(path.exists() for path in _files(target)):
+    if source.is_file() and layers_kind(source) is Kind.ONNX and any(p.exists() for p in _files(target)):
         with needs_extra("onnx", "onnx", str(source)):
-            from onegru.files.onnx_read import Source, external_files
-        parts |= external_files(Source(str(source), source.parent), source.read_bytes())
+            from onegru.files.onnx_read import Source, external_files, read_model
+        place = Source(str(source), source.parent)
+        parts |= external_files(place, read_model(place, source.read_bytes()))
     for path in _files(target):
         for other in parts:
             if path.exists() and other.exists() and path.samefile(other):

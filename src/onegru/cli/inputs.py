@@ -4,37 +4,60 @@ from __future__ import annotations
 
 import re
 import stat
-import zipfile
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 
-from onegru.draw import check_total, draw_one, longest_lengths, memory_size
+from onegru.array_files import Header, read_npy, read_npz
+from onegru.draw import Dims, dimension_name, draw, memory_size, shapes_of
 from onegru.dtypes import Array, bfloat16
 from onegru.errors import FormatError, SpecError, needs_extra
 from onegru.files.graph import TensorInfo, by_name
+from onegru.model_inputs import check_fit
 from onegru.session import Model
 
-__all__ = ["gather_inputs", "parse_dims", "split_name"]
+__all__ = ["DimOption", "DimsOption", "explained", "gather_inputs", "parse_dims", "split_name"]
+
+DimOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dim",
+        metavar="NAME=SIZE",
+        help="The size of an open dimension of drawn inputs, such as batch=4, or all sizes of an input, "
+        "such as X=2,3,8.",
+    ),
+]
+DimsOption = Annotated[
+    int | None,
+    typer.Option("--dims", metavar="SIZE", min=0, help="The size of every other open dimension."),
+]
 
 
-def parse_dims(texts: Sequence[str], seed: int | None) -> dict[str, int]:
-    """Sizes of symbolic dimensions, from NAME=SIZE.
+def parse_dims(
+    texts: Sequence[str], seed: int | None, default: int | None = None
+) -> dict[str, int | tuple[int, ...]]:
+    """Sizes of open dimensions, from NAME=SIZE, and shapes of inputs, from NAME=SIZE,SIZE,...
 
     Raises:
         SpecError: a text is not of that form, or nothing is drawn.
     """
-    if texts and seed is None:
-        raise SpecError("--dim: has an effect only on inputs that --random draws")
-    sizes: dict[str, int] = {}
+    for option, given in (("--dim", bool(texts)), ("--dims", default is not None)):
+        if given and seed is None:
+            raise SpecError(f"{option}: has an effect only on inputs that --random draws")
+    sizes: dict[str, int | tuple[int, ...]] = {}
     for text in texts:
         name, _, size = text.rpartition("=")
-        if not name or re.fullmatch(r"[0-9]{1,12}", size) is None:
-            raise SpecError(f"--dim: {text!r}; must be NAME=SIZE, such as batch=4")
+        if not name or re.fullmatch(r"[0-9]{1,12}(,[0-9]{1,12})*", size) is None:
+            raise SpecError(
+                f"--dim: {text!r}; must be NAME=SIZE, such as batch=4, or INPUT=SIZES, as X=2,3,8"
+            )
         if name in sizes:
             raise SpecError(f"--dim: {name!r} is given twice")
-        sizes[name] = int(size)
+        sizes[name] = tuple(map(int, size.split(","))) if "," in size else int(size)
     return sizes
 
 
@@ -48,9 +71,19 @@ def split_name(text: str, known: Container[str]) -> tuple[str | None, str]:
 
 
 def gather_inputs(
-    model: Model, texts: Sequence[str], seed: int | None, dims: Mapping[str, int]
-) -> dict[str, Array]:
+    model: Model, texts: Sequence[str], seed: int | None, dims: Dims, default: int | None = None
+) -> tuple[dict[str, Array], tuple[str, ...]]:
     """An array for each input: from files as far as they are given, the rest drawn if there is a seed.
+
+    Args:
+        model: the model.
+        texts: [NAME=]FILE for those that are given.
+        seed: of the others.
+        dims: sizes of open dimensions, as for `onegru.draw.shapes_of`.
+        default: the size of every other open dimension that no input tells.
+
+    Returns:
+        the arrays, and the names of those that were drawn.
 
     Raises:
         SpecError: an input is given twice, or cannot be drawn.
@@ -60,21 +93,19 @@ def gather_inputs(
     values: dict[str, Array] = {}
     for text in texts:
         for name, array in _read(text, model, infos).items():
-            if name not in infos:
-                raise SpecError(f"-i {text}: {name!r} is not an input; the model's inputs: {_names(model)}")
             info = infos[name]
             if info.name in values:
                 raise SpecError(f"-i {text}: {name!r} is given twice")
             values[info.name] = _as_bfloat16(info, array) if info.dtype == "bfloat16" else array
-    if seed is not None:
-        _draw(model, values, seed, dims)
+    drawn = {} if seed is None else _draw(model, values, seed, dims, default)
+    values |= drawn
     missing = [info for info in model.inputs if info.name not in values and not info.optional]
     if missing:
         names = ", ".join(repr(info.name) for info in missing)
         raise SpecError(
             f"input {names}: missing; give it with -i {missing[0].name}=FILE, or draw it with --random SEED"
         )
-    return values
+    return values, tuple(drawn)
 
 
 def _names(model: Model) -> str:
@@ -84,8 +115,8 @@ def _names(model: Model) -> str:
 # Files
 
 
-def _read(text: str, model: Model, known: Container[str]) -> dict[str, Array]:
-    """The arrays that [NAME=]FILE stands for."""
+def _read(text: str, model: Model, known: Mapping[str, TensorInfo]) -> dict[str, Array]:
+    """The arrays that [NAME=]FILE stands for, by names of inputs."""
     name, file = split_name(text, known)
     if name is not None and name not in known:
         if not Path(text).is_file():
@@ -95,26 +126,54 @@ def _read(text: str, model: Model, known: Container[str]) -> dict[str, Array]:
     suffix = path.suffix.lower()
     if suffix not in (".npy", ".npz", ".pb"):
         raise SpecError(f"-i {text}: must end in .npy, .npz or .pb")
-    _check_size(path)
     if suffix == ".npz":
-        arrays = _read_npz(path)
-        if name is None:
-            return arrays
-        if name not in arrays and len(arrays) != 1:
-            raise SpecError(f"-i {text}: the file holds {', '.join(map(repr, arrays))}, not {name!r}")
-        return {name: arrays[name] if name in arrays else next(iter(arrays.values()))}
-    own_name, array = ("", _read_npy(path)) if suffix == ".npy" else _read_pb(path)
+
+        def choose(headers: Mapping[str, Header]) -> Iterable[str]:
+            """The arrays to read, which fit the inputs that they are for."""
+            inputs = {item: item for item in headers}
+            if name is not None:
+                if name not in headers and len(headers) != 1:
+                    held = ", ".join(map(repr, headers))
+                    raise SpecError(f"-i {text}: the file holds {held}, not {name!r}")
+                inputs = {name if name in headers else next(iter(headers)): name}
+            _check_size(path, sum(headers[item].bytes for item in inputs))
+            for item, taker in inputs.items():
+                if taker not in known:
+                    raise SpecError(
+                        f"-i {text}: {taker!r} is not an input; the model's inputs: {_names(model)}"
+                    )
+                _check_header(known[taker], headers[item])
+            return inputs
+
+        arrays = read_npz(path, choose)
+        return arrays if name is None else dict(zip([name], arrays.values(), strict=True))
+    if suffix == ".npy":
+        only = name or _only_input(text, model)
+
+        def judge(header: Header) -> None:
+            _check_size(path, header.bytes)
+            _check_header(known[only], header)
+
+        return {only: read_npy(path, judge)}
+    own_name, array = _read_pb(path)
     if name is not None:
         return {name: array}
     return {own_name if own_name in known else _only_input(text, model): array}
 
 
-def _check_size(path: Path) -> None:
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise FormatError(f"{path}: not a regular file")
-    if status.st_size > memory_size():
-        raise FormatError(f"{path}: has {status.st_size} bytes; more than this machine's memory")
+def _check_header(info: TensorInfo, header: Header) -> None:
+    """Raise SpecError unless what a file says of its array fits an input."""
+    if not info.is_tensor:
+        return  # the run says what is wrong
+    dtype, shape = header
+    if info.dtype == "bfloat16" and dtype in (np.dtype("V2"), np.float32):
+        dtype = bfloat16()
+    check_fit(info, dtype, shape)
+
+
+def _check_size(path: Path, size: int) -> None:
+    if size > memory_size():
+        raise FormatError(f"{path}: holds {size} bytes; more than this machine's memory")
 
 
 def _only_input(text: str, model: Model) -> str:
@@ -123,43 +182,13 @@ def _only_input(text: str, model: Model) -> str:
     return model.inputs[0].name
 
 
-def _read_npy(path: Path) -> Array:
-    try:
-        # Mapped first: a header that promises more than the file holds then fails before memory is taken.
-        with np.errstate(all="ignore"):
-            mapped = np.lib.format.open_memmap(path, mode="r")
-        return np.array(mapped)
-    except OSError:
-        raise
-    except Exception as error:  # NumPy raises many kinds on a broken file
-        raise _broken(path, "a .npy", error) from None
-
-
-def _read_npz(path: Path) -> dict[str, Array]:
-    arrays: dict[str, Array] = {}
-    try:
-        with zipfile.ZipFile(path) as archive, np.errstate(all="ignore"):
-            size = sum(entry.file_size for entry in archive.infolist())
-            if size > memory_size():
-                raise FormatError(f"{path}: unpacks to {size} bytes; more than this machine's memory")
-            for entry in archive.infolist():
-                with archive.open(entry) as file:
-                    array = np.lib.format.read_array(file, allow_pickle=False)
-                arrays[entry.filename.removesuffix(".npy")] = array
-    except (OSError, FormatError):
-        raise
-    except Exception as error:  # NumPy and zipfile raise many kinds on a broken file
-        raise _broken(path, "an .npz", error) from None
-    return arrays
-
-
-def _broken(path: Path, kind: str, error: Exception) -> FormatError:
-    return FormatError(f"{path}: not {kind} file, or truncated ({str(error) or type(error).__name__})")
-
-
 def _read_pb(path: Path) -> tuple[str, Array]:
     with needs_extra("onnx", "onnx", str(path)):
         from onegru.files.onnx_tensor import read_tensor
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise FormatError(f"{path}: not a regular file")
+    _check_size(path, status.st_size)
     return read_tensor(path)
 
 
@@ -178,35 +207,37 @@ def _as_bfloat16(info: TensorInfo, array: Array) -> Array:
 # Chance
 
 
-def _draw(model: Model, values: dict[str, Array], seed: int, dims: Mapping[str, int]) -> None:
-    rng = np.random.default_rng(seed)
-    drawn = [info for info in model.inputs if info.name not in values and not info.optional]
-    shapes: dict[str, tuple[int, ...]] = {}
-    used: set[str] = set()
-    for info in drawn:
-        shapes[info.name] = _shape(info, dims, used)
-    for name in dims:
-        if name not in used:
-            raise SpecError(f"--dim: {name!r} is not a symbolic dimension of an input that is drawn")
-    check_total(shapes.values())
-    longest = longest_lengths(model, {**{name: array.shape for name, array in values.items()}, **shapes})
-    for info in drawn:
-        values[info.name] = draw_one(rng, info, shapes[info.name], longest.get(info.name))
+@contextmanager
+def explained(model: Model, drawn: Sequence[str]) -> Iterator[None]:
+    """Say of a model that fails on inputs of which some were drawn that they may be the reason."""
+    try:
+        yield
+    except (FormatError, SpecError) as error:
+        if not drawn:
+            raise
+        whole = {info.name for info in model.inputs if info.dtype.startswith(("int", "uint"))}
+        name = next((name for name in drawn if name in whole), drawn[0])
+        names = f"{', '.join(map(repr, drawn))} {'was' if len(drawn) == 1 else 'were'}"
+        words = f"does not run on these inputs, of which {names} drawn ({error})"
+        raise type(error)(
+            f"{model.path}: {words}; numbers that others must fit cannot be drawn: give them with "
+            f"-i {name}=FILE, or other sizes with --dim"
+        ) from None
 
 
-def _shape(info: TensorInfo, dims: Mapping[str, int], used: set[str]) -> tuple[int, ...]:
-    if info.shape is None or not info.is_tensor:
-        raise SpecError(f"--random: input {info.name!r} has no known shape; give it with -i {info.name}=FILE")
-    shape: list[int] = []
-    for axis, size in enumerate(info.shape):
-        if isinstance(size, int):
-            shape.append(size)
-            continue
-        name = size or f"{info.name}.{axis}"
-        if name not in dims:
-            raise SpecError(
-                f"--random: dimension {name!r} of input {info.name!r} is open; give --dim {name}=SIZE"
-            )
-        used.add(name)
-        shape.append(dims[name])
-    return tuple(shape)
+def _draw(
+    model: Model, values: dict[str, Array], seed: int, dims: Dims, default: int | None
+) -> dict[str, Array]:
+    infos = [info for info in model.inputs if info.name not in values and not info.optional]
+    known = {
+        size: values[info.name].shape[axis]
+        for info in model.inputs
+        if info.name in values and len(info.shape or ()) == values[info.name].ndim
+        for axis, size in enumerate(info.shape or ())
+        if isinstance(size, str)
+    }
+    shapes = shapes_of(
+        infos, dims, lambda info, axis: known.get(dimension_name(info, axis), default), "--dim"
+    )
+    given = {name: array.shape for name, array in values.items()}
+    return draw(model, np.random.default_rng(seed), shapes, given)

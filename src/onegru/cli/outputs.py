@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,10 @@ from typing import IO, Any
 
 import numpy as np
 
+from onegru.atomic_write import write_files
 from onegru.cli.inputs import split_name
 from onegru.dtypes import Array
 from onegru.errors import SpecError
-from onegru.files.writing import replace_files
 from onegru.session import Model
 
 __all__ = ["Target", "check_targets", "print_json", "write_outputs"]
@@ -56,7 +57,7 @@ def check_targets(texts: Sequence[str], model: Model) -> list[Target]:
             raise SpecError(f"-o {text}: folder {str(path.parent)!r} does not exist")
         if path.is_dir():
             raise SpecError(f"-o {text}: is a folder; must be a file")
-        if path.resolve() in (target.path.resolve() for target in targets):
+        if os.path.realpath(path) in (os.path.realpath(target.path) for target in targets):
             raise SpecError(f"-o {text}: the file is named twice")
         targets.append(Target(path, wanted))
     return targets
@@ -76,7 +77,7 @@ def write_outputs(targets: Sequence[Target], results: Mapping[str, Array]) -> No
             files.append((target.path, partial(np.save, arr=arrays[target.names[0]], allow_pickle=False)))
         else:
             files.append((target.path, partial(_write_npz, arrays=arrays)))
-    replace_files(files)
+    write_files(files)
 
 
 def _write_npz(file: IO[bytes], arrays: Mapping[str, Array]) -> None:

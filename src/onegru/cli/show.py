@@ -18,10 +18,19 @@ from onegru.cli.bench import Timing
 from onegru.dtypes import Array
 from onegru.files.graph import TensorInfo
 from onegru.native import Targets
-from onegru.report import GruReport
+from onegru.report import GruReport, Report
 from onegru.session import Model
+from onegru.wording import count, duration
 
-__all__ = ["printable", "show_model", "show_run", "show_targets"]
+__all__ = ["Screen", "printable", "show_report", "show_run", "show_targets"]
+
+
+class Screen(Console):
+    """Where tables go; that nobody reads on is no failure, and the caller's to handle."""
+
+    def on_broken_pipe(self) -> None:
+        """Leave it to the caller, where Rich would end the process with exit code 1."""
+        raise BrokenPipeError
 
 
 def printable(text: str) -> str:
@@ -58,34 +67,42 @@ def show_run(
             table.add_row(kind, name, f"{dtype} {shape}{figures}")
         table.add_row()
     console.print(table)
-    console.print(f"{_nodes(model)} ran in {_duration(seconds)}", highlight=False)
+    nodes = _nodes(len(model.gru_layers), model.other_node_count)
+    console.print(f"{nodes} ran in {duration(seconds)}", highlight=False)
     for path in written:
         console.print(f"wrote {_name(str(path))}", highlight=False, soft_wrap=True)
 
 
-def show_model(console: Console, model: Model, reports: Sequence[GruReport], *, as_json: bool) -> None:
-    """A paragraph for each GRU node."""
+def show_report(console: Console, report: Report, *, as_json: bool) -> None:
+    """A paragraph for each GRU."""
+    is_model = report.other_nodes is not None
     if as_json:
-        document = {
-            "model": model.path,
-            "inputs": [_tensor_json(info) for info in model.inputs],
-            "outputs": [_tensor_json(info) for info in model.outputs],
-            "other_nodes": model.other_node_count,
-            "nested_grus": model.nested_grus,
-            "gru_nodes": [dataclasses.asdict(item) for item in reports],
-        }
-        print(json.dumps(document))
+        document: dict[str, Any] = {"model": report.path, "kind": report.kind}
+        if is_model:
+            document |= {
+                "inputs": [_tensor_json(info) for info in report.inputs],
+                "outputs": [_tensor_json(info) for info in report.outputs],
+                "other_nodes": report.other_nodes,
+                "nested_grus": report.nested_grus,
+            }
+        grus = [dataclasses.asdict(item) for item in report.grus]
+        print(json.dumps({**document, "gru_nodes" if is_model else "gru_layers": grus}))
         return
-    console.print(f"[bold]{_name(model.path)}[/]: {_nodes(model)}", highlight=False, soft_wrap=True)
-    table = _grid(3)
-    for kind, infos in (("in", model.inputs), ("out", model.outputs)):
-        for info in infos:
-            table.add_row(kind, _name(info.name), _name(_tensor_words(info)))
-    console.print(table)
-    for item in reports:
+    if report.other_nodes is None:
+        what = f"{report.kind} with {count(len(report.grus), 'GRU layer')}"
+    else:
+        what = _nodes(len(report.grus), report.other_nodes)
+    console.print(f"[bold]{_name(report.path)}[/]: {what}", highlight=False, soft_wrap=True)
+    if is_model:
+        table = _grid(3)
+        for kind, infos in (("in", report.inputs), ("out", report.outputs)):
+            for info in infos:
+                table.add_row(kind, _name(info.name), _name(_tensor_words(info)))
+        console.print(table)
+    for item in report.grus:
         console.print()
         _show_gru(console, item)
-    for words in model.nested_grus:
+    for words in report.nested_grus:
         console.print(f"\n{_name(words)}: ONNX Runtime runs it", highlight=False)
 
 
@@ -103,7 +120,7 @@ def show_timings(console: Console, timings: Sequence[Timing], threads: int, *, a
             console.print(f"{item.runtime}: {_name(item.refuses or '')}", highlight=False, soft_wrap=True)
             continue
         difference = "" if item.difference is None else f"{item.difference:.2g}"
-        times = (f"{seconds * 1e6:.1f} µs" for seconds in (item.median, item.low, item.high))
+        times = map(duration, (item.median, item.low, item.high))
         table.add_row(f"{item.runtime} {item.version}", *times, difference)
     console.print(table)
     first = timings[0].median
@@ -113,7 +130,7 @@ def show_timings(console: Console, timings: Sequence[Timing], threads: int, *, a
                 f"{item.runtime}'s time is {item.median / first:.2f} times onegru's", highlight=False
             )
     console.print(
-        f"onegru may use {_count(threads, 'thread')}; ONNX Runtime takes its default", highlight=False
+        f"onegru may use {count(threads, 'thread')}; ONNX Runtime takes its default", highlight=False
     )
 
 
@@ -127,7 +144,7 @@ def show_targets(console: Console, targets: Targets, *, as_json: bool) -> None:
 
 
 def _show_gru(console: Console, item: GruReport) -> None:
-    console.print(f"[bold]{_name(item.name)}[/]  {item.operator}", highlight=False)
+    console.print(f"[bold]{_name(item.name)}[/]  {item.operator}".rstrip(), highlight=False)
     pairs = item.activations
     if item.parameters is None or item.bytes is None:
         size = "not known before a run, as its weights are computed"
@@ -141,7 +158,8 @@ def _show_gru(console: Console, item: GruReport) -> None:
     table.add_row("reset gate", f"{item.reset} the recurrent product")
     table.add_row("activations", " | ".join(f"{f}, {g}" for f, g in pairs))
     table.add_row("clip", "none" if item.clip is None else f"{item.clip:g}")
-    table.add_row("lengths", "yes" if item.lengths else "none")
+    if item.operator:
+        table.add_row("lengths", "yes" if item.lengths else "none")
     if item.attention:
         table.add_row("attention", "yes")
     table.add_row("parameters", size)
@@ -150,7 +168,7 @@ def _show_gru(console: Console, item: GruReport) -> None:
     for verdict in item.others:
         words = f"[yellow]{verdict.runtime} {verdict.version} {verdict.effect} it[/]: {_name(verdict.reason)}"
         table.add_row("elsewhere", words)
-    if not item.others:
+    if item.operator and not item.others:
         table.add_row("elsewhere", "no other runtime is known to fail on it")
     console.print(table)
 
@@ -190,22 +208,13 @@ def _tensor_json(info: TensorInfo) -> dict[str, Any]:
     return {"name": info.name, "dtype": info.dtype, "shape": info.shape, "optional": info.optional}
 
 
-def _nodes(model: Model) -> str:
-    grus = _count(len(model.gru_layers), "GRU node")
-    return f"{grus} and {_count(model.other_node_count, 'other node')}"
+def _nodes(grus: int, others: int) -> str:
+    return f"{count(grus, 'GRU node')} and {count(others, 'other node')}"
 
 
 def _name(text: str) -> str:
     """Text from a file, as it may be printed."""
     return escape(printable(text))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
 def _or(size: int | None) -> str:

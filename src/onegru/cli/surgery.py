@@ -14,14 +14,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from onegru.cli.inputs import parse_dims
-from onegru.cli.show import printable
+from onegru.cli.show import Screen, printable
 from onegru.cli.waiting import waiting
 from onegru.errors import SpecError
 from onegru.surgery import Report, rewrite
 
 __all__ = [
     "Decompose",
-    "Dims",
     "Float16",
     "ForRuntime",
     "NoCheck",
@@ -39,10 +38,6 @@ Decompose = Annotated[bool, typer.Option("--decompose", help="Spell GRU nodes in
 ForRuntime = Annotated[
     str | None,
     typer.Option("--for", metavar="RUNTIME", help="Mend what onnxruntime or openvino fails on, no more."),
-]
-Dims = Annotated[
-    list[str] | None,
-    typer.Option("--dim", metavar="NAME=SIZE", help="A symbolic dimension of the check's inputs."),
 ]
 Tolerance = Annotated[
     float | None, typer.Option("--tolerance", metavar="X", help="The largest difference to let pass.")
@@ -89,7 +84,7 @@ def convert_model(
             tolerance=tolerance,
             check=not no_check,
         )
-    show_report(Console(), report, as_json=as_json)
+    show_report(Screen(), report, as_json=as_json)
 
 
 def show_report(console: Console, report: Report, *, as_json: bool) -> None:

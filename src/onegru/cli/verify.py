@@ -16,8 +16,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import onegru
-from onegru.cli.inputs import gather_inputs, parse_dims
-from onegru.cli.show import printable
+from onegru.cli.inputs import DimOption, DimsOption, explained, gather_inputs, parse_dims
+from onegru.cli.show import Screen, printable
 from onegru.cli.waiting import waiting
 from onegru.conformance.against import compare_with
 from onegru.conformance.results import (
@@ -29,6 +29,9 @@ from onegru.conformance.results import (
     Verification,
 )
 from onegru.conformance.verify import verify
+from onegru.errors import SpecError
+from onegru.runtimes.subject import Runtime, Subject
+from onegru.runtimes.table import PRECISIONS, RUNTIMES, chosen_runtimes
 
 __all__ = ["show_verification", "verify_command"]
 
@@ -45,10 +48,8 @@ def verify_command(
         int,
         typer.Option("--random", metavar="SEED", min=0, help="Draw the inputs that are not given from this."),
     ] = 0,
-    dims: Annotated[
-        list[str] | None,
-        typer.Option("--dim", metavar="NAME=SIZE", help="A symbolic dimension of drawn inputs."),
-    ] = None,
+    dims: DimOption = None,
+    default_dim: DimsOption = None,
     against: Annotated[
         Path | None,
         typer.Option(
@@ -71,6 +72,26 @@ def verify_command(
     timeout: Annotated[
         float, typer.Option("--timeout", min=1.0, help="The most seconds a runtime may take.")
     ] = 60.0,
+    runtimes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--runtime",
+            metavar="NAME",
+            help="A runtime to compare with: "
+            + ", ".join(item.name for item in RUNTIMES)
+            + "; several times for "
+            "several. By default every one that is installed and reads such files.",
+        ),
+    ] = None,
+    precision: Annotated[
+        str,
+        typer.Option(
+            "--precision",
+            metavar=" or ".join(PRECISIONS),
+            help="What OpenVINO computes in: f32, or what it takes by default, which on some processors is "
+            "bfloat16.",
+        ),
+    ] = "f32",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Check a model: run it in onegru and in every runtime that is installed, and say where they differ.
@@ -84,21 +105,35 @@ def verify_command(
 
     Example: onegru verify model.onnx --dim batch=2 --against checkpoint.pt
     """
+    chosen = chosen_runtimes(runtimes or [], precision)
+    _check_readable(model, chosen if runtimes else ())
     with waiting(f"loading {model.name}"):
         loaded = onegru.load(model)
-    values = gather_inputs(loaded, inputs or [], random, parse_dims(dims or [], random))
-    with waiting(f"verifying {model.name}") as watch:
+    sizes = parse_dims(dims or [], random, default_dim)
+    values, drawn = gather_inputs(loaded, inputs or [], random, sizes, default_dim)
+    with explained(loaded, drawn), waiting(f"verifying {model.name}") as watch:
         compared = None
         if against is not None:
             compared = compare_with(loaded, against, values, tolerance=tolerance, timeout=timeout)
-        found = verify(loaded, values, tolerance=tolerance, timeout=timeout, progress=watch.progress)
+        found = verify(
+            loaded, values, runtimes=chosen, tolerance=tolerance, timeout=timeout, progress=watch.progress
+        )
     found = dataclasses.replace(found, against=compared)
     if as_json:
         print(json.dumps(_plain({**dataclasses.asdict(found), "agrees": found.agrees}), allow_nan=False))
     else:
-        show_verification(Console(), found)
+        show_verification(Screen(), found)
     if not found.agrees:
         raise typer.Exit(1)
+
+
+def _check_readable(model: Path, named: Sequence[Runtime]) -> None:
+    """Refuse runtimes that the user named and that do not read such files."""
+    if model.suffix.lower() != ".xml":
+        return
+    for runtime in named:
+        if reason := runtime.refuses(Subject(str(model), None, {})):
+            raise SpecError(f"--runtime: {runtime.name} {reason}; {model} is none")
 
 
 def show_verification(console: Console, found: Verification) -> None:
@@ -110,11 +145,12 @@ def show_verification(console: Console, found: Verification) -> None:
     for heading in ("max abs", "max ULP"):
         table.add_column(heading, justify="right", no_wrap=True)
     for item in found.runtimes:
-        _add_rows(table, f"{item.runtime} {item.version}", item.outputs, item.status)
+        precision = f", {item.precision}" if item.precision else ""
+        _add_rows(table, f"{item.runtime} {item.version}{precision}", item.outputs, item.status)
     if found.against is not None:
         name = _text(Path(found.against.reference).name)
         if found.against.outputs:
-            _add_rows(table, name, found.against.outputs, "")
+            _add_rows(table, f"against {name}", found.against.outputs, "")
         for item in found.against.runtimes:
             _add_rows(table, f"{item.runtime} {item.version}, {name}", item.outputs, item.status)
     console.print(table)
@@ -122,7 +158,7 @@ def show_verification(console: Console, found: Verification) -> None:
         for line in _runtime_lines(item):
             _say(console, line)
     if found.against is not None:
-        for line in _against_lines(found.against):
+        for line in _against_lines(_text(Path(found.model).name), found.against):
             _say(console, line)
     for name in found.absent:
         _say(console, f"{name} is not installed")
@@ -182,20 +218,21 @@ def _fault_words(fault: Fault) -> str:
     return words + "".join(f"; known: it {_text(known)}" for known in fault.known)
 
 
-def _against_lines(found: Against) -> list[str]:
+def _against_lines(model: str, found: Against) -> list[str]:
     name = _text(Path(found.reference).name)
     lines: list[str] = []
     if found.first is not None:
-        lines.append(f"[bold]{name}[/] differs first in {_layer_words(found.layers[found.first])}")
+        words = _layer_words(found.layers[found.first])
+        lines.append(f"[bold]{model}[/] differs from {name} first in {words}")
         more = [_text(repr(item.node)) for item in found.layers[found.first + 1 :] if not item.agrees]
         if more:
-            lines.append(f"[bold]{name}[/] differs in {', '.join(more)} as well")
+            lines.append(f"[bold]{model}[/] differs from {name} in {', '.join(more)} as well")
     elif found.layers:
         largest = max(item.max_abs or 0.0 for item in found.layers)
         count = len(found.layers)
-        which = "its GRU computes" if count == 1 else f"its {count} GRUs compute"
-        lines.append(f"[bold]{name}[/]: {which} the same, up to {_figure(largest)} apart")
-    lines += [f"[bold]{name}[/]: {_text(note)}" for note in found.notes]
+        which = "the GRU computes" if count == 1 else f"the {count} GRUs compute"
+        lines.append(f"against [bold]{name}[/]: {which} the same, up to {_figure(largest)} apart")
+    lines += [f"against [bold]{name}[/]: {_text(note)}" for note in found.notes]
     for runtime in found.runtimes:
         lines += _runtime_lines(runtime)
     return lines

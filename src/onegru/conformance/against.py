@@ -10,11 +10,12 @@ from onegru.conformance.call import Call, call_of
 from onegru.conformance.checkpoint import checkpoint_layers, run_checkpoint
 from onegru.conformance.pair import compare_calls, drawn_call, is_alike, of_layer, trace_pair
 from onegru.conformance.results import Against, LayerResult, OutputResult, RuntimeResult
-from onegru.conformance.trace import Trace, tolerances, traced_run
-from onegru.conformance.verify import compare_outputs
+from onegru.conformance.trace import Trace, traced_run
+from onegru.conformance.verify import Tolerances, compare_outputs
 from onegru.errors import OneGRUError, SpecError
-from onegru.loading import CHECKPOINTS
+from onegru.files.recognise import layers_kind
 from onegru.session import Model, load
+from onegru.wording import count
 
 __all__ = ["compare_with"]
 
@@ -50,22 +51,25 @@ def compare_with(
     notes: list[str] = []
     outputs: tuple[OutputResult, ...] = ()
     calls: list[tuple[Call, Call]] = []
+    strict = ""
     runtimes: tuple[RuntimeResult, ...] = ()
-    if path.suffix.lower() in CHECKPOINTS:
+    if layers_kind(path).holds == "layers":
         layers_there = checkpoint_layers(path)
         theirs = [(name, of_layer(layer)) for name, layer in layers_there]
         runtimes = run_checkpoint(path, [layer for _, layer in layers_there], timeout)
     else:
         reference = load(path, engine="reference")
         theirs = _model_calls(reference)
-        outputs, calls = _compare_models(model, reference, inputs, tolerance, notes)
+        outputs, calls, strict = _compare_models(model, reference, inputs, tolerance, notes)
     layers = _compare_layers(_model_calls(model), theirs, calls, notes)
     if not outputs and not layers:
         raise SpecError(f"{path}: nothing in it can be compared with {model.path}: {'; '.join(notes)}")
     first = next((index for index, item in enumerate(layers) if not item.agrees), None)
     same_outputs = all(item.agrees for item in outputs)
     if not same_outputs and first is None:
-        notes.append("the GRUs agree as far as they were compared: the difference arises outside them")
+        notes.append(
+            strict or "the GRUs agree as far as they were compared: the difference arises outside them"
+        )
     agrees = same_outputs and first is None and all(item.status != "differs" for item in runtimes)
     return Against(str(path), agrees, outputs, tuple(layers), first, tuple(notes), runtimes)
 
@@ -99,7 +103,7 @@ def _compare_layers(
         return [item for item in results if item is not None]
     if len(ours) != len(theirs):
         notes.append(
-            f"{len(ours)} GRUs, and {len(theirs)} in the reference: they are not compared one by one"
+            f"{count(len(ours), 'GRU')}, and {len(theirs)} in the reference: they are not compared one by one"
         )
         return []
     found: list[LayerResult] = []
@@ -129,16 +133,19 @@ def _compare_models(
     inputs: Mapping[str, Any] | None,
     tolerance: float | None,
     notes: list[str],
-) -> tuple[tuple[OutputResult, ...], list[tuple[Call, Call]]]:
-    """The outputs of both on the same inputs, and the calls that their GRUs make there."""
+) -> tuple[tuple[OutputResult, ...], list[tuple[Call, Call]], str]:
+    """The outputs of both on the same inputs, and the calls that their GRUs make there.
+
+    The third item says where outputs differ only because the tolerance is less than what rounding does.
+    """
     if inputs is None:
-        return (), []
+        return (), [], ""
     taken = _match([info.name for info in model.inputs], [info.name for info in reference.inputs])
     given = _match([info.name for info in model.outputs], [info.name for info in reference.outputs])
     if taken is None or given is None:
         what = "inputs" if taken is None else "outputs"
         notes.append(f"the two have not as many {what}: they are not run on the same ones")
-        return (), []
+        return (), [], ""
     for side, names in (("inputs", taken), ("outputs", given)):
         if any(own != other for own, other in names.items()):
             notes.append(f"{side} are matched by their order: {_pairs(names)}")
@@ -147,13 +154,16 @@ def _compare_models(
         theirs = traced_run(reference, {taken[name]: value for name, value in inputs.items()}, "reference")
     except OneGRUError as error:
         notes.append(f"the reference refuses the inputs: {error}")
-        return (), []
+        return (), [], ""
     expected = {name: theirs.outputs[other] for name, other in given.items()}
-    if tolerance is None:
-        allowed = tolerances(model, inputs, ours.outputs)
-    else:
-        allowed = dict.fromkeys(ours.outputs, tolerance)
-    return compare_outputs(expected, ours.outputs, allowed), _calls(model, ours, reference, theirs)
+    allowed = Tolerances(model, inputs, ours.outputs, tolerance)
+    outputs = compare_outputs(expected, ours.outputs, allowed.allowed)
+    calls = _calls(model, ours, reference, theirs)
+    return (
+        outputs,
+        calls,
+        "" if all(o.agrees for o in outputs) else allowed.why_strict(expected, ours.outputs),
+    )
 
 
 def _calls(model: Model, ours: Trace, reference: Model, theirs: Trace) -> list[tuple[Call, Call]]:

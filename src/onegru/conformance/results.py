@@ -87,6 +87,7 @@ class RuntimeResult:
         outputs: how each output compares; empty where there is no result.
         fault: the GRU node at fault; None where there is none, or no difference.
         known: which GRU nodes the runtime is known to refuse, and why, where it refuses.
+        precision: what it was told to compute in: "f32" or "default"; empty where it has no choice.
     """
 
     runtime: str
@@ -96,6 +97,7 @@ class RuntimeResult:
     outputs: tuple[OutputResult, ...] = ()
     fault: Fault | None = None
     known: tuple[str, ...] = ()
+    precision: str = ""
 
 
 @dataclass(frozen=True, slots=True)

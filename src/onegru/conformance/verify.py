@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import onegru.conformance.faults as faults
@@ -17,7 +18,7 @@ from onegru.runtimes.subject import Runtime, Subject
 from onegru.runtimes.table import RUNTIMES
 from onegru.session import Model
 
-__all__ = ["compare_outputs", "verify"]
+__all__ = ["Tolerances", "compare_outputs", "verify"]
 
 Progress = Callable[[int, int], None]
 
@@ -39,7 +40,7 @@ def verify(
     Args:
         model: the model, from a file that is still there.
         inputs: an array for each of its inputs, by name.
-        runtimes: what to compare with; those that are not installed are left out.
+        runtimes: what to compare with; those that are not installed or do not read such files are left out.
         tolerance: the most that an element may be off, relative to max(1, its absolute value), in every
             output; None for that of the output's type (`onegru.conformance.agreement.TOLERANCE`), or 16 times
             what the model makes of one rounding of its inputs, if that is more.
@@ -70,10 +71,7 @@ class _Verifier:
         self.inputs = inputs
         self.timeout = timeout
         self.exact = traced_run(model, inputs, "reference")
-        if tolerance is None:
-            self.tolerances = tolerances(model, inputs, self.exact.outputs)
-        else:
-            self.tolerances = dict.fromkeys(self.exact.outputs, tolerance)
+        self.tolerances = Tolerances(model, inputs, self.exact.outputs, tolerance)
 
     def verify(self, runtimes: Sequence[Runtime], progress: Progress | None) -> Verification:
         present = [runtime for runtime in runtimes if runtime.version() is not None]
@@ -82,12 +80,14 @@ class _Verifier:
         for done, check in enumerate([self._own, *(self._checker(runtime) for runtime in present)]):
             if progress is not None:
                 progress(done, len(present) + 1)
-            results.append(check())
+            result = check()
+            if result is not None:
+                results.append(result)
         if progress is not None:
             progress(len(present) + 1, len(present) + 1)
         return Verification(self.model.path, tuple(results), absent)
 
-    def _checker(self, runtime: Runtime) -> Callable[[], RuntimeResult]:
+    def _checker(self, runtime: Runtime) -> Callable[[], RuntimeResult | None]:
         return lambda: self._check(runtime)
 
     def _own(self) -> RuntimeResult:
@@ -96,31 +96,36 @@ class _Verifier:
         outputs = self._compare(trace.outputs)
         if all(item.agrees for item in outputs):
             return RuntimeResult("onegru", version(), "agrees", outputs=outputs)
+        if words := self.tolerances.why_strict(self.exact.outputs, trace.outputs):
+            return RuntimeResult("onegru", version(), "differs", words, outputs)
         return RuntimeResult("onegru", version(), "differs", "", outputs, self._own_fault(trace))
 
     def _own_fault(self, trace: Trace) -> Fault | None:
         return faults.fault_in(self.model, trace.values, "onegru")
 
-    def _check(self, runtime: Runtime) -> RuntimeResult:
+    def _check(self, runtime: Runtime) -> RuntimeResult | None:
+        """What it makes of the model; None where it does not read such files."""
         name, number = runtime.name, runtime.version() or ""
+        result = partial(RuntimeResult, name, number, precision=runtime.precision)
         try:
             subject = faults.subject_of(self.model)
         except OneGRUError as error:
-            return RuntimeResult(name, number, "refuses", str(error))
-        refusal = runtime.refuses(subject)
-        if refusal is not None:
-            return RuntimeResult(name, number, "refuses", refusal)
+            return result("refuses", str(error))
+        if runtime.refuses(subject) is not None:
+            return None
         outcome = self._run(runtime, subject, self.inputs)
         if outcome.status != "ran":
             known = self._known_refusals(name) if outcome.status == "refuses" else ()
-            return RuntimeResult(name, number, outcome.status, outcome.reason, known=known)
+            return result(outcome.status, outcome.reason, known=known)
         outputs = self._compare(outcome.outputs)
         if all(item.agrees for item in outputs):
-            return RuntimeResult(name, number, "agrees", outputs=outputs)
+            return result("agrees", outputs=outputs)
+        if words := self.tolerances.why_strict(self.exact.outputs, outcome.outputs):
+            return result("differs", words, outputs)
         fault, note = faults.find_fault(
             self.model, self.inputs, self.exact.values, runtime, self._run, self._differs
         )
-        return RuntimeResult(name, number, "differs", note, outputs, fault)
+        return result("differs", note, outputs, fault)
 
     def _known_refusals(self, runtime: str) -> tuple[str, ...]:
         return tuple(
@@ -137,7 +142,38 @@ class _Verifier:
         return not all(item.agrees for item in self._compare(got))
 
     def _compare(self, got: Mapping[str, Any]) -> tuple[OutputResult, ...]:
-        return compare_outputs(self.exact.outputs, got, self.tolerances)
+        return compare_outputs(self.exact.outputs, got, self.tolerances.allowed)
+
+
+class Tolerances:
+    """What outputs may be off.
+
+    Args:
+        model: the model.
+        inputs: its inputs.
+        outputs: what the reference engine makes of them.
+        tolerance: for every output; None for what rounding may do, as `onegru.conformance.trace.tolerances`.
+    """
+
+    def __init__(
+        self, model: Model, inputs: Mapping[str, Any], outputs: Mapping[str, Any], tolerance: float | None
+    ) -> None:
+        self._usual = cache(lambda: tolerances(model, inputs, outputs))
+        self._given = tolerance
+        self.allowed = self._usual() if tolerance is None else dict.fromkeys(outputs, tolerance)
+
+    def why_strict(self, expected: Mapping[str, Any], got: Mapping[str, Any]) -> str:
+        """That the tolerance is less than what rounding does, if that is why outputs differ; else empty."""
+        if self._given is None:
+            return ""
+        items = compare_outputs(expected, got, self._usual())
+        if not all(item.agrees for item in items):
+            return ""
+        usual = max(item.tolerance for item in items)
+        return (
+            f"differs by no more than rounding may: up to {usual:.3g} from one runtime to another; "
+            f"the tolerance is {self._given:.3g}"
+        )
 
 
 def compare_outputs(

@@ -1,23 +1,24 @@
 """How PyTorch, Keras and Flax keep a GRU's weights, as data; `exchange` is the algorithm.
 
-Sources: the documentation and the published sources of torch 2.13, Keras 3.15 and Flax 0.12. Canonical gates
-are z, r, h; each framework names, orders, joins and transposes them in its own way.
+Sources: the documentation and the published sources of torch 2.13, Keras 2.1 to 3.15, and Flax 0.12.
+Canonical gates are z, r, h; each framework names, orders, joins and transposes them in its own way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import numpy as np
-
 from onegru.activations import Activation
+from onegru.dtypes import to_float32
 
 __all__ = [
     "FLAX_LINEN",
     "FLAX_NNX",
     "KERAS",
+    "KERAS_2",
+    "KERAS_2_ACTIVATION_LAYERS",
     "KERAS_ACTIVATION_LAYERS",
     "PYTORCH",
     "Block",
@@ -76,11 +77,6 @@ class Framework:
     fixed_activations: bool = False
 
 
-def _f32(value: float) -> float:
-    """A parameter as an `Activation` holds it."""
-    return float(np.float32(value))
-
-
 _EVERYWHERE = {
     "sigmoid": Activation("Sigmoid"),
     "tanh": Activation("Tanh"),
@@ -88,7 +84,7 @@ _EVERYWHERE = {
     "elu": Activation("Elu", 1.0),
     "celu": Activation("Elu", 1.0),  # the same function at its default alpha of 1
     "softplus": Activation("Softplus"),
-    "hard_sigmoid": Activation("HardSigmoid", _f32(1 / 6), 0.5),
+    "hard_sigmoid": Activation("HardSigmoid", to_float32(1 / 6), 0.5),
 }
 
 PYTORCH = Framework(
@@ -125,10 +121,17 @@ KERAS = Framework(
     activations={
         **_EVERYWHERE,
         "linear": Activation("Affine", 1.0, 0.0),
-        "leaky_relu": Activation("LeakyRelu", _f32(0.2)),
+        "leaky_relu": Activation("LeakyRelu", to_float32(0.2)),
         "softsign": Activation("Softsign"),
         "sparse_sigmoid": Activation("HardSigmoid", 0.5, 0.5),
     },
+)
+
+#: What Keras 2 called hard_sigmoid is another function.
+KERAS_2 = replace(
+    KERAS,
+    name="Keras 2",
+    activations={**KERAS.activations, "hard_sigmoid": Activation("HardSigmoid", to_float32(0.2), 0.5)},
 )
 
 #: Keras's activation layers, which may stand for a function: the ONNX function, the entry of the layer's
@@ -139,9 +142,14 @@ KERAS_ACTIVATION_LAYERS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
     "ReLU": ("LeakyRelu", "negative_slope", {"max_value": None, "threshold": 0.0}),
 }
 
+KERAS_2_ACTIVATION_LAYERS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
+    **KERAS_ACTIVATION_LAYERS,
+    "LeakyReLU": ("LeakyRelu", "alpha", {}),
+}
+
 _FLAX_ACTIVATIONS = {
     **_EVERYWHERE,
-    "leaky_relu": Activation("LeakyRelu", _f32(0.01)),
+    "leaky_relu": Activation("LeakyRelu", to_float32(0.01)),
     "soft_sign": Activation("Softsign"),
 }
 

@@ -20,6 +20,7 @@ __all__ = ["Session"]
 # What its messages begin with: a code and its name.
 _STATUS = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _ONLY_FATAL = 4  # of ONNX Runtime's log levels; it logs an error and raises it as well
+_MOST_AHEAD = "optimization.constant_folding_max_output_size_in_bytes"
 # Up to so many bytes in and out, a run is so short that handing arrays over takes part of it.
 _MOST_BYTES_BOUND = 1 << 16
 
@@ -30,31 +31,44 @@ class Session:
     Args:
         model: the model.
         source: the file that it comes from; its external data are looked up in the file's folder.
-        where: what to call this part of the file in messages.
+        where: what to call this part of the file in messages; empty for all of it.
         threads: how many threads it may use; None for as many as onegru.
+        most_ahead: how many bytes a value may have that is computed here, ahead of all runs; None for ONNX
+            Runtime's own bound.
 
     Raises:
         MissingExtraError: ONNX Runtime is not installed.
         FormatError: ONNX Runtime refuses the model.
     """
 
-    def __init__(self, model: bytes, source: Source, where: str, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        model: bytes,
+        source: Source,
+        where: str,
+        threads: int | None = None,
+        most_ahead: int | None = None,
+    ) -> None:
         try:
             import onnxruntime
         except ImportError:
-            raise MissingExtraError("onnxruntime", "onnxruntime", f"{source.name}: {where}") from None
+            raise MissingExtraError(
+                "onnxruntime", "onnxruntime", f"{source.name}: {where or 'the model'}"
+            ) from None
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _ONLY_FATAL
         options.intra_op_num_threads = threads or get_num_threads()
         # Its threads spin within a run, not between runs: there they would take the cores of the next GRU's.
         options.add_session_config_entry("session.force_spinning_stop", "1")
+        if most_ahead is not None:
+            options.add_session_config_entry(_MOST_AHEAD, str(most_ahead))
         if source.folder is not None:
             key = "session.model_external_initializers_file_folder_path"
             try:
                 options.add_session_config_entry(key, str(source.folder.resolve()))
             except TypeError:
                 raise FormatError(f"{source.name!r}: the name of its folder is not UTF-8") from None
-        self._place = f"{source.name}: the part around {where}"
+        self._place = f"{source.name}: the part around {where}" if where else source.name
         try:
             self._session = onnxruntime.InferenceSession(
                 model, options, providers=["CPUExecutionProvider"], enable_fallback=0

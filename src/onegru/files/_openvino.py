@@ -23,6 +23,9 @@ _SOURCES = re.compile(
     r"Exception from \S+:\d+:|(Check '[^']*'|RuntimeError: Check '[^']*') failed at \S+:\d+:|RuntimeError:"
 )
 
+# What may be computed ahead of the runs: so many times the constants, and so much in any case.
+_TIMES, _FREE = 16, 2**26
+
 # Computing as the file says: no lower precision than its own, and one run at a time as fast as can be.
 _PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
 
@@ -111,15 +114,32 @@ class Network:
     def _check(self, network: Any) -> None:
         """Refuse, before it is tried, what would end the process."""
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        constant: set[str] = set()  # layers that OpenVINO computes ahead of all runs
+        ahead = 0
         for layer in _layers(network):
             place = f"{self._place}: {layer.get_type_name()} layer {layer.get_friendly_name()!r}"
             for port in layer.outputs():
-                shape = _shape(port.get_partial_shape())
-                sizes = [size for size in shape or () if size is not None]
-                if len(sizes) == len(shape or ()) and math.prod(sizes) > memory:
-                    raise FormatError(f"{place} gives {sizes}, which is beyond this machine's memory")
+                shape = _shape(port.get_partial_shape()) or ()
+                least = math.prod(size for size in shape if size is not None) * port.get_element_type().size
+                sizes = ", ".join("?" if size is None else str(size) for size in shape)
+                if least > memory:
+                    raise FormatError(f"{place} gives [{sizes}], which is beyond this machine's memory")
+                if _is_constant(layer, constant) and None not in shape:
+                    ahead += least
+                    if ahead > _TIMES * self._weights.nbytes + _FREE:
+                        raise FormatError(
+                            f"{place} gives [{sizes}]; constants come to far more than the .bin"
+                        )
             if layer.get_type_name() == "Gather":
                 _check_gather(layer, place)
+
+
+def _is_constant(layer: Any, constant: set[str]) -> bool:
+    """Whether a layer computes something from constants alone; it is added to those that do or are one."""
+    takes = [port.get_node().get_name() for port in layer.input_values()]
+    if layer.get_type_name() == "Constant" or (takes and constant.issuperset(takes)):
+        constant.add(layer.get_name())
+    return bool(takes) and layer.get_name() in constant
 
 
 def _layers(network: Any) -> Iterator[Any]:

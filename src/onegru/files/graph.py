@@ -84,6 +84,8 @@ class GruNode:
         attributes: those that are present.
         inputs: the value that each input takes, by the input's name; absent ones left out.
         outputs: the value that each output gives, likewise.
+        x_shape: what the file says of the shape of X, as in `ValueType`.
+        full_length: whether its lengths are X's number of steps, whatever a run is given.
     """
 
     name: str
@@ -91,6 +93,8 @@ class GruNode:
     attributes: Mapping[str, object]
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
+    x_shape: tuple[int | None, ...] | None = None
+    full_length: bool = False
 
 
 @dataclass(frozen=True, slots=True)

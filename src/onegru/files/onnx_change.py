@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto
 
-from onegru.dtypes import Array
+from onegru.dtypes import Array, default_float_mode
 from onegru.errors import SpecError
 from onegru.files.onnx_form import Form, require
 from onegru.files.onnx_scope import Draft, Scope
@@ -132,7 +132,7 @@ def to_float16(around: Around, form: Form) -> Form:
 
 
 def _as_float16(form: Form, array: Array) -> Array:
-    with np.errstate(over="ignore"):
+    with default_float_mode(), np.errstate(over="ignore"):
         converted = array.astype(np.float16)
     lost = np.isfinite(array.astype(np.float64)) & ~np.isfinite(converted)
     if np.any(lost):

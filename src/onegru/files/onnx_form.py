@@ -16,9 +16,11 @@ from onegru.dialects.onnx import gru_version
 from onegru.dialects.schema import Operator
 from onegru.dtypes import ELEMENT_TYPES, Array
 from onegru.errors import FormatError, SpecError, SpecWarning
+from onegru.files.graph import GruNode
 from onegru.files.onnx_node import node_attributes
 from onegru.files.onnx_read import describe
 from onegru.files.onnx_scope import Scope
+from onegru.files.onnx_sizes import OnnxSizes
 from onegru.known import Facts
 
 __all__ = ["Form", "attributes_of", "facts_of", "node_of", "read_form"]
@@ -214,7 +216,9 @@ def node_of(scope: Scope, form: Form) -> NodeProto:
 
 def facts_of(scope: Scope, form: Form, attributes: Mapping[str, object]) -> Facts:
     """What the table of known faults asks."""
-    shape = scope.shape(form.inputs["X"])
+    node = GruNode(form.name, operator_at(scope.opset), attributes, form.inputs, form.outputs)
+    sizes = OnnxSizes(scope.givers, scope.shape, scope.integers_of)
+    shape = sizes.x_shape(node)
     weights = [scope.constant(form.inputs[name]) for name in ("W", "R", "B") if name in form.inputs]
     return Facts(
         operator="GRU",
@@ -222,8 +226,9 @@ def facts_of(scope: Scope, form: Form, attributes: Mapping[str, object]) -> Fact
         attributes=attributes,
         dtype=form.dtype,
         present=frozenset((*form.inputs, *form.outputs)),
-        fixed_shape=None if shape is None else all(size is not None for size in shape[:2]),
+        fixed_shape=None if shape is None else None not in shape,
         constant_weights=True if all(array is not None for array in weights) else None,
+        full_length=sizes.are_full(node),
     )
 
 

@@ -19,11 +19,13 @@ from onegru.dialects.schema import Operator
 from onegru.dtypes import Array
 from onegru.errors import SpecError
 from onegru.files.graph import Graph, GruNode, Step, TensorInfo, ValueType
+from onegru.files.onnx_bounds import Ahead, check_bounds
 from onegru.files.onnx_functions import unfold_functions
 from onegru.files.onnx_node import constant_value, is_plain_constant, node_attributes, tensor_info
 from onegru.files.onnx_order import node_inputs, sort_nodes
 from onegru.files.onnx_piece import RANDOM, OnnxPiece, PieceContext, value_type
 from onegru.files.onnx_read import Source, attribute_graphs, describe, is_gru, read_model, to_array
+from onegru.files.onnx_sizes import OnnxSizes
 from onegru.files.onnx_states import find_states
 from onegru.files.onnx_views import ViewPiece, view_of
 from onegru.known import Facts, verdicts
@@ -42,6 +44,8 @@ def load_onnx(path: Path) -> Graph:
     """
     source = Source(str(path), path.parent)
     try:
+        if (size := path.stat().st_size) >= 2**31:  # which may be a hole, and takes memory all the same
+            raise source.error(f"has {size} bytes; an ONNX model has less than 2 GiB")
         data = path.read_bytes()
     except OSError as error:
         raise source.error(f"cannot be read ({error.strerror})") from None
@@ -69,20 +73,25 @@ class _Cutter:
         inputs = {value.name for value in self.graph.input}
         self.defaults = set(self.tensors) & inputs if model.ir_version >= 4 else set()
         self.givers = {name: node for node in self.nodes for name in node.output if name}
+        check_bounds(source, model, self.nodes)
+        self.ahead = Ahead(source, model, self.nodes, set(self.tensors) - self.defaults | self.sparse)
         self.constants: dict[str, Array] = {}
         self.nested: list[str] = []
+        values = (*self.graph.value_info, *self.graph.output, *self.graph.input)
+        self.stated = {value.name: value.type for value in values}
+        self.sizes = OnnxSizes(self.givers, self._shape, self._any_integers)
 
     def cut(self) -> Graph:
         for node in self.nodes:
             self._check_nested_grus(node)
-        grus = {id(node): self._gru_node(node) for node in self.nodes if is_gru(node)}
+        grus = {id(node): self.sizes.add(self._gru_node(node)) for node in self.nodes if is_gru(node)}
         wanted = {name for gru in grus.values() for name in gru.inputs.values()}
         wanted |= {value.name for value in self.graph.output}
         prelude = self._prelude(grus.values())
         self._keep_constants(wanted)
         early = tuple(sorted({name for node in prelude for name in node.output} & wanted))
         known = {*self.constants, *early}
-        context = PieceContext(self.source, self.model, self.opset)
+        context = PieceContext(self.source, self.model, self.opset, self.ahead.most)
         inputs, outputs = self._inputs(), tuple(tensor_info(value) for value in self.graph.output)
         return Graph(
             path=self.source.name,
@@ -154,11 +163,13 @@ class _Cutter:
     # What is known before any input is
 
     def _prelude(self, grus: Iterable[GruNode]) -> list[NodeProto]:
-        """The nodes that compute weights from constants alone."""
+        """The nodes that compute weights from constants alone, as far as those are not too large."""
         constant: set[str] = set(self.tensors) - self.defaults | self.sparse
         computable: set[int] = set()
         for node in self.nodes:
             if is_gru(node) or node.op_type in RANDOM or any(attribute_graphs(node)):
+                continue
+            if not is_plain_constant(node) and not self.ahead.fits(node):
                 continue
             if node_inputs(node) <= constant and not (node.domain not in ("", "ai.onnx") and not node.input):
                 constant |= set(node.output)
@@ -241,17 +252,28 @@ class _Cutter:
         }
         return OnnxPiece(context, [*constants.values(), *nodes], tuple(sorted(taken - inline)), outputs)
 
-    def _integers(self, name: str) -> tuple[int, ...] | None:
-        """The constant of a name, if it is one axis of 64-bit integers."""
+    def _any_integers(self, name: str) -> Array | None:
+        """The constant of a name, if it is one of integers."""
         if not self._is_inline(name) or name in self.sparse:
             return None
         if name in self.givers:
             array = constant_value(self.source, self.givers[name])
-        elif self.tensors[name].data_type == onnx.TensorProto.INT64:
+        elif self.tensors[name].data_type in (onnx.TensorProto.INT32, onnx.TensorProto.INT64):
             array = to_array(self.source, self.tensors[name])
         else:
             return None
-        return tuple(array.tolist()) if array.ndim == 1 and array.dtype == np.int64 else None
+        return array if array.dtype.kind == "i" else None
+
+    def _integers(self, name: str) -> tuple[int, ...] | None:
+        """The constant of a name, if it is one axis of 64-bit integers."""
+        array = self._any_integers(name)
+        return None if array is None or array.ndim != 1 or array.dtype != np.int64 else tuple(array.tolist())
+
+    def _shape(self, name: str) -> tuple[int | None, ...] | None:
+        """What the file says of a value's shape."""
+        if name in self.stated:
+            return value_type(self.stated[name]).shape
+        return tuple(self.tensors[name].dims) if name in self.tensors else None
 
     def _is_inline(self, name: str) -> bool:
         """Whether a piece holds this value itself, as an initializer or a Constant node."""

@@ -45,11 +45,12 @@ _MOST_WEIGHTS = 1 << 20
 
 @dataclass
 class PieceContext:
-    """What the pieces of one model share."""
+    """What the pieces of one model share; `most_ahead`: the bytes of a value computed ahead of runs."""
 
     source: Source
     model: ModelProto
     opset: int
+    most_ahead: int
     types: dict[str, TypeProto] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -156,7 +157,7 @@ class OnnxPiece(Piece):
             data = model.SerializeToString()
         except Exception as error:  # protobuf's own, beyond 2 GiB
             raise context.source.error(f"the part around {self._where()} is too large ({error})") from None
-        return Session(data, context.source, self._where(), threads)
+        return Session(data, context.source, self._where(), threads, context.most_ahead)
 
     def _where(self) -> str:
         return describe(next((node for node in self._nodes if node.op_type != "Constant"), self._nodes[0]))

@@ -111,14 +111,13 @@ def to_array(source: Source, tensor: TensorProto) -> Array:
         raise source.error(f"tensor {tensor.name!r}: cannot be read ({error})") from None
 
 
-def external_files(source: Source, data: bytes) -> set[Path]:
-    """The files beside a serialized model that hold its external data.
+def external_files(source: Source, model: ModelProto) -> set[Path]:
+    """The files beside a model that hold its external data.
 
     Raises:
-        FormatError: the model is broken, or its data lie outside its folder.
+        FormatError: its data lie outside its folder.
     """
-    tensors = all_tensors(read_model(source, data))
-    external = (t for t in tensors if t.data_location == TensorProto.EXTERNAL)
+    external = (t for t in all_tensors(model) if t.data_location == TensorProto.EXTERNAL)
     return {_external_place(source, tensor)[0] for tensor in external}
 
 

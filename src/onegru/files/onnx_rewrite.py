@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from onegru.errors import SpecError
 from onegru.files.onnx_change import Around, to_float16, to_layout, to_two_directions
 from onegru.files.onnx_decompose import OLDEST_OPSET, decompose
-from onegru.files.onnx_form import Form, node_of, read_form
+from onegru.files.onnx_form import Form, node_of, operator_at, read_form
 from onegru.files.onnx_functions import unfold_functions
 from onegru.files.onnx_lift import OLDEST
 from onegru.files.onnx_model import model_opset
@@ -118,6 +119,12 @@ class _Rewriter:
     def rewrite(self) -> Rewritten:
         if not any(is_gru(node) for node in _all_nodes(self.model.graph)):
             raise self.source.error("holds no GRU node; there is nothing to rewrite")
+        if self.changes.opset is None and self.changes.layout and "layout" in operator_at(self.new).later:
+            needed = operator_at(self.new).later["layout"]
+            raise SpecError(
+                f"layout: 1; needs a target of opset {needed} or later, and this is one of {self.new}: "
+                f"ask for opset {needed} as well (--opset {needed})"
+            )
         if self.new != self.old:
             self._convert_others()
         self._rewrite_graph(self.model.graph, None)

@@ -132,6 +132,11 @@ class Scope:
             return None
         return self.outer.constant(name)
 
+    def integers_of(self, name: str) -> Array | None:
+        """The value of a constant of integers; None for anything else."""
+        array = self.constant(name)
+        return array if array is not None and array.dtype.kind == "i" else None
+
     def add(self, base: str, array: Array) -> str:
         """A new constant."""
         name = self.names.fresh(base)

@@ -8,11 +8,12 @@ and 11, as `semantics` in the project's documentation settles them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from onegru.dialects.openvino import OPERATORS
+from onegru.dtypes import Array
 from onegru.errors import FormatError, SpecError
 from onegru.files.graph import Graph, GruNode, TensorInfo, ValueType, direct_states
 from onegru.files.openvino_constants import Constants
@@ -20,8 +21,12 @@ from onegru.files.openvino_cut import Cutter
 from onegru.files.openvino_piece import PlacedLayer
 from onegru.files.openvino_words import ELEMENT_TYPES, Words
 from onegru.files.openvino_xml import IrPort, Layer, Net, inner_layers, parse_net, read_xml
+from onegru.files.sizes import Sizes
 
 __all__ = ["load_ir"]
+
+# How often a file that is replaced meanwhile is read anew.
+_TRIES = 10
 
 _STATEFUL = ("ReadValue", "Assign")
 
@@ -41,7 +46,25 @@ def load_ir(path: Path) -> Graph:
         FormatError: a file is broken, hostile, or holds what onegru does not run.
         SpecError: a layer's text forbids an attribute that it has.
     """
-    return _Reader(path, parse_net(path, read_xml(path))).read()
+    for _ in range(_TRIES):
+        before = _version(path)
+        graph, fault = None, None
+        try:
+            graph = _Reader(path, parse_net(path, read_xml(path))).read()
+        except (FormatError, SpecError) as error:
+            fault = error
+        if _version(path) == before:  # else the .bin may be of another one
+            if graph is None:
+                assert fault is not None
+                raise fault
+            return graph
+    raise FormatError(f"{path}: is replaced again and again while it is read")
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    """What no other content of a file has."""
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
 class _Reader:
@@ -56,6 +79,7 @@ class _Reader:
         self.grus: dict[str, GruNode] = {}
         self._same: dict[str, str] = {}  # values that are others once more, and which those are
         self._firsts: dict[tuple[object, ...], str] = {}
+        self.sizes = _IrSizes(self)
 
     def read(self) -> Graph:
         for layer in self.net.layers.values():
@@ -138,7 +162,7 @@ class _Reader:
     def _order(self) -> list[Layer]:
         """The layers in an order in which they can be run."""
         waits = {
-            layer.id: {self._giver(layer, port)[0] for port in layer.inputs}
+            layer.id: {self.giver(layer, port)[0] for port in layer.inputs}
             for layer in self.net.layers.values()
         }
         takers: dict[str, list[str]] = {key: [] for key in waits}
@@ -156,15 +180,16 @@ class _Reader:
             raise self.error(f"{stuck}: waits for itself; the graph has a cycle")
         return [self.net.layers[key] for key in ready]
 
-    def _giver(self, layer: Layer, port: IrPort) -> tuple[str, str]:
+    def giver(self, layer: Layer, port: IrPort) -> tuple[str, str]:
+        """The layer and port that give what an input port takes."""
         giver = self.net.edges.get((layer.id, port.id))
         if giver is None:
             raise self.error(f"{layer}: no edge leads to its input port {port.id!r}")
         return giver
 
-    def _taken(self, layer: Layer, index: int = 0) -> str:
+    def taken(self, layer: Layer, index: int = 0) -> str:
         """The value that an input of a layer takes."""
-        value = ":".join(self._giver(layer, layer.inputs[index]))
+        value = ":".join(self.giver(layer, layer.inputs[index]))
         return self._same.get(value, value)
 
     def _given(self, layer: Layer, index: int = 0) -> str:
@@ -181,8 +206,8 @@ class _Reader:
         return TensorInfo(names[0], dtype, shape, aliases=names[1:], value=value)
 
     def _result(self, layer: Layer) -> TensorInfo:
-        value = self._taken(layer)
-        port = self._port(self._giver(layer, layer.inputs[0]))
+        value = self.taken(layer)
+        port = self._port(self.giver(layer, layer.inputs[0]))
         names = (*port.names, layer.name)
         shape = tuple(self.words.dimension(layer, "dim", dim) for dim in port.dims) if port.dims else None
         return TensorInfo(names[0], self.types[value].words, shape, aliases=names[1:], value=value)
@@ -192,7 +217,7 @@ class _Reader:
 
     def _place(self, layer: Layer) -> PlacedLayer | None:
         """The layer with the values that go through it; None where another one gives the same already."""
-        takes = tuple(self._taken(layer, index) for index in range(len(layer.inputs)))
+        takes = tuple(self.taken(layer, index) for index in range(len(layer.inputs)))
         gives = tuple(self._given(layer, index) for index in range(len(layer.outputs)))
         key: tuple[object, ...] | None = None
         if layer.type == "Const":
@@ -228,7 +253,7 @@ class _Reader:
         if is_cell and len(layer.outputs) == 2:
             self._same[self._given(layer, 1)] = self._given(layer, 0)  # both carry Ho
         inputs = {
-            port.name: self._taken(layer, index)
+            port.name: self.taken(layer, index)
             for index, port in enumerate(operator.inputs[: len(layer.inputs)])
         }
         count = 1 if is_cell else len(layer.outputs)
@@ -243,7 +268,44 @@ class _Reader:
             name: self.words.attribute(layer, operator.attributes.get(name), text)
             for name, text in layer.data.items()
         }
-        return GruNode(layer.name, operator, attributes, inputs, outputs)
+        return self.sizes.add(GruNode(layer.name, operator, attributes, inputs, outputs))
+
+
+class _IrSizes(Sizes):
+    """The sizes in an IR that is being read."""
+
+    def __init__(self, reader: _Reader) -> None:
+        super().__init__()
+        self.reader = reader
+
+    def _layer(self, value: str) -> tuple[Layer, int]:
+        layer_id, _, port = value.rpartition(":")
+        layer = self.reader.net.layers[layer_id]
+        return layer, [item.id for item in layer.outputs].index(port)
+
+    def giver(self, value: str) -> tuple[str, Sequence[str]] | None:
+        layer, place = self._layer(value)
+        if place or layer.type in OPERATORS or not layer.inputs:
+            return None
+        return layer.type, [self.reader.taken(layer, index) for index in range(len(layer.inputs))]
+
+    def shape(self, value: str) -> Sequence[int | None] | None:
+        layer, place = self._layer(value)
+        if layer.type in ("Parameter", "Const"):
+            return self.reader.types[value].shape
+        dims = layer.outputs[place].dims  # a port of unknown rank has none, nor has that of a scalar
+        return [int(dim) if re.fullmatch("[0-9]{1,12}", dim) else None for dim in dims] or None
+
+    def integers(self, value: str) -> Array | None:
+        layer, _ = self._layer(value)
+        if layer.type != "Const" or self.reader.types[value].words[:3] not in ("int", "uin"):
+            return None
+        return self.reader.constants.array(layer)
+
+    def axes(self, value: str) -> Sequence[int] | None:
+        layer, _ = self._layer(value)
+        array = self.integers(self.reader.taken(layer, 1)) if len(layer.inputs) == 2 else None
+        return None if array is None else array.ravel().tolist()
 
 
 def _numpy_name(words: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -103,11 +104,14 @@ class Net:
         self._offset += len(raw)
         return self.layer("Const", name, "opset1", data, outputs=[(dtype, array.shape, name)])[0]
 
-    def xml(self) -> bytes:
-        """The content of the .xml."""
-        ET.SubElement(self._root, "rt_info")
-        ET.indent(self._root, "\t")
-        return bytes(ET.tostring(self._root, encoding="utf-8", xml_declaration=True))
+    def xml(self, shift: int = 0) -> bytes:
+        """The content of the .xml, for a .bin that has the data `shift` bytes from its beginning."""
+        root = copy.deepcopy(self._root)
+        for data in root.iterfind("layers/layer[@type='Const']/data"):
+            data.set("offset", str(int(data.attrib["offset"]) + shift))
+        ET.SubElement(root, "rt_info")
+        ET.indent(root, "\t")
+        return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True))
 
 
 def _add_port(side: ET.Element, port: int, dtype: str, shape: Shape, name: str) -> None:

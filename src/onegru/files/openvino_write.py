@@ -6,8 +6,14 @@ one bias for each gate where the canonical form has two: they are added, in the 
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
 import numpy as np
 
+from onegru.atomic_write import write_files
 from onegru.dialects.openvino import AUGRU_CELL, AUGRU_SEQUENCE, GRU_CELL, GRU_SEQUENCE
 from onegru.dialects.schema import Operator, Port, Role
 from onegru.dtypes import Array, numpy_dtype
@@ -17,20 +23,55 @@ from onegru.files.writing import Interface, Layers, suffixes
 from onegru.shapes import arrange
 from onegru.spec import Spec, Weights
 
-__all__ = ["ir_files"]
+__all__ = ["write_ir"]
 
 
-def ir_files(layers: Layers, cell: bool, interface: Interface) -> tuple[bytes, list[bytes]]:
-    """The content of the .xml, and of the .bin in parts.
+def write_ir(path: Path, layers: Layers, cell: bool, interface: Interface) -> None:
+    """Write an .xml, and its .bin beside it.
 
     Args:
+        path: of the .xml.
         layers: the layers, the lowest first.
         cell: whether to write cells, which take one step, in place of sequences.
         interface: the model's inputs.
 
     Raises:
         SpecError: an operator cannot express a layer; the message says why.
+        OSError: a file cannot be written. Both are as they were before.
     """
+    net = _net(layers, cell, interface)
+    bin_path = path.with_suffix(".bin")
+
+    def xml(shift: int = 0) -> tuple[Path, Callable[[IO[bytes]], object]]:
+        return path, lambda file: file.write(net.xml(shift))
+
+    def weights(shift: int = 0, is_first: bool = False) -> tuple[Path, Callable[[IO[bytes]], object]]:
+        return bin_path, lambda file: write_weights(file, shift, is_first)
+
+    def write_weights(file: IO[bytes], shift: int, is_first: bool) -> None:
+        """The new weights; if there is a shift, then there, behind the old ones or behind themselves."""
+        if is_first:
+            with bin_path.open("rb") as old:
+                shutil.copyfileobj(old, file)
+        elif shift:
+            file.writelines(net.data)
+        file.seek(shift)
+        file.writelines(net.data)
+
+    # OpenVINO takes the weights from the .bin of the .xml's name and from no other, and two files cannot be
+    # replaced at once. So that the pair is whole at each moment, the .bin first gets the new weights behind
+    # the old ones, the .xml names those, and both move to the front in the same way.
+    if not path.exists():
+        write_files([weights(), xml()])
+    elif not bin_path.exists():  # the .xml may name weights that are not there; these ones are not its own
+        write_files([xml(), weights()])
+    else:
+        shift = -(-max(bin_path.stat().st_size, sum(map(len, net.data))) // 64) * 64
+        write_files([weights(shift, is_first=True), xml(shift), weights(shift), xml(), weights()])
+
+
+def _net(layers: Layers, cell: bool, interface: Interface) -> Net:
+    """The model of layers."""
     net = Net()
     first = layers[0][0]
     operators = [_operator(spec, cell) for spec, _ in layers]
@@ -49,7 +90,7 @@ def ir_files(layers: Layers, cell: bool, interface: Interface) -> tuple[bytes, l
             X = Y_h if Y is None else graph.side_by_side(Y, f"X_{index + 1}")
     for name, value in results:
         net.layer("Result", f"{name}/result", "opset1", {}, [value])
-    return net.xml(), net.data
+    return net
 
 
 def _operator(spec: Spec, cell: bool) -> Operator:

@@ -11,11 +11,12 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from onegru.activations import Activation
+from onegru.bounded import LARGEST_TEXT, parse_json
 from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import FormatError, SpecError, needs_extra
 from onegru.files.writing import Layers
@@ -23,7 +24,7 @@ from onegru.layer import GRU
 from onegru.spec import Spec, Weights
 from onegru.stack import Stack
 
-__all__ = ["read_layers", "safetensors_bytes"]
+__all__ = ["read_layers", "read_metadata", "safetensors_bytes"]
 
 _FORMAT = 1
 _KEY = "onegru"
@@ -71,6 +72,26 @@ def safetensors_bytes(layers: Layers, stack: bool) -> bytes:
     return bytes(safetensors.serialize(tensors, metadata=metadata))
 
 
+def read_metadata(path: Path) -> Mapping[str, Any]:
+    """A file's metadata, read before anything else: the package takes headers of 100 MB, of any depth.
+
+    Raises:
+        FormatError: its header is broken or too large.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        text = file.read(min(length, LARGEST_TEXT + 1))
+    try:
+        header = parse_json(text)
+        metadata = header.get("__metadata__") or {} if isinstance(header, dict) else None
+    except ValueError as error:
+        raise FormatError(f"{path}: not a safetensors file, or truncated ({error})") from None
+    if not isinstance(metadata, dict):
+        raise FormatError(f"{path}: not a safetensors file (metadata that is no mapping)")
+    return metadata
+
+
 def read_layers(path: str | os.PathLike[str]) -> GRU | Stack:
     """The layer, or the stack, that a file holds.
 
@@ -86,13 +107,13 @@ def read_layers(path: str | os.PathLike[str]) -> GRU | Stack:
         raise FormatError(f"{str(path)!r}: no name of a file")
     if path.exists() and not path.is_file() and not path.is_dir():
         raise FormatError(f"{path}: not a regular file")
+    metadata = read_metadata(path)
     data = path.read_bytes()
     # Its stubs leave this function untyped.
     deserialize: Callable[[bytes], list[tuple[str, dict[str, Any]]]] = safetensors.deserialize
     try:
         found = dict(deserialize(data))
-        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or {}
-    except (safetensors.SafetensorError, ValueError, RecursionError) as error:
+    except (safetensors.SafetensorError, ValueError) as error:
         raise FormatError(f"{path}: not a safetensors file, or truncated ({error})") from None
     if _KEY not in metadata:
         raise FormatError(f"{path}: no {_KEY!r} in its metadata; what its tensors mean is not known")
@@ -144,8 +165,8 @@ def _spec_json(spec: Spec) -> dict[str, object]:
 
 def _read_document(text: str) -> tuple[list[Spec], bool]:
     try:
-        document = json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
+        document = parse_json(text)
+    except ValueError as error:
         raise SpecError(f"metadata {_KEY!r}: not JSON ({error})") from None
     if not isinstance(document, dict):
         raise SpecError(f"metadata {_KEY!r}: must be a JSON object")
@@ -164,10 +185,6 @@ def _read_document(text: str) -> tuple[list[Spec], bool]:
         except SpecError as error:
             raise SpecError(f"metadata {_KEY!r}: layer {index}: {error}") from None
     return specs, stack
-
-
-def _refuse(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not JSON")
 
 
 def _read_spec(item: object) -> Spec:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from onegru.atomic_write import write_files
 from onegru.errors import needs_extra
 from onegru.exchange import layers_of
 from onegru.frameworks.keras3 import import_keras, to_keras
@@ -25,8 +26,7 @@ def write_pytorch(source: GRU | Stack, path: Path) -> None:
     module = to_torch(source)
     with needs_extra("torch", "torch", str(path)):
         import torch
-    with path.open("wb") as file:
-        torch.save(module.state_dict(), file)
+    write_files([(path, lambda file: torch.save(module.state_dict(), file))])
 
 
 def write_keras(source: GRU | Stack, path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
 from onegru.activations import Activation
+from onegru.arguments import choice, shown
 from onegru.dialects.frameworks import FLAX_LINEN, FLAX_NNX, Framework
 from onegru.dtypes import Array
 from onegru.errors import SpecError, needs_extra
@@ -61,8 +63,10 @@ def from_flax(
         SpecError: there is no GRUCell, or there are several and `prefix` does not say which (the message
             lists them), or parameters are missing or do not fit, or the cell's functions are not onegru's.
     """
-    if direction not in ("forward", "reverse"):
-        raise SpecError(f"direction: {direction!r}; must be 'forward' or 'reverse'; for both, give backward")
+    if not isinstance(direction, str) or direction not in ("forward", "reverse"):
+        raise SpecError(
+            f"direction: {shown(direction)}; must be 'forward' or 'reverse'; for both, give backward"
+        )
     if backward is not None and direction != "forward":
         raise SpecError(f"direction: {direction!r}; must be 'forward', as backward is given")
     names = {"gate_fn": gate_fn, "activation_fn": activation_fn}
@@ -97,7 +101,10 @@ def _cell(
     framework, tensors = _find(argument, source, prefix)
     if functions is None:
         defaults = zip(names.items(), framework.default_activations, strict=True)
-        f, g = (find_activation(framework, given or default, name) for (name, given), default in defaults)
+        f, g = (
+            find_activation(framework, default if given is None else given, name)
+            for (name, given), default in defaults
+        )
         return framework, tensors, (f, g), reverse
     for name, given in names.items():
         if given is not None:
@@ -122,8 +129,8 @@ def _find(
         wanted = prefix.removesuffix(".") if isinstance(prefix, str) else prefix
         if isinstance(wanted, str) and wanted not in found and outer:
             wanted = wanted.removeprefix("params.")
-        if wanted not in found:
-            raise SpecError(f"prefix: {prefix!r}, where there is no GRUCell; there are {there}")
+        if not isinstance(wanted, str) or wanted not in found:
+            raise SpecError(f"prefix: {shown(prefix)}, where there is no GRUCell; there are {there}")
         framework, mapping = found[wanted]
     elif len(found) != 1:
         if found:
@@ -174,6 +181,10 @@ def _from_module(
     argument: str, module: Any, prefix: str | None
 ) -> tuple[Mapping[str, Any], tuple[Activation, Activation], bool | None]:
     """The parameters of an NNX module's cell, its functions, and whether it runs in reverse."""
+    if "flax" not in sys.modules:  # without it, nothing is a module of Flax
+        raise SpecError(
+            f"{argument}: {type(module).__name__}; must be a mapping of parameters or an NNX module"
+        )
     with needs_extra("flax", "flax", "a module of Flax"):
         from flax import linen, nnx
     if isinstance(module, linen.Module):
@@ -268,19 +279,20 @@ def to_flax(layer: GRU, *, form: str = "linen", direction: str | None = None) ->
     """
     if not isinstance(layer, GRU):
         raise SpecError(f"layer: {type(layer).__name__}; must be a GRU; a stack's layers come one by one")
-    if form not in get_args(Form):
-        raise SpecError(f"form: {form!r}; must be one of {', '.join(get_args(Form))}")
+    form = choice("form", form, get_args(Form))
     spec = layer.spec
     index = 0
     if spec.direction == "bidirectional":
-        if direction not in ("forward", "reverse"):
+        if not isinstance(direction, str) or direction not in ("forward", "reverse"):
             raise SpecError(
-                f"direction: {direction!r}; must be 'forward' or 'reverse', as a GRUCell of Flax has "
+                f"direction: {shown(direction)}; must be 'forward' or 'reverse', as a GRUCell of Flax has "
                 "one direction"
             )
         index = ("forward", "reverse").index(direction)
-    elif direction not in (None, spec.direction):
-        raise SpecError(f"direction: {direction!r}; must be {spec.direction!r}, the layer's own, or None")
+    elif direction is not None and (not isinstance(direction, str) or direction != spec.direction):
+        raise SpecError(
+            f"direction: {shown(direction)}; must be {spec.direction!r}, the layer's own, or None"
+        )
     framework = _FORMS[cast(Form, form)]
     for function in spec.activations[index]:
         if function not in framework.activations.values():

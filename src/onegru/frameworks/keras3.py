@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from onegru.activations import Activation
+from onegru.arguments import shown
 from onegru.dialects.frameworks import KERAS, KERAS_ACTIVATION_LAYERS
 from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import SpecError, needs_extra
-from onegru.exchange import activation_name, layers_of, write
+from onegru.exchange import activation_name, find_activation, layers_of, write
 from onegru.frameworks.keras_config import RECURRENT, from_arrays, from_config
 from onegru.layer import GRU
 from onegru.stack import Stack
@@ -54,13 +56,22 @@ def from_keras(
     """
     if isinstance(source, list | tuple):
         if name is not None:
-            raise SpecError(f"name: {name!r}; must be None, as arrays have no names")
+            raise SpecError(f"name: {shown(name)}; must be None, as arrays have no names")
+        for argument, said in (("reset_after", reset_after), ("bidirectional", bidirectional)):
+            if not isinstance(said, bool | None):
+                raise SpecError(f"{argument}: {shown(said)}; must be True, False or None")
+        functions = {"activation": activation, "recurrent_activation": recurrent_activation}
+        for argument, function in functions.items():
+            if function is not None:
+                find_activation(KERAS, function, argument)
         return from_arrays(source, reset_after, bidirectional, activation, recurrent_activation, engine)
     given: dict[str, object] = {"reset_after": reset_after, "bidirectional": bidirectional}
     given |= {"activation": activation, "recurrent_activation": recurrent_activation}
     for argument, value in given.items():
         if value is not None:
-            raise SpecError(f"{argument}: {value!r}; must be None, as the layer says it itself")
+            raise SpecError(f"{argument}: {shown(value)}; must be None, as the layer says it itself")
+    if "keras" not in sys.modules:  # without it, nothing is a layer of Keras
+        raise SpecError(f"source: {type(source).__name__}; must be a layer of Keras or a list of arrays")
     return _from_layer(source, name, engine)
 
 

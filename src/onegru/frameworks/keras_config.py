@@ -1,26 +1,81 @@
-"""GRUs from what Keras 3 layers consist of: a configuration and arrays. Keras itself is not needed."""
+"""GRUs from what Keras layers consist of: a configuration and arrays. Keras itself is not needed."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from onegru.activations import Activation
-from onegru.dialects.frameworks import KERAS, KERAS_ACTIVATION_LAYERS
-from onegru.dtypes import numpy_dtype
+from onegru.dialects.frameworks import (
+    KERAS,
+    KERAS_2,
+    KERAS_2_ACTIVATION_LAYERS,
+    KERAS_ACTIVATION_LAYERS,
+    Framework,
+)
+from onegru.dtypes import to_float32
 from onegru.errors import SpecError
 from onegru.exchange import find_activation, read
 from onegru.layer import GRU
 from onegru.stack import Stack
 from onegru.tensors import as_tensor, is_mapping
 
-__all__ = ["RECURRENT", "from_arrays", "from_config", "is_gru", "is_own"]
+__all__ = ["RECURRENT", "Generation", "from_arrays", "from_config", "generation_of", "is_gru", "is_own"]
 
 #: The classes of layers that may hold GRUs.
-RECURRENT = ("GRU", "GRUCell", "RNN", "Bidirectional")
+RECURRENT = ("GRU", "GRUCell", "RNN", "Bidirectional", "CuDNNGRU")
 
 Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What a configuration means under a version of Keras.
+
+    Attributes:
+        framework: its activations.
+        activation_layers: and layers that stand for some.
+        reset_after: where the configuration does not say it; None if that is not known.
+        recurrent_activation: likewise.
+    """
+
+    framework: Framework = KERAS
+    activation_layers: Mapping[str, tuple[str, str, Mapping[str, object]]] = field(
+        default_factory=lambda: KERAS_ACTIVATION_LAYERS
+    )
+    reset_after: bool | None = True
+    recurrent_activation: str | None = "sigmoid"
+
+
+def generation_of(version: str) -> Generation:
+    """The meaning of configurations under a version, such as "3", "2.1.6" or "2.2.4-tf".
+
+    Raises:
+        SpecError: it is none of Keras 2 or 3.
+    """
+    match = re.fullmatch(r"(?P<major>[23])(?:\.(?P<minor>[0-9]{1,3})(?P<rest>[.-].*)?)?", version, re.DOTALL)
+    if match is None:
+        raise SpecError(f"keras_version: {version!r:.40}; must be one of Keras 2 or 3, such as '2.3'")
+    if match["major"] == "3":
+        return Generation()
+    reset_after: bool | None = False
+    recurrent_activation: str | None = "hard_sigmoid"
+    minor = int(match["minor"] or 0)
+    if minor >= 4:  # with TensorFlow 2
+        reset_after, recurrent_activation = True, "sigmoid"
+    elif match["minor"] is None or (match["rest"] or "").endswith("-tf"):  # of TensorFlow 1 or of its 2.0
+        reset_after = recurrent_activation = None
+    elif minor == 3:
+        recurrent_activation = "sigmoid"
+    return Generation(KERAS_2, KERAS_2_ACTIVATION_LAYERS, reset_after, recurrent_activation)
+
+
+#: What a layer of today's Keras means.
+KERAS_3 = Generation()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +87,14 @@ class Cell:
         use_bias: whether it has biases; None if not known.
         activations: (f, g).
         units: its hidden size; None if not known.
+        is_cudnn: whether its kernels lie as cuDNN has them.
     """
 
     reset_after: bool | None
     use_bias: bool | None
     activations: tuple[Activation, Activation]
     units: int | None
+    is_cudnn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +183,27 @@ def _split(cells: Sequence[Cell], arrays: list[object], where: str) -> list[dict
         names = ("kernel", "recurrent_kernel", "bias")[: 2 + has_bias]
         if len(arrays) < len(names):
             raise SpecError(f"{where}{names[len(arrays)]}: missing; must be there, as the layer is built")
-        split.append(dict(zip(names, arrays, strict=False)))
+        tensors = dict(zip(names, arrays, strict=False))
+        split.append(_from_cudnn(tensors, where) if cell.is_cudnn else tensors)
         arrays = arrays[len(names) :]
     if arrays:
         raise SpecError(f"{where}{len(arrays)} arrays too many; must be kernel, recurrent_kernel and bias")
     return split
+
+
+def _from_cudnn(tensors: dict[str, object], where: str) -> dict[str, object]:
+    """A CuDNNGRU's arrays as a GRU's: each gate's kernels hold cuDNN's matrices, whatever their own shape."""
+    kernel, recurrent = (
+        as_tensor(f"{where}{name}", tensors[name]) for name in ("kernel", "recurrent_kernel")
+    )
+    bias = as_tensor(f"{where}bias", tensors["bias"])
+    if {kernel.ndim, recurrent.ndim} != {2} or kernel.shape[1] % 3 or recurrent.shape[1] % 3 or bias.size % 2:
+        raise SpecError(f"{where}arrays of other shapes; must be those of a CuDNNGRU")
+    return {
+        "kernel": np.hstack([gate.reshape(gate.shape[::-1]).T for gate in np.hsplit(kernel, 3)]),
+        "recurrent_kernel": np.hstack([gate.T for gate in np.hsplit(recurrent, 3)]),
+        "bias": bias.reshape(2, -1),
+    }
 
 
 def _reset_after(cell: Cell, tensors: Mapping[str, object], where: str) -> bool:
@@ -151,19 +224,25 @@ def _reset_after(cell: Cell, tensors: Mapping[str, object], where: str) -> bool:
 
 
 def from_config(
-    class_name: str, config: Config, arrays: list[object], *, engine: str = "auto", where: str = ""
+    class_name: str,
+    config: Config,
+    arrays: list[object],
+    *,
+    generation: Generation = KERAS_3,
+    engine: str = "auto",
+    where: str = "",
 ) -> GRU | Stack:
     """The layer of a serialized Keras layer and its arrays, in the order of `layer.get_weights()`.
 
     Raises:
         SpecError: it is no GRU, or does what onegru does not.
     """
-    return _build(_read_config(class_name, config, where), arrays, engine, where)
+    return _build(_read_config(class_name, config, generation, where), arrays, engine, where)
 
 
 def is_gru(class_name: str, config: Config) -> bool:
     """Whether a serialized layer is one of GRUs, whether or not onegru has all that it does."""
-    if class_name in ("GRU", "GRUCell"):
+    if class_name in ("GRU", "GRUCell", "CuDNNGRU"):
         return True
     inner = config.get(
         {"RNN": "cell", "StackedRNNCells": "cells", "Bidirectional": "layer"}.get(class_name, "")
@@ -178,12 +257,12 @@ def is_gru(class_name: str, config: Config) -> bool:
     )
 
 
-def _read_config(class_name: str, config: Config, where: str) -> Recurrent:
+def _read_config(class_name: str, config: Config, generation: Generation, where: str) -> Recurrent:
     if class_name == "Bidirectional":
-        return _read_bidirectional(config, where)
+        return _read_bidirectional(config, generation, where)
     if class_name == "GRUCell":
-        return Recurrent(((_read_cell(config, where),),))
-    if class_name not in ("GRU", "RNN"):
+        return Recurrent(((_read_cell(config, generation, where),),))
+    if class_name not in ("GRU", "RNN", "CuDNNGRU"):
         raise SpecError(f"{where}a layer of class {class_name!r}; must be one of {', '.join(RECURRENT)}")
     reverse = bool(config.get("go_backwards", False))
     if reverse and config.get("return_sequences", False):
@@ -191,8 +270,13 @@ def _read_config(class_name: str, config: Config, where: str) -> Recurrent:
             f"{where}go_backwards: True, with return_sequences; must be False, or return_sequences be, as "
             "Keras leaves such a sequence in processing order"
         )
+    if class_name == "CuDNNGRU":
+        sigmoid, tanh = (KERAS.activations[name] for name in KERAS.default_activations)
+        return Recurrent(
+            ((Cell(True, True, (sigmoid, tanh), _units(config, where), is_cudnn=True),),), reverse
+        )
     cells = (config,) if class_name == "GRU" else tuple(_cells(config, where))
-    return Recurrent((tuple(_read_cell(cell, where) for cell in cells),), reverse)
+    return Recurrent((tuple(_read_cell(cell, generation, where) for cell in cells),), reverse)
 
 
 def _cells(config: Config, where: str) -> Iterator[Config]:
@@ -227,7 +311,7 @@ def is_own(value: Mapping[str, Any]) -> bool:
     return value.get("registered_name") is None and str(value.get("module", "keras")).split(".")[0] == "keras"
 
 
-def _read_bidirectional(config: Config, where: str) -> Recurrent:
+def _read_bidirectional(config: Config, generation: Generation, where: str) -> Recurrent:
     mode = config.get("merge_mode")
     if mode != "concat":
         raise SpecError(
@@ -243,7 +327,7 @@ def _read_bidirectional(config: Config, where: str) -> Recurrent:
             f"{where}go_backwards: True for the forward layer; must be for the backward one alone"
         )
     halves = [
-        _read_config(kind, {**half, "go_backwards": False}, f"{where}{which} layer: ")
+        _read_config(kind, {**half, "go_backwards": False}, generation, f"{where}{which} layer: ")
         for which, kind, half in (("forward", forward_class, forward), ("backward", backward_class, backward))
     ]
     if any(len(half.directions) != 1 or len(half.directions[0]) != 1 for half in halves):
@@ -251,31 +335,40 @@ def _read_bidirectional(config: Config, where: str) -> Recurrent:
     return Recurrent((halves[0].directions[0], halves[1].directions[0]))
 
 
-def _read_cell(config: Config, where: str) -> Cell:
-    flags = {name: config.get(name, True) for name in ("reset_after", "use_bias")}
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
+def _read_cell(config: Config, generation: Generation, where: str) -> Cell:
+    reset_after = config.get("reset_after", generation.reset_after)
+    use_bias = config.get("use_bias", True)
+    for name, flag in (("reset_after", reset_after), ("use_bias", use_bias)):
+        if not isinstance(flag, bool) and (flag is not None or name in config):
             raise SpecError(f"{where}{name}: {flag!r}; must be True or False")
+    f = config.get("recurrent_activation", generation.recurrent_activation)
+    if f is None and "recurrent_activation" not in config:
+        raise SpecError(
+            f"{where}recurrent_activation: missing; must be there, as TensorFlow's default was hard_sigmoid "
+            "before version 2 and is sigmoid since"
+        )
+    functions = (
+        _activation(f, generation, f"{where}recurrent_activation"),
+        _activation(config.get("activation", KERAS.default_activations[1]), generation, f"{where}activation"),
+    )
+    return Cell(reset_after, use_bias, functions, _units(config, where))
+
+
+def _units(config: Config, where: str) -> int:
     units = config.get("units")
     if isinstance(units, bool) or not isinstance(units, int):
         raise SpecError(f"{where}units: {units!r}; must be a whole number")
-    f, g = (
-        _activation(config.get(name, default), f"{where}{name}")
-        for name, default in zip(
-            ("recurrent_activation", "activation"), KERAS.default_activations, strict=True
-        )
-    )
-    return Cell(flags["reset_after"], flags["use_bias"], (f, g), units)
+    return units
 
 
-def _activation(value: object, argument: str) -> Activation:
+def _activation(value: object, generation: Generation, argument: str) -> Activation:
     """An activation as a configuration has it: a name, or a serialized function or layer."""
     if value is None:
         value = "linear"
     if not is_mapping(value):
-        return find_activation(KERAS, value, argument)
+        return find_activation(generation.framework, value, argument)
     kind, config = value.get("class_name"), value.get("config")
-    known = KERAS_ACTIVATION_LAYERS.get(kind) if isinstance(kind, str) else None
+    known = generation.activation_layers.get(kind) if isinstance(kind, str) else None
     if known is None or not is_mapping(config) or not is_own(value):
         raise SpecError(f"{argument}: {kind!r}, which onegru does not have")
     function, parameter, fixed = known
@@ -285,4 +378,4 @@ def _activation(value: object, argument: str) -> Activation:
     for name, must in fixed.items():
         if config.get(name) != must:
             raise SpecError(f"{argument}: {kind} with {name} {config.get(name)!r}; must be {must!r}")
-    return Activation(function, float(numpy_dtype("float32").type(alpha)))
+    return Activation(function, to_float32(alpha))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from onegru.arguments import flag, shown
 from onegru.dialects.frameworks import PYTORCH
 from onegru.dtypes import Array
 from onegru.errors import SpecError, needs_extra
@@ -78,6 +79,11 @@ class Group:
                     raise SpecError(f"{where}{name}: missing; {reason}")
 
     @property
+    def is_cell(self) -> bool:
+        """Whether it is a cell, which has no layers."""
+        return all(layer is None for layer, _ in self.tensors)
+
+    @property
     def refusal(self) -> str:
         """Why it is no GRU; empty if it may be one."""
         if len({layer is None for layer, _ in self.tensors}) > 1:
@@ -96,7 +102,9 @@ class Group:
         return ""
 
 
-def from_torch(source: object, *, prefix: str | None = None, engine: str = "auto") -> GRU | Stack:
+def from_torch(
+    source: object, *, prefix: str | None = None, batch_first: bool | None = None, engine: str = "auto"
+) -> GRU | Stack:
     """A layer, or a stack of layers, from PyTorch.
 
     Args:
@@ -105,26 +113,35 @@ def from_torch(source: object, *, prefix: str | None = None, engine: str = "auto
             `weight_ih`, …) to tensors or arrays, with or without other tensors.
         prefix: the name of the GRU within the model, such as "encoder.gru" where its tensors are
             "encoder.gru.weight_ih_l0", …; "" if their names stand alone. None if there is only one.
+        batch_first: for a state dict, which does not tell it: whether the layer's calls take batch first, as
+            the module's do (`layout=1` of the layer); None for False. A module tells it itself.
         engine: what runs it, as in `onegru.GRU`.
 
     Returns:
         a `GRU` for one layer, in one or both directions, and for a cell; a `Stack` for several. They are of
-        the tensors' type. `batch_first` and `dropout` do not matter: the layer has `layout`, and dropout is
-        only for training.
+        the tensors' type. A module with batch_first becomes a layer that takes batch first: its layout is 1,
+        in which its states are batch first as well, [B, D, H], while `nn.GRU` leaves them [D, B, H]. dropout
+        does not matter, as it is only for training.
 
     Raises:
         SpecError: there is no GRU, or there are several and `prefix` does not say which (the message lists
             them), or tensors are missing or do not fit.
     """
-    state_dict = source if is_mapping(source) else _state_dict(source, prefix)
+    if batch_first is not None:
+        batch_first = flag("batch_first", batch_first)
+    told: Mapping[str, bool] = {}
+    if is_mapping(source):
+        state_dict = source
+    else:
+        state_dict, told = _state_dict(source, prefix)
     groups = find_groups(state_dict)
     if prefix is not None:
         if not isinstance(prefix, str):
-            raise SpecError(f"prefix: {prefix!r}; must be text, or None")
+            raise SpecError(f"prefix: {shown(prefix)}; must be text, or None")
         group = groups.get(prefix.removesuffix("."))
         if group is None:
             raise SpecError(f"prefix: {prefix!r}, which has no recurrent module; there are {_list(groups)}")
-        return read_group(group, engine=engine)
+        return read_group(group, engine=engine, layout=_layout(group, told, batch_first))
     possible = {name: group for name, group in groups.items() if not group.refusal}
     if len(possible) > 1:
         raise SpecError(
@@ -133,7 +150,19 @@ def from_torch(source: object, *, prefix: str | None = None, engine: str = "auto
     if not possible:
         found = "".join(f"; {name!r} has {group.refusal}" for name, group in groups.items())
         raise SpecError(f"source: no tensors of a GRU (weight_ih_l0, weight_hh_l0, …){found}")
-    return read_group(next(iter(possible.values())), engine=engine)
+    (group,) = possible.values()
+    return read_group(group, engine=engine, layout=_layout(group, told, batch_first))
+
+
+def _layout(group: Group, told: Mapping[str, bool], batch_first: bool | None) -> int:
+    """The layout of a module's calls: as it says itself, else as it is said of it."""
+    says = False if group.is_cell else told.get(group.prefix)
+    if says is None:
+        return int(batch_first or False)
+    if batch_first not in (None, says):
+        whose = "a cell takes one step" if group.is_cell else "the module says it itself"
+        raise SpecError(f"batch_first: {batch_first}; must be {says} or None, as {whose}")
+    return int(says)
 
 
 def _list(groups: Mapping[str, Group]) -> str:
@@ -142,8 +171,8 @@ def _list(groups: Mapping[str, Group]) -> str:
     return (", ".join(names[:20]) or "none") + more
 
 
-def _state_dict(module: Any, prefix: str | None) -> Mapping[str, Any]:
-    """A module's tensors, by name; those of GRUs as they take effect, whatever they are made of."""
+def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Mapping[str, bool]]:
+    """A module's tensors, by name, those of GRUs as they take effect; and which GRUs take batch first."""
     if isinstance(module, type) or not all(
         callable(getattr(module, name, None)) for name in ("state_dict", "named_modules")
     ):
@@ -154,6 +183,7 @@ def _state_dict(module: Any, prefix: str | None) -> Mapping[str, Any]:
         import torch
 
     tensors = dict(module.state_dict())
+    batch_first: dict[str, bool] = {}
     wanted = prefix.removesuffix(".") if isinstance(prefix, str) else None
     for name, child in module.named_modules():
         kind = next((kind for kind in (torch.nn.GRU, torch.nn.GRUCell) if isinstance(child, kind)), None)
@@ -172,7 +202,9 @@ def _state_dict(module: Any, prefix: str | None) -> Mapping[str, Any]:
         dot = f"{name}." if name else ""
         # A parametrized weight lies in the state dict as what it is made of, and is an attribute.
         tensors |= {f"{dot}{own}": getattr(child, own) for own in _names_in(child)}
-    return tensors
+        if kind is torch.nn.GRU:
+            batch_first[name] = bool(child.batch_first)
+    return tensors, batch_first
 
 
 def _is_changed(module: Any) -> bool:
@@ -215,7 +247,7 @@ def find_groups(state_dict: Mapping[str, object]) -> dict[str, Group]:
     return groups
 
 
-def read_group(group: Group, *, engine: str = "auto", where: str = "") -> GRU | Stack:
+def read_group(group: Group, *, engine: str = "auto", where: str = "", layout: int = 0) -> GRU | Stack:
     """The layer, or the stack, of one recurrent module.
 
     Raises:
@@ -239,7 +271,7 @@ def read_group(group: Group, *, engine: str = "auto", where: str = "") -> GRU | 
         spec, weights = read(
             PYTORCH, directions, direction="bidirectional" if both else "forward", where=where + suffix
         )
-        made.append(GRU.from_canonical(spec, weights, engine))
+        made.append(GRU.from_canonical(spec, weights, engine, layout=layout))
     if len(made) == 1:
         return made[0]
     sizes = {layer.spec.hidden_size for layer in made}
@@ -268,6 +300,8 @@ def to_torch_state_dict(source: GRU | Stack, *, prefix: str = "") -> dict[str, A
         SpecError: `nn.GRU` can't express it; the message says why.
     """
     layers = layers_of(source)
+    if not isinstance(prefix, str):
+        raise SpecError(f"prefix: {shown(prefix)}; must be text")
     dot = f"{prefix.removesuffix('.')}." if prefix else ""
     arrays: dict[str, Array] = {}
     for index, layer in enumerate(layers):
@@ -292,18 +326,19 @@ def to_torch_state_dict(source: GRU | Stack, *, prefix: str = "") -> dict[str, A
     return arrays
 
 
-def to_torch(source: GRU | Stack, *, batch_first: bool = False) -> Any:
+def to_torch(source: GRU | Stack, *, batch_first: bool | None = None) -> Any:
     """An `nn.GRU` that computes what a layer or stack computes, of its type, on the CPU, without dropout.
 
     Args:
         source: as for `to_torch_state_dict`.
-        batch_first: as in `nn.GRU`.
+        batch_first: as in `nn.GRU`; None for the layer's or stack's own layout.
 
     Raises:
         SpecError: `nn.GRU` can't express it; the message says why.
         MissingExtraError: torch is not installed.
     """
     arrays = to_torch_state_dict(source)
+    batch_first = bool(source.layout) if batch_first is None else flag("batch_first", batch_first)
     layers = layers_of(source)
     with needs_extra("torch", "torch", "to_torch"):
         import torch

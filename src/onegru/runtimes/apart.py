@@ -1,28 +1,20 @@
 """Running a runtime in a process of its own, so that its crash or hang is a verdict and not the end of ours.
 
-The child is started as `python -m onegru.runtimes.child FOLDER`. What it is to do lies pickled in that
-folder, which is ours alone; what comes back is JSON and plain arrays, as a process that may have gone astray
-is not to be trusted with more.
+What it is to do lies pickled in a folder that is ours alone; what comes back is checked as untrusted.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
 import signal
-import subprocess
-import sys
 import tempfile
-import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
-from onegru.dtypes import Array, numpy_dtype
+from onegru.child_process import read_answer, run_child, running
+from onegru.dtypes import Array
 from onegru.runtimes.subject import Runtime, Subject
 
 __all__ = ["Outcome", "run_apart"]
@@ -54,23 +46,17 @@ def run_apart(runtime: Runtime, subject: Subject, inputs: Mapping[str, Any], tim
         inputs: its inputs, by name.
         timeout: the most seconds that it may take, its start included.
     """
+    subject = replace(subject, path=str(Path(subject.path).absolute()))  # the child works in another folder
     with tempfile.TemporaryDirectory(prefix="onegru-") as name:
         folder = Path(name)
         (folder / "request").write_bytes(pickle.dumps((runtime, subject, dict(inputs))))
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        # -P: what lies in the user's folder is no module of ours.
-        command = [sys.executable, "-P", "-m", "onegru.runtimes.child", name]
-        nowhere = subprocess.DEVNULL
-        try:
-            code = subprocess.run(
-                command, env=environment, stdin=nowhere, stdout=nowhere, stderr=nowhere, timeout=timeout
-            ).returncode
-        except subprocess.TimeoutExpired:
+        code = run_child("onegru.runtimes.child", [], folder, running(timeout)).code
+        if code is None or code == -signal.SIGALRM:
             return Outcome("timed out", reason=f"took longer than {timeout:g} s")
-        if not (folder / "answer").is_file():
-            return Outcome("crashed", reason=f"crashed ({_end(code)})")
         try:
-            return _read_answer(folder / "answer")
+            return _read(*read_answer(folder))
+        except FileNotFoundError:
+            return Outcome("crashed", reason=f"crashed ({_end(code)})")
         except Exception as error:  # a file that something gone astray has written may hold anything
             return Outcome("crashed", reason=f"left no readable answer ({error})")
 
@@ -85,12 +71,16 @@ def _end(code: int) -> str:
         return f"signal {-code}"
 
 
-def _read_answer(path: Path) -> Outcome:
-    with zipfile.ZipFile(path) as archive:
-        head = json.loads(archive.read("head"))
-        outputs: dict[str, Array] = {}
-        for number, (name, dtype) in enumerate(head["outputs"]):
-            with archive.open(str(number)) as file:
-                array = np.lib.format.read_array(file, allow_pickle=False)
-            outputs[name] = array.astype(object) if dtype == "str" else array.view(numpy_dtype(dtype))
-    return Outcome("ran" if head["ran"] else "refuses", outputs, head["reason"])
+def _read(head: Mapping[str, Any], arrays: list[Array]) -> Outcome:
+    names, reason = head["outputs"], head["reason"]
+    if (
+        not isinstance(reason, str)
+        or len(names) != len(arrays)
+        or not all(isinstance(name, str) for name in names)
+    ):
+        raise ValueError("of another form")
+    outputs = {
+        name: array.astype(object) if array.dtype.kind == "U" else array
+        for name, array in zip(names, arrays, strict=True)
+    }
+    return Outcome("refuses" if reason else "ran", outputs, reason)

@@ -18,6 +18,7 @@ class OnnxEvaluator:
     """See `onegru.runtimes.subject.Runtime`."""
 
     name: str = "onnx"
+    precision: str = ""
 
     def version(self) -> str | None:
         """Its version; None where it is not installed."""

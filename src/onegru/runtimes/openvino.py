@@ -1,4 +1,4 @@
-"""OpenVINO, on its CPU plugin, computing in float32 where the model does; the one module that imports it."""
+"""OpenVINO, on its CPU plugin; the one module of `runtimes` that imports it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ from onegru.runtimes.subject import Probe, Subject, installed_version
 
 __all__ = ["OpenVino"]
 
-# By default it computes in 16 bits where the processor does so quickly, which no comparison would survive.
-_OPTIONS = {"INFERENCE_PRECISION_HINT": "f32"}
+# By default it computes in 16 bits where the processor does so quickly, which few comparisons survive.
+_OPTIONS = {"f32": {"INFERENCE_PRECISION_HINT": "f32"}, "default": {}}
 
 _PLACES = re.compile(r"Exception from src/\S+:\d+:\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class OpenVino:
-    """See `onegru.runtimes.subject.Runtime`."""
+    """See `onegru.runtimes.subject.Runtime`.
+
+    Attributes:
+        name: what to call it.
+        precision: "f32", so that it computes in float32 where the model does, or "default", its own choice.
+    """
 
     name: str = "openvino"
+    precision: str = "f32"
 
     def version(self) -> str | None:
         """Its version; None where it is not installed."""
@@ -53,7 +59,7 @@ class OpenVino:
             if _key(_place(model, probe)) not in map(_source, model.outputs):
                 model.add_outputs([_place(model, probe)])
         wanted = [_wanted(output, subject, probed) for output in model.outputs]
-        request = core.compile_model(model, "CPU", _OPTIONS).create_infer_request()
+        request = core.compile_model(model, "CPU", _OPTIONS[self.precision]).create_infer_request()
         for place in request.model_inputs:
             array = np.ascontiguousarray(_find(inputs, place))
             tensor = openvino.Tensor(place.element_type, openvino.Shape(array.shape))

@@ -51,6 +51,10 @@ class Runtime(Protocol):
     def name(self) -> str:
         """What to call it."""
 
+    @property
+    def precision(self) -> str:
+        """What it is told to compute in; empty where it has no choice."""
+
     def version(self) -> str | None:
         """Its version; None where it is not installed. It is not imported for that."""
 

@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+from onegru.errors import MissingExtraError, SpecError
 from onegru.runtimes.onnx_evaluator import OnnxEvaluator
 from onegru.runtimes.onnxruntime import OnnxRuntime
 from onegru.runtimes.openvino import OpenVino
 from onegru.runtimes.subject import Runtime
 
-__all__ = ["RUNTIMES"]
+__all__ = ["PRECISIONS", "RUNTIMES", "chosen_runtimes"]
 
 #: Every runtime that models are checked against, where it is installed.
 RUNTIMES: tuple[Runtime, ...] = (OnnxRuntime(), OpenVino(), OnnxEvaluator())
+
+PRECISIONS = ("f32", "default")
+
+
+def chosen_runtimes(names: Sequence[str], precision: str = "f32") -> tuple[Runtime, ...]:
+    """The runtimes of these names, or all.
+
+    Args:
+        names: which, in this order; none for all.
+        precision: what OpenVINO computes in: "f32", or "default" for what it takes where nobody says.
+
+    Raises:
+        SpecError: there is no such runtime or precision.
+        MissingExtraError: a runtime that is named is not installed.
+    """
+    if precision not in PRECISIONS:
+        raise SpecError(f"precision: {precision!r}; must be {' or '.join(map(repr, PRECISIONS))}")
+    runtimes = {
+        item.name: replace(item, precision=precision) if isinstance(item, OpenVino) else item
+        for item in RUNTIMES
+    }
+    for name in names:
+        if name not in runtimes:
+            raise SpecError(f"runtime: {name!r}; must be one of {', '.join(map(repr, runtimes))}")
+        if runtimes[name].version() is None:
+            raise MissingExtraError(name, name, "runtime")
+    return tuple(runtimes[name] for name in dict.fromkeys(names or runtimes))

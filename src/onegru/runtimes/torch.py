@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onegru.files.recognise import Kind, kind_of
 from onegru.runtimes.subject import Subject, installed_version
 
 __all__ = ["TorchCheckpoint"]
@@ -20,6 +21,7 @@ class TorchCheckpoint:
     """See `onegru.runtimes.subject.Runtime`: takes X [T, B, I], gives Y [T, B, D·H] and Y_h [L·D, B, H]."""
 
     name: str = "torch"
+    precision: str = ""
 
     def version(self) -> str | None:
         """Its version; None where it is not installed."""
@@ -27,9 +29,7 @@ class TorchCheckpoint:
 
     def refuses(self, subject: Subject) -> str | None:
         """Why it is not tried."""
-        if Path(subject.path).suffix.lower() in (".pt", ".pth"):
-            return None
-        return "reads files that end in .pt or .pth alone"
+        return None if kind_of(Path(subject.path)) is Kind.PYTORCH else "reads PyTorch's checkpoints alone"
 
     def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The layer's outputs."""

@@ -1,0 +1,121 @@
+"""The one way to write files: each is whole, or what was there before."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from stat import S_ISDIR, S_ISREG
+from typing import IO
+
+__all__ = ["naming", "write_files"]
+
+
+def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object]]]) -> None:
+    """Write files under other names beside their places, then rename them: all of them, or none.
+
+    A process that is killed, or a machine that stops, leaves each place as it was or with all of its new
+    content; those that come first are replaced first, and a place may come several times. A symbolic link
+    stays, what it leads to is replaced. A file keeps the permissions of the one that it replaces; a new one
+    gets those of the umask. What a killed process leaves behind is called `.NAME.….tmp`.
+
+    Args:
+        files: for each, its place and what writes its content.
+
+    Raises:
+        OSError: one cannot be written; it names the place. All places are then as they were before.
+    """
+    written: list[tuple[Path, Path, Path]] = []  # how the caller calls a file, where it is, where it goes
+    asides: list[tuple[Path, Path | None]] = []
+    try:
+        for path, write in files:
+            with naming(path):
+                place, before = _place(path)
+                written.append((path, _beside(place), place))
+                _write(written[-1][1], write, before)
+        for index, (path, temporary, place) in enumerate(written):
+            with naming(path):
+                if index < len(written) - 1:  # the last one is replaced, or stays as it is
+                    aside = _beside(place)
+                    asides.append((place, aside if _link(place, aside) else None))
+                temporary.replace(place)
+            _sync_folder(place.parent)
+    except BaseException:
+        # An interrupt may come after the last one was replaced: all of them are, then.
+        for place, before_it in reversed(asides) if written and written[-1][1].exists() else ():
+            with suppress(OSError):
+                if before_it is None:
+                    place.unlink(missing_ok=True)
+                else:
+                    before_it.replace(place)
+        raise
+    finally:
+        for name in (*(name for _, name, _ in written), *(name for _, name in asides if name is not None)):
+            with suppress(OSError):
+                name.unlink(missing_ok=True)
+
+
+def _place(path: Path) -> tuple[Path, os.stat_result | None]:
+    """Where a file goes once links are followed, and what is known of the one that is there."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        status = None
+    except ValueError as error:  # a null character, or what the file system cannot encode
+        raise OSError(errno.EINVAL, str(error)) from None
+    if status is not None and not S_ISREG(status.st_mode):
+        if S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        raise OSError(errno.EINVAL, "not a regular file")
+    return Path(os.path.realpath(path)), status
+
+
+def _beside(place: Path) -> Path:
+    """A name in the same folder that no file has; cut so that no file system finds it too long."""
+    name = os.fsencode(place.name)[:200].decode(errors="ignore")
+    return place.with_name(f".{name}.{secrets.token_hex(8)}.tmp")
+
+
+def _write(name: Path, write: Callable[[IO[bytes]], object], before: os.stat_result | None) -> None:
+    """Write a new file, down to the disk, that may be read by those who may read the one before."""
+    mode = 0o666 if before is None else before.st_mode & 0o777  # the kernel takes the umask off
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with os.fdopen(handle, "wb") as file:
+        if before is not None:
+            os.fchmod(handle, mode)
+        write(file)
+        file.flush()
+        os.fsync(handle)
+
+
+def _link(place: Path, name: Path) -> bool:
+    """Give a file a second name, as its first will be taken; False where there is no file."""
+    try:
+        os.link(place, name)
+    except FileNotFoundError:
+        return False
+    except OSError:  # a file system without links
+        _write(name, lambda file: file.write(place.read_bytes()), place.stat())
+    return True
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk, where the file system can."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name a file in errors, and not the temporary one that is to become it."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None

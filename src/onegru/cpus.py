@@ -1,0 +1,57 @@
+"""How many CPUs the process may use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["usable_cpus"]
+
+
+def usable_cpus(root: Path = Path("/")) -> int:
+    """The CPUs of the process's affinity mask, or what its control groups leave of them; at least 1.
+
+    Args:
+        root: where `proc` and `sys` are, for tests.
+    """
+    try:
+        count = len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        count = os.cpu_count() or 1
+    return max(1, min([count, *_quotas(root)]))
+
+
+def _quotas(root: Path) -> Iterator[int]:
+    """What each control group around the process allows, in CPUs, rounded up: its own and all above.
+
+    In a container the path may be the host's, of which only the top is to be seen.
+    """
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        controllers, _, path = line.partition(":")[2].partition(":")
+        names = [name for name in path.split("/") if name]
+        groups = [names[:depth] for depth in range(len(names) + 1)] if ".." not in names else [[]]
+        for group in groups:
+            if not controllers:  # version 2
+                quota, _, period = _read(root.joinpath("sys/fs/cgroup", *group, "cpu.max")).partition(" ")
+                yield from _cpus(quota, period)
+            elif "cpu" in controllers.split(","):
+                folder = root.joinpath("sys/fs/cgroup/cpu", *group)
+                yield from _cpus(_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us"))
+
+
+def _cpus(quota: str, period: str) -> Iterator[int]:
+    """The quota in CPUs; nothing where there is none, which is "max" in version 2 and -1 in version 1."""
+    try:
+        share, whole = int(quota), int(period)
+    except ValueError:
+        return
+    if share > 0 and whole > 0:
+        yield -(-share // whole)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,52 @@
+"""Killing a process at each of its calls that change the file system."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+#: What writers of files call. The process dies before one of them is made.
+CALLS = ("open", "fchmod", "fsync", "close", "link", "rename", "replace", "unlink", "truncate")
+
+
+def kill_points(run: Callable[[], object]) -> Iterator[int]:
+    """Run in children of which the n-th is killed at its n-th call, for every n; the last one finishes.
+
+    Yields:
+        n, while things are as the killed child left them.
+    """
+    for n in range(1, 1000):
+        child = os.fork()
+        if child == 0:
+            try:
+                _kill_at(n)
+                run()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        status = os.waitpid(child, 0)[1]
+        assert os.WIFSIGNALED(status) or status == 0, "the child failed"
+        yield n
+        if status == 0:
+            return
+    raise AssertionError("never ends")
+
+
+def _kill_at(n: int) -> None:
+    count = 0
+
+    def wrapped(name: str) -> Callable[..., object]:
+        call = getattr(os, name)
+
+        def step(*arguments: object, **keywords: object) -> object:
+            nonlocal count
+            count += 1
+            if count == n:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return None if name == "fsync" else call(*arguments, **keywords)  # a process needs no disk
+
+        return step
+
+    for name in CALLS:
+        setattr(os, name, wrapped(name))

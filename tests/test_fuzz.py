@@ -1,0 +1,64 @@
+"""A few seconds of `make fuzz`: files that are broken are read or refused, whatever is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+import onegru
+from tests.fuzz import worker
+from tests.fuzz.corpus import KINDS, NEEDS, corpus
+from tests.fuzz.mutate import mutated
+from tests.fuzz.run import Worker, main
+
+
+def test_broken_files_are_read_or_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = [kind for kind in KINDS if kind not in NEEDS]
+    status = main(["--cases", "40", "--kinds", *kinds])
+    assert status == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", sorted(NEEDS))
+def test_broken_files_of_frameworks_are_read_or_refused(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip(NEEDS[kind])
+    status = main(["--cases", "8", "--kinds", kind])
+    assert status == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_seed_gives_the_same_files_again(kind: str) -> None:
+    if not corpus(kind):
+        pytest.skip(f"{NEEDS[kind]} is not installed")
+    for number in range(5):
+        assert mutated(Random(number), kind) == mutated(Random(number), kind)
+
+
+def test_crashes_and_hangs_are_faults() -> None:
+    for action, words in (("os.abort()", "ended with -6"), ("time.sleep(60)", "over 1 s")):
+        process = Worker(("-c", f"import os, time; input(); print('{{}}', flush=True); input(); {action}"), 1)
+        try:
+            assert process.judge("npy:0:1")["fault"] == words
+        finally:
+            process.close()
+
+
+def test_other_errors_and_too_much_memory_are_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "MEGABYTES", 50)
+    monkeypatch.chdir(tmp_path)
+
+    def fault(action: Callable[[], str]) -> object:
+        monkeypatch.setattr(worker, "_read", lambda *arguments: action())
+        return worker.judged("npy:0:0", []).get("fault")
+
+    def refuse() -> str:
+        raise onegru.FormatError("m.npy: broken")
+
+    assert fault(refuse) is None
+    assert fault(lambda: "m.npy"[9]) == "IndexError"
+    assert fault(lambda: str(np.ones(10**7).size)) == "over 50 MB of memory"
