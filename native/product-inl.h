@@ -184,13 +184,16 @@ HWY_INLINE void Do(Tile& tile, D d, size_t row, size_t panel, Width width) {
 // Many rows: panel after panel, each swept by tiles of rows, so that a panel comes from memory once. Few rows:
 // several panels side by side, to have enough sums under way, but no more: the fewer panels to a group, the more
 // of them stay in the first-level cache from one sweep to the next. `backwards` walks the panels the other way
-// round: after a forward sweep the last ones are in cache. What is left is left out once tile.self->GoOn says no.
+// round: after a forward sweep the last ones are in cache. In a
+// long sweep the rest is left out once tile.self->GoOn says no.
 template <size_t kWide, class D, class Tile>
 HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
                          Tile tile) {
   const size_t full = HWY_MIN(last, geometry.full_panels());
   const Whole<D> whole;
-  if (rows == 0 || !tile.self->GoOn(rows)) return;
+  if (rows == 0) return;
+  const bool is_long = tile.self->IsLong(rows * (last - first));
+  const auto go_on = [&](size_t panels) HWY_ATTR { return HWY_LIKELY(!is_long) || tile.self->GoOn(rows * panels); };
   const auto one = [&](auto tag, size_t panel, auto width) HWY_ATTR {
     size_t row = 0;
     if constexpr (kLargeTiles) {
@@ -206,7 +209,7 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
   };
   if (backwards) narrow();
   if (rows >= 4) {
-    for (size_t i = first; i < full && tile.self->GoOn(rows); ++i)
+    for (size_t i = first; i < full && go_on(1); ++i)
       one(d, backwards ? first + full - 1 - i : i, whole);
   } else {
     const size_t count = full > first ? full - first : 0;
@@ -230,7 +233,7 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
       }
     };
     if (backwards) rest();
-    for (size_t i = 0; i < wides && tile.self->GoOn(kWide * rows); i += kWide) {
+    for (size_t i = 0; i < wides && go_on(kWide); i += kWide) {
       const size_t panel = first + (backwards ? wides - kWide - i : i);
       for (size_t row = 0; row < rows; ++row) Do<1, kWide>(tile, d, row, panel, whole);
     }

@@ -38,7 +38,8 @@ class RowsUnderWay {
         native_(SizeOf(spec_.type) == sizeof(C)),
         holder_(holder),
         watch_(holder == Holder::kCaller ? call_.watch : nullptr),
-        until_look_(watch_ == nullptr ? std::numeric_limits<std::int64_t>::max() : WorkPerLook()),
+        per_look_(WorkPerLook()),
+        until_look_(per_look_),
         own_(own) {
     const ScratchPlan plan = PlanOf(holder);
     x_rows_ = reinterpret_cast<const C**>(own + plan.x_rows);
@@ -98,11 +99,15 @@ class RowsUnderWay {
   // The last state of a slot, when `step` begins.
   C* LastState(size_t step, size_t slot) const { return State(HWY_MIN(step, Length(slot)), slot); }
 
-  // Before `rows` rows of a panel: false if the call is to stop. Their work may be left out then.
+  // Before `rows` rows of a panel go through a step, and before X of as many is projected: false if the call is to
+  // stop. Their work may be left out then.
   HWY_INLINE bool GoOn(size_t rows) {
     until_look_ -= static_cast<std::int64_t>(rows);
     return HWY_LIKELY(until_look_ > 0) || Look();
   }
+
+  // Whether so many rows of a panel take so long that there must be looks between them.
+  HWY_INLINE bool IsLong(size_t rows) const { return static_cast<std::int64_t>(rows) > per_look_; }
 
   bool IsStopped() const { return HWY_UNLIKELY(watch_ != nullptr) && watch_->stopped(); }
 
@@ -232,7 +237,8 @@ class RowsUnderWay {
   const bool native_;             // X, h and Y are of the type that is computed in
   const Holder holder_;
   Watch* const watch_;            // of the thread that made the call
-  std::int64_t until_look_;       // rows of a panel until it is looked at
+  const std::int64_t per_look_;   // rows of a panel between two looks at it
+  std::int64_t until_look_;       // until the next
   size_t first_ = 0, last_ = 0;   // this member's panels
   bool shared_ = false;           // scratch, with other members
   bool copies_ = false;           // inputs are not used where they lie
@@ -252,7 +258,9 @@ class RowsUnderWay {
   C* states_ = nullptr;           // states that are handed over
 
  private:
+  // A row of a panel takes 3·lanes products with I or with H numbers.
   std::int64_t WorkPerLook() const {
+    if (watch_ == nullptr) return std::numeric_limits<std::int64_t>::max();
     const size_t row = HWY_MAX(spec_.I, spec_.H) * 3 * kLanes;
     return HWY_MAX(watch_->work() / static_cast<std::int64_t>(row), 1);
   }
@@ -260,7 +268,7 @@ class RowsUnderWay {
   HWY_NOINLINE bool Look() {
     watch_->Ask();
     SetFloatMode(kDefaultFloatMode);  // whatever a signal's handler has done to it
-    until_look_ = watch_->stopped() ? 0 : WorkPerLook();
+    until_look_ = watch_->stopped() ? 0 : per_look_;
     return !watch_->stopped();
   }
 

@@ -77,24 +77,28 @@ struct Buffer {
 struct Workspace {
   Buffer scratch;
   std::vector<std::int32_t> order;
+  unsigned turn = 0;
   bool taken = false;
 };
 
 thread_local Workspace t_workspace;
-thread_local unsigned t_turn;
 
 // The thread's workspace; a new one for a call within a call, as a watch may make.
 class WorkspaceLoan {
  public:
-  WorkspaceLoan() : nested_(t_workspace.taken ? std::make_unique<Workspace>() : nullptr) { Get().taken = true; }
-  ~WorkspaceLoan() { Get().taken = false; }
+  WorkspaceLoan() : lent_(&t_workspace) {
+    if (lent_->taken) lent_ = (nested_ = std::make_unique<Workspace>()).get();
+    lent_->taken = true;
+  }
+  ~WorkspaceLoan() { lent_->taken = false; }
   WorkspaceLoan(const WorkspaceLoan&) = delete;
   WorkspaceLoan& operator=(const WorkspaceLoan&) = delete;
 
   bool is_nested() const { return nested_ != nullptr; }
-  Workspace& Get() { return nested_ ? *nested_ : t_workspace; }
+  Workspace& operator*() const { return *lent_; }
 
  private:
+  Workspace* lent_;
   std::unique_ptr<Workspace> nested_;
 };
 
@@ -421,14 +425,14 @@ struct ForeignTasks {
 void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const ForeignPool* pool) {
   if (given.B == 0) return;
   Call call = given;
-  call.turn = t_turn++;
   const double flops = Flops(packed->spec(), call);
-  WorkspaceLoan loan;
+  const WorkspaceLoan loan;
+  call.turn = (*loan).turn++;
   const std::size_t allowed = flops < kFlopsToShare || loan.is_nested() ? 1
                               : pool != nullptr                         ? pool->threads
                                                                         : NumThreads();
   const Plan plan = MakePlan(*packed, call, allowed);
-  if (plan.threads() == 1) return RunAlone(*packed, call, plan, loan.Get());
+  if (plan.threads() == 1) return RunAlone(*packed, call, plan, *loan);
   CallJob& job = t_jobs.Next();
   job.Prepare(packed, call, plan);
   if (pool != nullptr) {

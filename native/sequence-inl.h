@@ -51,7 +51,7 @@ class Sequence : RowsUnderWay<C> {
   using typename Base::D;
 
  public:
-  using Base::GoOn;
+  using Base::GoOn, Base::IsLong;
 
   Sequence(const Share& share, Holder holder, unsigned char* own)
       : Base(share, holder, own),
@@ -277,7 +277,8 @@ class Sequence : RowsUnderWay<C> {
     attention_step_ = attention_ + place;
     xp_step_ = xp_to_ = xp_;
     at_once_ = projected_ == step_ + 1;
-    if (!at_once_) ForTiles(D(), geometry_, x_count_, first_, last_, false, ProjectTile{this});
+    if (GoOn(x_count_ * (last_ - first_)) && !at_once_)
+      ForTiles(D(), geometry_, x_count_, first_, last_, false, ProjectTile{this});
   }
 
   // For this step alone, of one row and one panel: the CPU does it while the step before waits for its chains of
@@ -326,7 +327,8 @@ class Sequence : RowsUnderWay<C> {
     x_from_ = x_rows_ + place;
     x_count_ = 0;
     xp_to_ = to;
-    ForTiles(D(), geometry_, rows, first, last_, false, ProjectTile{this});
+    if (GoOn(rows * (last_ - first_)))
+      ForTiles(D(), geometry_, rows, first, last_, false, ProjectTile{this});
   }
 
   // The leader takes the inputs of the next chunk for all members, before they meet at the end of this one.

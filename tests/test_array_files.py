@@ -137,3 +137,16 @@ def test_inputs_of_other_shapes_are_not_read(
         put(array)
         with pytest.raises(SpecError, match=r"'X': (type|shape) .*; must be float32"):
             inputs._read(f"X={path}", model, {"X": model.inputs[0]})
+
+
+def test_numbers_of_no_size_are_not_counted_one_by_one(tmp_path: Path) -> None:
+    """A type without bytes lets a file of 100 bytes claim any number of them: copying those never ended."""
+    from onegru.cli import inputs
+
+    onegru.save(make_gru(), tmp_path / "m.onnx", initial_h=False)
+    model = onegru.load(tmp_path / "m.onnx")
+    for descr in ("'|V0'", "'|S0'", "[]"):
+        header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': (4294967295, 255, {I}), }}\n".encode()
+        (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
+        with pytest.raises(SpecError, match=r"'X': type .*; must be float32"):
+            inputs._read(f"X={tmp_path / 'x.npy'}", model, {"X": model.inputs[0]})

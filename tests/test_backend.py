@@ -125,7 +125,45 @@ def test_run_node_of_an_old_version() -> None:
 
 
 def test_run_node_of_another_operator() -> None:
-    same(backend.run_node(node("Relu", ["X"], ["Z"]), [X], opset_version=14), [np.maximum(X, 0)])
+    relu = node("Relu", ["X"], ["Z"])
+    same(backend.run_node(relu, [X], opset_version=14), [np.maximum(X, 0)])
+    same(backend.run_node(relu, [X]), [np.maximum(X, 0)])
+    # Operators that get a new version with every new type, and one with bodies.
+    same(backend.run_node(node("Identity", ["X"], ["Z"]), [X]), [X])
+    same(backend.run_node(node("Cast", ["X"], ["Z"], to=11), [X]), [X.astype(np.float64)])
+    outer = node("Loop", ["n", "", "X"], ["Z"], body=loop_body())
+    same(backend.run_node(outer, [np.array(3), X]), [X + X + X + X])
+    illegal: tuple[Any, ...] = (0, True, "a", 2**70)
+    for wrong in illegal:
+        with pytest.raises(onegru.SpecError, match=r"opset_version: .*; must be"):
+            backend.run_node(relu, [X], opset_version=wrong)
+
+
+def loop_body() -> onnx.GraphProto:
+    nodes = [node("Add", ["x", "x0"], ["y"]), node("Identity", ["c"], ["d"])]
+    nodes.insert(0, node("Identity", ["X"], ["x0"]))
+    inputs = [value("i", "int64", []), value("c", "bool", []), value("x")]
+    return onnx.helper.make_graph(nodes, "body", inputs, [value("d", "bool", []), value("y")])
+
+
+def test_engines() -> None:
+    h = numbers(2, 1, B, H)
+    seen = []
+    for engine in ("auto", "native", "reference"):
+        prepared = backend.prepare(whole(), engine=engine)
+        (gru_layer,) = prepared._model.gru_layers
+        assert gru_layer.layer is not None
+        seen.append(gru_layer.layer.engine)
+        direct = onegru.load(whole(), engine=engine).run({"X": X, "h": h})
+        same(prepared.run([X, h]), direct.values())
+        same(backend.run_model(whole(), [X, h], engine=engine), direct.values())
+    assert seen[1:] == ["native", "reference"]
+    arrays = [X, weights()["W"], weights()["R"]]
+    wanted = onegru.GRU(*arrays[1:], engine="reference")(X)
+    same(backend.run_node(gru("X", ["Y", "Y_h"]), arrays, engine="reference"), wanted)
+    with pytest.raises(onegru.SpecError, match="engine: 'fast'; must be one of auto, native, reference"):
+        backend.prepare(whole(), engine="fast")
+    assert not backend.is_compatible(whole(), engine="fast")
 
 
 def test_devices() -> None:

@@ -393,6 +393,7 @@ def test_arguments(convert: Convert) -> None:
     convert("a.pb", "b.onnx").refused("a.pb: No such file or directory")
     np.save("a.npy", np.zeros(3))
     convert("a.npy", "b.onnx").refused("a.npy: an .npy array of NumPy; must be one of these: ONNX model, ")
+    Path("a.npy").unlink()
     convert("none.onnx", "b.xml").refused("none.onnx: No such file or directory")
     convert("none.safetensors", "b.xml").refused("none.safetensors: No such file or directory")
     convert("a.onnx", "none/b.xml").refused("TARGET: folder 'none' does not exist")

@@ -87,8 +87,8 @@ def test_files_that_cannot_be_opened(tmp_path: Path, file: str) -> None:
     ("file", "package", "extra"),
     [
         ("x.safetensors", "safetensors", "safetensors"),
-        ("x.keras", "h5py", "keras"),
-        ("x.h5", "h5py", "keras"),
+        ("x.keras", "h5py", "keras-files"),
+        ("x.h5", "h5py", "keras-files"),
     ],
 )
 def test_missing_extras(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,17 @@ def one_gru(path: Path) -> Path:
 
 def stacked(path: Path) -> Path:
     """Two GRUs whose states are one input and one output, as PyTorch exports them."""
+    nodes, tensors = _stacked_parts()
+    return save(
+        path,
+        nodes,
+        tensors,
+        {"x": ["T", B, I], "h": [2, B, H]},
+        {"Y1": ["T", 1, B, H], "h_out": [2, B, H]},
+    )
+
+
+def _stacked_parts() -> tuple[list[NodeProto], list[TensorProto]]:
     constants = {"s0": [0], "s1": [1], "s2": [2], "zero": [0], "one": [1]}
     integers = [numpy_helper.from_array(np.array(v, np.int64), name) for name, v in constants.items()]
     nodes = [
@@ -71,13 +83,7 @@ def stacked(path: Path) -> Path:
         node("GRU", ["y0", "W1", "R1", "", "", "h1"], ["Y1", "last1"], hidden_size=H),
         node("Concat", ["last0", "last1"], ["h_out"], axis=0),
     ]
-    return save(
-        path,
-        nodes,
-        [*weights(count=2), *integers],
-        {"x": ["T", B, I], "h": [2, B, H]},
-        {"Y1": ["T", 1, B, H], "h_out": [2, B, H]},
-    )
+    return nodes, [*weights(count=2), *integers]
 
 
 @pytest.mark.parametrize("make", [one_gru, stacked])
@@ -357,6 +363,91 @@ def test_a_state_that_two_grus_start_from_is_not_found(tmp_path: Path) -> None:
         )
         with pytest.raises(SpecError, match="none found"):
             onegru.load(path).stream()
+
+
+def batched(path: Path) -> Path:
+    """Two GRUs whose states are one input [2, batch, H], and the mean of what comes out."""
+    nodes, tensors = _stacked_parts()
+    return save(
+        path,
+        nodes,
+        tensors,
+        {"x": ["T", "batch", I], "h": [2, "batch", H]},
+        {"Y1": ["T", 1, "batch", H], "h_out": [2, "batch", H]},
+    )
+
+
+@pytest.mark.parametrize("make", [one_gru, batched])
+def test_some_rows_take_a_step(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    """As each row would by itself; the others stay."""
+    model = onegru.load(make(tmp_path / "m.onnx"))
+    (taker,) = model.stream().pairs.values()
+    together = model.stream(dims={"batch": 4})
+    alone = [model.stream() for _ in range(4)]
+    rng = np.random.default_rng(5)
+    for rows in ([1], [3, 0], (), np.array([2, 1, 0], np.uint8), None, [0, 1, 2, 3], [2]):
+        count = range(4) if rows is None else rows
+        x = rng.standard_normal((3, len(count), I)).astype(np.float32)
+        results = together.step({"x": x}, rows=rows)
+        for place, row in enumerate(count):
+            wanted = alone[int(row)].step({"x": x[:, [place]]})
+            for name, array in wanted.items():
+                assert np.array_equal(results[name][:, :, [place]], array)
+        for row, stream in enumerate(alone):
+            state = stream.state.get(taker, 0)
+            assert np.array_equal(
+                together.state[taker][:, [row]], np.broadcast_to(state, (len(together.state[taker]), 1, H))
+            )
+
+
+def test_rows_that_are_refused(tmp_path: Path) -> None:
+    model = onegru.load(one_gru(tmp_path / "m.onnx"))
+    x = np.ones((T, 1, I), np.float32)
+    stream = model.stream()
+    with pytest.raises(SpecError, match="whose sizes the inputs do not tell"):
+        stream.step({"x": x}, rows=[0])
+    stream.step({"x": np.ones((T, 3, I), np.float32)})
+    before = stream.state
+    wrong: tuple[tuple[Any, str], ...] = (
+        ([3], "rows: 3; must be in 0…2"),
+        ([-1], "rows: -1; must be in 0…2"),
+        ([1, 1], "rows: an index is there twice"),
+        (1, "rows: rank 0"),
+        ([0.5], "rows: type float64"),
+        ("ab", "rows: "),
+        ([0, 1], "batch_size"),  # x has one row
+    )
+    for rows, message in wrong:
+        with pytest.raises(SpecError, match=message):
+            stream.step({"x": x}, rows=rows)
+    assert np.array_equal(stream.state["h"], before["h"])
+    fixed = onegru.load(stacked(tmp_path / "fixed.onnx")).stream()
+    with pytest.raises(
+        SpecError, match=r"rows: which dimension of state 'h', .2, 2, 4., are the rows is not known"
+    ):
+        fixed.step({"x": x}, rows=[0])
+    path = save(
+        tmp_path / "m.onnx",
+        [node("GRU", ["x", "W0", "R0", "", "", "h"], ["Y", "h_out"], hidden_size=H)],
+        weights(),
+        {"x": ["T", B, I], "h": [1, B, H]},
+        {"Y": ["T", 1, B, H], "h_out": [1, B, H]},
+    )
+    with pytest.raises(SpecError, match="rows: state 'h' has always 2 rows; must be None"):
+        onegru.load(path).stream().step({"x": x}, rows=[0])
+
+
+def test_rows_of_an_ir_and_of_batch_first(tmp_path: Path) -> None:
+    W, R = (RNG.standard_normal((1, 3 * H, size)).astype(np.float32) for size in (I, H))
+    for name, options in (("m.onnx", {"layout": 1}), ("m.xml", {"sequence_lens": False})):
+        onegru.save(onegru.GRU(W, R), tmp_path / name, **options)
+        stream = onegru.load(tmp_path / name).stream()
+        x = RNG.standard_normal((3, 2, I)).astype(np.float32)
+        whole = stream.step({"X": x})["Y"]
+        (taker,) = stream.pairs.values()
+        stream.state = {taker: np.zeros((3, 1, H), np.float32)}
+        assert np.array_equal(stream.step({"X": x[1:2]}, rows=[1])["Y"], whole[1:2])
+        assert [bool(row.any()) for row in stream.state[taker]] == [False, True, False]
 
 
 def test_an_ir_streams(tmp_path: Path) -> None:

@@ -311,3 +311,27 @@ def test_other_bounds_of_real_models(tmp_path: Path) -> None:
     model = onegru.load(write(tmp_path / "m.onnx", (nodes, tensors)))
     result: Array = model.run({"x": np.ones(1, np.float32)})["y"]
     assert result == 2
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        node("Constant", [], ["c"]),
+        node("Constant", [], []),
+        node("Constant", [], ["c"], value_int=3),
+        node("Reshape", [], ["c"]),
+        node("Concat", [], ["c"], axis=0),
+        node("Identity", ["", ""], ["c"]),
+        node("ConstantOfShape", ["negative"], ["c"]),
+        node("NoSuchOperator", ["negative"], ["c"], domain="somewhere"),
+    ],
+    ids=lambda item: f"{item.op_type} {len(item.attribute)} {len(item.output)}",
+)
+def test_odd_nodes(tmp_path: Path, odd: NodeProto) -> None:
+    """They are refused by what runs them, or run."""
+    nodes = [odd, node("Cast", ["c"], ["k"], to=1)]
+    path = write(tmp_path / "m.onnx", (nodes, [tensor("negative", [-5])]))
+    try:
+        onegru.load(path)
+    except onegru.FormatError as error:
+        assert str(path) in str(error)

@@ -379,6 +379,71 @@ def test_refuses_what_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         onegru.save(make_gru(), tmp_path / "m.onnx")
 
 
+# ---- initial states may be left out
+
+WRITTEN: dict[str, tuple[str, dict[str, Any]]] = {
+    "ONNX": ("m.onnx", {}),
+    "ONNX 7": ("m.onnx", {"opset": 7}),
+    "batch first": ("m.onnx", {"layout": 1}),
+    "lengths": ("m.onnx", {"sequence_lens": True}),
+    "sequences": ("m.xml", {}),
+    "fixed sequences": ("m.xml", {"batch_size": 3, "seq_length": 6}),
+    "cells": ("m.xml", {"cell": True}),
+}
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+@pytest.mark.parametrize("count", [1, 3])
+def test_states_that_are_left_out(tmp_path: Path, kind: str, count: int) -> None:
+    """Of a model that `save` wrote onegru takes them for zeros, all or some of them."""
+    name, options = WRITTEN[kind]
+    stack = make_stack(count, ("forward",) if kind == "cells" else ("bidirectional", "forward"))
+    layers = stack if count > 1 else stack.layers[0]
+    onegru.save(layers, tmp_path / name, **options)
+    model = onegru.load(tmp_path / name)
+    X = draw(layers, T=1 if kind == "cells" else 6)[0]
+    feeds: dict[str, Array] = {"X": X[0] if kind == "cells" else X}
+    if name == "m.xml" and kind != "cells":
+        feeds = {"X": X.swapaxes(0, 1).copy(), "sequence_lengths": np.full(3, 6, np.int32)}
+    elif kind == "batch first":
+        feeds["X"] = X.swapaxes(0, 1).copy()
+    elif kind == "lengths":
+        feeds["sequence_lens"] = np.full(3, 6, np.int32)
+    infos = [info for info in model.inputs if "init" in info.name]
+    assert len(infos) == count
+    shapes = [[3 if not isinstance(size, int) else size for size in info.shape or ()] for info in infos]
+    batch = {"batch first": 0, "cells": 0, "sequences": 0, "fixed sequences": 0}.get(kind, 1)
+    for shape in shapes:
+        shape[batch] = 3
+    zeros = {info.name: np.zeros(shape, np.float32) for info, shape in zip(infos, shapes, strict=True)}
+    wanted = model.run(feeds | zeros)
+    for names in ([], list(zeros)[1:]):
+        found = model.run(feeds | {name: zeros[name] for name in names})
+        assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
+    assert all("Y" in values or "Ho" in values for values in model.trace(feeds))
+    with pytest.raises(SpecError, match="'X': missing"):
+        model.run(zeros)
+    with pytest.raises(SpecError, match="'X': shape"):
+        model.run({**feeds, "X": feeds["X"][..., :2]})
+
+
+def test_states_of_other_models_may_not(tmp_path: Path) -> None:
+    """Nor may those of ours that something else takes as well: what is not given is not guessed."""
+    path = tmp_path / "m.onnx"
+    onegru.save(make_gru(), path)
+    proto = onnx.load(path)
+    X, _ = draw(make_gru())
+    assert onegru.load(proto).graph.zero_inputs == {"initial_h"}
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("h", 1, None))
+    proto.graph.node.append(onnx.helper.make_node("Neg", ["initial_h"], ["h"]))
+    with pytest.raises(SpecError, match="'initial_h': missing"):
+        onegru.load(proto).run({"X": X})
+    proto = onnx.load(path)
+    del proto.metadata_props[:]
+    with pytest.raises(SpecError, match="'initial_h': missing"):
+        onegru.load(proto).run({"X": X})
+
+
 # ---- files are whole or as they were
 
 

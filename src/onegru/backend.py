@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from onegru.arguments import integer
 from onegru.dtypes import Array
 from onegru.errors import OneGRUError, SpecError, needs_extra
 
@@ -19,6 +20,7 @@ with needs_extra("onnx", "onnx", "onegru.backend"):
     from onnx.backend.base import Backend, BackendRep
 
 from onegru.files.onnx_model import parse_onnx
+from onegru.files.onnx_probe import node_opset
 from onegru.files.onnx_read import Source
 from onegru.session import Model
 
@@ -78,16 +80,23 @@ class OneGRUBackend(Backend):
     def prepare(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> OneGRURep:
         """Prepare a model.
 
+        Args:
+            model: the model.
+            device: must be CPU.
+            kwargs: `engine` for what runs the GRU nodes, as in `onegru.GRU`; "auto" by default.
+
         Raises:
-            SpecError: the device is not the CPU, an option is given, or a GRU node is not legal.
+            SpecError: the device is not the CPU, an option is unknown, or a GRU node is not legal.
             FormatError: the model is broken or cannot be run.
         """
+        engine = kwargs.pop("engine", "auto")
         _refuse_options(kwargs)
         if not cls.supports_device(device):
             raise SpecError(f"device: {device!r}; must be CPU")
         if not isinstance(model, ModelProto):
             raise SpecError(f"model: {type(model).__name__}; must be a ModelProto")
-        return OneGRURep(Model(parse_onnx(model.SerializeToString(), Source("model"))))
+        graph = parse_onnx(model.SerializeToString(), Source("model"))
+        return OneGRURep(Model(graph, engine=engine))
 
     @classmethod
     def run_model(
@@ -112,9 +121,13 @@ class OneGRUBackend(Backend):
             inputs: arrays for its inputs, in order, without those whose name is empty.
             device: must be CPU.
             outputs_info: not needed; types and shapes follow from the inputs.
-            kwargs: `opset_version` for the opset; the newest that onnx knows by default.
+            kwargs: `opset_version` for the opset, by default the newest that onnx and ONNX Runtime know;
+                `engine` as for `prepare`.
         """
-        opset = kwargs.pop("opset_version", onnx.defs.onnx_opset_version())
+        opset = kwargs.pop("opset_version", None)
+        opset = node_opset(node) if opset is None else integer("opset_version", opset, 1)
+        if opset >= 2**31:
+            raise SpecError(f"opset_version: {opset}; must be below 2**31")
         names = [name for name in node.input if name]
         if len(inputs) != len(names):
             raise SpecError(f"inputs: {len(inputs)} arrays; must be {len(names)}")

@@ -12,7 +12,7 @@ from onegru.dtypes import Array
 from onegru.errors import SpecError, SpecWarning
 from onegru.files.graph import TensorInfo
 from onegru.native import get_num_threads
-from onegru.session import Model, load, load_bytes
+from onegru.session import Model, load
 
 __all__ = ["InferenceSession", "NodeArg"]
 
@@ -82,10 +82,7 @@ class InferenceSession:
                 SpecWarning,
                 stacklevel=2,
             )
-        if isinstance(path_or_bytes, bytes | bytearray | memoryview):
-            self._model = load_bytes(bytes(path_or_bytes), engine=engine)
-        else:
-            self._model = load(path_or_bytes, engine=engine)
+        self._model = load(path_or_bytes, engine=engine)
         self._names = [info.name for info in self._model.outputs]
 
     def __repr__(self) -> str:

@@ -121,10 +121,23 @@ class GruLayer:
             if not self._weights or any(a is not b for a, b in zip(weights, self._weights, strict=True)):
                 layer, lowered = self._make(weights)
         assert layer is not None and lowered is not None
-        given = {name: values[value] for name, value in node.inputs.items() if name not in _WEIGHTS}
+        given = {name: values.get(value) for name, value in node.inputs.items() if name not in _WEIGHTS}
+        self._add_state(given, layer)
         with naming(self._place):
             results = layer.apply(lowered.ports, given, dict.fromkeys(node.outputs), strict_types=True)
         values.update((node.outputs[name], array) for name, array in results.items())
+
+    def _add_state(self, given: dict[str, Any], layer: GRU) -> None:
+        """Put zeros in the place of an initial state that was left out."""
+        layout = self.node.attributes.get("layout", 0)
+        ports = {port.role: port for port in self.node.operator.ports(1 if layout else 0)}
+        state = ports["initial_h"]
+        if state.name in given and given[state.name] is None:
+            spec, axes = layer.spec, ports["X"].axes
+            shape = np.shape(given[ports["X"].name])
+            sizes = {**dict(zip(axes, shape, strict=False)), "D": spec.num_directions, "H": spec.hidden_size}
+            if len(shape) == len(axes):  # else X will be refused
+                given[state.name] = np.zeros([sizes[axis] for axis in state.axes], numpy_dtype(spec.dtype))
 
     def _weights_in(self, values: Mapping[str, object]) -> tuple[object, ...]:
         inputs = self.node.inputs
@@ -154,7 +167,7 @@ def _plain_run(
             Y, Y_h = empty((T, D, B, H), dtype), empty((D, B, H), dtype)
         except MemoryError:
             return otherwise(values)  # it says for which node
-        if not try_call(X, None if h is None else values[h], Y, Y_h):
+        if not try_call(X, None if h is None else values.get(h), Y, Y_h):
             return otherwise(values)
         if sequence is not None:
             values[sequence] = Y

@@ -11,9 +11,10 @@ import numpy as np
 from onegru.arguments import integer, shown
 from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import SpecError
-from onegru.files.graph import TensorInfo
+from onegru.files.graph import Graph, TensorInfo, batch_axes
 from onegru.model_inputs import fits_shape
 from onegru.pickling import state_of
+from onegru.shapes import as_rows
 
 __all__ = ["ModelStream"]
 
@@ -24,6 +25,10 @@ class Runnable(Protocol):
     @property
     def path(self) -> str:
         """Its file."""
+
+    @property
+    def graph(self) -> Graph:
+        """What the file holds."""
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -117,11 +122,14 @@ class ModelStream:
         """Begin anew."""
         self._state.clear()
 
-    def step(self, inputs: Mapping[str, object]) -> dict[str, Array]:
+    def step(self, inputs: Mapping[str, object], *, rows: object = None) -> dict[str, Array]:
         """Run the model once and keep its states.
 
         Args:
             inputs: an array for each input that is not a state, by name; one for a state takes its place.
+            rows: indices of the rows of the batch that take the step: `inputs` have these rows alone, in this
+                order, and so have the outputs; the states of the others stay. None for all. The model's batch
+                size must be open, and its rows independent of each other.
 
         Returns:
             an array for each output that is not a state, by name.
@@ -132,6 +140,8 @@ class ModelStream:
         """
         if type(inputs) is not dict and not isinstance(inputs, Mapping):  # the second one takes a while
             raise SpecError(f"inputs: {type(inputs).__name__}; must be a mapping from names to arrays")
+        if rows is not None:
+            return self._step_of(rows, inputs)
         given = {**self._state, **inputs}
         if len(self._state) < len(self._pairs):
             missing = [name for name in self._pairs.values() if name not in given]
@@ -140,6 +150,61 @@ class ModelStream:
         for output, taker in self._pairs.items():
             self._state[taker] = results.pop(output)
         return results
+
+    def _step_of(self, rows: object, inputs: Mapping[str, object]) -> dict[str, Array]:
+        """A step of some rows."""
+        axes = self._row_axes()
+        missing = [name for name in axes if name not in self._state]
+        states = {**self._state, **self._zeros(missing, {})}
+        for name in missing:
+            if name not in states:
+                raise SpecError(f"rows: state {name!r} has none yet; take a step of all, or set it (.state)")
+        counts = {states[name].shape[axis] for name, axis in axes.items()}
+        if len(counts) > 1:
+            raise SpecError(f"rows: the states have {sorted(counts)} rows; must have as many each")
+        indices = as_rows(rows, counts.pop())
+        given = {name: np.take(states[name], indices, axis) for name, axis in axes.items()} | dict(inputs)
+        results = self._model.run(given)
+        fresh: dict[str, Array] = {}
+        for output, taker in self._pairs.items():
+            axis, new, state = axes[taker], results.pop(output), states[taker].copy()
+            wanted = (*state.shape[:axis], len(indices), *state.shape[axis + 1 :])
+            if new.shape != wanted:
+                raise SpecError(f"rows: {output!r} is {list(new.shape)}; must be {list(wanted)}")
+            state[(slice(None),) * axis + (indices,)] = new
+            fresh[taker] = state
+        self._state = fresh
+        return results
+
+    def _row_axes(self) -> dict[str, int]:
+        """The axis of the rows of each state: as a GRU node has it, or the one named as other inputs' are.
+
+        Raises:
+            SpecError: it is not known, or of a fixed size.
+        """
+        takers = list(self._pairs.values())
+        shapes = {name: self._inputs[name].shape or () for name in takers}
+        told = batch_axes(self._model.graph.steps, self._model.inputs)
+        named = {shapes[name][axis] for name, axis in told.items() if shapes.get(name)}
+        if not named:
+            others = (info.shape or () for name, info in self._inputs.items() if name not in shapes)
+            named = set.intersection(*map(set, shapes.values())) & {
+                size for shape in others for size in shape
+            }
+        named = {size for size in named if isinstance(size, str)}
+        axes: dict[str, int] = {}
+        for name, shape in shapes.items():
+            places = [axis for axis, size in enumerate(shape) if size in named]
+            axis = told.get(name, places[0] if len(places) == 1 else None)
+            if axis is None or axis >= len(shape):
+                raise SpecError(
+                    f"rows: which dimension of state {name!r}, {_words(shape)}, are the rows is not known; "
+                    "must be None"
+                )
+            if isinstance(shape[axis], int):
+                raise SpecError(f"rows: state {name!r} has always {shape[axis]} rows; must be None")
+            axes[name] = axis
+        return axes
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the states to a file, in NumPy's `.npz` format.
@@ -213,6 +278,8 @@ class ModelStream:
                 raise SpecError(f"state: {name!r} is of unknown rank; set it before the first step (.state)")
             wanted = [size if isinstance(size, int) else sizes.get(size or "") for size in info.shape]
             if any(size is None for size in wanted):
+                if name in self._model.graph.zero_inputs:
+                    continue
                 raise SpecError(
                     f"state: {name!r} is {_words(info.shape)}, whose sizes the inputs do not tell; give "
                     "dims= to stream(), or set it before the first step (.state)"

@@ -58,7 +58,9 @@ def save(
         opset: of an ONNX model, 1…22; None for 22.
         layout: of an ONNX model: 0 for time first, 1 for batch first (from opset 14 on); None for 0.
         cell: of an IR: whether to write cells, which take one step; None for False.
-        initial_h: whether the model takes initial states; if not, they are zeros. None for True.
+        initial_h: whether the model takes initial states; if not, they are zeros. None for True: onegru runs
+            the model without them as well, from zeros; other runtimes require them, as no format has inputs
+            that may be left out at every batch size.
         sequence_lens: whether the model takes lengths. None for what the operator demands: True in an IR of
             sequences, else False. OpenVINO 2026.4 ignores them unless batch_size and seq_length are fixed.
         batch_size: the only batch size that the model takes; None for any.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from onegru.arguments import shown
+from onegru.arguments import file_path, shown
 from onegru.dtypes import Array
 from onegru.errors import SpecError, needs_extra
 from onegru.files.graph import Conversion, Graph, GruNode, Step, TensorInfo, ValueType, by_name
@@ -20,16 +20,22 @@ from onegru.model_stream import ModelStream
 from onegru.pickling import state_of
 from onegru.wording import count
 
-__all__ = ["GruLayer", "Model", "load", "load_bytes", "read_graph"]
+if TYPE_CHECKING:
+    from onegru.files.onnx_read import ModelProto
+
+__all__ = ["GruLayer", "Model", "load", "read_graph"]
 
 Progress = Callable[[int, int], None]
 
 
-def load(path: str | os.PathLike[str], *, engine: str = "auto") -> Model:
+def load(
+    path: str | os.PathLike[str] | bytes | bytearray | memoryview | ModelProto, *, engine: str = "auto"
+) -> Model:
     """Load a model that holds GRUs.
 
     Args:
-        path: an ONNX model, or an OpenVINO IR with its `.bin` beside it. The content tells which.
+        path: an ONNX model, or an OpenVINO IR with its `.bin` beside it. The content tells which. Or an ONNX
+            model in memory: its bytes, or an `onnx.ModelProto`; then there are no external data.
         engine: what runs the GRU nodes, as in `onegru.GRU`.
 
     Returns:
@@ -44,7 +50,9 @@ def load(path: str | os.PathLike[str], *, engine: str = "auto") -> Model:
     Warns:
         SpecWarning: a node carries what has no effect.
     """
-    return Model(read_graph(Path(path)), engine=engine)
+    if not isinstance(path, str | os.PathLike):
+        return Model(_in_memory(path), engine=engine)
+    return Model(read_graph(file_path("path", path)), engine=engine)
 
 
 def read_graph(path: Path) -> Graph:
@@ -58,12 +66,21 @@ def read_graph(path: Path) -> Graph:
     return load_onnx(path)
 
 
-def load_bytes(data: bytes, *, engine: str = "auto") -> Model:
-    """Load an ONNX model from its serialized form; it may have no external data. Raises as `load` does."""
+def _in_memory(model: object) -> Graph:
+    """What the bytes of an ONNX model, or a ModelProto, hold."""
+    is_bytes = isinstance(model, bytes | bytearray | memoryview)
+    if not is_bytes and not hasattr(model, "SerializeToString"):
+        raise SpecError(
+            f"path: {shown(model)}; must be the name of a file, the bytes of an ONNX model, or a ModelProto"
+        )
     with needs_extra("onnx", "onnx", "an ONNX model"):
         from onegru.files.onnx_model import parse_onnx
-        from onegru.files.onnx_read import Source
-    return Model(parse_onnx(data, Source("model in memory")), engine=engine)
+        from onegru.files.onnx_read import Source, serialized
+    source = Source("model in memory")
+    data = bytes(model) if isinstance(model, bytes | bytearray | memoryview) else serialized(source, model)
+    if data[:64].lstrip(b"\xef\xbb\xbf\xff\xfe\0 \t\r\n").startswith(b"<"):
+        raise source.error("XML; an OpenVINO IR must be loaded by the name of its file, for its .bin")
+    return parse_onnx(data, source)
 
 
 class Model:
@@ -185,7 +202,8 @@ class Model:
         """Run the model.
 
         Args:
-            inputs: an array for each input, by name.
+            inputs: an array for each input, by name. Initial states may be left out of models that
+                `onegru.save` wrote: they are zeros then.
             progress: called before each step and after the last, with the steps done and the steps in all.
 
         Returns:
@@ -218,7 +236,11 @@ class Model:
         """
         values = {**self._constants, **self._values(inputs, None)}
         return [
-            {port: np.asarray(values[name]) for port, name in (*node.inputs.items(), *node.outputs.items())}
+            {
+                port: np.asarray(values[name])
+                for port, name in (*node.inputs.items(), *node.outputs.items())
+                if name in values  # else a state that was left out
+            }
             for node in (layer.node for layer in self.gru_layers)
         ]
 
@@ -298,7 +320,8 @@ class Model:
                 raise SpecError(f"{name!r}: given twice; another name of it is {info.name!r}")
             values[value_of(info)] = fit(info, value) if info.is_tensor else value
         for info in self.inputs:
-            if value_of(info) not in values and not info.optional:
+            may_lack = info.optional or info.name in self._graph.zero_inputs
+            if value_of(info) not in values and not may_lack:
                 raise SpecError(f"{info.name!r}: missing; {self.path} requires it, {words_of(info)}")
         return values
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from onegru.dtypes import Array
+from onegru.dtypes import Array, as_lengths
 from onegru.errors import SpecError
 
-__all__ = ["arrange", "check_shape", "empty", "overlap", "overlaps_itself"]
+__all__ = ["arrange", "as_rows", "check_shape", "empty", "overlap", "overlaps_itself"]
 
 _TERMS = {
     "T": "seq_length",
@@ -106,3 +106,19 @@ def overlaps_itself(array: Array) -> bool:
             return True
         extent += stride * (size - 1)
     return False
+
+
+def as_rows(rows: object, count: int) -> Array:
+    """`rows` as indices of some of `count` rows.
+
+    Raises:
+        SpecError: they are no integers of one axis, beyond the rows, or not each another one.
+    """
+    indices = as_lengths("rows", rows)
+    check_shape("rows", indices.shape, "n", {}, {"n": "rows"})
+    wrong = indices[(indices < 0) | (indices >= count)]
+    if wrong.size:
+        raise SpecError(f"rows: {wrong[0]}; must be in 0…{count - 1}")
+    if len(np.unique(indices)) < len(indices):
+        raise SpecError("rows: an index is there twice; must be there at most once")
+    return indices.astype(np.int32)

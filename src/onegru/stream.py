@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike
 
 from onegru import _native
 from onegru.arguments import integer
-from onegru.dtypes import Array, as_array_of, as_float_array, as_lengths, numpy_dtype
+from onegru.dtypes import Array, as_array_of, as_float_array, numpy_dtype
 from onegru.errors import SpecError
 from onegru.pickling import state_of
 from onegru.problem import Engine
-from onegru.shapes import arrange, check_shape, empty, overlaps_itself
+from onegru.shapes import arrange, as_rows, check_shape, empty, overlaps_itself
 from onegru.spec import Spec
 
 __all__ = ["Stream", "load_states", "save_states"]
@@ -190,14 +190,7 @@ class Stream(_native.Stepper):
         return {"B": count, "I": self._spec.input_size, "H": self._spec.hidden_size}
 
     def _rows(self, rows: object) -> Array:
-        indices = as_lengths("rows", rows)
-        check_shape("rows", indices.shape, "n", {}, {"n": "rows"})
-        wrong = indices[(indices < 0) | (indices >= self._shape[0])]
-        if wrong.size:
-            raise SpecError(f"rows: {wrong[0]}; must be in 0…{self._shape[0] - 1}")
-        if len(np.unique(indices)) < len(indices):
-            raise SpecError("rows: an index is there twice; must be there at most once")
-        return indices.astype(np.int32)
+        return as_rows(rows, self._shape[0])
 
     def _attention(self, value: object, axes: tuple[str, str], sizes: dict[str, int]) -> Array | None:
         if value is None:

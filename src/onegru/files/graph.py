@@ -12,6 +12,8 @@ from onegru.dialects.schema import Operator
 from onegru.dtypes import Array
 
 __all__ = [
+    "STATES_KEY",
+    "STATES_WORD",
     "Conversion",
     "Dimension",
     "Graph",
@@ -20,8 +22,10 @@ __all__ = [
     "Step",
     "TensorInfo",
     "ValueType",
+    "batch_axes",
     "by_name",
     "direct_states",
+    "initial_states",
 ]
 
 #: A fixed size, the name of a symbolic one, or None for one that is neither known nor named.
@@ -157,6 +161,7 @@ class Graph:
         types: the type of each input and constant, where there are pieces.
         nested: GRU nodes within bodies of other nodes, which are another runtime's to run, in words.
         states: pairs of an output and the input that takes it in the next run, by their names.
+        zero_inputs: the names of inputs that may be left out: states of GRU nodes, which are zeros then.
     """
 
     path: str
@@ -168,6 +173,27 @@ class Graph:
     types: dict[str, ValueType] = field(default_factory=dict)
     nested: tuple[str, ...] = ()
     states: tuple[tuple[str, str], ...] = ()
+    zero_inputs: frozenset[str] = frozenset()
+
+
+#: What `onegru.save` writes into the metadata of a model whose initial states may be left out.
+STATES_KEY, STATES_WORD = "onegru.initial_h", "optional"
+
+
+def initial_states(
+    steps: Iterable[Step], inputs: Iterable[TensorInfo], outputs: Iterable[TensorInfo]
+) -> frozenset[str]:
+    """The names of inputs that are initial states of GRU nodes, and nothing else."""
+    states: set[str] = set()
+    others = {info.value or info.name for info in outputs}
+    for step in steps:
+        if not isinstance(step, GruNode):
+            others |= {step.input} if isinstance(step, Conversion) else set(step.inputs)
+            continue
+        port = step.operator.input("initial_h")
+        for name, value in step.inputs.items():
+            (states if port is not None and name == port.name else others).add(value)
+    return frozenset(info.name for info in inputs if (info.value or info.name) in states - others)
 
 
 def direct_states(
@@ -194,3 +220,16 @@ def direct_states(
             if given is not None:
                 pairs.append((given, taken))
     return tuple(pair for pair in pairs if uses.count(pair[1]) == 1)
+
+
+def batch_axes(steps: Iterable[Step], inputs: Iterable[TensorInfo]) -> dict[str, int]:
+    """The axis of the rows of each input that is the initial state of a GRU node, by the input's name."""
+    names = {info.value or info.name: info.name for info in inputs}
+    axes: dict[str, int] = {}
+    for step in steps:
+        if isinstance(step, GruNode):
+            for port in step.operator.ports(1 if step.attributes.get("layout") else 0):
+                name = names.get(step.inputs.get(port.name, ""))
+                if port.role == "initial_h" and name is not None:
+                    axes[name] = port.axes.index("B")
+    return axes

@@ -43,17 +43,18 @@ def read_keras(
         MissingExtraError: h5py is not installed, or ml_dtypes where weights are bfloat16.
     """
     if importlib.util.find_spec("h5py") is None:
-        raise MissingExtraError("h5py", "keras", str(path))
+        raise MissingExtraError("h5py", "keras-files", str(path))
     head, arrays = _read(path, [json.dumps(name), json.dumps(keras_version)])
     error, message = head.get("error"), str(head.get("message"))
     if error == "MissingExtraError":
         raise MissingExtraError("ml_dtypes", "bfloat16", str(path))
     if error is not None:
         raise SpecError(message) if error == "SpecError" else FormatError(message)
+    described = _layers(path, head, len(arrays))
     generation = generation_of(str(head.get("keras_version")))
     layers: dict[str, GRU | Stack] = {}
     rest = iter(arrays)
-    for key, kind, config, count in _layers(path, head, len(arrays)):
+    for key, kind, config, count in described:
         own = [next(rest) for _ in range(count)]
         layers[key] = from_config(kind, config, list(own), generation=generation, where=f"{path}: {key}: ")
     return layers

@@ -47,7 +47,7 @@ def check_bounds(source: Source, model: ModelProto, nodes: Sequence[NodeProto]) 
     total = 0
     for graph in _graphs(model.graph, model.functions):
         for sparse in graph.sparse_initializer:
-            total += math.prod(sparse.dims) * _item_size(sparse.values.data_type)
+            total += abs(math.prod(sparse.dims)) * _item_size(sparse.values.data_type)
             if total > most:
                 raise source.error(
                     f"sparse initializer {sparse.values.name!r}: shape {list(sparse.dims)}; sparse tensors "
@@ -134,8 +134,9 @@ def _inferred(model: ModelProto, plain: Sequence[NodeProto], chosen: Sequence[No
     used = {name for node in chosen for name in node.input}
     held = {tensor.name: tensor for tensor in model.graph.initializer if tensor.name in used}
     for node in plain:
-        if node.output[0] in used and node.attribute[0].HasField("t"):
-            held[node.output[0]] = node.attribute[0].t
+        tensors = [attribute.t for attribute in node.attribute if attribute.HasField("t")]
+        if tensors and used.intersection(node.output):
+            held[node.output[0]] = tensors[0]
         else:
             graph.node.append(node)
     for name, tensor in held.items():
@@ -148,6 +149,11 @@ def _inferred(model: ModelProto, plain: Sequence[NodeProto], chosen: Sequence[No
     graph.node.extend(chosen)
     small = ModelProto(ir_version=8, graph=graph)
     small.opset_import.extend(model.opset_import)
+    for entry in small.opset_import:
+        if entry.domain in ("", "ai.onnx"):
+            entry.version = max(entry.version, 6)  # many operators are inferred from then on alone
+    if not small.opset_import:
+        small.opset_import.append(onnx.helper.make_opsetid("", 6))
     with contextlib.suppress(Exception):  # what is not inferred is not known
         # Without data_prop, which takes memory without bounds on shapes that grow.
         graph = onnx.shape_inference.infer_shapes(small).graph
@@ -155,10 +161,10 @@ def _inferred(model: ModelProto, plain: Sequence[NodeProto], chosen: Sequence[No
     for value in (*graph.value_info, *graph.output):
         tensor_type = value.type.tensor_type
         if tensor_type.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor_type.shape.dim):
-            count = math.prod(dim.dim_value for dim in tensor_type.shape.dim)
+            count = abs(math.prod(dim.dim_value for dim in tensor_type.shape.dim))
             sizes[value.name] = count * _item_size(tensor_type.elem_type)
     for node in chosen:
-        if node.op_type in _MOVES and node.input[0] in sizes:
+        if node.op_type in _MOVES and node.input and node.input[0] in sizes:
             for name in node.output:
                 sizes.setdefault(name, sizes[node.input[0]])
     return sizes

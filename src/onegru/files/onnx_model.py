@@ -18,7 +18,16 @@ from onegru.dialects.onnx import gru_version
 from onegru.dialects.schema import Operator
 from onegru.dtypes import Array
 from onegru.errors import SpecError
-from onegru.files.graph import Graph, GruNode, Step, TensorInfo, ValueType
+from onegru.files.graph import (
+    STATES_KEY,
+    STATES_WORD,
+    Graph,
+    GruNode,
+    Step,
+    TensorInfo,
+    ValueType,
+    initial_states,
+)
 from onegru.files.onnx_bounds import Ahead, check_bounds
 from onegru.files.onnx_functions import unfold_functions
 from onegru.files.onnx_node import constant_value, is_plain_constant, node_attributes, tensor_info
@@ -93,16 +102,21 @@ class _Cutter:
         known = {*self.constants, *early}
         context = PieceContext(self.source, self.model, self.opset, self.ahead.most)
         inputs, outputs = self._inputs(), tuple(tensor_info(value) for value in self.graph.output)
+        steps = tuple(self._steps(context, grus, wanted, known))
+        is_ours = any(
+            (item.key, item.value) == (STATES_KEY, STATES_WORD) for item in self.model.metadata_props
+        )
         return Graph(
             path=self.source.name,
             inputs=inputs,
             outputs=outputs,
             constants=self.constants,
-            steps=tuple(self._steps(context, grus, wanted, known)),
+            steps=steps,
             prelude=(self._piece(context, prelude, early),) if prelude else (),
             types=self._types(),
             nested=tuple(self.nested),
             states=find_states(self.graph, self.opset, self.nodes, grus.values(), inputs, outputs),
+            zero_inputs=initial_states(steps, inputs, outputs) if is_ours else frozenset(),
         )
 
     # GRU nodes

@@ -2,19 +2,56 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from onegru.dtypes import Array
+from onegru.errors import FormatError, MissingExtraError
+from onegru.files._onnxruntime import Session
 from onegru.files.graph import GruNode
-from onegru.files.onnx_functions import unfold_functions
+from onegru.files.onnx_functions import all_nodes, unfold_functions
+from onegru.files.onnx_lift import OLDEST
 from onegru.files.onnx_read import Source, attribute_graphs, read_model, to_array
 
-__all__ = ["one_node_model", "whole_model"]
+__all__ = ["newest_opset", "node_opset", "one_node_model", "whole_model"]
+
+
+@functools.cache
+def newest_opset() -> int:
+    """The newest opset that both onnx and, where it is installed, ONNX Runtime know."""
+    newest = onnx.defs.onnx_opset_version()
+    node = onnx.helper.make_node("Identity", ["x"], ["y"])
+    infos = [onnx.helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = onnx.helper.make_graph([node], "probe", infos[:1], infos[1:])
+    for opset in range(newest, OLDEST, -1):
+        opsets = [onnx.helper.make_opsetid("", opset)]
+        ir_version = onnx.helper.find_min_ir_version_for(opsets)
+        model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
+        try:
+            Session(model.SerializeToString(), Source("probe"), "a node")
+        except FormatError:
+            continue
+        except MissingExtraError:
+            return newest
+        return opset
+    return OLDEST
+
+
+def node_opset(node: NodeProto) -> int:
+    """The oldest opset in which a node, and those of its bodies, are what they are in `newest_opset`."""
+    newest = newest_opset()
+    versions = [1]
+    for inner in (node, *(inner for body in attribute_graphs(node) for inner in all_nodes(body.node))):
+        try:
+            versions.append(onnx.defs.get_schema(inner.op_type, newest, inner.domain).since_version)
+        except onnx.defs.SchemaError:
+            return newest
+    return max(versions)
 
 
 def whole_model(path: Path, probes: Sequence[str] = ()) -> bytes:

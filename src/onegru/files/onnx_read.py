@@ -18,9 +18,10 @@ from google.protobuf.message import Message  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
 from onegru.dtypes import Array
-from onegru.errors import FormatError
+from onegru.errors import FormatError, SpecError
 
 __all__ = [
+    "ModelProto",
     "Source",
     "all_tensors",
     "attribute_graphs",
@@ -30,6 +31,7 @@ __all__ = [
     "external_files",
     "is_gru",
     "read_model",
+    "serialized",
     "to_array",
 ]
 
@@ -68,6 +70,21 @@ def read_model(source: Source, data: bytes) -> ModelProto:
     for tensor in all_tensors(model):
         check_tensor(source, tensor)
     return model
+
+
+def serialized(source: Source, model: object) -> bytes:
+    """The bytes of a ModelProto.
+
+    Raises:
+        SpecError: it is another object.
+        FormatError: it is beyond 2 GiB, or lacks something.
+    """
+    if not isinstance(model, ModelProto):
+        raise SpecError(f"path: {type(model).__name__}; must be a ModelProto, bytes, or the name of a file")
+    try:
+        return bytes(model.SerializeToString())
+    except Exception as error:  # protobuf's own
+        raise source.error(f"cannot be serialized ({error})") from None
 
 
 def is_gru(node: NodeProto) -> bool:

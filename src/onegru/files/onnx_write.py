@@ -13,6 +13,7 @@ from onegru.dialects.onnx import GRU_VERSIONS, gru_version
 from onegru.dialects.schema import Operator
 from onegru.dtypes import Array
 from onegru.errors import SpecError
+from onegru.files.graph import STATES_KEY, STATES_WORD
 from onegru.files.writing import Interface, Layers, suffixes
 from onegru.spec import Spec, Weights
 
@@ -161,6 +162,8 @@ class _Graph:
             ir_version=self.ir_version,
             producer_name="onegru",
         )
+        if self.interface.initial_h:
+            model.metadata_props.add(key=STATES_KEY, value=STATES_WORD)
         return bytes(model.SerializeToString())
 
     def _info(self, name: str, spec: Spec, role: str) -> ValueInfoProto:

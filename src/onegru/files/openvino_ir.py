@@ -15,7 +15,16 @@ from pathlib import Path
 from onegru.dialects.openvino import OPERATORS
 from onegru.dtypes import Array
 from onegru.errors import FormatError, SpecError
-from onegru.files.graph import Graph, GruNode, TensorInfo, ValueType, direct_states
+from onegru.files.graph import (
+    STATES_KEY,
+    STATES_WORD,
+    Graph,
+    GruNode,
+    TensorInfo,
+    ValueType,
+    direct_states,
+    initial_states,
+)
 from onegru.files.openvino_constants import Constants
 from onegru.files.openvino_cut import Cutter
 from onegru.files.openvino_piece import PlacedLayer
@@ -50,7 +59,12 @@ def load_ir(path: Path) -> Graph:
         before = _version(path)
         graph, fault = None, None
         try:
-            graph = _Reader(path, parse_net(path, read_xml(path))).read()
+            root = read_xml(path)
+            graph = _Reader(path, parse_net(path, root)).read()
+            info = root.all("net", "rt_info", *STATES_KEY.split("."))
+            if any(element.attributes.get("value") == STATES_WORD for element in info):
+                states = initial_states(graph.steps, graph.inputs, graph.outputs)
+                graph = replace(graph, zero_inputs=states)
         except (FormatError, SpecError) as error:
             fault = error
         if _version(path) == before:  # else the .bin may be of another one

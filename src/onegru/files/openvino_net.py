@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from onegru.dtypes import Array, numpy_dtype
+from onegru.files.graph import STATES_KEY, STATES_WORD
 
 __all__ = ["ELEMENT_TYPES", "Net", "Shape", "Value"]
 
@@ -40,6 +41,7 @@ class Net:
 
     def __init__(self) -> None:
         self.data: list[bytes] = []
+        self.states_are_optional = False  # whether onegru may run it without its initial states
         self._offset = 0
         self._root = ET.Element("net", name="onegru", version="11")
         self._layers = ET.SubElement(self._root, "layers")
@@ -109,7 +111,11 @@ class Net:
         root = copy.deepcopy(self._root)
         for data in root.iterfind("layers/layer[@type='Const']/data"):
             data.set("offset", str(int(data.attrib["offset"]) + shift))
-        ET.SubElement(root, "rt_info")
+        info = ET.SubElement(root, "rt_info")
+        if self.states_are_optional:
+            for part in STATES_KEY.split("."):
+                info = ET.SubElement(info, part)
+            info.set("value", STATES_WORD)
         ET.indent(root, "\t")
         return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True))
 

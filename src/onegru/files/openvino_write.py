@@ -73,6 +73,7 @@ def write_ir(path: Path, layers: Layers, cell: bool, interface: Interface) -> No
 def _net(layers: Layers, cell: bool, interface: Interface) -> Net:
     """The model of layers."""
     net = Net()
+    net.states_are_optional = interface.initial_h
     first = layers[0][0]
     operators = [_operator(spec, cell) for spec, _ in layers]
     for (spec, _), operator in zip(layers, operators, strict=True):

@@ -48,8 +48,8 @@ _STARTS: tuple[tuple[int, bytes, Kind], ...] = (
     *((0, bytes((0x80, protocol)), Kind.PICKLE) for protocol in range(2, 6)),
 )
 
-# The keys of ModelProto's fields: ir_version, the names, model_version, graph, opset_import, …
-_MODEL_FIELDS = {0x08, 0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42, 0x72, 0xA2, 0xCA, 0xD2}
+# The keys of ModelProto's fields but ir_version: the names, model_version, graph, opset_import, …
+_MODEL_FIELDS = {0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42, 0x72, 0xA2, 0xCA, 0xD2}
 
 # What reads a file whose content says nothing, by the end of its name; it says what is wrong with the file.
 _NAMES = {
@@ -88,7 +88,9 @@ def kind_of(path: Path) -> Kind:
         return Kind.HTML
     if text.startswith((b"<", b"\xff\xfe<", b"\xfe\xff\0<")):
         return Kind.OPENVINO
-    return Kind.ONNX if start and start[0] in _MODEL_FIELDS else Kind.UNKNOWN
+    # ir_version, which is small, and another field.
+    is_model = len(start) > 2 and start[0] == 0x08 and 0 < start[1] < 32 and start[2] in _MODEL_FIELDS
+    return Kind.ONNX if is_model else Kind.UNKNOWN
 
 
 def _kind_of_zip(path: Path) -> Kind:

@@ -26,8 +26,8 @@ from onegru.tensors import as_tensor, is_mapping
 
 __all__ = ["RECURRENT", "Generation", "from_arrays", "from_config", "generation_of", "is_gru", "is_own"]
 
-#: The classes of layers that may hold GRUs.
-RECURRENT = ("GRU", "GRUCell", "RNN", "Bidirectional", "CuDNNGRU")
+#: The classes of layers that may hold GRUs; Keras 2 had CuDNNGRU as well.
+RECURRENT = ("GRU", "GRUCell", "RNN", "Bidirectional")
 
 Config = Mapping[str, Any]
 
