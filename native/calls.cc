@@ -1,79 +1,154 @@
 // The calls that are made once for every frame, taken by C where Python's own way to a method costs as much as the
 // step of a small layer: 0.4 µs for layer(X, initial_h, out=(Y, Y_h)), 0.1 µs for stream.step(x, out=h).
 //
-// The base classes of onegru.GRU and onegru.Stream. Each hands a call that has everything to a function, try_call
-// or try_step, which says whether it has done it. All other calls, and what is declined, go to a method in Python.
+// The base classes of onegru.GRU and onegru.Stream. A call that is plain is done here; what is declined goes to a
+// method in Python.
 
 #include "native/calls.h"
 
 #include <cstring>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "native/layer.h"
 
 namespace nb = nanobind;
 
 namespace onegru {
 namespace {
 
+// The engine's own object, None where it has none, keeps the layer or the stream alive.
 struct Caller {
-  nb::object try_call;
+  Caller(nb::object object, int own_layout) : native(std::move(object)), layer(LayerIn(native)), layout(own_layout) {}
+
+  nb::object native;
+  const Layer* layer;
+  int layout;
 };
 
 struct Stepper {
-  nb::object try_step;
+  explicit Stepper(nb::object object) : native(std::move(object)), stream(StreamIn(native)) {}
+
+  nb::object native;
+  Stream* stream;
 };
 
-// `out` if the function has done what it was asked, null if it has not, or has raised an exception.
+// What was asked of a method, by name: arguments that it has, each at most once.
 template <std::size_t kCount>
-PyObject* Try(const nb::object& function, PyObject* const (&arguments)[kCount], PyObject* out) {
-  PyObject* const done = PyObject_Vectorcall(function.ptr(), arguments, kCount, nullptr);
-  if (done == nullptr) return nullptr;
-  const bool is_done = done == Py_True;
-  Py_DECREF(done);
-  return is_done ? Py_NewRef(out) : nullptr;
-}
-
 struct Names {
-  PyObject* out = PyUnicode_InternFromString("out");
-  PyObject* run = PyUnicode_InternFromString("run");
-  PyObject* step = PyUnicode_InternFromString("_step");
+  template <class... Texts>
+  explicit Names(Texts... texts) : names{PyUnicode_InternFromString(texts)...} {}
+
+  // False: there is no such name, or it has a value.
+  bool Put(PyObject* name, PyObject* value, PyObject* (&values)[kCount]) const {
+    for (std::size_t i = 0; i < kCount; ++i) {
+      if (names[i] == name) return std::exchange(values[i], value) == nullptr;
+    }
+    return false;
+  }
+
+  PyObject* names[kCount];
 };
-const Names& TheNames() {
-  static const Names names;
-  return names;
+
+// A layout as an argument; none if it has to be looked at more closely.
+std::optional<int> LayoutOf(PyObject* object, int own) {
+  if (object == nullptr || object == Py_None) return own;
+  int overflow = 0;
+  const long value = PyLong_CheckExact(object) ? PyLong_AsLongAndOverflow(object, &overflow) : -1;
+  if (value != 0 && value != 1) return {};
+  return static_cast<int>(value);
 }
 
-// caller(X[, initial_h], out=(Y, Y_h)); else caller.run(…).
-PyObject* Call(PyObject* self, PyObject* args, PyObject* kwargs) {
-  const Py_ssize_t given = PyTuple_Size(args);
-  if ((given == 1 || given == 2) && kwargs != nullptr && PyDict_Size(kwargs) == 1 && nb::inst_ready(self)) {
-    PyObject* const out = PyDict_GetItemWithError(kwargs, TheNames().out);
-    if (out != nullptr && PyTuple_CheckExact(out) && PyTuple_Size(out) == 2) {
-      PyObject* const all[] = {PyTuple_GetItem(args, 0), given == 2 ? PyTuple_GetItem(args, 1) : Py_None,
-                               PyTuple_GetItem(out, 0), PyTuple_GetItem(out, 1)};
-      if (PyObject* const result = Try(nb::inst_ptr<Caller>(self)->try_call, all, out)) return result;
-    }
-    if (PyErr_Occurred()) return nullptr;
+// A new reference to what `call` returns; null if that is not valid, with an exception if it throws one.
+template <class F>
+PyObject* Try(F&& call) {
+  try {
+    return call().release().ptr();
+  } catch (nb::python_error& error) {
+    error.restore();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
   }
-  PyObject* const run = PyObject_GetAttr(self, TheNames().run);
+  return nullptr;
+}
+
+enum CallName { kX, kInitialH, kSequenceLens, kAttention, kLayout, kOut, kCallNames };
+
+// caller(X, initial_h, …), where it is plain.
+PyObject* TryGiven(const Caller& caller, PyObject* args, PyObject* kwargs) {
+  static const Names<kCallNames> names("X", "initial_h", "sequence_lens", "attention", "layout", "out");
+  PyObject* values[kCallNames] = {};
+  const Py_ssize_t given = PyTuple_Size(args);
+  if (caller.layer == nullptr || given > 2) return nullptr;
+  for (Py_ssize_t i = 0; i < given; ++i) values[i] = PyTuple_GetItem(args, i);
+  if (kwargs != nullptr) {
+    Py_ssize_t position = 0;
+    for (PyObject *name, *value; PyDict_Next(kwargs, &position, &name, &value);) {
+      if (!names.Put(name, value, values)) return nullptr;
+    }
+  }
+  const std::optional<int> layout = LayoutOf(values[kLayout], caller.layout);
+  if (values[kX] == nullptr || !layout) return nullptr;
+  CallArguments call{values[kX], values[kInitialH], values[kSequenceLens], values[kAttention]};
+  call.layout = *layout;
+  if (PyObject* const out = values[kOut]; out != nullptr && out != Py_None) {
+    if (!PyTuple_CheckExact(out) || PyTuple_Size(out) != 2) return nullptr;
+    call.Y = PyTuple_GetItem(out, 0);
+    call.Y_h = PyTuple_GetItem(out, 1);
+    call.out = out;
+  }
+  return Try([&] { return TryCall(*caller.layer, call); });
+}
+
+// caller(…); else caller.run(…).
+PyObject* Call(PyObject* self, PyObject* args, PyObject* kwargs) {
+  if (nb::inst_ready(self)) {
+    PyObject* const result = TryGiven(*nb::inst_ptr<Caller>(self), args, kwargs);
+    if (result != nullptr || PyErr_Occurred()) return result;
+  }
+  static PyObject* const name = PyUnicode_InternFromString("run");
+  PyObject* const run = PyObject_GetAttr(self, name);
   if (run == nullptr) return nullptr;
   PyObject* const result = PyObject_Call(run, args, kwargs);
   Py_DECREF(run);
   return result;
 }
 
-// stepper.step(x, out=h); else stepper._step(…).
-PyObject* Step(PyObject* self, PyObject* const* args, Py_ssize_t given, PyObject* names) {
-  if (given == 1 && names != nullptr && PyTuple_Size(names) == 1 && PyTuple_GetItem(names, 0) == TheNames().out &&
-      nb::inst_ready(self)) {
-    PyObject* const all[] = {args[0], args[1]};
-    if (PyObject* const result = Try(nb::inst_ptr<Stepper>(self)->try_step, all, args[1])) return result;
-    if (PyErr_Occurred()) return nullptr;
+enum StepName { kStepX, kStepAttention, kRows, kStepOut, kStepNames };
+
+PyObject* TryGivenStep(const Stepper& stepper, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+  static const Names<kStepNames> names("x", "attention", "rows", "out");
+  PyObject* values[kStepNames] = {};
+  if (stepper.stream == nullptr || given > 1) return nullptr;
+  if (given == 1) values[kStepX] = args[0];
+  const Py_ssize_t named = keywords == nullptr ? 0 : PyTuple_Size(keywords);
+  for (Py_ssize_t i = 0; i < named; ++i) {
+    if (!names.Put(PyTuple_GetItem(keywords, i), args[given + i], values)) return nullptr;
   }
-  PyObject* const step = PyObject_GetAttr(self, TheNames().step);
+  if (values[kStepX] == nullptr) return nullptr;
+  const StepArguments step{true, values[kStepX], values[kStepAttention], values[kRows], values[kStepOut]};
+  return Try([&] { return TrySteps(*stepper.stream, step); });
+}
+
+// stepper.step(…); else stepper._step(…).
+PyObject* Step(PyObject* self, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+  if (nb::inst_ready(self)) {
+    PyObject* const result = TryGivenStep(*nb::inst_ptr<Stepper>(self), args, given, keywords);
+    if (result != nullptr || PyErr_Occurred()) return result;
+  }
+  static PyObject* const name = PyUnicode_InternFromString("_step");
+  PyObject* const step = PyObject_GetAttr(self, name);
   if (step == nullptr) return nullptr;
-  PyObject* const result = PyObject_Vectorcall(step, args, static_cast<std::size_t>(given), names);
+  PyObject* const result = PyObject_Vectorcall(step, args, static_cast<std::size_t>(given), keywords);
   Py_DECREF(step);
   return result;
 }
+
+// None in place of what is not valid.
+nb::object OrNone(nb::object object) { return object.is_valid() ? object : nb::none(); }
 
 constexpr char kStep[] = R"(step($self, /, x, *, attention=None, rows=None, out=None)
 --
@@ -114,8 +189,22 @@ void DescribeCall(nb::handle type, const char* text) {
 void BindCalls(nb::module_& m) {
   static PyType_Slot caller[] = {{Py_tp_call, reinterpret_cast<void*>(Call)}, {0, nullptr}};
   nb::class_<Caller>(m, "Caller", nb::type_slots(caller))
-      .def(nb::init<nb::object>(), nb::arg("try_call"), "An object that calls try_call, else its method `run`.")
-      .def_ro("try_call", &Caller::try_call);
+      .def(nb::init<nb::object, int>(), nb::arg("native").none(), nb::arg("layout"),
+           "An object whose plain calls go to a layer, if there is one, the others to its method `run`.")
+      .def(
+          "try_call",
+          [](const Caller& self, nb::handle X, nb::handle initial_h, nb::handle Y, nb::handle Y_h,
+             nb::handle sequence_lens, nb::handle attention, nb::handle layout) -> nb::object {
+            const std::optional<int> which = LayoutOf(layout.ptr(), self.layout);
+            if (self.layer == nullptr || !which) return nb::none();
+            CallArguments call{X.ptr(), initial_h.ptr(), sequence_lens.ptr(), attention.ptr(), Y.ptr(), Y_h.ptr()};
+            call.layout = *which;
+            return OrNone(TryCall(*self.layer, call));
+          },
+          nb::arg("X").none(), nb::arg("initial_h") = nb::none(), nb::arg("Y") = nb::none(),
+          nb::arg("Y_h") = nb::none(), nb::kw_only(), nb::arg("sequence_lens") = nb::none(),
+          nb::arg("attention") = nb::none(), nb::arg("layout") = nb::none(),
+          "(Y, Y_h) of a plain call; None, with nothing done, of any other.");
   m.def("describe_call", &DescribeCall, nb::arg("type"), nb::arg("text"),
         "Gives a class's __call__ a signature and a docstring.");
 
@@ -124,8 +213,16 @@ void BindCalls(nb::module_& m) {
                                   {nullptr, nullptr, 0, nullptr}};
   static PyType_Slot stepper[] = {{Py_tp_methods, methods}, {0, nullptr}};
   nb::class_<Stepper>(m, "Stepper", nb::type_slots(stepper))
-      .def(nb::init<nb::object>(), nb::arg("try_step"),
-           "An object whose method `step` calls try_step, else its method `_step`.");
+      .def(nb::init<nb::object>(), nb::arg("native").none(),
+           "An object whose plain steps go to a stream, if there is one, the others to its method `_step`.")
+      .def(
+          "try_run",
+          [](const Stepper& self, nb::handle X, nb::handle attention, nb::handle out) -> nb::object {
+            if (self.stream == nullptr) return nb::none();
+            return OrNone(TrySteps(*self.stream, {false, X.ptr(), attention.ptr(), nullptr, out.ptr()}));
+          },
+          nb::arg("X").none(), nb::arg("attention").none(), nb::arg("out").none(),
+          "Y of plain steps; None, with nothing done, of others.");
 }
 
 }  // namespace onegru

@@ -155,24 +155,16 @@ def _plain_run(
     """A quick way to a GRU node's outputs; where a value is not plain, or not right, the other way."""
     x, h = node.inputs["X"], node.inputs.get("initial_h")
     sequence, last = node.outputs.get("Y"), node.outputs.get("Y_h")
-    D, H, dtype = layer.spec.num_directions, layer.spec.hidden_size, numpy_dtype(layer.spec.dtype)
-    try_call, empty, ndarray = layer.try_call, np.empty, np.ndarray
+    try_call = layer.try_call
 
     def run(values: dict[str, Any]) -> None:
-        X = values[x]
-        if type(X) is not ndarray or X.ndim != 3:
-            return otherwise(values)
-        T, B, _ = X.shape
-        try:
-            Y, Y_h = empty((T, D, B, H), dtype), empty((D, B, H), dtype)
-        except MemoryError:
+        done = try_call(values[x], None if h is None else values.get(h))
+        if done is None:
             return otherwise(values)  # it says for which node
-        if not try_call(X, None if h is None else values.get(h), Y, Y_h):
-            return otherwise(values)
         if sequence is not None:
-            values[sequence] = Y
+            values[sequence] = done[0]
         if last is not None:
-            values[last] = Y_h
+            values[last] = done[1]
 
     return run
 
