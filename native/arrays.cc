@@ -68,8 +68,8 @@ PyArrayObject* AsInput(PyObject* object, PyArray_Descr* descr, int rank) {
   PyArrayObject* const array = AsAligned(object, descr);
   if (array == nullptr || PyArray_NDIM(array) != rank) return nullptr;
   const int last = rank - 1;
-  const bool contiguous =
-      PyArray_DIM(array, last) <= 1 || PyArray_STRIDE(array, last) == PyArray_ITEMSIZE(array);
+  const bool contiguous = PyArray_DIM(array, last) <= 1 ||
+                          PyArray_STRIDE(array, last) == PyArray_ITEMSIZE(array) || PyArray_SIZE(array) == 0;
   return contiguous ? array : nullptr;
 }
 
@@ -133,7 +133,10 @@ bool Integers<T>::Read(PyObject* object, std::int64_t most) {
     const char* from = Data(array);
     bool good = true;
     for (std::size_t i = 0; i < size_; ++i, from += PyArray_STRIDE(array, 0)) {
-      good &= Put(i, each == 4 ? *reinterpret_cast<const std::int32_t*>(from) : *reinterpret_cast<const std::int64_t*>(from), most);
+      good &= Put(
+          i,
+          each == 4 ? *reinterpret_cast<const std::int32_t*>(from) : *reinterpret_cast<const std::int64_t*>(from),
+          most);
     }
     return good;
   }

@@ -25,9 +25,6 @@ namespace onegru {
 // Before everything else here. Throws Python's exception.
 void ImportNumpy();
 
-// An argument that may be left out: null, or None.
-inline bool IsGiven(PyObject* object) { return object != nullptr && object != Py_None; }
-
 inline PyArrayObject* AsArray(nanobind::handle object) {
   return object.is_valid() && PyArray_CheckExact(object.ptr()) ? reinterpret_cast<PyArrayObject*>(object.ptr())
                                                                : nullptr;
@@ -43,8 +40,8 @@ struct Shape {
   npy_intp sizes[4];
 };
 
-// The object as an array of this type and rank, its elements aligned, the last axis contiguous; else null. Types are
-// known by the very object that a layer was made with.
+// The object as an array of this type and rank, its elements aligned, the last axis contiguous; else null. Types
+// are known by the very object that a layer was made with.
 PyArrayObject* AsInput(PyObject* object, PyArray_Descr* descr, int rank);
 // As an array of this shape.
 PyArrayObject* AsInput(PyObject* object, PyArray_Descr* descr, const Shape& shape);

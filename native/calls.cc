@@ -6,6 +6,7 @@
 
 #include "native/calls.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <optional>
@@ -20,7 +21,8 @@ namespace {
 
 // The engine's own object, None where it has none, keeps the layer or the stream alive.
 struct Caller {
-  Caller(nb::object object, int own_layout) : native(std::move(object)), layer(LayerIn(native)), layout(own_layout) {}
+  Caller(nb::object object, int own_layout)
+      : native(std::move(object)), layer(LayerIn(native)), layout(own_layout) {}
 
   nb::object native;
   const Layer* layer;
@@ -34,18 +36,29 @@ struct Stepper {
   Stream* stream;
 };
 
-// What was asked of a method, by name: arguments that it has, each at most once.
+// The names that a method's arguments go by, in order.
 template <std::size_t kCount>
 struct Names {
   template <class... Texts>
   explicit Names(Texts... texts) : names{PyUnicode_InternFromString(texts)...} {}
 
-  // False: there is no such name, or it has a value.
+  // False: there is no such argument, or it has a value.
   bool Put(PyObject* name, PyObject* value, PyObject* (&values)[kCount]) const {
     for (std::size_t i = 0; i < kCount; ++i) {
       if (names[i] == name) return std::exchange(values[i], value) == nullptr;
     }
     return false;
+  }
+  // As a method gets them. False: there are others, or more than `most` without a name.
+  bool Put(PyObject* const* args, Py_ssize_t given, PyObject* keywords, Py_ssize_t most,
+           PyObject* (&values)[kCount]) const {
+    if (given > most) return false;
+    std::copy(args, args + given, values);
+    const Py_ssize_t named = keywords == nullptr ? 0 : PyTuple_Size(keywords);
+    for (Py_ssize_t i = 0; i < named; ++i) {
+      if (!Put(PyTuple_GetItem(keywords, i), args[given + i], values)) return false;
+    }
+    return true;
   }
 
   PyObject* names[kCount];
@@ -53,7 +66,7 @@ struct Names {
 
 // A layout as an argument; none if it has to be looked at more closely.
 std::optional<int> LayoutOf(PyObject* object, int own) {
-  if (object == nullptr || object == Py_None) return own;
+  if (!IsGiven(object)) return own;
   int overflow = 0;
   const long value = PyLong_CheckExact(object) ? PyLong_AsLongAndOverflow(object, &overflow) : -1;
   if (value != 0 && value != 1) return {};
@@ -77,24 +90,18 @@ PyObject* Try(F&& call) {
 
 enum CallName { kX, kInitialH, kSequenceLens, kAttention, kLayout, kOut, kCallNames };
 
-// caller(X, initial_h, …), where it is plain.
-PyObject* TryGiven(const Caller& caller, PyObject* args, PyObject* kwargs) {
+const Names<kCallNames>& TheCallNames() {
   static const Names<kCallNames> names("X", "initial_h", "sequence_lens", "attention", "layout", "out");
-  PyObject* values[kCallNames] = {};
-  const Py_ssize_t given = PyTuple_Size(args);
-  if (caller.layer == nullptr || given > 2) return nullptr;
-  for (Py_ssize_t i = 0; i < given; ++i) values[i] = PyTuple_GetItem(args, i);
-  if (kwargs != nullptr) {
-    Py_ssize_t position = 0;
-    for (PyObject *name, *value; PyDict_Next(kwargs, &position, &name, &value);) {
-      if (!names.Put(name, value, values)) return nullptr;
-    }
-  }
+  return names;
+}
+
+// What caller(…) returns where the call is plain.
+PyObject* TryGiven(const Caller& caller, PyObject* const (&values)[kCallNames]) {
   const std::optional<int> layout = LayoutOf(values[kLayout], caller.layout);
-  if (values[kX] == nullptr || !layout) return nullptr;
+  if (caller.layer == nullptr || values[kX] == nullptr || !layout) return nullptr;
   CallArguments call{values[kX], values[kInitialH], values[kSequenceLens], values[kAttention]};
   call.layout = *layout;
-  if (PyObject* const out = values[kOut]; out != nullptr && out != Py_None) {
+  if (PyObject* const out = values[kOut]; IsGiven(out)) {
     if (!PyTuple_CheckExact(out) || PyTuple_Size(out) != 2) return nullptr;
     call.Y = PyTuple_GetItem(out, 0);
     call.Y_h = PyTuple_GetItem(out, 1);
@@ -103,10 +110,22 @@ PyObject* TryGiven(const Caller& caller, PyObject* args, PyObject* kwargs) {
   return Try([&] { return TryCall(*caller.layer, call); });
 }
 
+bool PutAll(PyObject* args, PyObject* kwargs, PyObject* (&values)[kCallNames]) {
+  const Py_ssize_t given = PyTuple_Size(args);
+  if (given > 2) return false;
+  for (Py_ssize_t i = 0; i < given; ++i) values[i] = PyTuple_GetItem(args, i);
+  Py_ssize_t position = 0;
+  for (PyObject *name, *value; kwargs != nullptr && PyDict_Next(kwargs, &position, &name, &value);) {
+    if (!TheCallNames().Put(name, value, values)) return false;
+  }
+  return true;
+}
+
 // caller(…); else caller.run(…).
 PyObject* Call(PyObject* self, PyObject* args, PyObject* kwargs) {
-  if (nb::inst_ready(self)) {
-    PyObject* const result = TryGiven(*nb::inst_ptr<Caller>(self), args, kwargs);
+  PyObject* values[kCallNames] = {};
+  if (nb::inst_ready(self) && PutAll(args, kwargs, values)) {
+    PyObject* const result = TryGiven(*nb::inst_ptr<Caller>(self), values);
     if (result != nullptr || PyErr_Occurred()) return result;
   }
   static PyObject* const name = PyUnicode_InternFromString("run");
@@ -117,26 +136,27 @@ PyObject* Call(PyObject* self, PyObject* args, PyObject* kwargs) {
   return result;
 }
 
-enum StepName { kStepX, kStepAttention, kRows, kStepOut, kStepNames };
-
-PyObject* TryGivenStep(const Stepper& stepper, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-  static const Names<kStepNames> names("x", "attention", "rows", "out");
-  PyObject* values[kStepNames] = {};
-  if (stepper.stream == nullptr || given > 1) return nullptr;
-  if (given == 1) values[kStepX] = args[0];
-  const Py_ssize_t named = keywords == nullptr ? 0 : PyTuple_Size(keywords);
-  for (Py_ssize_t i = 0; i < named; ++i) {
-    if (!names.Put(PyTuple_GetItem(keywords, i), args[given + i], values)) return nullptr;
+// caller.try_call(…): what caller(…) returns where the call is plain, else None.
+PyObject* TryCallMethod(PyObject* self, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+  PyObject* values[kCallNames] = {};
+  if (!nb::inst_ready(self) || !TheCallNames().Put(args, given, keywords, 2, values)) {
+    PyErr_SetString(PyExc_TypeError, "try_call: must be given what the layer itself is, and be a layer's");
+    return nullptr;
   }
-  if (values[kStepX] == nullptr) return nullptr;
-  const StepArguments step{true, values[kStepX], values[kStepAttention], values[kRows], values[kStepOut]};
-  return Try([&] { return TrySteps(*stepper.stream, step); });
+  PyObject* const result = TryGiven(*nb::inst_ptr<Caller>(self), values);
+  return result != nullptr || PyErr_Occurred() ? result : Py_NewRef(Py_None);
 }
+
+enum StepName { kStepX, kStepAttention, kRows, kStepOut, kStepNames };
 
 // stepper.step(…); else stepper._step(…).
 PyObject* Step(PyObject* self, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-  if (nb::inst_ready(self)) {
-    PyObject* const result = TryGivenStep(*nb::inst_ptr<Stepper>(self), args, given, keywords);
+  static const Names<kStepNames> names("x", "attention", "rows", "out");
+  PyObject* values[kStepNames] = {};
+  if (nb::inst_ready(self) && names.Put(args, given, keywords, 1, values) && values[kStepX] != nullptr) {
+    const StepArguments step{true, values[kStepX], values[kStepAttention], values[kRows], values[kStepOut]};
+    Stream* const stream = nb::inst_ptr<Stepper>(self)->stream;
+    PyObject* const result = stream == nullptr ? nullptr : Try([&] { return TrySteps(*stream, step); });
     if (result != nullptr || PyErr_Occurred()) return result;
   }
   static PyObject* const name = PyUnicode_InternFromString("_step");
@@ -146,9 +166,6 @@ PyObject* Step(PyObject* self, PyObject* const* args, Py_ssize_t given, PyObject
   Py_DECREF(step);
   return result;
 }
-
-// None in place of what is not valid.
-nb::object OrNone(nb::object object) { return object.is_valid() ? object : nb::none(); }
 
 constexpr char kStep[] = R"(step($self, /, x, *, attention=None, rows=None, out=None)
 --
@@ -166,6 +183,17 @@ Returns:
 
 Raises:
     SpecError: an argument is not legal.)";
+
+constexpr char kTryCall[] =
+    R"(try_call($self, /, X, initial_h=None, *, sequence_lens=None, attention=None, layout=None, out=None)
+--
+
+What the layer, called with these, returns, if all are plain; None, with nothing done, if not.)";
+
+template <class F>
+PyCFunction Method(F* function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
 
 // Gives a class that calls by tp_call, as Caller does, a `__call__` that has a signature and a docstring: Python's
 // own descriptor of the slot with another text, as any other kind of `__call__` would make calls slower. The text
@@ -187,31 +215,20 @@ void DescribeCall(nb::handle type, const char* text) {
 }  // namespace
 
 void BindCalls(nb::module_& m) {
-  static PyType_Slot caller[] = {{Py_tp_call, reinterpret_cast<void*>(Call)}, {0, nullptr}};
+  static PyMethodDef caller_methods[] = {
+      {"try_call", Method(TryCallMethod), METH_FASTCALL | METH_KEYWORDS, kTryCall},
+      {nullptr, nullptr, 0, nullptr}};
+  static PyType_Slot caller[] = {
+      {Py_tp_call, reinterpret_cast<void*>(Call)}, {Py_tp_methods, caller_methods}, {0, nullptr}};
   nb::class_<Caller>(m, "Caller", nb::type_slots(caller))
       .def(nb::init<nb::object, int>(), nb::arg("native").none(), nb::arg("layout"),
-           "An object whose plain calls go to a layer, if there is one, the others to its method `run`.")
-      .def(
-          "try_call",
-          [](const Caller& self, nb::handle X, nb::handle initial_h, nb::handle Y, nb::handle Y_h,
-             nb::handle sequence_lens, nb::handle attention, nb::handle layout) -> nb::object {
-            const std::optional<int> which = LayoutOf(layout.ptr(), self.layout);
-            if (self.layer == nullptr || !which) return nb::none();
-            CallArguments call{X.ptr(), initial_h.ptr(), sequence_lens.ptr(), attention.ptr(), Y.ptr(), Y_h.ptr()};
-            call.layout = *which;
-            return OrNone(TryCall(*self.layer, call));
-          },
-          nb::arg("X").none(), nb::arg("initial_h") = nb::none(), nb::arg("Y") = nb::none(),
-          nb::arg("Y_h") = nb::none(), nb::kw_only(), nb::arg("sequence_lens") = nb::none(),
-          nb::arg("attention") = nb::none(), nb::arg("layout") = nb::none(),
-          "(Y, Y_h) of a plain call; None, with nothing done, of any other.");
+           "An object whose plain calls go to a layer, if there is one, the others to its method `run`.");
   m.def("describe_call", &DescribeCall, nb::arg("type"), nb::arg("text"),
         "Gives a class's __call__ a signature and a docstring.");
 
-  static PyMethodDef methods[] = {{"step", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Step)),
-                                   METH_FASTCALL | METH_KEYWORDS, kStep},
-                                  {nullptr, nullptr, 0, nullptr}};
-  static PyType_Slot stepper[] = {{Py_tp_methods, methods}, {0, nullptr}};
+  static PyMethodDef stepper_methods[] = {{"step", Method(Step), METH_FASTCALL | METH_KEYWORDS, kStep},
+                                          {nullptr, nullptr, 0, nullptr}};
+  static PyType_Slot stepper[] = {{Py_tp_methods, stepper_methods}, {0, nullptr}};
   nb::class_<Stepper>(m, "Stepper", nb::type_slots(stepper))
       .def(nb::init<nb::object>(), nb::arg("native").none(),
            "An object whose plain steps go to a stream, if there is one, the others to its method `_step`.")
@@ -219,7 +236,8 @@ void BindCalls(nb::module_& m) {
           "try_run",
           [](const Stepper& self, nb::handle X, nb::handle attention, nb::handle out) -> nb::object {
             if (self.stream == nullptr) return nb::none();
-            return OrNone(TrySteps(*self.stream, {false, X.ptr(), attention.ptr(), nullptr, out.ptr()}));
+            const nb::object Y = TrySteps(*self.stream, {false, X.ptr(), attention.ptr(), nullptr, out.ptr()});
+            return Y.is_valid() ? Y : nb::none();
           },
           nb::arg("X").none(), nb::arg("attention").none(), nb::arg("out").none(),
           "Y of plain steps; None, with nothing done, of others.");

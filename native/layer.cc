@@ -162,7 +162,8 @@ class Layer {
     PyArrayObject* scores = nullptr;
     if (IsGiven(given.attention) != spec_.attention) return {};
     if (spec_.attention) {
-      if ((scores = AsScores(given.attention, descr_, {2, {PyArray_DIM(x, 0), PyArray_DIM(x, 1)}})) == nullptr) return {};
+      if ((scores = AsScores(given.attention, descr_, {2, {PyArray_DIM(x, 0), PyArray_DIM(x, 1)}})) == nullptr)
+        return {};
       call.attention = RowsOf(scores, time, -1, row);
     }
     Integers<std::int64_t> lengths;
@@ -176,7 +177,8 @@ class Layer {
     if ((IsGiven(given.Y) && y == nullptr) || (IsGiven(given.Y_h) && y_h == nullptr)) return {};
     const bool in_place = h != nullptr && y_h != nullptr && Data(h) == Data(y_h) && PyArray_IS_C_CONTIGUOUS(h);
     const Span y_span = SpanOf(y), y_h_span = SpanOf(y_h), h_span = SpanOf(h);
-    if (y_span.Overlaps(y_h_span) || (y_h_span.Overlaps(h_span) && !in_place) || y_span.Overlaps(h_span)) return {};
+    if (y_span.Overlaps(y_h_span) || (y_h_span.Overlaps(h_span) && !in_place) || y_span.Overlaps(h_span))
+      return {};
     for (const Span& in : {SpanOf(x), SpanOf(scores)}) {
       if (y_span.Overlaps(in) || y_h_span.Overlaps(in)) return {};
     }

@@ -127,14 +127,17 @@ void MemoryPool::RemoveOld(Clock::time_point now, Leaving& leaving) {
   while (count_ != 0 && now - blocks_[0]->freed > kept_for_) leaving.Add(Remove(0));
 }
 
-MemoryPool& ThePool() {
-  static MemoryPool& pool = *[] {
-    auto* const made = new MemoryPool;
-    pthread_atfork([] { ThePool().mutex().lock(); }, [] { ThePool().mutex().unlock(); },
-                   [] { ThePool().mutex().unlock(); });
-    return made;
-  }();
-  return pool;
-}
+namespace {
+
+// Made when the library is loaded: a fork while another thread makes it would leave the child to wait for ever.
+MemoryPool& g_pool = *[] {
+  auto* const made = new MemoryPool;
+  pthread_atfork([] { g_pool.mutex().lock(); }, [] { g_pool.mutex().unlock(); }, [] { g_pool.mutex().unlock(); });
+  return made;
+}();
+
+}  // namespace
+
+MemoryPool& ThePool() { return g_pool; }
 
 }  // namespace onegru

@@ -1,7 +1,7 @@
 // Memory that is used again: for large arrays that calls make, as fresh pages cost more than the arithmetic.
 //
-// What is freed is kept, up to a bound, for the next array of about that size. What nobody has asked for in a while
-// goes back to the system when memory is next asked for or freed, or at once by Release.
+// What is freed is kept, up to a bound, for the next array of about that size. What nobody has asked for in a
+// while goes back to the system when memory is next asked for or freed, or at once by Release.
 
 #ifndef ONEGRU_NATIVE_MEMORY_POOL_H_
 #define ONEGRU_NATIVE_MEMORY_POOL_H_

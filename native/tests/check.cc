@@ -20,6 +20,7 @@
 
 #include "native/kernel.h"
 #include "native/targets.h"
+#include "native/tests/check_pool.h"
 
 namespace onegru {
 namespace {
@@ -688,6 +689,7 @@ int Main(int argc, char** argv) {
     Check(g_events.joined != 0 && g_events.late != 0 && g_events.handed_over != 0 && g_events.taken_back != 0,
           "helpers of all kinds", problems, "all", 0);
   }
+  CheckPool([](bool good, const char* what) { Check(good, what, 0, "memory pool", 0); });
   std::printf("%d passed, %d failed\n", g_passed, g_failed);
   return g_failed != 0;
 }

@@ -63,12 +63,11 @@ class Caller:
         self,
         X: object,
         initial_h: object = None,
-        Y: object = None,
-        Y_h: object = None,
         *,
         sequence_lens: object = None,
         attention: object = None,
         layout: object = None,
+        out: object = None,
     ) -> tuple[NDArray[Any], NDArray[Any]] | None: ...
 
 def describe_call(type: type[Caller], text: str) -> None: ...

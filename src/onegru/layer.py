@@ -87,10 +87,9 @@ class GRU(_native.Caller):
             of what the layer computes: files do not hold it, and a stream's `run` takes time first.
 
     Attributes:
-        try_call: `try_call(X, initial_h=None, Y=None, Y_h=None, *, sequence_lens=None, attention=None,
-            layout=None)` gives (Y, Y_h) where all are plain: arrays of its type and of the right shapes,
-            inputs with a contiguous last axis, outputs contiguous and apart from inputs, or None for new
-            ones, lengths in int32 or int64. None, with nothing done, where they are not; `layer(…)` then
+        try_call: `try_call(…)` is `layer(…)` where all that is given is plain: arrays of its type and of the
+            right shapes, inputs with a contiguous last axis, outputs contiguous and apart from inputs,
+            lengths in int32 or int64. It returns None, with nothing done, where it is not; `layer(…)` then
             says what is wrong, or goes the longer way.
 
     Raises:
@@ -230,7 +229,7 @@ class GRU(_native.Caller):
         layout: int | None = None,
         out: tuple[Array | None, Array | None] | None = None,
     ) -> tuple[Array, Array]:
-        """Run the layer over a batch of sequences, as `layer(…)` does, which is a little quicker.
+        """Run the layer over a batch of sequences, as `layer(…)` does.
 
         A subclass that changes what a call does overrides `__call__`.
 
@@ -253,14 +252,11 @@ class GRU(_native.Caller):
         Raises:
             SpecError: an argument is not legal.
         """
-        pair = (None, None) if out is None else out
-        if type(pair) is tuple and len(pair) == 2:
-            # What is not plain, or not right, goes the longer way below.
-            done = self.try_call(
-                X, initial_h, *pair, sequence_lens=sequence_lens, attention=attention, layout=layout
-            )
-            if done is not None:
-                return done
+        plain = self.try_call(
+            X, initial_h, sequence_lens=sequence_lens, attention=attention, layout=layout, out=out
+        )
+        if plain is not None:
+            return plain
         layout = check_layout(self._layout if layout is None else layout)
         ports = [port for port in NEWEST.ports(layout) if port.role in _CANONICAL]
         if self._spec.attention:
