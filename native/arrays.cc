@@ -32,15 +32,24 @@ bool Import() {
   return true;
 }
 
-// NumPy's arrays take memory by what is set for the context, and keep it by what they got it from. Another setting
-// than NumPy's own is somebody's wish.
-nb::object NewFromPool(PyArray_Descr* descr, const Shape& shape) {
+// False, without an exception, if it is not set.
+bool SetHandler(PyObject* handler) {
+  PyObject* const before = handler == nullptr ? nullptr : PyDataMem_SetHandler(handler);
+  if (before == nullptr) PyErr_Clear();
+  Py_XDECREF(before);
+  return before != nullptr;
+}
+
+// NumPy's arrays take memory by what is set for the context, and give it back by what they got it from. Another
+// setting than NumPy's own is somebody's wish.
+PyObject* NewFromPool(PyArray_Descr* descr, const Shape& shape) {
   static PyObject* const ours = PyCapsule_New(&g_handler, "mem_handler", nullptr);
   const nb::object before = nb::steal(PyDataMem_GetHandler());
-  const bool is_ours = ours != nullptr && before.ptr() == PyDataMem_DefaultHandler;
-  if (is_ours) Py_XDECREF(PyDataMem_SetHandler(ours));
-  nb::object array = nb::steal(PyArray_Empty(shape.rank, shape.sizes, descr, 0));
-  if (is_ours) Py_XDECREF(PyDataMem_SetHandler(before.ptr()));
+  const bool is_ours = before.ptr() == PyDataMem_DefaultHandler && SetHandler(ours);
+  PyErr_Clear();
+  PyObject* const array = PyArray_Empty(shape.rank, shape.sizes, descr, 0);
+  if (array == nullptr) PyErr_Clear();
+  if (is_ours) SetHandler(before.ptr());
   return array;
 }
 
@@ -96,10 +105,10 @@ nb::object NewArray(PyArray_Descr* descr, const Shape& shape) {
   double bytes = static_cast<double>(PyDataType_ELSIZE(descr));
   for (int axis = 0; axis < shape.rank; ++axis) bytes *= static_cast<double>(shape.sizes[axis]);
   Py_INCREF(descr);  // the new array's
-  nb::object array = bytes < kBytesFromPool ? nb::steal(PyArray_Empty(shape.rank, shape.sizes, descr, 0))
-                                            : NewFromPool(descr, shape);
-  if (!array.is_valid()) PyErr_Clear();
-  return array;
+  PyObject* const array =
+      bytes < kBytesFromPool ? PyArray_Empty(shape.rank, shape.sizes, descr, 0) : NewFromPool(descr, shape);
+  if (array == nullptr) PyErr_Clear();
+  return nb::steal(array);
 }
 
 Span SpanOf(PyArrayObject* array) {

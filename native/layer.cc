@@ -117,7 +117,6 @@ class Layer {
   const Packed& packed() const { return *packed_; }
   const Spec& spec() const { return spec_; }
   PyArray_Descr* descr() const { return descr_; }
-  std::size_t size() const { return SizeOf(spec_.type); }
   std::size_t state_size() const { return spec_.type == ElementType::kFloat64 ? 8 : 4; }
 
   // Arrays in canonical axes, checked by the caller; only lengths need be contiguous, and the last axes of the

@@ -164,12 +164,13 @@ def test_what_is_not_plain_goes_the_general_way() -> None:
         (X, [np.empty_like(Y), np.empty_like(Y_h)]),
     ):
         assert layer.try_call(case, h, out=out) is None
-    assert layer.try_call(X, h, layout=np.int64(0)) is None
-    assert bits(layer(X, h, layout=np.int64(0))[0]) == bits(Y)
+    zero: Any = np.int64(0)
+    assert layer.try_call(X, h, layout=zero) is None
+    assert bits(layer(X, h, layout=zero)[0]) == bits(Y)
     assert make(np.float32, engine="reference").try_call(draw(2, 1, I)) is None
     for args, kwargs in (((X, h, h), {}), ((X,), {"inn": 1}), ((X,), {"X": X})):
         with pytest.raises(TypeError):
-            layer.try_call(*args, **kwargs)  # type: ignore[arg-type]
+            layer.try_call(*args, **kwargs)
 
 
 def wrong_calls() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -303,3 +304,31 @@ def test_what_is_wrong_in_a_step_is_refused_in_the_same_words() -> None:
             call(given, **more)
         assert str(refused.value) == str(by_general_path.value)
     assert not out.any() and not stream.state.any() and not with_attention.state.any()
+
+
+# Models
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+def test_a_models_nodes_are_plain_calls(layout: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lengths and batch first included; lengths of a type that the specification does not have are refused."""
+    onnx = pytest.importorskip("onnx")
+    from tests.onnx_models import graph, gru, model, value, weights
+
+    node = gru("X", ["Y", "Y_h"], bias="B", lens="lens", initial_h="h", layout=layout)
+    inputs = [value("X"), value("lens", "int32"), value("h")]
+    constants = weights(1)
+    proto = model(graph([node], inputs, ["Y", "Y_h"], constants))
+    assert isinstance(proto, onnx.ModelProto)
+    loaded = onegru.load(proto.SerializeToString())
+    X, h = (draw(4, 2, 5), draw(1, 2, 3)) if layout == 0 else (draw(2, 4, 5), draw(2, 1, 3))
+    feeds = {"X": X, "lens": np.array([3, 4], np.int32), "h": h}
+    expected = onegru.gru(
+        X, constants["W"], constants["R"], constants["B"], feeds["lens"], h, layout=layout, hidden_size=3
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(onegru.GRU, "apply", None)
+        results = loaded.run(feeds)
+    assert [bits(array) for array in results.values()] == [bits(array) for array in expected]
+    with pytest.raises(ValueError, match="lens"):
+        loaded.run({**feeds, "lens": np.array([3, 4])})
