@@ -311,7 +311,7 @@ def test_what_is_wrong_in_a_step_is_refused_in_the_same_words() -> None:
 
 @pytest.mark.parametrize("layout", [0, 1])
 def test_a_models_nodes_are_plain_calls(layout: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lengths and batch first included; lengths of a type that the specification does not have are refused."""
+    """Lengths and batch first included; lengths must still be of a type that the specification has."""
     onnx = pytest.importorskip("onnx")
     from tests.onnx_models import graph, gru, model, value, weights
 
