@@ -663,6 +663,7 @@ void CheckRows(std::size_t target) {
 
 int Main(int argc, char** argv) {
   const std::size_t problems = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 600;
+  g_events.wakes_all = true;
   const auto targets = CompiledTargets();
   std::vector<std::uint64_t> hashes(targets.size(), 0xcbf29ce484222325);
   for (std::size_t number = 0; number < problems; ++number) CheckProblem(number, hashes);
