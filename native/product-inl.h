@@ -141,10 +141,10 @@ inline constexpr bool kLargeTiles = HWY_TARGET == HWY_AVX3;
 // The most rows of a tile.
 inline constexpr size_t kMostRows = kLargeTiles ? 8 : 4;
 
-// How many panels of so many gates go side by side with so many rows, where all rows make one tile: enough sums under
-// way to hide a multiply-add's latency, no more than there are registers.
-// Measured on AVX-512: 4 panels of 3 gates cost 15 % more than 1 at H = 64 and one row, and save nothing elsewhere;
-// asking for weights 16 steps ahead is 2 to 10 % slower, from caches and from memory alike.
+// How many panels of so many gates go side by side with so many rows, where all rows make one tile: enough sums
+// under way to hide a multiply-add's latency, no more than there are registers. Measured on AVX-512: 4 panels of 3
+// gates cost 15 % more than 1 at H = 64 and one row, and save nothing elsewhere; asking for weights 16 steps ahead
+// is 2 to 10 % slower, from caches and from memory alike.
 constexpr size_t PanelsBeside(size_t gates, size_t rows) {
   if (kLargeTiles) {
     if (gates == 3) return rows == 2 || rows == 3 ? 2 : 1;
@@ -224,8 +224,8 @@ HWY_INLINE void SweepRows(Tile& tile, D d, size_t rows, size_t panel, Width widt
   }
 }
 
-// All rows as one tile, with kWide panels [first, last) side by side: the fewer panels to a group, the more of them
-// stay in the first-level cache from one sweep to the next.
+// All rows as one tile, with kWide panels [first, last) side by side: the fewer panels to a group, the more of
+// them stay in the first-level cache from one sweep to the next.
 template <size_t kRows, size_t kWide, class Tile, class D, class GoOn>
 HWY_INLINE void SweepPanels(Tile& tile, D d, size_t first, size_t last, bool backwards, GoOn&& go_on) {
   const Whole<D> whole;
@@ -257,16 +257,17 @@ HWY_INLINE void SweepPanels(Tile& tile, D d, size_t first, size_t last, bool bac
 // Does tiles until all rows and the panels [first, last) are covered, with vectors as short as they may be.
 //
 // More rows than a tile has: panel after panel, each swept by tiles, so that a panel comes from memory once. Else
-// panels side by side. `backwards` walks the panels the other way round: after a forward sweep the last ones are in
-// cache. In a long sweep the rest is left out once tile.self->GoOn says no. kWideForOne: how many panels go side by
-// side with a single row, where it is known that there is one; 0 where it is not.
+// panels side by side. `backwards` walks the panels the other way round: after a forward sweep the last ones are
+// in cache. In a long sweep the rest is left out once tile.self->GoOn says no. kWideForOne: how many panels go
+// side by side with a single row, where it is known that there is one; 0 where it is not.
 template <size_t kWideForOne = 0, class D, class Tile>
 HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
                          Tile tile) {
   const size_t full = HWY_MAX(first, HWY_MIN(last, geometry.full_panels()));
   if (rows == 0) return;
   const bool is_long = tile.self->IsLong(rows * (last - first));
-  const auto go_on = [&](size_t panels) HWY_ATTR { return HWY_LIKELY(!is_long) || tile.self->GoOn(rows * panels); };
+  const auto go_on = [&](size_t panels)
+                         HWY_ATTR { return HWY_LIKELY(!is_long) || tile.self->GoOn(rows * panels); };
   const auto narrow = [&]() HWY_ATTR {
     if (full == last) return;
     const size_t width = geometry.width(full);

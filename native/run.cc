@@ -182,7 +182,8 @@ struct Scratch {
 void OrderByLength(const Call& call, std::vector<std::int32_t>& order) {
   order.clear();
   const std::int64_t* const lengths = call.lengths;
-  if (lengths == nullptr || std::all_of(lengths, lengths + call.B, [&](std::int64_t n) { return n == *lengths; })) {
+  if (lengths == nullptr ||
+      std::all_of(lengths, lengths + call.B, [&](std::int64_t n) { return n == *lengths; })) {
     return;
   }
   order.resize(call.B);
@@ -216,8 +217,8 @@ const Kernel& KernelOf(const Packed& packed) {
   return KernelFor(packed.spec().storage, packed.spec().linear_before_reset, packed.target());
 }
 
-// A call that others may help with. It owns what they read and write, but for the caller's memory, which they touch
-// in windows only.
+// A call that others may help with. It owns what they read and write, but for the caller's memory, which they
+// touch in windows only.
 class CallJob final : public Job {
  public:
   // As the next call of this thread.
@@ -328,8 +329,8 @@ class CallJob final : public Job {
     return shares_;
   }
 
-  // Waits for a helper as long as it gets on, which takes no longer than `most` from one window to the next; else does
-  // the rest of its share.
+  // Waits for a helper as long as it gets on, which takes no longer than `most` from one window to the next; else
+  // does the rest of its share.
   void WaitOrTakeBack(const Call& call, std::size_t index, std::chrono::nanoseconds most) {
     Claim& claim = claims_[index];
     std::uint32_t windows = claim.windows();
