@@ -29,7 +29,7 @@ CASES = tuple(
 )
 #: By name: a peer, and its threads; 0 for its default.
 CONTENDERS = {"default": ("onegru", 0), "one thread": ("onegru", 1), "onnxruntime": ("onnxruntime", 0)}
-SPINNING = "in turns with a spinning session"
+SPINNING = "a spinning session, in turns"
 LOOPS = {"nothing": 0, "1 busy loop": 1, "2 busy loops": 2, "4 busy loops": 4, SPINNING: 0}
 WINDOW = 0.4  # seconds of a turn: many of the scheduler's slices
 START = 0.3  # seconds until a loop is under way

@@ -24,7 +24,7 @@ SUSPECT = 0.92  # of the rate with one row less
 
 def measure_drawn(record: Record, threads: int, peers: list[str], options: Namespace) -> None:
     """onegru's time and the peers', on each of so many drawn shapes."""
-    count = 12 if options.quick else options.count
+    count = min(12, options.count) if options.quick else options.count
     cases = [
         str(case) for case in itertools.islice(draw_cases(options.seed), count) if options.only in str(case)
     ]

@@ -57,7 +57,7 @@ def limits(threads: int) -> dict[str, Any]:
                 *((name, size, together(size // 2)) for name, size in shares.items()),
                 ("memory", None, together(beyond)),
             ],
-            "threads": threads,
+            "threads": len(cores),
         }
 
 

@@ -53,7 +53,9 @@ def draw_curves(
         return
     figure, (left, right) = _axes(2, 6.0, 4.0)
     for threads, found in ratios.items():
-        left.semilogy([(i + 0.5) / len(found) for i in range(len(found))], found, label=threads_of(threads))
+        left.plot([(i + 0.5) / len(found) for i in range(len(found))], found, label=threads_of(threads))
+    left.set_yscale("log", base=2)
+    left.yaxis.set_major_formatter("{x:g}")
     left.axhline(1, color="black", linewidth=0.8)
     left.set_xlabel("part of the drawn shapes")
     left.set_ylabel("ONNX Runtime's time / onegru's")

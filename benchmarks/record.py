@@ -61,9 +61,9 @@ class Record:
         self.document["entries"].append(self._key | figures)
         self.write()
         minutes = (time.monotonic() - self._began) / self._number * (self._total - self._number) / 60
-        name = ", ".join(f"{k} {v}" for k, v in self._key.items() if k not in ("case", "kind"))
+        name = ", ".join(f"{k} {v}" for k, v in self._key.items() if k not in ("case", "kind", "H"))
         place = f"{self.document['part']} {self._number}/{self._total}, {minutes:.1f} min left"
-        print(f"{place}:  {self._key['case']}  {name}:  {told}", flush=True)
+        print(f"{place}:  {self._key['case']}{', ' if name else ''}{name}:  {told}", flush=True)
 
     def write(self) -> None:
         part = self.path.with_suffix(".part")

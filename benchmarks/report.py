@@ -98,8 +98,8 @@ def _head(parts: Parts) -> list[str]:
         "Results are checked against float64 first; then all take turns. Figures are of one run on one "
         "machine: ratios count, not times.",
         "",
-        "The share of the limit is max(bytes / bandwidth, FLOPs / FMA peak) over the time of a call, with both "
-        "as measured in the run: R is read once a step, W once for eight rows of X or once a step, from the "
+        "The share of the limit is max(bytes / bandwidth, FLOPs / FMA peak) over the time of a call, both as "
+        "measured in the run: R is read once a step, W once for eight rows of X or once a step, from the "
         "smallest cache that holds them. It exceeds 100 % where a part of them stays in a nearer cache.",
         "",
         *(["![ratios](performance.png)", ""] if "tables" in parts else []),
@@ -137,7 +137,7 @@ class Verdicts:
 
     def _add(self, regime: str, threads: str, wanted: str, found: float, reached: bool) -> None:
         verdict = "reached" if reached else "**missed**"
-        self.lines.append(f"| {regime} | {threads} | {wanted} | {found:.3g} | {verdict} |")
+        self.lines.append(f"| {regime} | {threads} | {wanted} | {found:.4g} | {verdict} |")
 
 
 def _targets(parts: Parts) -> list[str]:

@@ -114,8 +114,8 @@ def drawn(parts: Parts) -> list[str]:
     lines = [
         "## Drawn shapes",
         "",
-        f"From seed {parts['drawn']['settings']['seed']}: {sizes}, each evenly on a logarithmic scale, one and "
-        "both directions, both places of the reset gate; a call of more than "
+        f"From seed {parts['drawn']['settings']['seed']}: {sizes}, each evenly on a logarithmic scale, one "
+        "and both directions, both places of the reset gate; a call of more than "
         f"{MOST_FLOPS / 1e9:g} GFLOP is drawn again. A peer's time over onegru's; whatever came out below "
         f"{AGAIN} was measured again, longer, and that counts.",
         "",
