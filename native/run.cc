@@ -268,6 +268,9 @@ class CallJob final : public Job {
     const std::size_t chunks = 1 + call_.B / plan_.row_groups * call_.T / plan_.steps_at_once;
     for (std::size_t i = 0; i < shares_; ++i) WaitOrTakeBack(call, i, kLeastPatience + each / chunks);
     closed_.store(true, std::memory_order_release);
+    if (plan_.members > 1) {
+      for (Crew& crew : crews_) crew.Close();
+    }
     Leave();
   }
 
@@ -345,7 +348,6 @@ class CallJob final : public Job {
         Share share = ShareOf(*packed_, call, plan_, order_, index, caller_);
         share.from = claim.place();
         KernelOf(*packed_).lead(share);  // nothing, if the call is stopped
-        if (plan_.members > 1) crews_[share.d].Close();
         return;
       }
     }

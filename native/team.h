@@ -169,7 +169,10 @@ class Crew {
       for (Spin spin; mine.state.load(std::memory_order_acquire) != kIn; spin.Once()) {
         if (!closed_.load(std::memory_order_acquire)) continue;
         std::uint32_t expected = kHere;
-        if (mine.state.compare_exchange_strong(expected, kAway, std::memory_order_acq_rel)) return;
+        if (mine.state.compare_exchange_strong(expected, kAway, std::memory_order_acq_rel)) {
+          here_.fetch_sub(1, std::memory_order_relaxed);
+          return;
+        }
       }
       ONEGRU_COUNT(joined);
       Epoch& epoch = *mine.epoch;
