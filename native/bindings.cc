@@ -49,8 +49,7 @@ NB_MODULE(_native, m) {
   onegru::BindLayer(m);
   onegru::BindCalls(m);
   m.def("num_threads", &onegru::NumThreads, "How many threads a call may use.");
-  m.def("set_num_threads", &onegru::SetNumThreads, nb::arg("count"),
-        "How many threads a call may use, 1…64.");
+  m.def("set_num_threads", &onegru::SetNumThreads, nb::arg("count"), "How many threads a call may use, 1…64.");
   m.def(
       "release_memory", [] { return onegru::ThePool().Release(); },
       "Gives back the memory that is kept for new outputs; returns how many bytes.");
@@ -62,7 +61,8 @@ NB_MODULE(_native, m) {
         onegru::SetFloatMode(mode.value_or(onegru::kDefaultFloatMode));
         return before;
       },
-      nb::arg("mode").none(), "Sets the thread's floating-point mode, IEEE 754's default for None; returns the one before.");
+      nb::arg("mode").none(),
+      "Sets the thread's floating-point mode, IEEE 754's default for None; returns the one before.");
 
   m.def("fma_peak", &onegru::FmaPeak, nb::arg("seconds"), "float32 FLOP/s that one core reaches at most.");
   m.def("read_bandwidth", &onegru::ReadBandwidth, nb::arg("bytes"), nb::arg("seconds"),
@@ -94,8 +94,8 @@ NB_MODULE(_native, m) {
 
 #undef PyInit__native
 
-// nanobind keeps what it has of an interpreter in static variables: an import in another interpreter, even one that
-// fails, would leave the first one's layers with types that are not theirs.
+// nanobind keeps what it has of an interpreter in static variables: an import in another interpreter, even one
+// that fails, would leave the first one's layers with types that are not theirs.
 extern "C" NB_EXPORT PyObject* PyInit__native() {
   if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
     PyErr_SetString(PyExc_ImportError, "onegru: imported in a subinterpreter; must be imported in the main one");

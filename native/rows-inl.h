@@ -132,7 +132,9 @@ class RowsUnderWay {
   }
 
   // Where the rows of X of a chunk of steps lie in x_rows_, x_ and attention_; chunks take turns.
-  size_t PlaceOf(size_t chunk, size_t each) const { return shared_ || each == kAheadRows ? (chunk & 1) * each : 0; }
+  size_t PlaceOf(size_t chunk, size_t each) const {
+    return shared_ || each == kAheadRows ? (chunk & 1) * each : 0;
+  }
 
   // Finds the rows of X for the steps from `step` on, up to `most` rows, and counts them; `step` is then the one
   // after them. Copies or converts them if need be; attention too.
@@ -234,7 +236,7 @@ class RowsUnderWay {
   const Geometry geometry_;
   const size_t padded_;
   const bool reversed_;
-  const bool native_;             // X, h and Y are of the type that is computed in
+  const bool native_;  // X, h and Y are of the type that is computed in
   const Holder holder_;
   Watch* const watch_;            // of the thread that made the call
   const std::int64_t per_look_;   // rows of a panel between two looks at it
@@ -246,16 +248,16 @@ class RowsUnderWay {
   size_t steps_ = 0;              // of the longest of them
   C* h_[4];                       // the states [slot][padded] of steps, in turns
   size_t h_mask_ = 1;
-  C* rh_;                         // r∘h [slot][padded], reset before
-  C* z_;                          // z [slot][padded], reset before
-  C* xp_;                         // x·Wᵀ and biases [row][panel][z, r, n][lanes]
-  C* attention_;                  // of rows of X
-  C* x_;                          // copies of rows of X
-  C* x_block_;                    // rows of X done ahead [k][row]
+  C* rh_;         // r∘h [slot][padded], reset before
+  C* z_;          // z [slot][padded], reset before
+  C* xp_;         // x·Wᵀ and biases [row][panel][z, r, n][lanes]
+  C* attention_;  // of rows of X
+  C* x_;          // copies of rows of X
+  C* x_block_;    // rows of X done ahead [k][row]
   const C** x_rows_;
   const C** h_rows_;
-  char* y_ = nullptr;             // rows of Y to be handed over
-  C* states_ = nullptr;           // states that are handed over
+  char* y_ = nullptr;    // rows of Y to be handed over
+  C* states_ = nullptr;  // states that are handed over
 
  private:
   // A row of a panel takes 3·lanes products with I or with H numbers.

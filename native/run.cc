@@ -182,7 +182,8 @@ struct Scratch {
 void OrderByLength(const Call& call, std::vector<std::int32_t>& order) {
   order.clear();
   const std::int64_t* const lengths = call.lengths;
-  if (lengths == nullptr || std::all_of(lengths, lengths + call.B, [&](std::int64_t n) { return n == *lengths; })) {
+  if (lengths == nullptr ||
+      std::all_of(lengths, lengths + call.B, [&](std::int64_t n) { return n == *lengths; })) {
     return;
   }
   order.resize(call.B);
@@ -216,8 +217,8 @@ const Kernel& KernelOf(const Packed& packed) {
   return KernelFor(packed.spec().storage, packed.spec().linear_before_reset, packed.target());
 }
 
-// A call that others may help with. It owns what they read and write, but for the caller's memory, which they touch
-// in windows only.
+// A call that others may help with. It owns what they read and write, but for the caller's memory, which they
+// touch in windows only.
 class CallJob final : public Job {
  public:
   // As the next call of this thread.
@@ -267,6 +268,9 @@ class CallJob final : public Job {
     const std::size_t chunks = 1 + call_.B / plan_.row_groups * call_.T / plan_.steps_at_once;
     for (std::size_t i = 0; i < shares_; ++i) WaitOrTakeBack(call, i, kLeastPatience + each / chunks);
     closed_.store(true, std::memory_order_release);
+    if (plan_.members > 1) {
+      for (Crew& crew : crews_) crew.Close();
+    }
     Leave();
   }
 
@@ -328,8 +332,8 @@ class CallJob final : public Job {
     return shares_;
   }
 
-  // Waits for a helper as long as it gets on, which takes no longer than `most` from one window to the next; else does
-  // the rest of its share.
+  // Waits for a helper as long as it gets on, which takes no longer than `most` from one window to the next; else
+  // does the rest of its share.
   void WaitOrTakeBack(const Call& call, std::size_t index, std::chrono::nanoseconds most) {
     Claim& claim = claims_[index];
     std::uint32_t windows = claim.windows();
@@ -344,7 +348,6 @@ class CallJob final : public Job {
         Share share = ShareOf(*packed_, call, plan_, order_, index, caller_);
         share.from = claim.place();
         KernelOf(*packed_).lead(share);  // nothing, if the call is stopped
-        if (plan_.members > 1) crews_[share.d].Close();
         return;
       }
     }

@@ -102,7 +102,8 @@ class Sequence : RowsUnderWay<C> {
     }
   }
 
-  // One step, or what comes before it; false if there was none left, it is for others to do, or the call is to stop.
+  // One step, or what comes before it; false if there was none left, it is for others to do, or the call is to
+  // stop.
   bool Advance() {
     if (step_ == steps_) return false;
     if (share_.crew != nullptr && leads()) {
@@ -191,8 +192,8 @@ class Sequence : RowsUnderWay<C> {
 
   // --- who does the units
 
-  // Goes on with all who are there, perhaps alone. `ready`: how many are worth a moment's wait. False if the caller has
-  // taken the share back.
+  // Goes on with all who are there, perhaps alone. `ready`: how many are worth a moment's wait. False if the
+  // caller has taken the share back.
   bool Regroup(size_t ready) {
     Crew& crew = *share_.crew;
     if (!HandOver(step_)) return false;
@@ -327,8 +328,7 @@ class Sequence : RowsUnderWay<C> {
     x_from_ = x_rows_ + place;
     x_count_ = 0;
     xp_to_ = to;
-    if (GoOn(rows * (last_ - first_)))
-      ForTiles(D(), geometry_, rows, first, last_, false, ProjectTile{this});
+    if (GoOn(rows * (last_ - first_))) ForTiles(D(), geometry_, rows, first, last_, false, ProjectTile{this});
   }
 
   // The leader takes the inputs of the next chunk for all members, before they meet at the end of this one.
@@ -551,8 +551,8 @@ class Sequence : RowsUnderWay<C> {
   size_t member_ = 0;
   std::chrono::steady_clock::time_point began_{};  // the epoch
   int meetings_ = 0;                               // in it
-  size_t written_ = 0;  // a helper's rows of Y are handed over up to this step
-  size_t y_step_ = 0;   // and those of this one are kept here
+  size_t written_ = 0;                             // a helper's rows of Y are handed over up to this step
+  size_t y_step_ = 0;                              // and those of this one are kept here
   size_t step_ = 0;
   size_t active_ = 0;     // the rows that have this step
   size_t projected_ = 0;  // xp is there up to this step

@@ -1,15 +1,16 @@
 // How several threads do one call, and nobody waits for one that the system does not run.
 //
-// Shares of a call (directions, groups of rows) are claimed. A helper that has one touches the caller's memory only
-// in windows, short moments between chunks of steps in which it reads the next inputs, and hands over the outputs
-// and states of the steps that are done. The caller can take the share back at any time but in a window, and goes
-// on where the helper last handed over; the late helper writes to memory that nobody reads until it notices.
+// Shares of a call (directions, groups of rows) are claimed. A helper that has one touches the caller's memory
+// only in windows, short moments between chunks of steps in which it reads the next inputs, and hands over the
+// outputs and states of the steps that are done. The caller can take the share back at any time but in a window,
+// and goes on where the helper last handed over; the late helper writes to memory that nobody reads until it
+// notices.
 //
 // Where the units of a step are split, one thread leads: it alone touches the caller's memory. Others join it for
-// an epoch, in which all meet after each step, with memory that the epoch has for itself. If one is late, the leader
-// ends the epoch, takes the states with which the step began, and begins the next one with those that are there; the
-// late one writes to the memory of an epoch that is over, up to one step ahead of the leader: so an epoch has four
-// buffers for states, not two. It joins again when it is back.
+// an epoch, in which all meet after each step, with memory that the epoch has for itself. If one is late, the
+// leader ends the epoch, takes the states with which the step began, and begins the next one with those that are
+// there; the late one writes to the memory of an epoch that is over, up to one step ahead of the leader: so an
+// epoch has four buffers for states, not two. It joins again when it is back.
 
 #ifndef ONEGRU_NATIVE_TEAM_H_
 #define ONEGRU_NATIVE_TEAM_H_
@@ -89,7 +90,8 @@ class Epoch {
   std::size_t begin = 0;  // the first of its rows
   std::size_t step = 0;   // where it begins
   std::size_t members = 1;
-  bool closes = false;  // with the chunk of steps under way, as others have come; set by the leader before a meeting
+  bool closes =
+      false;  // with the chunk of steps under way, as others have come; set by the leader before a meeting
 
   // Returns when every member has come as often as this one; what they wrote before is then visible. False: the
   // epoch is over.
@@ -167,7 +169,10 @@ class Crew {
       for (Spin spin; mine.state.load(std::memory_order_acquire) != kIn; spin.Once()) {
         if (!closed_.load(std::memory_order_acquire)) continue;
         std::uint32_t expected = kHere;
-        if (mine.state.compare_exchange_strong(expected, kAway, std::memory_order_acq_rel)) return;
+        if (mine.state.compare_exchange_strong(expected, kAway, std::memory_order_acq_rel)) {
+          here_.fetch_sub(1, std::memory_order_relaxed);
+          return;
+        }
       }
       ONEGRU_COUNT(joined);
       Epoch& epoch = *mine.epoch;

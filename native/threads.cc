@@ -179,6 +179,9 @@ void SetNumThreads(std::size_t count) {
 
 Invitation::Invitation(Job& job, std::size_t count, Sleepers sleepers) {
   if (count == 0) return;
+#if defined(ONEGRU_STALL)
+  if (g_events.wakes_all) sleepers = Sleepers::kWake;
+#endif
   Pool* const pool = ThePool();
   const int cpu = CurrentCpu();
   for (std::size_t n = 0; n < count; ++n) {  // no more than that may there be, whoever has them

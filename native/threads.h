@@ -101,6 +101,7 @@ class Patience {
 // For tests: called where a helper may be stopped by the system; and how often what happened.
 struct Events {
   void (*stall)() = nullptr;
+  bool wakes_all = false;  // whoever sleeps is invited
   std::atomic<std::size_t> late{0}, taken_back{0}, handed_over{0}, joined{0};
 };
 extern Events g_events;

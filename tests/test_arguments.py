@@ -177,7 +177,7 @@ ELSEWHERE = {
         "__version__",
     ),
     *("FormatError", "MissingExtraError", "OneGRUError", "SpecError", "SpecWarning"),
-    *("get_num_threads", "load", "load_layers", "openvino_extensions", "save", "targets"),
+    *("get_num_threads", "inspect", "load", "load_layers", "openvino_extensions", "save", "targets"),
     *("to_keras", "to_torch"),  # which need their frameworks
 }
 

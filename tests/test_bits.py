@@ -297,3 +297,50 @@ def test_the_mode_in_which_a_layer_is_made_changes_nothing() -> None:
             assert layer(X)[0].tobytes() == plain.tobytes()
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+
+
+ROUNDING = """
+    import ctypes, platform, sys
+    import numpy as np
+    mode = {"x86_64": 0x400, "aarch64": 0x400000}[platform.machine()] * int(sys.argv[1])
+    libm = ctypes.CDLL("libm.so.6")
+    assert libm.fesetround(mode) == 0 and libm.fegetround() == mode
+    import onegru  # constants are made then
+    from onegru.activations import ACTIVATIONS
+    from onegru.dialects.frameworks import FLAX_NNX, KERAS, PYTORCH
+    from onegru.exchange import _sum
+    from onegru.files.onnx_change import _as_float16
+    from onegru.model_inputs import convert
+    numbers = [0.1, 1 / 3, 0.7, 1e-45, 1e-42, 2.0**-150, 3.4e38]
+    one = np.ones((1, 3, 1), np.float32)
+    for x in numbers:
+        spec = onegru.GRU(
+            one, one, clip=x if x > 1e-44 else None,
+            activations=["HardSigmoid", "ScaledTanh"], activation_alpha=[x, -x], activation_beta=[-x, x],
+        ).spec
+        print(spec.clip and spec.clip.hex(), [(a.alpha.hex(), a.beta.hex()) for a in spec.activations[0]])
+    print([(k.name, p, (k.default(p) or 0.0).hex()) for k in ACTIVATIONS.values() for p in k.takes])
+    print([str(sorted(f.activations.items())) for f in (FLAX_NNX, KERAS, PYTORCH)])
+    wide = np.array(numbers)
+    print(_sum(np.arange(-3.0, 4.0).astype("f"), np.array([2.0**-30], "f")).tobytes().hex())
+    print(convert(wide, "float32").tobytes().hex(), convert(wide[:5], "float16").tobytes().hex())
+    print(_as_float16(None, wide[:5]).tobytes().hex())
+    try:
+        onegru.GRU(one, one, clip=3.5e38)
+    except onegru.SpecError as error:
+        print(error)
+    assert libm.fegetround() == mode
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the C library's constants are those of Linux")
+def test_numbers_are_rounded_to_nearest_in_every_mode() -> None:
+    """clip, alpha, beta and what is converted from type to type."""
+    found = {}
+    for mode in range(4):
+        command = [sys.executable, "-c", textwrap.dedent(ROUNDING), str(mode)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found[mode] = done.stdout
+    assert f"{float(np.float32(0.1)).hex()}" in found[0]
+    assert "3.5e+38; must be within float32" in found[0]
+    assert found[1] == found[2] == found[3] == found[0]

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,57 @@ def test_stub_names_what_the_module_has() -> None:
         elif isinstance(node, ast.ClassDef):
             members = {member.name for member in node.body if isinstance(member, ast.FunctionDef)}
             assert members <= set(dir(getattr(_native, node.name)))
+
+
+SUBINTERPRETER = """
+import numpy as np
+import onegru
+{create}
+one = np.ones((1, 12, 4), np.float32)
+layer = onegru.GRU(one, one)
+stream = layer.stream(1)
+X = np.ones((3, 1, 4), np.float32)
+out = (np.empty((3, 1, 1, 4), np.float32), np.empty((1, 1, 4), np.float32))
+expected = layer(X)[0].tobytes()
+for _ in range(2):
+    {run}
+    assert layer(X, out=out)[0].tobytes() == layer(X)[0].tobytes() == expected
+    assert onegru.GRU(one, one)(X)[0].tobytes() == expected
+    stream.reset()
+    assert np.stack([stream.step(x, out=np.empty((1, 4), np.float32)) for x in X]).tobytes() == expected
+    try:
+        onegru._native.Layer(1)
+    except TypeError:
+        print("right")
+"""
+
+# How versions of Python make subinterpreters: the import, and a call that runs a program in a new one.
+_IMPORT = "try:\\n import onegru\\nexcept ImportError as error: print(error, flush=True)"
+WAYS = {
+    "_xxsubinterpreters": ("_xxsubinterpreters as module", "module.run_string(module.create(), '{}')"),
+    "_interpreters": ("_interpreters as module", "module.run_string(module.create('legacy'), '{}')"),
+    "concurrent.interpreters": (
+        "from concurrent import interpreters as module",
+        "module.create().exec('{}')",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_subinterpreter_is_refused_and_breaks_nothing(name: str) -> None:
+    try:
+        found = find_spec(name)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        pytest.skip(f"this Python has no {name}")
+    create, run = WAYS[name]
+    create = create if create.startswith("from") else f"import {create}"
+    code = SUBINTERPRETER.format(create=create, run=run.format(_IMPORT))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    refused = "onegru: imported in a subinterpreter; must be imported in the main one"
+    if name == "_xxsubinterpreters":  # isolated ones are refused by Python itself, in its own words
+        assert done.stdout.splitlines() == [refused, "right"] * 2
+    assert done.stdout.splitlines()[1::2] == ["right"] * 2

@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import onegru
+from onegru.cpus import usable_cpus
 
 Array = NDArray[Any]
 
@@ -28,7 +29,8 @@ def _threads() -> Iterator[None]:
 
 
 def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    inherited = {name: value for name, value in os.environ.items() if name != "ONEGRU_NUM_THREADS"}
+    names = {"ONEGRU_NUM_THREADS", "OMP_NUM_THREADS"}
+    inherited = {name: value for name, value in os.environ.items() if name not in names}
     return subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
@@ -82,11 +84,28 @@ def test_a_wrong_environment_is_refused(value: str) -> None:
 @linux
 def test_by_default_as_many_as_the_process_may_use() -> None:
     cores = sorted(os.sched_getaffinity(0))
-    assert output_of(SHOW) == output_of(SHOW, ONEGRU_NUM_THREADS="") == str(min(len(cores), 64))
+    usable = str(min(usable_cpus(), 64))
+    assert output_of(SHOW) == output_of(SHOW, ONEGRU_NUM_THREADS="") == usable
     pinned = f"import os; os.sched_setaffinity(0, {{{cores[-1]}}}); {SHOW}"
     assert output_of(pinned) == "1"
     again = "import onegru; onegru.set_num_threads(5); onegru.set_num_threads(None)"
-    assert output_of(f"{again}; {SHOW}", ONEGRU_NUM_THREADS="3") == str(min(len(cores), 64))
+    assert output_of(f"{again}; {SHOW}", ONEGRU_NUM_THREADS="3") == usable
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [("3", 3), ("007", 7), (" 4 , 3,2", 4), ("5\n", 5), ("64", 64), ("65", 64), ("9" * 5000, 64)],
+)
+def test_openmps_variable_is_the_default(value: str, count: int) -> None:
+    assert output_of(SHOW, OMP_NUM_THREADS=value) == str(count)
+    assert output_of(SHOW, OMP_NUM_THREADS=value, ONEGRU_NUM_THREADS="2") == "2"
+    again = "import onegru; onegru.set_num_threads(1); onegru.set_num_threads(None)"
+    assert output_of(f"{again}; {SHOW}", OMP_NUM_THREADS=value) == str(count)
+
+
+@pytest.mark.parametrize("value", ["", "0", "-1", "two", "2.5", ",2", "²", "4;3"])
+def test_what_openmp_would_refuse_is_ignored(value: str) -> None:
+    assert output_of(SHOW, OMP_NUM_THREADS=value) == output_of(SHOW)
 
 
 # --- when they start

@@ -173,6 +173,18 @@ def test_truncated(tmp_path: Path, legacy: bool) -> None:
             onegru.load_layers(path)
 
 
+def test_a_directory_that_begins_before_the_file(tmp_path: Path) -> None:
+    path = write_checkpoint(tmp_path / "x.pt", state())
+    data = bytearray(path.read_bytes())
+    place = data.index(b"PK\5\6") + 16
+    data[place : place + 4] = (int.from_bytes(data[place : place + 4], "little") + 10**6).to_bytes(
+        4, "little"
+    )
+    path.write_bytes(data)
+    with pytest.raises(FormatError, match=r"x\.pt: "):
+        onegru.load_layers(path)
+
+
 def test_a_program_and_other_archives(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.pt", "w") as archive:
         archive.writestr("model/data.pkl", pickle.dumps({}))

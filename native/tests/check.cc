@@ -2,8 +2,9 @@
 //
 //   check [PROBLEMS]
 //
-// Each problem runs with 1…4 threads, which must give the same bits; some are stopped on the way. The bits of all results are hashed, for
-// each target with FMA: the hashes of all such targets, on all machines, must be one and the same.
+// Each problem runs with 1…4 threads, which must give the same bits; some are stopped on the way. The bits of all
+// results are hashed, for each target with FMA: the hashes of all such targets, on all machines, must be one and
+// the same.
 
 #include <algorithm>
 #include <atomic>
@@ -555,8 +556,8 @@ void Stall() {
 // Problems that several threads do; every tenth is one.
 std::size_t LargeProblem(std::size_t n) { return 10 * n + 9; }
 
-// Nothing of a call may be touched when it has returned, so a helper is stopped until the results, the inputs and the
-// layer are gone.
+// Nothing of a call may be touched when it has returned, so a helper is stopped until the results, the inputs and
+// the layer are gone.
 void CheckStalled(std::size_t target, std::size_t problems) {
   const char* const name = CompiledTargets()[target].name;
   g_events.stall = Stall;
@@ -571,7 +572,8 @@ void CheckStalled(std::size_t target, std::size_t problems) {
       g_stalls = stalls;
       for (int again = 0; again < 6; ++again) {
         auto result = std::make_unique<Result>(RunOnce(*p, packed));
-        Check(SameBits(*result, *expected), "the same bits with helpers that stop", LargeProblem(n), name, 2 + n % 3);
+        Check(SameBits(*result, *expected), "the same bits with helpers that stop", LargeProblem(n), name,
+              2 + n % 3);
       }
       if (stalls == Stalls::kUntilReleased) p = nullptr, packed = nullptr, expected = nullptr;
       g_stalls = Stalls::kNone;
@@ -604,8 +606,8 @@ void CheckForeignPools(std::size_t target, std::size_t problems) {
     for (const auto run : {Tasks::InTurn, Tasks::AtOnce}) {
       for (std::size_t threads = 1; threads <= kMostThreads; ++threads) {
         const ForeignPool pool{run, nullptr, threads};
-        Check(SameBits(RunOnce(p, packed, &pool), expected), "the same bits in a foreign pool", LargeProblem(n), name,
-              threads);
+        Check(SameBits(RunOnce(p, packed, &pool), expected), "the same bits in a foreign pool", LargeProblem(n),
+              name, threads);
       }
     }
   }
@@ -628,7 +630,8 @@ void CheckRows(std::size_t target) {
     const auto with_rows = [&](std::size_t B) {
       Problem few = MakeProblem(number);
       few.spec = p.spec, few.T = p.T, few.B = B;
-      few.has_lengths = few.is_stream = false, few.wants_Y = few.wants_Y_h = true, few.swapped = false, few.y_gap = 0;
+      few.has_lengths = few.is_stream = false, few.wants_Y = few.wants_Y_h = true, few.swapped = false,
+      few.y_gap = 0;
       few.has_initial_h = true;
       Random same(number);
       few.X.Make(p.spec.type, p.T, 1, B, p.spec.I, 0, true);  // row after row, so that all draw the same ones
@@ -664,6 +667,7 @@ void CheckRows(std::size_t target) {
 
 int Main(int argc, char** argv) {
   const std::size_t problems = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 600;
+  g_events.wakes_all = true;
   const auto targets = CompiledTargets();
   std::vector<std::uint64_t> hashes(targets.size(), 0xcbf29ce484222325);
   for (std::size_t number = 0; number < problems; ++number) CheckProblem(number, hashes);
@@ -684,7 +688,8 @@ int Main(int argc, char** argv) {
   }
   if (common != nullptr) std::printf("hash %016" PRIx64 " of %zu problems\n", *common, problems);
   std::printf("helpers joined %zu epochs, were late in %zu, handed over %zu times, lost %zu shares\n",
-              g_events.joined.load(), g_events.late.load(), g_events.handed_over.load(), g_events.taken_back.load());
+              g_events.joined.load(), g_events.late.load(), g_events.handed_over.load(),
+              g_events.taken_back.load());
   if (problems >= 100) {  // or the tests above test nothing
     Check(g_events.joined != 0 && g_events.late != 0 && g_events.handed_over != 0 && g_events.taken_back != 0,
           "helpers of all kinds", problems, "all", 0);

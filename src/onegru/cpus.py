@@ -23,7 +23,7 @@ def usable_cpus(root: Path = Path("/")) -> int:
 
 
 def _quotas(root: Path) -> Iterator[int]:
-    """What each control group around the process allows, in CPUs, rounded up: its own and all above.
+    """What each control group allows, in CPUs, rounded up: the process's own and all above it.
 
     In a container the path may be the host's, of which only the top is to be seen.
     """

@@ -36,7 +36,8 @@ class Stream(_native.Stepper):
 
     Feeding a sequence in chunks of any size gives the bits that one call gives: the state is kept in the type
     that is computed in (float64 for float64, else float32). A stream is not safe to call from several threads
-    at once; the layer under several streams is.
+    at once; the layer under several streams is. A call that a signal's handler ends by an exception, as
+    Ctrl-C does, leaves the state as it was; what it was writing is unspecified.
     """
 
     __module__ = "onegru"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 
 __all__ = ["main"]
@@ -9,16 +11,19 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line; exit code 2 and one line on bad input."""
+    # While modules are imported there is nothing to lose, and some of them turn an interrupt into another error.
+    before = signal.signal(signal.SIGINT, _end)
     try:
         from onegru.cli.app import run
-
-        code = run()
-    except KeyboardInterrupt:  # before there was anything that would say so
-        print("onegru: interrupted", file=sys.stderr)
-        sys.exit(130)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("typer", "rich"):
             raise
         print("onegru: the command line needs typer and rich: pip install 'onegru[cli]'", file=sys.stderr)
         sys.exit(2)
-    sys.exit(code)
+    signal.signal(signal.SIGINT, before)
+    sys.exit(run())
+
+
+def _end(*_: object) -> None:
+    os.write(2, b"onegru: interrupted\n")
+    os._exit(130)

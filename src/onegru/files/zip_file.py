@@ -18,12 +18,17 @@ _LARGEST_READ = 2 * LARGEST_TEXT
 
 
 class _InSmallReads(io.FileIO):
-    """A file that gives no more at once than a directory may have, whatever an archive asks for."""
+    """A file that gives no more at once than a directory may have, and nothing from before it begins."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is not None and size > _LARGEST_READ:
             raise zipfile.BadZipFile("too large a directory")
         return super().read(_LARGEST_READ if size is None or size < 0 else size) or b""
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        if whence == 0 and offset < 0:
+            raise zipfile.BadZipFile("a place before the file")
+        return super().seek(offset, whence)
 
 
 @contextmanager
