@@ -185,6 +185,20 @@ def test_a_directory_that_begins_before_the_file(tmp_path: Path) -> None:
         onegru.load_layers(path)
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_other_compressions(tmp_path: Path, method: int) -> None:
+    """Broken data raise errors of their own kinds there."""
+    source = write_checkpoint(tmp_path / "x.pt", state())
+    with zipfile.ZipFile(source) as archive, zipfile.ZipFile(tmp_path / "y.pt", "w", method) as other:
+        for name in archive.namelist():
+            other.writestr(name, archive.read(name))
+    data = (tmp_path / "y.pt").read_bytes()
+    for place in (60, 90, len(data) // 2):
+        (tmp_path / "y.pt").write_bytes(data[:place] + b"\xff" * 8 + data[place + 8 :])
+        with pytest.raises(FormatError, match=r"y\.pt: "):
+            onegru.load_layers(tmp_path / "y.pt")
+
+
 def test_a_program_and_other_archives(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.pt", "w") as archive:
         archive.writestr("model/data.pkl", pickle.dumps({}))

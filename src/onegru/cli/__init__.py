@@ -11,7 +11,7 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line; exit code 2 and one line on bad input."""
-    # While modules are imported there is nothing to lose, and some of them turn an interrupt into another error.
+    # While modules are imported there is nothing to lose, and some turn an interrupt into another error.
     before = signal.signal(signal.SIGINT, _end)
     try:
         from onegru.cli.app import run

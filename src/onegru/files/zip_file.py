@@ -51,6 +51,8 @@ def read_member(path: Path, archive: zipfile.ZipFile, name: str, largest: int = 
         KeyError: there is none of this name.
         zipfile.BadZipFile: it is broken.
     """
+    if archive.getinfo(name).compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise zipfile.BadZipFile(f"{name} is compressed in a way that nobody uses here")
     with archive.open(name) as file:
         content = file.read(largest + 1)
     if len(content) > largest:
