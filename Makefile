@@ -34,7 +34,7 @@ test: lint  ## build, lint, then run every test
 test-frameworks: $(VENV)/.frameworks  ## conversions against PyTorch, Keras and Flax, which it installs: some GB
 	@JAX_PLATFORMS=cpu KERAS_BACKEND=torch $(BIN)/python -m pytest tests/frameworks tests/test_frameworks.py
 
-bench: $(VENV)/.dev  ## time onegru against the other runtimes that are installed: a quarter of an hour
+bench: $(VENV)/.dev  ## time onegru against other runtimes: most of an hour; ARGS=--tables, --beside or --drawn for a part
 	@$(BIN)/python -m benchmarks.run $(ARGS)
 
 lint: $(VENV)/.dev  ## ruff, mypy and clang-format

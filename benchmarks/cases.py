@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-__all__ = ["CASES", "Case", "Shape", "draw"]
+__all__ = ["CASES", "MOST_FLOPS", "SIZES", "Case", "Shape", "draw", "draw_cases"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Shape:
     I: int
     H: int
     D: int
-    regime: str
+    regime: str = ""
     origin: str = ""
 
     @property
@@ -75,7 +76,7 @@ SHAPES = (
 
 @dataclass(frozen=True)
 class Case:
-    """A shape in one reset mode; `storage` other than float32 is onegru's own."""
+    """A shape in one reset mode."""
 
     shape: Shape
     linear_before_reset: bool
@@ -85,12 +86,37 @@ class Case:
         reset = "after" if self.linear_before_reset else "before"
         return f"{self.shape} {reset}{' decaying' if self.decaying else ''}"
 
+    @classmethod
+    def read(cls, text: str) -> Case:
+        """The case of `CASES` that is called so; any other from its name alone."""
+        sizes, *words = text.split()
+        T, B, I, H, D = map(int, sizes.split(","))
+        other = cls(Shape(T, B, I, H, D), "after" in words, "decaying" in words)
+        return next((case for case in CASES if str(case) == text), other)
+
 
 SILENCE = Shape(1000, 1, 128, 128, 1, "decaying", "silence: states decay to subnormals")
 CASES = (
     *(Case(shape, after) for shape in SHAPES for after in (True, False)),
     Case(SILENCE, True, decaying=True),
 )
+
+
+#: What is drawn when shapes are drawn, each size evenly on a logarithmic scale, both ends included; and how
+#: much a call may compute, so that all are measured in reasonable time: a shape with more is drawn again.
+SIZES = {"T": (1, 200), "B": (1, 256), "I": (1, 768), "H": (3, 768)}
+MOST_FLOPS = 3e9
+
+
+def draw_cases(seed: int) -> Iterator[Case]:
+    """Cases without end, always the same for a seed."""
+    rng = np.random.default_rng(seed)
+    while True:
+        T, B, I, H = (int(low * ((high + 1) / low) ** rng.random()) for low, high in SIZES.values())
+        shape = Shape(T, B, I, H, int(rng.integers(1, 3)))
+        case = Case(shape, bool(rng.integers(2)))
+        if shape.flops <= MOST_FLOPS:
+            yield case
 
 
 def draw(case: Case) -> dict[str, Array]:

@@ -1,4 +1,7 @@
-"""Who is measured, each at its best: constant weights, static shapes, no copies, threads set explicitly."""
+"""Who is measured, each at its best: constant weights, static shapes, no copies, threads set explicitly.
+
+Instead of a number of threads, 0 leaves it to onegru and to ONNX Runtime how many there are.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from benchmarks.cases import Case
 Array = NDArray[Any]
 Call = Callable[[], object]
 
-__all__ = ["PEERS", "Prepared", "Preparer"]
+__all__ = ["PEERS", "Prepared", "Preparer", "pin", "spinning_session", "version"]
 
 
 class Prepared:
@@ -38,7 +41,8 @@ def _outputs(case: Case) -> tuple[Array, Array]:
 def _layer(case: Case, arrays: Mapping[str, Array], threads: int, **options: Any) -> Any:
     import onegru
 
-    onegru.set_num_threads(threads)
+    if threads:
+        onegru.set_num_threads(threads)
     return onegru.GRU(
         arrays["W"],
         arrays["R"],
@@ -96,6 +100,26 @@ def onnx_runtime(case: Case, arrays: Mapping[str, Array], threads: int) -> Prepa
     for name, array in zip(("Y", "Y_h"), out, strict=True):
         binding.bind_output(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
     return Prepared(lambda: session.run_with_iobinding(binding), lambda: out)
+
+
+def spinning_session() -> Call:
+    """A call of a small model on ONNX Runtime's default threads, which spin for a while after it."""
+    import onnx
+    import onnxruntime
+
+    info, size = onnx.helper.make_tensor_value_info, [256, 256]
+    weights = np.full(size, 1 / 256, np.float32)
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "spinning",
+        [info("x", 1, size)],
+        [info("y", 1, size)],
+        [onnx.numpy_helper.from_array(weights, "w")],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 14)], ir_version=8)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    feed = {"x": np.ones(size, np.float32)}
+    return lambda: session.run(None, feed)
 
 
 def openvino(case: Case, arrays: Mapping[str, Array], threads: int) -> Prepared:

@@ -1,17 +1,46 @@
-"""From measurements to a page: tables, what was to be reached and was it, a picture.
+"""From measurements to a page: tables, what was to be reached and was it, pictures.
 
-python -m benchmarks.report build/benchmarks/results.json docs   writes docs/performance.md and .png again.
+python -m benchmarks.report [FILE…] [--to FOLDER]   writes docs/performance.md and its pictures, of the files
+in build/benchmarks or of those given; where two have the same case of a part, the later one counts.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import math
-import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from benchmarks.cases import CASES, Case
+from benchmarks.beside import LOOPS
+from benchmarks.cases import Case
+from benchmarks.figures import (
+    OTHERS,
+    Entry,
+    Parts,
+    beside_ratio,
+    drawn_ratios,
+    drawn_threads,
+    falls,
+    mean_of,
+    of_kind,
+    rate,
+    ratio,
+    read_parts,
+    share,
+    times,
+)
+from benchmarks.pictures import draw_curves, draw_ratios
+from benchmarks.tables import (
+    BESIDE_TARGET,
+    DRAWN_TARGET,
+    FALL_TARGET,
+    beside,
+    drawn,
+    rows,
+    table,
+    whole,
+)
+from benchmarks.turns import ROOT
 
 __all__ = ["TARGETS", "write_report"]
 
@@ -33,44 +62,35 @@ TARGETS = {
 }
 BFLOAT16_TARGET = 1.7  # of the regimes "large" and "step 1024" with 16-bit weights
 PEAK_TARGET = 0.85  # of the FMA peak, in the regime "batch" where H is at least 256
+LIMIT_TARGET = 0.8  # of what is possible, one row over time where H is at least 256
 MEAN_TARGET = 2.0  # geometric mean over all cases
-
-OTHERS = ("onnxruntime", "openvino", "torch")
-
-
-def ours(entry: dict[str, Any]) -> float:
-    """Our time: of a stream's step where that is what the case is, else of the layer."""
-    peers = entry["peers"]
-    times = [peers[name]["median"] for name in ("onegru", "onegru step") if "median" in peers.get(name, {})]
-    return min(times, default=math.nan)
+DRAWN_MEANS = (1.8, 2.3)  # of drawn shapes, on one thread and on two
+FALL_SIZE = 256
 
 
-def fastest(entry: dict[str, Any]) -> tuple[str, float]:
-    """The fastest peer and its time."""
-    found = {name: e["median"] for name, e in entry["peers"].items() if name in OTHERS and "median" in e}
-    name = min(found, key=lambda n: found[n], default="")
-    return name, found.get(name, math.nan)
-
-
-def write_report(document: dict[str, Any], folder: Path) -> None:
-    """Write performance.md and performance.png, and print the targets."""
-    cases = {str(case): case for case in CASES}
-    lines = _head(document)
-    lines += _targets(document, cases)
-    for threads, limits in document["limits"].items():
-        lines += _table(document, cases, threads, limits)
-    lines += _whole(document)
+def write_report(parts: Parts, folder: Path) -> None:
+    """Write performance.md and its pictures, and print the targets."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "performance.md").write_text("\n".join(lines) + "\n")
-    _picture(document, folder / "performance.png")
-    print("\n".join(_targets(document, cases)))
-    print(f"wrote {folder / 'performance.md'} and {folder / 'performance.png'}")
+    targets = _targets(parts)
+    tables = parts.get("tables", {"limits": {}})["limits"]
+    lines = [*_head(parts), *targets]
+    for threads, limits in tables.items():
+        lines += table(of_kind(parts, "tables", "case", threads), threads, limits)
+    lines += [*whole(parts), *beside(parts), *drawn(parts), *rows(parts)]
+    (folder / "performance.md").write_text("\n".join(lines).rstrip() + "\n")
+    ratios = {t: {e["case"]: ratio(e) for e in of_kind(parts, "tables", "case", t)} for t in tables}
+    draw_ratios({t: found for t, found in ratios.items() if found}, folder / "performance.png")
+    draw_curves(
+        {t: drawn_ratios(parts, t) for t in drawn_threads(parts)},
+        {e["case"]: e["rates"] for e in of_kind(parts, "drawn", "rows")},
+        folder / "drawn.png",
+    )
+    print("\n".join(targets))
+    print(f"wrote {folder / 'performance.md'} and its pictures")
 
 
-def _head(document: dict[str, Any]) -> list[str]:
-    machine = document["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    return [
+def _head(parts: Parts) -> list[str]:
+    lines = [
         "# Performance",
         "",
         "Made by `make bench`. Median time of a call in µs; float32, both outputs, an initial state, biases. "
@@ -78,134 +98,122 @@ def _head(document: dict[str, Any]) -> list[str]:
         "Results are checked against float64 first; then all take turns. Figures are of one run on one "
         "machine: ratios count, not times.",
         "",
-        f"{machine['cpu']}, {machine['cores']} cores, SIMD target {machine['target']}; Python "
-        f"{machine['python']}, {versions}; {machine['date']}.",
+        "The share of the limit is max(bytes / bandwidth, FLOPs / FMA peak) over the time of a call, both as "
+        "measured in the run: R is read once a step, W once for eight rows of X or once a step, from the "
+        "smallest cache that holds them. It exceeds 100 % where a part of them stays in a nearer cache.",
         "",
-        "![ratios](performance.png)",
-        "",
+        *(["![ratios](performance.png)", ""] if "tables" in parts else []),
     ]
+    said: dict[str, list[str]] = {}
+    for name, document in parts.items():
+        machine = document["machine"]
+        versions = ", ".join(f"{package} {version}" for package, version in machine["versions"].items())
+        text = (
+            f"{machine['cpu']}, {machine['cores']} cores, SIMD target {machine['target']}; Python "
+            f"{machine['python']}, {versions}; {machine['date']}."
+        )
+        said.setdefault(text, []).append(name)
+    for text, names in said.items():
+        lines += [text if len(said) == 1 else f"{', '.join(names).capitalize()}: {text}", ""]
+    return lines
 
 
-def _targets(document: dict[str, Any], cases: dict[str, Case]) -> list[str]:
-    lines = [
-        "## Targets",
-        "",
-        "| regime | threads | at least | lowest measured | |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+class Verdicts:
+    """The rows of the table of targets."""
 
-    def row(regime: str, threads: str, wanted: float, found: float, unit: str = "") -> None:
-        verdict = "reached" if found >= wanted else "**missed**"
-        lines.append(f"| {regime} | {threads} | {wanted:g}{unit} | {found:.2f}{unit} | {verdict} |")
-
-    ratios: list[float] = []
-    for threads, limits in document["limits"].items():
-        entries = [e for e in document["results"] if str(e["threads"]) == threads]
-        by_regime: dict[str, list[dict[str, Any]]] = {}
-        for entry in entries:
-            by_regime.setdefault(cases[entry["case"]].shape.regime, []).append(entry)
-        for regime, members in by_regime.items():
-            found = [fastest(e)[1] / ours(e) for e in members]
-            ratios += found
-            if regime in TARGETS:
-                row(regime, threads, TARGETS[regime][int(threads) > 1], min(found))
-        for regime in ("large", "step 1024"):
-            narrow = [
-                fastest(e)[1] / e["peers"]["onegru bfloat16"]["median"]
-                for e in by_regime.get(regime, [])
-                if "median" in e["peers"].get("onegru bfloat16", {})
-            ]
-            if narrow:
-                row(f"{regime}, bfloat16 weights", threads, BFLOAT16_TARGET, min(narrow))
-        shares = [
-            cases[e["case"]].shape.flops / ours(e) / limits["fma"]
-            for e in by_regime.get("batch", [])
-            if cases[e["case"]].shape.H >= 256
+    def __init__(self) -> None:
+        self.lines = [
+            "## Targets",
+            "",
+            "| regime | threads | target | measured | |",
+            "| --- | --- | --- | --- | --- |",
         ]
-        if shares:
-            row("batch, share of the FMA peak, H ≥ 256", threads, PEAK_TARGET, min(shares))
+
+    def least(self, regime: str, threads: str, wanted: float, found: float) -> None:
+        self._add(regime, threads, f"≥ {wanted:g}", found, found >= wanted)
+
+    def most(self, regime: str, threads: str, wanted: float, found: float) -> None:
+        self._add(regime, threads, f"≤ {wanted:g}", found, found <= wanted)
+
+    def _add(self, regime: str, threads: str, wanted: str, found: float, reached: bool) -> None:
+        verdict = "reached" if reached else "**missed**"
+        self.lines.append(f"| {regime} | {threads} | {wanted} | {found:.4g} | {verdict} |")
+
+
+def _targets(parts: Parts) -> list[str]:
+    verdicts = Verdicts()
+    ratios: list[float] = []
+    for threads, limits in parts.get("tables", {"limits": {}})["limits"].items():
+        entries = of_kind(parts, "tables", "case", threads)
+        ratios += [ratio(e) for e in entries]
+        _table_targets(verdicts, entries, threads, limits)
     if ratios:
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-        row("geometric mean of all", "all", MEAN_TARGET, mean)
-    return [*lines, ""]
+        verdicts.least("geometric mean of all", "all", MEAN_TARGET, mean_of(ratios))
+    for neighbour in LOOPS:
+        members = [e for e in of_kind(parts, "beside", "beside") if e["beside"] == neighbour]
+        for kind in ("median", "mean") if members else ():
+            highest = max(beside_ratio(e, kind) for e in members)
+            verdicts.most(
+                f"beside {neighbour}, highest {kind} over the better's", "default", BESIDE_TARGET, highest
+            )
+    for threads in drawn_threads(parts):
+        if found := drawn_ratios(parts, threads):
+            verdicts.least(f"lowest of {len(found)} drawn shapes", threads, DRAWN_TARGET, min(found))
+            wanted = DRAWN_MEANS[int(threads) > 1]
+            verdicts.least("geometric mean of drawn shapes", threads, wanted, mean_of(found))
+    for entry in of_kind(parts, "drawn", "rows"):
+        if entry["H"] == FALL_SIZE:
+            fall = max(falls(entry["rates"]))
+            verdicts.most(f"fall of GFLOP/s from B to B + 1, H = {FALL_SIZE}", "1", FALL_TARGET, fall)
+    return [*verdicts.lines, ""]
 
 
-def _table(
-    document: dict[str, Any], cases: dict[str, Case], threads: str, limits: dict[str, float]
-) -> list[str]:
-    said = ", ".join(f"{name} {value / 1e9:.0f} GB/s" for name, value in limits.items() if name != "fma")
-    names = ("onegru", "onegru step", "onegru alloc", "onegru bfloat16", *OTHERS)
-    lines = [
-        f"## {threads} thread{'s' if threads != '1' else ''}",
-        "",
-        f"FMA peak {limits['fma'] / 1e9:.0f} GFLOP/s; reading: {said}.",
-        "",
-        f"| T,B,I,H,D reset | {' | '.join(names)} | ratio | spread | GFLOP/s | of peak |",
-        "| --- |" + " ---: |" * (len(names) + 4),
-    ]
-    for entry in document["results"]:
-        if str(entry["threads"]) != threads:
-            continue
-        case, peers = cases[entry["case"]], entry["peers"]
-        cells = [f"{peers[n]['median'] * 1e6:.1f}" if "median" in peers.get(n, {}) else "" for n in names]
-        _, peer = fastest(entry)
-        mine = ours(entry)
-        spread = (peers["onegru"]["high"] - peers["onegru"]["low"]) / peers["onegru"]["median"]
-        rate = case.shape.flops / mine
-        lines.append(
-            f"| {case} | {' | '.join(cells)} | {peer / mine:.2f} | {spread:.0%} | {rate / 1e9:.0f} "
-            f"| {rate / limits['fma']:.0%} |"
-        )
-    return [*lines, ""]
+def _table_targets(verdicts: Verdicts, entries: list[Entry], threads: str, limits: Entry) -> None:
+    by_regime: dict[str, list[Entry]] = {}
+    for entry in entries:
+        by_regime.setdefault(Case.read(entry["case"]).shape.regime, []).append(entry)
+    for regime, members in by_regime.items():
+        if regime in TARGETS:
+            found = min(map(ratio, members))
+            verdicts.least(regime, threads, TARGETS[regime][int(threads) > 1], found)
+    for regime in ("large", "step 1024"):
+        narrow = [
+            min(times(e, OTHERS).values(), default=math.nan) / time
+            for e in by_regime.get(regime, [])
+            for time in times(e, ["onegru bfloat16"]).values()
+        ]
+        if narrow:
+            verdicts.least(f"{regime}, bfloat16 weights", threads, BFLOAT16_TARGET, min(narrow))
 
+    def lowest(
+        name: str, wanted: float, measured: Callable[[Entry], float], of: Callable[[Case], bool]
+    ) -> None:
+        found = [measured(e) for e in entries if of(Case.read(e["case"]))]
+        if found:
+            verdicts.least(name, threads, wanted, min(found))
 
-def _whole(document: dict[str, Any]) -> list[str]:
-    if not document.get("whole"):
-        return []
-    lines = [
-        "## A whole model at batch 1",
-        "",
-        "Two convolutions over frequency, three GRUs of 256, a linear head, states as inputs and outputs "
-        "(`benchmarks/models.py`). onegru by `InferenceSession` and its streams, ONNX Runtime by its own "
-        "`run`, states handed on by the caller.",
-        "",
-        "| frames | threads | onegru | onnxruntime | ratio |",
-        "| --- | --- | ---: | ---: | ---: |",
-    ]
-    for entry in document["whole"]:
-        times = [entry["peers"].get(name, {}).get("median", math.nan) for name in ("onegru", "onnxruntime")]
-        lines.append(
-            f"| {entry['case']} | {entry['threads']} | {times[0] * 1e6:.1f} | {times[1] * 1e6:.1f} "
-            f"| {times[1] / times[0]:.2f} |"
-        )
-    return [*lines, ""]
-
-
-def _picture(document: dict[str, Any], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    counts = list(document["limits"])
-    longest = max(sum(str(e["threads"]) == t for e in document["results"]) for t in counts)
-    figure, axes = pyplot.subplots(
-        1, len(counts), figsize=(6.5 * len(counts), 0.22 * longest + 1.5), squeeze=False
+    lowest(
+        "batch, share of the FMA peak, H ≥ 256",
+        PEAK_TARGET,
+        lambda e: rate(e) / float(limits["fma"]),
+        lambda case: case.shape.regime == "batch" and case.shape.H >= 256,
     )
-    for axis, threads in zip(axes[0], counts, strict=True):
-        entries = [e for e in document["results"] if str(e["threads"]) == threads]
-        ratios = [fastest(e)[1] / ours(e) for e in entries]
-        colours = ["tab:blue" if ratio >= 1 else "tab:red" for ratio in ratios]
-        axis.barh(range(len(entries)), ratios, color=colours)
-        axis.set_yticks(range(len(entries)), [e["case"] for e in entries], fontsize=7)
-        axis.invert_yaxis()
-        axis.axvline(1, color="black", linewidth=0.8)
-        axis.set_xlabel("fastest peer's time / onegru's")
-        axis.set_title(f"{threads} thread{'s' if threads != '1' else ''}")
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    lowest(
+        "one row over time, share of the limit, H ≥ 256",
+        LIMIT_TARGET,
+        lambda e: share(e, limits),
+        lambda case: case.shape.B == 1 and case.shape.T > 1 and case.shape.H >= 256,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="*", type=Path, help="default: all of build/benchmarks")
+    parser.add_argument("--to", type=Path, default=ROOT / "docs", help="default docs")
+    options = parser.parse_args()
+    files = options.files or sorted((ROOT / "build" / "benchmarks").glob("*.json"))
+    write_report(read_parts(files), options.to)
 
 
 if __name__ == "__main__":
-    write_report(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
+    main()

@@ -1,85 +1,35 @@
-"""Measures onegru and its peers, in turns, and reports:  python -m benchmarks.run [--quick] [--threads 1,2]
+"""Measures onegru and its peers, in turns, and reports:  python -m benchmarks.run [--tables --beside --drawn]
 
-Each peer is a process of its own, pinned to as many cores as it may use threads. Results are checked against
-float64 first. Then all take turns, A B C A B C …, each for a fraction of a second, and the medians count.
+Each peer is a process of its own. Results are checked against float64 first. Then all take turns, A B C A B
+C …, each for a fraction of a second, and the medians count. Every part keeps a file of its own in the folder
+of --out, written after each case; `python -m benchmarks.report` makes docs/performance.md of those.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import json
 import os
 import platform
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from benchmarks.cases import CASES, Case, draw
+from benchmarks.beside import measure_beside
+from benchmarks.cases import CASES, Case
+from benchmarks.drawn import AGAINST, measure_drawn, measure_rows
+from benchmarks.figures import read_parts
+from benchmarks.limits import least_seconds
 from benchmarks.models import speech_model
 from benchmarks.peers import PEERS, version
+from benchmarks.record import Record
 from benchmarks.report import write_report
+from benchmarks.turns import ROOT, Worker, exact_results, shown, take_turns, working
 from benchmarks.whole import WHOLE, WHOLE_CASES, exact
 
-ROOT = Path(__file__).parent.parent
-SETTLE = 0.02  # seconds; so long no peer may use a core before the next one is timed
-LONGEST_SETTLE = 2.0
-TOLERANCE = 2e-4  # float32 over up to a thousand steps
-BFLOAT16_TOLERANCE = 0.2  # rounded weights; the cost is measured in docs/numerics.md
-
-
-class Worker:
-    """A peer's process."""
-
-    def __init__(self, name: str, threads: int) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "ONEGRU_NUM_THREADS": str(threads)}
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "benchmarks.worker", name, str(threads)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            cwd=ROOT,
-            env=environment,
-        )
-
-    def ask(self, **order: Any) -> dict[str, Any]:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        return dict(json.loads(line)) if line else {"refuses": "the process ended"}
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def cpu_seconds(self) -> float:
-        """What all its threads have used; 0 where the system does not tell."""
-        used = 0
-        for entry in Path(f"/proc/{self.process.pid}/task").glob("*/schedstat"):
-            with contextlib.suppress(OSError, ValueError, IndexError):  # a thread that has just ended
-                used += int(entry.read_text().split()[0])
-        return used * 1e-9
-
-
-def settle(workers: Iterable[Worker]) -> None:
-    """Wait until the threads of every peer sleep: some spin for 50 ms after it, on the next one's CPU."""
-    began, used = time.monotonic(), -1.0
-    while time.monotonic() - began < LONGEST_SETTLE:
-        now = sum(worker.cpu_seconds() for worker in workers)
-        if now - used < SETTLE / 20 and used >= 0:
-            return
-        used = now
-        time.sleep(SETTLE)
+PARTS = ("tables", "beside", "drawn")
 
 
 def applies(name: str, case: Case) -> bool:
@@ -95,67 +45,28 @@ def applies(name: str, case: Case) -> bool:
     return True
 
 
-def measure(case: Case, workers: dict[str, Worker], rounds: int, block: float) -> dict[str, Any]:
-    """Medians and spreads of every peer on a case."""
-    index = CASES.index(case)
-    arrays = draw(case)
-    import onegru
-
-    layer = onegru.GRU(
-        arrays["W"],
-        arrays["R"],
-        arrays["B"],
-        direction="bidirectional" if case.shape.D == 2 else "forward",
-        linear_before_reset=case.linear_before_reset,
-        engine="reference",
-    )
-    Y, Y_h = layer(arrays["X"], arrays["h0"])
-    able = {name: worker for name, worker in workers.items() if applies(name, case)}
-    return take_turns({"case": index}, able, (Y, Y_h), rounds, block)
-
-
-def measure_whole(workers: dict[str, Worker], rounds: int, block: float) -> list[dict[str, Any]]:
-    """The same for a whole model, in each way to run it."""
-    able = {name: worker for name, worker in workers.items() if name in WHOLE}
-    found: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "speech.onnx")
-        path.write_bytes(speech_model().SerializeToString())
-        for index, case in enumerate(WHOLE_CASES):
-            mask = exact(case, str(path))
-            found.append(
-                {"case": str(case), "peers": take_turns({"whole": index}, able, (mask, mask), rounds, block)}
-            )
-    return found
-
-
-def take_turns(
-    order: dict[str, Any], workers: dict[str, Worker], right: tuple[Any, Any], rounds: int, block: float
-) -> dict[str, Any]:
-    """Check what each gives against what is right, then time them in turns."""
-    results: dict[str, Any] = {}
-    counts: dict[str, int] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "right.npz")
-        np.savez(file, Y=right[0], Y_h=right[1])
-        for name, worker in workers.items():
-            answer = worker.ask(do="prepare", exact=str(file), **order)
-            tolerance = BFLOAT16_TOLERANCE if name.endswith("bfloat16") else TOLERANCE
-            if "refuses" in answer:
-                results[name] = {"refuses": answer["refuses"]}
-            elif not answer["error"] <= tolerance:
-                results[name] = {"refuses": f"wrong by {answer['error']:.2g}"}
-            else:
-                results[name] = {"error": answer["error"], "seconds": []}
-                counts[name] = max(1, int(block / answer["each"]))
-    for _ in range(rounds):
-        for name, count in counts.items():
-            settle(workers.values())
-            results[name]["seconds"].append(workers[name].ask(do="time", count=count)["seconds"])
-    for name in counts:
-        seconds = results[name].pop("seconds")
-        results[name] |= {"median": statistics.median(seconds), "low": min(seconds), "high": max(seconds)}
-    return results
+def measure_tables(record: Record, threads: int, peers: list[str], options: argparse.Namespace) -> None:
+    """Every peer on the cases, and in a whole model."""
+    cases = [str(case) for case in CASES[:: 3 if options.quick else 1] if options.only in str(case)]
+    limits = record.limits(threads)
+    with working({name: Worker(name, threads) for name in peers}) as workers:
+        for key in record.left([{"kind": "case", "case": case, "threads": threads} for case in cases]):
+            case = Case.read(key["case"])
+            able = {name: worker for name, worker in workers.items() if applies(name, case)}
+            right = exact_results(case)
+            results = take_turns({"case": key["case"]}, able, right, options.rounds, options.block)
+            share = least_seconds(case.shape, limits) / results["onegru"].get("median", float("inf"))
+            record.add({"peers": results}, f"{shown(results)}; {share:.0%} of the limit")
+        able = {name: worker for name, worker in workers.items() if name in WHOLE}
+        models = {str(case): index for index, case in enumerate(WHOLE_CASES) if options.only in str(case)}
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "speech.onnx")
+            path.write_bytes(speech_model().SerializeToString())
+            for key in record.left([{"kind": "whole", "case": case, "threads": threads} for case in models]):
+                index = models[key["case"]]
+                mask = exact(WHOLE_CASES[index], str(path))
+                results = take_turns({"whole": index}, able, (mask, mask), options.rounds, options.block)
+                record.add({"peers": results}, shown(results))
 
 
 def machine() -> dict[str, Any]:
@@ -182,53 +93,53 @@ def machine() -> dict[str, Any]:
     }
 
 
-def limits(threads: int) -> dict[str, float]:
-    """The FMA peak in FLOP/s and the read bandwidths in bytes/s, of `threads` cores together."""
-    from onegru import _native
-
-    kib = 1024
-    sizes = {"L1": 16 * kib, "L2": 256 * kib, "L3": 8 * kib * kib, "memory": 256 * kib * kib}
-    return {"fma": threads * _native.fma_peak(0.3)} | {
-        name: threads * _native.read_bandwidth(size, 0.2) for name, size in sizes.items()
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", default="1,2", help="comma-separated; default 1,2")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--block", type=float, default=0.12, help="seconds a turn; default 0.12")
+    parser.add_argument(
+        "--tables", action="store_true", help="only the shapes of real models, and a whole model"
+    )
+    parser.add_argument("--beside", action="store_true", help="only calls beside busy processes, unpinned")
+    parser.add_argument("--drawn", action="store_true", help="only drawn shapes, and every number of rows")
+    parser.add_argument("--count", type=int, default=300, help="of drawn shapes; default 300")
+    parser.add_argument("--seed", type=int, default=0, help="that they are drawn from; default 0")
+    parser.add_argument("--threads", default="1,2", help="of tables and drawn shapes; default 1,2")
+    parser.add_argument("--peers", default="", help=f"beside onegru; default: all, on drawn shapes {AGAINST}")
+    parser.add_argument("--rounds", type=int, help="turns; default 7")
+    parser.add_argument(
+        "--block", type=float, help="seconds of a turn; default 0.12, half of it on drawn shapes"
+    )
     parser.add_argument("--only", default="", help="only cases whose name contains this")
-    parser.add_argument("--quick", action="store_true", help="three short turns of fewer cases")
-    parser.add_argument("--out", default=str(ROOT / "build" / "benchmarks"), help="folder for results")
+    parser.add_argument("--quick", action="store_true", help="short turns of few cases, for a look")
+    parser.add_argument("--resume", action="store_true", help="keep what the files have, measure the rest")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "benchmarks", help="folder for results")
     options = parser.parse_args()
-    rounds, block = (3, 0.03) if options.quick else (options.rounds, options.block)
-    cases = [case for case in CASES if options.only in str(case)]
-    peers = [name for name in PEERS if importlib.util.find_spec(name.split()[0]) is not None]
-    document: dict[str, Any] = {"machine": machine(), "limits": {}, "results": [], "whole": []}
-    print(json.dumps(document["machine"]))
-    for threads in (int(part) for part in options.threads.split(",")):
-        document["limits"][str(threads)] = limits(threads)
-        workers = {name: Worker(name, threads) for name in peers}
-        try:
-            for number, case in enumerate(cases, 1):
-                results = measure(case, workers, rounds, block)
-                document["results"].append({"case": str(case), "threads": threads, "peers": results})
-                shown = ", ".join(
-                    f"{name} {entry['median'] * 1e6:.1f}" if "median" in entry else f"{name} -"
-                    for name, entry in results.items()
-                )
-                print(f"{threads} thread(s) {number}/{len(cases)}  {case}  µs: {shown}", flush=True)
-            for entry in measure_whole(workers, rounds, block) if not options.only else ():
-                document["whole"].append({**entry, "threads": threads})
-        finally:
-            for worker in workers.values():
-                worker.stop()
-    folder = Path(options.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results.json").write_text(json.dumps(document, indent=1))
-    write_report(document, folder)
+    options.rounds = options.rounds or (3 if options.quick else 7)
+    options.block = options.block or (0.03 if options.quick else 0.12)
+    settings = {name: getattr(options, name) for name in ("rounds", "block", "seed", "quick")}
+    found = [name for name in PEERS if importlib.util.find_spec(name.split()[0]) is not None]
+    wanted = ["onegru", *options.peers.split(",")] if options.peers else []
+    if strange := [name for name in wanted if name not in found]:
+        parser.error(f"--peers: {', '.join(strange)}; there are {', '.join(found)}")
+    counts = [int(part) for part in options.threads.split(",")]
+    here = machine()
+    print(json.dumps(here))
+    for part in [part for part in PARTS if getattr(options, part)] or PARTS:
+        record = Record(options.out / f"{part}.json", settings, here, options.resume)
+        if part == "beside":
+            measure_beside(record, options)
+            continue
+        for threads in counts:
+            if part == "tables":
+                measure_tables(record, threads, wanted or found, options)
+            else:
+                measure_drawn(record, threads, wanted or ["onegru", AGAINST], options)
+        if part == "drawn":
+            measure_rows(record, options)
+    write_report(read_parts(sorted(options.out.glob("*.json"))), options.out)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        raise SystemExit("Stopped; with --resume it goes on from here") from None

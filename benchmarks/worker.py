@@ -1,6 +1,7 @@
-"""One peer in a process of its own, so that no other's spinning threads take its cores.
+"""One peer in a process of its own, so that no other's spinning threads take its cores:
 
-Reads a line of JSON, answers with one: {"do": "prepare" | "time" | "stop", …}.
+python -m benchmarks.worker PEER THREADS pinned|free. Reads lines of JSON, {"do": "prepare" | "time" |
+"window", …}, and answers each with one.
 """
 
 from __future__ import annotations
@@ -9,20 +10,74 @@ import gc
 import json
 import sys
 import time
+from typing import Any
 
 import numpy as np
 
-from benchmarks.cases import CASES, draw
-from benchmarks.peers import PEERS, Prepared, pin
+from benchmarks.cases import Case, draw
+from benchmarks.peers import PEERS, Call, Prepared, pin, spinning_session
 from benchmarks.whole import WHOLE, WHOLE_CASES
 
 SPINNING = 0.2  # seconds; for some 50 ms after a session was made its threads are in the way of all others
 
 
+def prepare(order: dict[str, Any], name: str, threads: int) -> tuple[Prepared, dict[str, float]]:
+    """The call; how far its result is from the exact one, if that is given, and the seconds that it takes."""
+    answer: dict[str, float] = {}
+    if "whole" in order:
+        prepared = WHOLE[name](WHOLE_CASES[order["whole"]], threads)
+    else:
+        case = Case.read(order["case"])
+        prepared = PEERS[name](case, draw(case), threads)
+        prepared.call()
+    if "exact" in order:
+        Y, Y_h = prepared.outputs()
+        exact = np.load(order["exact"])
+        answer["error"] = float(max(np.abs(Y - exact["Y"]).max(), np.abs(Y_h - exact["Y_h"]).max()))
+    began, count = time.perf_counter(), 0
+    while "whole" in order and time.perf_counter() - began < SPINNING:
+        prepared.call()
+    began = time.perf_counter()
+    while time.perf_counter() - began < 0.05 or count < 2:
+        prepared.call()
+        count += 1
+    return prepared, answer | {"each": (time.perf_counter() - began) / count}
+
+
+def mean_of(call: Call, count: int) -> float:
+    """Seconds of a call, of so many in a row."""
+    for _ in range(max(1, count // 10)):
+        call()
+    began = time.perf_counter()
+    for _ in range(count):
+        call()
+    return (time.perf_counter() - began) / count
+
+
+def each_of(call: Call, between: Call | None, seconds: float) -> list[int]:
+    """Nanoseconds of each call for so long, after a quarter of that to warm up, in turns with `between`."""
+    clock = time.perf_counter_ns
+    warm = clock() + int(seconds * 0.25e9)
+    last = warm + int(seconds * 1e9)
+    found: list[int] = []
+    while True:
+        if between is not None:
+            between()
+        began = clock()
+        call()
+        ended = clock()
+        if began >= warm:
+            found.append(ended - began)
+            if ended >= last:
+                return found
+
+
 def main() -> None:
     name, threads = sys.argv[1], int(sys.argv[2])
-    pin(threads)
+    if sys.argv[3] == "pinned":
+        pin(threads)
     prepared: Prepared | None = None
+    between: Call | None = None
     for line in sys.stdin:
         order = json.loads(line)
         answer: dict[str, object] = {}
@@ -30,38 +85,20 @@ def main() -> None:
             prepared = None
             gc.collect()
             try:
-                exact = np.load(order["exact"])
-                if "whole" in order:
-                    prepared = WHOLE[name](WHOLE_CASES[order["whole"]], threads)
-                else:
-                    case = CASES[order["case"]]
-                    prepared = PEERS[name](case, draw(case), threads)
-                    prepared.call()
-                Y, Y_h = prepared.outputs()
-                answer["error"] = float(max(np.abs(Y - exact["Y"]).max(), np.abs(Y_h - exact["Y_h"]).max()))
-                began, count = time.perf_counter(), 0
-                while "whole" in order and time.perf_counter() - began < SPINNING:
-                    prepared.call()
-                began = time.perf_counter()
-                while time.perf_counter() - began < 0.05 or count < 2:
-                    prepared.call()
-                    count += 1
-                answer["each"] = (time.perf_counter() - began) / count
+                prepared, figures = prepare(order, name, threads)
+                answer |= figures
             except Exception as error:  # a peer that cannot do a case is left out of it
-                prepared = None
                 answer["refuses"] = " ".join(str(error).split())[:200]
-        elif order["do"] == "time":
-            assert prepared is not None
-            call, count = prepared.call, order["count"]
-            warm = max(1, count // 10)
-            for _ in range(warm):
-                call()
-            began = time.perf_counter()
-            for _ in range(count):
-                call()
-            answer["seconds"] = (time.perf_counter() - began) / count
         else:
-            return
+            assert prepared is not None
+            if order["do"] == "time":
+                answer["seconds"] = mean_of(prepared.call, order["count"])
+            else:
+                if order["spinning"] and between is None:
+                    between = spinning_session()
+                answer["nanoseconds"] = each_of(
+                    prepared.call, between if order["spinning"] else None, order["seconds"]
+                )
         print(json.dumps(answer), flush=True)
 
 

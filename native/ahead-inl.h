@@ -37,6 +37,9 @@ class Ahead {
   // Whether there is anything left to do ahead.
   bool waiting() const { return panel_ < last_; }
 
+  // Forgets what is not done.
+  void Drop() { panel_ = last_ = 0; }
+
   // The products of kAheadRows rows with the panels [first, last) of W, all of them whole.
   //
   // x: [k][row]. bias: as PackedDirection::bx. sums: [panel][row][z, r, n][lanes], from panel 0 on. H: the inputs

@@ -20,6 +20,7 @@
 #include "native/float_mode.h"
 #include "native/layer.h"
 #include "native/limits.h"
+#include "native/memory_pool.h"
 #include "native/targets.h"
 #include "native/threads.h"
 
@@ -49,6 +50,9 @@ NB_MODULE(_native, m) {
   onegru::BindCalls(m);
   m.def("num_threads", &onegru::NumThreads, "How many threads a call may use.");
   m.def("set_num_threads", &onegru::SetNumThreads, nb::arg("count"), "How many threads a call may use, 1…64.");
+  m.def(
+      "release_memory", [] { return onegru::ThePool().Release(); },
+      "Gives back the memory that is kept for new outputs; returns how many bytes.");
 
   m.def(
       "set_float_mode",

@@ -1,27 +1,25 @@
 // A layer and a stream as Python sees them: arrays in, arrays out, no arithmetic.
 //
-// Arrays come through NumPy's own C interface: looking at one costs some nanoseconds there, and a
-// quarter of a microsecond by any protocol, as much as a step of a small GRU. float16 and bfloat16 arrays are
-// known by the dtype object that the layer was made with.
+// What is given may be anything: Try… look at it, and do what is plain. The rest comes checked.
 
-#define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
 #include "native/layer.h"
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
-#include <numpy/arrayobject.h>
 
 #include <unistd.h>
 
 #include <chrono>
 #include <cstring>
 #include <cxxabi.h>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "native/arrays.h"
 #include "native/kernel.h"
 #include "native/targets.h"
 
@@ -40,31 +38,6 @@ constexpr std::int64_t kProductsPerLook = std::int64_t{1} << 22;
 constexpr std::chrono::milliseconds kSignalsEvery{50};
 
 using Activations = std::vector<std::tuple<int, double, double>>;
-
-PyArrayObject* AsArray(nb::handle object) {
-  return PyArray_CheckExact(object.ptr()) ? reinterpret_cast<PyArrayObject*>(object.ptr()) : nullptr;
-}
-
-char* Data(PyArrayObject* array) { return static_cast<char*>(PyArray_DATA(array)); }
-
-struct Shape {
-  int rank;
-  npy_intp sizes[4];
-};
-
-// Whether an object is a contiguous array of this type and shape.
-bool Is(nb::handle object, PyArray_Descr* descr, const Shape& shape, bool writeable) {
-  PyArrayObject* const array = AsArray(object);
-  if (array == nullptr || PyArray_DESCR(array) != descr || PyArray_NDIM(array) != shape.rank) return false;
-  const int wanted = NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | (writeable ? NPY_ARRAY_WRITEABLE : 0);
-  if ((PyArray_FLAGS(array) & wanted) != wanted) return false;
-  return std::memcmp(PyArray_DIMS(array), shape.sizes, static_cast<std::size_t>(shape.rank) * sizeof(npy_intp)) ==
-         0;
-}
-
-bool Overlap(const char* a, std::size_t a_bytes, const char* b, std::size_t b_bytes) {
-  return a < b + b_bytes && b < a + a_bytes;
-}
 
 // Gives the interpreter's lock away while this lives.
 class Unlocked {
@@ -125,6 +98,8 @@ class SignalWatch final : public Watch {
   Time next_ = std::chrono::steady_clock::now() + kSignalsEvery;
 };
 
+}  // namespace
+
 class Layer {
  public:
   // activations: (function, alpha, beta) of f and g for each direction. dtype: the NumPy dtype of X, h and Y.
@@ -135,14 +110,13 @@ class Layer {
       : spec_(MakeSpec(I, H, reversed, linear_before_reset, attention, clip, activations, type, storage)),
         dtype_(std::move(dtype)),
         descr_(reinterpret_cast<PyArray_Descr*>(dtype_.ptr())),
-        packed_(spec_, ChosenTargetIndex(),
-                KernelFor(spec_.storage, linear_before_reset, ChosenTargetIndex()).lanes, Checked(W), Checked(R),
-                Checked(B)) {}
+        packed_(std::make_shared<const Packed>(
+            spec_, ChosenTargetIndex(), KernelFor(spec_.storage, linear_before_reset, ChosenTargetIndex()).lanes,
+            Checked(W), Checked(R), Checked(B))) {}
 
-  const Packed& packed() const { return packed_; }
+  const Packed& packed() const { return *packed_; }
   const Spec& spec() const { return spec_; }
   PyArray_Descr* descr() const { return descr_; }
-  std::size_t size() const { return SizeOf(spec_.type); }
   std::size_t state_size() const { return spec_.type == ElementType::kFloat64 ? 8 : 4; }
 
   // Arrays in canonical axes, checked by the caller; only lengths need be contiguous, and the last axes of the
@@ -163,43 +137,65 @@ class Layer {
     Run(call);
   }
 
-  // The common call without a detour: no lengths, no attention, everything an array of the layer's type,
-  // contiguous, of the right shape, and outputs apart from inputs (Y_h may be initial_h). Otherwise nothing is
-  // done and the answer is False: the caller then finds what is wrong, or goes the longer way.
-  bool TryCall(nb::handle X, nb::handle initial_h, nb::handle Y, nb::handle Y_h) const {
-    PyArrayObject* const x = AsArray(X);
-    if (x == nullptr || PyArray_NDIM(x) != 3 || spec_.attention) return false;
-    const npy_intp T = PyArray_DIM(x, 0), B = PyArray_DIM(x, 1);
+  nb::object Try(const CallArguments& given) const {
+    const bool batch_first = given.layout == 1;
+    const int time = batch_first ? 1 : 0, row = 1 - time;
     const auto D = static_cast<npy_intp>(spec_.D), H = static_cast<npy_intp>(spec_.H);
-    const Shape state{3, {D, B, H}};
-    if (!Is(X, descr_, {3, {T, B, static_cast<npy_intp>(spec_.I)}}, false) ||
-        !Is(Y, descr_, {4, {T, D, B, H}}, true) || !Is(Y_h, descr_, state, true) ||
-        !(initial_h.is_none() || Is(initial_h, descr_, state, false))) {
-      return false;
-    }
-    const std::size_t row = spec_.H * size(), rows = spec_.D * static_cast<std::size_t>(B);
-    const std::size_t y_bytes = static_cast<std::size_t>(T) * rows * row, h_bytes = rows * row;
-    const std::size_t x_bytes = static_cast<std::size_t>(T * B) * spec_.I * size();
-    char* const y = Data(AsArray(Y));
-    char* const y_h = Data(AsArray(Y_h));
-    char* const h = initial_h.is_none() ? nullptr : Data(AsArray(initial_h));
-    if (Overlap(y, y_bytes, Data(x), x_bytes) || Overlap(y_h, h_bytes, Data(x), x_bytes) ||
-        Overlap(y, y_bytes, y_h, h_bytes) ||
-        (h != nullptr && (Overlap(y, y_bytes, h, h_bytes) || (h != y_h && Overlap(y_h, h_bytes, h, h_bytes))))) {
-      return false;
-    }
-    const auto b_row = static_cast<std::ptrdiff_t>(row);
-    const std::ptrdiff_t direction = b_row * B;
-    const auto x_row = static_cast<std::ptrdiff_t>(spec_.I * size());
+    PyArrayObject* const x = AsInput(given.X, descr_, 3);
+    if (x == nullptr || PyArray_DIM(x, 2) != static_cast<npy_intp>(spec_.I)) return {};
+    const npy_intp T = PyArray_DIM(x, time), B = PyArray_DIM(x, row);
+    const Shape y_shape = batch_first ? Shape{4, {B, T, D, H}} : Shape{4, {T, D, B, H}};
+    const Shape h_shape = batch_first ? Shape{3, {B, D, H}} : Shape{3, {D, B, H}};
+    const auto y_rows = [&](PyArrayObject* y) { return batch_first ? RowsOf(y, 1, 2, 0) : RowsOf(y, 0, 1, 2); };
+    const auto h_rows = [&](PyArrayObject* h) { return batch_first ? RowsOf(h, -1, 1, 0) : RowsOf(h, -1, 0, 1); };
+
     Call call{};
     call.T = static_cast<std::size_t>(T);
     call.B = static_cast<std::size_t>(B);
-    call.X = {Data(x), x_row * B, 0, x_row};
-    call.initial_h = {h, 0, direction, b_row};
-    call.Y = {y, direction * D, direction, b_row};
-    call.Y_h = {y_h, 0, direction, b_row};
+    call.X = RowsOf(x, time, -1, row);
+    PyArrayObject* h = nullptr;
+    if (IsGiven(given.initial_h)) {
+      if ((h = AsInput(given.initial_h, descr_, h_shape)) == nullptr) return {};
+      call.initial_h = h_rows(h);
+    }
+    PyArrayObject* scores = nullptr;
+    if (IsGiven(given.attention) != spec_.attention) return {};
+    if (spec_.attention) {
+      if ((scores = AsScores(given.attention, descr_, {2, {PyArray_DIM(x, 0), PyArray_DIM(x, 1)}})) == nullptr)
+        return {};
+      call.attention = RowsOf(scores, time, -1, row);
+    }
+    Integers<std::int64_t> lengths;
+    if (IsGiven(given.sequence_lens)) {
+      if (!lengths.Read(given.sequence_lens, T) || lengths.size() != call.B) return {};
+      call.lengths = lengths.data();
+    }
+
+    PyArrayObject* y = IsGiven(given.Y) ? AsOutput(given.Y, descr_, y_shape) : nullptr;
+    PyArrayObject* y_h = IsGiven(given.Y_h) ? AsOutput(given.Y_h, descr_, h_shape) : nullptr;
+    if ((IsGiven(given.Y) && y == nullptr) || (IsGiven(given.Y_h) && y_h == nullptr)) return {};
+    const bool in_place = h != nullptr && y_h != nullptr && Data(h) == Data(y_h) && PyArray_IS_C_CONTIGUOUS(h);
+    const Span y_span = SpanOf(y), y_h_span = SpanOf(y_h), h_span = SpanOf(h);
+    if (y_span.Overlaps(y_h_span) || (y_h_span.Overlaps(h_span) && !in_place) || y_span.Overlaps(h_span))
+      return {};
+    for (const Span& in : {SpanOf(x), SpanOf(scores)}) {
+      if (y_span.Overlaps(in) || y_h_span.Overlaps(in)) return {};
+    }
+
+    nb::object Y, Y_h;
+    if (y == nullptr) {
+      if (!(Y = NewArray(descr_, y_shape)).is_valid()) return {};
+      y = AsArray(Y);
+    }
+    if (y_h == nullptr) {
+      if (!(Y_h = NewArray(descr_, h_shape)).is_valid()) return {};
+      y_h = AsArray(Y_h);
+    }
+    call.Y = y_rows(y);
+    call.Y_h = h_rows(y_h);
     Run(call);
-    return true;
+    if (given.out != nullptr && !Y.is_valid() && !Y_h.is_valid()) return nb::borrow(given.out);
+    return nb::steal(PyTuple_Pack(2, y, y_h));
   }
 
   // Throws what a signal's handler raised meanwhile.
@@ -269,15 +265,10 @@ class Layer {
     return array;
   }
 
-  static Rows RowsOf(PyArrayObject* array, int time, int direction, int row) {
-    const auto stride = [&](int axis) -> std::ptrdiff_t { return axis < 0 ? 0 : PyArray_STRIDE(array, axis); };
-    return {Data(array), stride(time), stride(direction), stride(row)};
-  }
-
   Spec spec_;
   nb::object dtype_;
   PyArray_Descr* descr_;
-  Packed packed_;
+  std::shared_ptr<const Packed> packed_;
 };
 
 // The state of some rows, from step to step, in the type that is computed in.
@@ -303,27 +294,54 @@ class Stream {
     call_.T = 1;
   }
 
-  // One step without a detour: x [B, I] and out [B, H] are arrays of the layer's type, contiguous and apart. False
-  // if it is not so; nothing is done then.
-  bool TryStep(nb::handle x, nb::handle out) {
+  nb::object Try(const StepArguments& given) {
     const Spec& spec = layer_.spec();
-    const auto B = static_cast<npy_intp>(call_.B);
-    if (spec.attention || !Is(x, layer_.descr(), {2, {B, static_cast<npy_intp>(spec.I)}}, false) ||
-        !Is(out, layer_.descr(), {2, {B, static_cast<npy_intp>(spec.H)}}, true)) {
-      return false;
-    }
-    const std::size_t x_row = spec.I * layer_.size(), y_row = spec.H * layer_.size();
-    char* const x_data = Data(AsArray(x));
-    char* const y = Data(AsArray(out));
-    if (Overlap(x_data, x_row * call_.B, y, y_row * call_.B) ||
-        Overlap(y, y_row * call_.B, call_.Y_h.data, spec.H * layer_.state_size() * call_.B)) {
-      return false;
-    }
+    PyArray_Descr* const descr = layer_.descr();
+    const int rank = given.is_one_step ? 2 : 3;
+    PyArrayObject* const x = AsInput(given.X, descr, rank);
+    if (x == nullptr || PyArray_DIM(x, rank - 1) != static_cast<npy_intp>(spec.I)) return {};
     Call call = call_;  // a copy: other threads may use this stream, against the rules, without harm to memory
-    call.X = {x_data, 0, 0, static_cast<std::ptrdiff_t>(x_row)};
-    call.Y = {y, 0, 0, static_cast<std::ptrdiff_t>(y_row)};
-    RunOrRestore(call);
-    return true;
+    Integers<std::int32_t> rows;
+    if (IsGiven(given.rows)) {
+      const auto last = static_cast<std::int64_t>(call.B) - 1;
+      if (!rows.Read(given.rows, last) || !rows.AreDistinct(last)) return {};
+      call.B = rows.size();
+      call.state_rows = rows.data();
+    }
+    const auto n = static_cast<npy_intp>(call.B), H = static_cast<npy_intp>(spec.H);
+    if (PyArray_DIM(x, rank - 2) != n) return {};
+    const npy_intp T = given.is_one_step ? 1 : PyArray_DIM(x, 0);
+    // A step's arrays have no axis of time.
+    const auto without_time = [&](const Shape& shape) {
+      return given.is_one_step ? Shape{shape.rank - 1, {shape.sizes[1], shape.sizes[2]}} : shape;
+    };
+    const auto rows_of = [&](PyArrayObject* array) {
+      return given.is_one_step ? RowsOf(array, -1, -1, 0) : RowsOf(array, 0, -1, 1);
+    };
+    call.T = static_cast<std::size_t>(T);
+    call.X = rows_of(x);
+    PyArrayObject* scores = nullptr;
+    if (IsGiven(given.attention) != spec.attention) return {};
+    if (spec.attention) {
+      if ((scores = AsScores(given.attention, descr, without_time({2, {T, n}}))) == nullptr) return {};
+      call.attention = rows_of(scores);
+    }
+    nb::object out;
+    const Shape shape = without_time({3, {T, n, H}});
+    if (IsGiven(given.out)) {
+      PyArrayObject* const y = AsOutput(given.out, descr, shape);
+      const Span span = SpanOf(y);
+      if (y == nullptr || span.Overlaps(SpanOf(x)) || span.Overlaps(SpanOf(scores)) ||
+          span.Overlaps(SpanOf(AsArray(state_object_)))) {
+        return {};
+      }
+      out = nb::borrow(given.out);
+    } else if (!(out = NewArray(descr, shape)).is_valid()) {
+      return {};
+    }
+    call.Y = rows_of(AsArray(out));
+    if (T != 0) RunOrRestore(call);  // a stream keeps its state over an empty chunk
+    return out;
   }
 
   // Any number of steps of some rows: X [T, n, I], attention [T, n] or None, rows [n] int32 (each at most once) or
@@ -366,15 +384,14 @@ class Stream {
   Call call_{};
 };
 
-bool ImportNumpy() {
-  import_array1(false);
-  return true;
-}
+nb::object TryCall(const Layer& layer, const CallArguments& given) { return layer.Try(given); }
+nb::object TrySteps(Stream& stream, const StepArguments& given) { return stream.Try(given); }
 
-}  // namespace
+const Layer* LayerIn(nb::handle object) { return object.is_none() ? nullptr : nb::cast<const Layer*>(object); }
+Stream* StreamIn(nb::handle object) { return object.is_none() ? nullptr : nb::cast<Stream*>(object); }
 
 void BindLayer(nb::module_& m) {
-  if (!ImportNumpy()) throw nb::python_error();
+  ImportNumpy();
   nb::class_<Layer>(m, "Layer")
       .def(nb::init<std::size_t, std::size_t, const std::vector<bool>&, bool, bool, double, const Activations&,
                     int, int, nb::object, nb::handle, nb::handle, nb::handle>(),
@@ -386,8 +403,6 @@ void BindLayer(nb::module_& m) {
                &Layer::Run, nb::const_),
            nb::arg("X"), nb::arg("initial_h").none(), nb::arg("lengths").none(), nb::arg("attention").none(),
            nb::arg("Y").none(), nb::arg("Y_h").none(), nb::arg("wide_state"), "Runs a checked call.")
-      .def("try_call", &Layer::TryCall, nb::arg("X").none(), nb::arg("initial_h").none(), nb::arg("Y").none(),
-           nb::arg("Y_h").none(), "Runs a call of the plainest kind, or does nothing and returns False.")
       .def(
           "unpack",
           [](const Layer& layer, nb::handle W, nb::handle R) {
@@ -406,8 +421,6 @@ void BindLayer(nb::module_& m) {
           "The SIMD target that the layer was packed for and runs on.");
   nb::class_<Stream>(m, "Stream")
       .def(nb::init<nb::object, nb::object>(), nb::arg("layer"), nb::arg("state"), "A state that goes on.")
-      .def("try_step", &Stream::TryStep, nb::arg("x").none(), nb::arg("out").none(),
-           "Runs a step of the plainest kind, or does nothing and returns False.")
       .def("run", &Stream::Run, nb::arg("X"), nb::arg("attention").none(), nb::arg("rows").none(), nb::arg("Y"),
            "Runs checked steps.");
   m.def(

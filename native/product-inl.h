@@ -138,11 +138,33 @@ inline constexpr bool kLargeTiles = true;
 inline constexpr bool kLargeTiles = HWY_TARGET == HWY_AVX3;
 #endif
 
-// How many panels of 1, 2 or 3 gates go side by side for few rows.
-// Measured on AVX-512: 4 panels of 3 gates cost 15 % more than 1 at H = 64 and save nothing elsewhere; asking for
-// weights 16 steps ahead is 2 to 10 % slower, from caches and from memory alike.
-inline constexpr size_t kWideLarge[] = {0, 4, 2, 1};
-inline constexpr size_t kWideOthers[] = {0, 8, 4, 4};
+// The most rows of a tile.
+inline constexpr size_t kMostRows = kLargeTiles ? 8 : 4;
+
+// How many panels of so many gates go side by side with so many rows, where all rows make one tile: enough sums
+// under way to hide a multiply-add's latency, no more than there are registers. Measured on AVX-512: 4 panels of 3
+// gates cost 15 % more than 1 at H = 64 and one row, and save nothing elsewhere; asking for weights 16 steps ahead
+// is 2 to 10 % slower, from caches and from memory alike.
+constexpr size_t PanelsBeside(size_t gates, size_t rows) {
+  if (kLargeTiles) {
+    if (gates == 3) return rows == 2 || rows == 3 ? 2 : 1;
+    if (gates == 2) return rows <= 6 ? 2 : 1;
+    return rows <= 3 ? 4 : 2;
+  }
+  if (rows == 1) return gates == 1 ? 8 : 4;
+  if (gates == 3) return rows == 2 ? 2 : 1;
+  if (gates == 2) return rows <= 3 ? 2 : 1;
+  return rows <= 3 ? 4 : 2;
+}
+
+// Calls f with a number of rows of a tile as a constant; it is at least kLeast.
+template <size_t kLeast, class F>
+HWY_INLINE void WithRows(size_t rows, F&& f) {
+  if constexpr (kLeast < kMostRows) {
+    if (rows > kLeast) return WithRows<kLeast + 1>(rows, f);
+  }
+  f(std::integral_constant<size_t, kLeast>());
+}
 
 // Calls f with the tag of the shortest vector that holds `width` units.
 template <class D, class F>
@@ -179,74 +201,96 @@ HWY_INLINE void Do(Tile& tile, D d, size_t row, size_t panel, Width width) {
   FinishRows<0>(tile, d, row, panel, width, sums);
 }
 
+// A tile of several rows, which takes long enough to be called: it is wanted in several places.
+template <size_t kRows, size_t kPanels, class Tile, class D, class Width>
+HWY_NOINLINE void DoApart(Tile tile, D d, size_t row, size_t panel, Width width) {
+  Do<kRows, kPanels>(tile, d, row, panel, width);
+}
+
+// A panel, swept by tiles of rows: as few as may be, all of about the same number.
+template <size_t kLeast, class Tile, class D, class Width>
+HWY_INLINE void SweepRows(Tile& tile, D d, size_t rows, size_t panel, Width width) {
+  size_t row = 0;
+  for (size_t tiles = (rows + kMostRows - 1) / kMostRows; tiles > 0; --tiles) {
+    const size_t count = (rows - row + tiles - 1) / tiles;
+    WithRows<kLeast>(count, [&](auto n) HWY_ATTR {
+      if constexpr (n == 1) {
+        Do<1, 1>(tile, d, row, panel, width);
+      } else {
+        DoApart<n, 1>(tile, d, row, panel, width);
+      }
+    });
+    row += count;
+  }
+}
+
+// All rows as one tile, with kWide panels [first, last) side by side: the fewer panels to a group, the more of
+// them stay in the first-level cache from one sweep to the next.
+template <size_t kRows, size_t kWide, class Tile, class D, class GoOn>
+HWY_INLINE void SweepPanels(Tile& tile, D d, size_t first, size_t last, bool backwards, GoOn&& go_on) {
+  const Whole<D> whole;
+  const size_t wides = (last - first) / kWide * kWide;
+  const auto some = [&](auto panels, size_t panel) HWY_ATTR {
+    if constexpr (kRows == 1) {
+      Do<1, panels>(tile, d, 0, panel, whole);
+    } else {
+      DoApart<kRows, panels>(tile, d, 0, panel, whole);
+    }
+  };
+  const auto rest = [&]() HWY_ATTR {
+    size_t panel = first + wides;
+    if constexpr (kWide > 4) {
+      if (panel + 4 <= last) some(std::integral_constant<size_t, 4>(), panel), panel += 4;
+    }
+    if constexpr (kWide > 2) {
+      if (panel + 2 <= last) some(std::integral_constant<size_t, 2>(), panel), panel += 2;
+    }
+    if (panel < last) some(std::integral_constant<size_t, 1>(), panel);
+  };
+  if (backwards) rest();
+  for (size_t i = 0; i < wides && go_on(kWide); i += kWide) {
+    some(std::integral_constant<size_t, kWide>(), first + (backwards ? wides - kWide - i : i));
+  }
+  if (!backwards) rest();
+}
+
 // Does tiles until all rows and the panels [first, last) are covered, with vectors as short as they may be.
 //
-// Many rows: panel after panel, each swept by tiles of rows, so that a panel comes from memory once. Few rows:
-// several panels side by side, to have enough sums under way, but no more: the fewer panels to a group, the more
-// of them stay in the first-level cache from one sweep to the next. `backwards` walks the panels the other way
-// round: after a forward sweep the last ones are in cache. In a
-// long sweep the rest is left out once tile.self->GoOn says no.
-template <size_t kWide, class D, class Tile>
+// More rows than a tile has: panel after panel, each swept by tiles, so that a panel comes from memory once. Else
+// panels side by side. `backwards` walks the panels the other way round: after a forward sweep the last ones are
+// in cache. In a long sweep the rest is left out once tile.self->GoOn says no. kWideForOne: how many panels go
+// side by side with a single row, where it is known that there is one; 0 where it is not.
+template <size_t kWideForOne = 0, class D, class Tile>
 HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
                          Tile tile) {
-  const size_t full = HWY_MIN(last, geometry.full_panels());
-  const Whole<D> whole;
+  const size_t full = HWY_MAX(first, HWY_MIN(last, geometry.full_panels()));
   if (rows == 0) return;
   const bool is_long = tile.self->IsLong(rows * (last - first));
   const auto go_on = [&](size_t panels)
                          HWY_ATTR { return HWY_LIKELY(!is_long) || tile.self->GoOn(rows * panels); };
-  const auto one = [&](auto tag, size_t panel, auto width) HWY_ATTR {
-    size_t row = 0;
-    if constexpr (kLargeTiles) {
-      for (; row + 8 <= rows; row += 8) Do<8, 1>(tile, tag, row, panel, width);
-    }
-    for (; row + 4 <= rows; row += 4) Do<4, 1>(tile, tag, row, panel, width);
-    for (; row + 2 <= rows; row += 2) Do<2, 1>(tile, tag, row, panel, width);
-    if (row < rows) Do<1, 1>(tile, tag, row, panel, width);
-  };
   const auto narrow = [&]() HWY_ATTR {
     if (full == last) return;
-    WithTag(d, geometry.width(full), [&](auto tag) HWY_ATTR { one(tag, full, geometry.width(full)); });
+    const size_t width = geometry.width(full);
+    if constexpr (kWideForOne != 0) {
+      WithTag(d, width, [&](auto tag) HWY_ATTR { Do<1, 1>(tile, tag, 0, full, width); });
+    } else {
+      WithTag(d, width, [&](auto tag) HWY_ATTR { SweepRows<1>(tile, tag, rows, full, width); });
+    }
   };
   if (backwards) narrow();
-  if (rows >= 4) {
-    for (size_t i = first; i < full && go_on(1); ++i) one(d, backwards ? first + full - 1 - i : i, whole);
+  if constexpr (kWideForOne != 0) {
+    SweepPanels<1, kWideForOne>(tile, d, first, full, backwards, go_on);
+  } else if (rows <= kMostRows) {
+    WithRows<1>(rows, [&](auto n) HWY_ATTR {
+      SweepPanels<n, PanelsBeside(Tile::kGates, n)>(tile, d, first, full, backwards, go_on);
+    });
   } else {
-    const size_t count = full > first ? full - first : 0;
-    const size_t wides = count / kWide * kWide;
-    const auto rest = [&]() HWY_ATTR {
-      size_t panel = first + wides;
-      if constexpr (kWide > 4) {
-        if (panel + 4 <= full) {
-          for (size_t row = 0; row < rows; ++row) Do<1, 4>(tile, d, row, panel, whole);
-          panel += 4;
-        }
-      }
-      if constexpr (kWide > 2) {
-        if (panel + 2 <= full) {
-          for (size_t row = 0; row < rows; ++row) Do<1, 2>(tile, d, row, panel, whole);
-          panel += 2;
-        }
-      }
-      if (panel < full) {
-        for (size_t row = 0; row < rows; ++row) Do<1, 1>(tile, d, row, panel, whole);
-      }
-    };
-    if (backwards) rest();
-    for (size_t i = 0; i < wides && go_on(kWide); i += kWide) {
-      const size_t panel = first + (backwards ? wides - kWide - i : i);
-      for (size_t row = 0; row < rows; ++row) Do<1, kWide>(tile, d, row, panel, whole);
+    constexpr size_t kLeast = kMostRows / 2;  // half of one row more than a tile has
+    for (size_t i = first; i < full && go_on(1); ++i) {
+      SweepRows<kLeast>(tile, d, rows, backwards ? first + full - 1 - i : i, Whole<D>());
     }
-    if (!backwards) rest();
   }
   if (!backwards) narrow();
-}
-
-template <class D, class Tile>
-HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
-                         Tile tile) {
-  ForTiles<kLargeTiles ? kWideLarge[Tile::kGates] : kWideOthers[Tile::kGates]>(d, geometry, rows, first, last,
-                                                                               backwards, tile);
 }
 
 // The same for one row and all panels where they are few: no search for tiles.

@@ -27,35 +27,50 @@ class RowsUnderWay {
   using D = hn::ScalableTag<C>;
   static constexpr size_t kLanes = hn::MaxLanes(D());
 
-  RowsUnderWay(const Share& share, size_t member)
+  // own: scratch of this thread. A member that joins an epoch has nothing else of its own.
+  RowsUnderWay(const Share& share, Holder holder, unsigned char* own)
       : share_(share),
         call_(*share.call),
         spec_(share.packed->spec()),
         geometry_(share.packed->geometry()),
-        member_(member),
         padded_(geometry_.padded()),
-        first_(geometry_.panels() * member / share.members),
-        last_(geometry_.panels() * (member + 1) / share.members),
         reversed_(spec_.reversed[share.d]),
         native_(SizeOf(spec_.type) == sizeof(C)),
+        holder_(holder),
+        watch_(holder == Holder::kCaller ? call_.watch : nullptr),
         per_look_(WorkPerLook()),
-        until_look_(per_look_) {
-    const ScratchPlan plan(*share.packed, sizeof(C), share.rows_at_once, share.steps_at_once, share.members);
-    unsigned char* const base = share.scratch;
-    h_[0] = reinterpret_cast<C*>(base + plan.h);
-    h_[1] = h_[0] + share.rows_at_once * padded_;
-    rh_ = reinterpret_cast<C*>(base + plan.rh);
-    z_ = reinterpret_cast<C*>(base + plan.z);
-    xp_ = reinterpret_cast<C*>(base + plan.xp);
-    unsigned char* own = base + plan.members + member * plan.x_each;
-    const auto round = [](size_t n) { return (n + 127) / 128 * 128; };
-    x_rows_ = reinterpret_cast<const C**>(own);
-    own += round(share.steps_at_once * sizeof(void*));
-    h_rows_ = reinterpret_cast<const C**>(own);
-    own += round(share.rows_at_once * sizeof(void*));
-    x_block_ = reinterpret_cast<C*>(own);
-    own += round(kAheadRows * spec_.I * sizeof(C));
-    x_converted_ = reinterpret_cast<C*>(own);
+        until_look_(per_look_),
+        own_(own) {
+    const ScratchPlan plan = PlanOf(holder);
+    x_rows_ = reinterpret_cast<const C**>(own + plan.x_rows);
+    h_rows_ = reinterpret_cast<const C**>(own + plan.h_rows);
+    x_block_ = reinterpret_cast<C*>(own + plan.x_block);
+    if (holder == Holder::kHelper) {
+      y_ = reinterpret_cast<char*>(own + plan.y);
+      states_ = reinterpret_cast<C*>(own + plan.states);
+    }
+    UseOwnScratch();
+  }
+
+  ScratchPlan PlanOf(Holder holder) const {
+    return {holder, *share_.packed, sizeof(C), share_.rows_at_once, share_.steps_at_once};
+  }
+
+  // Works alone.
+  void UseOwnScratch() {
+    first_ = 0;
+    last_ = geometry_.panels();
+    copies_ = holder_ == Holder::kHelper || !native_;
+    shared_ = false;
+    if (holder_ != Holder::kMember) UseScratch(own_, PlanOf(holder_), 2);
+  }
+
+  // Works as one of an epoch's members.
+  void UseScratchOf(const Epoch& epoch, size_t member) {
+    first_ = geometry_.panels() * member / epoch.members;
+    last_ = geometry_.panels() * (member + 1) / epoch.members;
+    shared_ = true;
+    UseScratch(epoch.scratch, PlanOf(Holder::kEpoch), 4);
   }
 
   // The rows from `begin` on, as many as go through time together. The longest come first, so those that still run
@@ -80,16 +95,21 @@ class RowsUnderWay {
     return call_.lengths == nullptr ? call_.T : static_cast<size_t>(call_.lengths[Row(slot)]);
   }
   size_t TimeOf(size_t slot, size_t step) const { return reversed_ ? Length(slot) - 1 - step : step; }
-  C* State(size_t step, size_t slot) const { return h_[step & 1] + slot * padded_; }
+  C* State(size_t step, size_t slot) const { return h_[step & h_mask_] + slot * padded_; }
+  // The last state of a slot, when `step` begins.
+  C* LastState(size_t step, size_t slot) const { return State(HWY_MIN(step, Length(slot)), slot); }
 
   // Before `rows` rows of a panel go through a step, and before X of as many is projected: false if the call is to
-  // stop. Their work may be left out then; meetings with other members may not.
+  // stop. Their work may be left out then.
   HWY_INLINE bool GoOn(size_t rows) {
     until_look_ -= static_cast<std::int64_t>(rows);
     return HWY_LIKELY(until_look_ > 0) || Look();
   }
+
   // Whether so many rows of a panel take so long that there must be looks between them.
   HWY_INLINE bool IsLong(size_t rows) const { return static_cast<std::int64_t>(rows) > per_look_; }
+
+  bool IsStopped() const { return HWY_UNLIKELY(watch_ != nullptr) && watch_->stopped(); }
 
   static C FromBits(ElementType type, std::uint16_t bits) {
     return static_cast<C>(type == ElementType::kFloat16 ? FromFloat16Bits(bits) : FromBFloat16Bits(bits));
@@ -111,97 +131,162 @@ class RowsUnderWay {
     }
   }
 
-  // The row of X for a slot at a step, converted if need be.
-  const C* Input(size_t index, size_t step, size_t slot) {
-    const char* const x = call_.X.at(TimeOf(slot, step), 0, Row(slot));
-    if (native_) return reinterpret_cast<const C*>(x);
-    C* const converted = x_converted_ + index * spec_.I;
-    Widen(spec_.type, x, spec_.I, converted);
-    return converted;
+  // Where the rows of X of a chunk of steps lie in x_rows_, x_ and attention_; chunks take turns.
+  size_t PlaceOf(size_t chunk, size_t each) const {
+    return shared_ || each == kAheadRows ? (chunk & 1) * each : 0;
   }
 
-  // Only this member's units.
+  // Finds the rows of X for the steps from `step` on, up to `most` rows, and counts them; `step` is then the one
+  // after them. Copies or converts them if need be; attention too.
+  size_t TakeInputs(size_t& step, size_t most, size_t place, bool copies) {
+    size_t rows = 0, running = count_;
+    for (; step < steps_; ++step) {
+      while (Length(running - 1) <= step) --running;
+      if (rows != 0 && rows + running > most) break;
+      for (size_t slot = 0; slot < running; ++slot, ++rows) TakeInput(step, slot, place + rows, copies);
+    }
+    return rows;
+  }
+
+  void TakeInput(size_t step, size_t slot, size_t place, bool copies) {
+    const size_t t = TimeOf(slot, step);
+    C* const copy = x_ + place * spec_.I;
+    const char* const x = copies || !shared_ ? call_.X.at(t, 0, Row(slot)) : nullptr;
+    x_rows_[place] = shared_ || copies_ ? copy : reinterpret_cast<const C*>(x);
+    if (!copies) return;
+    if (shared_ || copies_) Read(x, spec_.I, copy);
+    if (spec_.attention) Read(call_.attention.at(t, 0, Row(slot)), 1, attention_ + place);
+  }
+
+  // Elements of the layer's type, as numbers to compute with.
+  void Read(const char* from, size_t count, C* to) const {
+    if (native_) {
+      std::memcpy(to, from, count * sizeof(C));
+    } else {
+      Widen(spec_.type, from, count, to);
+    }
+  }
+
   void LoadInitialState() {
-    const size_t begin = first_ * kLanes, end = HWY_MIN(last_ * kLanes, spec_.H);
-    const bool given = call_.initial_h.data != nullptr && end > begin;
-    const size_t zeros = given ? end : begin;
+    const bool given = call_.initial_h.data != nullptr;
     for (size_t slot = 0; slot < count_; ++slot) {
       C* const h = State(0, slot);
-      if (zeros < last_ * kLanes) std::memset(h + zeros, 0, (last_ * kLanes - zeros) * sizeof(C));
+      const size_t zeros = given ? spec_.H : 0;
+      std::memset(h + zeros, 0, (padded_ - zeros) * sizeof(C));
       if (!given) continue;
       const char* const from = call_.initial_h.at(0, share_.d, StateRow(slot));
-      if (native_ || call_.wide_state) {
-        std::memcpy(h + begin, from + begin * sizeof(C), (end - begin) * sizeof(C));
+      if (call_.wide_state) {
+        std::memcpy(h, from, spec_.H * sizeof(C));
       } else {
-        Widen(spec_.type, from + 2 * begin, end - begin, h + begin);
+        Read(from, spec_.H, h);
       }
+    }
+  }
+
+  // The states of all rows when `step` begins, from here to there.
+  void SaveStates(size_t step, C* to) const {
+    for (size_t slot = 0; slot < count_; ++slot) {
+      std::memcpy(to + slot * padded_, LastState(step, slot), padded_ * sizeof(C));
+    }
+  }
+  void LoadStates(size_t step, const C* from) {
+    for (size_t slot = 0; slot < count_; ++slot) {
+      std::memcpy(LastState(step, slot), from + slot * padded_, padded_ * sizeof(C));
+    }
+  }
+
+  // Goes on with the states of a step in an epoch's scratch, or back in our own.
+  template <class Change>
+  void MoveStates(size_t step, Change&& change) {
+    C* const from[] = {h_[0], h_[1], h_[2], h_[3]};
+    const size_t mask = h_mask_;
+    change();
+    for (size_t slot = 0; slot < count_; ++slot) {
+      const size_t last = HWY_MIN(step, Length(slot));
+      const C* const h = from[last & mask] + slot * padded_;
+      if (h != State(last, slot)) std::memcpy(State(last, slot), h, padded_ * sizeof(C));
     }
   }
 
   // The last states, and zeros past each row's end.
   void Finish() {
-    const size_t begin = first_ * kLanes, end = HWY_MIN(last_ * kLanes, spec_.H);
-    if (end <= begin) return;
     const size_t size = SizeOf(spec_.type);
     for (size_t slot = 0; slot < count_; ++slot) {
       const size_t length = Length(slot);
       if (call_.Y_h.data != nullptr) {
         char* const to = call_.Y_h.at(0, share_.d, StateRow(slot));
         if (length == 0) {
-          const size_t each = call_.wide_state ? sizeof(C) : size;
-          std::memset(to + begin * each, 0, (end - begin) * each);
+          std::memset(to, 0, spec_.H * (call_.wide_state ? sizeof(C) : size));
         } else if (native_ || call_.wide_state) {
-          std::memcpy(to + begin * sizeof(C), State(length, slot) + begin, (end - begin) * sizeof(C));
+          std::memcpy(to, State(length, slot), spec_.H * sizeof(C));
         } else {
-          Narrow(State(length, slot) + begin, end - begin, to + 2 * begin);
+          Narrow(State(length, slot), spec_.H, to);
         }
       }
       if (call_.Y.data == nullptr) continue;
       for (size_t t = length; t < call_.T && GoOn(1); ++t) {
-        std::memset(call_.Y.at(t, share_.d, Row(slot)) + begin * size, 0, (end - begin) * size);
+        std::memset(call_.Y.at(t, share_.d, Row(slot)), 0, spec_.H * size);
       }
     }
-  }
-
-  // A row of a panel takes 3·lanes products with I or with H numbers. Where members wait for each other, a step
-  // may take as long as the system lets one of them wait for a CPU: they look more often.
-  std::int64_t WorkPerLook() const {
-    if (call_.watch == nullptr) return std::numeric_limits<std::int64_t>::max();
-    const size_t row = HWY_MAX(spec_.I, spec_.H) * 3 * kLanes * (share_.members > 1 ? 16 : 1);
-    return HWY_MAX(call_.watch->work() / static_cast<std::int64_t>(row), 1);
-  }
-
-  HWY_NOINLINE bool Look() {
-    if (share_.is_callers) {
-      call_.watch->Ask();
-      SetFloatMode(kDefaultFloatMode);  // whatever a signal's handler has done to it
-    }
-    const bool stopped = call_.watch->stopped();
-    until_look_ = stopped ? 0 : per_look_;
-    return !stopped;
   }
 
   const Share& share_;
   const Call& call_;
   const Spec& spec_;
   const Geometry geometry_;
-  const size_t member_;
   const size_t padded_;
-  const size_t first_, last_;  // this member's panels
   const bool reversed_;
-  const bool native_;             // X, h and Y are of the type that is computed in
-  const std::int64_t per_look_;   // rows of a panel between two looks at the watch
+  const bool native_;  // X, h and Y are of the type that is computed in
+  const Holder holder_;
+  Watch* const watch_;            // of the thread that made the call
+  const std::int64_t per_look_;   // rows of a panel between two looks at it
   std::int64_t until_look_;       // until the next
+  size_t first_ = 0, last_ = 0;   // this member's panels
+  bool shared_ = false;           // scratch, with other members
+  bool copies_ = false;           // inputs are not used where they lie
   size_t begin_ = 0, count_ = 0;  // the rows under way
   size_t steps_ = 0;              // of the longest of them
-  C* h_[2];                       // the states [slot][padded], of even and of odd steps
-  C* rh_;                         // r∘h [slot][padded], reset before
-  C* z_;                          // z [slot][padded], reset before
-  C* xp_;                         // x·Wᵀ and biases [row][panel][z, r, n][lanes]
-  C* x_block_;                    // rows of X done ahead [k][row]
-  C* x_converted_;
+  C* h_[4];                       // the states [slot][padded] of steps, in turns
+  size_t h_mask_ = 1;
+  C* rh_;         // r∘h [slot][padded], reset before
+  C* z_;          // z [slot][padded], reset before
+  C* xp_;         // x·Wᵀ and biases [row][panel][z, r, n][lanes]
+  C* attention_;  // of rows of X
+  C* x_;          // copies of rows of X
+  C* x_block_;    // rows of X done ahead [k][row]
   const C** x_rows_;
   const C** h_rows_;
+  char* y_ = nullptr;    // rows of Y to be handed over
+  C* states_ = nullptr;  // states that are handed over
+
+ private:
+  // A row of a panel takes 3·lanes products with I or with H numbers.
+  std::int64_t WorkPerLook() const {
+    if (watch_ == nullptr) return std::numeric_limits<std::int64_t>::max();
+    const size_t row = HWY_MAX(spec_.I, spec_.H) * 3 * kLanes;
+    return HWY_MAX(watch_->work() / static_cast<std::int64_t>(row), 1);
+  }
+
+  HWY_NOINLINE bool Look() {
+    watch_->Ask();
+    SetFloatMode(kDefaultFloatMode);  // whatever a signal's handler has done to it
+    until_look_ = watch_->stopped() ? 0 : per_look_;
+    return !watch_->stopped();
+  }
+
+  void UseScratch(unsigned char* base, const ScratchPlan& plan, size_t buffers) {
+    h_mask_ = buffers - 1;
+    for (size_t i = 0; i < 4; ++i) {
+      h_[i] = reinterpret_cast<C*>(base + plan.h) + (i & h_mask_) * share_.rows_at_once * padded_;
+    }
+    rh_ = reinterpret_cast<C*>(base + plan.rh);
+    z_ = reinterpret_cast<C*>(base + plan.z);
+    xp_ = reinterpret_cast<C*>(base + plan.xp);
+    attention_ = reinterpret_cast<C*>(base + plan.attention);
+    x_ = reinterpret_cast<C*>(base + plan.x);
+  }
+
+  unsigned char* const own_;
 };
 
 }  // namespace HWY_NAMESPACE

@@ -1,13 +1,14 @@
 // Deciding how a call is done: what runs beside what, in which portions, in which memory.
 //
 // First what needs no word between threads: directions, then rows of the batch. Then, for few rows, the
-// hidden units of one direction, with a meeting after each step. None of this changes a result.
+// hidden units of one direction, with a meeting after each step. None of this changes a result, nor does who does
+// what, which is found out on the way: team.h.
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <numeric>
 #include <vector>
 
@@ -72,17 +73,10 @@ struct Buffer {
   static constexpr std::size_t kKept = 8 << 20;
 };
 
-// What the units of one share are split by.
-struct Split {
-  Barrier barrier;
-  std::atomic<std::size_t> last_step;
-};
-
-// What a call works with. Each thread has its own, so no call waits for another.
+// What a call works with that nobody helps with. Each thread has its own, so no call waits for another.
 struct Workspace {
   Buffer scratch;
   std::vector<std::int32_t> order;
-  Split splits[2];  // units are split in no more shares than there are directions
   unsigned turn = 0;
   bool taken = false;
 };
@@ -111,14 +105,12 @@ class WorkspaceLoan {
 struct Plan {
   std::size_t directions;  // how many run side by side
   std::size_t row_groups;  // into how many the rows are dealt
-  std::size_t members;     // how many split the units of a share
+  std::size_t members;     // how many may split the units of a share
   std::size_t rows_at_once;
   std::size_t steps_at_once;
   bool paired;  // one thread does both directions, step by step in turn
 
   std::size_t threads() const { return directions * row_groups * members; }
-  // How many shares are under way at once; each has scratch of its own.
-  std::size_t shares() const { return paired ? 2 : directions * row_groups; }
 };
 
 std::size_t Computed(const Spec& spec) { return spec.type == ElementType::kFloat64 ? 8 : 4; }
@@ -162,109 +154,300 @@ bool CalledLately() {
   return lately;
 }
 
-class CallWork final : public Work {
- public:
-  CallWork(const Packed& packed, const Call& call, const Plan& plan, const std::int32_t* order,
-           unsigned char* scratch, std::size_t scratch_each, Split* splits)
-      : packed_(packed),
-        call_(call),
-        plan_(plan),
-        order_(order),
-        scratch_(scratch),
-        scratch_each_(scratch_each),
-        splits_(splits),
-        kernel_(KernelFor(packed.spec().storage, packed.spec().linear_before_reset, packed.target())) {}
+// What of the scratch of a call goes where.
+struct Scratch {
+  std::size_t caller, helper, epoch, member;  // bytes of each
+  std::size_t helpers, crews, epochs, seats;  // how many
+  std::size_t bytes;
 
-  void Run(std::size_t rank) override {
-    const DefaultFloatMode mode;
-    const std::size_t member = rank % plan_.members;
-    const std::size_t group = rank / plan_.members;
-    const std::size_t row_group = group % plan_.row_groups;
-    // Rows in order of length are dealt out like cards, others in one piece.
-    const std::size_t B = call_.B, groups = plan_.row_groups;
-    const std::size_t begin = order_ ? row_group : B * row_group / groups;
-    const std::size_t rows = order_ ? (B - row_group + groups - 1) / groups : B * (row_group + 1) / groups - begin;
-    Split& split = splits_[plan_.members > 1 ? group : 0];
-    const auto share = [&](std::size_t d, unsigned char* scratch) {
-      return Share{&packed_,
-                   &call_,
-                   d,
-                   order_,
-                   begin,
-                   order_ ? groups : 1,
-                   rows,
-                   plan_.rows_at_once,
-                   plan_.steps_at_once,
-                   &split.barrier,
-                   plan_.members,
-                   &split.last_step,
-                   rank == 0,
-                   scratch};
+  Scratch(const Packed& packed, const Plan& plan) {
+    const auto bytes_of = [&](Holder holder) {
+      return ScratchPlan(holder, packed, Computed(packed.spec()), plan.rows_at_once, plan.steps_at_once).bytes;
     };
-    if (plan_.paired) return kernel_.run_pair(share(0, scratch_), share(1, scratch_ + scratch_each_));
-    for (std::size_t d = group / groups; d < packed_.spec().D; d += plan_.directions) {
-      kernel_.run(share(d, scratch_ + group * scratch_each_), member);
-    }
+    const std::size_t D = packed.spec().D;
+    const bool splits = plan.members > 1;
+    caller = bytes_of(Holder::kCaller);
+    helper = bytes_of(Holder::kHelper);
+    epoch = bytes_of(Holder::kEpoch);
+    member = bytes_of(Holder::kMember);
+    helpers = plan.threads() == 1 ? 0 : D * plan.row_groups - 1;
+    crews = splits ? D : 0;
+    epochs = std::min(plan.members - 1, Crew::kMostEpochs);
+    seats = splits ? plan.threads() - 1 : 0;
+    bytes = (plan.paired ? 2 : 1) * caller + helpers * helper + crews * epochs * epoch + seats * member;
   }
-
-  void WhileWaiting() override {
-    if (call_.watch != nullptr) call_.watch->Ask();
-  }
-
- private:
-  const Packed& packed_;
-  const Call& call_;
-  const Plan& plan_;
-  const std::int32_t* order_;
-  unsigned char* scratch_;
-  std::size_t scratch_each_;
-  Split* splits_;
-  const Kernel& kernel_;
 };
 
-// The rows, the longest first; null if they are all of one length.
-const std::int32_t* OrderByLength(const Call& call, std::vector<std::int32_t>& order) {
-  if (call.lengths == nullptr) return nullptr;
+// The rows, the longest first; empty if they are all of one length.
+void OrderByLength(const Call& call, std::vector<std::int32_t>& order) {
+  order.clear();
   const std::int64_t* const lengths = call.lengths;
-  if (std::all_of(lengths, lengths + call.B, [&](std::int64_t n) { return n == lengths[0]; })) return nullptr;
+  if (lengths == nullptr ||
+      std::all_of(lengths, lengths + call.B, [&](std::int64_t n) { return n == *lengths; })) {
+    return;
+  }
   order.resize(call.B);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
                    [&](std::int32_t a, std::int32_t b) { return lengths[a] > lengths[b]; });
-  return order.data();
 }
+
+// A share of a call, for its caller.
+Share ShareOf(const Packed& packed, const Call& call, const Plan& plan, const std::vector<std::int32_t>& order,
+              std::size_t index, unsigned char* scratch) {
+  // Rows in order of length are dealt out like cards, others in one piece.
+  const std::size_t groups = plan.row_groups, group = index % groups;
+  const bool in_order = !order.empty();
+  const std::size_t begin = in_order ? group : call.B * group / groups;
+  Share share{};
+  share.packed = &packed;
+  share.call = &call;
+  share.d = index / groups;
+  share.order = in_order ? order.data() : nullptr;
+  share.row = begin;
+  share.stride = in_order ? groups : 1;
+  share.rows = in_order ? (call.B - group + groups - 1) / groups : call.B * (group + 1) / groups - begin;
+  share.rows_at_once = plan.rows_at_once;
+  share.steps_at_once = plan.steps_at_once;
+  share.scratch = scratch;
+  return share;
+}
+
+const Kernel& KernelOf(const Packed& packed) {
+  return KernelFor(packed.spec().storage, packed.spec().linear_before_reset, packed.target());
+}
+
+// A call that others may help with. It owns what they read and write, but for the caller's memory, which they
+// touch in windows only.
+class CallJob final : public Job {
+ public:
+  // As the next call of this thread.
+  void Prepare(const std::shared_ptr<const Packed>& packed, const Call& call, const Plan& plan) {
+    packed_ = packed;
+    call_ = call;
+    call_.watch = nullptr;
+    plan_ = plan;
+    OrderByLength(call, order_);
+    if (call.lengths != nullptr) {
+      lengths_.assign(call.lengths, call.lengths + call.B);
+      call_.lengths = lengths_.data();
+    }
+    const Scratch scratch(*packed, plan);
+    next_scratch_ = scratch_.AtLeast(scratch.bytes);
+    caller_ = Take(1, scratch.caller);
+    helpers_ = Take(scratch.helpers, helper_bytes_ = scratch.helper);
+    members_ = Take(scratch.seats, member_bytes_ = scratch.member);
+    for (std::size_t i = 0; i < scratch.crews; ++i) {
+      crews_[i].Reset(scratch.seats, plan.members, scratch.epochs, Take(scratch.epochs, scratch.epoch),
+                      scratch.epoch);
+    }
+    shares_ = packed->spec().D * plan.row_groups;
+    for (std::size_t i = 0; i < shares_; ++i) claims_[i].Reset();
+    next_seat_.store(0, std::memory_order_relaxed);
+    closed_.store(false, std::memory_order_relaxed);
+    inside_.store(1, std::memory_order_release);
+  }
+
+  // Does all that nobody else does. `ready`: how many helpers are about to come. `watch` may stop it.
+  void Lead(std::size_t ready, Watch* watch) {
+    Call call = call_;
+    call.watch = watch;
+    const auto begin = std::chrono::steady_clock::now();
+    std::size_t done = 0;
+    for (std::size_t i = 0; i < shares_; ++i) {
+      if (!claims_[i].ByCaller()) continue;
+      Share share = ShareOf(*packed_, call, plan_, order_, i, caller_);
+      if (plan_.members > 1) {
+        share.crew = &crews_[share.d];
+        share.ready = std::min(plan_.members - 1, ready / shares_);
+      }
+      KernelOf(*packed_).lead(share);
+      ++done;
+    }
+    const std::chrono::nanoseconds each = (std::chrono::steady_clock::now() - begin) / done;
+    const std::size_t chunks = 1 + call_.B / plan_.row_groups * call_.T / plan_.steps_at_once;
+    for (std::size_t i = 0; i < shares_; ++i) WaitOrTakeBack(call, i, kLeastPatience + each / chunks);
+    closed_.store(true, std::memory_order_release);
+    if (plan_.members > 1) {
+      for (Crew& crew : crews_) crew.Close();
+    }
+    Leave();
+  }
+
+  void Help() override {
+    MayStall();
+    if (!Enter()) return;
+    DoHelp();
+    Leave();
+  }
+
+ private:
+  static constexpr std::chrono::nanoseconds kLeastPatience{10000};
+
+  // Nobody comes when all have left: the layer may go then.
+  bool Enter() {
+    std::size_t inside = inside_.load(std::memory_order_relaxed);
+    while (inside != 0) {
+      if (inside_.compare_exchange_weak(inside, inside + 1, std::memory_order_acquire)) return true;
+    }
+    return false;
+  }
+  void Leave() {
+    if (inside_.fetch_sub(1, std::memory_order_acq_rel) == 1) packed_ = nullptr;
+  }
+
+  void DoHelp() {
+    const DefaultFloatMode mode;
+    const std::size_t seat = next_seat_.fetch_add(1, std::memory_order_relaxed);
+    while (!closed_.load(std::memory_order_acquire)) {
+      const std::size_t mine = ClaimOne();
+      if (mine == shares_) break;
+      Share share = ShareOf(*packed_, call_, plan_, order_, mine, helpers_ + (mine - 1) * helper_bytes_);
+      share.claim = &claims_[mine];
+      if (plan_.members > 1) share.crew = &crews_[share.d];
+      KernelOf(*packed_).lead(share);
+      if (!claims_[mine].IsDone()) return;
+    }
+    if (plan_.members == 1) return;
+    for (std::size_t i = 0; i < shares_; ++i) {
+      const std::size_t d = (seat + 1 + i) % shares_;
+      const Share share = ShareOf(*packed_, call_, plan_, order_, d, nullptr);
+      crews_[d].Serve(seat, [&](Epoch& epoch, std::size_t member) {
+        KernelOf(*packed_).join(share, epoch, member, members_ + seat * member_bytes_);
+      });
+    }
+  }
+
+  unsigned char* Take(std::size_t count, std::size_t bytes) {
+    unsigned char* const at = next_scratch_;
+    next_scratch_ += count * bytes;
+    return at;
+  }
+
+  // Claims the last share that is free, as the caller begins with the first.
+  std::size_t ClaimOne() {
+    for (std::size_t i = shares_; i-- > 1;) {
+      if (claims_[i].ByHelper()) return i;
+    }
+    return shares_;
+  }
+
+  // Waits for a helper as long as it gets on, which takes no longer than `most` from one window to the next; else
+  // does the rest of its share.
+  void WaitOrTakeBack(const Call& call, std::size_t index, std::chrono::nanoseconds most) {
+    Claim& claim = claims_[index];
+    std::uint32_t windows = claim.windows();
+    for (Patience patience(most); !claim.IsDone();) {
+      if (patience.Wait()) continue;
+      if (call.watch != nullptr) call.watch->Ask();
+      const bool stopped = call.watch != nullptr && call.watch->stopped();
+      if (claim.windows() != windows && !stopped) {
+        windows = claim.windows();
+        patience = Patience(most);
+      } else if (claim.TakeBack()) {
+        Share share = ShareOf(*packed_, call, plan_, order_, index, caller_);
+        share.from = claim.place();
+        KernelOf(*packed_).lead(share);  // nothing, if the call is stopped
+        return;
+      }
+    }
+  }
+
+  std::shared_ptr<const Packed> packed_;
+  Call call_{};
+  Plan plan_{};
+  std::vector<std::int32_t> order_;
+  std::vector<std::int64_t> lengths_;
+  Buffer scratch_;
+  unsigned char* next_scratch_ = nullptr;
+  unsigned char* caller_ = nullptr;
+  unsigned char* helpers_ = nullptr;
+  unsigned char* members_ = nullptr;
+  std::size_t helper_bytes_ = 0, member_bytes_ = 0;
+  std::size_t shares_ = 0;
+  Claim claims_[2 * kMostThreads];
+  Crew crews_[2];
+  std::atomic<std::size_t> next_seat_{0};
+  std::atomic<bool> closed_{true};
+  std::atomic<std::size_t> inside_{0};  // the caller and those who help
+};
+
+// The jobs of a thread: a helper may still be about to leave the last one, or be late in it.
+class Jobs {
+ public:
+  ~Jobs() {
+    for (CallJob* job : jobs_) {
+      if (job != nullptr) job->Drop();
+    }
+  }
+
+  CallJob& Next() {
+    for (CallJob*& job : jobs_) {
+      if (job == nullptr) job = new CallJob;
+      if (job->IsOurs()) return *job;
+    }
+    jobs_[0]->Drop();
+    jobs_[0] = nullptr;  // until there is another: there may be no memory
+    return *(jobs_[0] = new CallJob);
+  }
+
+ private:
+  CallJob* jobs_[3] = {};
+};
+
+thread_local Jobs t_jobs;
+
+void RunAlone(const Packed& packed, const Call& call, const Plan& plan, Workspace& workspace) {
+  const DefaultFloatMode mode;
+  OrderByLength(call, workspace.order);
+  const Scratch scratch(packed, plan);
+  unsigned char* const memory = workspace.scratch.AtLeast(scratch.bytes);
+  const auto share = [&](std::size_t d, unsigned char* at) {
+    return ShareOf(packed, call, plan, workspace.order, d, at);
+  };
+  if (plan.paired) return KernelOf(packed).run_pair(share(0, memory), share(1, memory + scratch.caller));
+  for (std::size_t d = 0; d < packed.spec().D; ++d) KernelOf(packed).lead(share(d, memory));
+}
+
+// One of several tasks, all the same: whoever comes first leads.
+struct ForeignTasks {
+  CallJob& job;
+  Watch* watch;
+  std::atomic<bool> has_leader{false};
+
+  static void Run(void* data, std::size_t) {
+    auto& tasks = *static_cast<ForeignTasks*>(data);
+    if (tasks.has_leader.exchange(true)) return tasks.job.Help();
+    const DefaultFloatMode mode;
+    tasks.job.Lead(0, tasks.watch);
+  }
+};
 
 }  // namespace
 
-void Run(const Packed& packed, const Call& given) {
+void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const ForeignPool* pool) {
   if (given.B == 0) return;
-  const WorkspaceLoan loan;
-  Workspace& workspace = *loan;
   Call call = given;
-  call.turn = workspace.turn++;
-  const Spec& spec = packed.spec();
-  const double flops = Flops(spec, call);
-  const std::size_t allowed = flops < kFlopsToShare || loan.is_nested() ? 1 : NumThreads();
-  Plan plan = MakePlan(packed, call, allowed);
-  Team team(plan.threads(), flops >= kFlopsToWake                  ? Team::Sleepers::kWake
-                            : plan.threads() > 1 && CalledLately() ? Team::Sleepers::kNudge
-                                                                   : Team::Sleepers::kLeave);
-  if (team.size() < plan.threads()) plan = MakePlan(packed, call, team.size());
-
-  const std::size_t groups = plan.directions * plan.row_groups;
-  const std::size_t each =
-      ScratchPlan(packed, Computed(spec), plan.rows_at_once, plan.steps_at_once, plan.members).bytes;
-  unsigned char* const scratch = workspace.scratch.AtLeast(plan.shares() * each);
-  for (std::size_t i = 0; i < std::min<std::size_t>(groups, 2); ++i) {
-    workspace.splits[i].barrier.Reset(plan.members);
-    workspace.splits[i].last_step.store(SIZE_MAX, std::memory_order_relaxed);
+  const double flops = Flops(packed->spec(), call);
+  const WorkspaceLoan loan;
+  call.turn = (*loan).turn++;
+  const std::size_t allowed = flops < kFlopsToShare || loan.is_nested() ? 1
+                              : pool != nullptr                         ? pool->threads
+                                                                        : NumThreads();
+  const Plan plan = MakePlan(*packed, call, allowed);
+  if (plan.threads() == 1) return RunAlone(*packed, call, plan, *loan);
+  CallJob& job = t_jobs.Next();
+  job.Prepare(packed, call, plan);
+  if (pool != nullptr) {
+    ForeignTasks tasks{job, call.watch};
+    return pool->run(pool->pool, plan.threads(), &ForeignTasks::Run, &tasks);
   }
-  CallWork work(packed, call, plan, OrderByLength(call, workspace.order), scratch, each, workspace.splits);
-  if (plan.threads() == 1) {
-    work.Run(0);
-  } else {
-    team.Run(work);
-  }
+  const Invitation invitation(job, plan.threads() - 1,
+                              flops >= kFlopsToWake ? Sleepers::kWake
+                              : CalledLately()      ? Sleepers::kNudge
+                                                    : Sleepers::kLeave);
+  const DefaultFloatMode mode;
+  job.Lead(invitation.ready(), call.watch);
 }
 
 std::size_t ScratchBound(const Packed& packed, std::size_t B) {
@@ -273,9 +456,7 @@ std::size_t ScratchBound(const Packed& packed, std::size_t B) {
   call.T = std::size_t{1} << 40;
   std::size_t most = 0;
   for (std::size_t threads = 1; threads <= NumThreads(); ++threads) {
-    const Plan plan = MakePlan(packed, call, threads);
-    const ScratchPlan each(packed, Computed(packed.spec()), plan.rows_at_once, plan.steps_at_once, plan.members);
-    most = std::max(most, plan.shares() * each.bytes);
+    most = std::max(most, Scratch(packed, MakePlan(packed, call, threads)).bytes);
   }
   return most;
 }

@@ -9,6 +9,8 @@
 //   z = (1 - a)·z                                     with attention
 //   h = (1 - z)∘n + z∘h
 
+#include <algorithm>
+#include <chrono>
 #include <limits>
 
 #include "hwy/cache_control.h"
@@ -41,122 +43,251 @@ class Sequence : RowsUnderWay<C> {
   friend struct CandidateTile;
   using Number = C;
   using Base = RowsUnderWay<C>;
-  using Base::call_, Base::share_, Base::spec_, Base::geometry_, Base::member_, Base::padded_;
-  using Base::first_, Base::last_, Base::native_, Base::steps_, Base::count_;
+  using Base::call_, Base::share_, Base::spec_, Base::geometry_, Base::padded_, Base::holder_;
+  using Base::first_, Base::last_, Base::native_, Base::shared_, Base::steps_, Base::count_, Base::begin_;
   using Base::kLanes;
-  using Base::State, Base::Length, Base::TimeOf, Base::Row;
-  using Base::xp_, Base::rh_, Base::z_, Base::x_rows_, Base::h_rows_, Base::x_block_;
+  using Base::State, Base::Length, Base::TimeOf, Base::Row, Base::PlaceOf, Base::TakeInputs;
+  using Base::xp_, Base::rh_, Base::z_, Base::x_rows_, Base::h_rows_, Base::x_block_, Base::attention_, Base::y_;
   using typename Base::D;
 
  public:
   using Base::GoOn, Base::IsLong;
 
-  Sequence(const Share& share, size_t member)
-      : Base(share, member),
+  Sequence(const Share& share, Holder holder, unsigned char* own)
+      : Base(share, holder, own),
         weights_(share.packed->direction(share.d)),
         f_(spec_.f[share.d]),
         g_(spec_.g[share.d]),
         default_(f_.function == Function::kSigmoid && g_.function == Function::kTanh &&
                  spec_.clip == std::numeric_limits<double>::infinity()) {}
 
-  void Run() {
-    for (size_t begin = 0; !Stopped() && Begin(begin); begin += count_) {
+  // All rows of the share.
+  void Lead() {
+    for (size_t begin = share_.from.begin; !this->IsStopped() && Begin(begin); begin += count_) {
       while (Advance()) {
       }
-      End();
+      if (shared_) epoch_->End();
+      if (step_ != steps_ || !End()) return;
     }
   }
 
   // The rows from `begin` on are taken through time by Begin, Advance until it says no, End.
   bool Begin(size_t begin) {
     if (!this->Take(begin)) return false;
-    this->LoadInitialState();
+    if (!Open()) return false;
+    step_ = 0;
+    if (begin == share_.from.begin && share_.from.states != nullptr) {
+      step_ = share_.from.step;
+      this->LoadStates(step_, static_cast<const C*>(share_.from.states));
+    } else {
+      this->LoadInitialState();
+    }
+    Close();
+    written_ = step_;
     active_ = count_;
-    few_ = count_ == 1 && share_.members == 1 && geometry_.panels() <= kFewPanels;
-    step_ = projected_ = 0;
-    // Every member must say the same, as the products with x of all share one buffer: their rows lie one behind
-    // the other, or panel by panel.
-    const size_t part_of_R = padded_ / share_.members * 3 * spec_.H * sizeof(S);
-    ahead_of_ = kCanProjectAhead && count_ == 1 && steps_ >= kLeastStepsAhead && part_of_R >= kLeastBytesAhead &&
-                part_of_R < kLargeMatrix;
-    at_once_ = false;
-    by_step_ = few_ && geometry_.panels() == 1 && spec_.D == 1 && spec_.I <= kMostInputsByStep && steps_ > 1;
-    xp_row_ = ahead_of_ ? 3 * kLanes : 3 * padded_;
-    xp_panel_ = ahead_of_ ? kAheadRows * 3 * kLanes : 3 * kLanes;
-    Meet();
-    return true;
+    StartChunks();
+    return share_.crew == nullptr || steps_ == 0 || Regroup(share_.ready);
   }
 
-  // One step; false if there was none left, or the call is to stop.
+  // The steps of an epoch.
+  void Join(const Epoch& epoch, size_t member) {
+    this->Take(epoch.begin);
+    epoch_ = const_cast<Epoch*>(&epoch);
+    member_ = member;
+    this->UseScratchOf(epoch, member);
+    step_ = epoch.step;
+    active_ = count_;
+    StartChunks();
+    while (Advance()) {
+    }
+  }
+
+  // One step, or what comes before it; false if there was none left, it is for others to do, or the call is to
+  // stop.
   bool Advance() {
-    if (step_ == steps_ || (share_.members > 1 && Stopped())) return false;
+    if (step_ == steps_) return false;
+    if (share_.crew != nullptr && leads()) {
+      const size_t here = share_.crew->here();
+      if (shared_ && step_ == projected_ && epoch_->closes) {
+        if (!Regroup(here + epoch_->members - 1)) return false;
+      } else if (!shared_ && here != 0 && share_.crew->HasMemory()) {
+        if (!Regroup(here)) return false;
+      }
+    } else if (shared_ && step_ == projected_ && epoch_->closes) {
+      return false;
+    }
     if (by_step_) {
       if (step_ % kStepsPerLook == 0 && !GoOn(kStepsPerLook)) return false;
       PrepareStep();
     } else if (step_ == projected_) {
-      if (Stopped()) return false;
+      if (this->IsStopped()) return false;
+      if (!HandOver(step_)) return false;
+      is_first_of_chunk_ = true;
       ahead_of_ ? PrepareAhead() : Prepare();
+      ++chunk_;
     }
     while (active_ > 0 && Length(active_ - 1) <= step_) --active_;
-    Step();
+    if (!Step()) return leads() && Regroup(epoch_->members - 2);
     xp_step_ += active_ * xp_row_;
+    attention_step_ += active_;
+    y_step_ += active_;
+    is_first_of_chunk_ = false;
     ++step_;
     return true;
   }
 
-  void End() {
+  bool End() {
+    if (!Open()) return false;
+    WriteY(step_);
     this->Finish();
-    taken_ += step_;
-    step_ = 0;
-    Meet();
+    const bool done = begin_ + count_ == share_.rows;
+    if (holder_ == Holder::kHelper) share_.claim->HandOver({begin_ + count_, 0, nullptr});
+    Close(done);
+    if (done && share_.crew != nullptr) share_.crew->Close();
+    return true;
   }
 
  private:
   // A step of one row and one panel is too short to look at the watch each time.
   static constexpr size_t kStepsPerLook = 1024;
 
-  // Whether to leave a stopped call. Members leave together, as one that is gone would be waited for: the first
-  // of them names the step before the meeting that ends it, and all know it after this meeting.
-  bool Stopped() const {
-    if (HWY_LIKELY(call_.watch == nullptr)) return false;
-    if (share_.members == 1) return call_.watch->stopped();
-    return share_.last_step->load(std::memory_order_relaxed) <= taken_ + step_;
-  }
-  void NameLastStep() {
-    if (call_.watch == nullptr || GoOn(active_ * (last_ - first_))) return;
-    if (share_.last_step->load(std::memory_order_relaxed) != SIZE_MAX) return;
-    share_.last_step->store(taken_ + step_ + 1, std::memory_order_relaxed);
+  bool leads() const { return holder_ != Holder::kMember; }
+
+  // --- what a helper does in windows
+
+  bool Open() { return holder_ != Holder::kHelper || share_.claim->Open(); }
+  void Close(bool done = false) {
+    if (holder_ == Holder::kHelper) share_.claim->Close(done);
   }
 
-  void Meet() {
-    if (share_.members > 1) share_.barrier->Wait(member_);
+  // Hands over all before this step. The window stays open, for the inputs of the next chunk.
+  bool HandOver(size_t step) {
+    if (holder_ != Holder::kHelper) return true;
+    if (!Open()) return false;
+    WriteY(step);
+    if (step != 0) this->SaveStates(step, this->states_);
+    share_.claim->HandOver({begin_, step, step == 0 ? nullptr : this->states_});
+    return true;
   }
+
+  // The rows of Y up to this step, from where they were kept.
+  void WriteY(size_t step) {
+    if (holder_ != Holder::kHelper || call_.Y.data == nullptr) return;
+    const size_t size = spec_.H * SizeOf(spec_.type);
+    const char* from = y_;
+    size_t running = count_;
+    for (; written_ < step; ++written_) {
+      while (Length(running - 1) <= written_) --running;
+      for (size_t slot = 0; slot < running; ++slot, from += size)
+        std::memcpy(call_.Y.at(TimeOf(slot, written_), share_.d, Row(slot)), from, size);
+    }
+    y_step_ = 0;
+  }
+
+  // Where a row of Y goes in this step.
+  HWY_INLINE char* PlaceOfY(size_t slot) const {
+    if (HWY_LIKELY(holder_ != Holder::kHelper)) return call_.Y.at(TimeOf(slot, step_), share_.d, Row(slot));
+    return y_ + (y_step_ + slot) * spec_.H * SizeOf(spec_.type);
+  }
+
+  // --- who does the units
+
+  // Goes on with all who are there, perhaps alone. `ready`: how many are worth a moment's wait. False if the
+  // caller has taken the share back.
+  bool Regroup(size_t ready) {
+    Crew& crew = *share_.crew;
+    if (!HandOver(step_)) return false;
+    if (shared_) epoch_->End();
+    for (Patience patience(kMomentForReady); crew.here() < ready && patience.Wait();) {
+    }
+    Epoch* const next = crew.Gather();
+    if (next != nullptr || shared_) {
+      this->MoveStates(step_, [&] { next == nullptr ? this->UseOwnScratch() : this->UseScratchOf(*next, 0); });
+      epoch_ = next;
+      StartChunks();
+    }
+    if (next != nullptr) {
+      next->begin = begin_;
+      next->step = step_;
+      size_t step = step_;
+      const size_t most = ahead_of_ ? kAheadRows : share_.steps_at_once;
+      TakeInputs(step, most, PlaceOf(0, most), true);
+      if (ahead_of_) TakeInputs(step, most, PlaceOf(1, most), true);
+      began_ = std::chrono::steady_clock::now();
+      meetings_ = 0;
+      crew.Start();
+    }
+    Close();
+    return true;
+  }
+
+  // As a member: false if the epoch is over. As the leader: false if somebody is late.
+  bool Meet() {
+    if (!shared_) return true;
+    if (!leads()) return epoch_->Meet(member_);
+    ++meetings_;
+    return epoch_->MeetAsLeader([this] { return MostPatience(); });
+  }
+
+  // Who takes twice as long as it has taken so far is late.
+  std::chrono::nanoseconds MostPatience() const {
+    const double each_row = 6.0 * static_cast<double>(spec_.H) / static_cast<double>(epoch_->members);
+    double flops = each_row * static_cast<double>(spec_.H * active_);
+    if (is_first_of_chunk_) flops += each_row * static_cast<double>(spec_.I * HWY_MAX(x_count_, 2 * kAheadRows));
+    const auto slow = kLeastPatience + std::chrono::nanoseconds(static_cast<std::int64_t>(flops / kSlowGigaflops));
+    if (is_first_of_chunk_ || meetings_ < kMeetingsToKnow) return slow;
+    const auto each = (std::chrono::steady_clock::now() - began_) / meetings_;
+    return std::min<std::chrono::nanoseconds>(slow, kLeastPatience + 2 * each);
+  }
+
+  static constexpr std::chrono::nanoseconds kMomentForReady{2000};
+  static constexpr std::chrono::nanoseconds kLeastPatience{4000};
+  static constexpr double kSlowGigaflops = 15;  // FLOPs a ns of one thread that has to wait for memory
+  static constexpr int kMeetingsToKnow = 16;
 
   // --- the products with x: xp = x·Wᵀ + biases
+
+  // From this step on.
+  void StartChunks() {
+    chunk_ = 0;
+    is_first_of_chunk_ = true;
+    projected_ = step_;
+    ahead_.Drop();
+    y_step_ = 0;
+    few_ = count_ == 1 && !shared_ && geometry_.panels() <= kFewPanels;
+    // Every member must say the same, as the products with x of all share one buffer: their rows lie one behind
+    // the other, or panel by panel.
+    const size_t members = shared_ ? epoch_->members : 1;
+    const size_t part_of_R = padded_ / members * 3 * spec_.H * sizeof(S);
+    ahead_of_ = kCanProjectAhead && count_ == 1 && steps_ - step_ >= kLeastStepsAhead &&
+                part_of_R >= kLeastBytesAhead && part_of_R < kLargeMatrix;
+    at_once_ = false;
+    by_step_ = few_ && holder_ == Holder::kCaller && geometry_.panels() == 1 && spec_.D == 1 &&
+               spec_.I <= kMostInputsByStep && steps_ > 1;
+    xp_row_ = ahead_of_ ? 3 * kLanes : 3 * padded_;
+    xp_panel_ = ahead_of_ ? kAheadRows * 3 * kLanes : 3 * kLanes;
+  }
 
   // For as many steps as fit the buffer. A single one needs each panel of W just before that of R: there, the step
   // projects as it goes.
   void Prepare() {
-    size_t rows = 0, running = active_;
-    while (projected_ < steps_) {
-      while (running > 0 && Length(running - 1) <= projected_) --running;
-      if (rows != 0 && rows + running > share_.steps_at_once) break;
-      for (size_t slot = 0; slot < running; ++slot)
-        x_rows_[rows + slot] = this->Input(rows + slot, projected_, slot);
-      rows += running;
-      ++projected_;
-    }
+    const size_t place = PlaceOf(chunk_, share_.steps_at_once);
+    x_count_ = TakeInputs(projected_, share_.steps_at_once, place, !shared_);
+    Close();
+    x_from_ = x_rows_ + place;
+    attention_step_ = attention_ + place;
     xp_step_ = xp_to_ = xp_;
     at_once_ = projected_ == step_ + 1;
-    x_count_ = rows;
-    if (GoOn(rows * (last_ - first_)) && !at_once_)
-      ForTiles(D(), geometry_, rows, first_, last_, false, ProjectTile{this});
+    if (GoOn(x_count_ * (last_ - first_)) && !at_once_)
+      ForTiles(D(), geometry_, x_count_, first_, last_, false, ProjectTile{this});
   }
 
   // For this step alone, of one row and one panel: the CPU does it while the step before waits for its chains of
   // operations. It has no such time to spare where there are more panels, or two directions in turns.
   void PrepareStep() {
-    x_rows_[0] = this->Input(0, step_, 0);
+    this->TakeInput(step_, 0, 0, true);
+    x_from_ = x_rows_;
+    attention_step_ = attention_;
     xp_step_ = xp_to_ = xp_;
     ForFew(D(), geometry_, ProjectTile{this});
   }
@@ -165,20 +296,26 @@ class Sequence : RowsUnderWay<C> {
   void PrepareAhead() {
     const D d;
     const size_t whole = HWY_MIN(last_, geometry_.full_panels());
-    if (step_ == 0) {
-      ProjectChunk(0, xp_, first_);
+    const size_t place = PlaceOf(chunk_, kAheadRows), next = PlaceOf(chunk_ + 1, kAheadRows);
+    const bool first = chunk_ == 0;
+    size_t end = step_;
+    size_t rows = first ? TakeInputs(end, kAheadRows, place, !shared_) : 0;
+    projected_ = end = HWY_MIN(step_ + kAheadRows, steps_);
+    const size_t next_rows = TakeInputs(end, kAheadRows, next, !shared_);
+    Close();
+    attention_step_ = attention_ + place;
+    if (first) {
       xp_step_ = xp_;
+      ProjectChunk(place, rows, xp_, first_);
     } else {
       ahead_.Finish(d, [this] { return this->GoOn(kAheadRows); });
       xp_step_ = xp_ahead_;
     }
-    projected_ = HWY_MIN(step_ + kAheadRows, steps_);
-    if (projected_ == steps_) return;
+    if (next_rows == 0) return;
     xp_ahead_ = xp_step_ == xp_ ? xp_ + kAheadRows * 3 * padded_ : xp_;
-    ProjectChunk(projected_, xp_ahead_, whole);
-    const size_t rows = HWY_MIN(kAheadRows, steps_ - projected_);
+    ProjectChunk(next, next_rows, xp_ahead_, whole);
     for (size_t r = 0; r < kAheadRows; ++r) {
-      const C* const x = r < rows ? x_rows_[r] : nullptr;
+      const C* const x = r < next_rows ? x_rows_[next + r] : nullptr;
       C* const to = x_block_ + r;
       for (size_t k = 0; k < spec_.I; ++k) to[k * kAheadRows] = x == nullptr ? C{0} : x[k];
     }
@@ -187,12 +324,29 @@ class Sequence : RowsUnderWay<C> {
   }
 
   // The panels from `first` on of a chunk, to `to`.
-  void ProjectChunk(size_t step, C* to, size_t first) {
-    const size_t rows = HWY_MIN(kAheadRows, steps_ - step);
-    for (size_t r = 0; r < rows; ++r) x_rows_[r] = this->Input(r, step + r, 0);
+  void ProjectChunk(size_t place, size_t rows, C* to, size_t first) {
+    x_from_ = x_rows_ + place;
     x_count_ = 0;
     xp_to_ = to;
     if (GoOn(rows * (last_ - first_))) ForTiles(D(), geometry_, rows, first, last_, false, ProjectTile{this});
+  }
+
+  // The leader takes the inputs of the next chunk for all members, before they meet at the end of this one.
+  bool TakeInputsOfNext() {
+    if (!leads() || step_ + 1 != projected_) return true;
+    if (share_.crew->here() != 0 && share_.crew->HasMemory()) {
+      epoch_->closes = true;
+      return true;
+    }
+    size_t step = projected_;
+    if (ahead_of_) step = HWY_MIN(step + kAheadRows, steps_);
+    if (step == steps_) return true;
+    const size_t most = ahead_of_ ? kAheadRows : share_.steps_at_once;
+    if (!Open()) return false;
+    // chunk_ is the next one already; with work ahead, the one after it is due.
+    TakeInputs(step, most, PlaceOf(ahead_of_ ? chunk_ + 1 : chunk_, most), true);
+    Close();
+    return true;
   }
 
   struct ProjectTile {
@@ -210,7 +364,7 @@ class Sequence : RowsUnderWay<C> {
       if constexpr (kRows >= 4) {
         if (panel == self->first_) self->PrefetchRows(row + kRows, kRows);
       }
-      self->template AddProduct<3>(d, self->weights_.W, self->spec_.I, self->x_rows_ + row, panel, width, sums);
+      self->template AddProduct<3>(d, self->weights_.W, self->spec_.I, self->x_from_ + row, panel, width, sums);
     }
 
     template <size_t kFrom, size_t kTo, size_t kRows, size_t kSums, class D, class Width, class V>
@@ -232,7 +386,7 @@ class Sequence : RowsUnderWay<C> {
   HWY_INLINE void PrefetchRows(size_t row, size_t count) const {
     if (row + count > x_count_) return;
     for (size_t r = row; r < row + count; ++r) {
-      const char* const x = reinterpret_cast<const char*>(x_rows_[r]);
+      const char* const x = reinterpret_cast<const char*>(x_from_[r]);
       for (size_t byte = 0; byte < spec_.I * sizeof(C); byte += 64) hwy::Prefetch(x + byte);
     }
   }
@@ -286,26 +440,44 @@ class Sequence : RowsUnderWay<C> {
 
   // --- a step
 
-  void Step() {
+  // False if not all members have done it; the states with which it began are as they were.
+  bool Step() {
     for (size_t slot = 0; slot < active_; ++slot) h_rows_[slot] = State(step_, slot);
     if constexpr (kCanProjectAhead) {
       if (ahead_of_) return StepWith<true>();
     }
-    StepWith<false>();
+    return StepWith<false>();
   }
 
   template <bool kBesideAhead>
-  HWY_INLINE void StepWith() {
+  HWY_INLINE bool StepWith() {
     if constexpr (kAfter) {
       Tiles<kBesideAhead>(AfterTile<Sequence, kBesideAhead>{this});
     } else {
       Tiles<kBesideAhead>(GatesTile<Sequence, kBesideAhead>{this});
-      Meet();  // all of r∘h is there
+      if (HWY_UNLIKELY(shared_) && !Meet()) return false;  // all of r∘h is there
       for (size_t slot = 0; slot < active_; ++slot) h_rows_[slot] = rh_ + slot * padded_;
       Tiles<kBesideAhead>(CandidateTile<Sequence, kBesideAhead>{this});
     }
-    if (share_.members > 1 && member_ == 0) NameLastStep();
-    Meet();  // all of the new state is there
+    if (HWY_LIKELY(!shared_)) return true;
+    if (!TakeInputsOfNext() || !Meet()) return false;  // all of the new state is there
+    if (leads()) WriteOthersUnits();
+    return true;
+  }
+
+  // To Y, what other members computed in this step.
+  void WriteOthersUnits() const {
+    const size_t begin = last_ * kLanes;
+    if (call_.Y.data == nullptr || begin >= spec_.H) return;
+    for (size_t slot = 0; slot < active_; ++slot) {
+      const C* const h = State(step_ + 1, slot) + begin;
+      char* const y = PlaceOfY(slot) + begin * SizeOf(spec_.type);
+      if (native_) {
+        std::memcpy(y, h, (spec_.H - begin) * sizeof(C));
+      } else {
+        this->Narrow(h, spec_.H - begin, y);
+      }
+    }
   }
 
   template <bool kBesideAhead, class Tile>
@@ -334,15 +506,8 @@ class Sequence : RowsUnderWay<C> {
   // (1 - a)·z
   template <class D, class V>
   HWY_INLINE V Attend(D d, V z, size_t slot) const {
-    if (HWY_LIKELY(call_.attention.data == nullptr)) return z;
-    const char* const from = call_.attention.at(TimeOf(slot, step_), 0, Row(slot));
-    C a;
-    if (native_) {
-      std::memcpy(&a, from, sizeof(a));
-    } else {
-      Base::Widen(spec_.type, from, 1, &a);
-    }
-    return hn::Mul(hn::Set(d, C{1} - a), z);
+    if (HWY_LIKELY(!spec_.attention)) return z;
+    return hn::Mul(hn::Set(d, C{1} - attention_step_[slot]), z);
   }
 
   // h = (1 - z)∘n + z∘h, to the next state and to Y.
@@ -353,8 +518,8 @@ class Sequence : RowsUnderWay<C> {
     const V next = hn::MulAdd(hn::Sub(hn::Set(d, C{1}), z), n, hn::Mul(z, h));  // n comes last
     C* const state = State(step_ + 1, slot) + unit;
     hn::Store(next, d, state);
-    if (call_.Y.data == nullptr) return;
-    char* const y = call_.Y.at(TimeOf(slot, step_), share_.d, Row(slot));
+    if (call_.Y.data == nullptr || holder_ == Holder::kMember) return;
+    char* const y = PlaceOfY(slot);
     if (HWY_LIKELY(native_)) {
       C* const to = reinterpret_cast<C*>(y) + unit;
       if (HWY_LIKELY(width == hn::MaxLanes(d))) {
@@ -377,9 +542,18 @@ class Sequence : RowsUnderWay<C> {
   size_t xp_row_ = 0, xp_panel_ = 0;  // how far rows and panels of products with x lie apart
   C* xp_to_ = nullptr;                // where a tile puts them
   C* xp_ahead_ = nullptr;             // where those of the next chunk are
-  size_t x_count_ = 0;                // how many rows of X are projected together
+  const C** x_from_ = nullptr;        // the rows of X that are projected
+  size_t x_count_ = 0;                // how many together
+  size_t chunk_ = 0;                  // how many chunks of steps were prepared
+  bool is_first_of_chunk_ = true;     // this step
+  const C* attention_step_ = nullptr;
+  Epoch* epoch_ = nullptr;
+  size_t member_ = 0;
+  std::chrono::steady_clock::time_point began_{};  // the epoch
+  int meetings_ = 0;                               // in it
+  size_t written_ = 0;                             // a helper's rows of Y are handed over up to this step
+  size_t y_step_ = 0;                              // and those of this one are kept here
   size_t step_ = 0;
-  size_t taken_ = 0;      // the steps of rows that went through time before
   size_t active_ = 0;     // the rows that have this step
   size_t projected_ = 0;  // xp is there up to this step
   bool at_once_ = false;  // or is computed with the step
@@ -387,13 +561,19 @@ class Sequence : RowsUnderWay<C> {
 };
 
 template <class C, class S, bool kAfter>
-void RunShare(const Share& share, size_t member) {
-  Sequence<C, S, kAfter>(share, member).Run();
+void LeadShare(const Share& share) {
+  const Holder holder = share.claim == nullptr ? Holder::kCaller : Holder::kHelper;
+  Sequence<C, S, kAfter>(share, holder, share.scratch).Lead();
+}
+
+template <class C, class S, bool kAfter>
+void JoinShare(const Share& share, Epoch& epoch, size_t member, unsigned char* scratch) {
+  Sequence<C, S, kAfter>(share, Holder::kMember, scratch).Join(epoch, member);
 }
 
 template <class C, class S, bool kAfter>
 void RunPair(const Share& first, const Share& second) {
-  Sequence<C, S, kAfter> a(first, 0), b(second, 0);
+  Sequence<C, S, kAfter> a(first, Holder::kCaller, first.scratch), b(second, Holder::kCaller, second.scratch);
   a.Begin(0);
   b.Begin(0);
   while (a.Advance() | b.Advance()) {
@@ -412,7 +592,8 @@ void ActivateAll(const Activation& activation, size_t count, const void* x, void
 
 template <class C, class S, bool kAfter>
 constexpr Kernel MakeKernel() {
-  return {hn::MaxLanes(hn::ScalableTag<C>()), &RunShare<C, S, kAfter>, &RunPair<C, S, kAfter>, &ActivateAll<C>};
+  return {hn::MaxLanes(hn::ScalableTag<C>()), &LeadShare<C, S, kAfter>, &JoinShare<C, S, kAfter>,
+          &RunPair<C, S, kAfter>, &ActivateAll<C>};
 }
 
 }  // namespace HWY_NAMESPACE

@@ -8,18 +8,17 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
-#include <vector>
 
 namespace onegru {
 
 namespace {
 
-// Some 50 µs: longer than a step.
-constexpr int kSpinsAtBarrier = 2000;
 // Between calls about 3 µs, then about 250 µs in which any other thread may have the CPU, such as one of a runtime
 // that does the rest of a model: longer than the gap between two calls, shorter than anybody minds.
 constexpr int kSpinsWhenIdle = 100;
 constexpr int kYieldsWhenIdle = 400;
+// A worker that has missed so many calls in a row is not waited for, not even for a moment.
+constexpr int kMostMisses = 2;
 
 void Pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -30,6 +29,22 @@ void Pause() {
 }
 
 std::atomic<std::size_t> g_num_threads{1};
+
+#if defined(__linux__)
+// The CPUs that the process had when this library was loaded: a thread that is started later, by a call within
+// another runtime's thread, would have the few of that thread.
+struct Affinity {
+  cpu_set_t set{};
+  bool known = sched_getaffinity(0, sizeof(set), &set) == 0;
+};
+const Affinity g_first_affinity{};
+#endif
+
+void TakeFirstAffinity() {
+#if defined(__linux__)
+  if (g_first_affinity.known) sched_setaffinity(0, sizeof(g_first_affinity.set), &g_first_affinity.set);
+#endif
+}
 
 // The CPU that this thread runs on; -1 where that is not known.
 int CurrentCpu() {
@@ -58,42 +73,56 @@ void LeaveCpu(int cpu) {
 #endif
 }
 
+// How a worker and the one caller that has it at a time hand it over.
+enum State : std::uint32_t {
+  kFree,
+  kReserved,  // by a caller
+  kInvited,
+  kAtWork,
+};
+
 }  // namespace
 
 struct alignas(64) Worker {
-  // Twice the number of jobs so far; the last bit changes when there is none, but the worker is to wake up.
-  alignas(64) std::atomic<std::uint32_t> posted{0};
+  std::atomic<std::uint32_t> state{kFree};
+  std::atomic<std::uint32_t> bell{0};  // rung to wake it
   std::atomic<bool> asleep{false};
-  Work* work = nullptr;
-  std::size_t rank = 0;
+  // Written by the caller that has reserved it.
+  Job* job = nullptr;
   int caller_cpu = -1;
-  // The number of jobs that are done.
-  alignas(64) std::atomic<std::uint32_t> finished{0};
-  bool busy = false;  // guarded by the pool's mutex
+  int misses = 0;  // how many invitations in a row were withdrawn
 
   void Loop() {
-    std::uint32_t done = 0;
+    int spins = 0;
     for (;;) {
-      std::uint32_t seen;
-      for (int spins = 0; (seen = posted.load(std::memory_order_acquire)) >> 1 == done;) {
-        if (++spins < kSpinsWhenIdle) {
-          Pause();
-          continue;
+      if (state.load(std::memory_order_acquire) == kInvited) {
+        std::uint32_t expected = kInvited;
+        if (state.compare_exchange_strong(expected, kAtWork, std::memory_order_acq_rel)) {
+          if (caller_cpu >= 0 && CurrentCpu() == caller_cpu) LeaveCpu(caller_cpu);
+          Job* const mine = job;
+          misses = 0;
+          mine->Help();
+          mine->Drop();
+          state.store(kFree, std::memory_order_release);
+          spins = 0;
         }
-        if (spins < kSpinsWhenIdle + kYieldsWhenIdle) {
-          sched_yield();
-          continue;
-        }
+      } else if (++spins < kSpinsWhenIdle) {
+        Pause();
+      } else if (spins < kSpinsWhenIdle + kYieldsWhenIdle) {
+        sched_yield();
+      } else {
+        const std::uint32_t seen = bell.load(std::memory_order_relaxed);
         asleep.store(true, std::memory_order_seq_cst);
-        posted.wait(seen, std::memory_order_seq_cst);
+        if (state.load(std::memory_order_seq_cst) != kInvited) bell.wait(seen, std::memory_order_seq_cst);
         asleep.store(false, std::memory_order_relaxed);
         spins = 0;
       }
-      done = seen >> 1;
-      if (caller_cpu >= 0 && CurrentCpu() == caller_cpu) LeaveCpu(caller_cpu);
-      work->Run(rank);
-      finished.store(done, std::memory_order_release);
     }
+  }
+
+  void Ring() {
+    bell.fetch_add(1, std::memory_order_seq_cst);
+    bell.notify_one();
   }
 };
 
@@ -101,21 +130,28 @@ namespace {
 
 // Never destroyed: its threads run until the process ends.
 struct Pool {
-  std::mutex mutex;
-  std::vector<std::unique_ptr<Worker>> workers;
+  std::mutex mutex;  // of whoever starts a thread
+  std::atomic<std::size_t> count{0};
+  std::unique_ptr<Worker> workers[kMostThreads];
 
   // The n-th worker, started if there is none yet; null if the system has no thread to give.
   Worker* At(std::size_t n) {
-    if (n < workers.size()) return workers[n].get();
-    workers.reserve(workers.size() + 1);  // a thread that runs must not lose its Worker to a failure below
+    if (n < count.load(std::memory_order_acquire)) return workers[n].get();
+    const std::lock_guard lock(mutex);
+    const std::size_t now = count.load(std::memory_order_relaxed);
+    if (n < now) return workers[n].get();
     auto worker = std::make_unique<Worker>();
     try {
-      std::thread([w = worker.get()] { w->Loop(); }).detach();
+      std::thread([w = worker.get()] {
+        TakeFirstAffinity();
+        w->Loop();
+      }).detach();
     } catch (const std::system_error&) {
       return nullptr;
     }
-    workers.push_back(std::move(worker));
-    return workers.back().get();
+    workers[now] = std::move(worker);
+    count.store(now + 1, std::memory_order_release);
+    return workers[now].get();
   }
 };
 
@@ -138,85 +174,62 @@ Pool* ThePool() {
 std::size_t NumThreads() { return g_num_threads.load(std::memory_order_relaxed); }
 
 void SetNumThreads(std::size_t count) {
-  g_num_threads.store(std::clamp<std::size_t>(count, 1, Barrier::kMost), std::memory_order_relaxed);
+  g_num_threads.store(std::clamp<std::size_t>(count, 1, kMostThreads), std::memory_order_relaxed);
 }
 
-Team::Team(std::size_t wanted, Sleepers sleepers) {
-  if (wanted <= 1) return;
+Invitation::Invitation(Job& job, std::size_t count, Sleepers sleepers) {
+  if (count == 0) return;
+#if defined(ONEGRU_STALL)
+  if (g_events.wakes_all) sleepers = Sleepers::kWake;
+#endif
   Pool* const pool = ThePool();
-  static thread_local Worker* lent[Barrier::kMost];
-  workers_ = lent;
-  pool_ = pool;
-  const std::lock_guard lock(pool->mutex);
-  for (std::size_t n = 0; size_ < wanted && n + 1 < Barrier::kMost; ++n) {
-    if (n >= pool->workers.size() && n + 1 >= wanted) break;  // all there may be are busy
+  const int cpu = CurrentCpu();
+  for (std::size_t n = 0; n < count; ++n) {  // no more than that may there be, whoever has them
     Worker* const worker = pool->At(n);
     if (worker == nullptr) break;
-    if (worker->busy) continue;
-    if (sleepers != Sleepers::kWake && worker->asleep.load(std::memory_order_relaxed)) {
-      if (sleepers == Sleepers::kNudge) {
-        worker->posted.fetch_xor(1, std::memory_order_seq_cst);
-        worker->posted.notify_one();
-      }
+    const bool asleep = worker->asleep.load(std::memory_order_relaxed);
+    if (asleep && sleepers != Sleepers::kWake) {
+      if (sleepers == Sleepers::kNudge) worker->Ring();
       continue;
     }
-    worker->busy = true;
-    workers_[size_ - 1] = worker;
-    ++size_;
+    std::uint32_t expected = kFree;
+    if (!worker->state.compare_exchange_strong(expected, kReserved, std::memory_order_acquire)) continue;
+    job.Keep();
+    worker->job = &job;
+    worker->caller_cpu = cpu;
+    if (!asleep && worker->misses < kMostMisses) ++ready_;
+    worker->state.store(kInvited, std::memory_order_seq_cst);
+    if (worker->asleep.load(std::memory_order_seq_cst)) worker->Ring();
+    workers_[count_++] = worker;
   }
 }
 
-Team::~Team() {
-  if (size_ <= 1) return;
-  const std::lock_guard lock(static_cast<Pool*>(pool_)->mutex);
-  for (std::size_t n = 0; n + 1 < size_; ++n) workers_[n]->busy = false;
-}
-
-void Team::Run(Work& work) {
-  const int cpu = CurrentCpu();
-  for (std::size_t n = 0; n + 1 < size_; ++n) {
+Invitation::~Invitation() {
+  for (std::size_t n = 0; n < count_; ++n) {
     Worker& worker = *workers_[n];
-    worker.work = &work;
-    worker.rank = n + 1;
-    worker.caller_cpu = cpu;
-    worker.posted.fetch_add(2, std::memory_order_seq_cst);
-    if (worker.asleep.load(std::memory_order_seq_cst)) worker.posted.notify_one();
-  }
-  work.Run(0);
-  for (std::size_t n = 0; n + 1 < size_; ++n) {
-    Worker& worker = *workers_[n];
-    const std::uint32_t wanted = worker.posted.load(std::memory_order_relaxed) >> 1;
-    for (int spins = 0; worker.finished.load(std::memory_order_acquire) != wanted; ++spins) {
-      if (spins < kSpinsAtBarrier) {
-        Pause();
-      } else {
-        sched_yield();
-        work.WhileWaiting();
-      }
+    std::uint32_t expected = kInvited;
+    if (worker.state.compare_exchange_strong(expected, kReserved, std::memory_order_acquire)) {
+      ++worker.misses;
+      worker.job->Drop();
+      worker.state.store(kFree, std::memory_order_release);
     }
   }
 }
 
-void Barrier::Reset(std::size_t count) {
-  count_ = count;
-  for (std::size_t i = 0; i < count; ++i) counters_[i].value.store(0, std::memory_order_relaxed);
+void Spin::Pause() { onegru::Pause(); }
+void Spin::Yield() { sched_yield(); }
+
+bool Patience::Wait() {
+  constexpr int kSpinsToLook = 32;
+  Pause();
+  if (++spins_ % kSpinsToLook != 0) return true;
+  const auto now = std::chrono::steady_clock::now();
+  if (spins_ == kSpinsToLook) begin_ = now;
+  return now - begin_ < most_;
 }
 
-void Barrier::Wait(std::size_t rank) {
-  if (count_ == 1) return;
-  const std::uint32_t turn = counters_[rank].value.load(std::memory_order_relaxed) + 1;
-  counters_[rank].value.store(turn, std::memory_order_release);
-  for (std::size_t i = 0; i < count_; ++i) {
-    if (i == rank) continue;
-    for (int spins = 0; static_cast<std::int32_t>(counters_[i].value.load(std::memory_order_acquire) - turn) < 0;
-         ++spins) {
-      if (spins < kSpinsAtBarrier) {
-        Pause();
-      } else {
-        sched_yield();  // whoever is late may be waiting for this very core
-      }
-    }
-  }
-}
+#if defined(ONEGRU_STALL)
+Events g_events;
+#endif
 
 }  // namespace onegru

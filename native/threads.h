@@ -1,74 +1,118 @@
-// Threads that stay: started when first needed, spinning for a moment after a call, then asleep.
+// Threads that stay: started when first needed, spinning for a moment after a job, then asleep.
 //
-// Several callers share them. A caller gets as many as are free, down to none: how many there are
-// never changes a result. A forked child starts with none and makes its own.
+// Nobody waits for them. A caller invites those that are free and goes on by itself; who comes helps, and who has
+// not come when the caller is done is not missed. A helper may be late in a job whose call has returned: a job
+// owns what it touches, and lives until the last helper has left. Several callers share the threads; how many
+// come never changes a result. A forked child starts with none and makes its own.
 
 #ifndef ONEGRU_NATIVE_THREADS_H_
 #define ONEGRU_NATIVE_THREADS_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 namespace onegru {
+
+inline constexpr std::size_t kMostThreads = 64;
 
 // How many threads a call may use, its own included; at least 1.
 std::size_t NumThreads();
 void SetNumThreads(std::size_t count);
 
-// A function for each rank of a team.
-class Work {
+// What others may help with.
+class Job {
  public:
-  virtual void Run(std::size_t rank) = 0;
-  // Called now and then by rank 0 while it waits for the others.
-  virtual void WhileWaiting() = 0;
+  virtual ~Job() = default;
+  // At any time, also when all is done.
+  virtual void Help() = 0;
 
- protected:
-  ~Work() = default;
-};
-
-// Threads lent to a caller, for as long as this lives.
-class Team {
- public:
-  enum class Sleepers {
-    kWake,   // they take part
-    kNudge,  // they are woken, but not waited for: the next call finds them awake
-    kLeave,
-  };
-  // Asks for `wanted` threads, the caller's own included.
-  Team(std::size_t wanted, Sleepers sleepers);
-  ~Team();
-  Team(const Team&) = delete;
-  Team& operator=(const Team&) = delete;
-
-  // The threads that there are, the caller's own included.
-  std::size_t size() const { return size_; }
-
-  // Runs work on each rank, the caller being rank 0, and returns when all are done.
-  void Run(Work& work);
+  void Keep() { holders_.fetch_add(1, std::memory_order_relaxed); }
+  void Drop() {
+    if (holders_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+  // Whether every helper has left.
+  bool IsOurs() const { return holders_.load(std::memory_order_acquire) == 1; }
 
  private:
-  std::size_t size_ = 1;
-  struct Worker** workers_ = nullptr;
-  void* pool_ = nullptr;
+  std::atomic<std::size_t> holders_{1};
 };
 
-// A meeting point of a few threads, each at its own rank, again and again.
-class Barrier {
- public:
-  static constexpr std::size_t kMost = 64;
+enum class Sleepers {
+  kWake,   // they are invited
+  kNudge,  // they are woken, but not invited: the next call finds them awake
+  kLeave,
+};
 
-  void Reset(std::size_t count);
-  // Returns when every rank has come as often as this one; what they wrote before is then visible.
-  void Wait(std::size_t rank);
+// Invites up to `count` threads to a job; withdrawn at the end of this from those that have not come.
+class Invitation {
+ public:
+  Invitation(Job& job, std::size_t count, Sleepers sleepers);
+  ~Invitation();
+  Invitation(const Invitation&) = delete;
+  Invitation& operator=(const Invitation&) = delete;
+
+  // How many are invited; and how many of them were awake and have come whenever they were, so that a moment's
+  // wait for them is well spent.
+  std::size_t count() const { return count_; }
+  std::size_t ready() const { return ready_; }
 
  private:
-  struct alignas(64) Counter {
-    std::atomic<std::uint32_t> value{0};
-  };
-  std::size_t count_ = 1;
-  Counter counters_[kMost];
+  std::size_t count_ = 0;
+  std::size_t ready_ = 0;
+  struct Worker* workers_[kMostThreads];
 };
+
+// Waiting without sleeping: pauses first, then lets other threads have the CPU, as whoever is waited for may need
+// this very one.
+class Spin {
+ public:
+  void Once() {
+    if (++spins_ < kPauses) {
+      Pause();
+    } else {
+      Yield();
+    }
+  }
+  static void Pause();
+
+ private:
+  static constexpr int kPauses = 2000;  // some 50 µs: longer than a step
+  static void Yield();
+  int spins_ = 0;
+};
+
+// How long somebody has been waited for. Looks at the clock now and then only.
+class Patience {
+ public:
+  explicit Patience(std::chrono::nanoseconds most) : most_(most) {}
+  // Waits a little; false once it has been too long.
+  bool Wait();
+
+ private:
+  std::chrono::nanoseconds most_;
+  std::chrono::steady_clock::time_point begin_{};
+  int spins_ = 0;
+};
+
+#if defined(ONEGRU_STALL)
+// For tests: called where a helper may be stopped by the system; and how often what happened.
+struct Events {
+  void (*stall)() = nullptr;
+  bool wakes_all = false;  // whoever sleeps is invited
+  std::atomic<std::size_t> late{0}, taken_back{0}, handed_over{0}, joined{0};
+};
+extern Events g_events;
+inline void MayStall() {
+  if (g_events.stall != nullptr) g_events.stall();
+}
+#define ONEGRU_COUNT(event) g_events.event.fetch_add(1, std::memory_order_relaxed)
+#else
+inline void MayStall() {}
+#define ONEGRU_COUNT(event) static_cast<void>(0)
+#endif
 
 }  // namespace onegru
 

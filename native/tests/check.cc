@@ -7,6 +7,8 @@
 // the same.
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
@@ -19,6 +21,7 @@
 
 #include "native/kernel.h"
 #include "native/targets.h"
+#include "native/tests/check_pool.h"
 
 namespace onegru {
 namespace {
@@ -360,17 +363,18 @@ struct Result {
   Array Y, Y_h, state;
 };
 
-std::unique_ptr<Packed> Pack(const Problem& p, std::size_t target) {
+std::shared_ptr<const Packed> Pack(const Problem& p, std::size_t target) {
   const Spec& spec = p.spec;
   const std::size_t lanes = KernelFor(spec.storage, spec.linear_before_reset, target).lanes;
   if (spec.type == ElementType::kFloat64)
-    return std::make_unique<Packed>(spec, target, lanes, p.W.data(), p.R.data(), p.bias.data());
+    return std::make_shared<const Packed>(spec, target, lanes, p.W.data(), p.R.data(), p.bias.data());
   const auto narrow = [](const std::vector<double>& from) { return std::vector<float>(from.begin(), from.end()); };
   const auto W = narrow(p.W), R = narrow(p.R), bias = narrow(p.bias);
-  return std::make_unique<Packed>(spec, target, lanes, W.data(), R.data(), bias.data());
+  return std::make_shared<const Packed>(spec, target, lanes, W.data(), R.data(), bias.data());
 }
 
-Result RunOnce(const Problem& p, const Packed& packed, Watch* watch = nullptr) {
+Result RunOnce(const Problem& p, const std::shared_ptr<const Packed>& packed, const ForeignPool* pool = nullptr,
+               Watch* watch = nullptr) {
   const Spec& spec = p.spec;
   Result result;
   Call call{};
@@ -397,14 +401,15 @@ Result RunOnce(const Problem& p, const Packed& packed, Watch* watch = nullptr) {
     }
   }
   call.watch = watch;
-  Run(packed, call);
+  Run(packed, call, pool);
   return result;
 }
 
 // Is asked as often as may be, makes a call of its own at the first question, and stops at a later one.
 class Stopper final : public Watch {
  public:
-  Stopper(const Problem& p, const Packed& packed, std::size_t at) : Watch(1), p_(p), packed_(packed), at_(at) {}
+  Stopper(const Problem& p, const std::shared_ptr<const Packed>& packed, std::size_t at)
+      : Watch(1), p_(p), packed_(packed), at_(at) {}
 
   std::size_t asked() const { return asked_; }
 
@@ -415,7 +420,7 @@ class Stopper final : public Watch {
   }
 
   const Problem& p_;
-  const Packed& packed_;
+  const std::shared_ptr<const Packed> packed_;
   const std::size_t at_;
   std::size_t asked_ = 0;
 };
@@ -477,11 +482,11 @@ void CheckProblem(std::size_t number, std::vector<std::uint64_t>& hashes) {
   for (std::size_t target = 0; target < targets.size(); ++target) {
     if (!IsAvailable(targets[target])) continue;
     const char* const name = targets[target].name;
-    const std::unique_ptr<Packed> packed = Pack(p, target);
+    const std::shared_ptr<const Packed> packed = Pack(p, target);
     Result first;
     for (std::size_t threads = 1; threads <= kMostThreads; ++threads) {
       SetNumThreads(threads);
-      Result result = RunOnce(p, *packed);
+      Result result = RunOnce(p, packed);
       if (threads == 1) {
         Check(Near(p, result, e), "near", number, name, threads);
         first = std::move(result);
@@ -489,11 +494,11 @@ void CheckProblem(std::size_t number, std::vector<std::uint64_t>& hashes) {
         Check(SameBits(result, first), "the same bits", number, name, threads);
       }
       if (number % 3 != 0 && number % 10 != 9) continue;
-      Stopper never(p, *packed, SIZE_MAX);
-      Check(SameBits(RunOnce(p, *packed, &never), first), "the same bits, watched", number, name, threads);
+      Stopper never(p, packed, SIZE_MAX);
+      Check(SameBits(RunOnce(p, packed, nullptr, &never), first), "the same bits, watched", number, name, threads);
       for (std::size_t part = 0; part < 4; ++part) {
-        Stopper stopper(p, *packed, never.asked() * part / 4);
-        result = RunOnce(p, *packed, &stopper);
+        Stopper stopper(p, packed, never.asked() * part / 4);
+        result = RunOnce(p, packed, nullptr, &stopper);
         Check(stopper.stopped() || SameBits(result, first), "stopped or done", number, name, threads);
       }
     }
@@ -506,13 +511,13 @@ void CheckCallers(std::size_t target) {
   constexpr std::size_t kCallers = 4, kCalls = 12;
   const std::size_t numbers[] = {9, 19, 29};
   std::vector<Problem> problems;
-  std::vector<std::unique_ptr<Packed>> layers;
+  std::vector<std::shared_ptr<const Packed>> layers;
   std::vector<Result> expected;
   SetNumThreads(1);
   for (const std::size_t number : numbers) {
     problems.push_back(MakeProblem(number));
     layers.push_back(Pack(problems.back(), target));
-    expected.push_back(RunOnce(problems.back(), *layers.back()));
+    expected.push_back(RunOnce(problems.back(), layers.back()));
   }
   SetNumThreads(3);
   std::vector<int> good(kCallers);
@@ -521,7 +526,7 @@ void CheckCallers(std::size_t target) {
     callers.emplace_back([&, caller] {
       for (std::size_t n = 0; n < kCalls; ++n) {
         const std::size_t which = (caller + n) % std::size(numbers);
-        good[caller] += SameBits(RunOnce(problems[which], *layers[which]), expected[which]);
+        good[caller] += SameBits(RunOnce(problems[which], layers[which]), expected[which]);
       }
     });
   }
@@ -530,8 +535,139 @@ void CheckCallers(std::size_t target) {
     Check(good[caller] == static_cast<int>(kCalls), "callers at once", caller, CompiledTargets()[target].name, 3);
 }
 
+// --- helpers that the system stops
+
+enum class Stalls { kNone, kShort, kUntilReleased };
+std::atomic<Stalls> g_stalls{Stalls::kNone};
+std::atomic<bool> g_released{true};
+
+// At one of the places where a helper may be stopped.
+void Stall() {
+  static std::atomic<std::uint64_t> seeds{1};
+  thread_local Random random(seeds.fetch_add(1));
+  const Stalls stalls = g_stalls.load();
+  if (stalls == Stalls::kShort && random.OneIn(4)) {
+    std::this_thread::sleep_for(std::chrono::microseconds(random.OneIn(8) ? 3000 : random.Below(200)));
+  } else if (stalls == Stalls::kUntilReleased && random.OneIn(16)) {
+    while (!g_released.load()) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
+// Problems that several threads do; every tenth is one.
+std::size_t LargeProblem(std::size_t n) { return 10 * n + 9; }
+
+// Nothing of a call may be touched when it has returned, so a helper is stopped until the results, the inputs and
+// the layer are gone.
+void CheckStalled(std::size_t target, std::size_t problems) {
+  const char* const name = CompiledTargets()[target].name;
+  g_events.stall = Stall;
+  for (std::size_t n = 0; n < problems; ++n) {
+    auto p = std::make_unique<Problem>(MakeProblem(LargeProblem(n)));
+    auto packed = Pack(*p, target);
+    SetNumThreads(1);
+    auto expected = std::make_unique<Result>(RunOnce(*p, packed));
+    SetNumThreads(2 + n % 3);
+    for (const Stalls stalls : {Stalls::kShort, Stalls::kUntilReleased}) {
+      g_released = false;
+      g_stalls = stalls;
+      for (int again = 0; again < 6; ++again) {
+        auto result = std::make_unique<Result>(RunOnce(*p, packed));
+        Check(SameBits(*result, *expected), "the same bits with helpers that stop", LargeProblem(n), name,
+              2 + n % 3);
+      }
+      if (stalls == Stalls::kUntilReleased) p = nullptr, packed = nullptr, expected = nullptr;
+      g_stalls = Stalls::kNone;
+      g_released = true;
+    }
+  }
+  g_events.stall = nullptr;
+}
+
+// --- a pool that is not ours
+
+struct Tasks {
+  static void InTurn(void*, std::size_t count, void (*task)(void*, std::size_t), void* data) {
+    for (std::size_t i = 0; i < count; ++i) task(data, i);
+  }
+  static void AtOnce(void*, std::size_t count, void (*task)(void*, std::size_t), void* data) {
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < count; ++i) threads.emplace_back(task, data, i);
+    for (std::thread& thread : threads) thread.join();
+  }
+};
+
+void CheckForeignPools(std::size_t target, std::size_t problems) {
+  const char* const name = CompiledTargets()[target].name;
+  for (std::size_t n = 0; n < problems; ++n) {
+    const Problem p = MakeProblem(LargeProblem(n));
+    const auto packed = Pack(p, target);
+    SetNumThreads(1);
+    const Result expected = RunOnce(p, packed);
+    for (const auto run : {Tasks::InTurn, Tasks::AtOnce}) {
+      for (std::size_t threads = 1; threads <= kMostThreads; ++threads) {
+        const ForeignPool pool{run, nullptr, threads};
+        Check(SameBits(RunOnce(p, packed, &pool), expected), "the same bits in a foreign pool", LargeProblem(n),
+              name, threads);
+      }
+    }
+  }
+}
+
+// --- rows beside rows
+
+// A row's bits do not depend on the rows beside it, for every number of them.
+void CheckRows(std::size_t target) {
+  constexpr std::size_t kMostRows = 40;
+  const char* const name = CompiledTargets()[target].name;
+  for (const std::size_t number : {0, 1, 2, 3, 4, 5, 9, 19, 29, 39}) {
+    Problem p = MakeProblem(number);
+    p.T = 3;
+    p.has_lengths = p.is_stream = false;
+    p.wants_Y = p.wants_Y_h = true;
+    p.swapped = false;
+    p.y_gap = 0;
+    const auto packed = Pack(p, target);
+    const auto with_rows = [&](std::size_t B) {
+      Problem few = MakeProblem(number);
+      few.spec = p.spec, few.T = p.T, few.B = B;
+      few.has_lengths = few.is_stream = false, few.wants_Y = few.wants_Y_h = true, few.swapped = false,
+      few.y_gap = 0;
+      few.has_initial_h = true;
+      Random same(number);
+      few.X.Make(p.spec.type, p.T, 1, B, p.spec.I, 0, true);  // row after row, so that all draw the same ones
+      few.initial_h.Make(p.spec.type, 1, p.spec.D, B, p.spec.H, 0, true);
+      few.attention.Make(p.spec.type, p.T, 1, B, 1, 0, true);
+      for (std::size_t b = 0; b < B; ++b) {
+        for (std::size_t t = 0; t < p.T; ++t) {
+          for (std::size_t i = 0; i < p.spec.I; ++i) Store(p.spec.type, same.Unit(), few.X.At(t, 0, b, i));
+          Store(p.spec.type, 0.5 + 0.5 * same.Unit(), few.attention.At(t, 0, b, 0));
+        }
+        for (std::size_t d = 0; d < p.spec.D; ++d) {
+          for (std::size_t j = 0; j < p.spec.H; ++j) Store(p.spec.type, same.Unit(), few.initial_h.At(0, d, b, j));
+        }
+      }
+      return RunOnce(few, packed);
+    };
+    SetNumThreads(1);
+    const Result all = with_rows(kMostRows);
+    for (std::size_t B = 1; B < kMostRows; ++B) {
+      SetNumThreads(1 + B % 2);
+      const Result some = with_rows(B);
+      bool good = true;
+      some.Y.ForEach([&](auto t, auto d, auto b, auto j) {
+        good = good && std::memcmp(some.Y.At(t, d, b, j), all.Y.At(t, d, b, j), SizeOf(p.spec.type)) == 0;
+      });
+      some.Y_h.ForEach([&](auto t, auto d, auto b, auto j) {
+        good = good && std::memcmp(some.Y_h.At(t, d, b, j), all.Y_h.At(t, d, b, j), SizeOf(p.spec.type)) == 0;
+      });
+      Check(good, "rows alone and among others", number, name, B);
+    }
+  }
+}
+
 int Main(int argc, char** argv) {
   const std::size_t problems = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 600;
+  g_events.wakes_all = true;
   const auto targets = CompiledTargets();
   std::vector<std::uint64_t> hashes(targets.size(), 0xcbf29ce484222325);
   for (std::size_t number = 0; number < problems; ++number) CheckProblem(number, hashes);
@@ -539,6 +675,9 @@ int Main(int argc, char** argv) {
   for (std::size_t target = 0; target < targets.size(); ++target) {
     if (!IsAvailable(targets[target])) continue;
     CheckCallers(target);
+    CheckStalled(target, problems / 10);
+    CheckForeignPools(target, problems / 10);
+    CheckRows(target);
     if (!targets[target].native_fma) {
       std::printf("%-18s without FMA\n", targets[target].name);
       continue;
@@ -548,6 +687,14 @@ int Main(int argc, char** argv) {
     Check(*common == hashes[target], "the same hash", problems, targets[target].name, 0);
   }
   if (common != nullptr) std::printf("hash %016" PRIx64 " of %zu problems\n", *common, problems);
+  std::printf("helpers joined %zu epochs, were late in %zu, handed over %zu times, lost %zu shares\n",
+              g_events.joined.load(), g_events.late.load(), g_events.handed_over.load(),
+              g_events.taken_back.load());
+  if (problems >= 100) {  // or the tests above test nothing
+    Check(g_events.joined != 0 && g_events.late != 0 && g_events.handed_over != 0 && g_events.taken_back != 0,
+          "helpers of all kinds", problems, "all", 0);
+  }
+  CheckPool([](bool good, const char* what) { Check(good, what, 0, "memory pool", 0); });
   std::printf("%d passed, %d failed\n", g_passed, g_failed);
   return g_failed != 0;
 }

@@ -15,7 +15,7 @@ from onegru.errors import FormatError, MissingExtraError, OneGRUError, SpecError
 from onegru.functional import augru_cell, augru_sequence, gru, gru_cell, gru_sequence
 from onegru.layer import GRU
 from onegru.model_stream import ModelStream
-from onegru.native import Targets, get_num_threads, set_num_threads, targets
+from onegru.native import Targets, get_num_threads, release_memory, set_num_threads, targets
 from onegru.session import GruLayer, Model, load
 from onegru.spec import Spec, Weights
 from onegru.stack import Stack, StackStream
@@ -67,6 +67,7 @@ __all__ = [
     "load_layers",
     "openvino_extensions",
     "pad",
+    "release_memory",
     "save",
     "set_num_threads",
     "targets",

@@ -21,6 +21,7 @@ class ReferenceEngine:
     """The NumPy float64 reference, its results rounded once to the element type."""
 
     name = "reference"
+    native = None
 
     def __init__(self, spec: Spec, weights: Weights) -> None:
         self._spec = spec
@@ -42,10 +43,6 @@ class ReferenceEngine:
             with np.errstate(over="ignore", invalid="ignore"):
                 problem.Y_h[...] = Y_h
 
-    def try_call(self, X: object, initial_h: object, Y: object, Y_h: object) -> bool:
-        """Nothing: the reference knows one way."""
-        return False
-
     def stream(self, state: Array) -> EngineStream:
         """Steps on `state`."""
         return _ReferenceStream(self, state)
@@ -54,13 +51,11 @@ class ReferenceEngine:
 class _ReferenceStream:
     """Steps of the reference; the state is rounded to its type at each end of a chunk."""
 
+    native = None
+
     def __init__(self, engine: ReferenceEngine, state: Array) -> None:
         self._engine = engine
         self._state = state
-
-    def try_step(self, x: object, out: object) -> bool:
-        """Nothing: the reference knows one way."""
-        return False
 
     def run(self, X: Array, attention: Array | None, rows: Array | None, Y: Array) -> None:
         """Do checked steps."""

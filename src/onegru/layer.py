@@ -87,10 +87,10 @@ class GRU(_native.Caller):
             of what the layer computes: files do not hold it, and a stream's `run` takes time first.
 
     Attributes:
-        try_call: `try_call(X, initial_h, Y, Y_h)` runs the layer where all are plain: contiguous arrays of
-            its type and of the right shapes (initial_h may be None), outputs apart from inputs. False, with
-            nothing done, where they are not, and under layout 1; `layer(…)` then says what is wrong, or goes
-            the longer way.
+        try_call: `try_call(…)` is `layer(…)` where all that is given is plain: arrays of its type and of the
+            right shapes, inputs with a contiguous last axis, outputs contiguous and apart from inputs,
+            lengths in int32 or int64. It returns None, with nothing done, where it is not; `layer(…)` then
+            says what is wrong, or goes the longer way.
 
     Raises:
         SpecError: an argument is not legal; the message says which, what it is and what it must be.
@@ -156,7 +156,7 @@ class GRU(_native.Caller):
         layout = check_layout(layout)
         made = make_engine(engine, spec, weights, weight_storage)
         # It refuses to be made a second time: nothing may have changed by then.
-        super().__init__(made.try_call if layout == 0 else _decline)
+        super().__init__(made.native, layout)
         self._layout = layout
         self._spec = spec
         self._requested = (engine, weight_storage)
@@ -229,7 +229,7 @@ class GRU(_native.Caller):
         layout: int | None = None,
         out: tuple[Array | None, Array | None] | None = None,
     ) -> tuple[Array, Array]:
-        """Run the layer over a batch of sequences, as `layer(…)` does, which is quicker where `out` is given.
+        """Run the layer over a batch of sequences, as `layer(…)` does.
 
         A subclass that changes what a call does overrides `__call__`.
 
@@ -252,21 +252,12 @@ class GRU(_native.Caller):
         Raises:
             SpecError: an argument is not legal.
         """
-        if layout is None:
-            layout = self._layout
-        if sequence_lens is None and attention is None and type(layout) is int and layout == 0:
-            # The plainest call at once; whatever is not plain, or not right, goes the longer way below.
-            plain = out
-            if plain is None and type(X) is np.ndarray and X.ndim == 3:
-                T, B, _ = X.shape
-                D, H = self._spec.num_directions, self._spec.hidden_size
-                try:
-                    plain = (np.empty((T, D, B, H), self._dtype), np.empty((D, B, H), self._dtype))
-                except ValueError:
-                    plain = None  # no array has this shape, as is said below
-            if type(plain) is tuple and len(plain) == 2 and self._engine.try_call(X, initial_h, *plain):
-                return plain  # type: ignore[return-value]
-        layout = check_layout(layout)
+        plain = self.try_call(
+            X, initial_h, sequence_lens=sequence_lens, attention=attention, layout=layout, out=out
+        )
+        if plain is not None:
+            return plain
+        layout = check_layout(self._layout if layout is None else layout)
         ports = [port for port in NEWEST.ports(layout) if port.role in _CANONICAL]
         if self._spec.attention:
             rank = 2 if attention is None else as_float_array("attention", attention).ndim
@@ -404,11 +395,6 @@ def check_layout(layout: object) -> int:
     if isinstance(layout, bool) or not isinstance(layout, int | np.integer) or layout not in (0, 1):
         raise SpecError(f"layout: {shown(layout)}; must be 0 or 1")
     return int(layout)
-
-
-def _decline(X: object, initial_h: object, Y: object, Y_h: object) -> bool:
-    """What takes calls at once under layout 1: nothing does."""
-    return False
 
 
 def _overlaps(view: Array, inputs: Mapping[str, Array]) -> bool:

@@ -92,8 +92,7 @@ class GruLayer:
     def _choose_run(self) -> None:
         """Take the quick way to the outputs, if there is one."""
         node = self.node
-        special = node.attributes.get("layout") or "sequence_lens" in node.inputs
-        if node.operator.name == "GRU" and not special and self._is_fixed and self.layer is not None:
+        if node.operator.name == "GRU" and self._is_fixed and self.layer is not None:
             self.run = _plain_run(node, self.layer, self._run)
 
     def __getstate__(self) -> Any:
@@ -155,24 +154,21 @@ def _plain_run(
     """A quick way to a GRU node's outputs; where a value is not plain, or not right, the other way."""
     x, h = node.inputs["X"], node.inputs.get("initial_h")
     sequence, last = node.outputs.get("Y"), node.outputs.get("Y_h")
-    D, H, dtype = layer.spec.num_directions, layer.spec.hidden_size, numpy_dtype(layer.spec.dtype)
-    try_call, empty, ndarray = layer.try_call, np.empty, np.ndarray
+    lens, layout = node.inputs.get("sequence_lens"), node.attributes.get("layout", 0)
+    try_call, int32 = layer.try_call, np.dtype(np.int32)
 
     def run(values: dict[str, Any]) -> None:
-        X = values[x]
-        if type(X) is not ndarray or X.ndim != 3:
-            return otherwise(values)
-        T, B, _ = X.shape
-        try:
-            Y, Y_h = empty((T, D, B, H), dtype), empty((D, B, H), dtype)
-        except MemoryError:
-            return otherwise(values)  # it says for which node
-        if not try_call(X, None if h is None else values.get(h), Y, Y_h):
+        state = None if h is None else values.get(h)
+        lengths = None if lens is None else values.get(lens)
+        if lengths is not None and getattr(lengths, "dtype", None) != int32:
+            return otherwise(values)  # the specification has no other type
+        done = try_call(values[x], state, sequence_lens=lengths, layout=layout)
+        if done is None:
             return otherwise(values)
         if sequence is not None:
-            values[sequence] = Y
+            values[sequence] = done[0]
         if last is not None:
-            values[last] = Y_h
+            values[last] = done[1]
 
     return run
 

@@ -19,7 +19,7 @@ from onegru.errors import SpecError
 from onegru.problem import EngineStream, Problem
 from onegru.spec import Spec, Weights
 
-__all__ = ["NativeEngine", "Targets", "get_num_threads", "set_num_threads", "targets"]
+__all__ = ["NativeEngine", "Targets", "get_num_threads", "release_memory", "set_num_threads", "targets"]
 
 _FUNCTIONS = {name: index for index, name in enumerate(ACTIVATIONS)}
 _MOST_THREADS = 64
@@ -72,6 +72,19 @@ def get_num_threads() -> int:
     return _native.num_threads()
 
 
+def release_memory() -> int:
+    """Give back the memory that is kept for new outputs.
+
+    New outputs of 64 KiB and more take memory that earlier ones had, once these are gone: fresh memory costs
+    more than the arithmetic of a small layer. At most 64 MiB are kept, and what no call has used for ten
+    seconds goes at the next call that makes or loses such an output.
+
+    Returns:
+        how many bytes went back to the system.
+    """
+    return _native.release_memory()
+
+
 @functools.cache
 def _honour_environment() -> None:
     """Read ONEGRU_TARGET and ONEGRU_NUM_THREADS, once, when the native core is first asked for something."""
@@ -109,7 +122,7 @@ class NativeEngine:
         self._dtype = numpy_dtype(spec.dtype)
         self._narrow = self._dtype.itemsize == 2
         self._B = weights.B
-        self._layer = _native.Layer(
+        self.native = _native.Layer(
             spec.input_size,
             spec.hidden_size,
             list(spec.reversed_directions),
@@ -123,34 +136,33 @@ class NativeEngine:
             *(np.ascontiguousarray(a, self._compute) for a in (weights.W, weights.R, weights.B)),
         )
         self._shapes = weights.W.shape, weights.R.shape
-        self.try_call = self._layer.try_call
 
     @property
     def weights(self) -> Weights:
         """The weights, unpacked."""
         W, R = (np.empty(shape, self._compute) for shape in self._shapes)
-        self._layer.unpack(W, R)
+        self.native.unpack(W, R)
         return Weights(W.astype(self._dtype), R.astype(self._dtype), self._B)
 
     @property
     def packed_bytes(self) -> int:
         """What the packed weights take."""
-        return self._layer.bytes
+        return self.native.bytes
 
     @property
     def target(self) -> str:
         """The SIMD target that the weights were packed for and that runs them."""
-        return self._layer.target
+        return self.native.target
 
     def scratch_bound(self, batch_size: int) -> int:
         """The most memory in bytes that a call may take beside its arguments, whatever T is."""
-        return self._layer.scratch_bound(batch_size)
+        return self.native.scratch_bound(batch_size)
 
     def run(self, problem: Problem) -> None:
         """Write the outputs of `problem`."""
         lengths = problem.sequence_lens
         outputs = [None if array is None else _rows(array) for array in (problem.Y, problem.Y_h)]
-        self._layer.run(
+        self.native.run(
             _rows(problem.X),
             None if problem.initial_h is None else _rows(problem.initial_h),
             None if lengths is None else np.ascontiguousarray(lengths, np.int64),
@@ -165,20 +177,19 @@ class NativeEngine:
 
     def stream(self, state: Array) -> EngineStream:
         """Steps on `state`."""
-        return _NativeStream(_native.Stream(self._layer, state))
+        return _NativeStream(_native.Stream(self.native, state))
 
 
 class _NativeStream:
     """Steps in native code."""
 
     def __init__(self, stream: _native.Stream) -> None:
-        self._stream = stream
-        self.try_step = stream.try_step
+        self.native = stream
 
     def run(self, X: Array, attention: Array | None, rows: Array | None, Y: Array) -> None:
         """Do checked steps."""
         written = _rows(Y)
-        self._stream.run(_rows(X), attention, rows, written)
+        self.native.run(_rows(X), attention, rows, written)
         if written is not Y:
             Y[...] = written
 

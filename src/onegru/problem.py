@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from onegru import _native
 from onegru.dtypes import Array
 from onegru.spec import Weights
 
@@ -35,8 +36,9 @@ class Problem:
 class EngineStream(Protocol):
     """Steps on a state [B, H] that is changed in place, of the type that is computed in."""
 
-    def try_step(self, x: object, out: object) -> bool:
-        """Do a step of the plainest kind, [B, I] to [B, H], or nothing and return False."""
+    @property
+    def native(self) -> _native.Stream | None:
+        """What takes plain steps, if there is anything."""
 
     def run(self, X: Array, attention: Array | None, rows: Array | None, Y: Array) -> None:
         """Do checked steps: X [T, n, I], attention [T, n], rows [n] of the state or None, Y [T, 1, n, H]."""
@@ -56,8 +58,9 @@ class Engine(Protocol):
     def run(self, problem: Problem) -> None:
         """Write the outputs of `problem`."""
 
-    def try_call(self, X: object, initial_h: object, Y: object, Y_h: object) -> bool:
-        """Do a call of the plainest kind, or nothing and return False."""
+    @property
+    def native(self) -> _native.Layer | None:
+        """What takes plain calls, if there is anything."""
 
     def stream(self, state: Array) -> EngineStream:
         """Steps on `state`."""

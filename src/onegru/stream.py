@@ -54,7 +54,7 @@ class Stream(_native.Stepper):
             raise SpecError(f"batch_size: {batch_size}; must be one whose state fits into memory") from None
         stream = layer._engine.stream(state)
         # It refuses to be made a second time: nothing may have changed by then.
-        super().__init__(stream.try_step)
+        super().__init__(stream.native)
         self._layer = layer
         self._spec = spec
         self._dtype = numpy_dtype(spec.dtype)
@@ -143,10 +143,6 @@ class Stream(_native.Stepper):
         out: Array | None = None,
     ) -> Array:
         """`step`, which native code takes first: what is not plain, or not right."""
-        if out is None and attention is None and rows is None:
-            h = np.empty(self._shape, self._dtype)
-            if self._stream.try_step(x, h):
-                return h
         array = as_array_of(self._spec.dtype, "x", x)
         sizes = self._sizes(rows)
         check_shape("x", array.shape, "BI", sizes)
@@ -169,6 +165,8 @@ class Stream(_native.Stepper):
         Raises:
             SpecError: an argument is not legal.
         """
+        if (plain := self.try_run(X, attention, out)) is not None:
+            return plain
         array = as_array_of(self._spec.dtype, "X", X)
         sizes = self._sizes(None)
         check_shape("X", array.shape, "TBI", sizes)

@@ -1,0 +1,117 @@
+"""Figures that follow from the files of results."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.beside import CONTENDERS
+from benchmarks.cases import Case
+from benchmarks.drawn import AGAINST
+from benchmarks.limits import least_seconds
+
+__all__ = [
+    "OTHERS",
+    "Entry",
+    "Parts",
+    "beside_ratio",
+    "drawn_ratios",
+    "drawn_threads",
+    "falls",
+    "mean_of",
+    "of_kind",
+    "rate",
+    "ratio",
+    "read_parts",
+    "share",
+    "threads_of",
+    "times",
+]
+
+Entry = dict[str, Any]
+Parts = dict[str, Entry]
+
+OURS = ("onegru", "onegru step")
+OTHERS = ("onnxruntime", "openvino", "torch")
+
+
+def times(entry: Entry, names: Sequence[str], kind: str = "median") -> dict[str, float]:
+    """Seconds of a call of those that were measured."""
+    return {name: entry["peers"][name][kind] for name in names if kind in entry["peers"].get(name, {})}
+
+
+def ratio(entry: Entry, others: Sequence[str] = OTHERS) -> float:
+    """The fastest peer's time over ours: a stream's step where that is what the case is.
+
+    0 where onegru has no result, or a wrong one; NaN where nobody else has.
+    """
+    mine, peer = times(entry, OURS).values(), times(entry, others).values()
+    return min(peer, default=math.nan) / min(mine) if mine else 0.0
+
+
+def share(entry: Entry, limits: Entry) -> float:
+    """What is possible at least over what the call takes."""
+    mine = times(entry, OURS).values()
+    return least_seconds(Case.read(entry["case"]).shape, limits) / min(mine, default=math.inf)
+
+
+def mean_of(ratios: Sequence[float]) -> float:
+    """The geometric mean."""
+    return math.exp(sum(math.log(r) for r in ratios) / len(ratios)) if ratios and min(ratios) > 0 else 0.0
+
+
+def of_kind(parts: Parts, part: str, kind: str, threads: str = "") -> list[Entry]:
+    entries = parts[part]["entries"] if part in parts else []
+    return [e for e in entries if e["kind"] == kind and (not threads or str(e["threads"]) == threads)]
+
+
+def read_parts(files: Sequence[Path]) -> Parts:
+    """The files' documents by part; a case that is there twice counts as in the later file."""
+    parts: Parts = {}
+    for file in files:
+        document = json.loads(file.read_text())
+        if "part" not in document:
+            continue
+        earlier = parts.get(document["part"], {"entries": [], "limits": {}})
+
+        def key(entry: Entry) -> tuple[Any, ...]:
+            return tuple(entry.get(name) for name in ("kind", "case", "threads", "beside"))
+
+        entries = {key(e): e for e in [*earlier["entries"], *document["entries"]]}
+        limits = earlier["limits"] | document["limits"]
+        parts[document["part"]] = document | {"entries": list(entries.values()), "limits": limits}
+    return parts
+
+
+def beside_ratio(entry: Entry, kind: str) -> float:
+    """The default's median or mean over the better of the others'; no end where it has no result."""
+    found = times(entry, list(CONTENDERS), kind)
+    mine = found.pop("default", math.inf)
+    return mine / min(found.values(), default=math.nan)
+
+
+def drawn_threads(parts: Parts) -> list[str]:
+    return sorted({str(e["threads"]) for e in of_kind(parts, "drawn", "drawn")}, key=int)
+
+
+def drawn_ratios(parts: Parts, threads: str, against: str = AGAINST) -> list[float]:
+    found = (ratio(e, [against]) for e in of_kind(parts, "drawn", "drawn", threads))
+    return sorted(r for r in found if not math.isnan(r))
+
+
+def falls(rates: Sequence[float]) -> list[float]:
+    """By how much each rate is below the one before; the first by nothing."""
+    return [0.0, *(1 - after / before for before, after in itertools.pairwise(rates))]
+
+
+def rate(entry: Entry) -> float:
+    """FLOP/s."""
+    return Case.read(entry["case"]).shape.flops / min(times(entry, OURS).values(), default=math.inf)
+
+
+def threads_of(count: str) -> str:
+    return f"{count} thread{'s' if count != '1' else ''}"

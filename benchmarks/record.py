@@ -1,0 +1,71 @@
+"""The results of one part of the measurements, in a file of their own that is written after every case."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.limits import limits
+
+__all__ = ["Record"]
+
+Entry = dict[str, Any]
+
+
+class Record:
+    """A part's file, FOLDER/PART.json: {"part", "settings", "machine", "limits", "entries"}.
+
+    Args:
+        path: the file.
+        settings: what the figures depend on besides the machine.
+        machine: where and with what they are measured.
+        resume: keep what the file has, and measure the rest.
+    """
+
+    def __init__(self, path: Path, settings: Entry, machine: Entry, resume: bool) -> None:
+        self.path = path
+        self.document: Entry = {
+            "part": path.stem,
+            "settings": settings,
+            "machine": machine,
+            "limits": {},
+            "entries": [],
+        }
+        if resume and path.exists():
+            self.document = json.loads(path.read_text())
+            if self.document["settings"] != settings:
+                raise SystemExit(
+                    f"--resume: {path} was measured with {self.document['settings']}, not {settings}"
+                )
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def limits(self, threads: int) -> Entry:
+        """What so many cores can do, measured once."""
+        known = self.document["limits"]
+        if str(threads) not in known:
+            known[str(threads)] = limits(threads)
+        return dict(known[str(threads)])
+
+    def left(self, keys: Sequence[Entry]) -> Iterator[Entry]:
+        """Those that are not yet measured, one after another; `add` belongs to the last one given."""
+        there = [key for key in keys if not any(key.items() <= e.items() for e in self.document["entries"])]
+        self._began, self._total = time.monotonic(), len(there)
+        for self._number, self._key in enumerate(there, 1):
+            yield self._key
+
+    def add(self, figures: Entry, told: str) -> None:
+        """Keep the figures of the last key, and tell of them, with the time that is left."""
+        self.document["entries"].append(self._key | figures)
+        self.write()
+        minutes = (time.monotonic() - self._began) / self._number * (self._total - self._number) / 60
+        name = ", ".join(f"{k} {v}" for k, v in self._key.items() if k not in ("case", "kind", "H"))
+        place = f"{self.document['part']} {self._number}/{self._total}, {minutes:.1f} min left"
+        print(f"{place}:  {self._key['case']}{', ' if name else ''}{name}:  {told}", flush=True)
+
+    def write(self) -> None:
+        part = self.path.with_suffix(".part")
+        part.write_text(json.dumps(self.document, indent=1))
+        part.replace(self.path)

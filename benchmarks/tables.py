@@ -1,0 +1,164 @@
+"""The tables of the page, one for each kind of results."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from benchmarks.beside import CONTENDERS
+from benchmarks.cases import MOST_FLOPS, SIZES
+from benchmarks.drawn import AGAIN, AGAINST, ROWS_STEPS
+from benchmarks.figures import (
+    OTHERS,
+    Entry,
+    Parts,
+    beside_ratio,
+    drawn_ratios,
+    drawn_threads,
+    falls,
+    mean_of,
+    of_kind,
+    rate,
+    ratio,
+    share,
+    threads_of,
+    times,
+)
+
+__all__ = ["BESIDE_TARGET", "DRAWN_TARGET", "FALL_TARGET", "beside", "drawn", "rows", "table", "whole"]
+
+BESIDE_TARGET = 1.3  # at most: the default's time over the better of one thread's and ONNX Runtime's
+DRAWN_TARGET = 1.0  # the lowest ratio of drawn shapes
+FALL_TARGET = 0.08  # at most: of GFLOP/s, from B to B + 1
+
+
+def table(entries: list[Entry], threads: str, limits: Entry) -> list[str]:
+    said = ", ".join(
+        f"{name} {rate / 1e9:.0f} GB/s" + (f" ({size >> 10} KB a core)" if size else "")
+        for name, size, rate in limits["levels"]
+    )
+    names = ("onegru", "onegru step", "onegru alloc", "onegru bfloat16", *OTHERS)
+    lines = [
+        f"## {threads_of(threads)}",
+        "",
+        f"FMA peak {limits['fma'] / 1e9:.0f} GFLOP/s; reading: {said}.",
+        "",
+        f"| T,B,I,H,D reset | {' | '.join(names)} | ratio | spread | GFLOP/s | of peak | of limit |",
+        "| --- |" + " ---: |" * (len(names) + 5),
+    ]
+    for entry in entries:
+        cells = [f"{found[n] * 1e6:.1f}" if n in (found := times(entry, names)) else "" for n in names]
+        mine = entry["peers"]["onegru"]
+        spread = f"{(mine['high'] - mine['low']) / mine['median']:.0%}" if "median" in mine else ""
+        flops = rate(entry)
+        lines.append(
+            f"| {entry['case']} | {' | '.join(cells)} | {ratio(entry):.2f} | {spread} | {flops / 1e9:.0f} "
+            f"| {flops / limits['fma']:.0%} | {share(entry, limits):.0%} |"
+        )
+    return [*lines, ""] if entries else []
+
+
+def whole(parts: Parts) -> list[str]:
+    entries = of_kind(parts, "tables", "whole")
+    lines = [
+        "## A whole model at batch 1",
+        "",
+        "Two convolutions over frequency, three GRUs of 256, a linear head, states as inputs and outputs "
+        "(`benchmarks/models.py`). onegru by `InferenceSession` and its streams, ONNX Runtime by its own "
+        "`run`, states handed on by the caller.",
+        "",
+        "| frames | threads | onegru | onnxruntime | ratio |",
+        "| --- | --- | ---: | ---: | ---: |",
+    ]
+    for entry in entries:
+        mine, other = (times(entry, [name]).get(name, math.nan) for name in ("onegru", "onnxruntime"))
+        cells = f"{mine * 1e6:.1f} | {other * 1e6:.1f} | {other / mine:.2f}"
+        lines.append(f"| {entry['case']} | {entry['threads']} | {cells} |")
+    return [*lines, ""] if entries else []
+
+
+def beside(parts: Parts) -> list[str]:
+    names = " | ".join(f"{name} median | mean" for name in CONTENDERS)
+    entries = of_kind(parts, "beside", "beside")
+    lines = [
+        "## Beside other processes",
+        "",
+        "Median and mean of single calls in µs, with as many threads as onegru and ONNX Runtime choose by "
+        "themselves, and of onegru with one; reset after, nothing pinned. Beside busy loops, which are "
+        "processes of the same priority; and in turns with calls of an ONNX Runtime session in the same "
+        "process, whose threads go on spinning. Last, the default's time over the better of the other two.",
+        "",
+        f"| T,B,I,H,D | beside | {names} | median | mean | |",
+        "| --- | --- |" + " ---: |" * (2 * len(CONTENDERS) + 2) + " --- |",
+    ]
+    for entry in entries:
+        cells = [
+            f"{times(entry, [name], kind).get(name, math.nan) * 1e6:.1f}"
+            for name in CONTENDERS
+            for kind in ("median", "mean")
+        ]
+        found = [beside_ratio(entry, kind) for kind in ("median", "mean")]
+        verdict = "reached" if max(found) <= BESIDE_TARGET else "**missed**"
+        lines.append(
+            f"| {entry['case'].split()[0]} | {entry['beside']} | {' | '.join(cells)} | {found[0]:.2f} "
+            f"| {found[1]:.2f} | {verdict} |"
+        )
+    return [*lines, ""] if entries else []
+
+
+def drawn(parts: Parts) -> list[str]:
+    if not drawn_threads(parts):
+        return []
+    sizes = ", ".join(f"{name} {low}…{high}" for name, (low, high) in SIZES.items())
+    lines = [
+        "## Drawn shapes",
+        "",
+        f"From seed {parts['drawn']['settings']['seed']}: {sizes}, each evenly on a logarithmic scale, one "
+        "and both directions, both places of the reset gate; a call of more than "
+        f"{MOST_FLOPS / 1e9:g} GFLOP is drawn again. A peer's time over onegru's; whatever came out below "
+        f"{AGAIN} was measured again, longer, and that counts.",
+        "",
+        "![drawn shapes](drawn.png)",
+        "",
+        "| threads | | shapes | lowest | 5 % | median | geometric mean | below 1 |",
+        "| --- | --- |" + " ---: |" * 6,
+    ]
+    slower: list[str] = []
+    for threads in drawn_threads(parts):
+        entries, limits = of_kind(parts, "drawn", "drawn", threads), parts["drawn"]["limits"][threads]
+        found = {f"time of {name}": drawn_ratios(parts, threads, name) for name in OTHERS}
+        found["share of the limit"] = [share(e, limits) for e in entries]
+        for name, ratios in found.items():
+            if ratios:
+                low, half = np.quantile(ratios, (0.05, 0.5))
+                below = str(sum(r < 1 for r in ratios)) if "time" in name else ""
+                cells = f"{min(ratios):.2f} | {low:.2f} | {half:.2f} | {mean_of(ratios):.2f} | {below}"
+                lines.append(f"| {threads} | {name} | {len(ratios)} | {cells} |")
+        for value, entry in sorted(((ratio(e, [AGAINST]), e) for e in entries), key=lambda pair: pair[0]):
+            if value < DRAWN_TARGET:
+                refusal = entry["peers"]["onegru"].get("refuses", "")
+                slower.append(f"- {threads_of(threads)}: {entry['case']}, {value:.3f} {refusal}".rstrip())
+    return [*lines, "", *(["Below 1, as T,B,I,H,D reset:", "", *slower, ""] if slower else [])]
+
+
+def rows(parts: Parts) -> list[str]:
+    entries = of_kind(parts, "drawn", "rows")
+    if not entries:
+        return []
+    lines = [
+        "## Every number of rows",
+        "",
+        f"GFLOP/s on one thread, I = H, T = {ROWS_STEPS}, reset after; in bold what is more than "
+        f"{FALL_TARGET:.0%} below the row before.",
+        "",
+        f"| B | {' | '.join(e['case'] for e in entries)} |",
+        "| --- |" + " ---: |" * len(entries),
+    ]
+    for index in range(max(len(e["rates"]) for e in entries)):
+        cells = []
+        for rates in (e["rates"] for e in entries):
+            cell = f"{rates[index] / 1e9:.0f}" if index < len(rates) else ""
+            cells.append(f"**{cell}**" if cell and falls(rates)[index] > FALL_TARGET else cell)
+        lines.append(f"| {index + 1} | {' | '.join(cells)} |")
+    return [*lines, ""]

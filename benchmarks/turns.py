@@ -1,0 +1,158 @@
+"""Peers in processes of their own, and the turns that they take."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cases import Array, Case, draw
+
+__all__ = [
+    "ROOT",
+    "Worker",
+    "Workers",
+    "exact_results",
+    "prepare",
+    "settle",
+    "shown",
+    "take_turns",
+    "working",
+]
+
+ROOT = Path(__file__).parent.parent
+SETTLE = 0.02  # seconds; so long no peer may use a core before the next one is timed
+LONGEST_SETTLE = 2.0
+TOLERANCE = 2e-4  # float32 over up to a thousand steps
+BFLOAT16_TOLERANCE = 0.2  # rounded weights; the cost is measured in docs/numerics.md
+
+
+class Worker:
+    """A peer's process, pinned to as many cores as it may use threads; or free, with its own number for 0."""
+
+    def __init__(self, name: str, threads: int, pinned: bool = True) -> None:
+        environment = dict(os.environ)
+        for variable in ("OMP_NUM_THREADS", "ONEGRU_NUM_THREADS"):
+            environment.pop(variable, None)
+            if threads:
+                environment[variable] = str(threads)
+        where = "pinned" if pinned else "free"
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "benchmarks.worker", name, str(threads), where],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=ROOT,
+            env=environment,
+        )
+
+    def ask(self, **order: Any) -> dict[str, Any]:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        try:
+            self.process.stdin.write(json.dumps(order) + "\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        return dict(json.loads(line)) if line else {"refuses": "the process ended"}
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def cpu_seconds(self) -> float:
+        """What all its threads have used; 0 where the system does not tell."""
+        used = 0
+        for entry in Path(f"/proc/{self.process.pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError, ValueError, IndexError):  # a thread that has just ended
+                used += int(entry.read_text().split()[0])
+        return used * 1e-9
+
+
+Workers = Mapping[str, Worker]
+
+
+@contextlib.contextmanager
+def working(workers: Workers) -> Iterator[Workers]:
+    """Stops them, whatever happens."""
+    try:
+        yield workers
+    finally:
+        for worker in workers.values():
+            worker.stop()
+
+
+def settle(workers: Iterable[Worker]) -> None:
+    """Wait until the threads of every peer sleep: some spin for 50 ms after it, on the next one's CPU."""
+    began, used = time.monotonic(), -1.0
+    while time.monotonic() - began < LONGEST_SETTLE:
+        now = sum(worker.cpu_seconds() for worker in workers)
+        if now - used < SETTLE / 20 and used >= 0:
+            return
+        used = now
+        time.sleep(SETTLE)
+
+
+def exact_results(case: Case) -> tuple[Array, Array]:
+    """Y and Y_h by the float64 reference."""
+    import onegru
+
+    arrays = draw(case)
+    layer = onegru.GRU(
+        arrays["W"],
+        arrays["R"],
+        arrays["B"],
+        direction="bidirectional" if case.shape.D == 2 else "forward",
+        linear_before_reset=case.linear_before_reset,
+        engine="reference",
+    )
+    Y, Y_h = layer(arrays["X"], arrays["h0"])
+    return Y, Y_h
+
+
+def prepare(order: dict[str, Any], workers: Workers, right: tuple[Array, Array]) -> dict[str, dict[str, Any]]:
+    """Have all prepare a case. By name: its "error" and the seconds of "each" call, or what it "refuses"."""
+    answers: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "right.npz")
+        np.savez(file, Y=right[0], Y_h=right[1])
+        for name, worker in workers.items():
+            answer = worker.ask(do="prepare", exact=str(file), **order)
+            tolerance = BFLOAT16_TOLERANCE if name.endswith("bfloat16") else TOLERANCE
+            if "refuses" not in answer and not answer["error"] <= tolerance:
+                answer = {"refuses": f"wrong by {answer['error']:.2g}"}
+            answers[name] = answer
+    return answers
+
+
+def take_turns(
+    order: dict[str, Any], workers: Workers, right: tuple[Array, Array], rounds: int, block: float
+) -> dict[str, dict[str, Any]]:
+    """Check what each gives against what is right, then time them in turns: medians and spreads."""
+    results = prepare(order, workers, right)
+    counts = {name: max(1, int(block / e.pop("each"))) for name, e in results.items() if "each" in e}
+    seconds: dict[str, list[float]] = {name: [] for name in counts}
+    for _ in range(rounds):
+        for name, count in counts.items():
+            settle(workers.values())
+            seconds[name].append(workers[name].ask(do="time", count=count)["seconds"])
+    for name, found in seconds.items():
+        results[name] |= {"median": statistics.median(found), "low": min(found), "high": max(found)}
+    return results
+
+
+def shown(results: dict[str, dict[str, Any]]) -> str:
+    """Medians, or that there are none, in a line."""
+    parts = (f"{n} {e['median'] * 1e6:.1f}" if "median" in e else f"{n} -" for n, e in results.items())
+    return "µs: " + ", ".join(parts)

@@ -1,0 +1,143 @@
+#include "native/memory_pool.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(data, size) static_cast<void>(0)
+#define ASAN_UNPOISON_MEMORY_REGION(data, size) static_cast<void>(0)
+#endif
+
+namespace onegru {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kHugePage = 2 << 20;
+// From here on huge pages pay: NumPy's own figure.
+constexpr std::size_t kHugeFrom = 4 << 20;
+
+}  // namespace
+
+class MemoryPool::Leaving {
+ public:
+  ~Leaving() {
+    for (std::size_t i = 0; i < count_; ++i) {
+      ASAN_UNPOISON_MEMORY_REGION(blocks_[i]->data(), blocks_[i]->size);
+      std::free(blocks_[i]);
+    }
+  }
+  void Add(Block* block) { blocks_[count_++] = block; }
+
+ private:
+  Block* blocks_[kMostBlocksKept + 1];
+  std::size_t count_ = 0;
+};
+
+void* MemoryPool::Allocate(std::size_t bytes) noexcept {
+  Block* block = nullptr;
+  {
+    Leaving leaving;
+    const std::lock_guard lock(mutex_);
+    RemoveOld(Clock::now(), leaving);
+    // The best fit that wastes no more than a quarter; of several the latest, which caches may still hold.
+    std::size_t best = count_;
+    for (std::size_t i = count_; i-- > 0;) {
+      const std::size_t size = blocks_[i]->size;
+      if (size >= bytes && size - bytes <= bytes / 4 && (best == count_ || size < blocks_[best]->size)) best = i;
+    }
+    if (best != count_) block = Remove(best);
+  }
+  if (block != nullptr) {
+    ASAN_UNPOISON_MEMORY_REGION(block->data(), block->size);
+    return block->data();
+  }
+  block = NewBlock(bytes);
+  if (block == nullptr && Release() != 0) block = NewBlock(bytes);
+  return block == nullptr ? nullptr : block->data();
+}
+
+void* MemoryPool::Reallocate(void* data, std::size_t bytes) noexcept {
+  if (data == nullptr) return Allocate(bytes);
+  const std::size_t size = BlockOf(data)->size;
+  if (bytes <= size && bytes >= size / 2) return data;
+  void* const other = Allocate(bytes);
+  if (other == nullptr) return nullptr;
+  std::memcpy(other, data, std::min(size, bytes));
+  Free(data);
+  return other;
+}
+
+void MemoryPool::Free(void* data) noexcept {
+  if (data == nullptr) return;
+  Block* const block = BlockOf(data);
+  Leaving leaving;
+  const std::lock_guard lock(mutex_);
+  const auto now = Clock::now();
+  RemoveOld(now, leaving);
+  if (block->size > kMostBytesKept) return leaving.Add(block);
+  while (count_ == kMostBlocksKept || bytes_ + block->size > kMostBytesKept) leaving.Add(Remove(0));
+  block->freed = now;
+  ASAN_POISON_MEMORY_REGION(block->data(), block->size);
+  blocks_[count_++] = block;
+  bytes_ += block->size;
+}
+
+std::size_t MemoryPool::Release() noexcept {
+  Leaving leaving;
+  const std::lock_guard lock(mutex_);
+  const std::size_t bytes = bytes_;
+  while (count_ != 0) leaving.Add(Remove(count_ - 1));
+  return bytes;
+}
+
+std::size_t MemoryPool::bytes_kept() noexcept {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
+MemoryPool::Block* MemoryPool::NewBlock(std::size_t bytes) noexcept {
+  if (bytes > SIZE_MAX / 2) return nullptr;
+  const std::size_t all = (bytes + kAlignment + kPage - 1) / kPage * kPage;
+  const bool is_huge = all >= kHugeFrom;
+  void* memory = nullptr;
+  if (posix_memalign(&memory, is_huge ? kHugePage : kAlignment, all) != 0) return nullptr;
+#if defined(MADV_HUGEPAGE)
+  if (is_huge) madvise(memory, all / kHugePage * kHugePage, MADV_HUGEPAGE);
+#endif
+  return new (memory) Block{all - kAlignment, {}};
+}
+
+MemoryPool::Block* MemoryPool::Remove(std::size_t index) {
+  Block* const block = blocks_[index];
+  std::copy(blocks_ + index + 1, blocks_ + count_, blocks_ + index);
+  --count_;
+  bytes_ -= block->size;
+  return block;
+}
+
+void MemoryPool::RemoveOld(Clock::time_point now, Leaving& leaving) {
+  while (count_ != 0 && now - blocks_[0]->freed > kept_for_) leaving.Add(Remove(0));
+}
+
+namespace {
+
+// Made when the library is loaded: a fork while another thread makes it would leave the child to wait for ever.
+MemoryPool& g_pool = *[] {
+  auto* const made = new MemoryPool;
+  pthread_atfork([] { g_pool.mutex().lock(); }, [] { g_pool.mutex().unlock(); }, [] { g_pool.mutex().unlock(); });
+  return made;
+}();
+
+}  // namespace
+
+MemoryPool& ThePool() { return g_pool; }
+
+}  // namespace onegru

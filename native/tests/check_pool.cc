@@ -1,0 +1,163 @@
+#include "native/tests/check_pool.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "native/memory_pool.h"
+
+namespace onegru {
+namespace {
+
+constexpr std::size_t kMiB = 1 << 20;
+
+bool Holds(const void* data, unsigned char value, std::size_t bytes) {
+  const auto* const at = static_cast<const unsigned char*>(data);
+  for (std::size_t i = 0; i < bytes; ++i) {
+    if (at[i] != value) return false;
+  }
+  return true;
+}
+
+// Allocates, fills, looks at, resizes and frees: false if somebody else wrote to what it had.
+bool UseAtRandom(MemoryPool& pool, std::uint32_t seed, int turns) {
+  struct Piece {
+    void* data = nullptr;
+    std::size_t bytes = 0;
+  };
+  std::vector<Piece> pieces(8);
+  const auto mark = static_cast<unsigned char>(seed);
+  bool good = true;
+  for (int turn = 0; turn < turns; ++turn) {
+    seed = seed * 1664525 + 1013904223;
+    Piece& piece = pieces[seed >> 16 & 7];
+    const std::size_t bytes = 64 * 1024 + (seed >> 8) % (128 * 1024);
+    good = good && Holds(piece.data, mark, piece.bytes);
+    const bool resizes = piece.data != nullptr && (seed >> 30) == 0;
+    if (!resizes) pool.Free(piece.data);
+    void* const data = resizes ? pool.Reallocate(piece.data, bytes) : pool.Allocate(bytes);
+    if (data == nullptr) return false;
+    good = good && reinterpret_cast<std::uintptr_t>(data) % MemoryPool::kAlignment == 0;
+    if (resizes) good = good && Holds(data, mark, piece.bytes < bytes ? piece.bytes : bytes);
+    std::memset(data, mark, bytes);
+    piece = {data, bytes};
+  }
+  for (const Piece& piece : pieces) pool.Free(piece.data);
+  return good;
+}
+
+void CheckSizes(void (*check)(bool, const char*)) {
+  MemoryPool pool;
+  void* const first = pool.Allocate(kMiB);
+  pool.Free(first);
+  const std::size_t kept = pool.bytes_kept();
+  check(kept >= kMiB && kept < kMiB + 8192, "what is freed is kept");
+  check(pool.Allocate(kMiB) == first && pool.bytes_kept() == 0, "what is kept is used again");
+  pool.Free(first);
+  void* const smaller = pool.Allocate(kMiB * 9 / 10);
+  check(smaller == first, "for what is a little smaller too");
+  pool.Free(smaller);
+  void* const small = pool.Allocate(kMiB / 2);
+  check(small != first && pool.bytes_kept() == kept, "but not for what would waste more than a quarter");
+  void* const large = pool.Allocate(kMiB * 2);
+  check(large != first && pool.bytes_kept() == kept, "nor for what is larger");
+  pool.Free(small);
+  pool.Free(large);
+  check(pool.Allocate(kMiB / 2) == small && pool.Allocate(2 * kMiB) == large, "the best fit");
+  pool.Free(small);
+  pool.Free(large);
+  check(pool.Release() >= 3 * kMiB + kMiB / 2 && pool.bytes_kept() == 0, "all that is kept is given back");
+  check(pool.Allocate(SIZE_MAX - 64) == nullptr, "sizes beyond all memory");
+}
+
+void CheckBounds(void (*check)(bool, const char*)) {
+  MemoryPool pool;
+  std::vector<void*> all;
+  for (std::size_t i = 0; i < 2 * MemoryPool::kMostBlocksKept; ++i) all.push_back(pool.Allocate(64 * 1024));
+  for (void* data : all) pool.Free(data);
+  const std::size_t most = MemoryPool::kMostBlocksKept * (64 * 1024 + 4096);
+  check(pool.bytes_kept() >= MemoryPool::kMostBlocksKept * 64 * 1024 && pool.bytes_kept() <= most,
+        "so many blocks");
+  all.clear();
+  for (int i = 0; i < 5; ++i) all.push_back(pool.Allocate(20 * kMiB));
+  for (void* data : all) {
+    pool.Free(data);
+    check(pool.bytes_kept() <= MemoryPool::kMostBytesKept, "so many bytes");
+  }
+  check(pool.Allocate(20 * kMiB) == all.back(), "the latest stay");
+  pool.Free(all.back());
+  const std::size_t kept = pool.bytes_kept();
+  pool.Free(pool.Allocate(MemoryPool::kMostBytesKept + 1));
+  check(pool.bytes_kept() == kept, "larger ones are not kept");
+
+  MemoryPool forgetful(std::chrono::milliseconds(1));
+  forgetful.Free(forgetful.Allocate(kMiB));
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  forgetful.Free(forgetful.Allocate(2 * kMiB));
+  check(forgetful.bytes_kept() >= 2 * kMiB && forgetful.bytes_kept() < 3 * kMiB, "what nobody asked for is gone");
+}
+
+void CheckResizing(void (*check)(bool, const char*)) {
+  MemoryPool pool;
+  void* data = pool.Reallocate(nullptr, kMiB);
+  std::memset(data, 7, kMiB);
+  void* const grown = pool.Reallocate(data, 3 * kMiB);
+  check(grown != data && Holds(grown, 7, kMiB), "growing keeps what was there");
+  void* const same = pool.Reallocate(grown, 2 * kMiB);
+  check(same == grown, "a little smaller stays where it is");
+  void* const shrunk = pool.Reallocate(same, 1000);
+  check(shrunk != grown && Holds(shrunk, 7, 1000), "much smaller gives the rest back");
+  check(pool.Reallocate(shrunk, SIZE_MAX - 64) == nullptr && Holds(shrunk, 7, 1000),
+        "and stays if there is no memory");
+  pool.Free(shrunk);
+  pool.Free(nullptr);
+}
+
+// Of the pool of the process: used by several threads while the process forks.
+void CheckThreads(void (*check)(bool, const char*)) {
+  std::atomic<int> good{0};
+  std::atomic<bool> over{false};
+  std::vector<std::thread> threads;
+  for (std::uint32_t seed = 1; seed <= 4; ++seed) {
+    threads.emplace_back([&, seed] {
+      bool all = true;
+      do {
+        all = all && UseAtRandom(ThePool(), seed, 50);
+      } while (!over.load());
+      good += all;
+    });
+  }
+  int children = 0;
+  for (int i = 0; i < 10; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);  // a child that waits for a thread it does not have
+      _exit(UseAtRandom(ThePool(), 9, 50) ? 0 : 1);
+    }
+    int status = 1;
+    children += child > 0 && waitpid(child, &status, 0) == child && status == 0;
+  }
+  over = true;
+  for (std::thread& thread : threads) thread.join();
+  check(good == 4, "several threads");
+  check(children == 10, "the children of forks");
+  ThePool().Release();
+  check(ThePool().bytes_kept() == 0, "nothing is left");
+}
+
+}  // namespace
+
+void CheckPool(void (*check)(bool good, const char* what)) {
+  CheckSizes(check);
+  CheckBounds(check);
+  CheckResizing(check);
+  CheckThreads(check);
+}
+
+}  // namespace onegru

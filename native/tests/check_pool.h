@@ -1,0 +1,12 @@
+// The tests of native/memory_pool.h, a part of check.cc.
+
+#ifndef ONEGRU_NATIVE_TESTS_CHECK_POOL_H_
+#define ONEGRU_NATIVE_TESTS_CHECK_POOL_H_
+
+namespace onegru {
+
+void CheckPool(void (*check)(bool good, const char* what));
+
+}  // namespace onegru
+
+#endif  // ONEGRU_NATIVE_TESTS_CHECK_POOL_H_
