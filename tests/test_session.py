@@ -408,7 +408,7 @@ def test_models_in_memory(tmp_path: Path) -> None:
     assert repr(onegru.load(data)).startswith("Model('model in memory'")
     onegru.save(onegru.GRU(np.ones((1, 6, 3), "f"), np.ones((1, 6, 2), "f")), tmp_path / "m.xml")
     for text in ((tmp_path / "m.xml").read_bytes(), b"\xef\xbb\xbf\n <net/>"):
-        with pytest.raises(FormatError, match="an OpenVINO IR must be loaded by the name of its file"):
+        with pytest.raises(FormatError, match="an OpenVINO IR, which must be loaded by the name of its file"):
             onegru.load(text)
     with pytest.raises(FormatError, match="model in memory: holds no graph"):
         onegru.load(b"")
