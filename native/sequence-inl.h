@@ -108,12 +108,12 @@ class Sequence : RowsUnderWay<C> {
     if (step_ == steps_) return false;
     if (share_.crew != nullptr && leads()) {
       const size_t here = share_.crew->here();
-      if (shared_ && step_ == projected_ && epoch_->closes) {
+      if (shared_ && EpochEnds()) {
         if (!Regroup(here + epoch_->members - 1)) return false;
       } else if (!shared_ && here != 0 && share_.crew->HasMemory()) {
         if (!Regroup(here)) return false;
       }
-    } else if (shared_ && step_ == projected_ && epoch_->closes) {
+    } else if (shared_ && EpochEnds()) {
       return false;
     }
     if (by_step_) {
@@ -151,6 +151,7 @@ class Sequence : RowsUnderWay<C> {
   // A step of one row and one panel is too short to look at the watch each time.
   static constexpr size_t kStepsPerLook = 1024;
 
+  bool EpochEnds() const { return epoch_->end_step.load(std::memory_order_relaxed) == step_; }
   bool leads() const { return holder_ != Holder::kMember; }
 
   // --- what a helper does in windows
@@ -335,7 +336,7 @@ class Sequence : RowsUnderWay<C> {
   bool TakeInputsOfNext() {
     if (!leads() || step_ + 1 != projected_) return true;
     if (share_.crew->here() != 0 && share_.crew->HasMemory()) {
-      epoch_->closes = true;
+      epoch_->end_step.store(projected_, std::memory_order_relaxed);
       return true;
     }
     size_t step = projected_;

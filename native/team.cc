@@ -4,7 +4,7 @@ namespace onegru {
 
 void Epoch::Begin(std::size_t count) {
   members = count;
-  closes = false;
+  end_step.store(SIZE_MAX, std::memory_order_relaxed);
   over_.store(false, std::memory_order_relaxed);
   users_.store(count - 1, std::memory_order_relaxed);
   for (std::size_t i = 0; i < count; ++i) turns_[i].value.store(0, std::memory_order_relaxed);

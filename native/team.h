@@ -90,8 +90,9 @@ class Epoch {
   std::size_t begin = 0;  // the first of its rows
   std::size_t step = 0;   // where it begins
   std::size_t members = 1;
-  bool closes =
-      false;  // with the chunk of steps under way, as others have come; set by the leader before a meeting
+  // The step before which all leave it, as others have come. The leader says so before the meeting that comes
+  // last.
+  std::atomic<std::size_t> end_step{SIZE_MAX};
 
   // Returns when every member has come as often as this one; what they wrote before is then visible. False: the
   // epoch is over.
