@@ -207,12 +207,12 @@ HWY_NOINLINE void DoApart(Tile tile, D d, size_t row, size_t panel, Width width)
   Do<kRows, kPanels>(tile, d, row, panel, width);
 }
 
-// A panel, swept by tiles of rows: as few as may be, all of about the same number.
+// A panel, swept by tiles of rows: full ones, and where less than half a tile would be left, the last two alike.
 template <size_t kLeast, class Tile, class D, class Width>
 HWY_INLINE void SweepRows(Tile& tile, D d, size_t rows, size_t panel, Width width) {
-  size_t row = 0;
-  for (size_t tiles = (rows + kMostRows - 1) / kMostRows; tiles > 0; --tiles) {
-    const size_t count = (rows - row + tiles - 1) / tiles;
+  for (size_t row = 0; row < rows;) {
+    const size_t left = rows - row;
+    const size_t count = left <= kMostRows ? left : left < kMostRows * 3 / 2 ? (left + 1) / 2 : kMostRows;
     WithRows<kLeast>(count, [&](auto n) HWY_ATTR {
       if constexpr (n == 1) {
         Do<1, 1>(tile, d, row, panel, width);
@@ -285,7 +285,7 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
       SweepPanels<n, PanelsBeside(Tile::kGates, n)>(tile, d, first, full, backwards, go_on);
     });
   } else {
-    constexpr size_t kLeast = kMostRows / 2;  // half of one row more than a tile has
+    constexpr size_t kLeast = kMostRows / 2;
     for (size_t i = first; i < full && go_on(1); ++i) {
       SweepRows<kLeast>(tile, d, rows, backwards ? first + full - 1 - i : i, Whole<D>());
     }

@@ -400,12 +400,13 @@ thread_local Jobs t_jobs;
 void RunAlone(const Packed& packed, const Call& call, const Plan& plan, Workspace& workspace) {
   const DefaultFloatMode mode;
   OrderByLength(call, workspace.order);
-  const Scratch scratch(packed, plan);
-  unsigned char* const memory = workspace.scratch.AtLeast(scratch.bytes);
+  const std::size_t each =
+      ScratchPlan(Holder::kCaller, packed, Computed(packed.spec()), plan.rows_at_once, plan.steps_at_once).bytes;
+  unsigned char* const memory = workspace.scratch.AtLeast((plan.paired ? 2 : 1) * each);
   const auto share = [&](std::size_t d, unsigned char* at) {
     return ShareOf(packed, call, plan, workspace.order, d, at);
   };
-  if (plan.paired) return KernelOf(packed).run_pair(share(0, memory), share(1, memory + scratch.caller));
+  if (plan.paired) return KernelOf(packed).run_pair(share(0, memory), share(1, memory + each));
   for (std::size_t d = 0; d < packed.spec().D; ++d) KernelOf(packed).lead(share(d, memory));
 }
 
