@@ -964,17 +964,13 @@ def test_script_in_a_terminal_without_arrows(cli: Cli) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="looks at what a process has loaded")
-@pytest.mark.parametrize(("loaded", "seconds"), [("/onnx/", 0.0), ("/onnx/", 0.3), ("/onnxruntime/", 2.0)])
-def test_script_that_is_interrupted(cli: Cli, loaded: str, seconds: float) -> None:
-    """While modules are imported, while the model runs: one line, no traceback.
-
-    Not while ONNX Runtime is imported: it may lose an interrupt.
-    """
+def test_script_that_is_interrupted(cli: Cli) -> None:
+    """One line, no traceback. (While onnx and ONNX Runtime are imported, they may lose an interrupt.)"""
     command = [str(SCRIPT), "bench", write_gru(), "--random", "0", "--dims", "2", "--rounds", "1000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        while process.poll() is None and loaded not in Path(f"/proc/{process.pid}/maps").read_text():
+        while process.poll() is None and "/onnxruntime/" not in Path(f"/proc/{process.pid}/maps").read_text():
             time.sleep(0.01)
-        time.sleep(seconds)
+        time.sleep(3)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "onegru: interrupted\n")
