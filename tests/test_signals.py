@@ -14,6 +14,8 @@ import hashlib, os, signal, sys, threading, time
 import numpy as np
 import onegru
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
+
 def make(I, H, direction="forward", after=True):
     rng = np.random.default_rng(H)
     D = 2 if direction == "bidirectional" else 1
