@@ -1,7 +1,6 @@
 #define ONEGRU_IMPORTS_NUMPY
 #include "native/arrays.h"
 
-#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -54,7 +53,9 @@ PyObject* NewFromPool(PyArray_Descr* descr, const Shape& shape) {
 }
 
 bool HasSizes(PyArrayObject* array, const Shape& shape) {
-  return std::equal(shape.sizes, shape.sizes + shape.rank, PyArray_DIMS(array));
+  bool same = true;  // few numbers: a call to compare them would take longer
+  for (int axis = 0; axis < shape.rank; ++axis) same &= PyArray_DIM(array, axis) == shape.sizes[axis];
+  return same;
 }
 
 PyArrayObject* AsAligned(PyObject* object, PyArray_Descr* descr) {
@@ -66,11 +67,6 @@ PyArrayObject* AsAligned(PyObject* object, PyArray_Descr* descr) {
 
 void ImportNumpy() {
   if (!Import()) throw nb::python_error();
-}
-
-Rows RowsOf(PyArrayObject* array, int time, int direction, int row) {
-  const auto stride = [&](int axis) -> std::ptrdiff_t { return axis < 0 ? 0 : PyArray_STRIDE(array, axis); };
-  return {Data(array), stride(time), stride(direction), stride(row)};
 }
 
 PyArrayObject* AsInput(PyObject* object, PyArray_Descr* descr, int rank) {
@@ -109,16 +105,6 @@ nb::object NewArray(PyArray_Descr* descr, const Shape& shape) {
       bytes < kBytesFromPool ? PyArray_Empty(shape.rank, shape.sizes, descr, 0) : NewFromPool(descr, shape);
   if (array == nullptr) PyErr_Clear();
   return nb::steal(array);
-}
-
-Span SpanOf(PyArrayObject* array) {
-  if (array == nullptr || PyArray_SIZE(array) == 0) return {};
-  Span span{Data(array), Data(array) + PyArray_ITEMSIZE(array)};
-  for (int axis = 0; axis < PyArray_NDIM(array); ++axis) {
-    const npy_intp reach = PyArray_STRIDE(array, axis) * (PyArray_DIM(array, axis) - 1);
-    (reach < 0 ? span.begin : span.end) += reach;
-  }
-  return span;
 }
 
 template <class T>

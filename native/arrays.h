@@ -33,7 +33,10 @@ inline PyArrayObject* AsArray(nanobind::handle object) {
 inline char* Data(PyArrayObject* array) { return static_cast<char*>(PyArray_DATA(array)); }
 
 // The strides of rows along these axes; -1 for an axis that the array does not have.
-Rows RowsOf(PyArrayObject* array, int time, int direction, int row);
+inline Rows RowsOf(PyArrayObject* array, int time, int direction, int row) {
+  const auto stride = [&](int axis) -> std::ptrdiff_t { return axis < 0 ? 0 : PyArray_STRIDE(array, axis); };
+  return {Data(array), stride(time), stride(direction), stride(row)};
+}
 
 struct Shape {
   int rank;
@@ -60,7 +63,18 @@ struct Span {
 
   bool Overlaps(const Span& other) const { return begin < other.end && other.begin < end; }
 };
-Span SpanOf(PyArrayObject* array);  // of null: none
+inline Span SpanOf(PyArrayObject* array) {  // of null: none
+  if (array == nullptr) return {};
+  Span span{Data(array), Data(array) + PyArray_ITEMSIZE(array)};
+#pragma GCC unroll 1
+  for (int axis = 0; axis < PyArray_NDIM(array); ++axis) {
+    const npy_intp size = PyArray_DIM(array, axis);
+    if (size == 0) return {};
+    const npy_intp reach = PyArray_STRIDE(array, axis) * (size - 1);
+    (reach < 0 ? span.begin : span.end) += reach;
+  }
+  return span;
+}
 
 // A copy of a few integers 0…most, which stays as it is once checked.
 template <class T>

@@ -11,6 +11,7 @@
 #include <new>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "native/layer.h"
 
@@ -18,6 +19,8 @@ namespace nb = nanobind;
 
 namespace onegru {
 namespace {
+
+PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t count, PyObject* keywords);
 
 // The engine's own object, None where it has none, keeps the layer or the stream alive.
 struct Caller {
@@ -27,6 +30,7 @@ struct Caller {
   nb::object native;
   const Layer* layer;
   int layout;
+  vectorcallfunc call = CallByVector;
 };
 
 struct Stepper {
@@ -121,6 +125,11 @@ bool PutAll(PyObject* args, PyObject* kwargs, PyObject* (&values)[kCallNames]) {
   return true;
 }
 
+nb::object RunOf(PyObject* self) {
+  static PyObject* const name = PyUnicode_InternFromString("run");
+  return nb::steal(PyObject_GetAttr(self, name));
+}
+
 // caller(…); else caller.run(…).
 PyObject* Call(PyObject* self, PyObject* args, PyObject* kwargs) {
   PyObject* values[kCallNames] = {};
@@ -128,12 +137,30 @@ PyObject* Call(PyObject* self, PyObject* args, PyObject* kwargs) {
     PyObject* const result = TryGiven(*nb::inst_ptr<Caller>(self), values);
     if (result != nullptr || PyErr_Occurred()) return result;
   }
-  static PyObject* const name = PyUnicode_InternFromString("run");
-  PyObject* const run = PyObject_GetAttr(self, name);
-  if (run == nullptr) return nullptr;
-  PyObject* const result = PyObject_Call(run, args, kwargs);
-  Py_DECREF(run);
-  return result;
+  const nb::object run = RunOf(self);
+  return run.is_valid() ? PyObject_Call(run.ptr(), args, kwargs) : nullptr;
+}
+
+// The same without a tuple and a dictionary of the arguments, which take 0.1 µs to make.
+PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t count, PyObject* keywords) {
+  const Py_ssize_t given = PyVectorcall_NARGS(count);
+  PyObject* values[kCallNames] = {};
+  if (Py_TYPE(self)->tp_call !=
+      Call) {  // somebody has given the class another since: Python 3.11 comes here still
+    std::vector<PyObject*> all{self};
+    all.insert(all.end(), args, args + given + (keywords == nullptr ? 0 : PyTuple_Size(keywords)));
+    const nb::object other =
+        nb::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(self)), "__call__"));
+    if (!other.is_valid()) return nullptr;
+    return PyObject_Vectorcall(other.ptr(), all.data(), static_cast<std::size_t>(given) + 1, keywords);
+  }
+  if (nb::inst_ready(self) && TheCallNames().Put(args, given, keywords, 2, values)) {
+    PyObject* const result = TryGiven(*nb::inst_ptr<Caller>(self), values);
+    if (result != nullptr || PyErr_Occurred()) return result;
+  }
+  const nb::object run = RunOf(self);
+  return run.is_valid() ? PyObject_Vectorcall(run.ptr(), args, static_cast<std::size_t>(given), keywords)
+                        : nullptr;
 }
 
 // caller.try_call(…): what caller(…) returns where the call is plain, else None.
@@ -197,7 +224,8 @@ PyCFunction Method(F* function) {
 
 // Gives a class that calls by tp_call, as Caller does, a `__call__` that has a signature and a docstring: Python's
 // own descriptor of the slot with another text, as any other kind of `__call__` would make calls slower. The text
-// begins with the signature and "--", and is kept for ever, as the class is.
+// begins with the signature and "--", and is kept for ever, as the class is. Then lets it be called by vector:
+// before Python 3.12 no class written in Python inherits that.
 void DescribeCall(nb::handle type, const char* text) {
 #ifndef Py_LIMITED_API
   const nb::object plain = type.attr("__call__");
@@ -205,8 +233,13 @@ void DescribeCall(nb::handle type, const char* text) {
   const auto* const descriptor = reinterpret_cast<PyWrapperDescrObject*>(plain.ptr());
   auto* const base = new wrapperbase(*descriptor->d_base);
   base->doc = strdup(text);
-  type.attr("__call__") =
-      nb::steal(PyDescr_NewWrapper(reinterpret_cast<PyTypeObject*>(type.ptr()), base, descriptor->d_wrapped));
+  auto* const object = reinterpret_cast<PyTypeObject*>(type.ptr());
+  type.attr("__call__") = nb::steal(PyDescr_NewWrapper(object, base, descriptor->d_wrapped));
+  const nb::object made = nb::inst_alloc(type);
+  const auto* const at = reinterpret_cast<const char*>(&nb::inst_ptr<Caller>(made)->call);
+  object->tp_vectorcall_offset = at - reinterpret_cast<const char*>(made.ptr());
+  object->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
+  PyType_Modified(object);
 #else
   static_cast<void>(type), static_cast<void>(text);  // the stable ABI does not show descriptors
 #endif

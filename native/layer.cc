@@ -175,11 +175,13 @@ class Layer {
     PyArrayObject* y_h = IsGiven(given.Y_h) ? AsOutput(given.Y_h, descr_, h_shape) : nullptr;
     if ((IsGiven(given.Y) && y == nullptr) || (IsGiven(given.Y_h) && y_h == nullptr)) return {};
     const bool in_place = h != nullptr && y_h != nullptr && Data(h) == Data(y_h) && PyArray_IS_C_CONTIGUOUS(h);
-    const Span y_span = SpanOf(y), y_h_span = SpanOf(y_h), h_span = SpanOf(h);
-    if (y_span.Overlaps(y_h_span) || (y_h_span.Overlaps(h_span) && !in_place) || y_span.Overlaps(h_span))
-      return {};
-    for (const Span& in : {SpanOf(x), SpanOf(scores)}) {
-      if (y_span.Overlaps(in) || y_h_span.Overlaps(in)) return {};
+    if (y != nullptr || y_h != nullptr) {
+      const Span y_span = SpanOf(y), y_h_span = SpanOf(y_h), h_span = SpanOf(h);
+      if (y_span.Overlaps(y_h_span) || (y_h_span.Overlaps(h_span) && !in_place) || y_span.Overlaps(h_span))
+        return {};
+      for (const Span& in : {SpanOf(x), SpanOf(scores)}) {
+        if (y_span.Overlaps(in) || y_h_span.Overlaps(in)) return {};
+      }
     }
 
     nb::object Y, Y_h;

@@ -49,7 +49,7 @@ class RowsUnderWay {
       y_ = reinterpret_cast<char*>(own + plan.y);
       states_ = reinterpret_cast<C*>(own + plan.states);
     }
-    UseOwnScratch();
+    UseOwnScratch(plan);
   }
 
   ScratchPlan PlanOf(Holder holder) const {
@@ -57,12 +57,13 @@ class RowsUnderWay {
   }
 
   // Works alone.
-  void UseOwnScratch() {
+  void UseOwnScratch() { UseOwnScratch(PlanOf(holder_)); }
+  void UseOwnScratch(const ScratchPlan& plan) {
     first_ = 0;
     last_ = geometry_.panels();
     copies_ = holder_ == Holder::kHelper || !native_;
     shared_ = false;
-    if (holder_ != Holder::kMember) UseScratch(own_, PlanOf(holder_), 2);
+    if (holder_ != Holder::kMember) UseScratch(own_, plan, 2);
   }
 
   // Works as one of an epoch's members.
@@ -140,6 +141,15 @@ class RowsUnderWay {
   // after them. Copies or converts them if need be; attention too.
   size_t TakeInputs(size_t& step, size_t most, size_t place, bool copies) {
     size_t rows = 0, running = count_;
+    if (!copies_ && !shared_ && call_.lengths == nullptr && share_.order == nullptr && !spec_.attention) {
+      for (; step < steps_ && (rows == 0 || rows + running <= most); ++step) {
+        const char* x = call_.X.at(TimeOf(0, step), 0, Row(0));
+        for (size_t slot = 0; slot < running;
+             ++slot, x += call_.X.row * static_cast<std::ptrdiff_t>(share_.stride))
+          x_rows_[place + rows++] = reinterpret_cast<const C*>(x);
+      }
+      return rows;
+    }
     for (; step < steps_; ++step) {
       while (Length(running - 1) <= step) --running;
       if (rows != 0 && rows + running > most) break;

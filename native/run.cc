@@ -136,8 +136,11 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
   const std::size_t rows = (call.B + plan.row_groups - 1) / plan.row_groups;
   const bool large = 3 * spec.H * spec.H * SizeOf(spec.storage) >= kLargeMatrix;
   const std::size_t least = large ? kRowsOfLarge : kLeastStepsAtOnce;
-  const std::size_t rows_that_fit = std::min(kProjectionBytes / row_bytes, kMostInputsAtOnce / (spec.I + 1));
-  const std::size_t fit = std::clamp<std::size_t>(rows_that_fit / 8 * 8, least, 1024);
+  const auto rows_that_fit = [&] {
+    return std::min(kProjectionBytes / row_bytes, kMostInputsAtOnce / (spec.I + 1));
+  };
+  const bool fits = rows * call.T <= kLeastStepsAtOnce;  // without divisions, which small calls would notice
+  const std::size_t fit = fits ? least : std::clamp<std::size_t>(rows_that_fit() / 8 * 8, least, 1024);
   plan.rows_at_once = std::min({rows, fit, kMostRowsAtOnce});
   plan.steps_at_once = std::max(kLeastStepsAtOnce, std::min(fit, plan.rows_at_once * call.T));
   plan.paired = spec.D == 2 && plan.threads() == 1 && panels * call.B <= kMostVectorsOfPair &&

@@ -227,6 +227,25 @@ def test_a_call_is_run() -> None:
     np.testing.assert_array_equal(doubled(X, h, out=out)[0], 2 * Y)
 
 
+def test_a_call_that_is_given_to_the_class_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a test of somebody's program may do; on the way that calls take, and on the interpreter's other one."""
+    layer, X, h = make(), draw(T, B, I), draw(1, B, H)
+    Y, _ = layer(X)
+
+    class Same(onegru.GRU):
+        pass
+
+    same = Same.from_canonical(layer.spec, layer.weights)
+    with monkeypatch.context() as patch:
+        patch.setattr(onegru.GRU, "__call__", lambda *args, **kwargs: (args, kwargs))
+        for one in (layer, same):
+            found: Any = one(X, h, layout=1)
+            assert found == ((one, X, h), {"layout": 1})
+    for one in (layer, same):
+        np.testing.assert_array_equal(one(X)[0], Y)
+        np.testing.assert_array_equal(one(*[X], **{"layout": 0})[0], Y)  # type: ignore[arg-type]
+
+
 @pytest.mark.filterwarnings("ignore:nanobind")
 def test_a_layer_is_made_once() -> None:
     layer, X = make(), draw(T, B, I)
