@@ -22,7 +22,7 @@ def kill_points(run: Callable[[], object]) -> Iterator[int]:
         child = os.fork()
         if child == 0:
             try:
-                # An object of a runtime that is collected here would wait for threads that this process lacks.
+                # A runtime's object that is collected here would wait for threads that this process lacks.
                 gc.disable()
                 signal.alarm(SECONDS)
                 _kill_at(n)

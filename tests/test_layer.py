@@ -228,7 +228,7 @@ def test_a_call_is_run() -> None:
 
 
 def test_a_call_that_is_given_to_the_class_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a test of somebody's program may do; on the way that calls take, and on the interpreter's other one."""
+    """As a test of somebody's program may do; on both ways that the interpreter may call."""
     layer, X, h = make(), draw(T, B, I), draw(1, B, H)
     Y, _ = layer(X)
 
