@@ -130,6 +130,40 @@ HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, cons
   for (; k < K; ++k) AddInput<Of::kAlone, kGates>(d, x, w, k, width, sums);
 }
 
+// The same for the gates of a narrow panel side by side, as they lie: three of them are then one or two vectors.
+// sums[row][v]: vector v of the 3·width sums of a row.
+template <Of kOf, size_t kRows, size_t kVectors, class D, class S, class V>
+HWY_INLINE void AddJoint(D d, const hn::TFromD<D>* const (&x)[kRows], const S* panel, size_t k, size_t units,
+                         V (&sums)[kRows][kVectors]) {
+  constexpr size_t kEach = hn::MaxLanes(D()) * (std::is_same_v<S, Brain> && kOf != Of::kAlone ? 2 : 1);
+  V weights[kVectors];
+#pragma GCC unroll 2
+  for (size_t v = 0; v < kVectors; ++v) weights[v] = WeightsOf<kOf, 1>(d, panel + v * kEach, k, 0, units);
+#pragma GCC unroll 16
+  for (size_t r = 0; r < kRows; ++r) {
+    const V input = hn::Set(d, x[r][k]);
+#pragma GCC unroll 2
+    for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(input, weights[v], sums[r][v]);
+  }
+}
+
+template <size_t kRows, size_t kVectors, class D, class S, class V = hn::Vec<D>>
+HWY_INLINE void MultiplyJoint(D d, size_t K, const hn::TFromD<D>* const* inputs, const S* panel, size_t width,
+                              V (&sums)[kRows][kVectors]) {
+  const hn::TFromD<D>* x[kRows];
+#pragma GCC unroll 16
+  for (size_t r = 0; r < kRows; ++r) x[r] = inputs[r];
+  size_t k = 0;
+  if constexpr (std::is_same_v<S, Brain>) {
+    for (; k < K / 2 * 2; k += 2) {
+      AddJoint<Of::kFirst>(d, x, panel, k, 3 * width, sums);
+      AddJoint<Of::kSecond>(d, x, panel, k + 1, 3 * width, sums);
+    }
+  }
+#pragma GCC unroll 4
+  for (; k < K; ++k) AddJoint<Of::kAlone>(d, x, panel, k, 3 * width, sums);
+}
+
 // Whether the tiles are those for 32 registers, as AVX-512 has. Elsewhere ONEGRU_LARGE_TILES asks for them, so
 // that they can be tested without such a CPU.
 #if defined(ONEGRU_LARGE_TILES)

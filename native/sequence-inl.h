@@ -278,9 +278,8 @@ class Sequence : RowsUnderWay<C> {
     x_from_ = x_rows_ + place;
     attention_step_ = attention_ + place;
     xp_step_ = xp_to_ = xp_;
-    at_once_ = projected_ == step_ + 1;
-    if (GoOn(x_count_ * (last_ - first_)) && !at_once_)
-      ForTiles(D(), geometry_, x_count_, first_, last_, false, ProjectTile{this});
+    at_once_ = projected_ == step_ + 1 && !(IsJoint(x_count_) && first_ == geometry_.full_panels());
+    if (GoOn(x_count_ * (last_ - first_)) && !at_once_) Project(x_count_, first_);
   }
 
   // For this step alone, of one row and one panel: the CPU does it while the step before waits for its chains of
@@ -329,7 +328,37 @@ class Sequence : RowsUnderWay<C> {
     x_from_ = x_rows_ + place;
     x_count_ = 0;
     xp_to_ = to;
-    if (GoOn(rows * (last_ - first_))) ForTiles(D(), geometry_, rows, first, last_, false, ProjectTile{this});
+    if (GoOn(rows * (last_ - first_))) Project(rows, first);
+  }
+
+  // Whether the gates of our last panel are taken side by side: it is so narrow that they are two vectors then,
+  // and has so many inputs that it pays. A single row waits for its chain of operations either way.
+  bool IsJoint(size_t rows) const {
+    const size_t full = geometry_.full_panels();
+    return rows > 1 && last_ > full && 3 * geometry_.width(full) <= 2 * kLanes && spec_.I > kMostInputsByStep;
+  }
+
+  // Rows of X, our panels from `first` on.
+  void Project(size_t rows, size_t first) {
+    const bool joint = IsJoint(rows);
+    ForTiles(D(), geometry_, rows, first, joint ? geometry_.full_panels() : last_, false, ProjectTile{this});
+    if (!joint) return;
+    if (3 * geometry_.width(last_ - 1) <= kLanes) {
+      ProjectJoint<1>(rows);
+    } else {
+      ProjectJoint<2>(rows);
+    }
+  }
+
+  template <size_t kVectors>
+  void ProjectJoint(size_t rows) {
+    const size_t panel = last_ - 1, width = geometry_.width(panel);
+    C bias[kVectors * kLanes] = {};
+    for (size_t i = 0; i < 3 * width; ++i) {
+      bias[i] = static_cast<const C*>(weights_.bx)[panel * 3 * kLanes + i / width * kLanes + i % width];
+    }
+    JointTile<kVectors> tile{this, bias};
+    SweepRows<1>(tile, D(), rows, panel, width);
   }
 
   // The leader takes the inputs of the next chunk for all members, before they meet at the end of this one.
@@ -379,6 +408,43 @@ class Sequence : RowsUnderWay<C> {
 #pragma GCC unroll 16
         for (size_t v = 0; v < kSums; ++v)
           hn::StoreU(sums[r][v], d, to + v / 3 * self->xp_panel_ + v % 3 * kLanes);
+      }
+    }
+  };
+
+  // A narrow panel, its gates side by side.
+  template <size_t kVectors>
+  struct JointTile {
+    static constexpr size_t kGates = kVectors;
+    Sequence* self;
+    const C* bias;
+
+    template <size_t kRows, size_t kSums, class D, class V>
+    HWY_INLINE void Sum(D d, size_t row, size_t panel, size_t width, V (&sums)[kRows][kSums]) const {
+#pragma GCC unroll 16
+      for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+        for (size_t v = 0; v < kSums; ++v) sums[r][v] = hn::LoadU(d, bias + v * kLanes);
+      }
+      if constexpr (kRows >= 4) {
+        if (panel == self->first_) self->PrefetchRows(row + kRows, kRows);
+      }
+      const S* const weights =
+          static_cast<const S*>(self->weights_.W) + self->geometry_.offset(panel, self->spec_.I, 3);
+      MultiplyJoint(d, self->spec_.I, self->x_from_ + row, weights, width, sums);
+    }
+
+    template <size_t kFrom, size_t kTo, size_t kRows, size_t kSums, class D, class V>
+    HWY_INLINE void FinishGates(D, size_t, size_t, size_t, V (&)[kRows][kSums]) const {}
+
+    template <size_t kFrom, size_t kTo, size_t kRows, size_t kSums, class D, class V>
+    HWY_INLINE void FinishState(D d, size_t row, size_t panel, size_t width, const V (&sums)[kRows][kSums]) const {
+      C kept[(kSums + 1) * kLanes] = {};
+      for (size_t r = kFrom; r < kTo; ++r) {
+#pragma GCC unroll 2
+        for (size_t v = 0; v < kSums; ++v) hn::StoreU(sums[r][v], d, kept + v * kLanes);
+        C* const to = self->Projected(row + r, panel, self->xp_to_);
+        for (size_t g = 0; g < 3; ++g) hn::StoreU(hn::LoadU(d, kept + g * width), d, to + g * kLanes);
       }
     }
   };
