@@ -29,7 +29,7 @@ inline constexpr size_t kLeastBytesAhead = 96 * 1024;
 // A chunk costs the same however few of its steps there are: the second one must be worth it.
 inline constexpr size_t kLeastStepsAhead = kAheadRows * 3 / 2 + 1;
 // How many panels of 1, 2 or 3 gates go side by side then.
-inline constexpr size_t kWideAhead[] = {0, 2, 1, 1};
+inline constexpr size_t kWideAhead[] = {0, 4, 2, 1};
 
 template <class C, class S>
 class Ahead {

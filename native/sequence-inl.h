@@ -494,7 +494,7 @@ class Sequence : RowsUnderWay<C> {
   template <bool kBesideAhead, size_t kGates, size_t kRows, size_t kSums, class D, class Width, class V>
   HWY_INLINE void AddRecurrent(D d, const void* matrix, size_t row, size_t panel, Width width,
                                V (&sums)[kRows][kSums]) {
-    if constexpr (kBesideAhead && kRows == 1 && kSums <= 3 && std::is_same_v<Width, Whole<D>>) {
+    if constexpr (kBesideAhead && kRows == 1 && kSums <= 4 && std::is_same_v<Width, Whole<D>>) {
       if (ahead_.waiting()) {
         constexpr size_t kPanels = kSums / kGates;
         const S* panels[kPanels];
