@@ -176,12 +176,14 @@ inline constexpr bool kLargeTiles = HWY_TARGET == HWY_AVX3;
 inline constexpr size_t kMostRows = kLargeTiles ? 8 : 4;
 
 // How many panels of so many gates go side by side with so many rows, where all rows make one tile: enough sums
-// under way to hide a multiply-add's latency, no more than there are registers. Measured on AVX-512: 4 panels of 3
-// gates cost 15 % more than 1 at H = 64 and one row, and save nothing elsewhere; asking for weights 16 steps ahead
-// is 2 to 10 % slower, from caches and from memory alike.
+// under way to hide a multiply-add's latency, no more than there are registers. Measured on AVX-512, for one row:
+// of 3 gates, 2 panels are up to 1.3 times as fast as 1 where two multiply-adds begin in a cycle (Zen 5), 4 cost
+// 15 % more than 1 at H = 64 (Zen 4); of 2 gates, 4 panels are 2 to 5 % slower in single steps and 1.1 times as
+// fast over time at H = 64 alone. Asking for weights 16 steps ahead is 2 to 10 % slower, from caches and from
+// memory alike.
 constexpr size_t PanelsBeside(size_t gates, size_t rows) {
   if (kLargeTiles) {
-    if (gates == 3) return rows == 2 || rows == 3 ? 2 : 1;
+    if (gates == 3) return rows <= 3 ? 2 : 1;
     if (gates == 2) return rows <= 6 ? 2 : 1;
     return rows <= 3 ? 4 : 2;
   }
