@@ -20,7 +20,7 @@ PIP_SELF := $(PIP) --no-build-isolation --editable
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard native/*.h native/*.cc)
 CODE := $(wildcard src tests docs examples benchmarks)
 
-.PHONY: help run test test-frameworks bench lint sanitize tiles neon accuracy fuzz clean
+.PHONY: help run test test-frameworks bench lint sanitize threads tiles neon accuracy fuzz clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,11 @@ sanitize: $(VENV)/.build | build  ## the kernels' tests under ASan, then UBSan, 
 	@echo "UndefinedBehaviorSanitizer:" && build/ubsan/onegru_check
 	$(call check,tsan,-O1 -g1 -fsanitize=thread)
 	@echo "ThreadSanitizer:" && TSAN_OPTIONS=halt_on_error=1 build/tsan/onegru_check 150
+	@TSAN_OPTIONS="halt_on_error=1 die_after_fork=0" build/tsan/onegru_check --calls 5000
+
+threads: $(VENV)/.build | build  ## a million calls in each way in which threads may meet: ten minutes
+	$(call check,native,-O2)
+	@build/native/onegru_check --calls 1000000
 
 # Both builds do the same problems, so the hashes of their bits have to be equal:
 # $(call same_bits,NAME,COMMAND)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,3 +142,18 @@ def draw(case: Case) -> dict[str, Array]:
         arrays["B"][...] = 0
         arrays["R"] *= 0.01
     return arrays
+
+
+def layer_of(case: Case, arrays: Mapping[str, Array], engine: str, **options: Any) -> Any:
+    """onegru's layer of a case."""
+    import onegru
+
+    return onegru.GRU(
+        arrays["W"],
+        arrays["R"],
+        arrays["B"],
+        direction="bidirectional" if case.shape.D == 2 else "forward",
+        linear_before_reset=case.linear_before_reset,
+        engine=engine,
+        **options,
+    )

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.cases import Case
+from benchmarks.cases import Case, layer_of
 
 Array = NDArray[Any]
 Call = Callable[[], object]
@@ -43,15 +43,7 @@ def _layer(case: Case, arrays: Mapping[str, Array], threads: int, **options: Any
 
     if threads:
         onegru.set_num_threads(threads)
-    return onegru.GRU(
-        arrays["W"],
-        arrays["R"],
-        arrays["B"],
-        direction="bidirectional" if case.shape.D == 2 else "forward",
-        linear_before_reset=case.linear_before_reset,
-        engine="native",
-        **options,
-    )
+    return layer_of(case, arrays, "native", **options)
 
 
 def onegru_layer(case: Case, arrays: Mapping[str, Array], threads: int) -> Prepared:

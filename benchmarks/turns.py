@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cases import Array, Case, draw
+from benchmarks.cases import Array, Case, draw, layer_of
 
 __all__ = [
     "ROOT",
@@ -106,17 +106,8 @@ def settle(workers: Iterable[Worker]) -> None:
 
 def exact_results(case: Case) -> tuple[Array, Array]:
     """Y and Y_h by the float64 reference."""
-    import onegru
-
     arrays = draw(case)
-    layer = onegru.GRU(
-        arrays["W"],
-        arrays["R"],
-        arrays["B"],
-        direction="bidirectional" if case.shape.D == 2 else "forward",
-        linear_before_reset=case.linear_before_reset,
-        engine="reference",
-    )
+    layer = layer_of(case, arrays, "reference")
     Y, Y_h = layer(arrays["X"], arrays["h0"])
     return Y, Y_h
 

@@ -37,8 +37,8 @@ struct StepArguments {
 // Do a plain call: arrays of the layer's type, aligned, of the right shapes; inputs whose last axis is contiguous,
 // attention of any strides; lengths and rows as int32, int64, list or tuple; outputs that are contiguous, apart
 // from inputs (Y_h may be initial_h) and from each other, or absent, then new. Return (Y, Y_h), or Y. Otherwise
-// nothing is done and what they return is not valid: the caller then finds what is wrong, or goes the longer way.
-// They throw what a signal's handler raised meanwhile.
+// nothing is done and what they return is not valid: the caller then finds what is wrong, or falls back to the
+// general path. They throw what a signal's handler raised meanwhile.
 nanobind::object TryCall(const Layer& layer, const CallArguments& given);
 nanobind::object TrySteps(Stream& stream, const StepArguments& given);
 

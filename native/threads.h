@@ -100,13 +100,13 @@ class Patience {
 #if defined(ONEGRU_STALL)
 // For tests: called where a helper may be stopped by the system; and how often what happened.
 struct Events {
-  void (*stall)() = nullptr;
+  std::atomic<void (*)()> stall{nullptr};
   bool wakes_all = false;  // whoever sleeps is invited
   std::atomic<std::size_t> late{0}, taken_back{0}, handed_over{0}, joined{0};
 };
 extern Events g_events;
 inline void MayStall() {
-  if (g_events.stall != nullptr) g_events.stall();
+  if (auto* const stall = g_events.stall.load(std::memory_order_relaxed)) stall();
 }
 #define ONEGRU_COUNT(event) g_events.event.fetch_add(1, std::memory_order_relaxed)
 #else

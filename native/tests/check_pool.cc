@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "native/memory_pool.h"
+#include "native/tests/problems.h"
 
 namespace onegru {
 namespace {
@@ -52,75 +53,75 @@ bool UseAtRandom(MemoryPool& pool, std::uint32_t seed, int turns) {
   return good;
 }
 
-void CheckSizes(void (*check)(bool, const char*)) {
+void CheckSizes() {
   MemoryPool pool;
   void* const first = pool.Allocate(kMiB);
   pool.Free(first);
   const std::size_t kept = pool.bytes_kept();
-  check(kept >= kMiB && kept < kMiB + 8192, "what is freed is kept");
-  check(pool.Allocate(kMiB) == first && pool.bytes_kept() == 0, "what is kept is used again");
+  Check(kept >= kMiB && kept < kMiB + 8192, "what is freed is kept");
+  Check(pool.Allocate(kMiB) == first && pool.bytes_kept() == 0, "what is kept is used again");
   pool.Free(first);
   void* const smaller = pool.Allocate(kMiB * 9 / 10);
-  check(smaller == first, "for what is a little smaller too");
+  Check(smaller == first, "for what is a little smaller too");
   pool.Free(smaller);
   void* const small = pool.Allocate(kMiB / 2);
-  check(small != first && pool.bytes_kept() == kept, "but not for what would waste more than a quarter");
+  Check(small != first && pool.bytes_kept() == kept, "but not for what would waste more than a quarter");
   void* const large = pool.Allocate(kMiB * 2);
-  check(large != first && pool.bytes_kept() == kept, "nor for what is larger");
+  Check(large != first && pool.bytes_kept() == kept, "nor for what is larger");
   pool.Free(small);
   pool.Free(large);
-  check(pool.Allocate(kMiB / 2) == small && pool.Allocate(2 * kMiB) == large, "the best fit");
+  Check(pool.Allocate(kMiB / 2) == small && pool.Allocate(2 * kMiB) == large, "the best fit");
   pool.Free(small);
   pool.Free(large);
-  check(pool.Release() >= 3 * kMiB + kMiB / 2 && pool.bytes_kept() == 0, "all that is kept is given back");
-  check(pool.Allocate(SIZE_MAX - 64) == nullptr, "sizes beyond all memory");
+  Check(pool.Release() >= 3 * kMiB + kMiB / 2 && pool.bytes_kept() == 0, "all that is kept is given back");
+  Check(pool.Allocate(SIZE_MAX - 64) == nullptr, "sizes beyond all memory");
 }
 
-void CheckBounds(void (*check)(bool, const char*)) {
+void CheckBounds() {
   MemoryPool pool;
   std::vector<void*> all;
   for (std::size_t i = 0; i < 2 * MemoryPool::kMostBlocksKept; ++i) all.push_back(pool.Allocate(64 * 1024));
   for (void* data : all) pool.Free(data);
   const std::size_t most = MemoryPool::kMostBlocksKept * (64 * 1024 + 4096);
-  check(pool.bytes_kept() >= MemoryPool::kMostBlocksKept * 64 * 1024 && pool.bytes_kept() <= most,
+  Check(pool.bytes_kept() >= MemoryPool::kMostBlocksKept * 64 * 1024 && pool.bytes_kept() <= most,
         "so many blocks");
   all.clear();
   for (int i = 0; i < 5; ++i) all.push_back(pool.Allocate(20 * kMiB));
   for (void* data : all) {
     pool.Free(data);
-    check(pool.bytes_kept() <= MemoryPool::kMostBytesKept, "so many bytes");
+    Check(pool.bytes_kept() <= MemoryPool::kMostBytesKept, "so many bytes");
   }
-  check(pool.Allocate(20 * kMiB) == all.back(), "the latest stay");
+  Check(pool.Allocate(20 * kMiB) == all.back(), "the latest stay");
   pool.Free(all.back());
   const std::size_t kept = pool.bytes_kept();
   pool.Free(pool.Allocate(MemoryPool::kMostBytesKept + 1));
-  check(pool.bytes_kept() == kept, "larger ones are not kept");
+  Check(pool.bytes_kept() == kept, "larger ones are not kept");
 
   MemoryPool forgetful(std::chrono::milliseconds(1));
   forgetful.Free(forgetful.Allocate(kMiB));
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   forgetful.Free(forgetful.Allocate(2 * kMiB));
-  check(forgetful.bytes_kept() >= 2 * kMiB && forgetful.bytes_kept() < 3 * kMiB, "what nobody asked for is gone");
+  Check(forgetful.bytes_kept() >= 2 * kMiB && forgetful.bytes_kept() < 3 * kMiB, "what nobody asked for is gone");
 }
 
-void CheckResizing(void (*check)(bool, const char*)) {
+void CheckResizing() {
   MemoryPool pool;
   void* data = pool.Reallocate(nullptr, kMiB);
   std::memset(data, 7, kMiB);
   void* const grown = pool.Reallocate(data, 3 * kMiB);
-  check(grown != data && Holds(grown, 7, kMiB), "growing keeps what was there");
+  Check(grown != data && Holds(grown, 7, kMiB), "growing keeps what was there");
   void* const same = pool.Reallocate(grown, 2 * kMiB);
-  check(same == grown, "a little smaller stays where it is");
+  Check(same == grown, "a little smaller stays where it is");
   void* const shrunk = pool.Reallocate(same, 1000);
-  check(shrunk != grown && Holds(shrunk, 7, 1000), "much smaller gives the rest back");
-  check(pool.Reallocate(shrunk, SIZE_MAX - 64) == nullptr && Holds(shrunk, 7, 1000),
+  Check(shrunk != grown && Holds(shrunk, 7, 1000), "much smaller gives the rest back");
+  Check(pool.Reallocate(shrunk, SIZE_MAX - 64) == nullptr && Holds(shrunk, 7, 1000),
         "and stays if there is no memory");
   pool.Free(shrunk);
   pool.Free(nullptr);
 }
 
 // Of the pool of the process: used by several threads while the process forks.
-void CheckThreads(void (*check)(bool, const char*)) {
+void CheckSharing() {
   std::atomic<int> good{0};
   std::atomic<bool> over{false};
   std::vector<std::thread> threads;
@@ -145,19 +146,19 @@ void CheckThreads(void (*check)(bool, const char*)) {
   }
   over = true;
   for (std::thread& thread : threads) thread.join();
-  check(good == 4, "several threads");
-  check(children == 10, "the children of forks");
+  Check(good == 4, "several threads");
+  Check(children == 10, "the children of forks");
   ThePool().Release();
-  check(ThePool().bytes_kept() == 0, "nothing is left");
+  Check(ThePool().bytes_kept() == 0, "nothing is left");
 }
 
 }  // namespace
 
-void CheckPool(void (*check)(bool good, const char* what)) {
-  CheckSizes(check);
-  CheckBounds(check);
-  CheckResizing(check);
-  CheckThreads(check);
+void CheckPool() {
+  CheckSizes();
+  CheckBounds();
+  CheckResizing();
+  CheckSharing();
 }
 
 }  // namespace onegru

@@ -5,7 +5,7 @@
 
 namespace onegru {
 
-void CheckPool(void (*check)(bool good, const char* what));
+void CheckPool();
 
 }  // namespace onegru
 

@@ -54,10 +54,10 @@ class GruOp(openvino.Op):  # type: ignore[misc]
 
     Args:
         inputs: the nodes or outputs that it takes, in the operator's order.
-        attributes: as the operator's text names them.
+        attributes: as the specification names them.
 
     Raises:
-        SpecError: an attribute, type or shape that the operator's text forbids.
+        SpecError: an attribute, type or shape that the specification forbids.
     """
 
     operator: ClassVar[Operator]
@@ -176,7 +176,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
     # Numbers
 
     def _values(self) -> dict[str, Any]:
-        """The attributes as the operator's text has them."""
+        """The attributes as the specification has them."""
         known = self.operator.attributes
         return {name: _visited(known[name], value) for name, value in self._attributes.items()}
 

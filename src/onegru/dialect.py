@@ -54,7 +54,7 @@ def lower(
 
     Args:
         operator: which version of which operator.
-        attributes: those that are present, as the operator's text names them.
+        attributes: those that are present, as the specification names them.
         W: input weights, of the operator's own shape.
         R: recurrence weights, likewise.
         B: biases, likewise; None if absent.
@@ -62,7 +62,7 @@ def lower(
         where: what to put before a warning, such as a node's name.
 
     Raises:
-        SpecError: an attribute, shape, type or value that the operator's text forbids.
+        SpecError: an attribute, shape, type or value that the specification forbids.
     """
     values = read_attributes(operator, attributes)
     direction, num_directions = _direction(values)
@@ -100,7 +100,7 @@ def check_attributes(operator: Operator, attributes: Mapping[str, object], where
         where: what to put before an error or a warning, such as a node's name.
 
     Raises:
-        SpecError: an attribute that the operator's text forbids.
+        SpecError: an attribute that the specification forbids.
     """
     try:
         values = read_attributes(operator, attributes)

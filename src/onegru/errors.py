@@ -19,7 +19,7 @@ class OneGRUError(Exception):
 
 
 class SpecError(OneGRUError, ValueError):
-    """An attribute, shape, type or value that the operator's text forbids.
+    """An attribute, shape, type or value that the specification forbids.
 
     The message names the argument, says what it is, and what it must be.
     """

@@ -90,7 +90,7 @@ class GRU(_native.Caller):
         try_call: `try_call(…)` is `layer(…)` where all that is given is plain: arrays of its type and of the
             right shapes, inputs with a contiguous last axis, outputs contiguous and apart from inputs,
             lengths in int32 or int64. It returns None, with nothing done, where it is not; `layer(…)` then
-            says what is wrong, or goes the longer way.
+            says what is wrong, or falls back to the general path.
 
     Raises:
         SpecError: an argument is not legal; the message says which, what it is and what it must be.
@@ -298,7 +298,7 @@ class GRU(_native.Caller):
             ports: the operator's inputs and outputs.
             values: its inputs by name; absent ones left out.
             outputs: the outputs that are wanted, by name: arrays to write into, None for new ones.
-            strict_types: whether lengths must be of a type that the operator's text has.
+            strict_types: whether lengths must be of a type that the specification has.
 
         Returns:
             the wanted outputs, by name.

@@ -1,6 +1,6 @@
 """The oracle: a GRU in float64, written from the equations, vectorised over the batch alone.
 
-It shares no code with what it checks. Every line of `_step` is one line of the operator's text:
+It shares no code with what it checks. Every line of `_step` is one line of the specification:
 
     zt = f(Xt*(Wz^T) + Ht-1*(Rz^T) + Wbz + Rbz)
     rt = f(Xt*(Wr^T) + Ht-1*(Rr^T) + Wbr + Rbr)

@@ -231,7 +231,7 @@ class Model:
             inputs: as for `run`.
 
         Returns:
-            for each node its inputs and outputs, weights included, by the names that the operator's text has
+            for each node its inputs and outputs, weights included, by the names that the specification has
             for them, such as "X" and "Y_h".
 
         Raises:

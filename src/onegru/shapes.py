@@ -1,6 +1,6 @@
 """Shapes by lettered axes: one check, one message and one rearrangement for every operator.
 
-The letters are those of `dialects.schema`: an operator's text says that X is "TBI", the canonical form
+The letters are those of `dialects.schema`: a specification says that X is "TBI", the canonical form
 wants "TBI" as well, and OpenVINO's "BTI" is the same array seen along other axes.
 """
 

@@ -1,4 +1,4 @@
-"""The form in which an operator's text is written down: plain data, no behaviour beyond look-up.
+"""The form in which a specification is written down: plain data, no behaviour beyond look-up.
 
 Axes are letters: T seq_length, B batch_size, I input_size, D num_directions, H hidden_size, G three gates
 of hidden_size, N the length of the biases, and 1 for an axis of size one.

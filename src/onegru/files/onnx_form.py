@@ -81,7 +81,7 @@ def read_form(scope: Scope, node: NodeProto, opset: int) -> Form:
 
     Raises:
         FormatError: an attribute is broken.
-        SpecError: the operator's text forbids it; the message names the node.
+        SpecError: the specification forbids it; the message names the node.
     """
     operator = operator_at(opset)
     label = describe(node)

@@ -1,0 +1,366 @@
+#include "native/tests/check_threads.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "native/targets.h"
+#include "native/tests/problems.h"
+
+namespace onegru {
+namespace {
+
+constexpr std::size_t kMostThreads = 4;
+
+// Several callers, some with the same layer, share the threads.
+void CheckCallers(std::size_t target) {
+  constexpr std::size_t kCallers = 4, kCalls = 12;
+  const std::size_t numbers[] = {9, 19, 29};
+  std::vector<Problem> problems;
+  std::vector<std::shared_ptr<const Packed>> layers;
+  std::vector<Result> expected;
+  SetNumThreads(1);
+  for (const std::size_t number : numbers) {
+    problems.push_back(MakeProblem(number));
+    layers.push_back(Pack(problems.back(), target));
+    expected.push_back(RunOnce(problems.back(), layers.back()));
+  }
+  SetNumThreads(3);
+  std::vector<int> good(kCallers);
+  std::vector<std::thread> callers;
+  for (std::size_t caller = 0; caller < kCallers; ++caller) {
+    callers.emplace_back([&, caller] {
+      for (std::size_t n = 0; n < kCalls; ++n) {
+        const std::size_t which = (caller + n) % std::size(numbers);
+        good[caller] += SameBits(RunOnce(problems[which], layers[which]), expected[which]);
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  for (std::size_t caller = 0; caller < kCallers; ++caller)
+    Check(good[caller] == static_cast<int>(kCalls), "callers at once", caller, CompiledTargets()[target].name, 3);
+}
+
+// --- helpers that the system stops
+
+enum class Stalls { kNone, kShort, kRare, kUntilReleased };
+std::atomic<Stalls> g_stalls{Stalls::kNone};
+std::atomic<bool> g_released{true};
+
+// At one of the places where a helper may be stopped.
+void Stall() {
+  static std::atomic<std::uint64_t> seeds{1};
+  thread_local Random random(seeds.fetch_add(1));
+  const Stalls stalls = g_stalls.load();
+  if (stalls == Stalls::kShort && random.OneIn(4)) {
+    std::this_thread::sleep_for(std::chrono::microseconds(random.OneIn(8) ? 3000 : random.Below(200)));
+  } else if (stalls == Stalls::kRare && random.OneIn(256)) {
+    std::this_thread::sleep_for(std::chrono::microseconds(random.OneIn(8) ? 1000 : random.Below(100)));
+  } else if (stalls == Stalls::kUntilReleased && random.OneIn(16)) {
+    while (!g_released.load()) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
+// Problems that several threads do; every tenth is one.
+std::size_t LargeProblem(std::size_t n) { return 10 * n + 9; }
+
+// Nothing of a call may be touched when it has returned, so a helper is stopped until the results, the inputs and
+// the layer are gone.
+void CheckStalled(std::size_t target, std::size_t problems) {
+  const char* const name = CompiledTargets()[target].name;
+  const Stalling stalling;
+  for (std::size_t n = 0; n < problems; ++n) {
+    auto p = std::make_unique<Problem>(MakeProblem(LargeProblem(n)));
+    auto packed = Pack(*p, target);
+    SetNumThreads(1);
+    auto expected = std::make_unique<Result>(RunOnce(*p, packed));
+    SetNumThreads(2 + n % 3);
+    for (const Stalls stalls : {Stalls::kShort, Stalls::kUntilReleased}) {
+      g_released = false;
+      g_stalls = stalls;
+      for (int again = 0; again < 6; ++again) {
+        auto result = std::make_unique<Result>(RunOnce(*p, packed));
+        Check(SameBits(*result, *expected), "the same bits with helpers that stop", LargeProblem(n), name,
+              2 + n % 3);
+      }
+      if (stalls == Stalls::kUntilReleased) p = nullptr, packed = nullptr, expected = nullptr;
+      g_stalls = Stalls::kNone;
+      g_released = true;
+    }
+  }
+}
+
+// --- a pool that is not ours
+
+struct Tasks {
+  static void InTurn(void*, std::size_t count, void (*task)(void*, std::size_t), void* data) {
+    for (std::size_t i = 0; i < count; ++i) task(data, i);
+  }
+  static void AtOnce(void*, std::size_t count, void (*task)(void*, std::size_t), void* data) {
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < count; ++i) threads.emplace_back(task, data, i);
+    for (std::thread& thread : threads) thread.join();
+  }
+};
+
+void CheckForeignPools(std::size_t target, std::size_t problems) {
+  const char* const name = CompiledTargets()[target].name;
+  for (std::size_t n = 0; n < problems; ++n) {
+    const Problem p = MakeProblem(LargeProblem(n));
+    const auto packed = Pack(p, target);
+    SetNumThreads(1);
+    const Result expected = RunOnce(p, packed);
+    for (const auto run : {Tasks::InTurn, Tasks::AtOnce}) {
+      for (std::size_t threads = 1; threads <= kMostThreads; ++threads) {
+        const ForeignPool pool{run, nullptr, threads};
+        Check(SameBits(RunOnce(p, packed, &pool), expected), "the same bits in a foreign pool", LargeProblem(n),
+              name, threads);
+      }
+    }
+  }
+}
+
+// --- many calls
+
+// Small ones, as more meet then: in rows, in units and in directions.
+struct Layer {
+  Problem problem;
+  std::shared_ptr<const Packed> packed;
+  Result expected;
+};
+
+std::vector<Layer> MakeLayers() {
+  struct Shape {
+    std::size_t T, B, I, H, D;
+  };
+  std::vector<Layer> layers;
+  SetNumThreads(1);
+  for (const auto& [T, B, I, H, D] : {Shape{6, 24, 16, 24, 1}, Shape{6, 1, 8, 96, 1}, Shape{3, 3, 8, 96, 1},
+                                      Shape{8, 1, 8, 64, 2}, Shape{4, 1, 8, 96, 2}}) {
+    Layer layer;
+    Problem& p = layer.problem;
+    Random random(H);
+    p.spec.I = I, p.spec.H = H, p.spec.D = D, p.spec.reversed[1] = true;
+    p.spec.linear_before_reset = layers.size() % 2 == 0;
+    p.spec.clip = HUGE_VAL;
+    for (std::size_t d = 0; d < 2; ++d)
+      p.spec.f[d].function = Function::kSigmoid, p.spec.g[d].function = Function::kTanh;
+    p.T = T, p.B = B;
+    for (auto [to, count] :
+         {std::pair{&p.W, D * 3 * H * I}, std::pair{&p.R, D * 3 * H * H}, std::pair{&p.bias, D * 6 * H}}) {
+      for (std::size_t i = 0; i < count; ++i) to->push_back(Rounded(ElementType::kFloat32, 0.1 * random.Unit()));
+    }
+    p.X.Make(ElementType::kFloat32, T, 1, B, I);
+    p.X.Fill(random, 1);
+    layer.packed = Pack(p, ChosenTargetIndex());
+    layer.expected = RunOnce(p, layer.packed);
+    layers.push_back(std::move(layer));
+  }
+  return layers;
+}
+
+// Ends the process, and says what it did last, when nothing has been counted for a minute.
+class Watchdog {
+ public:
+  Watchdog() : thread_([this] { Look(); }) {}
+  ~Watchdog() {
+    over_ = true;
+    thread_.join();
+  }
+  void Begin(const char* what) {
+    what_ = what;
+    count_ = 0;
+  }
+  void Count() { count_.fetch_add(1, std::memory_order_relaxed); }
+
+ private:
+  void Look() {
+    std::size_t before = 0;
+    for (int seconds = 0; !over_ && seconds < 60; ++seconds) {
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      if (const std::size_t now = count_; now != before) before = now, seconds = 0;
+    }
+    if (over_) return;
+    std::printf("FAILED %s: nobody gets on after %zu calls\n", what_.load(), count_.load());
+    std::fflush(stdout);
+    std::abort();
+  }
+
+  std::atomic<const char*> what_{""};
+  std::atomic<std::size_t> count_{0};
+  std::atomic<bool> over_{false};
+  std::thread thread_;
+};
+
+// A thread that does the tasks of others, one after another.
+class PoolOfOne {
+ public:
+  PoolOfOne() : thread_([this] { Loop(); }) {}
+  ~PoolOfOne() {
+    tasks_.store(kOver, std::memory_order_release);
+    thread_.join();
+  }
+
+  static void Run(void* pool, std::size_t count, void (*task)(void*, std::size_t), void* data) {
+    auto& self = *static_cast<PoolOfOne*>(pool);
+    self.task_ = task;
+    self.data_ = data;
+    self.tasks_.store(count, std::memory_order_release);
+    while (self.tasks_.load(std::memory_order_acquire) != 0) sched_yield();
+  }
+
+ private:
+  static constexpr std::size_t kOver = SIZE_MAX;
+
+  void Loop() {
+    for (std::size_t count; (count = tasks_.load(std::memory_order_acquire)) != kOver; sched_yield()) {
+      for (std::size_t i = 0; i < count; ++i) task_(data_, i);
+      if (count != 0) tasks_.store(0, std::memory_order_release);
+    }
+  }
+
+  void (*task_)(void*, std::size_t) = nullptr;
+  void* data_ = nullptr;
+  std::atomic<std::size_t> tasks_{0};
+  std::thread thread_;
+};
+
+// Another thread that does something again and again.
+class Meanwhile {
+ public:
+  template <class F>
+  explicit Meanwhile(F&& f)
+      : thread_([this, f] {
+          for (std::size_t n = 0; !over_; ++n) f(n);
+        }) {}
+  ~Meanwhile() {
+    over_ = true;
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> over_{false};
+  std::thread thread_;
+};
+
+void UseCpus(pthread_t thread, std::size_t n) {
+  cpu_set_t all, some;
+  if (sched_getaffinity(0, sizeof(all), &all) != 0) return;
+  CPU_ZERO(&some);
+  for (std::size_t cpu = 0, seen = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &all) && (n % 3 == 2 || seen++ % 2 == n % 3)) CPU_SET(cpu, &some);
+  }
+  if (CPU_COUNT(&some) != 0) pthread_setaffinity_np(thread, sizeof(some), &some);
+}
+
+}  // namespace
+
+Stalling::Stalling() {
+  g_stalls = Stalls::kShort;
+  g_events.stall = Stall;
+}
+Stalling::~Stalling() {
+  g_events.stall = nullptr;
+  g_stalls = Stalls::kNone;
+}
+
+void CheckThreads(std::size_t target, std::size_t problems) {
+  CheckCallers(target);
+  CheckStalled(target, problems / 10);
+  CheckForeignPools(target, problems / 10);
+}
+
+void CheckCalls(std::size_t calls) {
+  const std::vector<Layer> layers = MakeLayers();
+  Watchdog watchdog;
+  const auto call = [&](std::size_t n, const ForeignPool* pool = nullptr) {
+    const Layer& layer = layers[n % layers.size()];
+    const bool good = SameBits(RunOnce(layer.problem, layer.packed, pool), layer.expected);
+    watchdog.Count();
+    return good;
+  };
+  const auto all = [&](const char* what, auto&& body) {
+    watchdog.Begin(what);
+    const auto begin = std::chrono::steady_clock::now();
+    std::size_t good = 0;
+    for (std::size_t n = 0; n < calls; ++n) good += body(n);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    std::printf("%-40s %zu calls, %zu right, %.0f s\n", what, calls, good, seconds.count());
+    std::fflush(stdout);
+    Check(good == calls, what, calls);
+  };
+
+  SetNumThreads(3);
+  all("helpers at their best", [&](std::size_t n) { return call(n); });
+  {
+    const Stalling stalling;
+    g_stalls = Stalls::kRare;
+    all("helpers that stop", [&](std::size_t n) { return call(n); });
+  }
+  {
+    PoolOfOne one;
+    const ForeignPool pool{PoolOfOne::Run, &one, 3};
+    all("a pool of one", [&](std::size_t n) { return call(n, &pool); });
+  }
+  {
+    const ForeignPool pool{Tasks::InTurn, nullptr, 3};
+    all("tasks one after another", [&](std::size_t n) { return call(n, &pool); });
+  }
+  {
+    std::atomic<bool> over{false};
+    std::atomic<std::size_t> wrong{0};
+    std::vector<std::thread> others;
+    for (std::size_t caller = 1; caller < 8; ++caller) {
+      others.emplace_back([&, caller] {
+        for (std::size_t n = caller; !over; ++n) wrong += !call(n);
+      });
+    }
+    all("8 callers at once", [&](std::size_t n) { return call(n); });
+    over = true;
+    for (std::thread& other : others) other.join();
+    Check(wrong == 0, "the other 7 callers", calls);
+  }
+  {
+    const pthread_t caller = pthread_self();
+    const Meanwhile changes([&](std::size_t n) {
+      SetNumThreads(1 + n % 4);
+      UseCpus(caller, n);
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    });
+    all("other numbers of threads, other CPUs", [&](std::size_t n) { return call(n); });
+  }
+  UseCpus(pthread_self(), 2);
+  SetNumThreads(3);
+  {
+    std::atomic<std::size_t> children{0}, wrong{0};
+    const Meanwhile forks([&](std::size_t) {
+      const pid_t child = fork();
+      if (child == 0) {
+        alarm(60);
+        bool good = true;
+        for (std::size_t n = 0; n < 2 * layers.size(); ++n) good = call(n) && good;
+        _exit(good ? 0 : 1);
+      }
+      int status = 1;
+      ++children;
+      wrong += child < 0 || waitpid(child, &status, 0) != child || status != 0;
+    });
+    all("forks", [&](std::size_t n) { return call(n); });
+    std::printf("%-40s %zu, %zu wrong\n", "children of forks", children.load(), wrong.load());
+    Check(wrong == 0 && children != 0, "children of forks", children);
+  }
+}
+
+}  // namespace onegru
