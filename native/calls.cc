@@ -11,7 +11,6 @@
 #include <new>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "native/layer.h"
 
@@ -20,7 +19,7 @@ namespace nb = nanobind;
 namespace onegru {
 namespace {
 
-PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t count, PyObject* keywords);
+PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* keywords);
 
 // The engine's own object, None where it has none, keeps the layer or the stream alive.
 struct Caller {
@@ -142,17 +141,19 @@ PyObject* Call(PyObject* self, PyObject* args, PyObject* kwargs) {
 }
 
 // The same without a tuple and a dictionary of the arguments, which take 0.1 µs to make.
-PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t count, PyObject* keywords) {
-  const Py_ssize_t given = PyVectorcall_NARGS(count);
+PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* keywords) {
+  const Py_ssize_t given = PyVectorcall_NARGS(flags);
   PyObject* values[kCallNames] = {};
-  if (Py_TYPE(self)->tp_call !=
-      Call) {  // somebody has given the class another since: Python 3.11 comes here still
-    std::vector<PyObject*> all{self};
-    all.insert(all.end(), args, args + given + (keywords == nullptr ? 0 : PyTuple_Size(keywords)));
-    const nb::object other =
-        nb::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(self)), "__call__"));
-    if (!other.is_valid()) return nullptr;
-    return PyObject_Vectorcall(other.ptr(), all.data(), static_cast<std::size_t>(given) + 1, keywords);
+  // Somebody has given the class another since: Python 3.11 comes here still.
+  if (const ternaryfunc call = Py_TYPE(self)->tp_call; call != Call) {
+    const nb::object all = nb::steal(PyTuple_New(given)), named = nb::steal(PyDict_New());
+    if (!all.is_valid() || !named.is_valid()) return nullptr;
+    for (Py_ssize_t i = 0; i < given; ++i) PyTuple_SetItem(all.ptr(), i, Py_NewRef(args[i]));
+    const Py_ssize_t count = keywords == nullptr ? 0 : PyTuple_Size(keywords);
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      if (PyDict_SetItem(named.ptr(), PyTuple_GetItem(keywords, i), args[given + i]) != 0) return nullptr;
+    }
+    return call(self, all.ptr(), named.ptr());
   }
   if (nb::inst_ready(self) && TheCallNames().Put(args, given, keywords, 2, values)) {
     PyObject* const result = TryGiven(*nb::inst_ptr<Caller>(self), values);
@@ -166,8 +167,10 @@ PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t count,
 // caller.try_call(…): what caller(…) returns where the call is plain, else None.
 PyObject* TryCallMethod(PyObject* self, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
   PyObject* values[kCallNames] = {};
-  if (!nb::inst_ready(self) || !TheCallNames().Put(args, given, keywords, 2, values)) {
-    PyErr_SetString(PyExc_TypeError, "try_call: must be given what the layer itself is, and be a layer's");
+  const bool is_made = nb::inst_ready(self);
+  if (!is_made || !TheCallNames().Put(args, given, keywords, 2, values)) {
+    PyErr_SetString(PyExc_TypeError, is_made ? "try_call: must be given what the layer itself is"
+                                             : "the layer was never made: its __init__ was not called");
     return nullptr;
   }
   PyObject* const result = TryGiven(*nb::inst_ptr<Caller>(self), values);

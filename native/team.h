@@ -48,13 +48,17 @@ class Claim {
   // The helper's windows. False: the caller has taken the share back.
   bool Open() {
     MayStall();
-    return Change(kHelped, kOpen);
+    Window::Open();
+    if (Change(kHelped, kOpen)) return true;
+    Window::Close();
+    return false;
   }
   void HandOver(const Place& place) { place_ = place; }
   void Close(bool done) {
     ONEGRU_COUNT(handed_over);
     windows_.fetch_add(1, std::memory_order_relaxed);
     phase_.store(done ? kDone : kHelped, std::memory_order_release);
+    Window::Close();
     MayStall();
   }
 

@@ -157,11 +157,39 @@ struct Pool {
 
 std::atomic<Pool*> g_pool{nullptr};
 
+}  // namespace
+
+// A forked child has none of the threads: it forgets them, with their locks in whatever state.
+struct Forks {
+  static inline std::atomic<std::size_t> under_way{0};
+
+  static void Before() {
+    under_way.fetch_add(1, std::memory_order_seq_cst);
+    for (Spin spin; Window::open_.load(std::memory_order_seq_cst) != 0;) spin.Once();
+  }
+  static void AfterInParent() { under_way.fetch_sub(1, std::memory_order_release); }
+  static void AfterInChild() {
+    under_way.store(0, std::memory_order_relaxed);
+    Window::open_.store(0, std::memory_order_relaxed);
+    g_pool.store(nullptr);
+  }
+};
+
+void Window::Open() {
+  for (;;) {
+    open_.fetch_add(1, std::memory_order_seq_cst);
+    if (Forks::under_way.load(std::memory_order_seq_cst) == 0) return;
+    open_.fetch_sub(1, std::memory_order_release);
+    for (Spin spin; Forks::under_way.load(std::memory_order_acquire) != 0;) spin.Once();
+  }
+}
+
+namespace {
+
 Pool* ThePool() {
   if (Pool* pool = g_pool.load(std::memory_order_acquire)) return pool;
-  // A forked child has none of the threads: it forgets them, with their locks in whatever state.
   static std::once_flag once;
-  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { g_pool.store(nullptr); }); });
+  std::call_once(once, [] { pthread_atfork(&Forks::Before, &Forks::AfterInParent, &Forks::AfterInChild); });
   auto* const fresh = new Pool;
   Pool* expected = nullptr;
   if (g_pool.compare_exchange_strong(expected, fresh)) return fresh;

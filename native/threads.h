@@ -97,6 +97,18 @@ class Patience {
   int spins_ = 0;
 };
 
+// While a helper lives in one of these, it touches memory of a caller, and the process does not fork: a child
+// would find that memory half written, by a thread that it does not have.
+class Window {
+ public:
+  static void Open();
+  static void Close() { open_.fetch_sub(1, std::memory_order_release); }
+
+ private:
+  friend struct Forks;
+  static inline std::atomic<std::size_t> open_{0};
+};
+
 #if defined(ONEGRU_STALL)
 // For tests: called where a helper may be stopped by the system; and how often what happened.
 struct Events {

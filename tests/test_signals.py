@@ -218,3 +218,28 @@ atexit.register(time.sleep, 0.05)
 def test_an_exit_while_a_daemon_thread_is_in_a_call_is_silent(T: int) -> None:
     for _ in range(4):
         assert not run(EXIT, T)
+
+
+FORK = """
+rng = np.random.default_rng(5)
+layer = make(1, 8, "bidirectional")
+X = rng.standard_normal((12_000, 64, 1), np.float32)
+onegru.set_num_threads(2)
+expected = hashlib.sha256(layer(X)[0]).digest()
+me, children = os.getpid(), []
+signal.signal(signal.SIGALRM, lambda *_: me == os.getpid() and children.append(os.fork()))
+for n in range(300):
+    signal.setitimer(signal.ITIMER_REAL, 0.004 + 0.008 * rng.random())
+    same = hashlib.sha256(layer(X)[0]).digest() == expected
+    if os.getpid() != me:
+        os._exit(0 if same else 1)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    assert same
+    while children:
+        assert os.waitpid(children.pop(), 0)[1] == 0
+"""
+
+
+def test_a_fork_in_the_middle_of_a_call() -> None:
+    """By a handler: the child goes on with the call, without the helpers, whatever they were doing."""
+    run(FORK)
