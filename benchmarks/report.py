@@ -68,6 +68,10 @@ DRAWN_MEANS = (1.8, 2.3)  # of drawn shapes, on one thread and on two
 FALL_SIZE = 256
 
 
+#: What profiles of the missed targets showed, and what was tried: written by hand.
+FOUND = Path(__file__).with_name("found.md")
+
+
 def write_report(parts: Parts, folder: Path) -> None:
     """Write performance.md and its pictures, and print the targets."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,7 +80,7 @@ def write_report(parts: Parts, folder: Path) -> None:
     lines = [*_head(parts), *targets]
     for threads, limits in tables.items():
         lines += table(of_kind(parts, "tables", "case", threads), threads, limits)
-    lines += [*whole(parts), *beside(parts), *drawn(parts), *rows(parts)]
+    lines += [*whole(parts), *beside(parts), *drawn(parts), *rows(parts), FOUND.read_text()]
     (folder / "performance.md").write_text("\n".join(lines).rstrip() + "\n")
     ratios = {t: {e["case"]: ratio(e) for e in of_kind(parts, "tables", "case", t)} for t in tables}
     draw_ratios({t: found for t, found in ratios.items() if found}, folder / "performance.png")
