@@ -245,9 +245,11 @@ def test_a_call_that_is_given_to_the_class_later(monkeypatch: pytest.MonkeyPatch
     for other in (staticmethod(lambda *args: len(args)), classmethod(lambda _, *args: len(args))):
         with monkeypatch.context() as patch:
             patch.setattr(onegru.GRU, "__call__", other)
-            assert [one(X, h) for one in (layer, same)] == [2, 2]
+            counts: list[Any] = [one(X, h) for one in (layer, same)]
+            assert counts == [2, 2]
     with mock.patch.object(onegru.GRU, "__call__", return_value=7) as called:
-        assert layer(X, layout=1) == 7
+        seven: Any = layer(X, layout=1)
+        assert seven == 7
         called.assert_called_once_with(X, layout=1)
     for one in (layer, same):
         np.testing.assert_array_equal(one(X)[0], Y)
