@@ -55,7 +55,7 @@ build:
 	@mkdir -p $@
 
 # ASan calls a function for each access: checks in line, in kernels that consist of accesses, take GCC half an hour.
-sanitize: $(VENV)/.build | build  ## the kernels' tests under ASan, then UBSan, then TSan: ten minutes
+sanitize: $(VENV)/.build | build  ## the kernels' tests under ASan, then UBSan, then TSan: half an hour
 	$(call check,asan,-O1 -g1 -fsanitize=address --param asan-instrumentation-with-call-threshold=0)
 	@echo "AddressSanitizer:" && build/asan/onegru_check
 	$(call check,ubsan,-O1 -g1 -fsanitize=undefined -fno-sanitize-recover=all)
@@ -64,7 +64,7 @@ sanitize: $(VENV)/.build | build  ## the kernels' tests under ASan, then UBSan, 
 	@echo "ThreadSanitizer:" && TSAN_OPTIONS=halt_on_error=1 build/tsan/onegru_check 150
 	@TSAN_OPTIONS="halt_on_error=1 die_after_fork=0" build/tsan/onegru_check --calls 5000
 
-threads: $(VENV)/.build | build  ## a million calls in each way in which threads may meet: ten minutes
+threads: $(VENV)/.build | build  ## a million calls in each way in which threads may meet: minutes
 	$(call check,native,-O2)
 	@build/native/onegru_check --calls 1000000
 

@@ -66,7 +66,6 @@ struct Span {
 inline Span SpanOf(PyArrayObject* array) {  // of null: none
   if (array == nullptr) return {};
   Span span{Data(array), Data(array) + PyArray_ITEMSIZE(array)};
-#pragma GCC unroll 1
   for (int axis = 0; axis < PyArray_NDIM(array); ++axis) {
     const npy_intp size = PyArray_DIM(array, axis);
     if (size == 0) return {};

@@ -124,6 +124,10 @@ bool PutAll(PyObject* args, PyObject* kwargs, PyObject* (&values)[kCallNames]) {
   return true;
 }
 
+PyObject* TryIfMade(PyObject* self, PyObject* const (&values)[kCallNames]) {
+  return nb::inst_ready(self) ? TryGiven(*nb::inst_ptr<Caller>(self), values) : nullptr;
+}
+
 nb::object RunOf(PyObject* self) {
   static PyObject* const name = PyUnicode_InternFromString("run");
   return nb::steal(PyObject_GetAttr(self, name));
@@ -132,8 +136,8 @@ nb::object RunOf(PyObject* self) {
 // caller(…); else caller.run(…).
 PyObject* Call(PyObject* self, PyObject* args, PyObject* kwargs) {
   PyObject* values[kCallNames] = {};
-  if (nb::inst_ready(self) && PutAll(args, kwargs, values)) {
-    PyObject* const result = TryGiven(*nb::inst_ptr<Caller>(self), values);
+  if (PutAll(args, kwargs, values)) {
+    PyObject* const result = TryIfMade(self, values);
     if (result != nullptr || PyErr_Occurred()) return result;
   }
   const nb::object run = RunOf(self);
@@ -155,8 +159,8 @@ PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t flags,
     }
     return call(self, all.ptr(), named.ptr());
   }
-  if (nb::inst_ready(self) && TheCallNames().Put(args, given, keywords, 2, values)) {
-    PyObject* const result = TryGiven(*nb::inst_ptr<Caller>(self), values);
+  if (TheCallNames().Put(args, given, keywords, 2, values)) {
+    PyObject* const result = TryIfMade(self, values);
     if (result != nullptr || PyErr_Occurred()) return result;
   }
   const nb::object run = RunOf(self);
