@@ -21,6 +21,7 @@
 #include "native/layer.h"
 #include "native/limits.h"
 #include "native/memory_pool.h"
+#include "native/observer.h"
 #include "native/targets.h"
 #include "native/threads.h"
 
@@ -48,6 +49,7 @@ NB_MODULE(_native, m) {
 
   onegru::BindLayer(m);
   onegru::BindCalls(m);
+  onegru::BindObserver(m);
   m.def("num_threads", &onegru::NumThreads, "How many threads a call may use.");
   m.def("set_num_threads", &onegru::SetNumThreads, nb::arg("count"), "How many threads a call may use, 1…64.");
   m.def(

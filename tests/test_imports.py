@@ -45,6 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("problem", "native", "engine", "stream", "layer", "stack"),
     (
         "functional",
+        "execution_provider",
         "tensors",
         "padding",
         "exchange",
@@ -144,7 +145,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 OPTIONAL = {
     "onnx": ("files.onnx*", "backend", "runtimes.onnx_evaluator"),
     "google": ("files.onnx*",),  # protobuf, which onnx itself needs
-    "onnxruntime": ("files._onnxruntime",),
+    "onnxruntime": ("files._onnxruntime", "execution_provider", "inference_session"),
     "openvino": ("files._openvino", "files._openvino_check", "_openvino_op", "runtimes.openvino"),
     "ml_dtypes": ("dtypes",),
     "keras": ("frameworks.keras3", "frameworks.files"),

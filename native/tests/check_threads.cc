@@ -132,6 +132,39 @@ void CheckForeignPools(std::size_t target, std::size_t problems) {
   }
 }
 
+// --- forks
+
+// A process that forks while a helper is in a window waits for the helper; a child finds no window open.
+void CheckForkBesideWindow() {
+  const Problem p = MakeProblem(LargeProblem(0));
+  SetNumThreads(2);
+  g_events.wakes_all = true;
+  RunOnce(p, Pack(p, ChosenTargetIndex()));  // the first invitation of helpers is when forks are looked at
+  g_events.wakes_all = false;
+  for (std::size_t n = 0; n < 20; ++n) {
+    std::atomic<bool> open{false}, half_written{false};
+    std::thread helper([&] {
+      Window::Open();
+      half_written = true;
+      open = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      half_written = false;
+      Window::Close();
+    });
+    while (!open) sched_yield();
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);
+      Window::Open();  // and it may open its own
+      Window::Close();
+      _exit(half_written ? 1 : 0);
+    }
+    helper.join();
+    int status = 1;
+    Check(child > 0 && waitpid(child, &status, 0) == child && status == 0, "a fork beside a window", n);
+  }
+}
+
 // --- many calls
 
 // Small ones, as more meet then: in rows, in units and in directions.
@@ -280,6 +313,7 @@ void CheckThreads(std::size_t target, std::size_t problems) {
   CheckCallers(target);
   CheckStalled(target, problems / 10);
   CheckForeignPools(target, problems / 10);
+  CheckForkBesideWindow();
 }
 
 void CheckCalls(std::size_t calls) {

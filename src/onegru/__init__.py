@@ -22,6 +22,7 @@ from onegru.stack import Stack, StackStream
 from onegru.stream import Stream
 
 if TYPE_CHECKING:
+    from onegru import execution_provider
     from onegru.frameworks.flax import from_flax, to_flax
     from onegru.frameworks.keras3 import from_keras, to_keras, to_keras_weights
     from onegru.frameworks.pytorch import from_torch, to_torch, to_torch_state_dict
@@ -55,6 +56,7 @@ __all__ = [
     "__version__",
     "augru_cell",
     "augru_sequence",
+    "execution_provider",
     "from_flax",
     "from_keras",
     "from_torch",
@@ -97,7 +99,13 @@ _LATER = {
 }
 
 
+# Public modules, likewise: what the onnx package and ONNX Runtime are given.
+_MODULES = ("backend", "execution_provider")
+
+
 def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return import_module(f"onegru.{name}")
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_LATER[name]), name)
@@ -106,5 +114,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """What users need: the public names, the backend for the onnx package, what every module has."""
-    return sorted({*__all__, "backend", *(name for name in globals() if name.startswith("__"))})
+    """What users need: the public names and modules, what every module has."""
+    return sorted({*__all__, *_MODULES, *(name for name in globals() if name.startswith("__"))})

@@ -1,0 +1,134 @@
+"""ONNX Runtime's execution provider: a session that has it runs every GRU of its model by onegru.
+
+    onegru.execution_provider.register()
+    session = onnxruntime.InferenceSession(
+        "model.onnx", providers=["OnegruExecutionProvider", "CPUExecutionProvider"]
+    )
+
+The model is as it was, and so is the program around the session. Its options, given as
+`("OnegruExecutionProvider", {"threads": "1"})`:
+
+    threads: how many threads a GRU node may use, 0…64; 0, the default, for `onegru.get_num_threads()`. They
+        are those of the session: it never uses more than it has.
+    engine: "auto", "native", or "reference" for the float64 reference.
+    weight_storage: "float16" or "bfloat16" to keep the weights of float32 nodes in half the memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from onegru import _native
+from onegru.dialect import lower
+from onegru.dialects.onnx import GRU_VERSIONS
+from onegru.dtypes import Array, numpy_dtype
+from onegru.errors import FormatError, needs_extra
+from onegru.layer import GRU
+from onegru.native import get_num_threads
+
+__all__ = ["get_ep_name", "get_ep_names", "get_library_path", "register"]
+
+_NAME = "OnegruExecutionProvider"
+_OLDEST = (1, 25)
+
+
+def get_library_path() -> str:
+    """The library to register with ONNX Runtime. `register` does it."""
+    return str(_native.__file__)
+
+
+def get_ep_name() -> str:
+    """The provider's name, for `providers=`."""
+    return _NAME
+
+
+def get_ep_names() -> list[str]:
+    """The names of all providers in the library: this one."""
+    return [_NAME]
+
+
+def register() -> str:
+    """Make the provider known to ONNX Runtime in this process, if it is not yet.
+
+    Returns:
+        its name, for `providers=`.
+
+    Raises:
+        MissingExtraError: ONNX Runtime is not installed.
+        FormatError: it is older than 1.25, or newer than what onegru knows.
+    """
+    with needs_extra("onnxruntime", "onnxruntime", "the execution provider"):
+        import onnxruntime
+    version = tuple(map(int, re.findall(r"\d+", onnxruntime.__version__)[:2]))
+    if version < _OLDEST:
+        raise FormatError(
+            f"onnxruntime {onnxruntime.__version__}; must be {'.'.join(map(str, _OLDEST))} or newer, as its "
+            "execution providers cannot hold kernels before"
+        )
+    if _NAME not in {device.ep_name for device in onnxruntime.get_ep_devices()}:
+        get_num_threads()  # reads the environment
+        _native.observe(_see)
+        try:
+            onnxruntime.register_execution_provider_library(_NAME, get_library_path())
+        except Exception as error:  # its exceptions share no base class
+            raise FormatError(f"onnxruntime {onnxruntime.__version__} refuses onegru ({error})") from None
+    return _NAME
+
+
+# What a session shows of a node: "weights" when the node is made, if they are constants; "done" after each
+# run. Arrays by the names of the specification; they are gone when the function returns.
+Observer = Callable[[str, str, Mapping[str, Array]], None]
+
+_observers: dict[int, Observer] = {}
+_numbers = itertools.count(1)
+
+
+@contextmanager
+def observed(observer: Observer) -> Iterator[dict[str, str]]:
+    """Options for sessions whose GRU nodes are shown to a function, as long as this lasts.
+
+    Args:
+        observer: called with the node's name, the moment, and its arrays.
+    """
+    number = next(_numbers)
+    _observers[number] = observer
+    try:
+        yield {"observer": str(number)}
+    finally:
+        del _observers[number]
+
+
+def _see(
+    session: int,
+    moment: str,
+    node: str,
+    version: int,
+    attributes: Mapping[str, object],
+    ports: Mapping[str, tuple[memoryview, str, Sequence[int]]],
+) -> None:
+    """What native code calls; it ends the run with what this raises."""
+    arrays: dict[str, Array] = {
+        name: np.frombuffer(data, numpy_dtype(dtype)).reshape(shape)
+        for name, (data, dtype, shape) in ports.items()
+    }
+    if moment == "compute":
+        _compute(version, attributes, arrays)
+    elif (observer := _observers.get(session)) is not None:
+        observer(node, moment, arrays)
+
+
+def _compute(version: int, attributes: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+    """Write the outputs of a node by the reference."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # given when the model was loaded
+        lowered = lower(GRU_VERSIONS[version], attributes, arrays["W"], arrays["R"], arrays.get("B"))
+    layer = GRU.from_canonical(lowered.spec, lowered.weights, "reference")
+    given = {name: arrays[name] for name in ("X", "sequence_lens", "initial_h") if name in arrays}
+    layer.apply(lowered.ports, given, {name: arrays[name] for name in ("Y", "Y_h") if name in arrays})
