@@ -177,6 +177,7 @@ ELSEWHERE = {
         "__version__",
     ),
     *("FormatError", "MissingExtraError", "OneGRUError", "SpecError", "SpecWarning"),
+    "execution_provider",
     *(
         "get_num_threads",
         "inspect",

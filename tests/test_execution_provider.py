@@ -428,10 +428,11 @@ def test_an_exception_in_a_callback_ends_the_run() -> None:
         if moment == "done":
             raise RuntimeError("looked too closely")
 
-    with execution_provider.observed(look) as options:
-        opened = session(plain_model(), **options)
-        with pytest.raises(Exception, match="looked too closely"):
-            opened.run(None, {"X": X})
+    number = execution_provider.add_observer(look)
+    opened = session(plain_model(), observer=str(number))
+    with pytest.raises(Exception, match="looked too closely"):
+        opened.run(None, {"X": X})
+    execution_provider.remove_observer(number)
     Y, _ = opened.run(None, {"X": X})  # nobody looks any more
     assert same_bits(Y, onegru.gru(X, **WEIGHTS)[0])
 
@@ -442,8 +443,9 @@ def test_what_an_observer_sees() -> None:
     def look(node: str, moment: str, arrays: Mapping[str, Any]) -> None:
         seen.append((node, moment, {name: array.copy() for name, array in arrays.items()}))
 
-    with execution_provider.observed(look) as options:
-        session(plain_model(), **options).run(None, {"X": X})
+    number = execution_provider.add_observer(look)
+    session(plain_model(), observer=str(number)).run(None, {"X": X})
+    execution_provider.remove_observer(number)
     Y, Y_h = onegru.gru(X, **WEIGHTS)
     (_, first, weights), (node, second, arrays) = seen
     assert (node, first, second) == ("gru", "weights", "done")

@@ -66,7 +66,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "files.onnx_tensor",
         "files._onnxruntime",
         "files.onnx_lift",
-        "files.onnx_piece",
+        "files.onnx_whole",
         "files.onnx_views",
         "files.onnx_states",
         "files.onnx_node",

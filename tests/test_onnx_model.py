@@ -18,7 +18,6 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 import onegru
 from onegru import FormatError, Model, SpecError, SpecWarning
-from onegru.files.onnx_piece import OnnxPiece
 from tests.onnx_models import (
     Arrays,
     B,
@@ -454,8 +453,6 @@ def test_computed_weights_that_other_nodes_and_outputs_use_too(tmp_path: Path) -
     made = gru_layer.layer
     ours.run({"X": X})
     assert gru_layer.layer is made
-    names = [name for step in ours._graph.steps if isinstance(step, OnnxPiece) for name in step.outputs]
-    assert "W" not in names, "what the GRU has is not computed again in each run"
 
 
 def test_computed_weights_that_nodes_behind_the_gru_use(tmp_path: Path) -> None:
@@ -660,9 +657,7 @@ def test_only_onnxs_gru_is_a_gru(tmp_path: Path) -> None:
     """Another domain's GRU is another operator."""
     other = gru("X", ["Y"], domain="elsewhere")
     proto = model(graph([other], [X_INFO], ["Y"], WEIGHTS), domains={"elsewhere": 1})
-    with pytest.raises(
-        FormatError, match=r"the part around GRU node that gives 'Y': ONNX Runtime refuses it"
-    ):
+    with pytest.raises(FormatError, match=r"ONNX Runtime refuses it .*elsewhere:GRU"):
         loaded(tmp_path, proto)
     same = gru("X", ["Y"], domain="ai.onnx")
     assert len(loaded(tmp_path, model(graph([same], [X_INFO], ["Y"], WEIGHTS))).gru_layers) == 1

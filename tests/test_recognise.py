@@ -197,7 +197,7 @@ except onegru.MissingExtraError:
 
 
 def test_weights_that_are_computed_without_a_runtime(tmp_path: Path) -> None:
-    """They are computed where it is there."""
+    """By onnx."""
     arrays = weights()
     arrays["flat"] = arrays.pop("W").reshape(-1)
     arrays["shape"] = np.array([1, 3 * H, I], np.int64)
@@ -212,7 +212,7 @@ def test_weights_that_are_computed_without_a_runtime(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
     )
-    assert f"input_size=None, hidden_size={H}" in result.stdout
+    assert f"input_size={I}, hidden_size={H}" in result.stdout
 
 
 def test_a_broken_part_does_not_keep_a_model_from_being_described(tmp_path: Path) -> None:

@@ -220,9 +220,7 @@ def test_an_input_that_is_no_tensor(tmp_path: Path) -> None:
     ours = loaded(tmp_path, model(graph(nodes, [sequence], ["Y"], {**WEIGHTS, "at": np.array(1)})))
     want, _ = onegru.gru(X, WEIGHTS["W"], WEIGHTS["R"])
     np.testing.assert_array_equal(ours.run({"s": [X[:1], X]})["Y"], want)
-    with pytest.raises(
-        FormatError, match=r"the part around SequenceAt node that gives 'X': ONNX Runtime fails"
-    ):
+    with pytest.raises(FormatError, match=r"ONNX Runtime fails .*running SequenceAt node"):
         ours.run({"s": [X]})
     with pytest.raises(SpecError, match=r"'s': missing; .* requires it, seq\(tensor\(float\)\)"):
         ours.run({})
@@ -250,7 +248,7 @@ def test_progress_that_cannot_be_called(ours: Model) -> None:
 def test_progress(ours: Model) -> None:
     seen: list[tuple[int, int]] = []
     ours.run(FEEDS, progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(0, 2), (1, 2), (2, 2)]
+    assert seen == [(0, 1), (1, 1)]
 
 
 def test_two_threads_at_once(ours: Model) -> None:

@@ -22,7 +22,7 @@ from onegru.errors import SpecError, SpecWarning
 from onegru.shapes import arrange, check_shape
 from onegru.spec import Direction, Spec, Weights
 
-__all__ = ["Lowered", "check_attributes", "lower", "read_activations", "read_clip"]
+__all__ = ["Lowered", "check_attributes", "check_weights", "lower", "read_activations", "read_clip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,29 @@ def check_attributes(operator: Operator, attributes: Mapping[str, object], where
         values = read_attributes(operator, attributes)
         read_clip(operator, values["clip"])
         read_activations(operator, values, _direction(values)[1], where)
+    except SpecError as error:
+        raise SpecError(f"{where}{error}") from None
+
+
+def check_weights(
+    operator: Operator, attributes: Mapping[str, object], W: object, R: object, B: object, where: str = ""
+) -> None:
+    """Check the types and shapes of weights, not their values.
+
+    Args:
+        operator: which version of which operator.
+        attributes: those that are present.
+        W: input weights.
+        R: recurrence weights.
+        B: biases; None if absent.
+        where: what to put before an error, such as a node's name.
+
+    Raises:
+        SpecError: a type or shape that the specification forbids.
+    """
+    try:
+        values = read_attributes(operator, attributes)
+        _check_weights(operator, values, *_typed_weights(operator, W, R, B), {"D": _direction(values)[1]})
     except SpecError as error:
         raise SpecError(f"{where}{error}") from None
 

@@ -19,8 +19,7 @@ from __future__ import annotations
 import itertools
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ from onegru.errors import FormatError, needs_extra
 from onegru.layer import GRU
 from onegru.native import get_num_threads
 
-__all__ = ["get_ep_name", "get_ep_names", "get_library_path", "register"]
+__all__ = ["add_observer", "get_ep_name", "get_ep_names", "get_library_path", "register", "remove_observer"]
 
 _NAME = "OnegruExecutionProvider"
 _OLDEST = (1, 25)
@@ -90,19 +89,20 @@ _observers: dict[int, Observer] = {}
 _numbers = itertools.count(1)
 
 
-@contextmanager
-def observed(observer: Observer) -> Iterator[dict[str, str]]:
-    """Options for sessions whose GRU nodes are shown to a function, as long as this lasts.
+def add_observer(observer: Observer) -> int:
+    """Let a function see the GRU nodes of the sessions whose option `observer` is the number that this gives.
 
     Args:
-        observer: called with the node's name, the moment, and its arrays.
+        observer: called with the node's name, the moment, and its arrays. What it raises ends the run.
     """
     number = next(_numbers)
     _observers[number] = observer
-    try:
-        yield {"observer": str(number)}
-    finally:
-        del _observers[number]
+    return number
+
+
+def remove_observer(number: int) -> None:
+    """Call it no more."""
+    del _observers[number]
 
 
 def _see(

@@ -25,17 +25,18 @@ class GruLayer:
 
     Attributes:
         node: the node as the file has it.
-        layer: its layer, with its weights; None where the weights are computed anew in each run.
         run: adds the node's outputs to the values that it is given, by name.
-        has_own_state: whether it starts from a constant that is not zero, which is no part of the layer.
     """
 
     __module__ = "onegru"
 
-    def __init__(self, node: GruNode, place: str, engine: str) -> None:
+    def __init__(
+        self, node: GruNode, place: str, engine: str, later: Callable[[], object] | None = None
+    ) -> None:
         self.node = node
-        self.layer: GRU | None = None
-        self.has_own_state = False
+        self._layer: GRU | None = None
+        self._has_own_state = False
+        self._later = later
         self._place = place
         self._engine = engine
         self._lowered: Lowered | None = None
@@ -54,12 +55,36 @@ class GruLayer:
         return str(self.node.operator)
 
     @property
+    def bodies(self) -> tuple[str, ...]:
+        """In words, the bodies of other nodes that it lies in, the outermost first."""
+        return self.node.bodies
+
+    @property
+    def layer(self) -> GRU | None:
+        """Its layer, with its weights; None where the weights are computed anew in each run."""
+        self._prepare_now()
+        return self._layer
+
+    @property
+    def has_own_state(self) -> bool:
+        """Whether it starts from a constant that is not zero, which is no part of the layer."""
+        self._prepare_now()
+        return self._has_own_state
+
+    @property
     def weights(self) -> tuple[Array, ...]:
         """W, R and, if there is one, B, as the node gets them; empty where they are computed in each run."""
+        self._prepare_now()
         return tuple(np.asarray(array) for array in self._weights if array is not None)
 
     def __repr__(self) -> str:
         return f"GruLayer({self.name!r}, {self.operator}, {self.layer!r})"
+
+    def _prepare_now(self) -> None:
+        """Where a runtime runs the node, a layer is made for who looks at it alone."""
+        later, self._later = self._later, None
+        if later is not None:
+            later()
 
     def prepare(
         self, constants: Mapping[str, object], defaults: Container[str], shared: dict[object, GruLayer]
@@ -75,7 +100,8 @@ class GruLayer:
         node = self.node
         port = node.operator.input("initial_h")
         state = constants.get(node.inputs.get(port.name, "")) if port is not None else None
-        self.has_own_state = state is not None and bool(np.asarray(state).any())
+        self._later = None
+        self._has_own_state = state is not None and bool(np.asarray(state).any())
         if any(node.inputs.get(name, name) not in constants for name in _WEIGHTS if name in node.inputs):
             check_attributes(node.operator, node.attributes, self._place)
             return
@@ -83,25 +109,26 @@ class GruLayer:
         key = (str(node.operator), repr(sorted(node.attributes.items())), *map(id, self._weights))
         twin = shared.setdefault(key, self)
         if twin is self:
-            self.layer, self._lowered = self._make(self._weights)
+            self._layer, self._lowered = self._make(self._weights)
         else:
-            self.layer, self._lowered = twin.layer, twin._lowered
+            self._layer, self._lowered = twin._layer, twin._lowered
         self._is_fixed = not any(node.inputs.get(name) in defaults for name in _WEIGHTS)
         self._choose_run()
 
     def _choose_run(self) -> None:
         """Take the quick way to the outputs, if there is one."""
         node = self.node
-        if node.operator.name == "GRU" and self._is_fixed and self.layer is not None:
-            self.run = _plain_run(node, self.layer, self._run)
+        if node.operator.name == "GRU" and self._is_fixed and self._layer is not None:
+            self.run = _plain_run(node, self._layer, self._run)
 
     def __getstate__(self) -> Any:
-        return state_of(self, ("run",))
+        return state_of(self, ("run", "_later"))
 
     def __setstate__(self, state: Any) -> None:
         variables, slots = state if isinstance(state, tuple) else (state, {})
         for name, value in {**variables, **slots}.items():
             setattr(self, name, value)
+        self._later = None
         self.run = self._run
         self._choose_run()
 
@@ -114,7 +141,7 @@ class GruLayer:
 
     def _run(self, values: dict[str, Any]) -> None:
         node = self.node
-        layer, lowered = self.layer, self._lowered
+        layer, lowered = self._layer, self._lowered
         if layer is None or lowered is None or not self._is_fixed:
             weights = self._weights_in(values)
             if not self._weights or any(a is not b for a, b in zip(weights, self._weights, strict=True)):

@@ -115,6 +115,8 @@ def inspect(path: str | os.PathLike[str]) -> Report:
         return Report(str(file), kind.words, (), (), None, (), grus)
     graph = read_graph(file)
     others = sum(step.node_count for step in graph.steps if not isinstance(step, GruNode | Conversion))
+    if graph.whole is not None:
+        others = graph.whole.node_count
     grus = _reports(graph.inputs, _gru_layers(graph))
     return Report(str(file), kind.words, graph.inputs, graph.outputs, others, graph.nested, grus)
 
@@ -131,9 +133,8 @@ def _gru_layers(graph: Graph) -> list[GruLayer]:
         except (FormatError, MissingExtraError):  # weights that are not known are not described
             break
     layers = [
-        GruLayer(step, f"{graph.path}: {step.operator.name} node {step.name!r}: ", "auto")
-        for step in graph.steps
-        if isinstance(step, GruNode)
+        GruLayer(gru, f"{graph.path}: {gru.operator.name} node {gru.name!r}: ", "auto")
+        for gru in graph.grus or (step for step in graph.steps if isinstance(step, GruNode))
     ]
     shared: dict[object, GruLayer] = {}
     for layer in layers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -11,8 +12,8 @@ import numpy as np
 
 from onegru.arguments import file_path, shown
 from onegru.dtypes import Array
-from onegru.errors import SpecError, needs_extra
-from onegru.files.graph import Conversion, Graph, GruNode, Step, TensorInfo, ValueType, by_name
+from onegru.errors import SpecError, SpecWarning, needs_extra
+from onegru.files.graph import Conversion, Graph, GruNode, Run, Step, TensorInfo, ValueType, by_name
 from onegru.files.recognise import Kind, kind_of_start, model_kind
 from onegru.model_gru import GruLayer, naming, output_types
 from onegru.model_inputs import Inputs, convert, fit, value_of, words_of
@@ -105,6 +106,35 @@ class Model:
         self._graph = graph
         self._engine = engine
         self._inputs = Inputs(graph.inputs)
+        self._run_whole: Run | None = None
+        self._results: list[tuple[str, str, bool]] = []
+        self._layers: tuple[GruLayer, ...] = ()
+        if graph.whole is None:
+            self._make_steps(graph, engine)
+        else:
+            self._run_whole = graph.whole.open(engine)
+            places = [f"{graph.path}: {gru.operator.name} node {gru.name!r}: " for gru in graph.grus]
+            self._layers = tuple(
+                GruLayer(gru, place, engine, self._prepare_layers)
+                for gru, place in zip(graph.grus, places, strict=True)
+            )
+            self._results = [(info.name, value_of(info), True) for info in graph.outputs]
+        handed_out = set(graph.whole.shared if graph.whole is not None else ())
+        for index, (name, value, is_new) in enumerate(self._results):
+            self._results[index] = (name, value, is_new and value not in handed_out)
+            handed_out.add(value)  # a second output of one value is a copy
+        self._made = {*vars(self), "_made"} - before  # what no pickle needs, as the graph has it
+
+    def _prepare_layers(self) -> None:
+        """Make the layers of a model that a runtime runs, for who looks at them."""
+        shared: dict[object, GruLayer] = {}
+        defaults = {value_of(info) for info in self._graph.inputs}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
+            for layer in self._layers:
+                layer.prepare(self._graph.constants, defaults, shared)
+
+    def _make_steps(self, graph: Graph, engine: str) -> None:
         # What shares memory with something that a caller, or the next run, may have in hand.
         views = {value_of(info) for info in graph.inputs} | {
             name
@@ -132,12 +162,11 @@ class Model:
         needed = {value_of(info) for info in graph.outputs}.union(*map(self._reads, graph.steps))
         self._needed = {name: value for name, value in self._constants.items() if name in needed}
         # What each output is called, by callers and by steps, and whether a run makes it anew.
-        handed_out = views | self._constants.keys()
-        self._results: list[tuple[str, str, bool]] = []
-        for info in graph.outputs:
-            self._results.append((info.name, value_of(info), value_of(info) not in handed_out))
-            handed_out.add(value_of(info))  # a second output of one value is a copy
-        self._made = {*vars(self), "_made"} - before  # what no pickle needs, as the graph has it
+        shared_values = views | self._constants.keys()
+        self._results = [
+            (info.name, value_of(info), value_of(info) not in shared_values) for info in graph.outputs
+        ]
+        self._layers = tuple(self._gru_layers.values())
 
     def _prepare(self, step: Step, types: dict[str, ValueType]) -> None:
         if isinstance(step, GruNode):
@@ -169,17 +198,23 @@ class Model:
 
     @property
     def gru_layers(self) -> tuple[GruLayer, ...]:
-        """Its GRU nodes, in the order in which they run."""
-        return tuple(self._gru_layers.values())
+        """Its GRU nodes, in the order in which they run; those of bodies come last."""
+        return self._layers
 
     @property
     def nested_grus(self) -> tuple[str, ...]:
-        """In words, the GRU nodes within bodies of If, Loop and Scan nodes, which ONNX Runtime runs."""
-        return self._graph.nested
+        """In words, the GRU nodes within bodies of other nodes, such as If, Loop and Scan."""
+        return self._graph.nested or tuple(
+            f"{gru.operator.name} node {gru.name!r} in {', in '.join(reversed(gru.bodies))}"
+            for gru in self._graph.grus
+            if gru.bodies
+        )
 
     @property
     def other_node_count(self) -> int:
         """How many nodes another runtime runs."""
+        if self._graph.whole is not None:
+            return self._graph.whole.node_count
         return sum(
             step.node_count for step in self._graph.steps if not isinstance(step, GruNode | Conversion)
         )
@@ -218,11 +253,7 @@ class Model:
         """
         if progress is not None and not callable(progress):
             raise SpecError(f"progress: {shown(progress)}; must be a function")
-        values = self._values(inputs, progress)
-        results: dict[str, Array] = {}
-        for name, value, is_new in self._results:
-            results[name] = values[value] if is_new else _copy(values[value])
-        return results
+        return self._handed_out(self._values(inputs, progress))
 
     def trace(self, inputs: Mapping[str, object]) -> list[dict[str, Array]]:
         """Run the model, and give what each GRU node of `gru_layers` took and gave.
@@ -237,8 +268,21 @@ class Model:
         Raises:
             SpecError, FormatError: as `run`.
         """
+        return self.traced(inputs)[1]
+
+    def traced(self, inputs: Mapping[str, object]) -> tuple[dict[str, Array], list[dict[str, Array]]]:
+        """Run the model, and give its outputs and what `trace` gives. Takes and raises what `run` does."""
+        if self._graph.whole is not None:
+            seen: list[dict[str, Array]] = [{} for _ in self._layers]
+
+            def look(index: int, moment: str, arrays: Mapping[str, Array]) -> None:
+                if moment == "done":
+                    seen[index] = {name: array.copy() for name, array in arrays.items()}
+
+            values = self._graph.whole.open(self._engine, look)(self._fed(inputs))
+            return self._handed_out(values), seen
         values = {**self._constants, **self._values(inputs, None)}
-        return [
+        return self._handed_out(values), [
             {
                 port: np.asarray(values[name])
                 for port, name in (*node.inputs.items(), *node.outputs.items())
@@ -247,11 +291,30 @@ class Model:
             for node in (layer.node for layer in self.gru_layers)
         ]
 
+    def _handed_out(self, values: Mapping[str, Any]) -> dict[str, Array]:
+        """A run's outputs, by the names that callers know."""
+        results: dict[str, Array] = {}
+        for name, value, is_new in self._results:
+            results[name] = values[value] if is_new else _copy(values[value])
+        return results
+
+    def _fed(self, inputs: Mapping[str, object]) -> Mapping[str, Any]:
+        """What a run is given, checked, by what the graph calls it."""
+        given = self._inputs.plain(inputs) if type(inputs) is dict else None
+        return self._checked(inputs) if given is None else given
+
     def _values(self, inputs: Mapping[str, object], progress: Progress | None) -> dict[str, Any]:
         """Every value of a run, by name, but constants that no step reads."""
+        if self._run_whole is not None:
+            fed = self._fed(inputs)
+            if progress is not None:
+                progress(0, 1)
+            values = self._run_whole(fed)
+            if progress is not None:
+                progress(1, 1)
+            return values
         values = self._needed.copy()
-        given = self._inputs.plain(inputs) if type(inputs) is dict else None
-        values.update(self._checked(inputs) if given is None else given)
+        values.update(self._fed(inputs))
         if progress is None:
             for run in self._runs:
                 run(values)

@@ -253,7 +253,7 @@ def _other(runtime: str, model: bytes, target: Path, names: list[str]) -> _Run:
     from onegru.files._onnxruntime import Session
     from onegru.files.onnx_read import Source
 
-    session = Session(model, Source(str(target)), "")
+    session = Session(model, Source(str(target)))
     return lambda feeds: dict(zip(session.output_names, session.run(feeds), strict=True))
 
 

@@ -66,7 +66,7 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
             from onegru.files._onnxruntime import Session
             from onegru.files.onnx_read import Source
 
-            session = Session(path.read_bytes(), Source(str(path), path.parent), "")
+            session = Session(path.read_bytes(), Source(str(path), path.parent))
             theirs = dict(zip(session.output_names, session.run(inputs), strict=True))
             differences["onnxruntime"] = _difference(ours, theirs)
             calls["onnxruntime"] = lambda: session.run(inputs)

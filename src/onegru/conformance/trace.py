@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from onegru.conformance.agreement import SENSITIVITY_FACTOR, tolerance_of
 from onegru.conformance.call import nudged, sensitivity
 from onegru.errors import OneGRUError, SpecWarning
-from onegru.files.graph import Graph, TensorInfo, by_name
+from onegru.files.graph import Graph, by_name
 from onegru.session import Model
 
 __all__ = ["Trace", "given_values", "probed_values", "tolerances", "traced_run"]
-
-_MARK = "\0"  # no name in a file begins so
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +34,8 @@ def probed_values(model: Model) -> tuple[str, ...]:
     known = {info.value or info.name for info in model.inputs} | set(model.graph.constants)
     found: dict[str, None] = {}
     for gru in model.gru_layers:
+        if gru.bodies:  # no runtime tells of what is in a body
+            continue
         weights = ("W", "R", "B") if gru.weights else ()
         found |= dict.fromkeys(value for name, value in gru.node.inputs.items() if name not in weights)
         found |= dict.fromkeys(gru.node.outputs.values())
@@ -58,12 +58,12 @@ def traced_run(model: Model, inputs: Mapping[str, Any], engine: str) -> Trace:
         SpecError: an input does not fit.
         FormatError: ONNX Runtime fails on its part.
     """
-    graph = model.graph
-    probes = tuple(TensorInfo(_MARK + value, "unknown", None, value=value) for value in probed_values(model))
-    results = _again(replace(graph, outputs=graph.outputs + probes), engine).run(inputs)
-    outputs = {name: value for name, value in results.items() if not name.startswith(_MARK)}
-    values = {name[len(_MARK) :]: value for name, value in results.items() if name.startswith(_MARK)}
-    return Trace(outputs, {**given_values(model, inputs), **values})
+    outputs, arrays = _again(model.graph, engine).traced(inputs)
+    values = given_values(model, inputs)
+    for gru, ports in zip(model.gru_layers, arrays, strict=True):
+        names = {**gru.node.inputs, **gru.node.outputs}
+        values |= {names[port]: array for port, array in ports.items()}
+    return Trace(outputs, values)
 
 
 def _again(graph: Graph, engine: str) -> Model:

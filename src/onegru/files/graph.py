@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +18,13 @@ __all__ = [
     "Dimension",
     "Graph",
     "GruNode",
+    "Observer",
     "Piece",
+    "Run",
     "Step",
     "TensorInfo",
     "ValueType",
+    "Whole",
     "batch_axes",
     "by_name",
     "direct_states",
@@ -88,6 +91,7 @@ class GruNode:
         attributes: those that are present.
         inputs: the value that each input takes, by the input's name; absent ones left out.
         outputs: the value that each output gives, likewise.
+        bodies: where it lies in bodies of other nodes: in words, the outermost first.
         x_shape: what the file says of the shape of X, as in `ValueType`.
         full_length: whether its lengths are X's number of steps, whatever a run is given.
     """
@@ -97,6 +101,7 @@ class GruNode:
     attributes: Mapping[str, object]
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
+    bodies: tuple[str, ...] = ()
     x_shape: tuple[int | None, ...] | None = None
     full_length: bool = False
 
@@ -144,6 +149,40 @@ class Piece(ABC):
         """Add its outputs to the values, by name."""
 
 
+#: Runs a model: from its inputs to its outputs, by what the graph calls them.
+Run = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+#: Called with the index of a GRU node, a moment, and its arrays by the specification's names, which are gone
+#: afterwards: at "weights" those of a node whose weights are constants, at "done" all of one that has run.
+Observer = Callable[[int, str, Mapping[str, Array]], None]
+
+
+class Whole(ABC):
+    """A model that a runtime runs as a whole, its GRU nodes by onegru.
+
+    Args:
+        node_count: how many other nodes it has, without constants and what is computed from them alone.
+        shared: the outputs whose arrays are somebody else's, too.
+    """
+
+    def __init__(self, node_count: int, shared: frozenset[str]) -> None:
+        self.node_count = node_count
+        self.shared = shared
+
+    @abstractmethod
+    def open(self, engine: str, observer: Observer | None = None) -> Run:
+        """Make it ready to run.
+
+        Args:
+            engine: what runs the GRU nodes, as in `onegru.GRU`.
+            observer: sees the GRU nodes.
+
+        Raises:
+            FormatError: the runtime refuses it.
+            SpecError: a GRU node is not legal.
+        """
+
+
 Step = GruNode | Conversion | Piece
 
 
@@ -160,6 +199,9 @@ class Graph:
         prelude: the same for what depends on constants alone; run once.
         types: the type of each input and constant, where there are pieces.
         nested: GRU nodes within bodies of other nodes, which are another runtime's to run, in words.
+        grus: its GRU nodes, in an order in which they can run; behind those of the model itself, those of
+            bodies.
+        whole: the model for a runtime, where there is more than `steps` do; then there are none.
         states: pairs of an output and the input that takes it in the next run, by their names.
         zero_inputs: the names of inputs that may be left out: states of GRU nodes, which are zeros then.
     """
@@ -167,11 +209,13 @@ class Graph:
     path: str
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    constants: dict[str, Array]
+    constants: Mapping[str, Array]
     steps: tuple[Step, ...]
     prelude: tuple[Step, ...] = ()
     types: dict[str, ValueType] = field(default_factory=dict)
     nested: tuple[str, ...] = ()
+    grus: tuple[GruNode, ...] = ()
+    whole: Whole | None = None
     states: tuple[tuple[str, str], ...] = ()
     zero_inputs: frozenset[str] = frozenset()
 

@@ -1,8 +1,8 @@
 """Nodes that keep ONNX Runtime from ending the process.
 
-Its GRU kernel does so on no rows or no steps, its LSTM kernel on no rows (seen on 1.31). Which sizes there
-are, only the run shows, so X gets its own shape again, times the size of one number in a shape that is
-[1, 1, 1], or impossible if X is empty where it must not be. That serves every element type.
+Its LSTM kernel does so on no rows (seen on 1.31). Which sizes there are, only the run shows, so X gets its
+own shape again, times the size of one number in a shape that is [1, 1, 1], or impossible if X is empty where
+it must not be. That serves every element type.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ __all__ = ["guard"]
 
 # Whether X may have no steps, no rows, no features.
 _MAY_BE_EMPTY: Mapping[str, tuple[bool, bool, bool]] = {
-    "GRU": (False, False, False),
     "LSTM": (True, False, False),
 }
 

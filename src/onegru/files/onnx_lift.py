@@ -11,7 +11,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, v
 from onegru.files.onnx_order import node_inputs
 from onegru.files.onnx_read import Source, attribute_graphs, describe, is_gru
 
-__all__ = ["OLDEST", "infer_types", "lift"]
+__all__ = ["OLDEST", "infer_types", "lift", "replace_nodes"]
 
 #: The oldest opset that ONNX Runtime promises to run.
 OLDEST = 7
@@ -85,6 +85,7 @@ def _convert(model: ModelProto) -> ModelProto:
     copy = ModelProto()
     copy.CopyFrom(model)
     _lift_broadcasts(copy.graph, _ranks(copy.graph))
+    _lift_grus(copy.graph)
     copy.opset_import.append(onnx.helper.make_opsetid(_LIFTED, 1))
     copy = version_converter.convert_version(copy, OLDEST)
     _take_back(copy.graph)
@@ -153,7 +154,7 @@ def _lift_broadcasts(graph: GraphProto, ranks: Mapping[str, int]) -> None:
             nodes += _lift_broadcast(node, ranks)
             node.domain = _LIFTED
         nodes.append(node)
-    _replace_nodes(graph, nodes)
+    replace_nodes(graph, nodes)
 
 
 def _lift_broadcast(node: NodeProto, ranks: Mapping[str, int]) -> list[NodeProto]:
@@ -182,6 +183,21 @@ def _lift_broadcast(node: NodeProto, ranks: Mapping[str, int]) -> list[NodeProto
     return [onnx.helper.make_node("Unsqueeze", [second], [node.input[1]], axes=axes)]
 
 
+def _lift_grus(graph: GraphProto) -> None:
+    """Bring GRU nodes to version 7, in the same way: what they lose changes nothing."""
+    for node in graph.node:
+        for body in attribute_graphs(node):
+            _lift_grus(body)
+        if is_gru(node):
+            node.domain = _LIFTED
+            kept = [item for item in node.attribute if item.name != "output_sequence"]
+            for item in kept:
+                if item.name == "direction" and item.s == b"foward":  # as the text of version 1 spells it
+                    item.s = b"forward"
+            del node.attribute[:]
+            node.attribute.extend(kept)
+
+
 def _take_back(graph: GraphProto) -> None:
     """Give the nodes that were lifted here their domain back."""
     for node in graph.node:
@@ -191,7 +207,8 @@ def _take_back(graph: GraphProto) -> None:
             _take_back(body)
 
 
-def _replace_nodes(graph: GraphProto, nodes: list[NodeProto]) -> None:
+def replace_nodes(graph: GraphProto, nodes: list[NodeProto]) -> None:
+    """Give a graph these nodes in place of its own, of which some may be among them."""
     copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(copies)

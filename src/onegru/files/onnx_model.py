@@ -1,19 +1,21 @@
-"""From an .onnx file to a `Graph`: the model is cut at its GRU nodes, the rest goes to ONNX Runtime.
+"""From an .onnx file to a `Graph`.
 
-Every node gets a stage: the number of GRU nodes on the longest way from the model's inputs to it. The
-other nodes of one stage make one piece; stage after stage, the piece runs first and then its GRU nodes.
+A model of nothing but GRU nodes and nodes that move axes becomes steps, which NumPy does. Every other one
+is run as a whole by ONNX Runtime, which gives the GRU nodes to onegru.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, TensorProto
 
-from onegru.dialect import check_attributes
+from onegru.dialect import check_attributes, check_weights
 from onegru.dialects.onnx import gru_version
 from onegru.dialects.schema import Operator
 from onegru.dtypes import Array
@@ -24,24 +26,37 @@ from onegru.files.graph import (
     Graph,
     GruNode,
     Step,
-    TensorInfo,
-    ValueType,
     initial_states,
 )
 from onegru.files.onnx_bounds import Ahead, check_bounds
 from onegru.files.onnx_functions import unfold_functions
-from onegru.files.onnx_node import constant_value, is_plain_constant, node_attributes, tensor_info
+from onegru.files.onnx_node import (
+    constant_value,
+    fixed_sizes,
+    is_plain_constant,
+    node_attributes,
+    tensor_info,
+)
 from onegru.files.onnx_order import node_inputs, sort_nodes
-from onegru.files.onnx_piece import RANDOM, OnnxPiece, PieceContext, value_type
 from onegru.files.onnx_read import Source, attribute_graphs, describe, is_gru, read_model, to_array
 from onegru.files.onnx_sizes import OnnxSizes
 from onegru.files.onnx_states import find_states
 from onegru.files.onnx_views import ViewPiece, view_of
-from onegru.known import Facts, verdicts
+from onegru.files.onnx_whole import OnnxWhole, runnable
 
 __all__ = ["load_onnx", "model_opset", "parse_onnx"]
 
 _WEIGHTS = ("W", "R", "B")
+
+# These give other results each time: they are never run ahead of time. Dropout may, too.
+_RANDOM = {
+    "RandomNormal",
+    "RandomUniform",
+    "RandomNormalLike",
+    "RandomUniformLike",
+    "Multinomial",
+    "Bernoulli",
+}
 
 
 def load_onnx(path: Path) -> Graph:
@@ -63,16 +78,43 @@ def load_onnx(path: Path) -> Graph:
 
 def parse_onnx(data: bytes, source: Source) -> Graph:
     """Read a serialized model. Raises as `load_onnx` does."""
-    model = unfold_functions(source, read_model(source, data))
-    return _Cutter(source, model).cut()
+    return _Reader(source, data).read()
 
 
-class _Cutter:
-    """One model being cut."""
+class _Constants(Mapping[str, Array]):
+    """The constants that the GRU nodes of a model use, read when they are first asked for."""
 
-    def __init__(self, source: Source, model: ModelProto) -> None:
+    def __init__(self, source: Source, data: bytes) -> None:
+        self._source = source
+        self._data = data
+
+    @functools.cached_property
+    def _arrays(self) -> dict[str, Array]:
+        return _Reader(self._source, self._data).constants()
+
+    def __getitem__(self, name: str) -> Array:
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+
+# A constant in a body; None for a value that is none, and may hide one of the model's.
+_Inner = TensorProto | NodeProto | None
+
+
+class _Reader:
+    """One model being read."""
+
+    def __init__(self, source: Source, data: bytes) -> None:
         self.source = source
-        self.model = model
+        self.data = data
+        given = read_model(source, data)
+        self.model = model = unfold_functions(source, given)
+        self.is_changed = model is not given
         self.graph = model.graph
         self.opset = model_opset(source, model)
         self.nodes = sort_nodes(source, self.graph)
@@ -84,25 +126,33 @@ class _Cutter:
         self.givers = {name: node for node in self.nodes for name in node.output if name}
         check_bounds(source, model, self.nodes)
         self.ahead = Ahead(source, model, self.nodes, set(self.tensors) - self.defaults | self.sparse)
-        self.constants: dict[str, Array] = {}
-        self.nested: list[str] = []
         values = (*self.graph.value_info, *self.graph.output, *self.graph.input)
         self.stated = {value.name: value.type for value in values}
         self.sizes = OnnxSizes(self.givers, self._shape, self._any_integers)
-
-    def cut(self) -> Graph:
+        self.grus = {id(node): self.sizes.add(self._gru_node(node)) for node in self.nodes if is_gru(node)}
+        self.nested: list[tuple[NodeProto, GruNode]] = []
+        self.inner: dict[str, TensorProto | NodeProto] = {}  # constants of nested nodes, by their names there
         for node in self.nodes:
-            self._check_nested_grus(node)
-        grus = {id(node): self.sizes.add(self._gru_node(node)) for node in self.nodes if is_gru(node)}
-        wanted = {name for gru in grus.values() for name in gru.inputs.values()}
-        wanted |= {value.name for value in self.graph.output}
-        prelude = self._prelude(grus.values())
-        self._keep_constants(wanted)
-        early = tuple(sorted({name for node in prelude for name in node.output} & wanted))
-        known = {*self.constants, *early}
-        context = PieceContext(self.source, self.model, self.opset, self.ahead.most)
-        inputs, outputs = self._inputs(), tuple(tensor_info(value) for value in self.graph.output)
-        steps = tuple(self._steps(context, grus, wanted, known))
+            self._find_nested(node, (), {})
+        self._check_sparse()
+
+    def read(self) -> Graph:
+        """The model as a graph."""
+        inputs = tuple(
+            tensor_info(value, optional=value.name in self.defaults)
+            for value in self.graph.input
+            if value.name in self.defaults or value.name not in self.tensors
+        )
+        outputs = tuple(tensor_info(value) for value in self.graph.output)
+        states = find_states(self.graph, self.opset, self.nodes, self.grus.values(), inputs, outputs)
+        ahead = self._ahead_of_runs()
+        steps = self._steps({id(node) for node in ahead})
+        constants: Mapping[str, Array] | None = None if steps is None else self._folded(ahead)
+        whole: OnnxWhole | None = None
+        if steps is None or constants is None:
+            constants, steps = _Constants(self.source, self.data), ()
+            plain = sum(map(is_plain_constant, self.nodes))
+            whole = self._whole(len(self.nodes) - plain - len(self.grus) - len(ahead))
         is_ours = any(
             (item.key, item.value) == (STATES_KEY, STATES_WORD) for item in self.model.metadata_props
         )
@@ -110,14 +160,25 @@ class _Cutter:
             path=self.source.name,
             inputs=inputs,
             outputs=outputs,
-            constants=self.constants,
+            constants=constants,
             steps=steps,
-            prelude=(self._piece(context, prelude, early),) if prelude else (),
-            types=self._types(),
-            nested=tuple(self.nested),
-            states=find_states(self.graph, self.opset, self.nodes, grus.values(), inputs, outputs),
+            grus=(*self.grus.values(), *(gru for _, gru in self.nested)),
+            whole=whole,
+            states=states,
             zero_inputs=initial_states(steps, inputs, outputs) if is_ours else frozenset(),
         )
+
+    def constants(self) -> dict[str, Array]:
+        """Those that GRU nodes use, as far as they may be known ahead of runs."""
+        found = self._folded(self._ahead_of_runs())
+        if found is None:
+            found = self._folded([]) or {}
+        for name, constant in self.inner.items():
+            if isinstance(constant, NodeProto):
+                found[name] = constant_value(self.source, constant)
+            else:
+                found[name] = to_array(self.source, constant)
+        return found
 
     # GRU nodes
 
@@ -126,7 +187,7 @@ class _Cutter:
         assert operator is not None, "model_opset lets none below 1 through"
         return operator
 
-    def _gru_node(self, node: NodeProto) -> GruNode:
+    def _gru_node(self, node: NodeProto, bodies: tuple[str, ...] = ()) -> GruNode:
         operator = self._operator()
         place = f"{self.source.name}: {describe(node)}"
         if len(node.input) > len(operator.inputs):
@@ -134,8 +195,11 @@ class _Cutter:
         if len(node.output) > len(operator.outputs):
             raise SpecError(f"{place}: {len(node.output)} outputs; must be at most {len(operator.outputs)}")
         attributes = node_attributes(self.source, node, operator)
-        inputs = {port.name: name for port, name in zip(operator.inputs, node.input, strict=False) if name}
-        outputs = {port.name: name for port, name in zip(operator.outputs, node.output, strict=False) if name}
+        scope = "".join(f"{body}/" for body in bodies)  # the same name may be another value elsewhere
+        ports = zip(operator.inputs, node.input, strict=False)
+        inputs = {port.name: scope + name for port, name in ports if name}
+        ports = zip(operator.outputs, node.output, strict=False)
+        outputs = {port.name: scope + name for port, name in ports if name}
         for port in operator.inputs:
             if port.required and port.name not in inputs:
                 raise SpecError(f"{place}: {port.name}: missing; {operator} requires it")
@@ -146,49 +210,120 @@ class _Cutter:
         if asked and "Y" not in outputs:
             raise SpecError(f"{place}: output Y: missing; {operator} requires it with output_sequence = 1")
         name = node.name or next((name for name in node.output if name), "GRU")
-        return GruNode(name, operator, attributes, inputs, outputs)
+        return GruNode(name, operator, attributes, inputs, outputs, bodies)
 
-    def _check_nested_grus(self, node: NodeProto) -> None:
-        """ONNX Runtime runs bodies itself: refuse a GRU in one that it is known not to run right."""
-        for body in attribute_graphs(node):
-            for inner in body.node:
-                self._check_nested_grus(inner)
-                if is_gru(inner):
-                    self._check_nested_gru(inner, node)
+    def _find_nested(
+        self, owner: NodeProto, bodies: tuple[str, ...], around: MutableMapping[str, _Inner]
+    ) -> None:
+        """Find the GRU nodes in the bodies of a node.
 
-    def _check_nested_gru(self, inner: NodeProto, owner: NodeProto) -> None:
-        gru = self._gru_node(inner)
-        check_attributes(gru.operator, gru.attributes, f"{self.source.name}: {describe(inner)}: ")
-        facts = Facts(
-            operator="GRU",
-            version=gru.operator.version,
-            attributes=gru.attributes,
-            dtype=None,
-            present=frozenset((*gru.inputs, *gru.outputs)),
+        Args:
+            owner: the node.
+            bodies: in which bodies it lies, in words.
+            around: the values of these bodies.
+        """
+        for attribute in owner.attribute:
+            for body in (attribute.g,) if attribute.HasField("g") else tuple(attribute.graphs):
+                own: dict[str, _Inner] = dict.fromkeys(value.name for value in body.input)
+                own |= {tensor.name: tensor for tensor in body.initializer}
+                for inner in body.node:
+                    own |= dict.fromkeys(inner.output, inner if is_plain_constant(inner) else None)
+                known = ChainMap(own, around)
+                words = (*bodies, f"{attribute.name} of {describe(owner)}")
+                for inner in body.node:
+                    if is_gru(inner):
+                        gru = self._gru_node(inner, words)
+                        self.nested.append((inner, gru))
+                        self._find_constants(inner, gru, known)
+                    self._find_nested(inner, words, known)
+
+    def _find_constants(self, node: NodeProto, gru: GruNode, known: Mapping[str, _Inner]) -> None:
+        for value, name in zip(gru.inputs.values(), filter(None, node.input), strict=True):
+            constant = known.get(name)
+            if name not in known and self._is_inline(name) and name not in self.sparse:
+                constant = self.givers.get(name) or self.tensors[name]
+            if constant is not None:
+                self.inner[value] = constant
+
+    def _check_sparse(self) -> None:
+        taken = {name for gru in self.grus.values() for name in gru.inputs.values()}
+        for name in sorted(taken | {value.name for value in self.graph.output}):
+            if name in self.sparse:
+                raise self.source.error(f"sparse initializer {name!r}: is used by a GRU node or an output")
+            giver = self.givers.get(name)
+            if giver is not None and giver.op_type == "Constant" and not is_plain_constant(giver):
+                raise self.source.error(f"sparse Constant {name!r}: is used by a GRU node or an output")
+
+    # As a whole
+
+    def _whole(self, count: int) -> OnnxWhole:
+        """The model for ONNX Runtime; each GRU node gets a name of its own."""
+        names: dict[str, None] = {}
+        own = [(node, self.grus[id(node)]) for node in self.nodes if id(node) in self.grus]
+        for node, gru in (*own, *self.nested):
+            place = f"{self.source.name}: {describe(node)}: "
+            check_attributes(gru.operator, gru.attributes, place)
+            self._check_weights(gru, place)
+            name, number = gru.name, 2
+            while name in names:
+                name, number = f"{gru.name}#{number}", number + 1
+            names[name] = None
+            if name != node.name:
+                node.name, self.is_changed = name, True
+        self._check_inputs()
+        outputs = {value.name for value in self.graph.output}
+        shared = outputs & ({value.name for value in self.graph.input} | self.tensors.keys())
+        others = [n for n in self.nodes if not is_gru(n) and not is_plain_constant(n)] or self.nodes
+        where = describe(others[0]) if others else "the model"
+        data = runnable(
+            self.source, self.model, self.nodes, None if self.is_changed else self.data, self.opset
         )
-        for verdict in verdicts(facts):
-            if verdict.runtime == "onnxruntime":
-                raise self.source.error(
-                    f"{describe(inner)} lies in a body of {describe(owner)}, which ONNX Runtime has "
-                    f"to run; ONNX Runtime {verdict.version} {verdict.effect} it: {verdict.reason}"
-                )
-        self.nested.append(f"{describe(inner)} in a body of {describe(owner)}")
+        most = self.ahead.most
+        return OnnxWhole(self.source, data, where, tuple(names), frozenset(shared), most, count)
+
+    def _check_inputs(self) -> None:
+        """Give the inputs whose type is not stated that of the weights of a GRU node that takes them."""
+        for value in self.graph.input:
+            kind = value.type
+            if kind.WhichOneof("value") not in (None, "tensor_type") or kind.tensor_type.elem_type:
+                continue
+            takers = [gru for gru in self.grus.values() if value.name in gru.inputs.values()]
+            types = {
+                self.tensors[name].data_type for gru in takers if (name := gru.inputs["W"]) in self.tensors
+            }
+            if len(types) != 1:
+                raise self.source.error(f"graph input {value.name!r}: its type is unknown; must be given")
+            kind.tensor_type.elem_type, self.is_changed = types.pop(), True
+
+    def _check_weights(self, gru: GruNode, place: str) -> None:
+        """Check the sizes of weights that the file holds."""
+        arrays: dict[str, Array] = {}
+        for name in _WEIGHTS:
+            if name in gru.inputs:
+                value = gru.inputs[name]
+                constant = self.inner.get(value) or self.tensors.get(value)
+                if not isinstance(constant, TensorProto) or value in self.defaults:
+                    return
+                dtype = onnx.helper.tensor_dtype_to_np_dtype(constant.data_type)
+                arrays[name] = np.broadcast_to(np.zeros((), dtype), tuple(constant.dims))
+        W, R, B = map(arrays.get, _WEIGHTS)
+        check_weights(gru.operator, gru.attributes, W, R, B, place)
 
     # What is known before any input is
 
-    def _prelude(self, grus: Iterable[GruNode]) -> list[NodeProto]:
+    def _ahead_of_runs(self) -> list[NodeProto]:
         """The nodes that compute weights from constants alone, as far as those are not too large."""
         constant: set[str] = set(self.tensors) - self.defaults | self.sparse
         computable: set[int] = set()
         for node in self.nodes:
-            if is_gru(node) or node.op_type in RANDOM or any(attribute_graphs(node)):
+            if is_gru(node) or node.op_type in _RANDOM or any(attribute_graphs(node)):
                 continue
-            if not is_plain_constant(node) and not self.ahead.fits(node):
+            if node.domain not in ("", "ai.onnx"):
                 continue
-            if node_inputs(node) <= constant and not (node.domain not in ("", "ai.onnx") and not node.input):
+            if (is_plain_constant(node) or self.ahead.fits(node)) and node_inputs(node) <= constant:
                 constant |= set(node.output)
                 computable.add(id(node))
-        wanted = {gru.inputs[name] for gru in grus for name in _WEIGHTS if name in gru.inputs}
+        wanted = {gru.inputs[name] for gru in self.grus.values() for name in _WEIGHTS if name in gru.inputs}
         chosen: list[NodeProto] = []
         for node in reversed(self.nodes):
             if id(node) in computable and wanted & set(node.output) and not is_plain_constant(node):
@@ -196,75 +331,75 @@ class _Cutter:
                 wanted |= node_inputs(node)
         return chosen[::-1]
 
-    def _keep_constants(self, wanted: set[str]) -> None:
-        """Read the tensors that GRU nodes and outputs use, and the defaults of inputs."""
-        for name in wanted | self.defaults:
-            if name in self.tensors:
-                self.constants[name] = to_array(self.source, self.tensors[name])
-            elif name in self.givers and is_plain_constant(self.givers[name]):
-                self.constants[name] = constant_value(self.source, self.givers[name])
-            elif name in self.sparse:
-                raise self.source.error(f"sparse initializer {name!r}: is used by a GRU node or an output")
-            elif name in self.givers and self.givers[name].op_type == "Constant":
-                raise self.source.error(f"sparse Constant {name!r}: is used by a GRU node or an output")
-
-    # The cut
-
-    def _steps(
-        self, context: PieceContext, grus: Mapping[int, GruNode], wanted: set[str], known: set[str]
-    ) -> list[Step]:
-        """Stage after stage: the piece of its other nodes, then its GRU nodes.
+    def _folded(self, ahead: Sequence[NodeProto]) -> dict[str, Array] | None:
+        """The constants that GRU nodes and outputs use, and the defaults of inputs.
 
         Args:
-            context: what pieces share.
-            grus: the GRU nodes, by the identity of their protobuf nodes.
-            wanted: the values that GRU nodes and outputs need.
-            known: the values that need no step, as they are known before.
+            ahead: nodes that compute some of them.
+
+        Returns:
+            the constants by name; None if the nodes cannot be run here.
         """
-        stages: dict[str, int] = {}
-        others: dict[int, list[NodeProto]] = {}
-        ready: dict[int, list[GruNode]] = {}
-        for node in self.nodes:
-            stage = max((stages.get(name, 0) for name in node_inputs(node)), default=0)
-            if (gru := grus.get(id(node))) is not None:
-                ready.setdefault(stage, []).append(gru)
-                stage += 1
-            elif not is_plain_constant(node):
-                others.setdefault(stage, []).append(node)
-            stages.update(dict.fromkeys(node.output, stage))
+        wanted = {name for gru in self.grus.values() for name in gru.inputs.values()}
+        wanted |= {value.name for value in self.graph.output} | self.defaults
+        found: dict[str, Array] = {}
+        for name in wanted:
+            if name in self.tensors:
+                found[name] = to_array(self.source, self.tensors[name])
+            elif name in self.givers and is_plain_constant(self.givers[name]):
+                found[name] = constant_value(self.source, self.givers[name])
+        names = sorted({name for node in ahead for name in node.output} & wanted)
+        computed = self._computed(ahead, names) if names else {}
+        return None if computed is None else found | computed
 
-        wanted = wanted - known
+    def _computed(self, nodes: Sequence[NodeProto], names: Sequence[str]) -> dict[str, Array] | None:
+        """What nodes give that take constants alone; None where onnx's own evaluator does not run them."""
+        used = {name for node in nodes for name in node_inputs(node)}
+        givers = (self.givers[name] for name in sorted(used & self.givers.keys()))
+        constants = {id(node): node for node in givers if is_plain_constant(node)}
+        outputs = [onnx.ValueInfoProto(name=name) for name in names]
+        graph = onnx.helper.make_graph([*constants.values(), *nodes], "constants", [], outputs)
+        graph.initializer.extend(
+            onnx.numpy_helper.from_array(to_array(self.source, self.tensors[name]), name)
+            for name in sorted(used & self.tensors.keys())
+        )
+        graph.sparse_initializer.extend(
+            tensor for tensor in self.graph.sparse_initializer if tensor.values.name in used
+        )
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", self.opset)])
+        try:
+            from onnx.reference import ReferenceEvaluator
+
+            with np.errstate(all="ignore"):
+                arrays = list(ReferenceEvaluator(model).run(None, {}))
+        except Exception:  # whatever it cannot do, or what is wrong with the nodes: a runtime will tell
+            return None
+        known = [array for array in arrays if isinstance(array, np.ndarray)]
+        return dict(zip(names, known, strict=True)) if len(known) == len(names) else None
+
+    # As steps
+
+    def _steps(self, ahead: set[int]) -> tuple[Step, ...] | None:
+        """What to run, if it is GRU nodes and moves of axes alone; else None.
+
+        Args:
+            ahead: the nodes that are run ahead of all runs, by their identities.
+        """
+        if self.nested:
+            return None
         steps: list[Step] = []
-        for stage in reversed(range(max([*others, *ready], default=-1) + 1)):
-            steps += reversed(ready.get(stage, []))
-            used: list[NodeProto] = []
-            inside = set(wanted)
-            for node in reversed(others.get(stage, [])):
-                if inside & set(node.output):
-                    used.append(node)
-                    inside |= node_inputs(node)
-            if used:
-                given = {name for node in used for name in node.output}
-                piece = self._piece(context, used[::-1], tuple(sorted(given & wanted)))
-                steps.append(piece)
-                wanted = wanted | set(piece.inputs) - known
-        return steps[::-1]
-
-    def _piece(
-        self, context: PieceContext, nodes: Sequence[NodeProto], outputs: tuple[str, ...]
-    ) -> OnnxPiece | ViewPiece:
-        given = {name for node in nodes for name in node.output}
-        taken = set().union(*(node_inputs(node) for node in nodes)) - given
-        inline = {name for name in taken if self._is_inline(name)}
-        if all(view_of(node, self.opset, self._integers) is not None for node in nodes):
-            firsts = {node.input[0] for node in nodes} - given
-            if not firsts & inline:
-                inputs = tuple(sorted(firsts))
-                return ViewPiece(self.source, nodes, inputs, outputs, self.opset, self._integers)
-        constants = {
-            id(self.givers[name]): self.givers[name] for name in sorted(inline) if name in self.givers
-        }
-        return OnnxPiece(context, [*constants.values(), *nodes], tuple(sorted(taken - inline)), outputs)
+        wanted = {value.name for value in self.graph.output}
+        for node in reversed(self.nodes):
+            if (gru := self.grus.get(id(node))) is not None:
+                steps.append(gru)
+                wanted |= set(gru.inputs.values())
+            elif wanted & set(node.output) and not is_plain_constant(node) and id(node) not in ahead:
+                if view_of(node, self.opset, self._integers) is None or self._is_inline(node.input[0]):
+                    return None
+                taken, given = (node.input[0],), (node.output[0],)
+                steps.append(ViewPiece(self.source, [node], taken, given, self.opset, self._integers))
+                wanted.add(node.input[0])
+        return tuple(steps[::-1])
 
     def _any_integers(self, name: str) -> Array | None:
         """The constant of a name, if it is one of integers."""
@@ -272,7 +407,7 @@ class _Cutter:
             return None
         if name in self.givers:
             array = constant_value(self.source, self.givers[name])
-        elif self.tensors[name].data_type in (onnx.TensorProto.INT32, onnx.TensorProto.INT64):
+        elif self.tensors[name].data_type in (TensorProto.INT32, TensorProto.INT64):
             array = to_array(self.source, self.tensors[name])
         else:
             return None
@@ -286,32 +421,14 @@ class _Cutter:
     def _shape(self, name: str) -> tuple[int | None, ...] | None:
         """What the file says of a value's shape."""
         if name in self.stated:
-            return value_type(self.stated[name]).shape
+            return fixed_sizes(self.stated[name])
         return tuple(self.tensors[name].dims) if name in self.tensors else None
 
     def _is_inline(self, name: str) -> bool:
-        """Whether a piece holds this value itself, as an initializer or a Constant node."""
+        """Whether this value is a constant: an initializer or a Constant node."""
         if name in self.givers:
             return is_plain_constant(self.givers[name])
         return (name in self.tensors or name in self.sparse) and name not in self.defaults
-
-    # The model's own inputs
-
-    def _inputs(self) -> tuple[TensorInfo, ...]:
-        return tuple(
-            tensor_info(value, optional=value.name in self.defaults)
-            for value in self.graph.input
-            if value.name in self.defaults or value.name not in self.tensors
-        )
-
-    def _types(self) -> dict[str, ValueType]:
-        types: dict[str, ValueType] = {}
-        for name, array in self.constants.items():
-            code = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-            types[name] = value_type(onnx.helper.make_tensor_type_proto(code, array.shape))
-        for value in self.graph.input:  # a default's shape is not that of every value
-            types[value.name] = value_type(value.type)
-        return types
 
 
 def model_opset(source: Source, model: ModelProto) -> int:

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import onnx
-from onnx import AttributeProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from onegru.dialects.schema import Kind, Operator
 from onegru.dtypes import Array
 from onegru.files.graph import Dimension, TensorInfo
-from onegru.files.onnx_piece import type_words
 from onegru.files.onnx_read import Source, describe, to_array
 
-__all__ = ["constant_value", "is_plain_constant", "node_attributes", "tensor_info"]
+__all__ = [
+    "constant_value",
+    "fixed_sizes",
+    "is_plain_constant",
+    "node_attributes",
+    "tensor_info",
+    "type_words",
+]
 
 _ATTRIBUTE_FIELDS = {
     AttributeProto.INT: "i",
@@ -129,3 +135,46 @@ def tensor_info(value: ValueInfoProto, *, optional: bool = False) -> TensorInfo:
         else:
             shape.append(dim.dim_param or None)
     return TensorInfo(value.name, dtype, tuple(shape), optional)
+
+
+# A type in words, as ONNX Runtime spells it: "tensor(float)", "seq(tensor(int64))", …
+
+_ELEMENT_WORDS = {
+    TensorProto.FLOAT: "float",
+    TensorProto.DOUBLE: "double",
+    TensorProto.FLOAT16: "float16",
+    TensorProto.BFLOAT16: "bfloat16",
+    TensorProto.STRING: "string",
+    TensorProto.BOOL: "bool",
+    TensorProto.INT8: "int8",
+    TensorProto.INT16: "int16",
+    TensorProto.INT32: "int32",
+    TensorProto.INT64: "int64",
+    TensorProto.UINT8: "uint8",
+    TensorProto.UINT16: "uint16",
+    TensorProto.UINT32: "uint32",
+    TensorProto.UINT64: "uint64",
+}
+
+
+def type_words(kind: TypeProto) -> str:
+    """A type in words; empty where there are none for it."""
+    match kind.WhichOneof("value"):
+        case "tensor_type":
+            words = _ELEMENT_WORDS.get(kind.tensor_type.elem_type, "")  # type: ignore[call-overload]
+            return f"tensor({words})" if words else ""
+        case "sequence_type":
+            return f"seq({type_words(kind.sequence_type.elem_type)})"
+        case "optional_type":
+            return f"optional({type_words(kind.optional_type.elem_type)})"
+    return ""
+
+
+def fixed_sizes(kind: TypeProto) -> tuple[int | None, ...] | None:
+    """The sizes of a tensor's type, None for one that is not fixed; None if even the rank is unknown."""
+    if not kind.tensor_type.HasField("shape"):
+        return None
+    return tuple(
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
+        for dim in kind.tensor_type.shape.dim
+    )

@@ -12,8 +12,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, Valu
 
 from onegru.errors import FormatError
 from onegru.files.onnx_lift import OLDEST, infer_types, lift
+from onegru.files.onnx_node import type_words
 from onegru.files.onnx_order import node_inputs
-from onegru.files.onnx_piece import type_words
 from onegru.files.onnx_read import attribute_graphs, describe, is_gru
 from onegru.files.onnx_scope import Scope, replace_nodes, value_types
 

@@ -33,7 +33,7 @@ def newest_opset() -> int:
         ir_version = onnx.helper.find_min_ir_version_for(opsets)
         model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
         try:
-            Session(model.SerializeToString(), Source("probe"), "a node")
+            Session(model.SerializeToString(), Source("probe"))
         except FormatError:
             continue
         except MissingExtraError:

@@ -39,7 +39,7 @@ class OnnxRuntime:
 
         assert subject.model is not None, "refused before"
         try:
-            session = Session(subject.model, Source(subject.path), "")
+            session = Session(subject.model, Source(subject.path))
             return dict(zip(session.output_names, session.run(inputs), strict=True))
         except FormatError as error:  # of which only its own words are news
             raise FormatError(_FRAME.sub(r"\1", str(error))) from None

@@ -1,0 +1,133 @@
+"""A whole ONNX model as ONNX Runtime runs it, its GRU nodes by onegru."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+
+from onegru.execution_provider import add_observer, remove_observer
+from onegru.files._onnxruntime import Session
+from onegru.files.graph import Observer, Run, Whole
+from onegru.files.onnx_guard import guard
+from onegru.files.onnx_lift import OLDEST, infer_types, lift, replace_nodes
+from onegru.files.onnx_order import node_inputs
+from onegru.files.onnx_read import Source
+
+__all__ = ["OnnxWhole", "runnable"]
+
+
+class OnnxWhole(Whole):
+    """See `onegru.files.graph.Whole`.
+
+    Args:
+        source: where the model comes from.
+        data: the model, as `runnable` gives it.
+        where: the first of its other nodes, in words.
+        names: its GRU nodes, by names that differ.
+        shared: the outputs that are inputs or constants.
+        most_ahead: how many bytes each value that is computed ahead of the runs may have.
+        node_count: as in `Whole`.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        data: bytes,
+        where: str,
+        names: tuple[str, ...],
+        shared: frozenset[str],
+        most_ahead: int,
+        node_count: int,
+    ) -> None:
+        super().__init__(node_count, shared)
+        self._source = source
+        self._data = data
+        self._where = where
+        self._names = names
+        self._most_ahead = most_ahead
+
+    def open(self, engine: str, observer: Observer | None = None) -> Run:
+        """See `Whole`."""
+        options = {"engine": engine}
+        number = 0
+        if observer is not None:
+            indices = {name: index for index, name in enumerate(self._names)}
+            number = add_observer(lambda name, moment, arrays: observer(indices[name], moment, arrays))
+            options["observer"] = str(number)
+        session = Session(self._data, self._source, self._where, options, self._most_ahead)
+        if observer is not None:
+            weakref.finalize(session, remove_observer, number)
+        names = session.output_names
+        return lambda feeds: dict(zip(names, session.run(feeds), strict=True))
+
+
+def runnable(
+    source: Source, model: ModelProto, nodes: Sequence[NodeProto], data: bytes | None, opset: int
+) -> bytes:
+    """A model in a form that ONNX Runtime runs.
+
+    Args:
+        source: where it comes from.
+        model: the model, which this may change.
+        nodes: its own, in an order in which they can be run.
+        data: the same in bytes, if they are there: what is returned where nothing has to change.
+        opset: the version of its operators.
+
+    Raises:
+        FormatError: it is too old to be lifted, or too large.
+    """
+    before = model.ByteSize(), model.ir_version
+    if model.ir_version < 4:  # an initializer that is an input as well is a constant, until then
+        constants = {tensor.name for tensor in model.graph.initializer}
+        inputs = [value for value in model.graph.input if value.name not in constants]
+        del model.graph.input[:]
+        model.graph.input.extend(inputs)
+    if not any(entry.domain in ("", "ai.onnx") for entry in model.opset_import):
+        model.opset_import.append(onnx.helper.make_opsetid("", opset))
+    model.ir_version = _least_ir_version(model)
+    if opset < OLDEST:
+        _keep_needed(model.graph, nodes)
+        _tell_types(model)
+        model = lift(source, model)
+    guard(model)
+    if data is not None and (model.ByteSize(), model.ir_version) == before:
+        return data
+    try:
+        return bytes(model.SerializeToString())
+    except Exception as error:  # protobuf's own, beyond 2 GiB
+        raise source.error(f"too large to be handed to ONNX Runtime ({error})") from None
+
+
+def _keep_needed(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
+    """Leave out the nodes that no output needs: they need not be liftable."""
+    wanted = {value.name for value in graph.output}
+    kept: list[NodeProto] = []
+    for node in reversed(nodes):
+        if wanted & set(node.output):
+            kept.append(node)
+            wanted |= node_inputs(node)
+    replace_nodes(graph, kept[::-1])
+
+
+def _tell_types(model: ModelProto) -> None:
+    """Write down what the converter asks for."""
+    graph = model.graph
+    types = infer_types(model)
+    for value in graph.output:
+        if value.name in types:
+            value.type.CopyFrom(types[value.name])
+    stated = {value.name for value in (*graph.value_info, *graph.input, *graph.output)}
+    graph.value_info.extend(
+        ValueInfoProto(name=name, type=kind) for name, kind in types.items() if name not in stated
+    )
+
+
+def _least_ir_version(model: ModelProto) -> int:
+    """The oldest IR version that will do: onnx writes newer ones than ONNX Runtime knows."""
+    needed = onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True)
+    if model.functions:
+        needed = max(needed, 10 if any(getattr(f, "overload", "") for f in model.functions) else 8)
+    return min(max(model.ir_version, 4), max(needed, 4))
