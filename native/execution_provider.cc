@@ -216,7 +216,16 @@ OnnxGruAttributes ReadAttributes(const Api& api, const ort::KernelInfo* info) {
 }
 
 // What to put before a message about a node.
-std::string PlaceOf(const std::string& name) { return name.empty() ? "GRU node: " : "GRU node '" + name + "': "; }
+std::string PlaceOf(const Api& api, const ort::KernelInfo* info, const std::string& name) {
+  if (!name.empty()) return "GRU node '" + name + "': ";
+  for (std::size_t output = 0; output < 2; ++output) {
+    const auto text = Text(api, [&](char* to, std::size_t* size) {
+      return ort::KernelInfo_GetOutputName(api.api, info, output, to, size);
+    });
+    if (text && !text->empty()) return "GRU node that gives '" + *text + "': ";
+  }
+  return "GRU node: ";
+}
 
 // Weights that are computed by the model, and what was made of them.
 struct Computed {
@@ -253,7 +262,7 @@ class GruKernel : public ort::Kernel {
         options_(options),
         since_version_(since_version),
         name_(name),
-        place_(PlaceOf(name)),
+        place_(PlaceOf(api, info, name)),
         attributes_(ReadAttributes(api, info)),
         gru_(attributes_) {
     version = api.version;
@@ -477,7 +486,7 @@ class Provider : public ort::Ep {
                         return ort::KernelInfo_GetNodeName(api.api, info, text, size);
                       }).value_or("");
     const auto make = [&] { *kernel = new GruKernel(api, provider->options_, since, info, name); };
-    return api.Try(make, PlaceOf(name));
+    return api.Try(make, PlaceOf(api, info, name));
   }
 
   void Claim(const ort::Graph* graph, ort::GraphSupportInfo* support) const {

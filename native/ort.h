@@ -71,6 +71,8 @@ inline constexpr Function<230, Status*(const KernelInfo*, std::size_t*)> KernelI
 inline constexpr Function<231, Status*(const KernelInfo*, std::size_t*)> KernelInfo_GetOutputCount;
 inline constexpr Function<232, Status*(const KernelInfo*, std::size_t, char*, std::size_t*)>
     KernelInfo_GetInputName;
+inline constexpr Function<233, Status*(const KernelInfo*, std::size_t, char*, std::size_t*)>
+    KernelInfo_GetOutputName;
 inline constexpr Function<238, Status*(const SessionOptions*, const char*, char*, std::size_t*)>
     GetSessionConfigEntry;
 inline constexpr Function<237, Status*(const SessionOptions*, const char*, int*)> HasSessionConfigEntry;

@@ -1,4 +1,4 @@
-"""The drop-in session: the methods of ONNX Runtime's, and its answers."""
+"""The drop-in session: ONNX Runtime's own, with onegru's GRUs in it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import onnxruntime
 import pytest
 
 import onegru
-from onegru import InferenceSession, SpecError, SpecWarning
+from onegru import InferenceSession, SpecError
+from tests.onnx_models import B, H, I, T, graph, gru, model, node, numbers, save, value, weights
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits" / "digits.onnx"
+X = numbers(1, T, B, I)
+WEIGHTS: dict[str, Any] = dict(weights())
 
 
 @pytest.fixture(scope="module")
@@ -20,13 +23,23 @@ def sessions() -> tuple[InferenceSession, onnxruntime.InferenceSession]:
     return InferenceSession(str(DIGITS)), onnxruntime.InferenceSession(str(DIGITS))
 
 
+def streaming(folder: Path, **attributes: Any) -> Path:
+    nodes = [
+        node("Relu", ["X"], ["positive"]),
+        gru("positive", ["Y", "h_out"], bias="B", initial_h="h", **attributes),
+    ]
+    inputs = [value("X", shape=["T", "N", I]), value("h", shape=[1, "N", H])]
+    return save(folder, model(graph(nodes, inputs, ["Y", value("h_out", shape=[1, "N", H])], weights())))
+
+
 def test_answers_as_onnxruntime(
     sessions: tuple[InferenceSession, onnxruntime.InferenceSession],
 ) -> None:
     ours, theirs = sessions
+    assert isinstance(ours, onnxruntime.InferenceSession)
     for mine, its in ((ours.get_inputs(), theirs.get_inputs()), (ours.get_outputs(), theirs.get_outputs())):
         assert [(a.name, a.type, a.shape) for a in mine] == [(b.name, b.type, b.shape) for b in its]
-    assert ours.get_providers() == ["CPUExecutionProvider"]
+    assert ours.get_providers() == ["OnegruExecutionProvider", "CPUExecutionProvider"]
     name = theirs.get_inputs()[0].name
     shape = [size if isinstance(size, int) else 3 for size in theirs.get_inputs()[0].shape]
     feed = {name: np.random.default_rng(1).standard_normal(shape).astype(np.float32)}
@@ -34,37 +47,66 @@ def test_answers_as_onnxruntime(
         np.testing.assert_allclose(got, want, atol=1e-5)
     last = theirs.get_outputs()[-1].name
     assert len(ours.run([last], feed)) == 1
+    assert ours.get_modelmeta().graph_name == theirs.get_modelmeta().graph_name
 
 
-def test_takes_bytes() -> None:
+def test_binds_inputs_and_outputs(tmp_path: Path) -> None:
+    session = InferenceSession(streaming(tmp_path))
+    binding = session.io_binding()
+    h, out = np.zeros((1, B, H), np.float32), np.empty((1, B, H), np.float32)
+    binding.bind_cpu_input("X", X)
+    binding.bind_cpu_input("h", h)
+    binding.bind_output("h_out", "cpu", 0, np.float32, out.shape, out.ctypes.data)
+    session.run_with_iobinding(binding, onnxruntime.RunOptions())
+    np.testing.assert_array_equal(out, onegru.gru(np.maximum(X, 0), **WEIGHTS)[1])
+
+
+def test_takes_bytes_and_refuses_as_onnxruntime() -> None:
     session = InferenceSession(DIGITS.read_bytes())
     assert session.get_inputs()[0].name == InferenceSession(DIGITS).get_inputs()[0].name
-    with pytest.raises(onegru.FormatError):
+    with pytest.raises(Exception, match="INVALID_PROTOBUF"):
         InferenceSession(b"nonsense")
 
 
-def test_honours_or_refuses() -> None:
-    with pytest.raises(SpecError, match="providers: CUDAExecutionProvider; must include"):
-        InferenceSession(DIGITS, providers=["CUDAExecutionProvider"])
-    with pytest.warns(SpecWarning, match="CUDAExecutionProvider; without effect"):
-        InferenceSession(DIGITS, providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = onegru.get_num_threads() + 1
-    with pytest.warns(SpecWarning, match="intra_op_num_threads"):
-        InferenceSession(DIGITS, options)
-    session = InferenceSession(DIGITS, providers=["CPUExecutionProvider"])
-    feed = {
-        info.name: np.zeros([n if isinstance(n, int) else 1 for n in info.shape], np.float32)
-        for info in session.get_inputs()
-    }
-    with pytest.raises(SpecError, match="output_names: 'nothing'"):
-        session.run(["nothing"], feed)
-    illegal: tuple[Any, ...] = (0, False, "", {}, 3, [3], "output")
-    for names in illegal:
-        with pytest.raises(SpecError, match=r"output_names: .*; must be a list of names, or None"):
-            session.run(names, feed)
-    assert len(session.run([], feed)) == len(session.run(None, feed))
-    with pytest.raises(SpecError, match="run_options"):
-        session.run(None, feed, object())
-    with pytest.raises(SpecError, match="missing"):
-        session.run(None, {})
+def test_providers_and_engines(tmp_path: Path) -> None:
+    path = streaming(tmp_path, linear_before_reset=1)
+    wanted = onegru.gru(np.maximum(X, 0), **WEIGHTS, linear_before_reset=1)
+    feed = {"X": X, "h": np.zeros((1, B, H), np.float32)}
+    given: list[dict[str, Any]] = [
+        {"providers": ["CPUExecutionProvider"]},
+        {"providers": ["CPUExecutionProvider"], "provider_options": [{}]},
+        {"providers": [("OnegruExecutionProvider", {"threads": "1"}), "CPUExecutionProvider"]},
+        {"engine": "native"},
+        {"disabled_optimizers": ["ConstantFolding"]},
+    ]
+    for arguments in given:
+        for got, want in zip(InferenceSession(path, **arguments).run(None, feed), wanted, strict=True):
+            np.testing.assert_array_equal(got, want)
+    layer = onegru.GRU(**WEIGHTS, linear_before_reset=True, engine="reference")
+    got = InferenceSession(path, engine="reference").run(None, feed)
+    np.testing.assert_array_equal(got[0], layer(np.maximum(X, 0))[0])
+    with pytest.raises(SpecError, match="engine: 'fast'"):
+        InferenceSession(path, engine="fast")
+    for wrong in ("CPUExecutionProvider", 3):
+        with pytest.raises(SpecError, match=r"providers: .*; must be a list of names"):
+            InferenceSession(path, providers=wrong)  # type: ignore[arg-type]
+
+
+def test_an_illegal_node_is_not_left_to_onnxruntime(tmp_path: Path) -> None:
+    """Which takes some of them, and computes something."""
+    with pytest.raises(Exception, match=r"onegru: GRU node that gives 'Y': clip: -2; must be > 0"):
+        InferenceSession(streaming(tmp_path, clip=-2.0))
+
+
+def test_streams(tmp_path: Path) -> None:
+    session = InferenceSession(streaming(tmp_path))
+    stream = session.stream()
+    assert stream.pairs == {"h_out": "h"}
+    whole, _ = onegru.gru(np.maximum(X, 0), **WEIGHTS)
+    for t in range(T):
+        got = stream.step({"X": X[t : t + 1]})["Y"]
+        np.testing.assert_array_equal(got, whole[t : t + 1])
+    assert session.model is session.model
+    assert session.model.gru_layers[0].layer is not None
+    (seen,) = session.model.trace({"X": X, "h": np.zeros((1, B, H), np.float32)})
+    np.testing.assert_array_equal(seen["X"], np.maximum(X, 0))

@@ -24,7 +24,7 @@ from onegru.wording import count
 if TYPE_CHECKING:
     from onegru.files.onnx_read import ModelProto
 
-__all__ = ["GruLayer", "Model", "load", "read_graph"]
+__all__ = ["GruLayer", "Model", "graph_of", "load", "read_graph"]
 
 Progress = Callable[[int, int], None]
 
@@ -51,9 +51,14 @@ def load(
     Warns:
         SpecWarning: a node carries what has no effect.
     """
+    return Model(graph_of(path), engine=engine)
+
+
+def graph_of(path: object) -> Graph:
+    """What a model holds, whatever `load` is given. Raises as it does, but no other runtime is asked."""
     if not isinstance(path, str | os.PathLike):
-        return Model(_in_memory(path), engine=engine)
-    return Model(read_graph(file_path("path", path)), engine=engine)
+        return _in_memory(path)
+    return read_graph(file_path("path", path))
 
 
 def read_graph(path: Path) -> Graph:
