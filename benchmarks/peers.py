@@ -24,9 +24,12 @@ __all__ = ["PEERS", "Prepared", "Preparer", "pin", "spinning_session", "version"
 class Prepared:
     """A call that is ready to be timed, and how to get at what it wrote."""
 
-    def __init__(self, call: Call, outputs: Callable[[], tuple[Array, Array]]) -> None:
+    def __init__(
+        self, call: Call, outputs: Callable[[], tuple[Array, Array]], opening: float | None = None
+    ) -> None:
         self.call = call
         self.outputs = outputs
+        self.opening = opening  # seconds to load a model
 
 
 class Preparer(Protocol):

@@ -12,7 +12,6 @@ import importlib.util
 import json
 import os
 import platform
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,13 @@ from benchmarks.cases import CASES, Case
 from benchmarks.drawn import AGAINST, measure_drawn, measure_rows
 from benchmarks.figures import read_parts
 from benchmarks.limits import least_seconds
-from benchmarks.models import speech_model
 from benchmarks.peers import PEERS, version
 from benchmarks.record import Record
 from benchmarks.report import write_report
 from benchmarks.turns import ROOT, Worker, exact_results, shown, take_turns, working
 from benchmarks.whole import WHOLE, WHOLE_CASES, exact
 
-PARTS = ("tables", "beside", "drawn")
+PARTS = ("tables", "whole", "beside", "drawn")
 
 
 def applies(name: str, case: Case) -> bool:
@@ -46,7 +44,7 @@ def applies(name: str, case: Case) -> bool:
 
 
 def measure_tables(record: Record, threads: int, peers: list[str], options: argparse.Namespace) -> None:
-    """Every peer on the cases, and in a whole model."""
+    """Every peer on the cases."""
     cases = [str(case) for case in CASES[:: 3 if options.quick else 1] if options.only in str(case)]
     limits = record.limits(threads)
     with working({name: Worker(name, threads) for name in peers}) as workers:
@@ -57,16 +55,19 @@ def measure_tables(record: Record, threads: int, peers: list[str], options: argp
             results = take_turns({"case": key["case"]}, able, right, options.rounds, options.block)
             share = least_seconds(case.shape, limits) / results["onegru"].get("median", float("inf"))
             record.add({"peers": results}, f"{shown(results)}; {share:.0%} of the limit")
-        able = {name: worker for name, worker in workers.items() if name in WHOLE}
-        models = {str(case): index for index, case in enumerate(WHOLE_CASES) if options.only in str(case)}
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "speech.onnx")
-            path.write_bytes(speech_model().SerializeToString())
-            for key in record.left([{"kind": "whole", "case": case, "threads": threads} for case in models]):
-                index = models[key["case"]]
-                mask = exact(WHOLE_CASES[index], str(path))
-                results = take_turns({"whole": index}, able, (mask, mask), options.rounds, options.block)
-                record.add({"peers": results}, shown(results))
+
+
+def measure_whole(record: Record, threads: int, options: argparse.Namespace) -> None:
+    """Whole models in onegru and in the runtimes themselves."""
+    models = {str(case): index for index, case in enumerate(WHOLE_CASES) if options.only in str(case)}
+    with working({name: Worker(name, threads) for name in WHOLE}) as workers:
+        for key in record.left([{"kind": "whole", "case": case, "threads": threads} for case in models]):
+            index = models[key["case"]]
+            case = WHOLE_CASES[index]
+            names = ["onegru", case.peer, *(["onegru provider"] if case.form == "onnx" else [])]
+            able, first = {name: workers[name] for name in names}, exact(case)
+            results = take_turns({"whole": index}, able, (first, first), options.rounds, options.block)
+            record.add({"peers": results}, shown(results))
 
 
 def machine() -> dict[str, Any]:
@@ -95,9 +96,8 @@ def machine() -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--tables", action="store_true", help="only the shapes of real models, and a whole model"
-    )
+    parser.add_argument("--tables", action="store_true", help="only the shapes of real models")
+    parser.add_argument("--whole", action="store_true", help="only whole models, which PyTorch makes")
     parser.add_argument("--beside", action="store_true", help="only calls beside busy processes, unpinned")
     parser.add_argument("--drawn", action="store_true", help="only drawn shapes, and every number of rows")
     parser.add_argument("--count", type=int, default=300, help="of drawn shapes; default 300")
@@ -131,6 +131,8 @@ def main() -> None:
         for threads in counts:
             if part == "tables":
                 measure_tables(record, threads, wanted or found, options)
+            elif part == "whole":
+                measure_whole(record, threads, options)
             else:
                 measure_drawn(record, threads, wanted or ["onegru", AGAINST], options)
         if part == "drawn":

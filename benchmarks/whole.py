@@ -1,66 +1,129 @@
-"""The whole model of `benchmarks.models` as its users run it: frame by frame, and over a sequence."""
+"""Whole models as their users run them: one frame, and a hundred; as ONNX files and as OpenVINO's."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import onegru
-from benchmarks.models import Array, draw_inputs, speech_model
 from benchmarks.peers import Prepared
+from benchmarks.real import REAL, Array, draw_frames, exported, exported_ir
 
 __all__ = ["WHOLE", "WHOLE_CASES", "WholeCase", "exact"]
+
+FOLDER = Path(__file__).parent.parent / "build" / "benchmarks" / "models"
+OPENINGS = 3
 
 
 @dataclass(frozen=True)
 class WholeCase:
-    """So many frames in a call, from states of zeros or from those of the call before."""
+    """A model in a form, on so many frames."""
 
+    model: str
     frames: int
-    streamed: bool
+    form: str
 
     def __str__(self) -> str:
-        return f"{self.frames} frame{'s' if self.frames > 1 else ''}{', streamed' if self.streamed else ''}"
+        return f"{self.model} {self.frames} {self.form}"
+
+    @property
+    def peer(self) -> str:
+        """The runtime to compare with."""
+        return "onnxruntime" if self.form == "onnx" else "openvino"
 
 
-WHOLE_CASES = (WholeCase(1, True), WholeCase(10, True), WholeCase(100, False))
+# "ir": OpenVINO compiles the file as it is; "ir, reshaped": for the sizes that arrive.
+WHOLE_CASES = tuple(
+    WholeCase(name, frames, form)
+    for form in ("onnx", "ir", "ir, reshaped")
+    for name, real in REAL.items()
+    for frames in ((real.fixed_frames,) if real.fixed_frames else (1, 100))
+)
 
 
-def exact(case: WholeCase, path: str) -> Array:
-    """The mask of the first call, by the float64 reference."""
-    return onegru.load(path, engine="reference").run(draw_inputs(case.frames))["mask"]
+def path_of(case: WholeCase) -> Path:
+    return exported(case.model, FOLDER) if case.form == "onnx" else exported_ir(case.model, FOLDER)
 
 
-def _onegru(case: WholeCase, threads: int) -> Prepared:
+def exact(case: WholeCase) -> Array:
+    """The first output, by the float64 reference."""
+    model = onegru.load(exported(case.model, FOLDER), engine="reference")
+    return next(iter(model.run(draw_frames(case.model, case.frames)).values()))
+
+
+Run = Callable[[], Any]
+
+
+def _onegru(case: WholeCase, threads: int) -> Run:
     onegru.set_num_threads(threads)
-    session = onegru.InferenceSession(speech_model().SerializeToString())
-    feed = draw_inputs(case.frames)
-    first = session.run(["mask"], feed)[0]
-    if case.streamed:
-        stream = session.model.stream()
-        x = {"x": feed["x"]}
-        return Prepared(lambda: stream.step(x), lambda: (first, first))
-    return Prepared(lambda: session.run(None, feed), lambda: (first, first))
+    model, feed = onegru.load(path_of(case)), draw_frames(case.model, case.frames)
+    return lambda: list(model.run(feed).values())
 
 
-def _onnxruntime(case: WholeCase, threads: int) -> Prepared:
+def _provider(case: WholeCase, threads: int) -> Run:
+    if case.form != "onnx":
+        raise ValueError("is ONNX Runtime's")
+    onegru.set_num_threads(threads)
+    return _session(case, threads, [onegru.execution_provider.register(), "CPUExecutionProvider"])
+
+
+def _onnxruntime(case: WholeCase, threads: int) -> Run:
+    return _session(case, threads, ["CPUExecutionProvider"])
+
+
+def _session(case: WholeCase, threads: int, providers: list[str]) -> Run:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(speech_model().SerializeToString(), options)
-    feed = draw_inputs(case.frames)
-    first = session.run(["mask"], feed)[0]
-    if not case.streamed:
-        return Prepared(lambda: session.run(None, feed), lambda: (first, first))
-    names = [output.name for output in session.get_outputs()]
-    takers = [name.removesuffix("_out") for name in names]
-
-    def step() -> None:
-        results = session.run(names, feed)
-        feed.update(zip(takers[1:], results[1:], strict=True))
-
-    return Prepared(step, lambda: (first, first))
+    session = onnxruntime.InferenceSession(path_of(case), options, providers=providers)
+    feed = draw_frames(case.model, case.frames)
+    return lambda: session.run(None, feed)
 
 
-WHOLE: Mapping[str, Callable[[WholeCase, int], Prepared]] = {"onegru": _onegru, "onnxruntime": _onnxruntime}
+def _openvino(case: WholeCase, threads: int) -> Run:
+    import openvino
+
+    settings = {
+        "INFERENCE_NUM_THREADS": threads,
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",
+    }
+    core, feed = openvino.Core(), draw_frames(case.model, case.frames)
+    model = core.read_model(path_of(case))
+    if case.form == "ir, reshaped":
+        model.reshape({name: array.shape for name, array in feed.items()})
+    request = core.compile_model(model, "CPU", settings).create_infer_request()
+    for name, array in feed.items():
+        request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
+    outputs = request.model_outputs
+
+    def run() -> list[Array]:
+        request.infer()
+        return [request.get_tensor(output).data for output in outputs]
+
+    return run
+
+
+def _prepared(open_: Callable[[WholeCase, int], Run]) -> Callable[[WholeCase, int], Prepared]:
+    def prepare(case: WholeCase, threads: int) -> Prepared:
+        seconds = []
+        for _ in range(OPENINGS):
+            began = time.perf_counter()
+            run = open_(case, threads)
+            seconds.append(time.perf_counter() - began)
+        first = run()[0].copy()
+        return Prepared(run, lambda: (first, first), min(seconds))
+
+    return prepare
+
+
+WHOLE: Mapping[str, Callable[[WholeCase, int], Prepared]] = {
+    "onegru": _prepared(_onegru),
+    "onegru provider": _prepared(_provider),
+    "onnxruntime": _prepared(_onnxruntime),
+    "openvino": _prepared(_openvino),
+}

@@ -26,6 +26,7 @@ def prepare(order: dict[str, Any], name: str, threads: int) -> tuple[Prepared, d
     answer: dict[str, float] = {}
     if "whole" in order:
         prepared = WHOLE[name](WHOLE_CASES[order["whole"]], threads)
+        answer["opening"] = prepared.opening or 0.0
     else:
         case = Case.read(order["case"])
         prepared = PEERS[name](case, draw(case), threads)
