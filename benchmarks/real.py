@@ -7,7 +7,7 @@
     wake word   13 → 20 over 29 steps
     classifier  2 layers of 64, the last step classified
 
-Sizes are those of the published models; the numbers are random. All but the wake word take any number of frames.
+Sizes are those of the published models, numbers are random. All but the wake word take any number of frames.
 """
 
 from __future__ import annotations

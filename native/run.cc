@@ -417,15 +417,38 @@ void RunAlone(const Packed& packed, const Call& call, const Plan& plan, Workspac
 struct ForeignTasks {
   CallJob& job;
   Watch* watch;
+  std::size_t ready;
   std::atomic<bool> has_leader{false};
+  std::atomic<bool> is_done{false};
+  std::atomic<bool> has_helper{false};  // one that came in time
 
   static void Run(void* data, std::size_t) {
     auto& tasks = *static_cast<ForeignTasks*>(data);
-    if (tasks.has_leader.exchange(true)) return tasks.job.Help();
+    if (tasks.has_leader.exchange(true)) {
+      if (tasks.is_done.load(std::memory_order_acquire)) return;
+      tasks.has_helper.store(true, std::memory_order_relaxed);
+      return tasks.job.Help();
+    }
     const DefaultFloatMode mode;
-    tasks.job.Lead(0, tasks.watch);
+    tasks.job.Lead(tasks.ready, tasks.watch);
+    tasks.is_done.store(true, std::memory_order_release);
   }
 };
+
+// Whether a thread's foreign pools help. One that runs its tasks one after another, or wakes its threads when all
+// is done, costs more than it gives: it is tried now and then only.
+class Guests {
+ public:
+  bool MayCome() { return misses_ < kMostMisses || ++calls_ % kCallsToTry == 0; }
+  void Count(bool came) { misses_ = came ? 0 : misses_ + 1; }
+
+ private:
+  static constexpr unsigned kMostMisses = 3;
+  static constexpr unsigned kCallsToTry = 64;
+  unsigned misses_ = 0;
+  unsigned calls_ = 0;
+};
+thread_local Guests t_guests;
 
 }  // namespace
 
@@ -435,16 +458,16 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
   const double flops = Flops(packed->spec(), call);
   const WorkspaceLoan loan;
   call.turn = (*loan).turn++;
-  const std::size_t allowed = flops < kFlopsToShare || loan.is_nested() ? 1
-                              : pool != nullptr                         ? pool->threads
-                                                                        : NumThreads();
+  const auto most = [&] { return pool == nullptr ? NumThreads() : t_guests.MayCome() ? pool->threads : 1; };
+  const std::size_t allowed = flops < kFlopsToShare || loan.is_nested() ? 1 : most();
   const Plan plan = MakePlan(*packed, call, allowed);
   if (plan.threads() == 1) return RunAlone(*packed, call, plan, *loan);
   CallJob& job = t_jobs.Next();
   job.Prepare(packed, call, plan);
   if (pool != nullptr) {
-    ForeignTasks tasks{job, call.watch};
-    return pool->run(pool->pool, plan.threads(), &ForeignTasks::Run, &tasks);
+    ForeignTasks tasks{job, call.watch, plan.threads() - 1};
+    pool->run(pool->pool, plan.threads(), &ForeignTasks::Run, &tasks);
+    return t_guests.Count(tasks.has_helper.load(std::memory_order_relaxed));
   }
   const Invitation invitation(job, plan.threads() - 1,
                               flops >= kFlopsToWake ? Sleepers::kWake

@@ -63,8 +63,6 @@ class Session:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _ONLY_FATAL
         options.intra_op_num_threads = get_num_threads()
-        # Its threads spin within a run, not between runs: there they would take the cores of others.
-        options.add_session_config_entry("session.force_spinning_stop", "1")
         if most_ahead is not None:
             options.add_session_config_entry(_MOST_AHEAD, str(most_ahead))
         if source.folder is not None:
