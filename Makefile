@@ -117,6 +117,7 @@ $(VENV)/.build: pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.build $(BUILD_INPUTS)
 	@echo "Building onegru with everything the tests need"
+	@$(PIP) openvino  # before the build, which makes an operator for it
 	@$(PIP_SELF) '.[dev]'
 	@touch $@ $(VENV)/.examples
 

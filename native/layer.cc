@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "native/arrays.h"
+#include "native/graph_layers.h"
 #include "native/kernel.h"
 #include "native/targets.h"
 
@@ -115,6 +116,7 @@ class Layer {
             Checked(W), Checked(R), Checked(B))) {}
 
   const Packed& packed() const { return *packed_; }
+  const std::shared_ptr<const Packed>& shared() const { return packed_; }
   const Spec& spec() const { return spec_; }
   PyArray_Descr* descr() const { return descr_; }
   std::size_t state_size() const { return spec_.type == ElementType::kFloat64 ? 8 : 4; }
@@ -416,6 +418,9 @@ void BindLayer(nb::module_& m) {
           [](const Layer& layer, std::size_t batch_size) { return ScratchBound(layer.packed(), batch_size); },
           nb::arg("batch_size"), "The most scratch in bytes that a call may take.")
       .def_prop_ro(
+          "number", [](const Layer& layer) { return NumberOf(layer.shared()); },
+          "A number by which nodes of other runtimes' graphs find the layer, as long as anybody has it.")
+      .def_prop_ro(
           "bytes", [](const Layer& layer) { return layer.packed().bytes(); }, "What the packed weights take.")
       .def_prop_ro(
           "target",
@@ -425,6 +430,9 @@ void BindLayer(nb::module_& m) {
       .def(nb::init<nb::object, nb::object>(), nb::arg("layer"), nb::arg("state"), "A state that goes on.")
       .def("run", &Stream::Run, nb::arg("X"), nb::arg("attention").none(), nb::arg("rows").none(), nb::arg("Y"),
            "Runs checked steps.");
+  m.def(
+      "graph_api", [] { return reinterpret_cast<std::uintptr_t>(&GraphApi()); },
+      "The address of the functions that run layers in other runtimes' graphs.");
   m.def(
       "activate",
       [](int function, double alpha, double beta, nb::handle x, nb::handle y) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from onegru.arguments import choice
 from onegru.engine import ENGINES
@@ -13,6 +13,7 @@ from onegru.errors import SpecError, needs_extra
 from onegru.execution_provider import register
 from onegru.files.graph import Observer, Run, Whole
 from onegru.model_stream import ModelStream
+from onegru.pickling import state_of
 from onegru.session import Model, graph_of
 
 with needs_extra("onnxruntime", "onnxruntime", "onegru.InferenceSession"):
@@ -57,6 +58,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         engine: str = "auto",
         **kwargs: Any,
     ) -> None:
+        before = set(vars(self))
+        self._made_with = (path_or_bytes, sess_options, providers, provider_options, engine, kwargs)
         self._engine = choice("engine", engine, ("auto", *ENGINES))
         if isinstance(providers, str) or not isinstance(providers, Sequence | None):
             raise SpecError(f"providers: {providers!r}; must be a list of names")
@@ -70,6 +73,18 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         kwargs.setdefault("enable_fallback", 0)
         super().__init__(path_or_bytes, sess_options, chosen, provider_options, **kwargs)
         self._model: Model | None = None
+        self._made = {*vars(self), "_made"} - before  # what no pickle needs
+
+    @classmethod
+    def _of(cls, *made_with: Any) -> Self:
+        """A session of this class again, where one was pickled or copied."""
+        session = cls.__new__(cls)
+        *arguments, engine, kwargs = made_with
+        InferenceSession.__init__(session, *arguments, engine=engine, **kwargs)
+        return session
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self)._of, self._made_with, state_of(self, self._made))
 
     def __repr__(self) -> str:
         return f"InferenceSession({self._model_path or 'model in memory'!r})"

@@ -16,7 +16,6 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 from onegru.files.onnx_functions import all_nodes, call_key, function_key
 from onegru.files.onnx_read import (
     Source,
-    all_tensors,
     attribute_graphs,
     describe,
     external_files,
@@ -32,18 +31,26 @@ _NUMBERS = 2**18
 _SHAPE_NUMBERS = 1024
 
 
-def check_bounds(source: Source, model: ModelProto, nodes: Sequence[NodeProto]) -> None:
+def check_bounds(
+    source: Source, model: ModelProto, nodes: Sequence[NodeProto], size: int, external: Sequence[TensorProto]
+) -> int:
     """Refuse a model that takes far more memory than its file, whatever runs it.
 
     Args:
         source: where it comes from.
         model: the model.
         nodes: of its graph, in an order in which they can be run.
+        size: its bytes.
+        external: its tensors whose data lie elsewhere.
+
+    Returns:
+        how many bytes may be computed ahead of the runs.
 
     Raises:
         FormatError: sparse or external tensors, or shapes, come to far more than the file holds.
     """
-    most = allowance(source, model)
+    files = external_files(source, model) if external else set()
+    most = _FREE + _TIMES * (size + sum(path.stat().st_size for path in files))
     total = 0
     for graph in _graphs(model.graph, model.functions):
         for sparse in graph.sparse_initializer:
@@ -54,29 +61,23 @@ def check_bounds(source: Source, model: ModelProto, nodes: Sequence[NodeProto]) 
                     "come to far more than the file holds"
                 )
     total = 0
-    for tensor in all_tensors(model):
-        if tensor.data_location == TensorProto.EXTERNAL:
-            total += math.prod(tensor.dims) * _item_size(tensor.data_type)
-            if total > most:
-                raise source.error(
-                    f"tensor {tensor.name!r}: external data overlap, and come to far more than their files"
-                )
-    _Shapes(source, model).follow(nodes, {tensor.name: tensor for tensor in model.graph.initializer})
-
-
-def allowance(source: Source, model: ModelProto) -> int:
-    """How many bytes may be computed ahead of the runs."""
-    files = external_files(source, model)
-    return _FREE + _TIMES * (int(model.ByteSize()) + sum(path.stat().st_size for path in files))
+    for tensor in external:
+        total += math.prod(tensor.dims) * _item_size(tensor.data_type)
+        if total > most:
+            raise source.error(
+                f"tensor {tensor.name!r}: external data overlap, and come to far more than their files"
+            )
+    _Shapes(source, model, size).follow(nodes, {tensor.name: tensor for tensor in model.graph.initializer})
+    return most
 
 
 class Ahead:
     """What of a model depends on constants alone, and how much that comes to.
 
     Args:
-        source: where the model comes from.
         model: the model.
         nodes: of its graph, in an order in which they can be run.
+        most: how many bytes may be computed ahead of the runs.
         constants: the names of initializers that no caller replaces.
 
     Attributes:
@@ -84,7 +85,7 @@ class Ahead:
     """
 
     def __init__(
-        self, source: Source, model: ModelProto, nodes: Sequence[NodeProto], constants: Container[str]
+        self, model: ModelProto, nodes: Sequence[NodeProto], most: int, constants: Container[str]
     ) -> None:
         chosen: list[NodeProto] = []
         plain: list[NodeProto] = []
@@ -97,7 +98,7 @@ class Ahead:
             if all(name in known or name in constants for name in names):
                 known.update(node.output)
                 (plain if node.op_type == "Constant" else chosen).append(node)
-        self.most = allowance(source, model)
+        self.most = most
         self._sizes = _inferred(model, plain, chosen) if chosen else {}
         sizes = [self._sizes.get(name) for node in chosen for name in node.output if name]
         if inner or None in sizes or sum(size or 0 for size in sizes) > self.most:
@@ -177,10 +178,10 @@ _MOVES = {"Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transp
 class _Shapes:
     """Integers of one axis that a runtime follows from node to node, in case they become shapes."""
 
-    def __init__(self, source: Source, model: ModelProto) -> None:
+    def __init__(self, source: Source, model: ModelProto, size: int) -> None:
         self._source = source
         self._functions = {function_key(function): function for function in model.functions}
-        self._left = _NUMBERS + model.ByteSize() // 8
+        self._left = _NUMBERS + size // 8
 
     def follow(
         self,

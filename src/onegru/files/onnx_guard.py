@@ -24,25 +24,30 @@ _MAY_BE_EMPTY: Mapping[str, tuple[bool, bool, bool]] = {
 }
 
 
-def guard(model: ModelProto) -> None:
-    """Put the nodes in, in bodies and functions too. The model must be of opset 7 or later."""
-    for owner in (model.graph, *model.functions):
-        _guard(owner)
+def guard(model: ModelProto) -> bool:
+    """Put the nodes in, in bodies and functions too. The model must be of opset 7 or later.
+
+    Returns:
+        whether there are any.
+    """
+    return any([_guard(owner) for owner in (model.graph, *model.functions)])
 
 
-def _guard(owner: GraphProto | FunctionProto) -> None:
-    for node in owner.node:
-        for body in attribute_graphs(node):
-            _guard(body)
+def _guard(owner: GraphProto | FunctionProto) -> bool:
+    is_changed = False
     nodes: list[NodeProto] = []
     for node in owner.node:
+        for body in attribute_graphs(node):
+            is_changed |= _guard(body)
         if node.op_type in _MAY_BE_EMPTY and node.domain in ("", "ai.onnx") and node.input:
             nodes += _checks(node)
         nodes.append(node)
     if len(nodes) > len(owner.node):
+        is_changed = True
         copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
         del owner.node[:]
         owner.node.extend(copies)
+    return is_changed
 
 
 def _checks(node: NodeProto) -> list[NodeProto]:

@@ -38,7 +38,15 @@ from onegru.files.onnx_node import (
     tensor_info,
 )
 from onegru.files.onnx_order import node_inputs, sort_nodes
-from onegru.files.onnx_read import Source, attribute_graphs, describe, is_gru, read_model, to_array
+from onegru.files.onnx_read import (
+    Source,
+    attribute_graphs,
+    describe,
+    external_tensors,
+    is_gru,
+    read_model,
+    to_array,
+)
 from onegru.files.onnx_sizes import OnnxSizes
 from onegru.files.onnx_states import find_states
 from onegru.files.onnx_views import ViewPiece, view_of
@@ -124,8 +132,9 @@ class _Reader:
         inputs = {value.name for value in self.graph.input}
         self.defaults = set(self.tensors) & inputs if model.ir_version >= 4 else set()
         self.givers = {name: node for node in self.nodes for name in node.output if name}
-        check_bounds(source, model, self.nodes)
-        self.ahead = Ahead(source, model, self.nodes, set(self.tensors) - self.defaults | self.sparse)
+        external = external_tensors(model) if b"location" in data else []
+        most = check_bounds(source, model, self.nodes, len(data), external)
+        self.ahead = Ahead(model, self.nodes, most, set(self.tensors) - self.defaults | self.sparse)
         values = (*self.graph.value_info, *self.graph.output, *self.graph.input)
         self.stated = {value.name: value.type for value in values}
         self.sizes = OnnxSizes(self.givers, self._shape, self._any_integers)
@@ -313,23 +322,39 @@ class _Reader:
 
     def _ahead_of_runs(self) -> list[NodeProto]:
         """The nodes that compute weights from constants alone, as far as those are not too large."""
-        constant: set[str] = set(self.tensors) - self.defaults | self.sparse
-        computable: set[int] = set()
-        for node in self.nodes:
-            if is_gru(node) or node.op_type in _RANDOM or any(attribute_graphs(node)):
-                continue
-            if node.domain not in ("", "ai.onnx"):
-                continue
-            if (is_plain_constant(node) or self.ahead.fits(node)) and node_inputs(node) <= constant:
-                constant |= set(node.output)
-                computable.add(id(node))
-        wanted = {gru.inputs[name] for gru in self.grus.values() for name in _WEIGHTS if name in gru.inputs}
-        chosen: list[NodeProto] = []
-        for node in reversed(self.nodes):
-            if id(node) in computable and wanted & set(node.output) and not is_plain_constant(node):
-                chosen.append(node)
+        known = dict.fromkeys(set(self.tensors) - self.defaults | self.sparse, True)
+        chosen: set[int] = set()
+
+        def look(name: str) -> None:
+            """Find out whether a value depends on constants alone; choose the nodes that compute it."""
+            waiting = [name]
+            while waiting:
+                node = self.givers.get(waiting[-1])
+                if waiting[-1] in known or node is None:
+                    known.setdefault(waiting.pop(), False)
+                    continue
+                may = node.domain in ("", "ai.onnx") and not is_gru(node) and node.op_type not in _RANDOM
+                may = may and (is_plain_constant(node) or self.ahead.fits(node))
+                may = may and not any(attribute_graphs(node))
+                inputs = [taken for taken in node.input if taken] if may else []
+                if missing := [taken for taken in inputs if taken not in known]:
+                    waiting += missing
+                    continue
+                may = may and all(known[taken] for taken in inputs)
+                known.update(dict.fromkeys(node.output, may))
+                if may and not is_plain_constant(node):
+                    chosen.add(id(node))
+
+        weights = [gru.inputs[n] for gru in self.grus.values() for n in _WEIGHTS if n in gru.inputs]
+        for name in weights:
+            look(name)
+        wanted = {name for name in weights if known[name]}
+        needed: list[NodeProto] = []
+        for node in reversed(self.nodes) if chosen else ():
+            if id(node) in chosen and wanted & set(node.output):
+                needed.append(node)
                 wanted |= node_inputs(node)
-        return chosen[::-1]
+        return needed[::-1]
 
     def _folded(self, ahead: Sequence[NodeProto]) -> dict[str, Array] | None:
         """The constants that GRU nodes and outputs use, and the defaults of inputs.

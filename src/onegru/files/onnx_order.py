@@ -68,7 +68,10 @@ def sort_nodes(source: Source, graph: GraphProto) -> list[NodeProto]:
     for value in graph.output:
         if value.name not in given:
             raise source.error(f"graph output {value.name!r} is defined nowhere")
-    return [graph.node[index] for index in _topological_order(source, graph, waits)]
+    nodes = list(graph.node)
+    if all(not needed or max(needed) < index for index, needed in enumerate(waits)):
+        return nodes  # as nearly every file has them
+    return [nodes[index] for index in _topological_order(source, graph, waits)]
 
 
 def _topological_order(source: Source, graph: GraphProto, waits: list[set[int]]) -> list[int]:

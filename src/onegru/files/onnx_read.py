@@ -29,6 +29,7 @@ __all__ = [
     "describe",
     "external_bytes",
     "external_files",
+    "external_tensors",
     "is_gru",
     "read_model",
     "serialized",
@@ -100,10 +101,24 @@ def describe(node: NodeProto) -> str:
     return f"{node.op_type} node that gives {output!r}"
 
 
+# Attributes of these types hold numbers and text, and nothing else: `read_model` has seen to it.
+_PLAIN = frozenset(
+    (
+        AttributeProto.FLOAT,
+        AttributeProto.INT,
+        AttributeProto.STRING,
+        AttributeProto.FLOATS,
+        AttributeProto.INTS,
+        AttributeProto.STRINGS,
+    )
+)
+
+
 def attribute_graphs(node: NodeProto) -> Iterator[GraphProto]:
     """The bodies that a node has."""
     for attribute in node.attribute:
-        yield from _graphs(attribute)
+        if attribute.type not in _PLAIN:
+            yield from _graphs(attribute)
 
 
 def _graphs(attribute: AttributeProto) -> Iterator[GraphProto]:
@@ -134,8 +149,12 @@ def external_files(source: Source, model: ModelProto) -> set[Path]:
     Raises:
         FormatError: its data lie outside its folder.
     """
-    external = (t for t in all_tensors(model) if t.data_location == TensorProto.EXTERNAL)
-    return {_external_place(source, tensor)[0] for tensor in external}
+    return {_external_place(source, tensor)[0] for tensor in external_tensors(model)}
+
+
+def external_tensors(model: ModelProto) -> list[TensorProto]:
+    """The tensors of a model whose data lie elsewhere."""
+    return [tensor for tensor in all_tensors(model) if tensor.data_location == TensorProto.EXTERNAL]
 
 
 def external_bytes(source: Source, tensor: TensorProto) -> bytes:
@@ -157,6 +176,8 @@ def external_bytes(source: Source, tensor: TensorProto) -> bytes:
 
 # Text
 
+_PARTS = frozenset(("t", "g", "tp", "tensors", "graphs", "type_protos", "sparse_tensor", "sparse_tensors"))
+
 
 def _check_text(source: Source, message: Message) -> None:
     """Raise FormatError if a string of a message is not UTF-8; protobuf leaves those as bytes."""
@@ -165,7 +186,12 @@ def _check_text(source: Source, message: Message) -> None:
         for entry in message.external_data:
             _check_text(source, entry)
         return
+    if isinstance(message, NodeProto) and not message.op_type:
+        raise source.error("a node names no operator; must name one")
+    is_plain = isinstance(message, AttributeProto) and message.type in _PLAIN
     for field, value in message.ListFields():
+        if is_plain and field.name in _PARTS:
+            raise source.error(f"attribute {message.name!r}: holds {field.name!r}, which its type is not")
         items = [value] if isinstance(value, Message | str | bytes) else value
         if field.type == field.TYPE_STRING:
             _check_strings(source, items)
@@ -201,6 +227,8 @@ def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
 
 def _attribute_tensors(attributes: Iterable[AttributeProto]) -> Iterator[TensorProto]:
     for attribute in attributes:
+        if attribute.type in _PLAIN:
+            continue
         if attribute.HasField("t"):
             yield attribute.t
         yield from attribute.tensors

@@ -79,21 +79,23 @@ def runnable(
     Raises:
         FormatError: it is too old to be lifted, or too large.
     """
-    before = model.ByteSize(), model.ir_version
+    version, is_changed = model.ir_version, data is None
     if model.ir_version < 4:  # an initializer that is an input as well is a constant, until then
         constants = {tensor.name for tensor in model.graph.initializer}
         inputs = [value for value in model.graph.input if value.name not in constants]
+        is_changed = True
         del model.graph.input[:]
         model.graph.input.extend(inputs)
     if not any(entry.domain in ("", "ai.onnx") for entry in model.opset_import):
         model.opset_import.append(onnx.helper.make_opsetid("", opset))
+        is_changed = True
     model.ir_version = _least_ir_version(model)
     if opset < OLDEST:
         _keep_needed(model.graph, nodes)
         _tell_types(model)
-        model = lift(source, model)
-    guard(model)
-    if data is not None and (model.ByteSize(), model.ir_version) == before:
+        model, is_changed = lift(source, model), True
+    is_changed |= guard(model)
+    if data is not None and not is_changed and model.ir_version == version:
         return data
     try:
         return bytes(model.SerializeToString())

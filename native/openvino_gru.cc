@@ -1,0 +1,132 @@
+// OneGRU: an operator for OpenVINO's graphs that is a layer of onegru, known by a number. Built against OpenVINO's
+// headers alone and linked to none of its libraries, so that it loads into any version of the same binary
+// interface; it holds no kernels (graph_layers.h).
+
+#include <openvino/core/extension.hpp>
+#include <openvino/core/op_extension.hpp>
+#include <openvino/op/op.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "native/graph_layers.h"
+
+namespace {
+
+const OnegruGraphApi* g_api = nullptr;
+
+// X [batch, time, I], H [batch, D, hidden], then lengths [batch] and A [batch, time, 1] if there are some, to Y
+// [batch, D, time, hidden] and Ho [batch, D, hidden]; a cell has no axes of time and directions, and no Y.
+class OneGRU : public ov::op::Op {
+ public:
+  OPENVINO_OP("OneGRU", "extension");
+
+  OneGRU() = default;
+
+  bool visit_attributes(ov::AttributeVisitor& visitor) override {
+    visitor.on_attribute("number", number_);
+    visitor.on_attribute("hidden_size", hidden_size_);
+    visitor.on_attribute("num_directions", num_directions_);
+    visitor.on_attribute("is_sequence", is_sequence_);
+    visitor.on_attribute("has_lengths", has_lengths_);
+    visitor.on_attribute("has_attention", has_attention_);
+    return true;
+  }
+
+  std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
+    auto copy = std::make_shared<OneGRU>();
+    copy->set_arguments(inputs);
+    copy->number_ = number_;
+    copy->hidden_size_ = hidden_size_;
+    copy->num_directions_ = num_directions_;
+    copy->is_sequence_ = is_sequence_;
+    copy->has_lengths_ = has_lengths_;
+    copy->has_attention_ = has_attention_;
+    copy->layer_ = layer_;
+    copy->constructor_validate_and_infer_types();
+    return copy;
+  }
+
+  void validate_and_infer_types() override {
+    const std::size_t inputs = 2 + (has_lengths_ ? 1 : 0) + (has_attention_ ? 1 : 0);
+    OPENVINO_ASSERT(get_input_size() == inputs, "OneGRU: must have ", inputs, " inputs");
+    OPENVINO_ASSERT(hidden_size_ > 0 && (num_directions_ == 1 || num_directions_ == 2), "OneGRU: sizes");
+    if (layer_ == nullptr && g_api != nullptr) {
+      if (void* const layer = g_api->open(number_)) layer_ = {layer, g_api->close};
+    }
+    OPENVINO_ASSERT(layer_ != nullptr,
+                    "OneGRU: there is no layer of this number; a graph with layers of onegru "
+                    "lives in the process that made it alone");
+    const ov::PartialShape& X = get_input_partial_shape(0);
+    const bool is_known = X.rank().is_static() && X.rank().get_length() == (is_sequence_ ? 3 : 2);
+    const ov::Dimension batch = is_known ? X[0] : ov::Dimension(), time = is_known ? X[1] : ov::Dimension();
+    const ov::element::Type type = get_input_element_type(0);
+    if (is_sequence_) {
+      set_output_size(2);
+      set_output_type(0, type, ov::PartialShape{batch, num_directions_, time, hidden_size_});
+      set_output_type(1, type, ov::PartialShape{batch, num_directions_, hidden_size_});
+    } else {
+      set_output_size(1);
+      set_output_type(0, type, ov::PartialShape{batch, hidden_size_});
+    }
+  }
+
+  bool has_evaluate() const override { return true; }
+
+  bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
+    const ov::Shape X = inputs[0].get_shape();
+    const std::size_t batch = X.at(0), time = is_sequence_ ? X.at(1) : 1,
+                      D = static_cast<std::size_t>(num_directions_);
+    const auto H = static_cast<std::size_t>(hidden_size_);
+    OPENVINO_ASSERT(X.size() == (is_sequence_ ? 3 : 2), "OneGRU: X: rank ", X.size());
+    const ov::Shape state = is_sequence_ ? ov::Shape{batch, D, H} : ov::Shape{batch, H};
+    OPENVINO_ASSERT(inputs[1].get_shape() == state, "OneGRU: the state has shape ", inputs[1].get_shape(),
+                    "; must be ", state);
+    OnegruGraphCall call{};
+    call.batch_size = batch;
+    call.seq_length = time;
+    call.input_size = X.back();
+    call.num_directions = D;
+    call.hidden_size = H;
+    call.element_size = inputs[0].get_element_type().size();
+    call.X = inputs[0].data();
+    call.H = inputs[1].data();
+    if (has_lengths_) {
+      OPENVINO_ASSERT(inputs[2].get_shape() == ov::Shape{batch}, "OneGRU: sequence_lengths has shape ",
+                      inputs[2].get_shape());
+      call.length_size = inputs[2].get_element_type().size();
+      call.lengths = inputs[2].data();
+    }
+    if (has_attention_) {
+      OPENVINO_ASSERT(inputs.back().get_size() == batch * time, "OneGRU: A has shape ", inputs.back().get_shape());
+      call.A = inputs.back().data();
+    }
+    if (is_sequence_) {
+      outputs[0].set_shape({batch, D, time, H});
+      call.Y = outputs[0].data();
+    }
+    ov::Tensor& last = outputs.back();
+    last.set_shape(state);
+    call.Ho = last.data();
+    if (const char* const wrong = g_api->run(layer_.get(), &call)) {
+      OPENVINO_THROW("OneGRU node '", get_friendly_name(), "': ", wrong);
+    }
+    return true;
+  }
+
+ private:
+  std::int64_t number_ = 0;
+  std::int64_t hidden_size_ = 0;
+  std::int64_t num_directions_ = 1;
+  bool is_sequence_ = false;
+  bool has_lengths_ = false;
+  bool has_attention_ = false;
+  std::shared_ptr<void> layer_;
+};
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) void onegru_connect(const OnegruGraphApi* api) { g_api = api; }
+
+OPENVINO_CREATE_EXTENSIONS(std::vector<ov::Extension::Ptr>({std::make_shared<ov::OpExtension<OneGRU>>()}));
