@@ -42,12 +42,58 @@ bool ReadLengths(const OnegruGraphCall& given, std::vector<std::int64_t>& length
   return true;
 }
 
+// Elements in the layer's type where a runtime has float32 for all types, and back.
+class Converted {
+ public:
+  Converted(ElementType type, std::size_t size)
+      : type_(type), is_needed_(size == 4 && type != ElementType::kFloat32) {}
+
+  const void* In(const void* data, std::size_t count) {
+    if (!is_needed_ || data == nullptr) return data;
+    auto* const to = Room(count);
+    const auto* const from = static_cast<const float*>(data);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (type_ == ElementType::kFloat64) {
+        reinterpret_cast<double*>(to)[i] = from[i];
+      } else {
+        reinterpret_cast<std::uint16_t*>(to)[i] =
+            type_ == ElementType::kFloat16 ? Float16Bits(from[i]) : BFloat16Bits(from[i]);
+      }
+    }
+    return to;
+  }
+  void* Out(void* data, std::size_t count) { return is_needed_ && data != nullptr ? Room(count) : data; }
+  void Back(const void* from, void* data, std::size_t count) const {
+    if (!is_needed_ || data == nullptr) return;
+    auto* const to = static_cast<float*>(data);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (type_ == ElementType::kFloat64) {
+        to[i] = static_cast<float>(static_cast<const double*>(from)[i]);
+      } else {
+        const std::uint16_t bits = static_cast<const std::uint16_t*>(from)[i];
+        to[i] = type_ == ElementType::kFloat16 ? FromFloat16Bits(bits) : FromBFloat16Bits(bits);
+      }
+    }
+  }
+
+ private:
+  unsigned char* Room(std::size_t count) {
+    memory_.push_back(AllocateAligned(count * SizeOf(type_)));
+    return memory_.back().get();
+  }
+
+  ElementType type_;
+  bool is_needed_;
+  std::vector<AlignedBytes> memory_;
+};
+
 const char* Run(const void* layer, const OnegruGraphCall* call_given) try {
   const OnegruGraphCall& given = *call_given;
   const auto& packed = *static_cast<const std::shared_ptr<const Packed>*>(layer);
   const Spec& spec = packed->spec();
   if (given.input_size != spec.I || given.num_directions != spec.D || given.hidden_size != spec.H ||
-      given.element_size != SizeOf(spec.type) || (given.A != nullptr) != spec.attention) {
+      (given.element_size != SizeOf(spec.type) && given.element_size != 4) ||
+      (given.A != nullptr) != spec.attention) {
     return "its shapes or types are not those of the layer that it was made for";
   }
   thread_local std::vector<std::int64_t> lengths;
@@ -64,12 +110,18 @@ const char* Run(const void* layer, const OnegruGraphCall* call_given) try {
   const auto size = static_cast<std::ptrdiff_t>(SizeOf(spec.type));
   const auto T = static_cast<std::ptrdiff_t>(call.T), D = static_cast<std::ptrdiff_t>(spec.D);
   const auto x = static_cast<std::ptrdiff_t>(spec.I) * size, h = static_cast<std::ptrdiff_t>(spec.H) * size;
-  call.X = rows(given.X, x, 0, x * T);
-  call.initial_h = rows(given.H, 0, h, h * D);
-  call.attention = rows(given.A, size, 0, size * T);
-  call.Y = rows(given.Y, h, h * T, h * T * D);
-  call.Y_h = rows(given.Ho, 0, h, h * D);
+  const std::size_t steps = call.T * call.B, states = call.B * spec.D * spec.H;
+  Converted converted(spec.type, given.element_size);
+  void* const Y = converted.Out(given.Y, steps * spec.D * spec.H);
+  void* const Ho = converted.Out(given.Ho, states);
+  call.X = rows(converted.In(given.X, steps * spec.I), x, 0, x * T);
+  call.initial_h = rows(converted.In(given.H, states), 0, h, h * D);
+  call.attention = rows(converted.In(given.A, steps), size, 0, size * T);
+  call.Y = rows(Y, h, h * T, h * T * D);
+  call.Y_h = rows(Ho, 0, h, h * D);
   onegru::Run(packed, call);
+  converted.Back(Y, given.Y, steps * spec.D * spec.H);
+  converted.Back(Ho, given.Ho, states);
   return nullptr;
 } catch (const std::bad_alloc&) {
   return "sizes that exhaust memory";

@@ -183,6 +183,7 @@ ELSEWHERE = {
         "inspect",
         "load",
         "load_layers",
+        "openvino_exchange",
         "openvino_extensions",
         "release_memory",
         "save",

@@ -472,8 +472,8 @@ def write_chain(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t.replace('type="Relu"', 'type="Mystery"'), "part around Mystery layer 'relu': OpenVINO refuses it"),
-        (lambda t: t.replace('type="Relu" version="opset1"', 'type="Relu" version="opset99"'), "Relu layer 'relu': OpenVINO refuses it"),
+        (lambda t: t.replace('type="Relu"', 'type="Mystery"'), "OpenVINO refuses it .*Mystery"),
+        (lambda t: t.replace('type="Relu" version="opset1"', 'type="Relu" version="opset99"'), "OpenVINO refuses it .*Relu layer relu"),
         (lambda t: t.replace('type="Relu"', 'type="Assign"'), "Assign layer 'relu': keeps a state from one run to the next"),
         (lambda t: t.replace('type="Relu"', 'type="ReadValue"'), "ReadValue layer 'relu': keeps a state"),
         (lambda t: t.replace('shape="4, 2"', 'shape="2, 4"'), "OpenVINO refuses it .*Incompatible MatMul"),
@@ -494,13 +494,13 @@ def test_broken_files(tmp_path: Path, change: Callable[[str], str], message: str
     refuse(path, message)
 
 
-def test_grus_in_bodies_are_refused(tmp_path: Path) -> None:
+def test_grus_in_bodies(tmp_path: Path) -> None:
     x = ops.parameter([-1, 4, I], np.float32, name="x")
     h = ops.parameter([-1, H], np.float32, name="h")
     inner_x, inner_h = (ops.parameter(shape, np.float32) for shape in ([-1, 1, I], [-1, H]))
     step = ops.squeeze(inner_x, ops.constant(np.array([1])))
-    arrays = (ops.constant(draw(*shape)) for shape in ((3 * H, I), (3 * H, H), (3 * H,)))
-    cell = ops.gru_cell(step, inner_h, *arrays, H)
+    arrays = {"W": draw(3 * H, I), "R": draw(3 * H, H), "B": draw(3 * H)}
+    cell = ops.gru_cell(step, inner_h, *map(ops.constant, arrays.values()), H)
     loop = ops.tensor_iterator()
     body = openvino.Model([ops.result(cell)], [inner_x, inner_h], "body")
     loop.set_body(body)
@@ -508,10 +508,22 @@ def test_grus_in_bodies_are_refused(tmp_path: Path) -> None:
     loop.set_merged_input(inner_h, h.output(0), cell.output(0))
     last = loop.get_iter_value(cell.output(0), -1)
     path = save(tmp_path / "loop.xml", {"out": last}, [x, h])
-    refuse(
-        path,
-        r"GRUCell layer '.*' lies in a body of TensorIterator layer '.*', which OpenVINO has to run: onegru runs",
-    )
+    model = onegru.load(path)
+    (gru,) = model.gru_layers
+    assert gru.bodies[0].startswith("a body of TensorIterator layer")
+    assert gru.layer is not None and gru.layer.hidden_size == H
+    X, state = draw(B, 4, I), draw(B, H)
+    for _ in range(3):  # as it is, and made for these sizes
+        got = model.run({"x": X, "h": state})["out"]
+        wanted = state
+        for t in range(4):
+            wanted = onegru.gru_cell(X[:, t], wanted, **arrays, hidden_size=H)
+        np.testing.assert_array_equal(got, wanted)
+    (seen,) = model.trace({"x": X, "h": state})
+    np.testing.assert_array_equal(seen["Ho"], wanted)
+    np.testing.assert_array_equal(seen["X"], X[:, 3])
+    reference = onegru.load(path, engine="reference").run({"x": X, "h": state})["out"]
+    np.testing.assert_allclose(reference, wanted, atol=1e-6)
 
 
 def test_constants_in_bodies_are_checked(tmp_path: Path) -> None:
@@ -580,9 +592,7 @@ def test_faults_that_only_the_run_shows(tmp_path: Path) -> None:
     x, y = (ops.parameter([-1, -1], np.float32, name=name) for name in "xy")
     path = save(tmp_path / "x.xml", {"out": ops.matmul(x, y, False, False).output(0)}, [x, y])
     model = onegru.load(path)
-    with pytest.raises(
-        onegru.FormatError, match=r"part around MatMul layer '.*': OpenVINO fails \("
-    ) as caught:
+    with pytest.raises(onegru.FormatError, match=r"OpenVINO fails \(.*MatMul") as caught:
         model.run({"x": draw(2, 3), "y": draw(4, 5)})
     assert "\n" not in str(caught.value)
     np.testing.assert_allclose(  # and the next run is none the worse for it

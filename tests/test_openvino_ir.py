@@ -262,7 +262,7 @@ def test_openvino_reads_what_these_tests_write(tmp_path: Path, function: str) ->
         (lambda t: t.replace("<net", "<set").replace("</net", "</set"), "no <net> at its root"),
         (lambda t: t.replace('version="11"', 'version="7"'), "IR version 7; must be 10 or 11"),
         (lambda t: t.replace('version="11"', ""), "IR version none; must be 10 or 11"),
-        (lambda t: t.replace('type="GRUCell"', 'type="LSTMCell"'), "the part around LSTMCell layer 'gru': OpenVINO refuses it"),
+        (lambda t: t.replace('type="GRUCell"', 'type="LSTMCell"'), "OpenVINO refuses it .*LSTMCell"),
         (lambda t: t.replace('version="opset3"', 'version="opset1"'), "GRUCell layer 'gru': version 'opset1'; must be opset3"),
         (lambda t: t.replace('version="opset3"', 'version="mine"'), "version 'mine'; must be opset3"),
         (lambda t: t.replace('layer id="1"', 'layer id="0"'), "two layers have the id '0'"),

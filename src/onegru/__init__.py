@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from onegru.frameworks.pytorch import from_torch, to_torch, to_torch_state_dict
     from onegru.inference_session import InferenceSession
     from onegru.loading import load_layers
-    from onegru.openvino_ops import openvino_extensions
+    from onegru.openvino_ops import openvino_exchange, openvino_extensions
     from onegru.padding import pad
     from onegru.report import inspect
     from onegru.saving import save
@@ -67,6 +67,7 @@ __all__ = [
     "inspect",
     "load",
     "load_layers",
+    "openvino_exchange",
     "openvino_extensions",
     "pad",
     "release_memory",
@@ -88,6 +89,7 @@ _LATER = {
     "from_torch": "onegru.frameworks.pytorch",
     "inspect": "onegru.report",
     "load_layers": "onegru.loading",
+    "openvino_exchange": "onegru.openvino_ops",
     "openvino_extensions": "onegru.openvino_ops",
     "pad": "onegru.padding",
     "save": "onegru.saving",

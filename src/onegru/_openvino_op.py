@@ -21,7 +21,7 @@ from onegru.dtypes import Array, bfloat16
 from onegru.errors import SpecError
 from onegru.layer import GRU
 
-__all__ = ["CLASSES", "GruOp"]
+__all__ = ["CLASSES", "GruOp", "array_of", "attributes_of"]
 
 _VERSION = "extension"  # what OpenVINO calls the version of every operator that is added to it
 
@@ -182,7 +182,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
 
     def _run(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
         ports = self.operator.inputs[: len(inputs)]
-        arrays = {port.role: _array(tensor) for port, tensor in zip(ports, inputs, strict=True)}
+        arrays = {port.role: array_of(tensor) for port, tensor in zip(ports, inputs, strict=True)}
         prepared = self._layer(tuple(arrays[role] for role in ("W", "R", "B") if role in arrays))
         given = {port.name: arrays[port.role] for port in ports if port.role not in ("W", "R", "B")}
         spec, X = prepared.layer.spec, arrays["X"]
@@ -192,7 +192,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         for port, tensor in zip(self.operator.outputs, outputs, strict=True):
             tensor.shape = [sizes[axis] for axis in port.axes]
             # The memory of an empty tensor has strides that no array has: let it be one of NumPy's own.
-            targets[port.name] = _array(tensor) if tensor.size else None
+            targets[port.name] = array_of(tensor) if tensor.size else None
         prepared.layer.apply(prepared.ports, given, targets, strict_types=True)
 
     def _layer(self, weights: tuple[Array, ...]) -> _Layer:
@@ -253,7 +253,19 @@ def _visited(attribute: Attribute, value: Any) -> Any:
         raise SpecError(f"{attribute.name}: {value!r}; must be numbers") from None
 
 
-def _array(tensor: Any) -> Array:
+def attributes_of(node: Any, operator: Operator) -> dict[str, Any]:
+    """The attributes of a layer, OpenVINO's own or one of these, as the specification has them."""
+    values: dict[str, Any] = {}
+    for name, value in node.get_attributes().items():
+        if (attribute := operator.attributes.get(name)) is not None:
+            is_text = attribute.kind == "floats" and isinstance(value, str)
+            values[name] = _visited(attribute, value) if is_text else value
+            if attribute.kind == "string":
+                values[name] = str(value).lower()
+    return values
+
+
+def array_of(tensor: Any) -> Array:
     """The memory of a tensor."""
     array: Array = tensor.data
     return array.view(bfloat16()) if tensor.element_type.to_string() == "bf16" else array

@@ -19,6 +19,7 @@ __all__ = [
     "as_float_array",
     "as_lengths",
     "bfloat16",
+    "convert",
     "default_float_mode",
     "numpy_dtype",
     "refuse_grad",
@@ -62,6 +63,27 @@ def to_float32(value: float) -> float:
     """The float32 number nearest to `value`; infinity beyond them."""
     with default_float_mode(), np.errstate(over="ignore", under="ignore"):
         return float(np.float32(value))
+
+
+def convert(value: object, dtype: str) -> Array:
+    """`value` with another element type, as OpenVINO's Convert: towards zero from floating point to integer.
+
+    Raises:
+        SpecError: a number does not fit an integer type.
+    """
+    array = np.asarray(value)
+    target = numpy_dtype(dtype)
+    if target.kind in "iu" and array.dtype.kind != "b":
+        limits = np.iinfo(target)
+        if array.dtype.kind in "iu":
+            fits = (array >= limits.min) & (array <= limits.max)
+        else:
+            numbers = array.astype(np.float64)
+            fits = (numbers > limits.min - 1.0) & (numbers < limits.max + 1.0)
+        if not np.all(fits):
+            raise SpecError(f"a number is not finite, or beyond {dtype}; must fit it")
+    with default_float_mode(), np.errstate(over="ignore"):
+        return array.astype(target)
 
 
 def as_float_array(name: str, value: object, must_be: tuple[str, ...] = ELEMENT_TYPES) -> Array:

@@ -22,7 +22,7 @@ from onegru.shapes import arrange, check_shape, empty, overlap, overlaps_itself
 from onegru.spec import Direction, Spec, Weights
 from onegru.stream import Stream
 
-__all__ = ["GRU", "check_layout"]
+__all__ = ["GRU", "check_layout", "native_of"]
 
 # The axes of each role in the canonical form.
 _CANONICAL: Mapping[Role, str] = {
@@ -384,6 +384,11 @@ _native.describe_call(
     "__call__($self, /, X, initial_h=None, *, sequence_lens=None, attention=None, layout=None, out=None)"
     "\n--\n\n" + (GRU.run.__doc__ or ""),
 )
+
+
+def native_of(layer: GRU) -> _native.Layer | None:
+    """The layer in native code; None where another engine runs it."""
+    return layer._engine.native
 
 
 def check_layout(layout: object) -> int:

@@ -11,11 +11,11 @@ import numpy as np
 from onegru.dialect import Lowered, check_attributes, lower
 from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import FormatError, SpecError
-from onegru.files.graph import GruNode, ValueType
+from onegru.files.graph import GruNode
 from onegru.layer import GRU
 from onegru.pickling import state_of
 
-__all__ = ["GruLayer", "naming", "output_types"]
+__all__ = ["GruLayer", "naming"]
 
 _WEIGHTS = ("W", "R", "B")
 
@@ -198,20 +198,6 @@ def _plain_run(
             values[last] = done[1]
 
     return run
-
-
-def output_types(node: GruNode, types: Mapping[str, ValueType]) -> dict[str, ValueType]:
-    """The types of a GRU node's outputs, given those of its inputs."""
-    X, W = (types.get(node.inputs[name], ValueType()) for name in ("X", "W"))
-    axes = {port.name: port.axes for port in node.operator.ports(1 if node.attributes.get("layout") else 0)}
-    sizes: dict[str, int | None] = dict(zip(axes["X"], X.shape or (), strict=False))
-    sizes["D"] = 2 if node.attributes.get("direction") == "bidirectional" else 1
-    hidden_size = node.attributes.get("hidden_size")
-    sizes["H"] = hidden_size if isinstance(hidden_size, int) else None
-    return {
-        value: ValueType(X.words or W.words, tuple(sizes.get(axis) for axis in axes[name]))
-        for name, value in node.outputs.items()
-    }
 
 
 @contextmanager

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from onegru.dtypes import Array, default_float_mode, numpy_dtype
+from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import SpecError
 from onegru.files.graph import TensorInfo
 
-__all__ = ["Inputs", "check_fit", "convert", "fit", "fits_shape", "value_of", "words_of"]
+__all__ = ["Inputs", "check_fit", "fit", "fits_shape", "value_of", "words_of"]
 
 
 class Inputs:
@@ -48,27 +48,6 @@ def _look(info: TensorInfo) -> _Look:
     shape = tuple(size if isinstance(size, int) else None for size in info.shape or ())
     plain = info.is_tensor and info.shape is not None and info.dtype not in ("str", "unknown")
     return info.name, value_of(info), numpy_dtype(info.dtype) if plain else None, shape, None in shape
-
-
-def convert(value: object, dtype: str) -> Array:
-    """`value` with another element type, as OpenVINO's Convert: towards zero from floating point to integer.
-
-    Raises:
-        SpecError: a number does not fit an integer type.
-    """
-    array = np.asarray(value)
-    target = numpy_dtype(dtype)
-    if target.kind in "iu" and array.dtype.kind != "b":
-        limits = np.iinfo(target)
-        if array.dtype.kind in "iu":
-            fits = (array >= limits.min) & (array <= limits.max)
-        else:
-            numbers = array.astype(np.float64)
-            fits = (numbers > limits.min - 1.0) & (numbers < limits.max + 1.0)
-        if not np.all(fits):
-            raise SpecError(f"a number is not finite, or beyond {dtype}; must fit it")
-    with default_float_mode(), np.errstate(over="ignore"):
-        return array.astype(target)
 
 
 def fit(info: TensorInfo, value: object) -> Array:

@@ -1,4 +1,4 @@
-"""onegru's operators for programs that use OpenVINO."""
+"""onegru in programs that use OpenVINO."""
 
 from __future__ import annotations
 
@@ -6,7 +6,35 @@ from typing import Any
 
 from onegru.errors import needs_extra
 
-__all__ = ["openvino_extensions"]
+__all__ = ["openvino_exchange", "openvino_extensions"]
+
+
+def openvino_exchange(model: Any) -> int:
+    """Exchange the GRU layers of an OpenVINO model for onegru's.
+
+        core = openvino.Core()
+        model = core.read_model("model.xml")
+        onegru.openvino_exchange(model)
+        compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+    GRUCell, GRUSequence, AUGRUCell and AUGRUSequence are exchanged, in the bodies of TensorIterator, Loop and
+    If, too. Their weights are packed now, and lie outside of the model: it lives in this process, and cannot
+    be saved any more. Without the hint OpenVINO computes the other layers in bfloat16 where that is the
+    processor's default. `model.reshape` to the sizes that arrive makes it faster, as it does without onegru.
+
+    Args:
+        model: an `openvino.Model`; it is changed.
+
+    Returns:
+        how many layers it had.
+
+    Raises:
+        MissingExtraError: OpenVINO is not installed.
+        SpecError: it is no model, or a layer is not legal.
+    """
+    with needs_extra("openvino", "openvino", "openvino_exchange"):
+        from onegru._openvino_exchange import exchange_all
+    return exchange_all(model)
 
 
 def openvino_extensions() -> list[type[Any]]:

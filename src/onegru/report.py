@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from onegru.arguments import file_path
 from onegru.attributes import read_attributes
 from onegru.dialect import read_activations, read_clip
-from onegru.errors import FormatError, MissingExtraError, SpecWarning
-from onegru.files.graph import Conversion, Graph, GruNode, TensorInfo
+from onegru.dtypes import convert
+from onegru.errors import SpecWarning
+from onegru.files.graph import Conversion, Graph, GruNode, TensorInfo, nested_words
 from onegru.files.recognise import layers_kind
 from onegru.known import Facts, Verdict, verdicts
 from onegru.layer import GRU
@@ -46,6 +47,7 @@ class GruReport:
         bytes: what they take there, as the node gets them.
         flops_per_step: of the products, for one row and one step, over all directions.
         others: what is known of other runtimes on this node.
+        bodies: the bodies of other nodes that it lies in, in words, the outermost first.
     """
 
     name: str
@@ -63,6 +65,7 @@ class GruReport:
     bytes: int | None
     flops_per_step: int | None
     others: tuple[Verdict, ...]
+    bodies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +120,16 @@ def inspect(path: str | os.PathLike[str]) -> Report:
     others = sum(step.node_count for step in graph.steps if not isinstance(step, GruNode | Conversion))
     if graph.whole is not None:
         others = graph.whole.node_count
-    grus = _reports(graph.inputs, _gru_layers(graph))
-    return Report(str(file), kind.words, graph.inputs, graph.outputs, others, graph.nested, grus)
+    grus, nested = _reports(graph.inputs, _gru_layers(graph)), nested_words(graph.grus)
+    return Report(str(file), kind.words, graph.inputs, graph.outputs, others, nested, grus)
 
 
 def _gru_layers(graph: Graph) -> list[GruLayer]:
     """The GRU nodes of a graph of which nothing else is made ready to run."""
     constants = dict(graph.constants)
-    types = dict(graph.types)
     for step in graph.prelude:
-        try:
-            if not isinstance(step, GruNode | Conversion):
-                step.prepare(types)
-                step.run(constants)
-        except (FormatError, MissingExtraError):  # weights that are not known are not described
-            break
+        if isinstance(step, Conversion):
+            constants[step.output] = convert(constants[step.input], step.dtype)
     layers = [
         GruLayer(gru, f"{graph.path}: {gru.operator.name} node {gru.name!r}: ", "auto")
         for gru in graph.grus or (step for step in graph.steps if isinstance(step, GruNode))
@@ -209,4 +207,5 @@ def _report(gru: GruLayer, source: TensorInfo | None) -> GruReport:
         bytes=None if layer is None else sum(array.nbytes for array in gru.weights),
         flops_per_step=None if spec is None else spec.flops_per_step,
         others=tuple(verdicts(facts)),
+        bodies=node.bodies,
     )

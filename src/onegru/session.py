@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from onegru.arguments import file_path, shown
-from onegru.dtypes import Array
+from onegru.dtypes import Array, convert
 from onegru.errors import SpecError, SpecWarning, needs_extra
-from onegru.files.graph import Conversion, Graph, GruNode, Run, Step, TensorInfo, ValueType, by_name
+from onegru.files.graph import Conversion, Graph, GruNode, Run, Step, TensorInfo, by_name, nested_words
 from onegru.files.recognise import Kind, kind_of_start, model_kind
-from onegru.model_gru import GruLayer, naming, output_types
-from onegru.model_inputs import Inputs, convert, fit, value_of, words_of
+from onegru.model_gru import GruLayer, naming
+from onegru.model_inputs import Inputs, fit, value_of, words_of
 from onegru.model_stream import ModelStream
 from onegru.pickling import state_of
 from onegru.wording import count
@@ -153,16 +153,11 @@ class Model:
             if isinstance(step, GruNode)
         }
         self._constants: dict[str, Any] = dict(graph.constants)
-        types = dict(graph.types)
-        for step in graph.prelude:
-            self._prepare(step, types)
         for step in graph.prelude:
             self._runner(step)(self._constants)
         shared: dict[object, GruLayer] = {}
         for layer in self._gru_layers.values():
             layer.prepare(self._constants, {value_of(info) for info in graph.inputs}, shared)
-        for step in graph.steps:
-            self._prepare(step, types)
         self._runs = [self._runner(step) for step in graph.steps]
         needed = {value_of(info) for info in graph.outputs}.union(*map(self._reads, graph.steps))
         self._needed = {name: value for name, value in self._constants.items() if name in needed}
@@ -172,14 +167,6 @@ class Model:
             (info.name, value_of(info), value_of(info) not in shared_values) for info in graph.outputs
         ]
         self._layers = tuple(self._gru_layers.values())
-
-    def _prepare(self, step: Step, types: dict[str, ValueType]) -> None:
-        if isinstance(step, GruNode):
-            types.update(output_types(step, types))
-        elif isinstance(step, Conversion):
-            types[step.output] = ValueType(step.dtype, types.get(step.input, ValueType()).shape)
-        else:
-            step.prepare(types)
 
     @property
     def path(self) -> str:
@@ -209,11 +196,7 @@ class Model:
     @property
     def nested_grus(self) -> tuple[str, ...]:
         """In words, the GRU nodes within bodies of other nodes, such as If, Loop and Scan."""
-        return self._graph.nested or tuple(
-            f"{gru.operator.name} node {gru.name!r} in {', in '.join(reversed(gru.bodies))}"
-            for gru in self._graph.grus
-            if gru.bodies
-        )
+        return nested_words(self._graph.grus)
 
     @property
     def other_node_count(self) -> int:

@@ -102,8 +102,6 @@ def show_report(console: Console, report: Report, *, as_json: bool) -> None:
     for item in report.grus:
         console.print()
         _show_gru(console, item)
-    for words in report.nested_grus:
-        console.print(f"\n{_name(words)}: ONNX Runtime runs it", highlight=False)
 
 
 def show_timings(console: Console, timings: Sequence[Timing], threads: int, *, as_json: bool) -> None:
@@ -154,6 +152,8 @@ def _show_gru(console: Console, item: GruReport) -> None:
     table.add_row(
         "input → hidden", f"{_or(item.input_size)} → {_or(item.hidden_size)}, {item.dtype or 'any type'}"
     )
+    if item.bodies:
+        table.add_row("lies in", _name(", in ".join(reversed(item.bodies))))
     table.add_row("direction", item.direction)
     table.add_row("reset gate", f"{item.reset} the recurrent product")
     table.add_row("activations", " | ".join(f"{f}, {g}" for f, g in pairs))

@@ -6,22 +6,31 @@ import functools
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from onegru.dtypes import Array, bfloat16
-from onegru.errors import FormatError, needs_extra
-from onegru.files.graph import ValueType
+from onegru.errors import FormatError, SpecError, needs_extra
+from onegru.files.graph import GruNode, Observer
 from onegru.files.openvino_words import ELEMENT_TYPES
+from onegru.native import get_num_threads
 
-__all__ = ["Network"]
+__all__ = ["Network", "weights_of"]
 
 # Where in its own sources a message arose, and the check that failed there.
 _SOURCES = re.compile(
     r"Exception from \S+:\d+:|(Check '[^']*'|RuntimeError: Check '[^']*') failed at \S+:\d+:|RuntimeError:"
 )
+
+# What a GRU layer that gets what is not legal says through OpenVINO.
+_OURS = re.compile(r"((?:AU)?GRU(?:Cell|Sequence) node '.*)")
+
+# For how many sets of sizes a model is compiled, and how many are remembered until they come again.
+_MOST_SIZES, _MOST_SEEN = 4, 1000
+_Sizes = tuple[tuple[int, ...], ...]
 
 # What may be computed ahead of the runs: so many times the constants, and so much in any case.
 _TIMES, _FREE = 16, 2**26
@@ -31,107 +40,202 @@ _PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
 
 
 class Network:
-    """A network that OpenVINO runs on the CPU.
+    """A model that OpenVINO runs on the CPU, its GRU layers by onegru; threads may run it at the same time.
+
+    It is compiled for the sizes that arrive: for each set of them that comes twice, up to a few; else, and
+    until then, for any.
 
     Args:
-        text: an IR's XML. The tensors of its inputs and outputs have names.
+        text: an IR's XML, with GRU layers named by their numbers.
         weights: its constants, bytes; they are not copied.
-        outputs: the names of the outputs, in the order in which `run` gives them.
         place: the file, for messages.
-        where: what to call this part of the file.
+        where: the first of its other layers, in words.
+        grus: its GRU layers.
+        engine: what runs them, as in `onegru.GRU`.
+        observer: sees them.
 
     Raises:
         MissingExtraError: OpenVINO is not installed.
-        FormatError: OpenVINO refuses the network.
+        FormatError: OpenVINO refuses the model.
+        SpecError: a GRU layer is not legal.
     """
 
-    def __init__(self, text: str, weights: Array, outputs: Sequence[str], place: str, where: str) -> None:
-        with needs_extra("openvino", "openvino", f"{place}: {where}"):
-            import openvino
-        self._openvino = openvino
-        self._place = f"{place}: the part around {where}"
+    def __init__(
+        self,
+        text: str,
+        weights: Array,
+        place: str,
+        where: str,
+        grus: Sequence[GruNode],
+        engine: str = "auto",
+        observer: Observer | None = None,
+    ) -> None:
+        self._place = place
         self._weights = weights  # which OpenVINO looks into as long as it lives
+        self._model = _read(text, weights, place, where)
+        self._exchange(grus, engine, observer)
+        self._is_open = any(port.get_partial_shape().is_dynamic for port in self._model.inputs)
+        self._any = self._compiled(self._model)
+        self._lock = threading.Lock()
+        self._seen: set[_Sizes] = set()
+        self._sized: dict[_Sizes, _Compiled] = {}
+
+    def _exchange(self, grus: Sequence[GruNode], engine: str, observer: Observer | None) -> None:
+        from onegru._openvino_exchange import exchange, layers_in
+
+        for layer in list(layers_in(self._model)):
+            number = int(layer.node.get_friendly_name())
+            gru = grus[number]
+            seen = None if observer is None else _seen(observer, number)
+            try:
+                exchange(
+                    layer,
+                    gru.operator,
+                    gru.attributes,
+                    engine=engine,
+                    seen=seen,
+                    all_steps=gru.full_length,
+                )
+            except SpecError as error:
+                raise SpecError(f"{self._place}: {gru.operator.name} node {gru.name!r}: {error}") from None
         try:
-            core = _core()
-            network = core.read_model(text, openvino.Tensor(weights, shared_memory=True))
-            self._check(network)
-            self._compiled = core.compile_model(network, "CPU", _PROPERTIES)
-            self._outputs = [self._compiled.output(name) for name in outputs]
-        except FormatError:
-            raise
+            self._model.validate_nodes_and_infer_types()
         except Exception as error:  # whatever OpenVINO stumbles over
             raise FormatError(f"{self._place}: OpenVINO refuses it ({_one_line(error)})") from None
-        self._names = tuple(outputs)
-        self._idle: list[Any] = []
 
-    @property
-    def output_types(self) -> dict[str, ValueType]:
-        """The type of each output, by NumPy's name, and its shape."""
-        return {
-            name: ValueType(self._dtype(port), _shape(port.partial_shape))
-            for name, port in zip(self._names, self._outputs, strict=True)
-        }
+    def _compiled(self, model: Any) -> _Compiled:
+        properties = {**_PROPERTIES, "INFERENCE_NUM_THREADS": get_num_threads()}
+        try:
+            return _Compiled(_core().compile_model(model, "CPU", properties), self._place)
+        except Exception as error:  # whatever OpenVINO stumbles over
+            raise FormatError(f"{self._place}: OpenVINO refuses it ({_one_line(error)})") from None
 
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs for these inputs; threads may run it at the same time.
+    def run(self, arrays: Sequence[Any]) -> list[Array]:
+        """The outputs for these inputs.
 
         Raises:
             FormatError: OpenVINO fails.
+            SpecError: a GRU layer gets what is not legal.
         """
+        given = [np.asarray(array) for array in arrays]
+        compiled = self._any
+        if self._is_open:
+            sizes = tuple(array.shape for array in given)
+            compiled = self._sized.get(sizes) or self._for(sizes)
+        try:
+            return compiled.run(given)
+        except Exception as error:  # whatever OpenVINO stumbles over
+            line = _one_line(error)
+            if (ours := _OURS.search(line)) is not None:
+                raise SpecError(f"{self._place}: {ours[1]}") from None
+            raise FormatError(f"{self._place}: OpenVINO fails ({line})") from None
+
+    def _for(self, sizes: _Sizes) -> _Compiled:
+        """What runs these sizes, which are compiled for when they come a second time."""
+        with self._lock:
+            if sizes in self._sized or len(self._sized) >= _MOST_SIZES:
+                return self._sized.get(sizes, self._any)
+            if sizes not in self._seen or any(0 in shape for shape in sizes):
+                if len(self._seen) < _MOST_SEEN:
+                    self._seen.add(sizes)
+                return self._any
+            try:
+                model = self._model.clone()
+                names = [port for port in model.inputs]
+                model.reshape({port: list(shape) for port, shape in zip(names, sizes, strict=True)})
+                self._sized[sizes] = self._compiled(model)
+            except Exception:  # it is made for other sizes: as it is, it may run them
+                self._sized[sizes] = self._any
+            return self._sized[sizes]
+
+
+class _Compiled:
+    """A compiled model, and its requests, each with input tensors of its own."""
+
+    def __init__(self, compiled: Any, place: str) -> None:
+        self._compiled = compiled
+        self._inputs = list(compiled.inputs)
+        self._outputs = list(compiled.outputs)
+        self._idle: list[Any] = []
+        for port in self._outputs:
+            words = port.element_type.to_string()
+            if words not in ELEMENT_TYPES:
+                raise FormatError(f"{place}: gives {words}; must be one of {', '.join(ELEMENT_TYPES)}")
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        """The outputs for these inputs."""
         try:
             request = self._idle.pop()
         except IndexError:
-            request = None
-        try:
-            request = request or self._compiled.create_infer_request()
-            tensors = {name: self._tensor(array) for name, array in feeds.items()}
-            for name, tensor in tensors.items():
-                request.set_tensor(name, tensor)
-            request.infer()
-            results = {
-                name: _array(request.get_tensor(port))
-                for name, port in zip(self._names, self._outputs, strict=True)
-            }
-        except Exception as error:  # whatever OpenVINO stumbles over
-            raise FormatError(f"{self._place}: OpenVINO fails ({_one_line(error)})") from None
+            request = self._compiled.create_infer_request()
+        for port, array in zip(self._inputs, arrays, strict=True):
+            tensor = request.get_tensor(port)
+            if tuple(tensor.shape) != array.shape:
+                tensor.shape = array.shape
+            if array.size:
+                if (
+                    array.dtype.name == "bfloat16"
+                ):  # which its binding does not know, but the bits of which it takes
+                    tensor.data.view(np.uint16)[...] = array.view(np.uint16)
+                else:
+                    tensor.data[...] = array
+        request.infer()
+        results = [_array(request.get_tensor(port)) for port in self._outputs]
         self._idle.append(request)
         return results
 
-    def _tensor(self, array: Array) -> Any:
-        """A tensor on this array where OpenVINO can take it as it is, else on a copy."""
-        openvino = self._openvino
-        array = np.asarray(array, order="C")
-        if array.dtype.name == "bfloat16":  # which its binding does not know, but the bits of which it takes
-            return openvino.Tensor(np.array(array).view(np.uint16), list(array.shape), openvino.Type.bf16)
-        return openvino.Tensor(array, shared_memory=array.flags.writeable and array.size > 0)
 
-    def _dtype(self, port: Any) -> str:
-        words = port.element_type.to_string()
-        if words not in ELEMENT_TYPES:
-            raise FormatError(f"{self._place}: gives {words}; must be one of {', '.join(ELEMENT_TYPES)}")
-        return ELEMENT_TYPES[words]
+def weights_of(
+    text: str, weights: Array, place: str, where: str, grus: Sequence[GruNode]
+) -> list[dict[str, Array]]:
+    """The constant weights of each GRU layer; nothing for one whose weights are computed in each run."""
+    model = _read(text, weights, place, where)
+    from onegru._openvino_exchange import layers_in, weights_in
 
-    def _check(self, network: Any) -> None:
-        """Refuse, before it is tried, what would end the process."""
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        constant: set[str] = set()  # layers that OpenVINO computes ahead of all runs
-        ahead = 0
-        for layer in _layers(network):
-            place = f"{self._place}: {layer.get_type_name()} layer {layer.get_friendly_name()!r}"
-            for port in layer.outputs():
-                shape = _shape(port.get_partial_shape()) or ()
-                least = math.prod(size for size in shape if size is not None) * port.get_element_type().size
-                sizes = ", ".join("?" if size is None else str(size) for size in shape)
-                if least > memory:
-                    raise FormatError(f"{place} gives [{sizes}], which is beyond this machine's memory")
-                if _is_constant(layer, constant) and None not in shape:
-                    ahead += least
-                    if ahead > _TIMES * self._weights.nbytes + _FREE:
-                        raise FormatError(
-                            f"{place} gives [{sizes}]; constants come to far more than the .bin"
-                        )
-            if layer.get_type_name() == "Gather":
-                _check_gather(layer, place)
+    found: list[dict[str, Array]] = [{} for _ in grus]
+    for layer in layers_in(model):
+        number = int(layer.node.get_friendly_name())
+        arrays = weights_in(layer, grus[number].operator)
+        found[number] = {name: array for name, array in arrays.items() if array is not None}
+    return found
+
+
+def _read(text: str, weights: Array, place: str, where: str) -> Any:
+    with needs_extra("openvino", "openvino", f"{place}: {where}"):
+        import openvino
+    try:
+        network = _core().read_model(text, openvino.Tensor(weights, shared_memory=True))
+        _check(network, place, weights.nbytes)
+    except FormatError:
+        raise
+    except Exception as error:  # whatever OpenVINO stumbles over
+        raise FormatError(f"{place}: OpenVINO refuses it ({_one_line(error)})") from None
+    return network
+
+
+def _seen(observer: Observer, number: int) -> Callable[[Mapping[str, Array]], None]:
+    return lambda arrays: observer(number, "done", arrays)
+
+
+def _check(network: Any, place: str, constants: int) -> None:
+    """Refuse, before it is tried, what would end the process."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    constant: set[str] = set()  # layers that OpenVINO computes ahead of all runs
+    ahead = 0
+    for layer in _layers(network):
+        where = f"{place}: {layer.get_type_name()} layer {layer.get_friendly_name()!r}"
+        for port in layer.outputs():
+            shape = _shape(port.get_partial_shape()) or ()
+            least = math.prod(size for size in shape if size is not None) * port.get_element_type().size
+            sizes = ", ".join("?" if size is None else str(size) for size in shape)
+            if least > memory:
+                raise FormatError(f"{where} gives [{sizes}], which is beyond this machine's memory")
+            if _is_constant(layer, constant) and None not in shape:
+                ahead += least
+                if ahead > _TIMES * constants + _FREE:
+                    raise FormatError(f"{where} gives [{sizes}]; constants come to far more than the .bin")
+        if layer.get_type_name() == "Gather":
+            _check_gather(layer, where)
 
 
 def _is_constant(layer: Any, constant: set[str]) -> bool:
@@ -150,7 +254,7 @@ def _layers(network: Any) -> Iterator[Any]:
             yield from _layers(layer.get_then_body())
             yield from _layers(layer.get_else_body())
         elif layer.get_type_name() in ("Loop", "TensorIterator"):
-            yield from _layers(layer.get_body())
+            yield from _layers(layer.get_function())
 
 
 def _check_gather(layer: Any, place: str) -> None:
@@ -168,7 +272,12 @@ def _check_gather(layer: Any, place: str) -> None:
 def _core() -> Any:
     import openvino
 
-    return openvino.Core()
+    from onegru._openvino_op import CLASSES
+
+    core = openvino.Core()
+    for operator in CLASSES:
+        core.add_extension(operator)
+    return core
 
 
 def _shape(shape: Any) -> tuple[int | None, ...] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from onegru.dialects.schema import Operator
@@ -23,12 +23,12 @@ __all__ = [
     "Run",
     "Step",
     "TensorInfo",
-    "ValueType",
     "Whole",
     "batch_axes",
     "by_name",
     "direct_states",
     "initial_states",
+    "nested_words",
 ]
 
 #: A fixed size, the name of a symbolic one, or None for one that is neither known nor named.
@@ -58,19 +58,6 @@ class TensorInfo:
     value: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ValueType:
-    """What is known of a value before it is computed.
-
-    Attributes:
-        words: its type in the words that pieces use; empty if unknown.
-        shape: its dimensions, None for one that is not fixed; None if even the rank is unknown.
-    """
-
-    words: str = ""
-    shape: tuple[int | None, ...] | None = None
-
-
 def by_name(infos: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
     """Inputs or outputs by every name that stands for one of them: a name of its own before an alias."""
     infos = list(infos)
@@ -92,7 +79,8 @@ class GruNode:
         inputs: the value that each input takes, by the input's name; absent ones left out.
         outputs: the value that each output gives, likewise.
         bodies: where it lies in bodies of other nodes: in words, the outermost first.
-        x_shape: what the file says of the shape of X, as in `ValueType`.
+        x_shape: what the file says of the shape of X, None for sizes that are not fixed; None if even the rank
+            is unknown.
         full_length: whether its lengths are X's number of steps, whatever a run is given.
     """
 
@@ -117,7 +105,7 @@ class Conversion:
 
 
 class Piece(ABC):
-    """A part of a graph without GRU nodes, which another runtime runs.
+    """A part of a graph that moves axes, which NumPy does.
 
     Attributes:
         inputs: the values that it takes.
@@ -135,14 +123,6 @@ class Piece(ABC):
     @abstractmethod
     def node_count(self) -> int:
         """How many nodes it has, constants left out."""
-
-    @abstractmethod
-    def prepare(self, types: dict[str, ValueType]) -> None:
-        """Make it ready to run.
-
-        Args:
-            types: the type of every value known so far; extended by those of `outputs`.
-        """
 
     @abstractmethod
     def run(self, values: dict[str, Any]) -> None:
@@ -197,8 +177,6 @@ class Graph:
         constants: the values that the file holds and that steps or outputs use.
         steps: what to run, in an order in which it can be run.
         prelude: the same for what depends on constants alone; run once.
-        types: the type of each input and constant, where there are pieces.
-        nested: GRU nodes within bodies of other nodes, which are another runtime's to run, in words.
         grus: its GRU nodes, in an order in which they can run; behind those of the model itself, those of
             bodies.
         whole: the model for a runtime, where there is more than `steps` do; then there are none.
@@ -212,12 +190,19 @@ class Graph:
     constants: Mapping[str, Array]
     steps: tuple[Step, ...]
     prelude: tuple[Step, ...] = ()
-    types: dict[str, ValueType] = field(default_factory=dict)
-    nested: tuple[str, ...] = ()
     grus: tuple[GruNode, ...] = ()
     whole: Whole | None = None
     states: tuple[tuple[str, str], ...] = ()
     zero_inputs: frozenset[str] = frozenset()
+
+
+def nested_words(grus: Iterable[GruNode]) -> tuple[str, ...]:
+    """The GRU nodes within bodies of other nodes, in words."""
+    return tuple(
+        f"{gru.operator.name} node {gru.name!r} in {', in '.join(reversed(gru.bodies))}"
+        for gru in grus
+        if gru.bodies
+    )
 
 
 #: What `onegru.save` writes into the metadata of a model whose initial states may be left out.

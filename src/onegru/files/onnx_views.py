@@ -14,16 +14,13 @@ import numpy as np
 from onnx import AttributeProto, NodeProto
 
 from onegru.dtypes import Array
-from onegru.files.graph import Piece, ValueType
+from onegru.files.graph import Piece
 from onegru.files.onnx_read import Source, describe
 
 __all__ = ["View", "ViewPiece", "view_of"]
 
 #: The constant of a name as integers, if it is one axis of them; else None.
 Integers = Callable[[str], tuple[int, ...] | None]
-Shape = tuple[int | None, ...] | None
-
-_UNKNOWN = 7919  # stands for a size that is not known, where a shape is tried out
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +30,10 @@ class View:
     Attributes:
         apply: it.
         is_identity: whether it gives what it gets, be it an array or not.
-        reshapes: the sizes of a Reshape; None for a move of axes.
     """
 
     apply: Callable[[Array], Array]
     is_identity: bool = False
-    reshapes: tuple[int, ...] | None = None
-
-    def shape(self, given: Shape) -> Shape:
-        """The shape of what it gives, as far as it is known."""
-        if given is None or self.reshapes is not None:
-            sizes = self.reshapes
-            return None if sizes is None else tuple(size if size > 0 else None for size in sizes)
-        sized = tuple(_UNKNOWN if size is None else size for size in given)
-        try:
-            moved = self.apply(np.broadcast_to(np.zeros((), np.int8), sized)).shape
-        except ValueError:
-            return None  # the run will say what is wrong
-        return tuple(None if size == _UNKNOWN else size for size in moved)
 
 
 def view_of(node: NodeProto, opset: int, integers: Integers) -> View | None:
@@ -97,7 +80,7 @@ def view_of(node: NodeProto, opset: int, integers: Integers) -> View | None:
         case "Unsqueeze":
             return View(lambda x: np.expand_dims(x, numbers))
     keeps_zero = allowzero is not None and allowzero.i != 0
-    return View(lambda x: x.reshape(_sizes(x, numbers, keeps_zero)), reshapes=numbers)
+    return View(lambda x: x.reshape(_sizes(x, numbers, keeps_zero)))
 
 
 #: From which opset on the axes, or the shape, are an input.
@@ -154,12 +137,6 @@ class ViewPiece(Piece):
     def node_count(self) -> int:
         """How many nodes it has."""
         return len(self._nodes)
-
-    def prepare(self, types: dict[str, ValueType]) -> None:
-        """Tell the types of what it gives."""
-        for taken, given, view in self._views:
-            known = types.get(taken, ValueType())
-            types[given] = ValueType(known.words, view.shape(known.shape))
 
     def run(self, values: dict[str, Any]) -> None:
         """Add its outputs to the values; they share their inputs' memory.

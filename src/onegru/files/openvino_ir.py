@@ -1,18 +1,21 @@
-"""From an OpenVINO IR (.xml with .bin) to a `Graph`: cut at its GRU layers, the rest goes to OpenVINO.
+"""From an OpenVINO IR (.xml with .bin) to a `Graph`.
 
 Where a file holds nothing but Parameter, Const, Convert, Result, GRUCell, GRUSequence, AUGRUCell and
-AUGRUSequence, there is no rest, and OpenVINO is not needed. Source of the format: OpenVINO's IR versions 10
-and 11, as `semantics` in the project's documentation settles them.
+AUGRUSequence, it becomes steps, and OpenVINO is not needed. Every other one is run as a whole by OpenVINO,
+which gives the GRU layers to onegru. Source of the format: OpenVINO's IR versions 10 and 11, as `semantics`
+in the project's documentation settles them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from onegru.dialect import check_attributes
 from onegru.dialects.openvino import OPERATORS
+from onegru.dialects.schema import Operator
 from onegru.dtypes import Array
 from onegru.errors import FormatError, SpecError
 from onegru.files.graph import (
@@ -21,15 +24,14 @@ from onegru.files.graph import (
     Graph,
     GruNode,
     TensorInfo,
-    ValueType,
     direct_states,
     initial_states,
 )
 from onegru.files.openvino_constants import Constants
-from onegru.files.openvino_cut import Cutter
-from onegru.files.openvino_piece import PlacedLayer
+from onegru.files.openvino_steps import PlacedLayer, Walker
+from onegru.files.openvino_whole import IrConstants, OpenvinoWhole, marked
 from onegru.files.openvino_words import ELEMENT_TYPES, Words
-from onegru.files.openvino_xml import IrPort, Layer, Net, inner_layers, parse_net, read_xml
+from onegru.files.openvino_xml import Element, IrPort, Layer, Net, inner_layers, parse_net, read_xml
 from onegru.files.sizes import Sizes
 
 __all__ = ["load_ir"]
@@ -60,7 +62,7 @@ def load_ir(path: Path) -> Graph:
         graph, fault = None, None
         try:
             root = read_xml(path)
-            graph = _Reader(path, parse_net(path, root)).read()
+            graph = _Reader(path, parse_net(path, root), root).read()
             info = root.all("net", "rt_info", *STATES_KEY.split("."))
             if any(element.attributes.get("value") == STATES_WORD for element in info):
                 states = initial_states(graph.steps, graph.inputs, graph.outputs)
@@ -81,12 +83,22 @@ def _version(path: Path) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """What is known of a value: its type by NumPy's name, empty if unknown; its sizes, None for open ones."""
+
+    words: str = ""
+    shape: tuple[int | None, ...] | None = None
+
+
 class _Reader:
     """One IR being read. A value goes by the layer and port that give it, "layer:port"."""
 
-    def __init__(self, path: Path, net: Net) -> None:
+    def __init__(self, path: Path, net: Net, root: Element) -> None:
         self.path = path
         self.net = net
+        self.root = root
+        self.nested: list[tuple[Layer, GruNode]] = []
         self.words = Words(path)
         self.constants = Constants(self.words)
         self.types: dict[str, ValueType] = {}
@@ -104,17 +116,34 @@ class _Reader:
         if not results:
             raise self.error("no Result layer; must have at least one")
         parameters, results = self._distinct("inputs", parameters), self._distinct("outputs", results)
-        cut = Cutter(self.words, self.constants, placed, self.grus, [info.value for info in results]).cut()
-        return Graph(
+        values = [info.value for info in results]
+        walker = Walker(self.words, self.constants, placed, self.grus, values)
+        graph = Graph(
             path=str(self.path),
             inputs=tuple(parameters),
             outputs=tuple(results),
-            constants=cut.constants,
-            steps=cut.steps,
-            prelude=cut.prelude,
-            types={value: self.types[value] for value in (*cut.constants, *(p.value for p in parameters))},
-            states=direct_states(cut.steps, parameters, results),
+            constants={},
+            steps=(),
+            grus=(*self.grus.values(), *(gru for _, gru in self.nested)),
+            states=direct_states(self.grus.values(), parameters, results),
         )
+        steps = None if self.nested else walker.steps()
+        if steps is not None:
+            return replace(graph, constants=steps.constants, steps=steps.steps, prelude=steps.prelude)
+        layers = [self.net.layers[key] for key in self.grus] + [layer for layer, _ in self.nested]
+        for layer, gru in zip(layers, graph.grus, strict=True):
+            check_attributes(gru.operator, gru.attributes, f"{self.path}: {layer.type} node {gru.name!r}: ")
+        whole = OpenvinoWhole(
+            str(self.path),
+            marked(self.root, [layer.element for layer in layers]),
+            self.constants.weights,
+            graph.grus,
+            [info.value for info in parameters],
+            values,
+            len(walker.others),
+            str(walker.others[0].layer) if walker.others else "the model",
+        )
+        return replace(graph, constants=IrConstants(*walker.plain_constants(), whole), whole=whole)
 
     def error(self, message: str) -> FormatError:
         return self.words.error(message)
@@ -146,9 +175,13 @@ class _Reader:
             if len(layer.inputs) != inputs or len(layer.outputs) != outputs:
                 raise self.error(f"{layer}: must have {inputs} input(s) and {outputs} output(s)")
         else:
-            self._check_other(layer, "")
+            self._check_other(layer)
             for inner in inner_layers(self.path, layer):
-                self._check_other(inner, f" lies in a body of {layer}, which OpenVINO has to run")
+                if inner.type in OPERATORS:
+                    self._check_version(inner)
+                    self.nested.append((inner, self._nested_gru(inner, layer)))
+                    continue
+                self._check_other(inner)
                 if inner.type == "Const":
                     self.constants.check(inner)
 
@@ -161,17 +194,15 @@ class _Reader:
             f"{layer}: version {layer.version!r}; must be opset{least} or later, or onegru's own, extension"
         )
 
-    def _check_other(self, layer: Layer, place: str) -> None:
-        """Refuse what is not OpenVINO's to run."""
+    def _check_other(self, layer: Layer) -> None:
+        """Refuse what keeps a state, and what only onegru may put into a model."""
         if layer.type in _STATEFUL:
             raise self.error(
-                f"{layer}{place}: keeps a state from one run to the next; must be none, as each run "
+                f"{layer}: keeps a state from one run to the next; must be none, as each run "
                 "stands alone (let states be inputs and outputs)"
             )
-        if layer.type in OPERATORS:
-            raise self.error(
-                f"{layer}{place}: onegru runs GRU layers of the model itself alone; must lie in no body"
-            )
+        if layer.type.startswith("OneGRU"):
+            raise self.error(f"{layer}: lives in the process that made it alone")
 
     def _order(self) -> list[Layer]:
         """The layers in an order in which they can be run."""
@@ -254,16 +285,40 @@ class _Reader:
             return None
         return PlacedLayer(layer, takes, gives)
 
-    def _gru(self, layer: Layer) -> GruNode:
+    def _nested_gru(self, layer: Layer, owner: Layer) -> GruNode:
+        """A GRU layer in a body, whose values have names of their own."""
+        operator = self._check_ports(layer)
+        inputs = {
+            port.name: f"{owner.id}/{layer.id}:{given.id}"
+            for port, given in zip(operator.inputs, layer.inputs, strict=False)
+        }
+        outputs = {
+            port.name: f"{owner.id}/{layer.id}:{given.id}"
+            for port, given in zip(operator.outputs, layer.outputs, strict=False)
+        }
+        attributes = self._attributes(layer, operator)
+        return GruNode(layer.name, operator, attributes, inputs, outputs, (f"a body of {owner}",))
+
+    def _attributes(self, layer: Layer, operator: Operator) -> dict[str, object]:
+        return {
+            name: self.words.attribute(layer, operator.attributes.get(name), text)
+            for name, text in layer.data.items()
+        }
+
+    def _check_ports(self, layer: Layer) -> Operator:
         operator = OPERATORS[layer.type]
         place = f"{self.path}: {layer}"
         least = sum(port.required for port in operator.inputs)
         if not least <= len(layer.inputs) <= len(operator.inputs):
             names = ", ".join(port.name for port in operator.inputs)
             raise SpecError(f"{place}: {len(layer.inputs)} inputs; must be {names}")
-        is_cell = len(operator.outputs) == 1
         if not 1 <= len(layer.outputs) <= 2:
             raise SpecError(f"{place}: {len(layer.outputs)} outputs; must be 1 or 2")
+        return operator
+
+    def _gru(self, layer: Layer) -> GruNode:
+        operator = self._check_ports(layer)
+        is_cell = len(operator.outputs) == 1
         if is_cell and len(layer.outputs) == 2:
             self._same[self._given(layer, 1)] = self._given(layer, 0)  # both carry Ho
         inputs = {
@@ -278,10 +333,7 @@ class _Reader:
             (value, ValueType(self.types[inputs["X"]].words))
             for value in (self._given(layer, index) for index in range(len(layer.outputs)))
         )
-        attributes = {
-            name: self.words.attribute(layer, operator.attributes.get(name), text)
-            for name, text in layer.data.items()
-        }
+        attributes = self._attributes(layer, operator)
         return self.sizes.add(GruNode(layer.name, operator, attributes, inputs, outputs))
 
 
