@@ -310,7 +310,7 @@ ROUNDING = """
     from onegru.dialects.frameworks import FLAX_NNX, KERAS, PYTORCH
     from onegru.exchange import _sum
     from onegru.files.onnx_change import _as_float16
-    from onegru.model_inputs import convert
+    from onegru.dtypes import convert
     numbers = [0.1, 1 / 3, 0.7, 1e-45, 1e-42, 2.0**-150, 3.4e38]
     one = np.ones((1, 3, 1), np.float32)
     for x in numbers:

@@ -57,6 +57,8 @@ NODES: Mapping[str, Callable[..., Any]] = {"gru_cell": ops.gru_cell, "gru_sequen
 def test_one_layer_has_the_bits_of_the_function(native: bool, case: Case, is_constant: bool) -> None:
     if case.dtype.name != "float32":
         return  # OpenVINO's Python makes no constants of the others in one way
+    if is_constant and any(a is not None and a.size == 0 for a in case.inputs.values()):
+        return  # nor empty ones
     classes = {cls.operator.name.lower(): cls for cls in onegru.openvino_extensions()}
     cls = classes[case.function.replace("_", "")]
     inputs, parameters, feeds = [], [], {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from onegru.arguments import file_path, shown
-from onegru.dtypes import Array, convert
+from onegru.dtypes import Array, convert, numpy_dtype
 from onegru.errors import SpecError, SpecWarning, needs_extra
 from onegru.files.graph import Conversion, Graph, GruNode, Run, Step, TensorInfo, by_name, nested_words
 from onegru.files.recognise import Kind, kind_of_start, model_kind
@@ -289,7 +289,29 @@ class Model:
     def _fed(self, inputs: Mapping[str, object]) -> Mapping[str, Any]:
         """What a run is given, checked, by what the graph calls it."""
         given = self._inputs.plain(inputs) if type(inputs) is dict else None
-        return self._checked(inputs) if given is None else given
+        if given is not None:
+            return given
+        values = self._checked(inputs)
+        if self._run_whole is not None:
+            self._add_zero_states(values)
+        return values
+
+    def _add_zero_states(self, values: dict[str, Any]) -> None:
+        """Put zeros in the place of initial states that were left out."""
+        infos = [info for info in self.inputs if info.name in self._graph.zero_inputs]
+        missing = [info for info in infos if value_of(info) not in values]
+        if not missing:
+            return
+        rows = {
+            values[gru.inputs["X"]].shape[port.axes.index("B")]
+            for gru in self._graph.grus
+            for port in gru.operator.ports(1 if gru.attributes.get("layout") else 0)
+            if port.role == "X" and gru.inputs["X"] in values
+        }
+        count = rows.pop() if len(rows) == 1 else 0
+        for info in missing:
+            sizes = [size if isinstance(size, int) else count for size in info.shape or ()]
+            values[value_of(info)] = np.zeros(sizes, numpy_dtype(info.dtype))
 
     def _values(self, inputs: Mapping[str, object], progress: Progress | None) -> dict[str, Any]:
         """Every value of a run, by name, but constants that no step reads."""
@@ -360,11 +382,11 @@ class Model:
             return self._gru_layers[id(step)].reads
         return {step.input} if isinstance(step, Conversion) else set(step.inputs)
 
-    def _checked(self, inputs: Mapping[str, object]) -> dict[str, object]:
+    def _checked(self, inputs: Mapping[str, object]) -> dict[str, Any]:
         if not isinstance(inputs, Mapping):
             raise SpecError(f"inputs: {type(inputs).__name__}; must be a mapping from names to arrays")
         known = by_name(self.inputs)
-        values: dict[str, object] = {}
+        values: dict[str, Any] = {}
         for name, value in inputs.items():
             info = known.get(name)
             if info is None:

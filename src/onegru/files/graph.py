@@ -79,8 +79,8 @@ class GruNode:
         inputs: the value that each input takes, by the input's name; absent ones left out.
         outputs: the value that each output gives, likewise.
         bodies: where it lies in bodies of other nodes: in words, the outermost first.
-        x_shape: what the file says of the shape of X, None for sizes that are not fixed; None if even the rank
-            is unknown.
+        x_shape: what the file says of the shape of X, None for sizes that are not fixed; None if even the
+            rank is unknown.
         full_length: whether its lengths are X's number of steps, whatever a run is given.
     """
 

@@ -65,7 +65,7 @@ def load_ir(path: Path) -> Graph:
             graph = _Reader(path, parse_net(path, root), root).read()
             info = root.all("net", "rt_info", *STATES_KEY.split("."))
             if any(element.attributes.get("value") == STATES_WORD for element in info):
-                states = initial_states(graph.steps, graph.inputs, graph.outputs)
+                states = initial_states(graph.steps or graph.grus, graph.inputs, graph.outputs)
                 graph = replace(graph, zero_inputs=states)
         except (FormatError, SpecError) as error:
             fault = error
