@@ -100,11 +100,9 @@ def _openvino(case: WholeCase, threads: int) -> Run:
     tensors = {name: openvino.Tensor(array, shared_memory=True) for name, array in feed.items()}
     for name, tensor in tensors.items():
         request.set_tensor(name, tensor)
-    outputs = request.model_outputs
 
     def call(kept: object = (feed, tensors)) -> list[Array]:  # which OpenVINO does not keep alive
-        request.infer()
-        return [request.get_tensor(output).data for output in outputs]
+        return list(request.infer(share_outputs=True).values())
 
     return call
 

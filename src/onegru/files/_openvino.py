@@ -31,6 +31,7 @@ _OURS = re.compile(r"((?:AU)?GRU(?:Cell|Sequence) node '.*)")
 # For how many sets of sizes a model is compiled, and how many are remembered until they come again.
 _MOST_SIZES, _MOST_SEEN = 4, 1000
 _Sizes = tuple[tuple[int, ...], ...]
+_PLAIN = {"f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"}
 
 # What may be computed ahead of the runs: so many times the constants, and so much in any case.
 _TIMES, _FREE = 16, 2**26
@@ -150,39 +151,74 @@ class Network:
 
 
 class _Compiled:
-    """A compiled model, and its requests, each with input tensors of its own."""
+    """A compiled model, and its requests, each with tensors of its own."""
 
     def __init__(self, compiled: Any, place: str) -> None:
         self._compiled = compiled
-        self._inputs = list(compiled.inputs)
-        self._outputs = list(compiled.outputs)
-        self._idle: list[Any] = []
-        for port in self._outputs:
+        self._idle: list[_Request | _SizedRequest] = []
+        ports = [*compiled.inputs, *compiled.outputs]
+        for port in ports:
             words = port.element_type.to_string()
             if words not in ELEMENT_TYPES:
                 raise FormatError(f"{place}: gives {words}; must be one of {', '.join(ELEMENT_TYPES)}")
+        is_plain = all(port.element_type.to_string() in _PLAIN for port in ports)
+        is_open = any(port.get_partial_shape().is_dynamic for port in ports)
+        self._request = _Request if is_open or not is_plain else _SizedRequest
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """The outputs for these inputs."""
         try:
             request = self._idle.pop()
         except IndexError:
-            request = self._compiled.create_infer_request()
+            request = self._request(self._compiled)
+        results = request.run(arrays)
+        self._idle.append(request)
+        return results
+
+
+class _Request:
+    """For any sizes and types."""
+
+    def __init__(self, compiled: Any) -> None:
+        self._request = compiled.create_infer_request()
+        self._inputs = list(compiled.inputs)
+        self._outputs = list(compiled.outputs)
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
         for port, array in zip(self._inputs, arrays, strict=True):
-            tensor = request.get_tensor(port)
+            tensor = self._request.get_tensor(port)
             if tuple(tensor.shape) != array.shape:
                 tensor.shape = array.shape
             if array.size:
-                if (
-                    array.dtype.name == "bfloat16"
-                ):  # which its binding does not know, but the bits of which it takes
+                if array.dtype.name == "bfloat16":  # which its binding does not know: bits go in
                     tensor.data.view(np.uint16)[...] = array.view(np.uint16)
                 else:
                     tensor.data[...] = array
-        request.infer()
-        results = [_array(request.get_tensor(port)) for port in self._outputs]
-        self._idle.append(request)
-        return results
+        self._request.infer(share_outputs=True)
+        return [_array(self._request.get_tensor(port)) for port in self._outputs]
+
+
+class _SizedRequest:
+    """For one set of sizes: arrays that OpenVINO reads and writes in place, as to ask for them takes long."""
+
+    def __init__(self, compiled: Any) -> None:
+        import openvino
+
+        self._request = compiled.create_infer_request()
+        self._inputs, self._outputs = (
+            [np.zeros(port.get_shape(), ELEMENT_TYPES[port.element_type.to_string()]) for port in ports]
+            for ports in (compiled.inputs, compiled.outputs)
+        )
+        for ports, arrays in ((compiled.inputs, self._inputs), (compiled.outputs, self._outputs)):
+            for port, array in zip(ports, arrays, strict=True):
+                if array.size:
+                    self._request.set_tensor(port, openvino.Tensor(array, shared_memory=True))
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        for own, array in zip(self._inputs, arrays, strict=True):
+            own[...] = array
+        self._request.infer(share_outputs=True)
+        return [array.copy() for array in self._outputs]
 
 
 def weights_of(
