@@ -13,15 +13,12 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "native/kernel.h"
 #include "native/ort.h"
 #include "native/threads.h"
-
-#if !defined(ONEGRU_VERSION)
-#define ONEGRU_VERSION "0"
-#endif
 
 namespace onegru {
 namespace {
@@ -523,7 +520,7 @@ class GruFactory : public ort::Factory {
     GetName = [](const ort::Factory*) { return kName; };
     GetVendor = [](const ort::Factory*) { return kVendor; };
     GetVendorId = [](const ort::Factory*) { return std::uint32_t{0}; };
-    GetVersion = [](const ort::Factory*) { return ONEGRU_VERSION; };
+    GetVersion = [](const ort::Factory*) { return ONEGRU_RELEASE; };
     GetSupportedDevices = [](ort::Factory* self, const ort::HardwareDevice* const* devices, std::size_t count,
                              ort::EpDevice** found, std::size_t most, std::size_t* found_count) {
       const Api& api = static_cast<GruFactory&>(*self).api_;
@@ -587,6 +584,9 @@ extern "C" ONEGRU_EXPORT onegru::ort::Status* CreateEpFactories(const char*, con
     return api.Fail(ort::kFail, "ONNX Runtime " + std::string(text) + "; must be 1." +
                                     std::to_string(ort::kOldestVersion) + " or newer");
   }
+#if defined(ONEGRU_STANDALONE)
+  SetNumThreads(std::thread::hardware_concurrency());  // of the process's mask; Python reads the environment, too
+#endif
   return api.Try([&] {
     if (most == 0) throw std::runtime_error("no room for a factory");
     api.ep = ort::GetEpApi(api.api);
