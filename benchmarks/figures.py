@@ -30,6 +30,8 @@ __all__ = [
     "share",
     "threads_of",
     "times",
+    "whole_times",
+    "whole_words",
 ]
 
 Entry = dict[str, Any]
@@ -51,6 +53,20 @@ def ratio(entry: Entry, others: Sequence[str] = OTHERS) -> float:
     """
     mine, peer = times(entry, OURS).values(), times(entry, others).values()
     return min(peer, default=math.nan) / min(mine) if mine else 0.0
+
+
+def whole_words(entry: Entry) -> tuple[str, str, str]:
+    """The model of a whole case, its frames and its form."""
+    words, _, reshaped = str(entry["case"]).partition(", ")
+    *model, frames, form = words.split()
+    return " ".join(model), frames, ", ".join([form, *filter(None, [reshaped])])
+
+
+def whole_times(entry: Entry, kind: str = "median") -> tuple[float, float, float]:
+    """Seconds of onegru, of its provider and of the runtime itself; NaN for those that were not measured."""
+    found = times(entry, ["onegru", "onegru provider", *OTHERS], kind)
+    other = next((found[name] for name in OTHERS if name in found), math.nan)
+    return found.get("onegru", math.nan), found.get("onegru provider", math.nan), other
 
 
 def share(entry: Entry, limits: Entry) -> float:

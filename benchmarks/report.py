@@ -28,6 +28,8 @@ from benchmarks.figures import (
     read_parts,
     share,
     times,
+    whole_times,
+    whole_words,
 )
 from benchmarks.pictures import draw_curves, draw_ratios
 from benchmarks.tables import (
@@ -66,6 +68,9 @@ LIMIT_TARGET = 0.8  # of what is possible, one row over time where H is at least
 MEAN_TARGET = 2.0  # geometric mean over all cases
 DRAWN_MEANS = (1.8, 2.3)  # of drawn shapes, on one thread and on two
 FALL_SIZE = 256
+WHOLE_TARGET = 1.0  # of whole models: the lowest ratio
+WHOLE_MEANS = (1.25, 1.2)  # and the geometric mean, on one thread and on two
+LOADING_TARGET = 1.5  # at most: the time to load one over the runtime's
 
 
 #: What profiles of the missed targets showed, and what was tried: written by hand.
@@ -153,6 +158,7 @@ def _targets(parts: Parts) -> list[str]:
         _table_targets(verdicts, entries, threads, limits)
     if ratios:
         verdicts.least("geometric mean of all", "all", MEAN_TARGET, mean_of(ratios))
+    _whole_targets(verdicts, of_kind(parts, "whole", "whole"))
     for neighbour in LOOPS:
         members = [e for e in of_kind(parts, "beside", "beside") if e["beside"] == neighbour]
         for kind in ("median", "mean") if members else ():
@@ -170,6 +176,22 @@ def _targets(parts: Parts) -> list[str]:
             fall = max(falls(entry["rates"]))
             verdicts.most(f"fall of GFLOP/s from B to B + 1, H = {FALL_SIZE}", "1", FALL_TARGET, fall)
     return [*verdicts.lines, ""]
+
+
+def _whole_targets(verdicts: Verdicts, entries: list[Entry]) -> None:
+    for form in dict.fromkeys(whole_words(entry)[2] for entry in entries):
+        for threads in dict.fromkeys(str(entry["threads"]) for entry in entries):
+            members = [e for e in entries if whole_words(e)[2] == form and str(e["threads"]) == threads]
+            name = f"whole models, {form}"
+            for who, place in (("", 0), (", provider", 1)):
+                ratios = [found[2] / found[place] for e in members if (found := whole_times(e))[place] > 0]
+                if ratios:
+                    verdicts.least(f"{name}{who}, lowest", threads, WHOLE_TARGET, min(ratios))
+                    wanted = WHOLE_MEANS[int(threads) > 1]
+                    verdicts.least(f"{name}{who}, geometric mean", threads, wanted, mean_of(ratios))
+                loads = [f[place] / f[2] for e in members if (f := whole_times(e, "opening"))[place] > 0]
+                if loads:
+                    verdicts.most(f"{name}{who}, most of loading", threads, LOADING_TARGET, max(loads))
 
 
 def _table_targets(verdicts: Verdicts, entries: list[Entry], threads: str, limits: Entry) -> None:

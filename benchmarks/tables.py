@@ -24,6 +24,8 @@ from benchmarks.figures import (
     share,
     threads_of,
     times,
+    whole_times,
+    whole_words,
 )
 
 __all__ = ["BESIDE_TARGET", "DRAWN_TARGET", "FALL_TARGET", "beside", "drawn", "rows", "table", "whole"]
@@ -60,21 +62,26 @@ def table(entries: list[Entry], threads: str, limits: Entry) -> list[str]:
 
 
 def whole(parts: Parts) -> list[str]:
-    entries = of_kind(parts, "tables", "whole")
+    entries = of_kind(parts, "whole", "whole")
     lines = [
-        "## A whole model at batch 1",
+        "## Whole models",
         "",
-        "Two convolutions over frequency, three GRUs of 256, a linear head, states as inputs and outputs "
-        "(`benchmarks/models.py`). onegru by `InferenceSession` and its streams, ONNX Runtime by its own "
-        "`run`, states handed on by the caller.",
+        "Models of the kinds that people run, made and exported by PyTorch with fixed seeds "
+        "(`benchmarks/real.py`); µs a call. onegru by `onegru.load`, and by `onegru.execution_provider` in "
+        "ONNX Runtime's own session; the runtime by itself. An IR as the file is, with open sizes, and "
+        "reshaped by OpenVINO to the sizes that arrive, which `onegru.load` does by itself. Last, "
+        "milliseconds to load.",
         "",
-        "| frames | threads | onegru | onnxruntime | ratio |",
-        "| --- | --- | ---: | ---: | ---: |",
+        "| model | frames | form | threads | onegru | provider | the runtime | ratio | loads | the runtime |",
+        "| --- | ---: | --- | --- |" + " ---: |" * 6,
     ]
     for entry in entries:
-        mine, other = (times(entry, [name]).get(name, math.nan) for name in ("onegru", "onnxruntime"))
-        cells = f"{mine * 1e6:.1f} | {other * 1e6:.1f} | {other / mine:.2f}"
-        lines.append(f"| {entry['case']} | {entry['threads']} | {cells} |")
+        model, frames, form = whole_words(entry)
+        mine, provider, other = whole_times(entry)
+        loads = [f"{1e3 * seconds:.1f}" for seconds in whole_times(entry, "opening")]
+        own = "" if math.isnan(provider) else f"{provider * 1e6:.1f}"
+        cells = [model, frames, form, entry["threads"], f"{mine * 1e6:.1f}", own, f"{other * 1e6:.1f}"]
+        lines.append(f"| {' | '.join(map(str, cells))} | {other / mine:.2f} | {loads[0]} | {loads[2]} |")
     return [*lines, ""] if entries else []
 
 

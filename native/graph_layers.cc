@@ -119,7 +119,8 @@ const char* Run(const void* layer, const OnegruGraphCall* call_given) try {
   call.attention = rows(converted.In(given.A, steps), size, 0, size * T);
   call.Y = rows(Y, h, h * T, h * T * D);
   call.Y_h = rows(Ho, 0, h, h * D);
-  onegru::Run(packed, call);
+  const ForeignPool pool{given.run_tasks, given.pool, given.threads};
+  onegru::Run(packed, call, &pool);
   converted.Back(Y, given.Y, steps * spec.D * spec.H);
   converted.Back(Ho, given.Ho, states);
   return nullptr;

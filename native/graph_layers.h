@@ -22,6 +22,10 @@ struct OnegruGraphCall {
   const void* A;             // [batch_size, seq_length, 1]; null without attention
   void* Y;                   // [batch_size, num_directions, seq_length, hidden_size]; null if not wanted
   void* Ho;                  // [batch_size, num_directions, hidden_size]; null if not wanted
+  // The runtime's own threads: calls task(data, 0…count - 1), and returns when all have returned.
+  void (*run_tasks)(void* pool, std::size_t count, void (*task)(void* data, std::size_t index), void* data);
+  void* pool;
+  std::size_t threads;
 };
 
 struct OnegruGraphApi {

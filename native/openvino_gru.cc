@@ -6,6 +6,9 @@
 #include <openvino/core/op_extension.hpp>
 #include <openvino/op/op.hpp>
 
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -15,6 +18,12 @@
 namespace {
 
 const OnegruGraphApi* g_api = nullptr;
+
+// On OpenVINO's own threads: others would take their CPUs.
+void RunTasks(void*, std::size_t count, void (*task)(void*, std::size_t), void* data) {
+  tbb::parallel_for(
+      std::size_t{0}, count, [&](std::size_t index) { task(data, index); }, tbb::static_partitioner());
+}
 
 // X [batch, time, I], H [batch, D, hidden], then lengths [batch] and A [batch, time, 1] if there are some, to Y
 // [batch, D, time, hidden] and Ho [batch, D, hidden]; a cell has no axes of time and directions, and no Y.
@@ -109,6 +118,8 @@ class OneGRU : public ov::op::Op {
     ov::Tensor& last = outputs.back();
     last.set_shape(state);
     call.Ho = last.data();
+    call.run_tasks = &RunTasks;
+    call.threads = static_cast<std::size_t>(tbb::this_task_arena::max_concurrency());
     if (const char* const wrong = g_api->run(layer_.get(), &call)) {
       OPENVINO_THROW("OneGRU node '", get_friendly_name(), "': ", wrong);
     }

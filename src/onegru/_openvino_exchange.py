@@ -197,7 +197,8 @@ def _factory() -> Any:
         return None
     try:
         # It is linked to no library of OpenVINO's: their names must be known to the whole process.
-        for path in (Path(openvino.__file__).parent / "libs").glob("libopenvino.so.*"):
+        libraries = Path(openvino.__file__).parent / "libs"
+        for path in (*libraries.glob("libtbb.so.*"), *libraries.glob("libopenvino.so.*")):
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
         connect = ctypes.CDLL(str(library)).onegru_connect
         connect.argtypes = [ctypes.c_void_p]
