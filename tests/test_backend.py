@@ -28,11 +28,31 @@ KNOWN_CASES = (
 )
 
 
-def test_onnx_own_cases() -> None:
+class ProviderRep(onnx.backend.base.BackendRep):
+    """A session of ONNX Runtime with the execution provider."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.session = onegru.InferenceSession(model.SerializeToString())
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+        names = [info.name for info in self.session.get_inputs()]
+        return tuple(self.session.run(None, dict(zip(names, inputs, strict=True))))
+
+
+class ProviderBackend(backend.OneGRUBackend):
+    """onnx's cases, as a program that uses ONNX Runtime would run them."""
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Any:
+        return ProviderRep(model)
+
+
+@pytest.mark.parametrize("which", [backend.OneGRUBackend, ProviderBackend])
+def test_onnx_own_cases(which: Any) -> None:
     """One test for all of them: onnx builds every case of every operator first, which takes seconds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what building other operators' cases warns of
-        runner = BackendTest(backend.OneGRUBackend, __name__).include("^test_gru_")
+        runner = BackendTest(which, __name__).include("^test_gru_")
         cases = [case for case in runner.test_cases.values() if any(map(is_gru_case, dir(case)))]
     suite = unittest.TestSuite(case(name) for case in cases for name in dir(case) if is_gru_case(name))
     result = unittest.TestResult()

@@ -525,6 +525,35 @@ def test_grus_in_bodies(tmp_path: Path) -> None:
     np.testing.assert_allclose(reference, wanted, atol=1e-6)
 
 
+def test_an_augru_cell_in_a_tensor_iterator(tmp_path: Path) -> None:
+    """Which no runtime reads from a file."""
+    x, a = ops.parameter([-1, 4, I], np.float32, name="x"), ops.parameter([-1, 4, 1], np.float32, name="a")
+    h = ops.parameter([-1, H], np.float32, name="h")
+    inner_x, inner_a = (ops.parameter([-1, 1, size], np.float32) for size in (I, 1))
+    inner_h = ops.parameter([-1, H], np.float32)
+    axis = ops.constant(np.array([1]))
+    arrays: dict[str, Any] = {"W": draw(3 * H, I), "R": draw(3 * H, H), "B": draw(3 * H)}
+    (augru,) = (c for c in onegru.openvino_extensions() if c.operator.name == "AUGRUCell")
+    weights = [ops.constant(array) for array in arrays.values()]
+    inputs = [ops.squeeze(inner_x, axis), inner_h, *weights, ops.squeeze(inner_a, axis)]
+    cell = augru(inputs, hidden_size=H)
+    loop = ops.tensor_iterator()
+    loop.set_body(openvino.Model([ops.result(cell)], [inner_x, inner_h, inner_a], "body"))
+    loop.set_sliced_input(inner_x, x.output(0), 0, 1, 1, -1, 1)
+    loop.set_sliced_input(inner_a, a.output(0), 0, 1, 1, -1, 1)
+    loop.set_merged_input(inner_h, h.output(0), cell.output(0))
+    path = save(tmp_path / "loop.xml", {"out": loop.get_iter_value(cell.output(0), -1)}, [x, h, a])
+    assert 'type="AUGRUCell"' in path.read_text()
+    model = onegru.load(path)
+    X, state, A = draw(B, 4, I), draw(B, H), np.abs(draw(B, 4, 1))
+    wanted = state
+    for t in range(4):
+        wanted = onegru.augru_cell(X[:, t], wanted, **arrays, A=A[:, t], hidden_size=H)
+    for _ in range(3):
+        np.testing.assert_array_equal(model.run({"x": X, "h": state, "a": A})["out"], wanted)
+    assert [gru.operator for gru in model.gru_layers] == ["AUGRUCell"]
+
+
 def test_constants_in_bodies_are_checked(tmp_path: Path) -> None:
     test_bodies_without_grus_go_along(tmp_path)
     path = tmp_path / "if.xml"
