@@ -88,10 +88,11 @@ class OneGRU : public ov::op::Op {
     const std::size_t batch = X.at(0), time = is_sequence_ ? X.at(1) : 1,
                       D = static_cast<std::size_t>(num_directions_);
     const auto H = static_cast<std::size_t>(hidden_size_);
-    OPENVINO_ASSERT(X.size() == (is_sequence_ ? 3 : 2), "OneGRU: X: rank ", X.size());
+    OPENVINO_ASSERT(X.size() == (is_sequence_ ? 3 : 2), "OneGRU node '", get_friendly_name(), "': X: rank ",
+                    X.size());
     const ov::Shape state = is_sequence_ ? ov::Shape{batch, D, H} : ov::Shape{batch, H};
-    OPENVINO_ASSERT(inputs[1].get_shape() == state, "OneGRU: the state has shape ", inputs[1].get_shape(),
-                    "; must be ", state);
+    OPENVINO_ASSERT(inputs[1].get_shape() == state, "OneGRU node '", get_friendly_name(),
+                    "': the state has shape ", inputs[1].get_shape(), "; must be ", state);
     OnegruGraphCall call{};
     call.batch_size = batch;
     call.seq_length = time;
@@ -102,13 +103,14 @@ class OneGRU : public ov::op::Op {
     call.X = inputs[0].data();
     call.H = inputs[1].data();
     if (has_lengths_) {
-      OPENVINO_ASSERT(inputs[2].get_shape() == ov::Shape{batch}, "OneGRU: sequence_lengths has shape ",
-                      inputs[2].get_shape());
+      OPENVINO_ASSERT(inputs[2].get_shape() == ov::Shape{batch}, "OneGRU node '", get_friendly_name(),
+                      "': sequence_lengths: shape ", inputs[2].get_shape());
       call.length_size = inputs[2].get_element_type().size();
       call.lengths = inputs[2].data();
     }
     if (has_attention_) {
-      OPENVINO_ASSERT(inputs.back().get_size() == batch * time, "OneGRU: A has shape ", inputs.back().get_shape());
+      OPENVINO_ASSERT(inputs.back().get_size() == batch * time, "OneGRU node '", get_friendly_name(),
+                      "': A: shape ", inputs.back().get_shape());
       call.A = inputs.back().data();
     }
     if (is_sequence_) {

@@ -65,6 +65,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "files.onnx_order",
         "files.onnx_functions",
         "files.onnx_bounds",
+        "files.onnx_constant_grus",
         "files.onnx_guard",
         "files.onnx_tensor",
         "files._onnxruntime",
@@ -144,7 +145,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 
 # The only modules that may import a package beside NumPy and the standard library.
 OPTIONAL = {
-    "onnx": ("files.onnx*", "backend", "runtimes.onnx_evaluator"),
+    "onnx": ("files.onnx*", "backend", "inference_session", "runtimes.onnx_evaluator"),
     "google": ("files.onnx*",),  # protobuf, which onnx itself needs
     "onnxruntime": ("files._onnxruntime", "execution_provider", "inference_session"),
     "openvino": (

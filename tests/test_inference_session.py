@@ -110,3 +110,30 @@ def test_streams(tmp_path: Path) -> None:
     assert session.model.gru_layers[0].layer is not None
     (seen,) = session.model.trace({"X": X, "h": np.zeros((1, B, H), np.float32)})
     np.testing.assert_array_equal(seen["X"], np.maximum(X, 0))
+
+
+def test_a_node_that_takes_constants_alone_is_not_computed_by_onnxruntime(tmp_path: Path) -> None:
+    """Which folds it, wrong for these activations, when a session is made."""
+    attributes: dict[str, Any] = {"activations": ["HardSigmoid", "Affine"]}
+    nodes = [gru("const", ["", "Y_h"], bias="B", name="g", **attributes), node("Add", ["Y_h", "a"], ["Z"])]
+    constants = {**weights(), "const": X}
+    proto = model(graph(nodes, [value("a", shape=[])], ["Z"], constants))
+    wanted = onegru.gru(X, **WEIGHTS, **attributes)[1]
+    feed = {"a": np.zeros((), np.float32)}
+    path = save(tmp_path, proto)
+    for session in (InferenceSession(path), InferenceSession(path.read_bytes())):
+        np.testing.assert_array_equal(session.run(None, feed)[0], wanted)
+    loaded = onegru.load(path)
+    np.testing.assert_array_equal(loaded.run(feed)["Z"], wanted)
+    np.testing.assert_array_equal(loaded.trace(feed)[0]["Y_h"], wanted)
+    reference = onegru.load(path, engine="reference").run(feed)["Z"]
+    np.testing.assert_allclose(reference, wanted, atol=1e-6)
+
+
+def test_other_providers_do_not_drop_onegru(tmp_path: Path) -> None:
+    session = InferenceSession(streaming(tmp_path))
+    session.set_providers(["CPUExecutionProvider"])
+    assert session.get_providers()[0] == "OnegruExecutionProvider"
+    for wrong in ([5], [()], [None]):
+        with pytest.raises(SpecError, match=r"providers: .*; must be names, or tuples"):
+            InferenceSession(streaming(tmp_path), providers=wrong)  # type: ignore[arg-type]

@@ -536,3 +536,14 @@ def test_threads_that_run_one_model_do_not_meet(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(is_right, range(4)))
+
+
+def test_a_trace_where_the_condition_is_a_constant(tmp_path: Path) -> None:
+    """ONNX Runtime moves the nodes of such a body out of it, under other names."""
+    nodes = [branches([gru("X", ["", "a"], bias="B")], [gru("X", ["", "b"])])]
+    proto = model(graph(nodes, [X_INFO], ["Z"], {**WEIGHTS, "which": np.array(True)}))
+    ours = loaded(tmp_path, proto)
+    np.testing.assert_array_equal(ours.run({"X": X})["Z"], Y_H)
+    seen = [arrays for arrays in ours.trace({"X": X}) if arrays]
+    assert len(seen) == 1
+    np.testing.assert_array_equal(seen[0]["Y_h"], Y_H)

@@ -190,3 +190,30 @@ def test_a_cell_in_an_if(operator: str) -> None:
 def test_it_must_be_a_model() -> None:
     with pytest.raises(SpecError, match=r"model: 3; must be an openvino\.Model"):
         onegru.openvino_exchange(3)
+
+
+def sequence_with_lengths(lengths: list[int]) -> Any:
+    x = ops.parameter([2, -1, I], np.float32, name="x")
+    h = ops.constant(np.zeros((2, 1, H), np.float32))
+    arrays = [ops.constant(array[None]) for array in WEIGHTS.values()]
+    made = ops.gru_sequence(x, h, ops.constant(np.array(lengths, np.int32)), *arrays, H, "forward")
+    return openvino.Model([ops.result(made.output(0))], [x], "m")
+
+
+def test_lengths_hold_when_a_model_is_reshaped_again(operator: str) -> None:
+    model = sequence_with_lengths([5, 5])
+    model.reshape([2, 5, I])
+    onegru.openvino_exchange(model)
+    model.reshape([2, 7, I])
+    X = draw(2, 7, I)
+    (got,) = run(model, {0: X})  # type: ignore[dict-item]
+    arrays = {name: array[None] for name, array in WEIGHTS.items()}
+    wanted: Any = onegru.gru_sequence(X, np.zeros((2, 1, H), np.float32), [5, 5], **arrays, hidden_size=H)
+    assert same_bits(got, wanted[0])
+
+
+def test_lengths_beyond_the_steps_are_refused(operator: str) -> None:
+    model = sequence_with_lengths([5, 9])
+    onegru.openvino_exchange(model)
+    with pytest.raises(RuntimeError, match=r"OneGRU node '.*': sequence_lengths"):
+        run(model, {0: draw(2, 5, I)})  # type: ignore[dict-item]

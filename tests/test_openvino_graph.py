@@ -6,6 +6,7 @@ Everything is compared with OpenVINO itself, where it can read the file, and wit
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import re
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from openvino import opset13 as ops
 
 import onegru
+from onegru import _openvino_exchange
 from tests import onnx_models
 from tests.ir_files import IrWriter, write_case
 
@@ -552,6 +554,19 @@ def test_an_augru_cell_in_a_tensor_iterator(tmp_path: Path) -> None:
     for _ in range(3):
         np.testing.assert_array_equal(model.run({"x": X, "h": state, "a": A})["out"], wanted)
     assert [gru.operator for gru in model.gru_layers] == ["AUGRUCell"]
+
+
+def test_what_traces_and_references_take_goes_with_them(tmp_path: Path) -> None:
+    test_grus_in_bodies(tmp_path)
+    model = onegru.load(tmp_path / "loop.xml")
+    feeds = {"x": draw(B, 4, I), "h": draw(B, H)}
+    gc.collect()
+    before = len(_openvino_exchange._states)
+    for _ in range(4):
+        model.trace(feeds)
+        onegru.load(tmp_path / "loop.xml", engine="reference")
+    gc.collect()
+    assert len(_openvino_exchange._states) == before
 
 
 def test_constants_in_bodies_are_checked(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 import openvino
@@ -82,6 +83,10 @@ def _given(node: Any, descriptions: Any, body: Any, outside: Mapping[str, Any]) 
     return found
 
 
+def _kept_for_good(thing: object) -> None:
+    _kept.append(thing)
+
+
 def exchange(
     layer: Layer,
     operator: Operator,
@@ -90,6 +95,7 @@ def exchange(
     engine: str = "auto",
     seen: Seen | None = None,
     all_steps: bool = False,
+    keep: Callable[[object], None] = _kept_for_good,
 ) -> GRU | None:
     """Put an operator of onegru's in the place of a layer.
 
@@ -99,6 +105,7 @@ def exchange(
         attributes: its attributes, as the specification has them.
         engine: what runs it, as in `onegru.GRU`.
         seen: what to call after each run.
+        keep: called with what must live as long as the model.
         all_steps: whether its lengths are known to be all steps, and need not be looked at.
 
     Returns:
@@ -117,13 +124,13 @@ def exchange(
         lowered = lower(operator, attributes, *(weights.get(name) for name in _WEIGHTS))
         made = GRU.from_canonical(lowered.spec, lowered.weights, engine)
         lengths = operator.input("sequence_lens")
-        if lengths is not None and (all_steps or _is_all_steps(taken["X"], taken[lengths.name])):
+        if lengths is not None and all_steps:
             del taken[lengths.name]
         inputs = {name: value for name, value in taken.items() if name not in _WEIGHTS}
         new = None if seen is not None else _native_node(made, operator, inputs)
-        new = new or _PythonGru.make(operator, attributes, inputs, made, weights, engine, seen)
+        new = new or _PythonGru.make(operator, attributes, inputs, made, weights, engine, seen, keep)
     elif seen is not None or engine == "reference":
-        new = _PythonGru.make(operator, attributes, taken, None, {}, engine, seen)
+        new = _PythonGru.make(operator, attributes, taken, None, {}, engine, seen, keep)
     else:
         given = [taken[name] for name in names]
         new = next(c for c in CLASSES if c.operator is operator)(given, **attributes)
@@ -145,14 +152,6 @@ def weights_in(layer: Layer, operator: Operator) -> dict[str, Array | None]:
         for index, name in enumerate(names)
         if name in _WEIGHTS
     }
-
-
-def _is_all_steps(X: Any, lengths: Any) -> bool:
-    """Whether lengths are constants, all of them X's number of steps."""
-    shape = X.get_partial_shape()
-    if lengths.get_node().get_type_name() != "Constant" or shape.rank.is_dynamic or shape[1].is_dynamic:
-        return False
-    return bool(np.all(np.asarray(lengths.get_node().get_data()) == shape[1].get_length()))
 
 
 def _constant(output: Any, outside: Mapping[str, Any]) -> Array | None:
@@ -230,9 +229,6 @@ def _native_node(layer: GRU, operator: Operator, inputs: Mapping[str, Any]) -> A
 
 # --- the operator in Python
 
-_states: dict[int, Any] = {}
-_numbers = itertools.count(1)
-
 
 @dataclass(eq=False)
 class _State:
@@ -243,6 +239,12 @@ class _State:
     weights: Mapping[str, Array | None]
     engine: str
     seen: Seen | None
+
+
+# Layers by number. They lie here and not in the nodes, as OpenVINO never lets nodes of Python go.
+_states: WeakValueDictionary[int, _State] = WeakValueDictionary()
+_kept: list[object] = []  # of models whose end nobody tells
+_numbers = itertools.count(1)
 
 
 class _PythonGru(openvino.Op):  # type: ignore[misc]
@@ -260,9 +262,12 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
         weights: Mapping[str, Array | None],
         engine: str,
         seen: Seen | None,
+        keep: Callable[[object], None],
     ) -> Any:
         number = next(_numbers)
-        _states[number] = _State(operator, attributes, list(inputs), layer, weights, engine, seen)
+        state = _State(operator, attributes, list(inputs), layer, weights, engine, seen)
+        _states[number] = state
+        keep(state)
         return cls(list(inputs.values()), number)
 
     def __init__(self, inputs: Sequence[Any] | None = None, number: int = 0) -> None:
@@ -314,7 +319,7 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
             wanted: dict[str, Array | None] = dict.fromkeys(port.name for port in state.operator.outputs)
             results = layer.apply(ports, given, wanted, strict_types=True)
         except SpecError as error:
-            raise SpecError(f"{state.operator.name} node {self.get_friendly_name()!r}: {error}") from None
+            raise SpecError(f"OneGRU node '{self.get_friendly_name()}': {error}") from None
         for tensor, array in zip(outputs, results.values(), strict=True):
             tensor.shape = list(array.shape)
             if array.size:

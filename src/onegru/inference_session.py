@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from onegru.arguments import choice
+from onegru.arguments import choice, shown
 from onegru.engine import ENGINES
 from onegru.errors import SpecError, needs_extra
 from onegru.execution_provider import register
@@ -61,19 +61,39 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         before = set(vars(self))
         self._made_with = (path_or_bytes, sess_options, providers, provider_options, engine, kwargs)
         self._engine = choice("engine", engine, ("auto", *ENGINES))
-        if isinstance(providers, str) or not isinstance(providers, Sequence | None):
-            raise SpecError(f"providers: {providers!r}; must be a list of names")
-        own = register()
-        chosen = list(providers or [_CPU])
-        names = [provider if isinstance(provider, str) else provider[0] for provider in chosen]
-        if own not in names:
-            chosen.insert(0, (own, {"engine": engine}) if provider_options is None else own)
-            if provider_options is not None:
-                provider_options = [{"engine": engine}, *provider_options]
+        chosen, chosen_options = self._with_own(providers, provider_options)
         kwargs.setdefault("enable_fallback", 0)
-        super().__init__(path_or_bytes, sess_options, chosen, provider_options, **kwargs)
+        if _has_constant_grus(path_or_bytes):  # which ONNX Runtime would compute by itself
+            disabled = kwargs.get("disabled_optimizers") or []
+            kwargs["disabled_optimizers"] = [*disabled, "ConstantFolding"]
+        super().__init__(path_or_bytes, sess_options, chosen, chosen_options, **kwargs)
         self._model: Model | None = None
         self._made = {*vars(self), "_made"} - before  # what no pickle needs
+
+    def _with_own(
+        self, providers: Sequence[Provider] | None, options: Sequence[Mapping[object, object]] | None
+    ) -> tuple[list[Provider], list[Mapping[object, object]] | None]:
+        """The providers, onegru's among them, and their options."""
+        if isinstance(providers, str) or not isinstance(providers, Sequence | None):
+            raise SpecError(f"providers: {shown(providers)}; must be a list of names")
+        chosen = list(providers or [_CPU])
+        for item in chosen:
+            if not isinstance(item, str) and not (isinstance(item, tuple) and len(item) == 2):
+                raise SpecError(f"providers: {shown(item)}; must be names, or tuples of a name and options")
+        own = register()
+        if own in [item if isinstance(item, str) else item[0] for item in chosen]:
+            return chosen, None if options is None else list(options)
+        if options is None:
+            return [(own, {"engine": self._engine}), *chosen], None
+        return [own, *chosen], [{"engine": self._engine}, *options]
+
+    def set_providers(
+        self,
+        providers: Sequence[Provider] | None = None,
+        provider_options: Sequence[Mapping[object, object]] | None = None,
+    ) -> None:
+        """Use other providers for the other nodes; as ONNX Runtime's method."""
+        super().set_providers(*self._with_own(providers, provider_options))
 
     @classmethod
     def _of(cls, *made_with: Any) -> Self:
@@ -104,6 +124,20 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     ) -> ModelStream:
         """The model, fed piece by piece: see `onegru.Model.stream`."""
         return self.model.stream(state, dims=dims)
+
+
+def _has_constant_grus(path_or_bytes: str | os.PathLike[str] | bytes) -> bool:
+    """Whether a model has GRU nodes that take nothing but constants; False for what onnx does not read."""
+    try:
+        import onnx
+
+        from onegru.files.onnx_constant_grus import has_constant_grus
+
+        if isinstance(path_or_bytes, bytes):
+            return has_constant_grus(onnx.load_from_string(path_or_bytes))
+        return has_constant_grus(onnx.load(path_or_bytes, load_external_data=False))
+    except Exception:  # ONNX Runtime will say what is wrong
+        return False
 
 
 class _Opened(Whole):

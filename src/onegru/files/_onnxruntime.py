@@ -27,8 +27,10 @@ _MOST_AHEAD = "optimization.constant_folding_max_output_size_in_bytes"
 _CPU = "CPUExecutionProvider"
 _BFLOAT16 = "tensor(bfloat16)"
 _BFLOAT16_CODE = 16
-# Which would make one of two GRU nodes that are alike: an observer would miss the other.
-_MERGER = "CommonSubexpressionElimination"
+# Which make one of two GRU nodes that are alike, and move nodes of an If out of it under other names.
+_MERGERS = ["CommonSubexpressionElimination", "ConstantFolding"]
+# Which computes a GRU node whose inputs are all constants by ONNX Runtime's own kernel.
+_FOLDING = ["ConstantFolding"]
 
 
 class Session:
@@ -41,6 +43,7 @@ class Session:
         provider: options of onegru's execution provider; None to do without it.
         most_ahead: how many bytes a value may have that is computed here, ahead of all runs; None for ONNX
             Runtime's own bound.
+        has_constant_grus: whether there are GRU nodes that take nothing but constants.
 
     Raises:
         MissingExtraError: ONNX Runtime is not installed.
@@ -55,6 +58,7 @@ class Session:
         where: str = "the model",
         provider: Mapping[str, str] | None = None,
         most_ahead: int | None = None,
+        has_constant_grus: bool = False,
     ) -> None:
         try:
             import onnxruntime
@@ -75,7 +79,9 @@ class Session:
         providers: list[Any] = [_CPU]
         if provider is not None:
             providers.insert(0, (register(), dict(provider)))
-        disabled = [_MERGER] if provider and "observer" in provider else None
+        disabled = (
+            _MERGERS if provider and "observer" in provider else _FOLDING if has_constant_grus else None
+        )
         try:
             self._session = onnxruntime.InferenceSession(
                 model, options, providers=providers, disabled_optimizers=disabled, enable_fallback=0

@@ -26,7 +26,7 @@ _SOURCES = re.compile(
 )
 
 # What a GRU layer that gets what is not legal says through OpenVINO.
-_OURS = re.compile(r"((?:AU)?GRU(?:Cell|Sequence) node '.*)")
+_OURS = re.compile(r"OneGRU node '(.*?)': (.*?)(?: At: .*)?$")
 
 # For how many sets of sizes a model is compiled, and how many are remembered until they come again.
 _MOST_SIZES, _MOST_SEEN = 4, 1000
@@ -74,6 +74,8 @@ class Network:
         self._place = place
         self._weights = weights  # which OpenVINO looks into as long as it lives
         self._model = _read(text, weights, place, where)
+        self._kept: list[object] = []
+        self._operators = {gru.name: gru.operator.name for gru in grus}
         self._exchange(grus, engine, observer)
         self._is_open = any(port.get_partial_shape().is_dynamic for port in self._model.inputs)
         self._any = self._compiled(self._model)
@@ -85,8 +87,9 @@ class Network:
         from onegru._openvino_exchange import exchange, layers_in
 
         for layer in list(layers_in(self._model)):
-            number = int(layer.node.get_friendly_name())
+            number = _number_of(layer.node, self._place)
             gru = grus[number]
+            layer.node.set_friendly_name(gru.name)
             seen = None if observer is None else _seen(observer, number)
             try:
                 exchange(
@@ -96,6 +99,7 @@ class Network:
                     engine=engine,
                     seen=seen,
                     all_steps=gru.full_length,
+                    keep=self._kept.append,
                 )
             except SpecError as error:
                 raise SpecError(f"{self._place}: {gru.operator.name} node {gru.name!r}: {error}") from None
@@ -128,7 +132,8 @@ class Network:
         except Exception as error:  # whatever OpenVINO stumbles over
             line = _one_line(error)
             if (ours := _OURS.search(line)) is not None:
-                raise SpecError(f"{self._place}: {ours[1]}") from None
+                operator = self._operators.get(ours[1], "GRU")
+                raise SpecError(f"{self._place}: {operator} node {ours[1]!r}: {ours[2]}") from None
             raise FormatError(f"{self._place}: OpenVINO fails ({line})") from None
 
     def _for(self, sizes: _Sizes) -> _Compiled:
@@ -230,7 +235,7 @@ def weights_of(
 
     found: list[dict[str, Array]] = [{} for _ in grus]
     for layer in layers_in(model):
-        number = int(layer.node.get_friendly_name())
+        number = _number_of(layer.node, place)
         arrays = weights_in(layer, grus[number].operator)
         found[number] = {name: array for name, array in arrays.items() if array is not None}
     return found
@@ -247,6 +252,16 @@ def _read(text: str, weights: Array, place: str, where: str) -> Any:
     except Exception as error:  # whatever OpenVINO stumbles over
         raise FormatError(f"{place}: OpenVINO refuses it ({_one_line(error)})") from None
     return network
+
+
+def _number_of(node: Any, place: str) -> int:
+    """Which of the file's GRU layers a node is."""
+    name = node.get_friendly_name()
+    if not name.isdecimal():
+        raise FormatError(
+            f"{place}: a layer of type {node.get_type_name()} that the file has under another type"
+        )
+    return int(name)
 
 
 def _seen(observer: Observer, number: int) -> Callable[[Mapping[str, Array]], None]:

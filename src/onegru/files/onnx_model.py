@@ -29,6 +29,7 @@ from onegru.files.graph import (
     initial_states,
 )
 from onegru.files.onnx_bounds import Ahead, check_bounds
+from onegru.files.onnx_constant_grus import has_constant_grus
 from onegru.files.onnx_functions import unfold_functions
 from onegru.files.onnx_node import (
     constant_value,
@@ -288,7 +289,8 @@ class _Reader:
             self.source, self.model, self.nodes, None if self.is_changed else self.data, self.opset
         )
         most = self.ahead.most
-        return OnnxWhole(self.source, data, where, tuple(names), frozenset(shared), most, count)
+        folds = has_constant_grus(self.model)
+        return OnnxWhole(self.source, data, where, tuple(names), frozenset(shared), folds, most, count)
 
     def _check_inputs(self) -> None:
         """Give the inputs whose type is not stated that of the weights of a GRU node that takes them."""

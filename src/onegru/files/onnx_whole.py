@@ -28,6 +28,7 @@ class OnnxWhole(Whole):
         where: the first of its other nodes, in words.
         names: its GRU nodes, by names that differ.
         shared: the outputs that are inputs or constants.
+        has_constant_grus: whether there are GRU nodes that take nothing but constants.
         most_ahead: how many bytes each value that is computed ahead of the runs may have.
         node_count: as in `Whole`.
     """
@@ -39,6 +40,7 @@ class OnnxWhole(Whole):
         where: str,
         names: tuple[str, ...],
         shared: frozenset[str],
+        has_constant_grus: bool,
         most_ahead: int,
         node_count: int,
     ) -> None:
@@ -47,6 +49,7 @@ class OnnxWhole(Whole):
         self._data = data
         self._where = where
         self._names = names
+        self._has_constant_grus = has_constant_grus
         self._most_ahead = most_ahead
 
     def open(self, engine: str, observer: Observer | None = None) -> Run:
@@ -57,7 +60,9 @@ class OnnxWhole(Whole):
             indices = {name: index for index, name in enumerate(self._names)}
             number = add_observer(lambda name, moment, arrays: observer(indices[name], moment, arrays))
             options["observer"] = str(number)
-        session = Session(self._data, self._source, self._where, options, self._most_ahead)
+        session = Session(
+            self._data, self._source, self._where, options, self._most_ahead, self._has_constant_grus
+        )
         if observer is not None:
             weakref.finalize(session, remove_observer, number)
         names = session.output_names
