@@ -37,7 +37,7 @@ class Session:
     """An ONNX Runtime session on a serialized model.
 
     Args:
-        model: the model.
+        model: the model, or its file.
         source: the file that it comes from; its external data are looked up in the file's folder.
         where: what needs ONNX Runtime, for the message where it is not installed.
         provider: options of onegru's execution provider; None to do without it.
@@ -53,7 +53,7 @@ class Session:
 
     def __init__(
         self,
-        model: bytes,
+        model: bytes | str,
         source: Source,
         where: str = "the model",
         provider: Mapping[str, str] | None = None,

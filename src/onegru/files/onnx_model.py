@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,7 @@ from onegru.files.onnx_whole import OnnxWhole, runnable
 __all__ = ["load_onnx", "model_opset", "parse_onnx"]
 
 _WEIGHTS = ("W", "R", "B")
+_SEARCHED = 1 << 20
 
 # These give other results each time: they are never run ahead of time. Dropout may, too.
 _RANDOM = {
@@ -75,13 +77,13 @@ def load_onnx(path: Path) -> Graph:
         FormatError: the file is broken, hostile or beyond what onegru reads.
         SpecError: a GRU node's text forbids an attribute that it has.
     """
-    source = Source(str(path), path.parent)
     try:
+        source = Source.of(path)
         if (size := path.stat().st_size) >= 2**31:  # which may be a hole, and takes memory all the same
             raise source.error(f"has {size} bytes; an ONNX model has less than 2 GiB")
         data = path.read_bytes()
     except OSError as error:
-        raise source.error(f"cannot be read ({error.strerror})") from None
+        raise Source(str(path)).error(f"cannot be read ({error.strerror})") from None
     return parse_onnx(data, source)
 
 
@@ -133,7 +135,8 @@ class _Reader:
         inputs = {value.name for value in self.graph.input}
         self.defaults = set(self.tensors) & inputs if model.ir_version >= 4 else set()
         self.givers = {name: node for node in self.nodes for name in node.output if name}
-        external = external_tensors(model) if b"location" in data else []
+        has_none = len(data) < _SEARCHED and b"location" not in data  # which takes long in large ones
+        external = [] if has_none else external_tensors(model)
         most = check_bounds(source, model, self.nodes, len(data), external)
         self.ahead = Ahead(model, self.nodes, most, set(self.tensors) - self.defaults | self.sparse)
         values = (*self.graph.value_info, *self.graph.output, *self.graph.input)
@@ -290,7 +293,8 @@ class _Reader:
         )
         most = self.ahead.most
         folds = has_constant_grus(self.model)
-        return OnnxWhole(self.source, data, where, tuple(names), frozenset(shared), folds, most, count)
+        source = self.source if data is self.data else replace(self.source, file=None)
+        return OnnxWhole(source, data, where, tuple(names), frozenset(shared), folds, most, count)
 
     def _check_inputs(self) -> None:
         """Give the inputs whose type is not stated that of the weights of a GRU node that takes them."""

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import onnx
 from google.protobuf.message import Message  # type: ignore[import-untyped]
@@ -44,14 +45,36 @@ class Source:
     Attributes:
         name: what to call it in messages.
         folder: the folder that its external data must lie in; None if it may have none.
+        file: the file; None for a model in memory.
+        version: what no other content of it has.
     """
 
     name: str
     folder: Path | None = None
+    file: Path | None = None
+    version: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """A file, as it is now."""
+        return cls(str(path), path.parent, path, _version_of(path))
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether it is a file that has not been written since."""
+        try:
+            return self.file is not None and _version_of(self.file) == self.version
+        except OSError:
+            return False
 
     def error(self, message: str) -> FormatError:
         """A FormatError that names the file."""
         return FormatError(f"{self.name}: {message}")
+
+
+def _version_of(path: Path) -> tuple[int, ...]:
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def read_model(source: Source, data: bytes) -> ModelProto:

@@ -23,7 +23,7 @@ class OnnxWhole(Whole):
     """See `onegru.files.graph.Whole`.
 
     Args:
-        source: where the model comes from.
+        source: where the model comes from; its file is what ONNX Runtime is given, if it has one.
         data: the model, as `runnable` gives it.
         where: the first of its other nodes, in words.
         names: its GRU nodes, by names that differ.
@@ -60,8 +60,9 @@ class OnnxWhole(Whole):
             indices = {name: index for index, name in enumerate(self._names)}
             number = add_observer(lambda name, moment, arrays: observer(indices[name], moment, arrays))
             options["observer"] = str(number)
+        model = str(self._source.file) if self._source.is_unchanged else self._data
         session = Session(
-            self._data, self._source, self._where, options, self._most_ahead, self._has_constant_grus
+            model, self._source, self._where, options, self._most_ahead, self._has_constant_grus
         )
         if observer is not None:
             weakref.finalize(session, remove_observer, number)
