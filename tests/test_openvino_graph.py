@@ -569,6 +569,27 @@ def test_what_traces_and_references_take_goes_with_them(tmp_path: Path) -> None:
     assert len(_openvino_exchange._states) == before
 
 
+def test_models_are_freed(tmp_path: Path) -> None:
+    """OpenVINO keeps Python's operators for ever; what they took goes with the model."""
+    hidden = 512
+    x = ops.parameter([2, 3, I], np.float32, name="x")
+    first = ops.squeeze(sequence(x, I, hidden).output(0), ops.constant(np.int64(1)))
+    path = save(tmp_path / "m.xml", {"y": sequence(first, hidden, hidden).output(0)}, [x])
+    program = """
+        import gc, os, sys
+        import onegru
+        held = []
+        for turn in range(30):
+            onegru.load(sys.argv[1])
+            gc.collect()
+            held.append(int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGESIZE"))
+        print(held[-1] - held[9])
+    """
+    program = textwrap.dedent(program)
+    grown = int(subprocess.check_output([sys.executable, "-c", program, str(path)], text=True))
+    assert grown < 2 * path.with_suffix(".bin").stat().st_size
+
+
 def test_constants_in_bodies_are_checked(tmp_path: Path) -> None:
     test_bodies_without_grus_go_along(tmp_path)
     path = tmp_path / "if.xml"

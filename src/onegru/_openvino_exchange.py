@@ -141,6 +141,9 @@ def exchange(
         given_by.get_tensor().set_names(old.get_names())
         for target in list(old.get_target_inputs()):
             target.replace_source_output(given_by)
+    nothing = openvino.op.Constant(np.zeros((), np.float32)).output(0)
+    for port in node.inputs():  # OpenVINO never frees Python's operators: let it hold nothing
+        port.replace_source_output(nothing)
     return made
 
 
