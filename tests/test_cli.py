@@ -668,7 +668,7 @@ BAD_ARGUMENTS = {
     "missing file": (["run", "gru.onnx", "-i", "X=none.npy"], "none.npy: No such file or directory"),
     "missing npz": (["run", "gru.onnx", "-i", "none.npz"], "none.npz: No such file or directory"),
     "missing pb": (["run", "gru.onnx", "-i", "none.pb"], "none.pb: No such file or directory"),
-    "input folder": (["run", "gru.onnx", "-i", "folder.npy"], "folder.npy: not a regular file"),
+    "input folder": (["run", "gru.onnx", "-i", "folder.npy"], "folder.npy: Is a directory"),
     "input suffix": (["run", "gru.onnx", "-i", "X=x.txt"], "must end in .npy, .npz or .pb"),
     "no input file": (["run", "gru.onnx", "-i", "X="], "must end in .npy, .npz or .pb"),
     "no input name": (["run", "gru.onnx", "-i", "=x.npy"], "'' is not an input"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import stat
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from onegru.bounded import check_regular
 from onegru.errors import FormatError, OneGRUError
 
 __all__ = ["Header", "read_npy", "read_npz"]
@@ -108,8 +108,7 @@ def _header(file: IO[bytes], size: int) -> Header:
 def _naming(path: Path, kind: str) -> Iterator[None]:
     """What NumPy and zipfile raise on a broken file, of which there are many kinds, as one that names it."""
     try:
-        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-            raise FormatError(f"{path}: not a regular file")
+        check_regular(path)
         yield
     except OneGRUError:
         raise

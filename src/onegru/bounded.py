@@ -1,12 +1,16 @@
-"""JSON that others wrote, read in bounded memory and time."""
+"""What others wrote, read in bounded memory and time."""
 
 from __future__ import annotations
 
 import json
 import re
+import stat
+from pathlib import Path
 from typing import Any
 
-__all__ = ["LARGEST_TEXT", "parse_json"]
+from onegru.errors import FormatError
+
+__all__ = ["LARGEST_TEXT", "check_regular", "parse_json"]
 
 #: The most bytes of JSON or of a pickle that are read: as objects they take twenty times as much memory.
 LARGEST_TEXT = 16 << 20
@@ -16,6 +20,24 @@ _DEPTH = 64
 
 # A string, ended or not, or a bracket. Nothing is tried twice, so time is linear.
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[{\]}]', re.DOTALL)
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what is there and is no file, such as a pipe, which might never end.
+
+    What is not there, or is a folder, is for whoever opens it to say.
+
+    Raises:
+        FormatError: it is no regular file, or its name is none that a file can have.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return
+    except ValueError as error:  # a null character, or what the file system cannot encode
+        raise FormatError(f"{str(path)!r}: {error}") from None
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise FormatError(f"{path}: not a regular file")
 
 
 def parse_json(text: bytes | str) -> Any:

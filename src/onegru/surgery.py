@@ -12,6 +12,7 @@ import numpy as np
 
 from onegru.arguments import file_path, flag, integer, number, shown
 from onegru.atomic_write import write_files
+from onegru.bounded import check_regular
 from onegru.compare import difference
 from onegru.draw import Dims, draw_inputs, size_plans
 from onegru.dtypes import Array
@@ -150,7 +151,8 @@ def rewrite(
         from onegru.files.onnx_rewrite import rewrite_model
     if opset is not None:
         check_opset(opset)
-    data = _read(source)
+    check_regular(source)
+    data = source.read_bytes()
     place = Source(str(source), source.parent)
     changes = Changes(opset, layout, dtype == "float16", split, decompose, runtime)
     rewritten = rewrite_model(place, data, changes)
@@ -227,15 +229,6 @@ def _check_check(inputs: object, dims: object, seed: object, tolerance: object, 
     for name, value in (("inputs", inputs), ("dims", dims or None), ("tolerance", tolerance)):
         if value is not None and not check:
             raise SpecError(f"{name}: given with check=False, where it has no effect; must be left out")
-
-
-def _read(source: Path) -> bytes:
-    try:
-        if source.exists() and not source.is_file() and not source.is_dir():
-            raise FormatError(f"{source}: not a regular file")
-        return source.read_bytes()
-    except ValueError as error:  # a null character in the name; a FormatError is one, too
-        raise error if isinstance(error, FormatError) else FormatError(f"{str(source)!r}: {error}") from None
 
 
 # The check

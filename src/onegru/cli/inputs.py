@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import stat
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import typer
 
 from onegru.array_files import Header, read_npy, read_npz
+from onegru.bounded import check_regular
 from onegru.draw import Dims, dimension_name, draw, memory_size, shapes_of
 from onegru.dtypes import Array, bfloat16
 from onegru.errors import FormatError, SpecError, needs_extra
@@ -185,10 +185,8 @@ def _only_input(text: str, model: Model) -> str:
 def _read_pb(path: Path) -> tuple[str, Array]:
     with needs_extra("onnx", "onnx", str(path)):
         from onegru.files.onnx_tensor import read_tensor
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise FormatError(f"{path}: not a regular file")
-    _check_size(path, status.st_size)
+    check_regular(path)
+    _check_size(path, path.stat().st_size)
     return read_tensor(path)
 
 

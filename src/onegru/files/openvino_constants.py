@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from onegru.bounded import check_regular
 from onegru.dtypes import Array, numpy_dtype
 from onegru.files.openvino_words import ELEMENT_TYPES, Words
 from onegru.files.openvino_xml import Layer
@@ -95,8 +96,7 @@ class Constants:
         if self._weights is None:
             # A link is followed: the file's name is the user's, not the IR's.
             path = self.words.path.with_suffix(".bin")
-            if path.exists() and not path.is_file():
-                raise self.words.error(f"{layer}: {path.name!r} is not a regular file")
+            check_regular(path)
             try:
                 self._weights = np.fromfile(path, np.uint8)
             except OSError as error:

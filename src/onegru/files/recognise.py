@@ -6,7 +6,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal
 
-from onegru.bounded import LARGEST_TEXT
+from onegru.bounded import LARGEST_TEXT, check_regular
 from onegru.errors import FormatError
 
 __all__ = ["Kind", "kind_of", "kind_of_start", "layers_kind", "model_kind"]
@@ -68,14 +68,10 @@ def kind_of(path: Path) -> Kind:
         FormatError: it is no regular file.
         OSError: it cannot be opened.
     """
-    try:
-        if path.exists() and not path.is_file() and not path.is_dir():
-            raise FormatError(f"{path}: not a regular file")
-        with path.open("rb") as file:
-            start = file.read(1024)
-            size = file.seek(0, 2)
-    except ValueError as error:  # a null character in the name; a FormatError is one, too
-        raise error if isinstance(error, FormatError) else FormatError(f"{str(path)!r}: {error}") from None
+    check_regular(path)
+    with path.open("rb") as file:
+        start = file.read(1024)
+        size = file.seek(0, 2)
     kind = kind_of_start(start, size)
     return _kind_of_zip(path) if kind is Kind.ZIP else kind
 

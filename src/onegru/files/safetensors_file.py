@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from onegru.activations import Activation
-from onegru.bounded import LARGEST_TEXT, parse_json
+from onegru.bounded import LARGEST_TEXT, check_regular, parse_json
 from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import FormatError, SpecError, needs_extra
 from onegru.files.writing import Layers
@@ -103,10 +103,7 @@ def read_layers(path: str | os.PathLike[str]) -> GRU | Stack:
     path = Path(path)
     with needs_extra("safetensors", "safetensors", str(path)):
         import safetensors
-    if "\0" in str(path):
-        raise FormatError(f"{str(path)!r}: no name of a file")
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise FormatError(f"{path}: not a regular file")
+    check_regular(path)
     metadata = read_metadata(path)
     data = path.read_bytes()
     # Its stubs leave this function untyped.
