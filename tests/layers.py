@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onegru import GRU, Stack
+from onegru.stack import layers_of
 from tests.cases import DTYPES
 
 Array = NDArray[Any]
@@ -42,11 +43,6 @@ def make_stack(count: int, directions: Sequence[str] = ("forward",), **arguments
         layers.append(make_gru(index, inputs=inputs, hidden=H - index, direction=direction, **arguments))
         inputs = layers[-1].spec.num_directions * layers[-1].spec.hidden_size
     return Stack(layers)
-
-
-def layers_of(layers: GRU | Stack) -> tuple[GRU, ...]:
-    """The layers, the lowest first."""
-    return layers.layers if isinstance(layers, Stack) else (layers,)
 
 
 def draw(layers: GRU | Stack, T: int = 6, B: int = 3, seed: int = 9) -> tuple[Array, list[Array]]:

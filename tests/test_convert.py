@@ -21,7 +21,8 @@ from onegru.cli.chain import layers_of_model, read_source
 from onegru.cli.check import check
 from onegru.cli.convert import convert_layers
 from onegru.known import MEASURED
-from tests.layers import I, call, draw, layers_of, make_gru, make_stack, reference, same_layers
+from onegru.stack import layers_of
+from tests.layers import I, call, draw, make_gru, make_stack, reference, same_layers
 from tests.onnx_models import Shape, graph, gru, model, node, tensor, value, weights
 from tests.onnx_models import save as save_model
 

@@ -11,16 +11,13 @@ from onegru.arguments import shown
 from onegru.dialects.frameworks import Block, Framework, TensorForm
 from onegru.dtypes import Array, default_float_mode
 from onegru.errors import SpecError
-from onegru.layer import GRU
 from onegru.spec import Direction, Spec, Weights
-from onegru.stack import Stack
 from onegru.tensors import as_tensor
 
 __all__ = [
     "Arrays",
     "activation_name",
     "find_activation",
-    "layers_of",
     "read",
     "write",
 ]
@@ -271,16 +268,3 @@ def activation_name(framework: Framework, function: Activation, argument: str = 
             return name
     known = ", ".join(map(str, dict.fromkeys(framework.activations.values())))
     raise SpecError(f"{argument}: {function}, which {framework.name} does not have; must be one of {known}")
-
-
-def layers_of(source: GRU | Stack) -> Sequence[GRU]:
-    """The layers of a stack, or the one layer.
-
-    Raises:
-        SpecError: it is neither.
-    """
-    if isinstance(source, GRU):
-        return (source,)
-    if isinstance(source, Stack):
-        return source.layers
-    raise SpecError(f"source: {type(source).__name__}; must be a GRU or a Stack")

@@ -19,7 +19,7 @@ from onegru.layer import GRU
 from onegru.loading import load_layers
 from onegru.model_inputs import value_of
 from onegru.session import GruLayer, Model, read_graph
-from onegru.stack import Stack
+from onegru.stack import layers_of
 
 __all__ = ["GruReport", "Report", "inspect", "report"]
 
@@ -112,7 +112,7 @@ def inspect(path: str | os.PathLike[str]) -> Report:
         grus = tuple(
             _report_of_layer(f"{name or 'GRU'}, layer {index}" if len(layers) > 1 else name or "GRU", layer)
             for name, found in load_layers(file).items()
-            for layers in [found.layers if isinstance(found, Stack) else (found,)]
+            for layers in [layers_of(found)]
             for index, layer in enumerate(layers)
         )
         return Report(str(file), kind.words, (), (), None, (), grus)

@@ -11,7 +11,7 @@ import numpy as np
 from onegru.arguments import file_path
 from onegru.errors import SpecError, needs_extra
 from onegru.layer import GRU
-from onegru.stack import Stack
+from onegru.stack import Stack, layers_of
 
 __all__ = ["SUFFIXES", "save"]
 
@@ -91,9 +91,7 @@ def save(
         "seq_length": seq_length,
     }
     _check_options(kind, given)
-    parts = [
-        (layer.spec, layer.weights) for layer in (layers.layers if isinstance(layers, Stack) else (layers,))
-    ]
+    parts = [(layer.spec, layer.weights) for layer in layers_of(layers)]
     interface = Interface(**_interface(given, kind == ".xml" and not cell))
     if kind == ".safetensors":
         from onegru.files.safetensors_file import safetensors_bytes

@@ -16,7 +16,7 @@ from onegru.layer import GRU, check_layout
 from onegru.pickling import state_of
 from onegru.stream import Stream, load_states, save_states
 
-__all__ = ["Stack", "StackStream"]
+__all__ = ["Stack", "StackStream", "layers_of"]
 
 
 class Stack:
@@ -277,3 +277,16 @@ def _side_by_side(Y: Array, layout: int) -> Array:
     if layout == 0:
         Y = Y.transpose(0, 2, 1, 3)
     return Y.reshape(*Y.shape[:2], Y.shape[2] * Y.shape[3])
+
+
+def layers_of(source: GRU | Stack) -> Sequence[GRU]:
+    """The layers of a stack, or the one layer.
+
+    Raises:
+        SpecError: it is neither.
+    """
+    if isinstance(source, GRU):
+        return (source,)
+    if isinstance(source, Stack):
+        return source.layers
+    raise SpecError(f"source: {type(source).__name__}; must be a GRU or a Stack")

@@ -17,7 +17,7 @@ from onegru.layer import GRU
 from onegru.loading import load_layers
 from onegru.session import GruLayer, Model, load
 from onegru.shapes import arrange
-from onegru.stack import Stack
+from onegru.stack import Stack, layers_of
 
 __all__ = ["joined", "layers_of_model", "read_source"]
 
@@ -60,7 +60,7 @@ def _layers_of_checkpoint(path: Path, nodes: Sequence[str], keras_version: str |
 
 def joined(parts: Sequence[GRU | Stack]) -> GRU | Stack:
     """Layers and stacks on top of each other, the lowest first, as one."""
-    layers = [layer for part in parts for layer in (part.layers if isinstance(part, Stack) else (part,))]
+    layers = [layer for part in parts for layer in layers_of(part)]
     return layers[0] if len(layers) == 1 else Stack(layers)
 
 

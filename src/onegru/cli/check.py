@@ -17,7 +17,7 @@ from onegru.layer import GRU
 from onegru.loading import load_layers
 from onegru.session import Model, load
 from onegru.shapes import arrange
-from onegru.stack import Stack
+from onegru.stack import Stack, layers_of
 
 __all__ = ["Check", "check"]
 
@@ -75,7 +75,7 @@ def check(source: GRU | Stack, target: Path) -> list[Check]:
 
 
 def _run_both(source: GRU | Stack, target: Path, T: int, B: int) -> list[Check]:
-    layers = source.layers if isinstance(source, Stack) else (source,)
+    layers = layers_of(source)
     if layers_kind(target).holds == "layers":
         inputs = _draw(layers, T, B)
         theirs = _results(joined([*load_layers(target).values()]), inputs)

@@ -32,7 +32,7 @@ from onegru.layer import GRU
 from onegru.report import report
 from onegru.saving import SUFFIXES, save
 from onegru.session import load
-from onegru.stack import Stack
+from onegru.stack import Stack, layers_of
 
 __all__ = ["WRITERS", "convert_command", "convert_layers"]
 
@@ -287,7 +287,7 @@ def _check_not_the_source(source: Path, target: Path) -> None:
 
 
 def _show(console: Console, layers: GRU | Stack, target: Path, checks: Sequence[Check]) -> None:
-    for layer in layers.layers if isinstance(layers, Stack) else (layers,):
+    for layer in layers_of(layers):
         console.print(escape(repr(layer)), highlight=False)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("output")

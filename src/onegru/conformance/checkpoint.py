@@ -18,7 +18,7 @@ from onegru.loading import load_layers
 from onegru.runtimes.apart import run_apart
 from onegru.runtimes.subject import Runtime, Subject
 from onegru.runtimes.torch import TorchCheckpoint
-from onegru.stack import Stack
+from onegru.stack import Stack, layers_of
 
 __all__ = ["checkpoint_layers", "run_checkpoint"]
 
@@ -36,7 +36,7 @@ def checkpoint_layers(path: Path) -> list[tuple[str, GRU]]:
     return [
         (f"{name or 'GRU'}, layer {index}" if isinstance(part, Stack) else name or "GRU", layer)
         for name, part in load_layers(path).items()
-        for index, layer in enumerate(part.layers if isinstance(part, Stack) else (part,))
+        for index, layer in enumerate(layers_of(part))
     ]
 
 

@@ -19,6 +19,7 @@ from onegru.files.onnx_read import (
     attribute_graphs,
     describe,
     external_files,
+    is_onnx,
 )
 
 __all__ = ["Ahead", "check_bounds"]
@@ -151,7 +152,7 @@ def _inferred(model: ModelProto, plain: Sequence[NodeProto], chosen: Sequence[No
     small = ModelProto(ir_version=8, graph=graph)
     small.opset_import.extend(model.opset_import)
     for entry in small.opset_import:
-        if entry.domain in ("", "ai.onnx"):
+        if is_onnx(entry):
             entry.version = max(entry.version, 6)  # many operators are inferred from then on alone
     if not small.opset_import:
         small.opset_import.append(onnx.helper.make_opsetid("", 6))

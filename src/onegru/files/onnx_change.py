@@ -15,6 +15,7 @@ from onnx import NodeProto
 from onegru.dtypes import Array, default_float_mode
 from onegru.errors import SpecError
 from onegru.files.onnx_form import Form, require
+from onegru.files.onnx_read import is_onnx
 from onegru.files.onnx_scope import Draft, Scope
 
 __all__ = ["Around", "to_float16", "to_layout", "to_two_directions"]
@@ -90,7 +91,7 @@ def _swapped_output(
 
 def _perm(node: NodeProto) -> tuple[int, ...] | None:
     """A Transpose's permutation; None for other nodes."""
-    if node.op_type != "Transpose" or node.domain not in ("", "ai.onnx"):
+    if node.op_type != "Transpose" or not is_onnx(node):
         return None
     if len(node.input) != 1 or len(node.output) != 1:
         return None

@@ -14,7 +14,7 @@ import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onegru.dtypes import Array
-from onegru.files.onnx_read import attribute_graphs, describe
+from onegru.files.onnx_read import attribute_graphs, describe, is_onnx
 
 __all__ = ["guard"]
 
@@ -39,7 +39,7 @@ def _guard(owner: GraphProto | FunctionProto) -> bool:
     for node in owner.node:
         for body in attribute_graphs(node):
             is_changed |= _guard(body)
-        if node.op_type in _MAY_BE_EMPTY and node.domain in ("", "ai.onnx") and node.input:
+        if node.op_type in _MAY_BE_EMPTY and is_onnx(node) and node.input:
             nodes += _checks(node)
         nodes.append(node)
     if len(nodes) > len(owner.node):

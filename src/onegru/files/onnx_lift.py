@@ -9,7 +9,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, version_converter
 
 from onegru.files.onnx_order import node_inputs
-from onegru.files.onnx_read import Source, attribute_graphs, describe, is_gru
+from onegru.files.onnx_read import Source, attribute_graphs, describe, is_gru, is_onnx
 
 __all__ = ["OLDEST", "infer_types", "lift", "replace_nodes"]
 
@@ -35,7 +35,7 @@ def infer_types(model: ModelProto) -> dict[str, TypeProto]:
     copy = _inferred(copy)
     # Many operators got their shape inference with opset 6, and it does for their earlier versions too.
     for entry in copy.opset_import:
-        if entry.domain in ("", "ai.onnx"):
+        if is_onnx(entry):
             entry.version = OLDEST - 1
     return _types(_inferred(copy))
 
@@ -78,7 +78,7 @@ def lift(source: Source, model: ModelProto) -> ModelProto:
 
 
 def _version(model: ModelProto) -> int:
-    return next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
+    return next((entry.version for entry in model.opset_import if is_onnx(entry)), 1)
 
 
 def _convert(model: ModelProto) -> ModelProto:
@@ -150,7 +150,7 @@ def _lift_broadcasts(graph: GraphProto, ranks: Mapping[str, int]) -> None:
     for node in graph.node:
         for body in attribute_graphs(node):
             _lift_broadcasts(body, {**ranks, **_ranks(body)})
-        if node.op_type in _BROADCASTING and node.domain in ("", "ai.onnx"):
+        if node.op_type in _BROADCASTING and is_onnx(node):
             nodes += _lift_broadcast(node, ranks)
             node.domain = _LIFTED
         nodes.append(node)

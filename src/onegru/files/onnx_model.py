@@ -46,6 +46,7 @@ from onegru.files.onnx_read import (
     describe,
     external_tensors,
     is_gru,
+    is_onnx,
     read_model,
     to_array,
 )
@@ -339,7 +340,7 @@ class _Reader:
                 if waiting[-1] in known or node is None:
                     known.setdefault(waiting.pop(), False)
                     continue
-                may = node.domain in ("", "ai.onnx") and not is_gru(node) and node.op_type not in _RANDOM
+                may = is_onnx(node) and not is_gru(node) and node.op_type not in _RANDOM
                 may = may and (is_plain_constant(node) or self.ahead.fits(node))
                 may = may and not any(attribute_graphs(node))
                 inputs = [taken for taken in node.input if taken] if may else []
@@ -468,11 +469,11 @@ def model_opset(source: Source, model: ModelProto) -> int:
     Raises:
         FormatError: it names none, or several.
     """
-    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    versions = [entry.version for entry in model.opset_import if is_onnx(entry)]
     if not versions:
         if model.ir_version < 3:
             return 1  # before IR version 3 a model had no way to say
-        if any(node.domain in ("", "ai.onnx") for node in model.graph.node):
+        if any(is_onnx(node) for node in model.graph.node):
             raise source.error("opset_import: no version of the ONNX operators; must name one")
         return onnx.defs.onnx_opset_version()
     if len(set(versions)) > 1:

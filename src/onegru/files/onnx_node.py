@@ -10,7 +10,7 @@ from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, ValueInfoPro
 from onegru.dialects.schema import Kind, Operator
 from onegru.dtypes import Array
 from onegru.files.graph import Dimension, TensorInfo
-from onegru.files.onnx_read import Source, describe, to_array
+from onegru.files.onnx_read import Source, describe, is_onnx, to_array
 
 __all__ = [
     "constant_value",
@@ -76,7 +76,7 @@ def is_plain_constant(node: NodeProto) -> bool:
     """Whether a node is a Constant that holds a dense value."""
     return (
         node.op_type == "Constant"
-        and node.domain in ("", "ai.onnx")
+        and is_onnx(node)
         and len(node.attribute) == 1
         and node.attribute[0].name != "sparse_value"
         and not node.attribute[0].ref_attr_name

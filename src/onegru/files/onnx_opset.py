@@ -14,7 +14,7 @@ from onegru.errors import FormatError
 from onegru.files.onnx_lift import OLDEST, infer_types, lift
 from onegru.files.onnx_node import type_words
 from onegru.files.onnx_order import node_inputs
-from onegru.files.onnx_read import attribute_graphs, describe, is_gru
+from onegru.files.onnx_read import attribute_graphs, describe, is_gru, is_onnx
 from onegru.files.onnx_scope import Scope, replace_nodes, value_types
 
 __all__ = ["convert_nodes", "inferred_types"]
@@ -46,7 +46,7 @@ def convert_nodes(scope: Scope, old: int, new: int) -> list[str]:
     nodes: list[NodeProto] = []
     changed: list[str] = []
     for node in scope.graph.node:
-        if node.domain not in ("", "ai.onnx") or is_gru(node) or _is_same(scope, node, old, new):
+        if not is_onnx(node) or is_gru(node) or _is_same(scope, node, old, new):
             nodes.append(node)
             continue
         converted = _converted(scope, node, old, new)
@@ -228,5 +228,5 @@ def inferred_types(model: ModelProto) -> dict[str, TypeProto]:
     except Exception:  # inference is a help, not a condition
         inferred = model
     types = value_types(inferred.graph)
-    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    versions = [entry.version for entry in model.opset_import if is_onnx(entry)]
     return types if not versions or versions[0] >= OLDEST else {**types, **infer_types(model)}

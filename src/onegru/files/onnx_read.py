@@ -16,7 +16,15 @@ from typing import Self
 
 import onnx
 from google.protobuf.message import Message  # type: ignore[import-untyped]
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    OperatorSetIdProto,
+    SparseTensorProto,
+    TensorProto,
+)
 
 from onegru.dtypes import Array
 from onegru.errors import FormatError, SpecError
@@ -32,6 +40,7 @@ __all__ = [
     "external_files",
     "external_tensors",
     "is_gru",
+    "is_onnx",
     "read_model",
     "serialized",
     "to_array",
@@ -111,9 +120,14 @@ def serialized(source: Source, model: object) -> bytes:
         raise source.error(f"cannot be serialized ({error})") from None
 
 
+def is_onnx(thing: NodeProto | OperatorSetIdProto) -> bool:
+    """Whether a node's operator, or an operator set, is of the ONNX specification itself."""
+    return thing.domain in ("", "ai.onnx")
+
+
 def is_gru(node: NodeProto) -> bool:
     """Whether a node is ONNX's GRU."""
-    return node.op_type == "GRU" and node.domain in ("", "ai.onnx")
+    return node.op_type == "GRU" and is_onnx(node)
 
 
 def describe(node: NodeProto) -> str:

@@ -24,6 +24,7 @@ from onegru.files.onnx_read import (
     attribute_graphs,
     external_bytes,
     is_gru,
+    is_onnx,
     read_model,
 )
 from onegru.files.onnx_scope import Names, Scope, all_graphs, replace_nodes
@@ -179,9 +180,9 @@ class _Rewriter:
             self._convert_function(function)
         for owner in (self.model, *self.model.functions):
             for entry in owner.opset_import:
-                if entry.domain in ("", "ai.onnx"):
+                if is_onnx(entry):
                     entry.version = self.new
-        if not any(entry.domain in ("", "ai.onnx") for entry in self.model.opset_import):
+        if not any(is_onnx(entry) for entry in self.model.opset_import):
             self.model.opset_import.append(onnx.helper.make_opsetid("", self.new))
             self.model.ir_version = max(self.model.ir_version, 3)
 
@@ -195,12 +196,12 @@ class _Rewriter:
             replace_nodes(graph, [*scope.early, *graph.node])
 
     def _convert_function(self, function: FunctionProto) -> None:
-        versions = [item.version for item in function.opset_import if item.domain in ("", "ai.onnx")]
+        versions = [item.version for item in function.opset_import if is_onnx(item)]
         graph = GraphProto(node=function.node)
         scope = Scope(self.source, graph, self.new, 3, Names(ModelProto(graph=graph)), {})
         changed = convert_nodes(scope, versions[0] if versions else self.old, self.new)
         bodies = (body for node in function.node for body in attribute_graphs(node))
-        nested = [node for body in bodies for node in _all_nodes(body) if node.domain in ("", "ai.onnx")]
+        nested = [node for body in bodies for node in _all_nodes(body) if is_onnx(node)]
         if nested or (changed and any(item.ref_attr_name for node in graph.node for item in node.attribute)):
             raise self.source.error(
                 f"function {function.name!r}: cannot be brought from opset {self.old} to {self.new} "

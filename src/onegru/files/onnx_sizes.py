@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from onnx import NodeProto
 
 from onegru.dtypes import Array
-from onegru.files.onnx_read import is_gru
+from onegru.files.onnx_read import is_gru, is_onnx
 from onegru.files.sizes import Sizes
 
 __all__ = ["OnnxSizes"]
@@ -36,7 +36,7 @@ class OnnxSizes(Sizes):
     def giver(self, value: str) -> tuple[str, Sequence[str]] | None:
         """See `Sizes`."""
         node = self._givers.get(value)
-        if node is None or node.domain not in ("", "ai.onnx") or is_gru(node) or not node.input:
+        if node is None or not is_onnx(node) or is_gru(node) or not node.input:
             return None
         is_partial = (
             node.op_type == "Shape" and len(node.attribute) > 0

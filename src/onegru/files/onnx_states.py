@@ -16,6 +16,7 @@ import onnx
 from onnx import GraphProto, NodeProto, TensorProto
 
 from onegru.files.graph import GruNode, TensorInfo
+from onegru.files.onnx_read import is_onnx
 
 __all__ = ["find_states"]
 
@@ -162,7 +163,7 @@ def _reached(
     """For each value, the sources that it is made of, by these operators alone."""
     reached = {name: set(made_of) for name, made_of in sources.items()}
     for node in nodes:
-        if node.op_type not in operators or node.domain not in ("", "ai.onnx"):
+        if node.op_type not in operators or not is_onnx(node):
             continue
         data = node.input if node.op_type in _JOINS else node.input[:1]
         found: set[str] = set().union(*(reached.get(name, set()) for name in data))

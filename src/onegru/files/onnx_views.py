@@ -15,7 +15,7 @@ from onnx import AttributeProto, NodeProto
 
 from onegru.dtypes import Array
 from onegru.files.graph import Piece
-from onegru.files.onnx_read import Source, describe
+from onegru.files.onnx_read import Source, describe, is_onnx
 
 __all__ = ["View", "ViewPiece", "view_of"]
 
@@ -46,7 +46,7 @@ def view_of(node: NodeProto, opset: int, integers: Integers) -> View | None:
         opset: the version of its operator set.
         integers: the values of a constant.
     """
-    if node.domain not in ("", "ai.onnx") or len(node.output) != 1 or not all(node.input[:1]):
+    if not is_onnx(node) or len(node.output) != 1 or not all(node.input[:1]):
         return None
     inputs = [name for name in node.input if name]
     given = {attribute.name: attribute for attribute in node.attribute}

@@ -14,7 +14,7 @@ from onegru.files.graph import Observer, Run, Whole
 from onegru.files.onnx_guard import guard
 from onegru.files.onnx_lift import OLDEST, infer_types, lift, replace_nodes
 from onegru.files.onnx_order import node_inputs
-from onegru.files.onnx_read import Source
+from onegru.files.onnx_read import Source, is_onnx
 
 __all__ = ["OnnxWhole", "runnable"]
 
@@ -92,7 +92,7 @@ def runnable(
         is_changed = True
         del model.graph.input[:]
         model.graph.input.extend(inputs)
-    if not any(entry.domain in ("", "ai.onnx") for entry in model.opset_import):
+    if not any(is_onnx(entry) for entry in model.opset_import):
         model.opset_import.append(onnx.helper.make_opsetid("", opset))
         is_changed = True
     model.ir_version = _least_ir_version(model)

@@ -6,11 +6,10 @@ from pathlib import Path
 
 from onegru.atomic_write import write_files
 from onegru.errors import needs_extra
-from onegru.exchange import layers_of
 from onegru.frameworks.keras3 import import_keras, to_keras
 from onegru.frameworks.pytorch import to_torch
 from onegru.layer import GRU
-from onegru.stack import Stack
+from onegru.stack import Stack, layers_of
 
 __all__ = ["write_keras", "write_pytorch"]
 

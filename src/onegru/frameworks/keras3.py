@@ -11,10 +11,10 @@ from onegru.arguments import shown
 from onegru.dialects.frameworks import KERAS, KERAS_ACTIVATION_LAYERS
 from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import SpecError, needs_extra
-from onegru.exchange import activation_name, find_activation, layers_of, write
+from onegru.exchange import activation_name, find_activation, write
 from onegru.frameworks.keras_config import RECURRENT, from_arrays, from_config
 from onegru.layer import GRU
-from onegru.stack import Stack
+from onegru.stack import Stack, layers_of
 
 __all__ = ["from_keras", "to_keras", "to_keras_weights"]
 

@@ -11,9 +11,9 @@ from onegru.arguments import flag, shown
 from onegru.dialects.frameworks import PYTORCH
 from onegru.dtypes import Array
 from onegru.errors import SpecError, needs_extra
-from onegru.exchange import layers_of, read, write
+from onegru.exchange import read, write
 from onegru.layer import GRU
-from onegru.stack import Stack
+from onegru.stack import Stack, layers_of
 from onegru.tensors import is_mapping
 
 __all__ = [
