@@ -9,18 +9,9 @@ from dataclasses import dataclass
 
 from onegru.dtypes import Array, numpy_dtype
 from onegru.files.graph import STATES_KEY, STATES_WORD
+from onegru.files.openvino_words import ELEMENT_WORDS, PRECISIONS
 
-__all__ = ["ELEMENT_TYPES", "Net", "Shape", "Value"]
-
-#: OpenVINO's names of element types: in <data>, and at ports.
-ELEMENT_TYPES = {
-    "float16": ("f16", "FP16"),
-    "bfloat16": ("bf16", "BF16"),
-    "float32": ("f32", "FP32"),
-    "float64": ("f64", "FP64"),
-    "int32": ("i32", "I32"),
-    "int64": ("i64", "I64"),
-}
+__all__ = ["Net", "Shape", "Value"]
 
 #: None for a size that is open.
 Shape = tuple[int | None, ...]
@@ -97,7 +88,7 @@ class Net:
         dtype = array.dtype.name
         raw = array.astype(numpy_dtype(dtype).newbyteorder("<")).tobytes()
         data = {
-            "element_type": ELEMENT_TYPES[dtype][0],
+            "element_type": ELEMENT_WORDS[dtype],
             "shape": ", ".join(map(str, array.shape)),
             "offset": str(self._offset),
             "size": str(len(raw)),
@@ -122,6 +113,6 @@ class Net:
 
 def _add_port(side: ET.Element, port: int, dtype: str, shape: Shape, name: str) -> None:
     names = {"names": name} if name else {}
-    element = ET.SubElement(side, "port", {"id": str(port), "precision": ELEMENT_TYPES[dtype][1], **names})
+    element = ET.SubElement(side, "port", {"id": str(port), "precision": PRECISIONS[dtype], **names})
     for size in shape:
         ET.SubElement(element, "dim").text = "-1" if size is None else str(size)

@@ -13,7 +13,7 @@ from onegru.errors import FormatError
 from onegru.files.graph import Dimension
 from onegru.files.openvino_xml import IrPort, Layer
 
-__all__ = ["ELEMENT_TYPES", "PRECISIONS", "Words"]
+__all__ = ["ELEMENT_TYPES", "ELEMENT_WORDS", "PRECISIONS", "Words"]
 
 _Item = TypeVar("_Item")
 
@@ -34,14 +34,17 @@ ELEMENT_TYPES: Mapping[str, str] = {
     "boolean": "bool",
 }
 
-#: The words that ports have for them.
+#: The words of <data> by element type.
+ELEMENT_WORDS: Mapping[str, str] = {dtype: words for words, dtype in ELEMENT_TYPES.items()}
+
+#: The words of ports by element type.
 PRECISIONS: Mapping[str, str] = {
     "float16": "FP16",
     "bfloat16": "BF16",
     "float32": "FP32",
     "float64": "FP64",
     "bool": "BOOL",
-    **{dtype: words.upper() for words, dtype in ELEMENT_TYPES.items() if words[0] in "iu"},
+    **{dtype: words.upper() for dtype, words in ELEMENT_WORDS.items() if words[0] in "iu"},
 }
 
 _BY_PRECISION = {words: dtype for dtype, words in PRECISIONS.items()}

@@ -18,7 +18,8 @@ from onegru.dialects.openvino import AUGRU_CELL, AUGRU_SEQUENCE, GRU_CELL, GRU_S
 from onegru.dialects.schema import Operator, Port, Role
 from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import SpecError
-from onegru.files.openvino_net import ELEMENT_TYPES, Net, Shape, Value
+from onegru.files.openvino_net import Net, Shape, Value
+from onegru.files.openvino_words import ELEMENT_WORDS
 from onegru.files.writing import Interface, Layers, suffixes
 from onegru.shapes import arrange
 from onegru.spec import Spec, Weights
@@ -136,7 +137,7 @@ class _Graph:
         dtype = "int32" if role == "sequence_lens" else spec.dtype
         shape = self._shape(port, spec)
         text = ",".join("?" if size is None else str(size) for size in shape)
-        data = {"shape": text, "element_type": ELEMENT_TYPES[dtype][0]}
+        data = {"shape": text, "element_type": ELEMENT_WORDS[dtype]}
         value = self._net.layer("Parameter", name, "opset1", data, outputs=[(dtype, shape, name)])[0]
         if role == "X":
             self._X = value
