@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+import onegru
 from onegru.activations import ACTIVATIONS, Activation, find_kind
 from onegru.errors import SpecError
 from onegru.reference import activate
@@ -91,6 +92,25 @@ def test_names_are_found_without_regard_to_case() -> None:
     assert find_kind("hardSIGMOID").name == "HardSigmoid"
     with pytest.raises(SpecError, match="unknown function 'gelu'"):
         find_kind("gelu")
+
+
+def test_the_sign_of_a_zero_parameter_counts() -> None:
+    """Scaled by -0, +1 is -0: in the reference and in the kernel."""
+    one = np.ones((1, 1, 1), np.float32)
+    for alpha in (0.0, -0.0):
+        activation = Activation("ScaledTanh", alpha, 1.0)
+        assert np.signbit(activate(activation, np.ones(1)))[0] == np.signbit(alpha)
+        for engine in ("native", "reference"):
+            layer = onegru.GRU(
+                np.array([[[-100.0], [0.0], [1.0]]], np.float32),
+                np.zeros((1, 3, 1), np.float32),
+                activations=["Sigmoid", "ScaledTanh"],
+                activation_alpha=[alpha],
+                activation_beta=[1.0],
+                engine=engine,
+            )
+            h = layer(one, -0.0 * one)[1]
+            assert np.signbit(h).all() == np.signbit(alpha), engine
 
 
 def test_defaults() -> None:

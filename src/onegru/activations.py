@@ -91,6 +91,11 @@ class Activation:
             if value is not None:
                 object.__setattr__(self, parameter, number(parameter, value))
 
+    @property
+    def parameters(self) -> tuple[float, float]:
+        """The values of alpha and beta, with 0 for what the function does not take."""
+        return (0.0 if self.alpha is None else self.alpha, 0.0 if self.beta is None else self.beta)
+
     def __str__(self) -> str:
         values = [f"{value:g}" for value in (self.alpha, self.beta) if value is not None]
         return f"{self.name}({', '.join(values)})" if values else self.name

@@ -129,7 +129,7 @@ class NativeEngine:
             spec.linear_before_reset,
             spec.attention,
             math.inf if spec.clip is None else spec.clip,
-            [(_FUNCTIONS[a.name], a.alpha or 0.0, a.beta or 0.0) for pair in spec.activations for a in pair],
+            [(_FUNCTIONS[a.name], *a.parameters) for pair in spec.activations for a in pair],
             ELEMENT_TYPES.index(spec.dtype),
             ELEMENT_TYPES.index(weight_storage or spec.dtype),
             self._dtype,

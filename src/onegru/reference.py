@@ -59,7 +59,7 @@ _FUNCTIONS: Mapping[str, _Function] = {
 
 def activate(activation: Activation, x: Float64) -> Float64:
     """The activation function at each element of `x`. NaN gives NaN; ±∞ gives the limit."""
-    return _FUNCTIONS[activation.name](x, activation.alpha or 0.0, activation.beta or 0.0)
+    return _FUNCTIONS[activation.name](x, *activation.parameters)
 
 
 @dataclass(frozen=True, slots=True)

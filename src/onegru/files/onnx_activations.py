@@ -44,8 +44,8 @@ class Spelling:
         return self.body.op(kind, names, f"{self.what}/{kind.lower()}")
 
 
-def _affine(op: Spelling, x: str, alpha: float | None, beta: float | None) -> str:
-    return op("Add", op("Mul", x, alpha or 0.0), beta or 0.0)
+def _affine(op: Spelling, x: str, alpha: float, beta: float) -> str:
+    return op("Add", op("Mul", x, alpha), beta)
 
 
 def _softplus(op: Spelling, x: str) -> str:
@@ -66,13 +66,13 @@ SPELLINGS: Mapping[str, Callable[[Spelling, str, Activation], str]] = {
     "Relu": lambda op, x, a: op("Relu", x),
     "Tanh": lambda op, x, a: op("Tanh", x),
     "Sigmoid": lambda op, x, a: op("Sigmoid", x),
-    "Affine": lambda op, x, a: _affine(op, x, a.alpha, a.beta),
-    "LeakyRelu": lambda op, x, a: op("Where", op("Less", x, 0.0), op("Mul", x, a.alpha or 0.0), x),
-    "ThresholdedRelu": lambda op, x, a: op("Where", op("Less", x, a.alpha or 0.0), 0.0, x),
-    "ScaledTanh": lambda op, x, a: op("Mul", op("Tanh", op("Mul", x, a.beta or 0.0)), a.alpha or 0.0),
-    "HardSigmoid": lambda op, x, a: op("Max", op("Min", _affine(op, x, a.alpha, a.beta), 1.0), 0.0),
+    "Affine": lambda op, x, a: _affine(op, x, *a.parameters),
+    "LeakyRelu": lambda op, x, a: op("Where", op("Less", x, 0.0), op("Mul", x, a.parameters[0]), x),
+    "ThresholdedRelu": lambda op, x, a: op("Where", op("Less", x, a.parameters[0]), 0.0, x),
+    "ScaledTanh": lambda op, x, a: op("Mul", op("Tanh", op("Mul", x, a.parameters[1])), a.parameters[0]),
+    "HardSigmoid": lambda op, x, a: op("Max", op("Min", _affine(op, x, *a.parameters), 1.0), 0.0),
     "Elu": lambda op, x, a: op(
-        "Where", op("Less", x, 0.0), op("Mul", op("Sub", op("Exp", x), 1.0), a.alpha or 0.0), x
+        "Where", op("Less", x, 0.0), op("Mul", op("Sub", op("Exp", x), 1.0), a.parameters[0]), x
     ),
     "Softsign": lambda op, x, a: _softsign(op, x),
     "Softplus": lambda op, x, a: _softplus(op, x),
