@@ -125,7 +125,7 @@ def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[obj
     """A checkpoint that holds these layers, whatever the file."""
 
     def make(layers: object) -> Path:
-        monkeypatch.setattr("onegru.conformance.checkpoint.load_layers", lambda path: layers)
+        monkeypatch.setattr("onegru.loading.load_layers", lambda path: layers)
         return path
 
     path = tmp_path / "checkpoint.safetensors"

@@ -12,6 +12,7 @@ from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import SpecError
 from onegru.files.graph import TensorInfo
 from onegru.session import Model
+from onegru.shapes import fits
 
 __all__ = ["Dims", "dimension_name", "draw", "draw_inputs", "memory_size", "shapes_of", "size_plans"]
 
@@ -162,10 +163,7 @@ def _learn(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int], argu
     place = f"{argument}: {info.name} is {','.join(map(str, shape))}"
     if info.shape is None:
         return
-    fits = len(info.shape) == len(shape) and all(
-        not isinstance(want, int) or want == size for want, size in zip(info.shape, shape, strict=True)
-    )
-    if not fits:
+    if not fits(shape, info.shape):
         raise SpecError(f"{place}; must be {_shape_words(info)}")
     for axis, size in enumerate(shape):
         if not isinstance(info.shape[axis], int):
@@ -211,11 +209,10 @@ def memory_size() -> int:
 
 def _letters(model: Model) -> dict[tuple[str, int], str]:
     """Which dimensions of inputs are the steps (T) or rows (B) of a GRU node that takes them."""
-    names = {info.value or info.name: info.name for info in model.inputs}
+    names = {info.value: info.name for info in model.inputs}
     found: dict[tuple[str, int], str] = {}
     for gru in model.gru_layers:
-        layout = gru.node.attributes.get("layout", 0)
-        for port in gru.node.operator.ports(layout if isinstance(layout, int) else 0):
+        for port in gru.node.ports:
             name = names.get(gru.node.inputs.get(port.name, ""))
             for axis, letter in enumerate(port.axes):
                 if name is not None and letter in "TB":
@@ -230,13 +227,10 @@ def longest_lengths(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict
         model: the model.
         shapes: of its inputs, by name.
     """
-    names = {info.value or info.name: info.name for info in model.inputs}
+    names = {info.value: info.name for info in model.inputs}
     found: dict[str, int | None] = {}
     for gru in model.gru_layers:
-        layout = gru.node.attributes.get("layout", 0)
-        ports = {
-            port.role: port for port in gru.node.operator.ports(layout if isinstance(layout, int) else 0)
-        }
+        ports = {port.role: port for port in gru.node.ports}
         lengths = ports.get("sequence_lens")
         name = names.get(gru.node.inputs.get(lengths.name, "")) if lengths is not None else None
         if name is None:

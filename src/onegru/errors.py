@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["FormatError", "MissingExtraError", "OneGRUError", "SpecError", "SpecWarning", "needs_extra"]
+__all__ = [
+    "FormatError",
+    "MissingExtraError",
+    "OneGRUError",
+    "SpecError",
+    "SpecWarning",
+    "needs_extra",
+    "prefixed_errors",
+]
 
 
 class OneGRUError(Exception):
@@ -70,6 +78,17 @@ def needs_extra(package: str, extra: str, purpose: str) -> Iterator[None]:
         if (error.name or "").split(".")[0] != package:
             raise
         raise MissingExtraError(package, extra, purpose) from None
+
+
+@contextmanager
+def prefixed_errors(place: str) -> Iterator[None]:
+    """Around what a node of a file does: errors say where in the file they arose."""
+    try:
+        yield
+    except SpecError as error:
+        raise SpecError(f"{place}{error}") from None
+    except MemoryError as error:
+        raise FormatError(f"{place}sizes that exhaust memory ({error})") from None
 
 
 class SpecWarning(UserWarning):

@@ -12,27 +12,17 @@ from onegru import _native
 from onegru.arguments import flag, shown
 from onegru.dialect import lower
 from onegru.dialects.onnx import NEWEST
-from onegru.dialects.schema import Port, Role
+from onegru.dialects.schema import CANONICAL_AXES, Port
 from onegru.dtypes import Array, as_array_of, as_float_array, as_lengths, numpy_dtype
 from onegru.engine import make_engine
 from onegru.errors import SpecError
 from onegru.pickling import state_of
 from onegru.problem import Engine, Problem
-from onegru.shapes import arrange, check_shape, empty, overlap, overlaps_itself
+from onegru.shapes import arrange, check_out, check_shape, empty, overlap
 from onegru.spec import Direction, Spec, Weights
 from onegru.stream import Stream
 
 __all__ = ["GRU", "check_layout", "native_of"]
-
-# The axes of each role in the canonical form.
-_CANONICAL: Mapping[Role, str] = {
-    "X": "TBI",
-    "initial_h": "DBH",
-    "sequence_lens": "B",
-    "A": "TB",
-    "Y": "TDBH",
-    "Y_h": "DBH",
-}
 
 # Attention scores by (layout, whether they have a last axis of size one).
 _ATTENTION_PORTS = {
@@ -258,7 +248,7 @@ class GRU(_native.Caller):
         if plain is not None:
             return plain
         layout = check_layout(self._layout if layout is None else layout)
-        ports = [port for port in NEWEST.ports(layout) if port.role in _CANONICAL]
+        ports = [port for port in NEWEST.ports(layout) if port.role in CANONICAL_AXES]
         if self._spec.attention:
             rank = 2 if attention is None else as_float_array("attention", attention).ndim
             ports.append(_ATTENTION_PORTS[layout, rank == 3])
@@ -315,7 +305,7 @@ class GRU(_native.Caller):
             if port.role in ("X", "initial_h", "sequence_lens", "A"):
                 array = self._input(port, values.get(port.name), sizes, strict_types)
                 if array is not None:
-                    inputs[port.role] = arrange(array, port.axes, _CANONICAL[port.role])
+                    inputs[port.role] = arrange(array, port.axes, CANONICAL_AXES[port.role])
 
         arrays: dict[str, Array] = {}
         views: dict[str, Array] = {}
@@ -324,7 +314,7 @@ class GRU(_native.Caller):
                 array = self._output(port, outputs[port.name], sizes)
                 arrays[port.name] = array
                 # Of NumPy's own class: an engine looks at memory, and a memory map is as good as any.
-                views[port.role] = arrange(np.asarray(array), port.axes, _CANONICAL[port.role])
+                views[port.role] = arrange(np.asarray(array), port.axes, CANONICAL_AXES[port.role])
         self._run(inputs, views)
         return arrays
 
@@ -348,14 +338,7 @@ class GRU(_native.Caller):
         shape = tuple(sizes[axis] for axis in port.axes)
         if out is None:
             return empty(port.name, shape, self._dtype)
-        if not isinstance(out, np.ndarray) or out.dtype != self._dtype or out.shape != shape:
-            is_ = f"{out.dtype} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
-            raise SpecError(f"out: {port.name} is {is_}; must be an array, {self._spec.dtype} {list(shape)}")
-        if not out.flags.writeable:
-            raise SpecError(f"out: {port.name} is read-only; must be writeable")
-        if np.ma.isMaskedArray(out) or overlaps_itself(out):
-            raise SpecError(f"out: {port.name} is masked or overlaps itself; must be a plain array")
-        return out
+        return check_out(out, shape, self._dtype, port.name)
 
     def _run(self, inputs: Mapping[str, Array], views: Mapping[str, Array]) -> None:
         """Run the engine; through a copy where an output overlaps an input."""

@@ -10,9 +10,9 @@ from onegru.errors import FormatError, SpecError
 from onegru.files.recognise import Kind, layers_kind
 from onegru.layer import GRU
 from onegru.session import load
-from onegru.stack import Stack
+from onegru.stack import Stack, layers_of
 
-__all__ = ["load_layers"]
+__all__ = ["load_layers", "named_layers"]
 
 
 def load_layers(
@@ -72,6 +72,16 @@ def load_layers(
     if not layers:
         raise FormatError(f"{file}: no GRU with weights of its own")
     return layers
+
+
+def named_layers(path: Path) -> list[tuple[str, GRU]]:
+    """Each layer that a file holds, with a name, the lowest of a stack first. Raises as `load_layers`."""
+    return [
+        (f"{name or 'GRU'}, layer {index}" if len(layers) > 1 else name or "GRU", layer)
+        for name, found in load_layers(path).items()
+        for layers in [layers_of(found)]
+        for index, layer in enumerate(layers)
+    ]
 
 
 def _model_layers(path: Path) -> dict[str, GRU | Stack]:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import numpy as np
 
 from onegru.dialect import Lowered, check_attributes, lower
 from onegru.dtypes import Array, numpy_dtype
-from onegru.errors import FormatError, SpecError
+from onegru.errors import prefixed_errors
 from onegru.files.graph import GruNode
 from onegru.layer import GRU
 from onegru.pickling import state_of
 
-__all__ = ["GruLayer", "naming"]
+__all__ = ["GruLayer"]
 
 _WEIGHTS = ("W", "R", "B")
 
@@ -149,14 +148,13 @@ class GruLayer:
         assert layer is not None and lowered is not None
         given = {name: values.get(value) for name, value in node.inputs.items() if name not in _WEIGHTS}
         self._add_state(given, layer)
-        with naming(self._place):
+        with prefixed_errors(self._place):
             results = layer.apply(lowered.ports, given, dict.fromkeys(node.outputs), strict_types=True)
         values.update((node.outputs[name], array) for name, array in results.items())
 
     def _add_state(self, given: dict[str, Any], layer: GRU) -> None:
         """Put zeros in the place of an initial state that was left out."""
-        layout = self.node.attributes.get("layout", 0)
-        ports = {port.role: port for port in self.node.operator.ports(1 if layout else 0)}
+        ports = {port.role: port for port in self.node.ports}
         state = ports["initial_h"]
         if state.name in given and given[state.name] is None:
             spec, axes = layer.spec, ports["X"].axes
@@ -170,7 +168,7 @@ class GruLayer:
         return tuple(values[inputs[name]] if name in inputs else None for name in _WEIGHTS)
 
     def _make(self, weights: tuple[object, ...]) -> tuple[GRU, Lowered]:
-        with naming(self._place):
+        with prefixed_errors(self._place):
             lowered = lower(self.node.operator, self.node.attributes, *weights, where=self._place)
         return GRU.from_canonical(lowered.spec, lowered.weights, self._engine), lowered
 
@@ -198,14 +196,3 @@ def _plain_run(
             values[last] = done[1]
 
     return run
-
-
-@contextmanager
-def naming(place: str) -> Iterator[None]:
-    """Say in errors where in the file they arose."""
-    try:
-        yield
-    except SpecError as error:
-        raise SpecError(f"{place}{error}") from None
-    except MemoryError as error:
-        raise FormatError(f"{place}sizes that exhaust memory ({error})") from None

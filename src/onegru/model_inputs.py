@@ -10,8 +10,9 @@ import numpy as np
 from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import SpecError
 from onegru.files.graph import TensorInfo
+from onegru.shapes import fits
 
-__all__ = ["Inputs", "check_fit", "fit", "fits_shape", "value_of", "words_of"]
+__all__ = ["Inputs", "check_fit", "fit", "fits_shape", "words_of"]
 
 
 class Inputs:
@@ -47,7 +48,7 @@ def _look(info: TensorInfo) -> _Look:
     """Its name, what steps call it, its type if it is a plain one, its sizes, whether one of them is open."""
     shape = tuple(size if isinstance(size, int) else None for size in info.shape or ())
     plain = info.is_tensor and info.shape is not None and info.dtype not in ("str", "unknown")
-    return info.name, value_of(info), numpy_dtype(info.dtype) if plain else None, shape, None in shape
+    return info.name, info.value, numpy_dtype(info.dtype) if plain else None, shape, None in shape
 
 
 def fit(info: TensorInfo, value: object) -> Array:
@@ -81,12 +82,7 @@ def check_fit(info: TensorInfo, dtype: np.dtype[Any], shape: Sequence[int]) -> N
 
 def fits_shape(info: TensorInfo, shape: Sequence[int]) -> bool:
     """Whether an array of this shape fits an input."""
-    return info.shape is None or (
-        len(info.shape) == len(shape)
-        and all(
-            not isinstance(want, int) or want == size for want, size in zip(info.shape, shape, strict=True)
-        )
-    )
+    return info.shape is None or fits(shape, info.shape)
 
 
 def words_of(info: TensorInfo) -> str:
@@ -94,8 +90,3 @@ def words_of(info: TensorInfo) -> str:
     if info.shape is None:
         return info.dtype
     return f"{info.dtype} [{', '.join('?' if size is None else str(size) for size in info.shape)}]"
-
-
-def value_of(info: TensorInfo) -> str:
-    """What steps call an input or output."""
-    return info.value or info.name

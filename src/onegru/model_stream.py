@@ -184,7 +184,7 @@ class ModelStream:
         """
         takers = list(self._pairs.values())
         shapes = {name: self._inputs[name].shape or () for name in takers}
-        told = batch_axes(self._model.graph.steps or self._model.graph.grus, self._model.inputs)
+        told = batch_axes(self._model.graph)
         named = {shapes[name][axis] for name, axis in told.items() if shapes.get(name)}
         if not named:
             others = (info.shape or () for name, info in self._inputs.items() if name not in shapes)

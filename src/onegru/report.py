@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from onegru.arguments import file_path
 from onegru.attributes import read_attributes
 from onegru.dialect import read_activations, read_clip
-from onegru.dtypes import convert
 from onegru.errors import SpecWarning
-from onegru.files.graph import Conversion, Graph, GruNode, TensorInfo, nested_words
+from onegru.files.graph import Graph, TensorInfo, nested_words
 from onegru.files.recognise import layers_kind
 from onegru.known import Facts, Verdict, verdicts
 from onegru.layer import GRU
-from onegru.loading import load_layers
-from onegru.model_inputs import value_of
+from onegru.loading import named_layers
 from onegru.session import GruLayer, Model, read_graph
-from onegru.stack import layers_of
 
 __all__ = ["GruReport", "Report", "inspect", "report"]
 
@@ -109,15 +106,10 @@ def inspect(path: str | os.PathLike[str]) -> Report:
     file = file_path("path", path)
     kind = layers_kind(file)
     if kind.holds == "layers":
-        grus = tuple(
-            _report_of_layer(f"{name or 'GRU'}, layer {index}" if len(layers) > 1 else name or "GRU", layer)
-            for name, found in load_layers(file).items()
-            for layers in [layers_of(found)]
-            for index, layer in enumerate(layers)
-        )
+        grus = tuple(_report_of_layer(name, layer) for name, layer in named_layers(file))
         return Report(str(file), kind.words, (), (), None, (), grus)
     graph = read_graph(file)
-    others = sum(step.node_count for step in graph.steps if not isinstance(step, GruNode | Conversion))
+    others = sum(step.node_count for step in graph.steps)
     if graph.whole is not None:
         others = graph.whole.node_count
     grus, nested = _reports(graph.inputs, _gru_layers(graph)), nested_words(graph.grus)
@@ -128,15 +120,11 @@ def _gru_layers(graph: Graph) -> list[GruLayer]:
     """The GRU nodes of a graph of which nothing else is made ready to run."""
     constants = dict(graph.constants)
     for step in graph.prelude:
-        if isinstance(step, Conversion):
-            constants[step.output] = convert(constants[step.input], step.dtype)
-    layers = [
-        GruLayer(gru, f"{graph.path}: {gru.operator.name} node {gru.name!r}: ", "auto")
-        for gru in graph.grus or (step for step in graph.steps if isinstance(step, GruNode))
-    ]
+        step.run(constants)
+    layers = [GruLayer(gru, f"{graph.path}: {gru}: ", "auto") for gru in graph.grus]
     shared: dict[object, GruLayer] = {}
     for layer in layers:
-        layer.prepare(constants, {value_of(info) for info in graph.inputs}, shared)
+        layer.prepare(constants, {info.value for info in graph.inputs}, shared)
     return layers
 
 
@@ -146,7 +134,7 @@ def report(model: Model) -> tuple[GruReport, ...]:
 
 
 def _reports(inputs: Sequence[TensorInfo], layers: Iterable[GruLayer]) -> tuple[GruReport, ...]:
-    shapes = {value_of(info): info for info in inputs}
+    shapes = {info.value: info for info in inputs}
     return tuple(_report(layer, shapes.get(layer.node.inputs["X"])) for layer in layers)
 
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from onegru.arguments import file_path, shown
-from onegru.dtypes import Array, convert, numpy_dtype
+from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import SpecError, SpecWarning, needs_extra
-from onegru.files.graph import Conversion, Graph, GruNode, Run, Step, TensorInfo, by_name, nested_words
+from onegru.files.graph import Graph, Run, TensorInfo, by_name, nested_words
 from onegru.files.recognise import Kind, kind_of_start, model_kind
-from onegru.model_gru import GruLayer, naming
-from onegru.model_inputs import Inputs, fit, value_of, words_of
+from onegru.model_gru import GruLayer
+from onegru.model_inputs import Inputs, fit, words_of
 from onegru.model_stream import ModelStream
 from onegru.pickling import state_of
 from onegru.wording import count
@@ -118,12 +118,10 @@ class Model:
             self._make_steps(graph, engine)
         else:
             self._run_whole = graph.whole.open(engine)
-            places = [f"{graph.path}: {gru.operator.name} node {gru.name!r}: " for gru in graph.grus]
             self._layers = tuple(
-                GruLayer(gru, place, engine, self._prepare_layers)
-                for gru, place in zip(graph.grus, places, strict=True)
+                GruLayer(gru, f"{graph.path}: {gru}: ", engine, self._prepare_layers) for gru in graph.grus
             )
-            self._results = [(info.name, value_of(info), True) for info in graph.outputs]
+            self._results = [(info.name, info.value, True) for info in graph.outputs]
         handed_out = set(graph.whole.shared if graph.whole is not None else ())
         for index, (name, value, is_new) in enumerate(self._results):
             self._results[index] = (name, value, is_new and value not in handed_out)
@@ -133,7 +131,7 @@ class Model:
     def _prepare_layers(self) -> None:
         """Make the layers of a model that a runtime runs, for who looks at them."""
         shared: dict[object, GruLayer] = {}
-        defaults = {value_of(info) for info in self._graph.inputs}
+        defaults = {info.value for info in self._graph.inputs}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
             for layer in self._layers:
@@ -141,32 +139,24 @@ class Model:
 
     def _make_steps(self, graph: Graph, engine: str) -> None:
         # What shares memory with something that a caller, or the next run, may have in hand.
-        views = {value_of(info) for info in graph.inputs} | {
-            name
-            for step in (*graph.prelude, *graph.steps)
-            if not isinstance(step, GruNode | Conversion) and step.gives_views
-            for name in step.outputs
-        }
-        self._gru_layers = {
-            id(step): GruLayer(step, f"{graph.path}: {step.operator.name} node {step.name!r}: ", engine)
-            for step in graph.steps
-            if isinstance(step, GruNode)
+        views = {info.value for info in graph.inputs} | {
+            name for step in graph.steps if step.gives_views for name in step.gives
         }
         self._constants: dict[str, Any] = dict(graph.constants)
-        for step in graph.prelude:
-            self._runner(step)(self._constants)
+        for own_step in graph.prelude:
+            own_step.run(self._constants)
+        layers = {gru: GruLayer(gru, f"{graph.path}: {gru}: ", engine) for gru in graph.grus}
         shared: dict[object, GruLayer] = {}
-        for layer in self._gru_layers.values():
-            layer.prepare(self._constants, {value_of(info) for info in graph.inputs}, shared)
-        self._runs = [self._runner(step) for step in graph.steps]
-        needed = {value_of(info) for info in graph.outputs}.union(*map(self._reads, graph.steps))
+        for layer in layers.values():
+            layer.prepare(self._constants, {info.value for info in graph.inputs}, shared)
+        runners = [step.runner(layers) for step in graph.steps]
+        self._runs = [runner.run for runner in runners]
+        needed = {info.value for info in graph.outputs}.union(*(runner.reads for runner in runners))
         self._needed = {name: value for name, value in self._constants.items() if name in needed}
         # What each output is called, by callers and by steps, and whether a run makes it anew.
         shared_values = views | self._constants.keys()
-        self._results = [
-            (info.name, value_of(info), value_of(info) not in shared_values) for info in graph.outputs
-        ]
-        self._layers = tuple(self._gru_layers.values())
+        self._results = [(info.name, info.value, info.value not in shared_values) for info in graph.outputs]
+        self._layers = tuple(layers.values())
 
     @property
     def path(self) -> str:
@@ -203,9 +193,7 @@ class Model:
         """How many nodes another runtime runs."""
         if self._graph.whole is not None:
             return self._graph.whole.node_count
-        return sum(
-            step.node_count for step in self._graph.steps if not isinstance(step, GruNode | Conversion)
-        )
+        return sum(step.node_count for step in self._graph.steps)
 
     @classmethod
     def _of(cls, graph: Graph, engine: str) -> Self:
@@ -299,19 +287,19 @@ class Model:
     def _add_zero_states(self, values: dict[str, Any]) -> None:
         """Put zeros in the place of initial states that were left out."""
         infos = [info for info in self.inputs if info.name in self._graph.zero_inputs]
-        missing = [info for info in infos if value_of(info) not in values]
+        missing = [info for info in infos if info.value not in values]
         if not missing:
             return
         rows = {
             values[gru.inputs["X"]].shape[port.axes.index("B")]
             for gru in self._graph.grus
-            for port in gru.operator.ports(1 if gru.attributes.get("layout") else 0)
+            for port in gru.ports
             if port.role == "X" and gru.inputs["X"] in values
         }
         count = rows.pop() if len(rows) == 1 else 0
         for info in missing:
             sizes = [size if isinstance(size, int) else count for size in info.shape or ()]
-            values[value_of(info)] = np.zeros(sizes, numpy_dtype(info.dtype))
+            values[info.value] = np.zeros(sizes, numpy_dtype(info.dtype))
 
     def _values(self, inputs: Mapping[str, object], progress: Progress | None) -> dict[str, Any]:
         """Every value of a run, by name, but constants that no step reads."""
@@ -363,25 +351,6 @@ class Model:
             raise SpecError("state: must be a mapping from outputs to inputs, with at least one")
         return ModelStream(self, state, {} if dims is None else dims)
 
-    def _runner(self, step: Step) -> Callable[[dict[str, Any]], None]:
-        """What runs a step: it adds its outputs to the values that it is given."""
-        if isinstance(step, GruNode):
-            return self._gru_layers[id(step)].run
-        if not isinstance(step, Conversion):
-            return step.run
-
-        def run(values: dict[str, Any]) -> None:
-            with naming(f"{self.path}: Convert layer {step.name!r}: "):
-                values[step.output] = convert(values[step.input], step.dtype)
-
-        return run
-
-    def _reads(self, step: Step) -> set[str]:
-        """The values that a step reads."""
-        if isinstance(step, GruNode):
-            return self._gru_layers[id(step)].reads
-        return {step.input} if isinstance(step, Conversion) else set(step.inputs)
-
     def _checked(self, inputs: Mapping[str, object]) -> dict[str, Any]:
         if not isinstance(inputs, Mapping):
             raise SpecError(f"inputs: {type(inputs).__name__}; must be a mapping from names to arrays")
@@ -392,12 +361,12 @@ class Model:
             if info is None:
                 names = ", ".join(repr(info.name) for info in self.inputs) or "none"
                 raise SpecError(f"{name!r}: not an input of {self.path}; its inputs: {names}")
-            if value_of(info) in values:
+            if info.value in values:
                 raise SpecError(f"{name!r}: given twice; another name of it is {info.name!r}")
-            values[value_of(info)] = fit(info, value) if info.is_tensor else value
+            values[info.value] = fit(info, value) if info.is_tensor else value
         for info in self.inputs:
             may_lack = info.optional or info.name in self._graph.zero_inputs
-            if value_of(info) not in values and not may_lack:
+            if info.value not in values and not may_lack:
                 raise SpecError(f"{info.name!r}: missing; {self.path} requires it, {words_of(info)}")
         return values
 

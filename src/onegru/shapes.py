@@ -6,7 +6,7 @@ wants "TBI" as well, and OpenVINO's "BTI" is the same array seen along other axe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,17 @@ import numpy as np
 from onegru.dtypes import Array, as_lengths
 from onegru.errors import SpecError
 
-__all__ = ["arrange", "as_rows", "check_shape", "empty", "overlap", "overlaps_itself"]
+__all__ = [
+    "arrange",
+    "as_rows",
+    "check_out",
+    "check_shape",
+    "empty",
+    "fits",
+    "overlap",
+    "overlaps_itself",
+    "side_by_side",
+]
 
 _TERMS = {
     "T": "seq_length",
@@ -48,16 +58,20 @@ def check_shape(
     """
     words = {**_TERMS, **(terms or {})}
     wanted = [1 if axis == "1" else sizes.get(axis) for axis in axes]
-    fits = len(shape) == len(axes) and all(
-        want is None or have == want for have, want in zip(shape, wanted, strict=True)
-    )
-    if not fits:
+    if not fits(shape, wanted):
         must = f"[{', '.join(words[axis] for axis in axes)}]"
         if any(want is not None for want in wanted):
             must += f" = [{', '.join('any' if want is None else str(want) for want in wanted)}]"
         rank = "" if len(shape) == len(axes) else f"rank {len(shape)}, "
         raise SpecError(f"{name}: {rank}shape {list(shape)}; must be {must}")
     sizes.update({axis: have for axis, have in zip(axes, shape, strict=True) if axis != "1"})
+
+
+def fits(shape: Sequence[int], wanted: Sequence[object]) -> bool:
+    """Whether a shape is the one that is wanted, in which any size fits what is not a number."""
+    return len(shape) == len(wanted) and all(
+        not isinstance(want, int) or have == want for have, want in zip(shape, wanted, strict=True)
+    )
 
 
 def arrange(array: Array, have: str, want: str) -> Array:
@@ -69,6 +83,13 @@ def arrange(array: Array, have: str, want: str) -> Array:
     view = array[tuple(slice(None) if axis in kept else 0 for axis in have)]
     view = view.transpose([kept.index(axis) for axis in want if axis in kept])
     return view[tuple(slice(None) if axis in kept else None for axis in want)]
+
+
+def side_by_side(Y: Array, layout: int = 0) -> Array:
+    """The directions' outputs of a step one behind the other: [T, B, D·H], or [B, T, D·H] under layout 1."""
+    if layout == 0:
+        Y = Y.transpose(0, 2, 1, 3)
+    return Y.reshape(*Y.shape[:2], Y.shape[2] * Y.shape[3])
 
 
 def empty(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -84,6 +105,29 @@ def empty(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         raise SpecError(
             f"{name}: shape {list(shape)}; must be one that an array may have ({error})"
         ) from None
+
+
+def check_out(out: object, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "") -> Array:
+    """`out`, if a result of this shape and type can be written into it.
+
+    Args:
+        out: what was given as `out`, or in one place of it.
+        shape: of the result.
+        dtype: of the result.
+        name: the result's name, where `out` has several places.
+
+    Raises:
+        SpecError: it cannot.
+    """
+    prefix = f"out: {name} is " if name else "out: "
+    if not isinstance(out, np.ndarray) or out.dtype != dtype or out.shape != shape:
+        given = f"{out.dtype} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
+        raise SpecError(f"{prefix}{given}; must be an array, {dtype.name} {list(shape)}")
+    if not out.flags.writeable:
+        raise SpecError(f"{prefix}read-only; must be writeable")
+    if np.ma.isMaskedArray(out) or overlaps_itself(out):
+        raise SpecError(f"{prefix}masked or overlaps itself; must be a plain array")
+    return out
 
 
 def overlap(a: Array, b: Array) -> bool:

@@ -14,6 +14,7 @@ from onegru.dtypes import Array, as_float_array
 from onegru.errors import SpecError
 from onegru.layer import GRU, check_layout
 from onegru.pickling import state_of
+from onegru.shapes import side_by_side
 from onegru.stream import Stream, load_states, save_states
 
 __all__ = ["Stack", "StackStream", "layers_of"]
@@ -125,7 +126,7 @@ class Stack:
         Y = X
         for index, (layer, state) in enumerate(zip(self._layers, states, strict=True)):
             if index:
-                Y = _side_by_side(np.asarray(Y), layout)
+                Y = side_by_side(np.asarray(Y), layout)
             try:
                 Y, Y_h = layer(Y, state, sequence_lens=sequence_lens, layout=layout)
             except SpecError as error:
@@ -270,13 +271,6 @@ class StackStream:
             for stream, state in zip(moving, before, strict=True):
                 stream._state[...] = state
             raise
-
-
-def _side_by_side(Y: Array, layout: int) -> Array:
-    """The directions' outputs of a step one behind the other: [T, B, D·H], or [B, T, D·H] under layout 1."""
-    if layout == 0:
-        Y = Y.transpose(0, 2, 1, 3)
-    return Y.reshape(*Y.shape[:2], Y.shape[2] * Y.shape[3])
 
 
 def layers_of(source: GRU | Stack) -> Sequence[GRU]:

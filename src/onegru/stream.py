@@ -15,7 +15,7 @@ from onegru.dtypes import Array, as_array_of, as_float_array, numpy_dtype
 from onegru.errors import SpecError
 from onegru.pickling import state_of
 from onegru.problem import Engine
-from onegru.shapes import arrange, as_rows, check_shape, empty, overlaps_itself
+from onegru.shapes import arrange, as_rows, check_out, check_shape, empty
 from onegru.spec import Spec
 
 __all__ = ["Stream", "load_states", "save_states"]
@@ -207,14 +207,7 @@ class Stream(_native.Stepper):
     def _out(self, out: Array | None, shape: tuple[int, ...]) -> Array:
         if out is None:
             return empty("Y", shape, self._dtype)
-        if not isinstance(out, np.ndarray) or out.dtype != self._dtype or out.shape != shape:
-            is_ = f"{out.dtype.name} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
-            raise SpecError(f"out: {is_}; must be an array, {self._spec.dtype} {list(shape)}")
-        if not out.flags.writeable:
-            raise SpecError("out: read-only; must be writeable")
-        if np.ma.isMaskedArray(out) or overlaps_itself(out):
-            raise SpecError("out: masked or overlaps itself; must be a plain array")
-        return out
+        return check_out(out, shape, self._dtype)
 
     def _run(self, X: Array, attention: Array | None, rows: object, Y: Array) -> None:
         Y = np.asarray(Y)  # of NumPy's own class: a memory map is as good as any

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from onegru.dialects.schema import CANONICAL_AXES
 from onegru.draw import draw_inputs
 from onegru.dtypes import Array
 from onegru.errors import OneGRUError, SpecError, SpecWarning
@@ -16,7 +17,7 @@ from onegru.files.recognise import layers_kind
 from onegru.layer import GRU
 from onegru.loading import load_layers
 from onegru.session import GruLayer, Model, load
-from onegru.shapes import arrange
+from onegru.shapes import arrange, side_by_side
 from onegru.stack import Stack, layers_of
 
 __all__ = ["joined", "layers_of_model", "read_source"]
@@ -137,7 +138,7 @@ def _why_no_chain(model: Model) -> str:
         return "changes its input before the first GRU"
     for below, above in pairwise(traces):
         T, B = above["X"].shape[:2]
-        if not np.array_equal(above["X"], _side_by_side(below["Y"])):
+        if not np.array_equal(above["X"], side_by_side(below["Y"])):
             return "its GRUs are not fed by one another"
         if not np.array_equal(_lengths(above, T, B), _lengths(below, T, B)):
             return "its GRUs have different lengths"
@@ -172,9 +173,9 @@ def _is_bare(model: Model) -> bool:
     if len(model.gru_layers) != 1 or model.other_node_count:
         return False
     node = model.gru_layers[0].node
-    given = {info.value or info.name for info in model.inputs}
+    given = {info.value for info in model.inputs}
     taken = {value for name, value in node.inputs.items() if name not in ("W", "R", "B")}
-    results = {info.value or info.name for info in model.outputs}
+    results = {info.value for info in model.outputs}
     return taken <= given and results <= set(node.outputs.values())
 
 
@@ -182,18 +183,12 @@ def _known(traces: Sequence[Mapping[str, Array]]) -> list[Array]:
     """What the outputs of a chain may be: the last Y, the states, and all states as one."""
     last = traces[-1]["Y"]
     states = [trace["Y_h"] for trace in traces]
-    known = [last, *states, *(_side_by_side(state[None])[0] for state in states)]
+    known = [last, *states, *(side_by_side(state[None])[0] for state in states)]
     if last.size:
-        known.append(_side_by_side(last))
+        known.append(side_by_side(last))
     if len({state.shape[1:] for state in states}) == 1:
         known.append(np.concatenate(states))
     return known
-
-
-def _side_by_side(Y: Array) -> Array:
-    """[T, B, D·H]: the directions of each step one behind the other."""
-    Y = Y.transpose(0, 2, 1, 3)
-    return Y.reshape(*Y.shape[:2], Y.shape[2] * Y.shape[3])
 
 
 def _same(array: Array, other: Array) -> bool:
@@ -220,12 +215,10 @@ def _without_ones(array: Array) -> Array:
 
 def _canonical(gru: GruLayer, trace: Mapping[str, Array]) -> dict[str, Array]:
     """What a node took and gave, by role, with canonical axes; Y of a cell is its new state."""
-    axes = {"X": "TBI", "initial_h": "DBH", "sequence_lens": "B", "Y": "TDBH", "Y_h": "DBH"}
-    layout = gru.node.attributes.get("layout", 0)
     found = {
-        str(port.role): arrange(trace[port.name], port.axes, axes[port.role])
-        for port in gru.node.operator.ports(layout if isinstance(layout, int) else 0)
-        if port.name in trace and port.role in axes
+        str(port.role): arrange(trace[port.name], port.axes, CANONICAL_AXES[port.role])
+        for port in gru.node.ports
+        if port.name in trace and port.role in CANONICAL_AXES
     }
     if all(port.role != "Y" for port in gru.node.operator.outputs):
         found["Y"] = found["Y_h"][None]

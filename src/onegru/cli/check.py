@@ -10,6 +10,7 @@ import numpy as np
 
 from onegru.cli.chain import joined
 from onegru.compare import Difference, difference
+from onegru.dialects.schema import CANONICAL_AXES, Role
 from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import FormatError
 from onegru.files.recognise import layers_kind
@@ -27,9 +28,7 @@ _TOLERANCES = {"float64": 2e-15, "float32": 1e-6, "float16": 8e-3, "bfloat16": 6
 
 _SIZES = ((7, 4), (1, 1))  # steps and rows of the inputs drawn, where the target leaves them open
 
-_AXES = {"X": "TBI", "initial_h": "DBH", "sequence_lens": "B", "A": "TB", "Y": "TDBH", "Y_h": "DBH"}
-
-_Slot = tuple[str, int]  # a role, and the layer's number where each layer has one of its own
+_Slot = tuple[Role, int]  # a role, and the layer's number where each layer has one of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +89,14 @@ def _run_both(source: GRU | Stack, target: Path, T: int, B: int) -> list[Check]:
     feeds = {}
     for info in model.inputs:
         slot, axes = slots[info.name]
-        feeds[info.name] = arrange(inputs[slot], _AXES[slot[0]], axes)
+        feeds[info.name] = arrange(inputs[slot], CANONICAL_AXES[slot[0]], axes)
     results, ours = model.run(feeds), _results(source, inputs)
     checks = []
     for info in model.outputs:
         slot, axes = slots[info.name]
-        checks.append(_compare(info.name, ours[slot], arrange(results[info.name], axes, _AXES[slot[0]])))
+        checks.append(
+            _compare(info.name, ours[slot], arrange(results[info.name], axes, CANONICAL_AXES[slot[0]]))
+        )
     return checks
 
 
@@ -103,18 +104,16 @@ def _slots(model: Model) -> dict[str, tuple[_Slot, str]]:
     """For each input and output of a written model, what it is: role and layer, and its axes."""
     by_value: dict[str, tuple[_Slot, str]] = {}
     for index, gru in enumerate(model.gru_layers):
-        layout = gru.node.attributes.get("layout", 0)
         names = {**gru.node.inputs, **gru.node.outputs}
-        for port in gru.node.operator.ports(layout if isinstance(layout, int) else 0):
-            if port.role in _AXES and port.name in names:
+        for port in gru.node.ports:
+            if port.role in CANONICAL_AXES and port.name in names:
                 place = index if port.role in ("initial_h", "Y_h") else 0  # the others there are once
                 by_value.setdefault(names[port.name], ((port.role, place), port.axes))
     found = {}
     for info in (*model.inputs, *model.outputs):
-        value = info.value or info.name
-        if value not in by_value:
+        if info.value not in by_value:
             raise FormatError(f"{model.path}: {info.name!r} is no input or output of a GRU node")
-        found[info.name] = by_value[value]
+        found[info.name] = by_value[info.value]
     return found
 
 

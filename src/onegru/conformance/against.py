@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from onegru.conformance.call import Call, call_of
-from onegru.conformance.checkpoint import checkpoint_layers, run_checkpoint
+from onegru.conformance.checkpoint import run_checkpoint
 from onegru.conformance.pair import compare_calls, drawn_call, is_alike, of_layer, trace_pair
 from onegru.conformance.results import Against, LayerResult, OutputResult, RuntimeResult
 from onegru.conformance.trace import Trace, traced_run
 from onegru.conformance.verify import Tolerances, compare_outputs
 from onegru.errors import OneGRUError, SpecError
 from onegru.files.recognise import layers_kind
+from onegru.loading import named_layers
 from onegru.session import Model, load
 from onegru.wording import count
 
@@ -54,7 +55,7 @@ def compare_with(
     strict = ""
     runtimes: tuple[RuntimeResult, ...] = ()
     if layers_kind(path).holds == "layers":
-        layers_there = checkpoint_layers(path)
+        layers_there = named_layers(path)
         theirs = [(name, of_layer(layer)) for name, layer in layers_there]
         runtimes = run_checkpoint(path, [layer for _, layer in layers_there], timeout)
     else:

@@ -14,30 +14,15 @@ from onegru.conformance.verify import compare_outputs
 from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import SpecError
 from onegru.layer import GRU
-from onegru.loading import load_layers
 from onegru.runtimes.apart import run_apart
 from onegru.runtimes.subject import Runtime, Subject
 from onegru.runtimes.torch import TorchCheckpoint
-from onegru.stack import Stack, layers_of
+from onegru.shapes import side_by_side
+from onegru.stack import Stack
 
-__all__ = ["checkpoint_layers", "run_checkpoint"]
+__all__ = ["run_checkpoint"]
 
 _STEPS, _ROWS = 7, 3
-
-
-def checkpoint_layers(path: Path) -> list[tuple[str, GRU]]:
-    """The GRUs that a checkpoint holds, by name, the lowest first.
-
-    Raises:
-        FormatError: the file is broken.
-        SpecError: what it holds is not clear.
-        MissingExtraError: it needs a package that is not installed.
-    """
-    return [
-        (f"{name or 'GRU'}, layer {index}" if isinstance(part, Stack) else name or "GRU", layer)
-        for name, part in load_layers(path).items()
-        for index, layer in enumerate(layers_of(part))
-    ]
 
 
 def run_checkpoint(
@@ -80,5 +65,4 @@ def run_checkpoint(
 def _run(stack: Stack, X: Array) -> dict[str, Array]:
     """Y [T, B, D·H] and Y_h [L·D, B, H], as PyTorch has them."""
     Y, states = stack(X)
-    T, D, B, H = Y.shape
-    return {"Y": Y.transpose(0, 2, 1, 3).reshape(T, B, D * H), "Y_h": np.concatenate(states)}
+    return {"Y": side_by_side(Y), "Y_h": np.concatenate(states)}

@@ -31,7 +31,7 @@ class Trace:
 
 def probed_values(model: Model) -> tuple[str, ...]:
     """The values around GRU nodes that only a run shows: no inputs of the model, and no constants."""
-    known = {info.value or info.name for info in model.inputs} | set(model.graph.constants)
+    known = {info.value for info in model.inputs} | set(model.graph.constants)
     found: dict[str, None] = {}
     for gru in model.gru_layers:
         if gru.bodies:  # no runtime tells of what is in a body

@@ -12,10 +12,20 @@ from typing import Literal
 
 from onegru.activations import ACTIVATIONS
 
-__all__ = ["Attribute", "Kind", "Operator", "Port", "Role"]
+__all__ = ["CANONICAL_AXES", "Attribute", "Kind", "Operator", "Port", "Role"]
 
 Kind = Literal["int", "flag", "float", "floats", "string", "strings"]
 Role = Literal["X", "initial_h", "sequence_lens", "W", "R", "B", "A", "Y", "Y_h"]
+
+#: The axes that the inputs and outputs of a call have in the canonical form.
+CANONICAL_AXES: Mapping[Role, str] = {
+    "X": "TBI",
+    "initial_h": "DBH",
+    "sequence_lens": "B",
+    "A": "TB",
+    "Y": "TDBH",
+    "Y_h": "DBH",
+}
 
 
 @dataclass(frozen=True, slots=True)

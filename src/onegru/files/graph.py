@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from onegru.dialects.schema import Operator
-from onegru.dtypes import Array
+from onegru.dialects.schema import Operator, Port, Role
+from onegru.dtypes import Array, convert
+from onegru.errors import prefixed_errors
 
 __all__ = [
     "STATES_KEY",
@@ -19,8 +20,9 @@ __all__ = [
     "Graph",
     "GruNode",
     "Observer",
-    "Piece",
+    "OwnStep",
     "Run",
+    "Runner",
     "Step",
     "TensorInfo",
     "Whole",
@@ -46,7 +48,7 @@ class TensorInfo:
         optional: whether an input may be left out, as the file holds a default for it.
         is_tensor: False for sequences, maps and optionals.
         aliases: other names that the file has for it.
-        value: what steps call it; its name if empty.
+        value: what steps call it; its name unless given.
     """
 
     name: str
@@ -56,6 +58,10 @@ class TensorInfo:
     is_tensor: bool = True
     aliases: tuple[str, ...] = ()
     value: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.value:
+            object.__setattr__(self, "value", self.name)
 
 
 def by_name(infos: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
@@ -68,8 +74,46 @@ def by_name(infos: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
     return names
 
 
-@dataclass(frozen=True, slots=True)
-class GruNode:
+class Runner(Protocol):
+    """What runs one step of a model."""
+
+    @property
+    def reads(self) -> Collection[str]:
+        """The values that a run needs."""
+
+    @property
+    def run(self) -> Callable[[dict[str, Any]], None]:
+        """Adds the step's outputs to the values that it is given, by name."""
+
+
+class Step(ABC):
+    """A step of a model: a GRU node, or what NumPy does.
+
+    Attributes:
+        node_count: how many nodes other than GRU nodes it stands for, type conversions left out.
+        gives_views: whether its outputs share memory with what it reads.
+    """
+
+    node_count = 0
+    gives_views = False
+
+    @property
+    @abstractmethod
+    def reads(self) -> Collection[str]:
+        """The values that it takes."""
+
+    @property
+    @abstractmethod
+    def gives(self) -> Collection[str]:
+        """The values that it gives."""
+
+    @abstractmethod
+    def runner(self, layers: Mapping[GruNode, Runner]) -> Runner:
+        """What runs it, given what runs each GRU node."""
+
+
+@dataclass(frozen=True, eq=False)
+class GruNode(Step):
     """A node that onegru runs.
 
     Attributes:
@@ -93,40 +137,89 @@ class GruNode:
     x_shape: tuple[int | None, ...] | None = None
     full_length: bool = False
 
-
-@dataclass(frozen=True, slots=True)
-class Conversion:
-    """A change of element type: OpenVINO's Convert."""
-
-    name: str
-    input: str
-    output: str
-    dtype: str
-
-
-class Piece(ABC):
-    """A part of a graph that moves axes, which NumPy does.
-
-    Attributes:
-        inputs: the values that it takes.
-        outputs: the values that it gives.
-        gives_views: whether its outputs share memory with its inputs.
-    """
-
-    gives_views = False
-
-    def __init__(self, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
-        self.inputs = inputs
-        self.outputs = outputs
+    def __str__(self) -> str:
+        return f"{self.operator.name} node {self.name!r}"
 
     @property
-    @abstractmethod
-    def node_count(self) -> int:
-        """How many nodes it has, constants left out."""
+    def ports(self) -> tuple[Port, ...]:
+        """The operator's inputs, then its outputs, with the axes that they have in the node's layout."""
+        layout = self.attributes.get("layout", 0)
+        return self.operator.ports(layout if isinstance(layout, int) else 0)
+
+    def port(self, role: Role) -> Port | None:
+        """The input or output of this role, as in `ports`; None if the operator has none."""
+        return next((port for port in self.ports if port.role == role), None)
+
+    @property
+    def reads(self) -> Collection[str]:
+        """The values that it takes."""
+        return self.inputs.values()
+
+    @property
+    def gives(self) -> Collection[str]:
+        """The values that it gives."""
+        return self.outputs.values()
+
+    def runner(self, layers: Mapping[GruNode, Runner]) -> Runner:
+        """Its layer."""
+        return layers[self]
+
+
+class OwnStep(Step):
+    """A step that runs itself, whatever runs the GRU nodes.
+
+    Args:
+        reads: the values that it takes.
+        gives: the values that it gives.
+    """
+
+    def __init__(self, reads: tuple[str, ...], gives: tuple[str, ...]) -> None:
+        self._reads = reads
+        self._gives = gives
+
+    @property
+    def reads(self) -> Collection[str]:
+        """The values that it takes."""
+        return self._reads
+
+    @property
+    def gives(self) -> Collection[str]:
+        """The values that it gives."""
+        return self._gives
+
+    def runner(self, layers: Mapping[GruNode, Runner]) -> Runner:
+        """Itself."""
+        return self
 
     @abstractmethod
     def run(self, values: dict[str, Any]) -> None:
         """Add its outputs to the values, by name."""
+
+
+class Conversion(OwnStep):
+    """A change of element type: OpenVINO's Convert.
+
+    Args:
+        place: the file and the layer, for messages.
+        source: the value that it takes.
+        target: the value that it gives.
+        dtype: the element type of what it gives.
+    """
+
+    def __init__(self, place: str, source: str, target: str, dtype: str) -> None:
+        super().__init__((source,), (target,))
+        self._place = place
+        self.dtype = dtype
+
+    def run(self, values: dict[str, Any]) -> None:
+        """Add what it gives to the values.
+
+        Raises:
+            SpecError: a number does not fit the type.
+        """
+        (source,), (target,) = self._reads, self._gives
+        with prefixed_errors(self._place):
+            values[target] = convert(values[source], self.dtype)
 
 
 #: Runs a model: from its inputs to its outputs, by what the graph calls them.
@@ -163,9 +256,6 @@ class Whole(ABC):
         """
 
 
-Step = GruNode | Conversion | Piece
-
-
 @dataclass(frozen=True, slots=True)
 class Graph:
     """A whole model.
@@ -177,7 +267,7 @@ class Graph:
         constants: the values that the file holds and that steps or outputs use.
         steps: what to run, in an order in which it can be run.
         prelude: the same for what depends on constants alone; run once.
-        grus: its GRU nodes, in an order in which they can run; behind those of the model itself, those of
+        grus: all its GRU nodes, in an order in which they can run; behind those of the model itself, those of
             bodies.
         whole: the model for a runtime, where there is more than `steps` do; then there are none.
         states: pairs of an output and the input that takes it in the next run, by their names.
@@ -189,7 +279,7 @@ class Graph:
     outputs: tuple[TensorInfo, ...]
     constants: Mapping[str, Array]
     steps: tuple[Step, ...]
-    prelude: tuple[Step, ...] = ()
+    prelude: tuple[OwnStep, ...] = ()
     grus: tuple[GruNode, ...] = ()
     whole: Whole | None = None
     states: tuple[tuple[str, str], ...] = ()
@@ -198,52 +288,36 @@ class Graph:
 
 def nested_words(grus: Iterable[GruNode]) -> tuple[str, ...]:
     """The GRU nodes within bodies of other nodes, in words."""
-    return tuple(
-        f"{gru.operator.name} node {gru.name!r} in {', in '.join(reversed(gru.bodies))}"
-        for gru in grus
-        if gru.bodies
-    )
+    return tuple(f"{gru} in {', in '.join(reversed(gru.bodies))}" for gru in grus if gru.bodies)
 
 
 #: What `onegru.save` writes into the metadata of a model whose initial states may be left out.
 STATES_KEY, STATES_WORD = "onegru.initial_h", "optional"
 
 
-def initial_states(
-    steps: Iterable[Step], inputs: Iterable[TensorInfo], outputs: Iterable[TensorInfo]
-) -> frozenset[str]:
+def initial_states(graph: Graph) -> frozenset[str]:
     """The names of inputs that are initial states of GRU nodes, and nothing else."""
-    states: set[str] = set()
-    others = {info.value or info.name for info in outputs}
-    for step in steps:
-        if not isinstance(step, GruNode):
-            others |= {step.input} if isinstance(step, Conversion) else set(step.inputs)
-            continue
-        port = step.operator.input("initial_h")
-        for name, value in step.inputs.items():
-            (states if port is not None and name == port.name else others).add(value)
-    return frozenset(info.name for info in inputs if (info.value or info.name) in states - others)
+    reads = Counter(value for step in graph.steps or graph.grus for value in step.reads)
+    reads.update(info.value for info in graph.outputs)
+    states = Counter(_value(gru, "initial_h") for gru in graph.grus)
+    return frozenset(info.name for info in graph.inputs if 0 < reads[info.value] == states[info.value])
 
 
 def direct_states(
-    steps: Iterable[Step], inputs: Iterable[TensorInfo], outputs: Iterable[TensorInfo]
+    grus: Iterable[GruNode], inputs: Iterable[TensorInfo], outputs: Iterable[TensorInfo]
 ) -> tuple[tuple[str, str], ...]:
     """Pairs of an output and the input that takes it in the next run, where both touch a GRU node.
 
     An input that two GRU nodes start from is left out; of two outputs that are one value, the first is taken.
     """
-    takers = {info.value or info.name: info.name for info in inputs}
+    takers = {info.value: info.name for info in inputs}
     givers: dict[str, str] = {}
     for info in outputs:
-        givers.setdefault(info.value or info.name, info.name)
+        givers.setdefault(info.value, info.name)
     pairs: list[tuple[str, str]] = []
     uses: list[str] = []
-    for step in steps:
-        if not isinstance(step, GruNode):
-            continue
-        names = {**step.inputs, **step.outputs}
-        roles = {port.role: names.get(port.name, "") for port in step.operator.ports(0)}
-        taken, given = takers.get(roles["initial_h"]), givers.get(roles["Y_h"])
+    for gru in grus:
+        taken, given = takers.get(_value(gru, "initial_h")), givers.get(_value(gru, "Y_h"))
         if taken is not None:
             uses.append(taken)
             if given is not None:
@@ -251,14 +325,14 @@ def direct_states(
     return tuple(pair for pair in pairs if uses.count(pair[1]) == 1)
 
 
-def batch_axes(steps: Iterable[Step], inputs: Iterable[TensorInfo]) -> dict[str, int]:
+def batch_axes(graph: Graph) -> dict[str, int]:
     """The axis of the rows of each input that is the initial state of a GRU node, by the input's name."""
-    names = {info.value or info.name: info.name for info in inputs}
-    axes: dict[str, int] = {}
-    for step in steps:
-        if isinstance(step, GruNode):
-            for port in step.operator.ports(1 if step.attributes.get("layout") else 0):
-                name = names.get(step.inputs.get(port.name, ""))
-                if port.role == "initial_h" and name is not None:
-                    axes[name] = port.axes.index("B")
-    return axes
+    names = {info.value: info.name for info in graph.inputs}
+    states = ((names.get(_value(gru, "initial_h")), gru.port("initial_h")) for gru in graph.grus)
+    return {name: port.axes.index("B") for name, port in states if name is not None and port is not None}
+
+
+def _value(gru: GruNode, role: Role) -> str:
+    """What a GRU node's input or output of this role takes or gives; empty if it has none."""
+    port = gru.port(role)
+    return "" if port is None else {**gru.inputs, **gru.outputs}.get(port.name, "")

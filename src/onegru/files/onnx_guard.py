@@ -14,7 +14,7 @@ import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onegru.dtypes import Array
-from onegru.files.onnx_read import attribute_graphs, describe, is_onnx
+from onegru.files.onnx_read import attribute_graphs, describe, is_onnx, replace_nodes
 
 __all__ = ["guard"]
 
@@ -44,9 +44,7 @@ def _guard(owner: GraphProto | FunctionProto) -> bool:
         nodes.append(node)
     if len(nodes) > len(owner.node):
         is_changed = True
-        copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        del owner.node[:]
-        owner.node.extend(copies)
+        replace_nodes(owner, nodes)
     return is_changed
 
 

@@ -9,9 +9,9 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, version_converter
 
 from onegru.files.onnx_order import node_inputs
-from onegru.files.onnx_read import Source, attribute_graphs, describe, is_gru, is_onnx
+from onegru.files.onnx_read import Source, attribute_graphs, describe, is_gru, is_onnx, replace_nodes
 
-__all__ = ["OLDEST", "infer_types", "lift", "replace_nodes"]
+__all__ = ["OLDEST", "infer_types", "lift"]
 
 #: The oldest opset that ONNX Runtime promises to run.
 OLDEST = 7
@@ -205,10 +205,3 @@ def _take_back(graph: GraphProto) -> None:
             node.domain = ""
         for body in attribute_graphs(node):
             _take_back(body)
-
-
-def replace_nodes(graph: GraphProto, nodes: list[NodeProto]) -> None:
-    """Give a graph these nodes in place of its own, of which some may be among them."""
-    copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(copies)

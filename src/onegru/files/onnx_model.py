@@ -52,7 +52,7 @@ from onegru.files.onnx_read import (
 )
 from onegru.files.onnx_sizes import OnnxSizes
 from onegru.files.onnx_states import find_states
-from onegru.files.onnx_views import ViewPiece, view_of
+from onegru.files.onnx_views import ViewStep, view_of
 from onegru.files.onnx_whole import OnnxWhole, runnable
 
 __all__ = ["load_onnx", "model_opset", "parse_onnx"]
@@ -170,7 +170,7 @@ class _Reader:
         is_ours = any(
             (item.key, item.value) == (STATES_KEY, STATES_WORD) for item in self.model.metadata_props
         )
-        return Graph(
+        graph = Graph(
             path=self.source.name,
             inputs=inputs,
             outputs=outputs,
@@ -179,8 +179,8 @@ class _Reader:
             grus=(*self.grus.values(), *(gru for _, gru in self.nested)),
             whole=whole,
             states=states,
-            zero_inputs=initial_states(steps, inputs, outputs) if is_ours else frozenset(),
         )
+        return replace(graph, zero_inputs=initial_states(graph)) if is_ours and steps else graph
 
     def constants(self) -> dict[str, Array]:
         """Those that GRU nodes use, as far as they may be known ahead of runs."""
@@ -429,7 +429,7 @@ class _Reader:
                 if view_of(node, self.opset, self._integers) is None or self._is_inline(node.input[0]):
                     return None
                 taken, given = (node.input[0],), (node.output[0],)
-                steps.append(ViewPiece(self.source, [node], taken, given, self.opset, self._integers))
+                steps.append(ViewStep(self.source, [node], taken, given, self.opset, self._integers))
                 wanted.add(node.input[0])
         return tuple(steps[::-1])
 

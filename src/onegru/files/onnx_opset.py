@@ -14,8 +14,8 @@ from onegru.errors import FormatError
 from onegru.files.onnx_lift import OLDEST, infer_types, lift
 from onegru.files.onnx_node import type_words
 from onegru.files.onnx_order import node_inputs
-from onegru.files.onnx_read import attribute_graphs, describe, is_gru, is_onnx
-from onegru.files.onnx_scope import Scope, replace_nodes, value_types
+from onegru.files.onnx_read import attribute_graphs, describe, is_gru, is_onnx, replace_nodes
+from onegru.files.onnx_scope import Scope, value_types
 
 __all__ = ["convert_nodes", "inferred_types"]
 

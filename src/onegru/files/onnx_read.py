@@ -18,6 +18,7 @@ import onnx
 from google.protobuf.message import Message  # type: ignore[import-untyped]
 from onnx import (
     AttributeProto,
+    FunctionProto,
     GraphProto,
     ModelProto,
     NodeProto,
@@ -42,6 +43,7 @@ __all__ = [
     "is_gru",
     "is_onnx",
     "read_model",
+    "replace_nodes",
     "serialized",
     "to_array",
 ]
@@ -123,6 +125,13 @@ def serialized(source: Source, model: object) -> bytes:
 def is_onnx(thing: NodeProto | OperatorSetIdProto) -> bool:
     """Whether a node's operator, or an operator set, is of the ONNX specification itself."""
     return thing.domain in ("", "ai.onnx")
+
+
+def replace_nodes(owner: GraphProto | FunctionProto, nodes: Iterable[NodeProto]) -> None:
+    """Give a graph or a function these nodes instead of its own, which may be among them."""
+    copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del owner.node[:]
+    owner.node.extend(copies)
 
 
 def is_gru(node: NodeProto) -> bool:

@@ -26,8 +26,9 @@ from onegru.files.onnx_read import (
     is_gru,
     is_onnx,
     read_model,
+    replace_nodes,
 )
-from onegru.files.onnx_scope import Names, Scope, all_graphs, replace_nodes
+from onegru.files.onnx_scope import Names, Scope, all_graphs
 
 __all__ = ["NodeChange", "Rewritten", "rewrite_model"]
 
@@ -208,8 +209,7 @@ class _Rewriter:
                 f"({'it has bodies' if nested else 'its nodes take its attributes'})"
             )
         if changed:
-            del function.node[:]
-            function.node.extend([*scope.early, *graph.node])
+            replace_nodes(function, [*scope.early, *graph.node])
             self.others += [f"{words} of function {function.name!r}" for words in changed]
 
     # GRU nodes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from onegru.files.onnx_node import constant_value, is_plain_constant
 from onegru.files.onnx_order import node_inputs
 from onegru.files.onnx_read import Source, attribute_graphs, to_array
 
-__all__ = ["Draft", "Names", "Scope", "all_graphs", "code_of", "replace_nodes", "value_types"]
+__all__ = ["Draft", "Names", "Scope", "all_graphs", "code_of", "value_types"]
 
 
 def all_graphs(graph: GraphProto) -> Iterator[GraphProto]:
@@ -40,17 +40,6 @@ def code_of(dtype: str) -> int:
     """The number that ONNX has for an element type."""
     name = {"float16": "FLOAT16", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE"}[dtype]
     return int(TensorProto.DataType.Value(name))
-
-
-def replace_nodes(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:
-    """Give a graph these nodes instead of its own, which may be among them."""
-    copies = []
-    for node in nodes:
-        copy = NodeProto()
-        copy.CopyFrom(node)
-        copies.append(copy)
-    del graph.node[:]
-    graph.node.extend(copies)
 
 
 class Names:

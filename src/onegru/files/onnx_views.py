@@ -14,10 +14,10 @@ import numpy as np
 from onnx import AttributeProto, NodeProto
 
 from onegru.dtypes import Array
-from onegru.files.graph import Piece
+from onegru.files.graph import OwnStep
 from onegru.files.onnx_read import Source, describe, is_onnx
 
-__all__ = ["View", "ViewPiece", "view_of"]
+__all__ = ["View", "ViewStep", "view_of"]
 
 #: The constant of a name as integers, if it is one axis of them; else None.
 Integers = Callable[[str], tuple[int, ...] | None]
@@ -100,8 +100,8 @@ def _sizes(x: Array, sizes: tuple[int, ...], keeps_zero: bool) -> tuple[int, ...
     return tuple(size or x.shape[index] for index, size in enumerate(sizes))
 
 
-class ViewPiece(Piece):
-    """Nodes that only move axes; see `onegru.files.graph.Piece`."""
+class ViewStep(OwnStep):
+    """Nodes that only move axes; see `onegru.files.graph.OwnStep`."""
 
     gives_views = True
 
@@ -109,15 +109,16 @@ class ViewPiece(Piece):
         self,
         source: Source,
         nodes: Sequence[NodeProto],
-        inputs: tuple[str, ...],
-        outputs: tuple[str, ...],
+        reads: tuple[str, ...],
+        gives: tuple[str, ...],
         opset: int,
         integers: Integers,
     ) -> None:
         self._opset = opset
         self._source = source
-        super().__init__(inputs, outputs)
+        super().__init__(reads, gives)
         self._nodes = tuple(nodes)
+        self.node_count = len(self._nodes)
         second = {name for node in nodes for name in node.input[1:]}
         self._constants = {name: values for name in second if (values := integers(name)) is not None}
         self._views = self._make_views()
@@ -133,11 +134,6 @@ class ViewPiece(Piece):
         self.__dict__.update(state)
         self._views = self._make_views()
 
-    @property
-    def node_count(self) -> int:
-        """How many nodes it has."""
-        return len(self._nodes)
-
     def run(self, values: dict[str, Any]) -> None:
         """Add its outputs to the values; they share their inputs' memory.
 
@@ -151,11 +147,11 @@ class ViewPiece(Piece):
                 return
             except (ValueError, AttributeError):
                 pass  # what is wrong, or no array yet, is seen below
-        found = {name: values[name] for name in self.inputs}
+        found = {name: values[name] for name in self._reads}
         for index, (taken, given, view) in enumerate(self._views):
             try:
                 value = found[taken]
                 found[given] = value if view.is_identity else view.apply(np.asarray(value))
             except ValueError as error:  # NumPy's AxisError, too
                 raise self._source.error(f"{describe(self._nodes[index])}: {error}") from None
-        values.update((name, found[name]) for name in self.outputs)
+        values.update((name, found[name]) for name in self._gives)

@@ -12,9 +12,9 @@ from onegru.execution_provider import add_observer, remove_observer
 from onegru.files._onnxruntime import Session
 from onegru.files.graph import Observer, Run, Whole
 from onegru.files.onnx_guard import guard
-from onegru.files.onnx_lift import OLDEST, infer_types, lift, replace_nodes
+from onegru.files.onnx_lift import OLDEST, infer_types, lift
 from onegru.files.onnx_order import node_inputs
-from onegru.files.onnx_read import Source, is_onnx
+from onegru.files.onnx_read import Source, is_onnx, replace_nodes
 
 __all__ = ["OnnxWhole", "runnable"]
 

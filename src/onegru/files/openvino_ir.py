@@ -65,7 +65,7 @@ def load_ir(path: Path) -> Graph:
             graph = _Reader(path, parse_net(path, root), root).read()
             info = root.all("net", "rt_info", *STATES_KEY.split("."))
             if any(element.attributes.get("value") == STATES_WORD for element in info):
-                states = initial_states(graph.steps or graph.grus, graph.inputs, graph.outputs)
+                states = initial_states(graph)
                 graph = replace(graph, zero_inputs=states)
         except (FormatError, SpecError) as error:
             fault = error
@@ -131,8 +131,8 @@ class _Reader:
         if steps is not None:
             return replace(graph, constants=steps.constants, steps=steps.steps, prelude=steps.prelude)
         layers = [self.net.layers[key] for key in self.grus] + [layer for layer, _ in self.nested]
-        for layer, gru in zip(layers, graph.grus, strict=True):
-            check_attributes(gru.operator, gru.attributes, f"{self.path}: {layer.type} node {gru.name!r}: ")
+        for gru in graph.grus:
+            check_attributes(gru.operator, gru.attributes, f"{self.path}: {gru}: ")
         whole = OpenvinoWhole(
             str(self.path),
             marked(self.root, [layer.element for layer in layers]),

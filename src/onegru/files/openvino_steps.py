@@ -100,7 +100,7 @@ class Walker:
                 lengths[value] = arrays[value].size
             else:
                 conversion = self._conversion(item)
-                lengths[value] = lengths[conversion.input]
+                lengths[value] = lengths[item.takes[0]]
                 self.constants.count_conversion(item.layer, lengths[value], conversion.dtype)
                 prelude.append(conversion)
         return arrays, prelude
@@ -128,7 +128,8 @@ class Walker:
 
     def _conversion(self, item: PlacedLayer) -> Conversion:
         dtype = self.words.element_type(item.layer, "destination_type")
-        return Conversion(item.layer.name, item.takes[0], item.gives[0], dtype)
+        place = f"{self.words.path}: Convert layer {item.layer.name!r}: "
+        return Conversion(place, item.takes[0], item.gives[0], dtype)
 
     def _steps(self) -> list[Step] | None:
         wanted = set(self.wanted)

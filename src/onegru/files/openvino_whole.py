@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
-from onegru.dtypes import Array, convert
+from onegru.dtypes import Array
 from onegru.errors import MissingExtraError
 from onegru.files.graph import Conversion, GruNode, Observer, Run, Whole
 from onegru.files.openvino_xml import Element
@@ -93,7 +93,7 @@ class IrConstants(Mapping[str, Array]):
         whole, self._whole = self._whole, None
         if whole is not None:
             for step in self._conversions:
-                self._arrays[step.output] = convert(self._arrays[step.input], step.dtype)
+                step.run(self._arrays)
             with contextlib.suppress(MissingExtraError):
                 self._arrays = {**whole.constant_weights(), **self._arrays}
         return self._arrays

@@ -168,9 +168,7 @@ class Sizes(ABC):
 
 
 def _axes_of(node: GruNode, name: str) -> str:
-    layout = node.attributes.get("layout", 0)
-    ports = (*node.operator.ports(layout if isinstance(layout, int) else 0),)
-    return next(port.axes for port in ports if port.name == name)
+    return next(port.axes for port in node.ports if port.name == name)
 
 
 def _moved(
