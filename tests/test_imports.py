@@ -46,6 +46,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "functional",
         "execution_provider",
+        "_openvino_graph",
         "_openvino_op",
         "_openvino_exchange",
         "openvino_ops",

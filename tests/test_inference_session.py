@@ -87,6 +87,19 @@ def test_providers_and_engines(tmp_path: Path) -> None:
     np.testing.assert_array_equal(got[0], layer(np.maximum(X, 0))[0])
     with pytest.raises(SpecError, match="engine: 'fast'"):
         InferenceSession(path, engine="fast")
+
+    own = ("OnegruExecutionProvider", {"engine": "reference"})
+    for arguments in (
+        {"providers": [own]},
+        {"providers": ["OnegruExecutionProvider"], "engine": "reference"},
+        {"providers": [own[0]], "provider_options": [own[1]]},
+        {"providers": [own, "CPUExecutionProvider"], "engine": "reference"},
+    ):
+        session = InferenceSession(path, **arguments)
+        np.testing.assert_array_equal(session.run(None, feed)[0], got[0])
+        assert session.model._engine == "reference"
+    with pytest.raises(SpecError, match="engine: 'native'; must be 'reference', as the provider"):
+        InferenceSession(path, engine="native", providers=[own])
     for wrong in ("CPUExecutionProvider", 3):
         with pytest.raises(SpecError, match=r"providers: .*; must be a list of names"):
             InferenceSession(path, providers=wrong)  # type: ignore[arg-type]

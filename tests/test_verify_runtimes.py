@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onegru.conformance.agreement import TOLERANCE
+from onegru.compare import TOLERANCE_ACROSS_RUNTIMES
 from onegru.runtimes.onnx_evaluator import OnnxEvaluator
 from onegru.runtimes.onnxruntime import OnnxRuntime
 from onegru.runtimes.openvino import OpenVino
@@ -81,7 +81,10 @@ def test_agreement(tmp_path: Path, runtime: Runtime, dtype: str) -> None:
     pytest.importorskip(runtime.name)
     result = only(verified(save(tmp_path, chain(True, dtype)), feeds(True, dtype), runtime))
     assert result.status == "agrees", result
-    assert all(item.max_abs is not None and item.max_abs <= TOLERANCE[dtype] for item in result.outputs)
+    assert all(
+        item.max_abs is not None and item.max_abs <= TOLERANCE_ACROSS_RUNTIMES[dtype]
+        for item in result.outputs
+    )
 
 
 # A runtime, the second GRU's attributes, and what it is known to do.

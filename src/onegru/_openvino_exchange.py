@@ -15,10 +15,11 @@ import numpy as np
 import openvino
 
 from onegru import _native
-from onegru._openvino_op import CLASSES, GruOp, array_of, attributes_of
+from onegru._openvino_graph import bodies_of, sizes_of
+from onegru._openvino_op import CLASSES, GruOp, array_of, attributes_of, set_outputs
 from onegru.arguments import shown
 from onegru.dialect import check_attributes, lower
-from onegru.dialects.openvino import OPERATORS
+from onegru.dialects.openvino import OPERATORS, RANDOM
 from onegru.dialects.schema import Operator
 from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import SpecError
@@ -27,8 +28,6 @@ from onegru.layer import GRU, native_of
 __all__ = ["Seen", "exchange", "exchange_all", "layers_in", "weights_in"]
 
 _WEIGHTS = ("W", "R", "B")
-# What gives other results each time is never taken for a constant.
-_RANDOM = ("RandomUniform", "Multinomial")
 # Weights may be computed from constants by so many layers, and come to so many numbers on the way.
 _MOST_LAYERS = 100
 _MOST_NUMBERS = 1 << 28
@@ -59,17 +58,10 @@ def layers_in(
     """The GRU layers of a model, those of bodies included."""
     outside = outside or {}
     for node in model.get_ordered_ops():
-        kind = node.get_type_name()
-        if kind in OPERATORS:
+        if node.get_type_name() in OPERATORS:
             yield Layer(node, bodies, outside)
-        elif kind == "If":
-            for index, body in enumerate((node.get_then_body(), node.get_else_body())):
-                given = _given(node, node.get_input_descriptions(index), body, outside)
-                yield from layers_in(body, (*bodies, node), given)
-        elif kind in ("Loop", "TensorIterator"):
-            body = node.get_function()
-            given = _given(node, node.get_input_descriptions(), body, outside)
-            yield from layers_in(body, (*bodies, node), given)
+        for body, descriptions in bodies_of(node):
+            yield from layers_in(body, (*bodies, node), _given(node, descriptions, body, outside))
 
 
 def _given(node: Any, descriptions: Any, body: Any, outside: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,7 +161,7 @@ def _constant(output: Any, outside: Mapping[str, Any]) -> Array | None:
             continue
         known[node.get_name()] = node
         is_plain = node.get_input_size() > 0 or node.get_type_name() == "Constant"
-        if not is_plain or node.get_type_name() in _RANDOM or isinstance(node, GruOp):
+        if not is_plain or node.get_type_name() in RANDOM or isinstance(node, GruOp):
             return None
         for port in node.outputs():
             shape = port.get_partial_shape()
@@ -290,19 +282,12 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
     def validate_and_infer_types(self) -> None:
         state = _states[self._attributes["number"]]
         values = dict(state.attributes)
-        X = self.get_input_partial_shape(0)
-        axes = state.operator.inputs[0].axes
-        sizes: dict[str, Any] = {"H": int(values["hidden_size"]), "1": 1}
+        sizes: dict[str, int | None] = {"H": int(values["hidden_size"]), "1": 1}
         sizes["D"] = 2 if values.get("direction") == "bidirectional" else 1
-        if X.rank.is_static and X.rank.get_length() == len(axes):
-            sizes |= {axis: X[index] for index, axis in enumerate(axes) if axis in "BT"}
-        self.set_output_size(len(state.operator.outputs))
-        for index, port in enumerate(state.operator.outputs):
-            dims = [openvino.Dimension(-1) if axis not in sizes else sizes[axis] for axis in port.axes]
-            dims = [
-                size if isinstance(size, openvino.Dimension) else openvino.Dimension(size) for size in dims
-            ]
-            self.set_output_type(index, self.get_input_element_type(0), openvino.PartialShape(dims))
+        X, axes = sizes_of(self.get_input_partial_shape(0)), state.operator.inputs[0].axes
+        if X is not None and len(X) == len(axes):
+            sizes |= {axis: size for axis, size in zip(axes, X, strict=True) if axis in "BT"}
+        set_outputs(self, state.operator, sizes)
 
     def has_evaluate(self) -> bool:
         return True

@@ -14,14 +14,16 @@ from weakref import WeakValueDictionary
 import numpy as np
 import openvino
 
+from onegru._openvino_graph import sizes_of
 from onegru.dialect import check_attributes, lower
 from onegru.dialects.openvino import OPERATORS
 from onegru.dialects.schema import Attribute, Operator, Port
 from onegru.dtypes import Array, bfloat16
 from onegru.errors import SpecError
 from onegru.layer import GRU
+from onegru.shapes import fits
 
-__all__ = ["CLASSES", "GruOp", "array_of", "attributes_of"]
+__all__ = ["CLASSES", "GruOp", "array_of", "attributes_of", "set_outputs"]
 
 _VERSION = "extension"  # what OpenVINO calls the version of every operator that is added to it
 
@@ -140,10 +142,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         for index, port in enumerate(ports):
             self._check_type(port, self.get_input_element_type(index).to_string())
             self._check_shape(port, self.get_input_partial_shape(index), sizes)
-        self.set_output_size(len(operator.outputs))
-        for index, port in enumerate(operator.outputs):
-            dims = [openvino.Dimension(-1 if sizes.get(axis) is None else sizes[axis]) for axis in port.axes]
-            self.set_output_type(index, self.get_input_element_type(0), openvino.PartialShape(dims))
+        set_outputs(self, operator, sizes)
 
     def _check_type(self, port: Port, words: str) -> None:
         X = self.get_input_element_type(0).to_string()
@@ -160,14 +159,11 @@ class GruOp(openvino.Op):  # type: ignore[misc]
     @staticmethod
     def _check_shape(port: Port, shape: Any, sizes: dict[str, int | None]) -> None:
         """Check a shape that may be open against the sizes known so far, and learn from it."""
-        if shape.rank.is_dynamic:
+        have = sizes_of(shape)
+        if have is None:
             return
-        have = [None if size.is_dynamic else size.get_length() for size in shape]
         wanted = [sizes.get(axis) for axis in port.axes]
-        fits = len(have) == len(wanted) and all(
-            a is None or b is None or a == b for a, b in zip(have, wanted, strict=True)
-        )
-        if not fits:
+        if not fits(have, wanted):
             must = ", ".join("?" if size is None else str(size) for size in wanted)
             is_ = ", ".join("?" if size is None else str(size) for size in have)
             raise SpecError(f"{port.name}: shape [{is_}]; must be [{must}]")
@@ -263,6 +259,21 @@ def attributes_of(node: Any, operator: Operator) -> dict[str, Any]:
             if attribute.kind == "string":
                 values[name] = str(value).lower()
     return values
+
+
+def set_outputs(node: Any, operator: Operator, sizes: Mapping[str, int | None]) -> None:
+    """Give a node the operator's outputs, of X's type.
+
+    Args:
+        node: an `openvino.Op` that has its inputs.
+        operator: what it is.
+        sizes: of axes, by their letters; others are open.
+    """
+    node.set_output_size(len(operator.outputs))
+    for index, port in enumerate(operator.outputs):
+        known = (sizes.get(axis) for axis in port.axes)
+        dims = [openvino.Dimension(-1 if size is None else size) for size in known]
+        node.set_output_type(index, node.get_input_element_type(0), openvino.PartialShape(dims))
 
 
 def array_of(tensor: Any) -> Array:

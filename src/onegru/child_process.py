@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 
 from onegru.bounded import LARGEST_TEXT, parse_json
+from onegru.cpus import memory_size
 from onegru.dtypes import Array, numpy_dtype
 
 __all__ = ["READING", "Ended", "Limits", "main", "read_answer", "run_child", "running", "write_answer"]
@@ -73,11 +74,8 @@ def running(seconds: float) -> Limits:
 
     Address space is more than memory: allocators reserve some 100 MiB of it for each thread.
     """
-    memory = 0
-    with suppress(ValueError, OSError, AttributeError):  # not told by this system
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     cores = os.cpu_count() or 1
-    return Limits(seconds, math.ceil(seconds) * cores, memory + 16 * _GIB + cores * (_GIB >> 2))
+    return Limits(seconds, math.ceil(seconds) * cores, memory_size() + 16 * _GIB + cores * (_GIB >> 2))
 
 
 @dataclass(frozen=True, slots=True)

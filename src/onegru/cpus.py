@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["usable_cpus"]
+__all__ = ["memory_size", "usable_cpus"]
 
 
 def usable_cpus(root: Path = Path("/")) -> int:
@@ -55,3 +55,11 @@ def _read(file: Path) -> str:
         return file.read_text(errors="replace")
     except OSError:
         return ""
+
+
+def memory_size() -> int:
+    """This machine's memory in bytes."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not known on this system
+        return 2**34

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from onegru.cpus import memory_size
+from onegru.dialects.schema import CANONICAL_AXES, Role
 from onegru.dtypes import Array, numpy_dtype
 from onegru.errors import SpecError
 from onegru.files.graph import TensorInfo
 from onegru.session import Model
 from onegru.shapes import fits
+from onegru.spec import Spec
 
-__all__ = ["Dims", "dimension_name", "draw", "draw_inputs", "memory_size", "shapes_of", "size_plans"]
+__all__ = [
+    "Dims",
+    "dimension_name",
+    "draw",
+    "draw_call",
+    "draw_inputs",
+    "shapes_of",
+    "size_plans",
+]
 
 #: Sizes of open dimensions, by name, and whole shapes of inputs.
 Dims = Mapping[str, int | tuple[int, ...]]
@@ -87,6 +97,30 @@ def draw(
         info.name: draw_one(rng, info, shapes[info.name], longest.get(info.name))
         for info in model.inputs
         if info.name in shapes
+    }
+
+
+def draw_call(spec: Spec, T: int, B: int, rng: np.random.Generator) -> dict[Role, Array]:
+    """What one call of a GRU takes, with canonical axes: X, initial_h, sequence_lens and A.
+
+    X is normal, states lie in -1…1 and attention scores in 0…1, all of the layer's type. Lengths are int32 in
+    0…T, the first of them T.
+
+    Args:
+        spec: the GRU.
+        T: the number of steps.
+        B: the number of rows.
+        rng: where the numbers come from.
+    """
+    dtype = numpy_dtype(spec.dtype)
+    sizes = {"T": T, "B": B, "I": spec.input_size, "D": spec.num_directions, "H": spec.hidden_size}
+    X, h, a = ([sizes[axis] for axis in CANONICAL_AXES[role]] for role in ("X", "initial_h", "A"))
+    lengths = np.concatenate((np.full(min(B, 1), T), rng.integers(0, T + 1, max(B - 1, 0))))
+    return {
+        "X": rng.standard_normal(X).astype(dtype),
+        "initial_h": rng.uniform(-1.0, 1.0, h).astype(dtype),
+        "sequence_lens": lengths.astype(np.int32),
+        "A": rng.uniform(0.0, 1.0, a).astype(dtype),
     }
 
 
@@ -197,14 +231,6 @@ def check_total(shapes: Iterable[tuple[int, ...]]) -> None:
     total = sum(math.prod(shape) * 8 for shape in shapes)
     if total > memory_size() // 4:
         raise SpecError(f"inputs to draw: {total} bytes; too much for this machine's memory")
-
-
-def memory_size() -> int:
-    """This machine's memory in bytes."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not known on this system
-        return 2**34
 
 
 def _letters(model: Model) -> dict[tuple[str, int], str]:

@@ -81,11 +81,27 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             if not isinstance(item, str) and not (isinstance(item, tuple) and len(item) == 2):
                 raise SpecError(f"providers: {shown(item)}; must be names, or tuples of a name and options")
         own = register()
-        if own in [item if isinstance(item, str) else item[0] for item in chosen]:
-            return chosen, None if options is None else list(options)
-        if options is None:
-            return [(own, {"engine": self._engine}), *chosen], None
-        return [own, *chosen], [{"engine": self._engine}, *options]
+        names = [item if isinstance(item, str) else item[0] for item in chosen]
+        found = None if options is None else list(options)
+        if own not in names:
+            chosen.insert(0, own)
+            names.insert(0, own)
+            if found is not None:
+                found.insert(0, {})
+        place = names.index(own)
+        item = chosen[place]
+        given: dict[Any, Any] = dict(item[1]) if isinstance(item, tuple) else {}
+        if found is not None and place < len(found):
+            given |= {str(name): value for name, value in found[place].items()}
+        engine = given.setdefault("engine", self._engine)
+        if self._engine not in ("auto", engine):
+            raise SpecError(f"engine: {self._engine!r}; must be {engine!r}, as the provider's options say")
+        self._engine = choice("engine", engine, ("auto", *ENGINES))
+        if found is None:
+            chosen[place] = (own, given)
+        elif place < len(found):
+            found[place] = given
+        return chosen, found
 
     def set_providers(
         self,

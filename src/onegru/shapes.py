@@ -67,10 +67,11 @@ def check_shape(
     sizes.update({axis: have for axis, have in zip(axes, shape, strict=True) if axis != "1"})
 
 
-def fits(shape: Sequence[int], wanted: Sequence[object]) -> bool:
-    """Whether a shape is the one that is wanted, in which any size fits what is not a number."""
+def fits(shape: Sequence[int | None], wanted: Sequence[object]) -> bool:
+    """Whether a shape may be the one that is wanted; what is no number, on either side, may be any size."""
     return len(shape) == len(wanted) and all(
-        not isinstance(want, int) or have == want for have, want in zip(shape, wanted, strict=True)
+        have is None or not isinstance(want, int) or have == want
+        for have, want in zip(shape, wanted, strict=True)
     )
 
 

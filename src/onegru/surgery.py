@@ -13,7 +13,7 @@ import numpy as np
 from onegru.arguments import file_path, flag, integer, number, shown
 from onegru.atomic_write import write_files
 from onegru.bounded import check_regular
-from onegru.compare import difference
+from onegru.compare import TOLERANCE_REWRITTEN, difference, magnitude
 from onegru.draw import Dims, draw_inputs, size_plans
 from onegru.dtypes import Array
 from onegru.errors import FormatError, OneGRUError, SpecError, needs_extra
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NodeReport", "OutputReport", "Report", "rewrite"]
 
-# The largest difference that is let pass, times the largest number of the output where that is above 1.
-_TOLERANCES = {"float64": 1e-10, "float32": 1e-6, "float16": 2e-3, "bfloat16": 2e-2}
 _RUNTIME_FACTOR = 10.0  # other runtimes approximate the activations less closely
 _RUNTIMES = ("onnxruntime", "openvino")
 _CHECKS = 2  # on inputs of so many different sizes, where sizes are open
@@ -266,16 +264,14 @@ def _limits(rewritten: Rewritten, tolerance: float | None) -> _Limit:
     dtypes = {dtype for node in rewritten.nodes for dtype in node.dtypes}
 
     def limit(runtime: str, expected: Array) -> float:
-        if expected.dtype.name not in _TOLERANCES:
+        if expected.dtype.name not in TOLERANCE_REWRITTEN:
             return 0.0
-        base = max(_TOLERANCES[dtype] for dtype in {expected.dtype.name, *dtypes} if dtype in _TOLERANCES)
+        base = max(TOLERANCE_REWRITTEN.get(dtype, 0.0) for dtype in {expected.dtype.name, *dtypes})
         if tolerance is not None:
             base = tolerance
         elif runtime != "onegru":
             base *= _RUNTIME_FACTOR if base < 1e-3 else 1.0
-        numbers = np.abs(expected.astype(np.float64))
-        largest = float(np.max(numbers, initial=0.0, where=np.isfinite(numbers)))
-        return base * max(1.0, largest)
+        return base * magnitude(expected)
 
     return limit
 

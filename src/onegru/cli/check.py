@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from onegru.cli.chain import joined
-from onegru.compare import Difference, difference
+from onegru.compare import TOLERANCE_CONVERTED, Difference, difference, magnitude
 from onegru.dialects.schema import CANONICAL_AXES, Role
-from onegru.dtypes import Array, numpy_dtype
+from onegru.draw import draw_call
+from onegru.dtypes import Array
 from onegru.errors import FormatError
 from onegru.files.recognise import layers_kind
 from onegru.layer import GRU
@@ -21,10 +22,6 @@ from onegru.shapes import arrange
 from onegru.stack import Stack, layers_of
 
 __all__ = ["Check", "check"]
-
-# By element type, how far outputs of magnitude 1 may be apart: eight times the distance from 1 to the next
-# number, as biases may have been added and outputs are rounded.
-_TOLERANCES = {"float64": 2e-15, "float32": 1e-6, "float16": 8e-3, "bfloat16": 6.5e-2}
 
 _SIZES = ((7, 4), (1, 1))  # steps and rows of the inputs drawn, where the target leaves them open
 
@@ -131,16 +128,13 @@ def _fixed_sizes(model: Model, slots: Mapping[str, tuple[_Slot, str]]) -> dict[s
 
 def _draw(layers: Sequence[GRU], T: int, B: int) -> dict[_Slot, Array]:
     rng = np.random.default_rng(0)
-    first = layers[0].spec
-    dtype = numpy_dtype(first.dtype)
-    inputs: dict[_Slot, Array] = {("X", 0): rng.standard_normal((T, B, first.input_size)).astype(dtype)}
-    for index, spec in enumerate(layer.spec for layer in layers):
-        shape = (spec.num_directions, B, spec.hidden_size)
-        inputs["initial_h", index] = rng.uniform(-1, 1, shape).astype(dtype)
-    inputs["sequence_lens", 0] = rng.integers(0, T + 1, B).astype(np.int32)
-    inputs["sequence_lens", 0][:1] = T
-    if first.attention:
-        inputs["A", 0] = rng.uniform(0, 1, (T, B)).astype(dtype)
+    inputs: dict[_Slot, Array] = {}
+    for index, layer in enumerate(layers):
+        drawn = draw_call(layer.spec, T, B, rng)
+        inputs["initial_h", index] = drawn.pop("initial_h")
+        if index == 0:
+            taken = drawn if layer.spec.attention else drawn.keys() - {"A"}
+            inputs |= {(role, 0): drawn[role] for role in taken}
     return inputs
 
 
@@ -161,6 +155,4 @@ def _name(slot: _Slot, count: int) -> str:
 
 
 def _compare(name: str, ours: Array, theirs: Array) -> Check:
-    with np.errstate(all="ignore"):
-        size = np.abs(ours[np.isfinite(ours)].astype(np.float64)).max(initial=1.0)
-    return Check(name, difference(ours, theirs), _TOLERANCES[ours.dtype.name] * float(size))
+    return Check(name, difference(ours, theirs), TOLERANCE_CONVERTED[ours.dtype.name] * magnitude(ours))

@@ -13,7 +13,8 @@ import typer
 
 from onegru.array_files import Header, read_npy, read_npz
 from onegru.bounded import check_regular
-from onegru.draw import Dims, dimension_name, draw, memory_size, shapes_of
+from onegru.cpus import memory_size
+from onegru.draw import Dims, dimension_name, draw, shapes_of
 from onegru.dtypes import Array, bfloat16
 from onegru.errors import FormatError, SpecError, needs_extra
 from onegru.files.graph import TensorInfo, by_name

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from onegru.compare import difference
+from onegru.compare import TOLERANCE_ACROSS_RUNTIMES, difference
 from onegru.dtypes import Array
 
-__all__ = ["SENSITIVITY_FACTOR", "TOLERANCE", "Agreement", "agreement", "beyond", "tolerance_of"]
-
-#: The most that an element may be off, relative to max(1, its absolute value), by element type.
-#:
-#: Measured on stacks of three GRUs (input and hidden sizes 3 to 256, 4 to 200 steps, both reset modes,
-#: forward and bidirectional, weights of the size that training starts from): the largest error of any
-#: runtime against the float64 reference was 8e-7 in float32, 2e-15 in float64, 2.4e-3 in float16 and 2.3e-2
-#: in bfloat16 (the last two by ONNX's evaluator, which rounds at every operation). These are 2 to 500 times
-#: that; a wrong gate order or reset mode is off by 0.01 to 1.
-TOLERANCE: Mapping[str, float] = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
+__all__ = ["SENSITIVITY_FACTOR", "Agreement", "agreement", "beyond", "tolerance_of"]
 
 #: How much more than one rounding of its inputs moves a model, rounding at every operation may move it.
 SENSITIVITY_FACTOR = 16.0
@@ -52,7 +42,7 @@ class Agreement:
 
 def tolerance_of(dtype: str) -> float:
     """The default tolerance for an element type; 0 where numbers are exact."""
-    return TOLERANCE.get(dtype, 0.0)
+    return TOLERANCE_ACROSS_RUNTIMES.get(dtype, 0.0)
 
 
 def agreement(expected: Any, got: Any, tolerance: float) -> Agreement:

@@ -11,7 +11,8 @@ from onegru.conformance.agreement import SENSITIVITY_FACTOR, tolerance_of
 from onegru.conformance.call import nudged, sensitivity
 from onegru.conformance.results import RuntimeResult
 from onegru.conformance.verify import compare_outputs
-from onegru.dtypes import Array, numpy_dtype
+from onegru.draw import draw_call
+from onegru.dtypes import Array
 from onegru.errors import SpecError
 from onegru.layer import GRU
 from onegru.runtimes.apart import run_apart
@@ -46,8 +47,7 @@ def run_checkpoint(
     except SpecError:  # several GRUs, which are not on top of each other
         return ()
     spec = layers[0].spec
-    X = np.random.default_rng(0).standard_normal((_STEPS, _ROWS, spec.input_size))
-    X = X.astype(numpy_dtype(spec.dtype))
+    X = draw_call(spec, _STEPS, _ROWS, np.random.default_rng(0))["X"]
     expected, moved = _run(stack, X), _run(stack, nudged(X))
     outcome = run_apart(runtime, subject, {"X": X}, timeout)
     if outcome.status != "ran":

@@ -12,8 +12,9 @@ from onegru.conformance.call import Call, in_type
 from onegru.conformance.diagnosis import diagnose
 from onegru.conformance.results import LayerResult
 from onegru.dialects.onnx import NEWEST
-from onegru.dialects.schema import Port, Role
-from onegru.dtypes import Array, numpy_dtype
+from onegru.dialects.schema import CANONICAL_AXES, Port, Role
+from onegru.draw import draw_call
+from onegru.dtypes import Array
 from onegru.layer import GRU
 from onegru.shapes import arrange
 from onegru.spec import Spec
@@ -42,19 +43,12 @@ def of_layer(layer: GRU) -> Call:
 
 def drawn_call(call: Call, seed: int = 0) -> Call:
     """The call on drawn inputs: the same ones for every call of the same sizes, whatever its axes are."""
-    rng = np.random.default_rng(seed)
     spec = call.spec
-    sizes = {"T": _STEPS, "B": _ROWS, "D": spec.num_directions, "H": spec.hidden_size, "I": spec.input_size}
-    drawn = {
-        "X": rng.standard_normal([sizes[axis] for axis in "TBI"]),
-        "initial_h": rng.uniform(-1.0, 1.0, [sizes[axis] for axis in "DBH"]),
-        "A": rng.uniform(0.0, 1.0, [sizes[axis] for axis in "TB"]),
-    }
+    drawn = draw_call(spec, _STEPS, _ROWS, np.random.default_rng(seed))
     values: dict[str, Array] = {}
     for port in call.ports:
-        if port.role in drawn and (port.role != "A" or spec.attention):
-            axes = {"X": "TBI", "initial_h": "DBH", "A": "TB"}[port.role]
-            values[port.name] = _as_port(drawn[port.role], axes, port).astype(numpy_dtype(spec.dtype))
+        if port.role in ("X", "initial_h") or (port.role == "A" and spec.attention):
+            values[port.name] = _as_port(drawn[port.role], CANONICAL_AXES[port.role], port)
         elif port.role == "sequence_lens" and port.required:
             values[port.name] = np.full(_ROWS, _STEPS, np.int64)
     return replace(call, values=values, outputs=_all_outputs(call))

@@ -42,8 +42,8 @@ def verify(
         inputs: an array for each of its inputs, by name.
         runtimes: what to compare with; those that are not installed or do not read such files are left out.
         tolerance: the most that an element may be off, relative to max(1, its absolute value), in every
-            output; None for that of the output's type (`onegru.conformance.agreement.TOLERANCE`), or 16 times
-            what the model makes of one rounding of its inputs, if that is more.
+            output; None for that of the output's type (`onegru.compare.TOLERANCE_ACROSS_RUNTIMES`), or 16
+            times what the model makes of one rounding of its inputs, if that is more.
         timeout: the most seconds that a runtime may take for one run, its start included.
         progress: called with the runtimes done and their number.
 

@@ -12,7 +12,10 @@ from onegru.dialects.schema import Attribute, Operator, Port
 from onegru.dtypes import ELEMENT_TYPES
 from onegru.spec import DIRECTIONS
 
-__all__ = ["AUGRU_CELL", "AUGRU_SEQUENCE", "GRU_CELL", "GRU_SEQUENCE", "OPERATORS"]
+__all__ = ["AUGRU_CELL", "AUGRU_SEQUENCE", "GRU_CELL", "GRU_SEQUENCE", "OPERATORS", "RANDOM"]
+
+#: Types of layers that give other results each time, which are never taken for constants.
+RANDOM = ("RandomUniform", "Multinomial", "DropOut")
 
 _LENGTH_TYPES = ("int32", "int64")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from onegru._openvino_graph import bodies_of, sizes_of
+from onegru.cpus import memory_size
 from onegru.dtypes import Array, bfloat16
 from onegru.errors import FormatError, SpecError, needs_extra
 from onegru.files.graph import GruNode, Observer
@@ -270,13 +271,13 @@ def _seen(observer: Observer, number: int) -> Callable[[Mapping[str, Array]], No
 
 def _check(network: Any, place: str, constants: int) -> None:
     """Refuse, before it is tried, what would end the process."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    memory = memory_size()
     constant: set[str] = set()  # layers that OpenVINO computes ahead of all runs
     ahead = 0
     for layer in _layers(network):
         where = f"{place}: {layer.get_type_name()} layer {layer.get_friendly_name()!r}"
         for port in layer.outputs():
-            shape = _shape(port.get_partial_shape()) or ()
+            shape = sizes_of(port.get_partial_shape()) or ()
             least = math.prod(size for size in shape if size is not None) * port.get_element_type().size
             sizes = ", ".join("?" if size is None else str(size) for size in shape)
             if least > memory:
@@ -301,16 +302,13 @@ def _layers(network: Any) -> Iterator[Any]:
     """The layers of a network, those of bodies included."""
     for layer in network.get_ordered_ops():
         yield layer
-        if layer.get_type_name() == "If":
-            yield from _layers(layer.get_then_body())
-            yield from _layers(layer.get_else_body())
-        elif layer.get_type_name() in ("Loop", "TensorIterator"):
-            yield from _layers(layer.get_function())
+        for body, _ in bodies_of(layer):
+            yield from _layers(body)
 
 
 def _check_gather(layer: Any, place: str) -> None:
     """OpenVINO's CPU reads one-dimensional data, such as a shape, at any index (seen on 2026.4)."""
-    shape = _shape(layer.input_value(0).get_partial_shape())
+    shape = sizes_of(layer.input_value(0).get_partial_shape())
     indices = layer.input_value(1).get_node()
     if shape is None or len(shape) != 1 or shape[0] is None or indices.get_type_name() != "Constant":
         return
@@ -329,12 +327,6 @@ def _core() -> Any:
     for operator in CLASSES:
         core.add_extension(operator)
     return core
-
-
-def _shape(shape: Any) -> tuple[int | None, ...] | None:
-    if shape.rank.is_dynamic:
-        return None
-    return tuple(None if size.is_dynamic else size.get_length() for size in shape)
 
 
 def _array(tensor: Any) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from onegru.dialects.openvino import OPERATORS
+from onegru.dialects.openvino import OPERATORS, RANDOM
 from onegru.dtypes import Array
 from onegru.files.graph import Conversion, GruNode, Step
 from onegru.files.openvino_constants import Constants
@@ -13,9 +13,6 @@ from onegru.files.openvino_words import Words
 from onegru.files.openvino_xml import Layer
 
 __all__ = ["PlacedLayer", "Steps", "Walker"]
-
-# What gives other results each time is never taken for a constant.
-_RANDOM = ("RandomUniform", "Multinomial", "DropOut")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +107,7 @@ class Walker:
         for item in self.layers:
             kind = item.layer.type
             computed = item.takes and self.fixed.issuperset(item.takes)
-            if kind == "Const" or (computed and kind not in _RANDOM and kind not in OPERATORS):
+            if kind == "Const" or (computed and kind not in RANDOM and kind not in OPERATORS):
                 self.fixed.update(item.gives)
                 if kind == "Const" or (kind == "Convert" and self.plain.issuperset(item.takes)):
                     self.plain.update(item.gives)

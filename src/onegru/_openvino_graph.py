@@ -1,0 +1,25 @@
+"""What is asked of OpenVINO's nodes and shapes in several places; imports nothing of OpenVINO's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["bodies_of", "sizes_of"]
+
+
+def sizes_of(shape: Any) -> tuple[int | None, ...] | None:
+    """The sizes of a PartialShape, None for open ones; None if even the rank is open."""
+    if shape.rank.is_dynamic:
+        return None
+    return tuple(None if size.is_dynamic else size.get_length() for size in shape)
+
+
+def bodies_of(node: Any) -> list[tuple[Any, Any]]:
+    """The bodies of a layer, each with the descriptions of its inputs."""
+    match node.get_type_name():
+        case "If":
+            bodies = (node.get_then_body(), node.get_else_body())
+            return [(body, node.get_input_descriptions(index)) for index, body in enumerate(bodies)]
+        case "Loop" | "TensorIterator":
+            return [(node.get_function(), node.get_input_descriptions())]
+    return []
