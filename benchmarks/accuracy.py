@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onegru import _native, reference
-from onegru.activations import ACTIVATIONS, Activation
+from onegru import _native
+from onegru.core.activations import ACTIVATIONS, Activation
+from onegru.engines import reference
 
 __all__ = ["MEASURED", "Worst", "fma_targets", "native", "ulp_errors", "worst_error"]
 

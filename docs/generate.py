@@ -15,11 +15,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import onegru
-from onegru.activations import ACTIVATIONS
-from onegru.dialects.frameworks import FLAX_LINEN, FLAX_NNX, KERAS, PYTORCH, Framework
-from onegru.dialects.onnx import GRU_VERSIONS, NEWEST
-from onegru.dialects.openvino import OPERATORS
-from onegru.dialects.schema import Attribute, Operator, Role
+from onegru.core.activations import ACTIVATIONS
+from onegru.frameworks.layouts import FLAX_LINEN, FLAX_NNX, KERAS, PYTORCH, Framework
+from onegru.operators.onnx import GRU_VERSIONS, NEWEST
+from onegru.operators.openvino import OPERATORS
+from onegru.operators.schema import Attribute, Operator, Role
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = ("README.md", "docs/operators.md", "docs/conversion.md")

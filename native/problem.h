@@ -17,7 +17,7 @@ constexpr std::size_t SizeOf(ElementType type) {
   return type == ElementType::kFloat64 ? 8 : type == ElementType::kFloat32 ? 4 : 2;
 }
 
-// In the order of onegru.activations.ACTIVATIONS.
+// In the order of onegru.core.activations.ACTIVATIONS.
 enum class Function : std::uint8_t {
   kRelu,
   kTanh,

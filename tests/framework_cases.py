@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 import onegru
-from onegru.dialect import lower
-from onegru.dialects.openvino import GRU_SEQUENCE
-from onegru.spec import Weights
+from onegru.core.spec import Weights
+from onegru.operators.lowering import lower
+from onegru.operators.openvino import GRU_SEQUENCE
 
 Array = npt.NDArray[Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from onegru.dtypes import Array
+from onegru.core.dtypes import Array
 
 H, I = 4, 3
 

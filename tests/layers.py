@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onegru import GRU, Stack
-from onegru.stack import layers_of
+from onegru.layers.stack import layers_of
 from tests.cases import DTYPES
 
 Array = NDArray[Any]

@@ -14,9 +14,9 @@ import onnx
 from onnx import ModelProto, NodeProto
 
 from onegru import Model
-from onegru.files.onnx_model import parse_onnx
-from onegru.files.onnx_read import Source
-from onegru.runtimes.subject import Subject
+from onegru.formats.onnx.read import Source
+from onegru.formats.onnx.reader import parse_onnx
+from onegru.verification.runtimes.base import Subject
 from tests.onnx_models import tensor
 
 
@@ -113,7 +113,7 @@ def mutated(proto: ModelProto, fault: str, node: str) -> ModelProto:
 
 @dataclass(frozen=True)
 class Fake:
-    """A runtime that runs ONNX models by onegru; see `onegru.runtimes.subject.Runtime`."""
+    """A runtime that runs ONNX models by onegru; see `onegru.verification.runtimes.base.Runtime`."""
 
     name: str = "fake"
     precision: str = field(default="", kw_only=True)

@@ -16,8 +16,8 @@ import pytest
 import onegru
 from benchmarks.accuracy import MEASURED, Worst, fma_targets, native, ulp_errors, worst_error
 from onegru import _native
-from onegru.activations import Activation
-from onegru.dtypes import bfloat16
+from onegru.core.activations import Activation
+from onegru.core.dtypes import bfloat16
 
 Array = npt.NDArray[Any]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import onegru
-from onegru.activations import ACTIVATIONS, Activation, find_kind
-from onegru.errors import SpecError
-from onegru.reference import activate
+from onegru.core.activations import ACTIVATIONS, Activation, find_kind
+from onegru.core.errors import SpecError
+from onegru.engines.reference import activate
 
 ALPHA, BETA = 0.75, -0.5
 LN2 = math.log(2.0)

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import onegru
-from onegru.array_files import Header, read_npy, read_npz
-from onegru.errors import FormatError, SpecError
+from onegru.core.errors import FormatError, SpecError
+from onegru.system.array_files import Header, read_npy, read_npz
 from tests.layers import H, I, make_gru
 
 

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import onegru
-from onegru import surgery
-from onegru.atomic_write import write_files
+from onegru.rewriting import rewrite as surgery
+from onegru.system.atomic_write import write_files
 from tests.kill_points import kill_points
 
 

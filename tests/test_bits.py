@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import onegru
 from onegru import _native
-from onegru.spec import DIRECTIONS
+from onegru.core.spec import DIRECTIONS
 
 Array = NDArray[Any]
 
@@ -306,11 +306,11 @@ ROUNDING = """
     libm = ctypes.CDLL("libm.so.6")
     assert libm.fesetround(mode) == 0 and libm.fegetround() == mode
     import onegru  # constants are made then
-    from onegru.activations import ACTIVATIONS
-    from onegru.dialects.frameworks import FLAX_NNX, KERAS, PYTORCH
-    from onegru.exchange import _sum
-    from onegru.files.onnx_change import _as_float16
-    from onegru.dtypes import convert
+    from onegru.core.activations import ACTIVATIONS
+    from onegru.frameworks.layouts import FLAX_NNX, KERAS, PYTORCH
+    from onegru.frameworks.weights import _sum
+    from onegru.rewriting.changes import _as_float16
+    from onegru.core.dtypes import convert
     numbers = [0.1, 1 / 3, 0.7, 1e-45, 1e-42, 2.0**-150, 3.4e38]
     one = np.ones((1, 3, 1), np.float32)
     for x in numbers:

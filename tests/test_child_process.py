@@ -15,8 +15,8 @@ import pytest
 
 import onegru
 from onegru import FormatError
-from onegru.child_process import READING, Limits, read_answer, run_child
-from onegru.files import keras_archive
+from onegru.formats import keras_archive
+from onegru.system.child_process import READING, Limits, read_answer, run_child
 from tests.keras_files import keras_3
 from tests.onnx_models import graph, gru, model, save, value, weights
 
@@ -87,7 +87,7 @@ FUNCTIONS = """
 import os, sys
 import numpy as np
 import onegru
-from onegru.conformance.verify import verify
+from onegru.verification.verify import verify
 
 def work():
     assert onegru.load_layers("x.keras") and onegru.load_layers("x.h5") and onegru.load_layers("x.onnx")
@@ -191,7 +191,7 @@ def test_an_interrupt_ends_the_child(hostile: Path, tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from onegru.child_process import READING, run_child
+from onegru.system.child_process import READING, run_child
 run_child("slow", [sys.argv[2]], Path(sys.argv[3]), READING)
 """
     place = tmp_path / "work"

@@ -27,7 +27,7 @@ import pytest
 
 import onegru
 import onegru.cli.app
-from onegru.cli import waiting
+from onegru.cli import progress as waiting
 from onegru.cli.inputs import gather_inputs
 from tests.ir_files import write_case
 from tests.layers import make_stack
@@ -1014,7 +1014,7 @@ def test_script_whose_output_has_no_room(cli: Cli) -> None:
 
 SLOW = """
 import sys, time
-from onegru.cli import waiting
+from onegru.cli import progress as waiting
 waiting._PATIENCE = float(sys.argv[1])
 with waiting.waiting("running [a] model") as watch:
     for done in range(8):

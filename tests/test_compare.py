@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onegru.compare import Difference, difference
-from onegru.errors import SpecError
+from onegru.core.compare import Difference, difference
+from onegru.core.errors import SpecError
 from tests.cases import DTYPES
 
 

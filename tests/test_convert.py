@@ -16,12 +16,12 @@ import pytest
 import onegru
 import onegru.cli.app
 from onegru import GRU, FormatError, SpecError, Stack
-from onegru.cli import check as checking
-from onegru.cli.chain import layers_of_model, read_source
-from onegru.cli.check import check
 from onegru.cli.convert import convert_layers
-from onegru.known import MEASURED
-from onegru.stack import layers_of
+from onegru.layers.stack import layers_of
+from onegru.models import check_layers as checking
+from onegru.models.check_layers import check
+from onegru.models.select_layers import layers_of_model, read_source
+from onegru.runtimes.known_issues import MEASURED
 from tests.layers import I, call, draw, make_gru, make_stack, reference, same_layers
 from tests.onnx_models import Shape, graph, gru, model, node, tensor, value, weights
 from tests.onnx_models import save as save_model

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onegru.cpus import usable_cpus
+from onegru.core.machine import usable_cpus
 
 
 def system(root: Path, cgroup: str, files: dict[str, str]) -> Path:

@@ -149,7 +149,7 @@ def test_links(path: Path) -> None:
     ],
 )
 def test_named_files_exist(name: str) -> None:
-    """Code that looks like a path from the root of the repository, such as `src/onegru/spec.py`."""
+    """Code that looks like a path from the root of the repository, such as `src/onegru/core/spec.py`."""
     text = (ROOT / name).read_text(encoding="utf-8")
     pattern = r"`((?:src|native|tests|docs|examples|benchmarks)/[\w./*<>-]*)`"
     for path in re.findall(pattern, text):

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 import onegru
 from onegru import execution_provider
-from onegru.dialect import lower
-from onegru.dialects.onnx import gru_version
+from onegru.operators.lowering import lower
+from onegru.operators.onnx import gru_version
 from tests import onnx_models as m
 from tests.cases import Case, gru_cases, onnx_model
 

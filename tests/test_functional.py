@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import onegru
-from onegru.dialects.onnx import GRU_VERSIONS, gru_version
+from onegru.operators.onnx import GRU_VERSIONS, gru_version
 
 Array = NDArray[Any]
 

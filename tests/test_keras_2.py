@@ -11,8 +11,8 @@ import pytest
 
 import onegru
 from onegru import FormatError, SpecError
-from onegru.cli.chain import read_source
-from onegru.dtypes import Array
+from onegru.core.dtypes import Array
+from onegru.models.select_layers import read_source
 from tests.keras_files import H, I, arrays, entry, model, write_archive, write_h5
 
 Function = Callable[[Array], Array]

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import onegru
-from onegru.known import MEASURED, RULES, Facts, verdicts
-from onegru.report import report
+from onegru.models.inspect import report
+from onegru.runtimes.known_issues import MEASURED, RULES, Facts, verdicts
 from tests.oracle import gru_cell, gru_sequence, onnx_gru
 
 Arrays = dict[str, Any]

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 import onegru
 from onegru import SpecError
-from onegru.activations import Activation
-from onegru.spec import DIRECTIONS, Spec, Weights
+from onegru.core.activations import Activation
+from onegru.core.spec import DIRECTIONS, Spec, Weights
 
 Array = NDArray[Any]
 

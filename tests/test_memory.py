@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import onegru
-from onegru.native import NativeEngine
+from onegru.engines.native import NativeEngine
 
 SIZES = [64, 65, 72, 79, 80, 96, 100, 127, 128, 129, 160, 200, 255, 256, 257]
 TYPES = {

@@ -14,8 +14,8 @@ from onnx import AttributeProto, FunctionProto, ModelProto, TensorProto
 
 import onegru
 from onegru import FormatError, Model, OneGRUError, SpecError
-from onegru.files.onnx_model import parse_onnx
-from onegru.files.onnx_read import Source
+from onegru.formats.onnx.read import Source
+from onegru.formats.onnx.reader import parse_onnx
 from tests.onnx_models import (
     B,
     H,

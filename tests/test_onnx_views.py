@@ -11,7 +11,7 @@ import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 import onegru
-from onegru.files.onnx_views import view_of
+from onegru.formats.onnx.views import view_of
 
 RNG = np.random.default_rng(0)
 I, H = 3, 4

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from openvino import opset8 as ops
 
 import onegru
-import onegru._openvino_exchange as exchange
+import onegru.runtimes.openvino_exchange as exchange
 from onegru import SpecError
 from tests.cases import Case, openvino_cases
 

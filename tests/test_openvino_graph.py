@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from openvino import opset13 as ops
 
 import onegru
-from onegru import _openvino_exchange
+from onegru.runtimes import openvino_exchange as _openvino_exchange
 from tests import onnx_models
 from tests.ir_files import IrWriter, write_case
 

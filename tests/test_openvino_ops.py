@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from openvino import opset13 as ops
 
 import onegru
-from onegru import _openvino_op, dialect
+from onegru.operators import lowering as dialect
+from onegru.runtimes import openvino_op as _openvino_op
 from tests.cases import DTYPES
 from tests.ir_files import IrWriter, write_case
 

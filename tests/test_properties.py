@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import onegru
 from onegru import _native
-from onegru.known import Facts, verdicts
+from onegru.runtimes.known_issues import Facts, verdicts
 from tests import oracle
 from tests.cases import Array, Case, gru_cases, onnx_model, openvino_cases
 from tests.ir_files import OPERATORS, write_case

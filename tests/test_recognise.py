@@ -16,7 +16,7 @@ import pytest
 
 import onegru
 from onegru import FormatError, SpecError
-from onegru.files.recognise import Kind, kind_of
+from onegru.formats.recognise import Kind, kind_of
 from tests.ir_files import write_case
 from tests.keras_files import keras_3
 from tests.layers import make_gru, make_stack

@@ -12,8 +12,8 @@ import pytest
 
 import onegru
 from onegru import GRU, FormatError, Stack
-from onegru.files.safetensors_file import read_layers
-from onegru.stack import layers_of
+from onegru.formats.safetensors import read_layers
+from onegru.layers.stack import layers_of
 from tests.cases import DTYPES
 from tests.layers import I, make_gru, make_stack, same_layers
 

@@ -372,9 +372,9 @@ def test_refuses_what_is_no_layer(tmp_path: Path) -> None:
 
 
 def test_refuses_what_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from onegru.files import onnx_write
+    from onegru.formats.onnx import writer
 
-    monkeypatch.setattr(onnx_write, "_MAX_BYTES", 100)
+    monkeypatch.setattr(writer, "_MAX_BYTES", 100)
     with pytest.raises(SpecError, match="must be below 2 GiB"):
         onegru.save(make_gru(), tmp_path / "m.onnx")
 

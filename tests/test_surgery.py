@@ -13,8 +13,8 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto
 
 import onegru
-from onegru.files import onnx_activations, onnx_decompose
-from onegru.surgery import Report, rewrite
+from onegru.rewriting import activation_ops, decompose
+from onegru.rewriting.rewrite import Report, rewrite
 from tests.onnx_models import (
     Array,
     Arrays,
@@ -248,7 +248,7 @@ def test_decompose(case: Case, tmp_path: Path) -> None:
     assert not grus(target)
     scans = [item for item in target.graph.node if item.op_type == "Scan"]
     assert len(scans) == case.D
-    assert target.opset_import[0].version == max(case.opset, onnx_decompose.OLDEST_OPSET)
+    assert target.opset_import[0].version == max(case.opset, decompose.OLDEST_OPSET)
 
 
 @pytest.mark.parametrize("layout", [0, 1])
@@ -808,8 +808,8 @@ def test_a_target_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytes
     """A wrong rewriting is found, and an earlier target stays as it was."""
     target = tmp_path / "target.onnx"
     target.write_bytes(b"earlier")
-    wrong = {**onnx_activations.SPELLINGS, "Tanh": onnx_activations.SPELLINGS["Relu"]}
-    monkeypatch.setattr(onnx_activations, "SPELLINGS", wrong)
+    wrong = {**activation_ops.SPELLINGS, "Tanh": activation_ops.SPELLINGS["Relu"]}
+    monkeypatch.setattr(activation_ops, "SPELLINGS", wrong)
     source = save(tmp_path, Case("plain").build())
     with pytest.raises(onegru.FormatError, match="not written: output 'out_Y' in onegru differs"):
         rewrite(source, target, decompose=True)

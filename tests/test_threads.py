@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import onegru
-from onegru.cpus import usable_cpus
+from onegru.core.machine import usable_cpus
 
 Array = NDArray[Any]
 

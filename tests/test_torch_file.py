@@ -14,7 +14,7 @@ import pytest
 
 import onegru
 from onegru import FormatError
-from onegru.dtypes import Array, numpy_dtype
+from onegru.core.dtypes import Array, numpy_dtype
 from tests.torch_files import PROTO, STOP, Call, Global, Raw, Writer, write_checkpoint
 
 H, I = 4, 3

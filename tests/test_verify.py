@@ -12,14 +12,14 @@ import pytest
 
 import onegru
 import onegru.cli.app
-from onegru.conformance.call import call_of, in_type
-from onegru.conformance.diagnosis import diagnose
-from onegru.conformance.trace import traced_run
-from onegru.conformance.verify import verify
-from onegru.files.graph import Graph
-from onegru.runtimes.onnx_evaluator import OnnxEvaluator
-from onegru.runtimes.onnxruntime import OnnxRuntime
-from onegru.runtimes.subject import Subject
+from onegru.formats.graph import Graph
+from onegru.verification.diagnose import diagnose
+from onegru.verification.gru_call import call_of, in_type
+from onegru.verification.runtimes.base import Subject
+from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
+from onegru.verification.runtimes.onnxruntime import OnnxRuntime
+from onegru.verification.trace import traced_run
+from onegru.verification.verify import verify
 from tests import mutants
 from tests.onnx_models import I, graph, gru, model, node, save, value, weights
 from tests.verify_cases import (

@@ -11,7 +11,7 @@ import pytest
 
 import onegru
 import onegru.cli.app
-from onegru.conformance.against import compare_with
+from onegru.verification.compare_models import compare_with
 from tests import mutants
 from tests.onnx_models import I, graph, gru, model, node, save, value, weights
 from tests.verify_cases import (
@@ -125,7 +125,7 @@ def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[obj
     """A checkpoint that holds these layers, whatever the file."""
 
     def make(layers: object) -> Path:
-        monkeypatch.setattr("onegru.loading.load_layers", lambda path: layers)
+        monkeypatch.setattr("onegru.models.load_layers.load_layers", lambda path: layers)
         return path
 
     path = tmp_path / "checkpoint.safetensors"

@@ -9,9 +9,8 @@ import pytest
 
 import onegru
 import onegru.cli.app
-from onegru.compare import TOLERANCE_ACROSS_RUNTIMES, difference
-from onegru.conformance.agreement import agreement
-from onegru.runtimes.onnx_evaluator import OnnxEvaluator
+from onegru.core.compare import TOLERANCE_ACROSS_RUNTIMES, agreement, difference
+from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
 from tests import mutants
 from tests.onnx_models import graph, gru, model, save, value, weights
 from tests.verify_cases import (

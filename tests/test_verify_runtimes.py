@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onegru.compare import TOLERANCE_ACROSS_RUNTIMES
-from onegru.runtimes.onnx_evaluator import OnnxEvaluator
-from onegru.runtimes.onnxruntime import OnnxRuntime
-from onegru.runtimes.openvino import OpenVino
-from onegru.runtimes.subject import Runtime
+from onegru.core.compare import TOLERANCE_ACROSS_RUNTIMES
+from onegru.verification.runtimes.base import Runtime
+from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
+from onegru.verification.runtimes.onnxruntime import OnnxRuntime
+from onegru.verification.runtimes.openvino import OpenVino
 from tests import mutants
 from tests.onnx_models import I, save
 from tests.verify_cases import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onegru.wording import count, duration
+from onegru.core.wording import count, duration
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from onegru.dtypes import Array
+from onegru.core.dtypes import Array
 
 PROTO, STOP = b"\x80\x02", b"."
 

@@ -11,13 +11,13 @@ import onnx
 import pytest
 
 import onegru
-from onegru.conformance.results import Fault, RuntimeResult, Verification
-from onegru.conformance.verify import verify
-from onegru.runtimes.apart import Outcome
-from onegru.runtimes.onnx_evaluator import OnnxEvaluator
-from onegru.runtimes.onnxruntime import OnnxRuntime
-from onegru.runtimes.openvino import OpenVino
-from onegru.runtimes.subject import Runtime, Subject
+from onegru.verification.results import Fault, RuntimeResult, Verification
+from onegru.verification.runtimes.base import Runtime, Subject
+from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
+from onegru.verification.runtimes.onnxruntime import OnnxRuntime
+from onegru.verification.runtimes.openvino import OpenVino
+from onegru.verification.runtimes.subprocess_runner import Outcome
+from onegru.verification.verify import verify
 from tests.ir_files import IrWriter
 from tests.onnx_models import Arrays, I, graph, gru, model, node, numbers, value, weights
 
@@ -96,7 +96,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> None:
         except Exception as error:
             return Outcome("refuses", reason=repr(error))
 
-    monkeypatch.setattr("onegru.conformance.verify.run_apart", run)
+    monkeypatch.setattr("onegru.verification.verify.run_apart", run)
 
 
 # What is planted, in a second GRU with which attributes, and what it is called.

@@ -10,28 +10,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from onegru._native import version
-from onegru.activations import Activation
-from onegru.errors import FormatError, MissingExtraError, OneGRUError, SpecError, SpecWarning
-from onegru.functional import augru_cell, augru_sequence, gru, gru_cell, gru_sequence
-from onegru.layer import GRU
-from onegru.model_stream import ModelStream
-from onegru.native import Targets, get_num_threads, release_memory, set_num_threads, targets
-from onegru.session import GruLayer, Model, load
-from onegru.spec import Spec, Weights
-from onegru.stack import Stack, StackStream
-from onegru.stream import Stream
+from onegru.core.activations import Activation
+from onegru.core.errors import FormatError, MissingExtraError, OneGRUError, SpecError, SpecWarning
+from onegru.core.spec import Spec, Weights
+from onegru.engines.native import Targets, get_num_threads, release_memory, set_num_threads, targets
+from onegru.layers.functional import augru_cell, augru_sequence, gru, gru_cell, gru_sequence
+from onegru.layers.gru import GRU
+from onegru.layers.stack import Stack, StackStream
+from onegru.layers.stream import Stream
+from onegru.models.load import load
+from onegru.models.model import GruLayer, Model
+from onegru.models.stream import ModelStream
 
 if TYPE_CHECKING:
     from onegru import execution_provider
+    from onegru.formats.save import save
     from onegru.frameworks.flax import from_flax, to_flax
-    from onegru.frameworks.keras3 import from_keras, to_keras, to_keras_weights
+    from onegru.frameworks.keras import from_keras, to_keras, to_keras_weights
     from onegru.frameworks.pytorch import from_torch, to_torch, to_torch_state_dict
-    from onegru.inference_session import InferenceSession
-    from onegru.loading import load_layers
-    from onegru.openvino_ops import openvino_exchange, openvino_extensions
-    from onegru.padding import pad
-    from onegru.report import inspect
-    from onegru.saving import save
+    from onegru.layers.padding import pad
+    from onegru.models.inference_session import InferenceSession
+    from onegru.models.inspect import inspect
+    from onegru.models.load_layers import load_layers
+    from onegru.runtimes.openvino import openvino_exchange, openvino_extensions
 
 __version__ = version()
 
@@ -83,19 +84,19 @@ __all__ = [
 
 # Imported when first asked for, so that `import onegru` stays quick.
 _LATER = {
-    "InferenceSession": "onegru.inference_session",
+    "InferenceSession": "onegru.models.inference_session",
     "from_flax": "onegru.frameworks.flax",
-    "from_keras": "onegru.frameworks.keras3",
+    "from_keras": "onegru.frameworks.keras",
     "from_torch": "onegru.frameworks.pytorch",
-    "inspect": "onegru.report",
-    "load_layers": "onegru.loading",
-    "openvino_exchange": "onegru.openvino_ops",
-    "openvino_extensions": "onegru.openvino_ops",
-    "pad": "onegru.padding",
-    "save": "onegru.saving",
+    "inspect": "onegru.models.inspect",
+    "load_layers": "onegru.models.load_layers",
+    "openvino_exchange": "onegru.runtimes.openvino",
+    "openvino_extensions": "onegru.runtimes.openvino",
+    "pad": "onegru.layers.padding",
+    "save": "onegru.formats.save",
     "to_flax": "onegru.frameworks.flax",
-    "to_keras": "onegru.frameworks.keras3",
-    "to_keras_weights": "onegru.frameworks.keras3",
+    "to_keras": "onegru.frameworks.keras",
+    "to_keras_weights": "onegru.frameworks.keras",
     "to_torch": "onegru.frameworks.pytorch",
     "to_torch_state_dict": "onegru.frameworks.pytorch",
 }

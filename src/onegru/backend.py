@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from onegru.arguments import integer, shown
-from onegru.dtypes import Array
-from onegru.errors import OneGRUError, SpecError, needs_extra
+from onegru.core.arguments import integer, shown
+from onegru.core.dtypes import Array
+from onegru.core.errors import OneGRUError, SpecError, needs_extra
 
 with needs_extra("onnx", "onnx", "onegru.backend"):
     import onnx
     from onnx import ModelProto, NodeProto
     from onnx.backend.base import Backend, BackendRep
 
-from onegru.files.onnx_model import parse_onnx
-from onegru.files.onnx_probe import node_opset
-from onegru.files.onnx_read import Source
-from onegru.session import Model
+from onegru.formats.onnx.read import Source
+from onegru.formats.onnx.reader import parse_onnx
+from onegru.models.model import Model
+from onegru.verification.probe import node_opset
 
 __all__ = [
     "OneGRUBackend",

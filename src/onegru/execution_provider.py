@@ -21,119 +21,13 @@ Options, given as `("OnegruExecutionProvider", {"threads": "1"})`:
 
 from __future__ import annotations
 
-import itertools
-import re
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-import numpy as np
-
-from onegru import _native
-from onegru.dialect import lower
-from onegru.dialects.onnx import GRU_VERSIONS
-from onegru.dtypes import Array, numpy_dtype
-from onegru.errors import FormatError, needs_extra
-from onegru.layer import GRU
-from onegru.native import get_num_threads
+from onegru.runtimes.execution_provider import (
+    add_observer,
+    get_ep_name,
+    get_ep_names,
+    get_library_path,
+    register,
+    remove_observer,
+)
 
 __all__ = ["add_observer", "get_ep_name", "get_ep_names", "get_library_path", "register", "remove_observer"]
-
-_NAME = "OnegruExecutionProvider"
-_OLDEST = (1, 25)
-
-
-def get_library_path() -> str:
-    """The library to register with ONNX Runtime. `register` does it."""
-    return str(_native.__file__)
-
-
-def get_ep_name() -> str:
-    """The provider's name, for `providers=`."""
-    return _NAME
-
-
-def get_ep_names() -> list[str]:
-    """The names of all providers in the library: this one."""
-    return [_NAME]
-
-
-def register() -> str:
-    """Make the provider known to ONNX Runtime in this process, if it is not yet.
-
-    Returns:
-        its name, for `providers=`.
-
-    Raises:
-        MissingExtraError: ONNX Runtime is not installed.
-        FormatError: it is older than 1.25, or newer than what onegru knows.
-    """
-    with needs_extra("onnxruntime", "onnxruntime", "the execution provider"):
-        import onnxruntime
-    version = tuple(map(int, re.findall(r"\d+", onnxruntime.__version__)[:2]))
-    if version < _OLDEST:
-        raise FormatError(
-            f"onnxruntime {onnxruntime.__version__}; must be {'.'.join(map(str, _OLDEST))} or newer, as its "
-            "execution providers cannot hold kernels before"
-        )
-    if _NAME not in {device.ep_name for device in onnxruntime.get_ep_devices()}:
-        get_num_threads()  # reads the environment
-        _native.observe(_see)
-        try:
-            onnxruntime.register_execution_provider_library(_NAME, get_library_path())
-        except Exception as error:  # its exceptions share no base class
-            raise FormatError(f"onnxruntime {onnxruntime.__version__} refuses onegru ({error})") from None
-    return _NAME
-
-
-# What a session shows of a node: "weights" when the node is made, if they are constants; "done" after each
-# run. Arrays by the names of the specification; they are gone when the function returns.
-Observer = Callable[[str, str, Mapping[str, Array]], None]
-
-_observers: dict[int, Observer] = {}
-_numbers = itertools.count(1)
-
-
-def add_observer(observer: Observer) -> int:
-    """Let a function see the GRU nodes of the sessions whose option `observer` is the number that this gives.
-
-    Args:
-        observer: called with the node's name, the moment, and its arrays. What it raises ends the run.
-    """
-    number = next(_numbers)
-    _observers[number] = observer
-    return number
-
-
-def remove_observer(number: int) -> None:
-    """Call it no more."""
-    del _observers[number]
-
-
-def _see(
-    session: int,
-    moment: str,
-    node: str,
-    version: int,
-    attributes: Mapping[str, object],
-    ports: Mapping[str, tuple[memoryview, str, Sequence[int]]],
-) -> None:
-    """What native code calls; it ends the run with what this raises."""
-    arrays: dict[str, Array] = {
-        name: np.frombuffer(data, numpy_dtype(dtype)).reshape(shape)
-        for name, (data, dtype, shape) in ports.items()
-    }
-    if moment == "compute":
-        _compute(version, attributes, arrays)
-    elif (observer := _observers.get(session)) is not None:
-        observer(node, moment, arrays)
-
-
-def _compute(version: int, attributes: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-    """Write the outputs of a node by the reference."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # given when the model was loaded
-        lowered = lower(GRU_VERSIONS[version], attributes, arrays["W"], arrays["R"], arrays.get("B"))
-    layer = GRU.from_canonical(lowered.spec, lowered.weights, "reference")
-    given = {name: arrays[name] for name in ("X", "sequence_lens", "initial_h") if name in arrays}
-    layer.apply(lowered.ports, given, {name: arrays[name] for name in ("Y", "Y_h") if name in arrays})

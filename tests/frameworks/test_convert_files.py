@@ -15,8 +15,8 @@ pytest.importorskip("keras")
 pytest.importorskip("safetensors")
 
 import onegru
-from onegru.cli.chain import joined, read_source
 from onegru.cli.convert import convert_layers
+from onegru.models.select_layers import joined, read_source
 
 I, H = 5, 6
 KINDS = (".onnx", ".xml", ".safetensors", ".pt", ".keras")

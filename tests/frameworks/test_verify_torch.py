@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import onegru
-from onegru.conformance.against import compare_with
-from onegru.runtimes.subject import Subject
-from onegru.runtimes.torch import TorchCheckpoint
+from onegru.verification.compare_models import compare_with
+from onegru.verification.runtimes.base import Subject
+from onegru.verification.runtimes.torch import TorchCheckpoint
 from tests.mutants import mutated
 from tests.onnx_models import Arrays, graph, gru, model, node, save, value
 
@@ -99,7 +99,7 @@ def test_a_checkpoint_that_is_read_wrong(
         onegru.GRU(*layer_arrays(module, index).values(), direction="bidirectional") for index in range(2)
     ]
     read = {"encoder": onegru.Stack(wrong)}
-    monkeypatch.setattr("onegru.loading.load_layers", lambda path: read)
+    monkeypatch.setattr("onegru.models.load_layers.load_layers", lambda path: read)
     found = compare_with(onegru.load(save(tmp_path, exported(module))), checkpoint)
     (result,) = found.runtimes
     assert result.status == "differs" and not found.agrees

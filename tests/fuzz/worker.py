@@ -22,8 +22,8 @@ import numpy as np
 
 import onegru
 from onegru.cli.app import app
-from onegru.draw import draw_inputs, size_plans
-from onegru.report import report
+from onegru.models.inspect import report
+from onegru.models.random_inputs import draw_inputs, size_plans
 from tests.fuzz.corpus import PROBE
 from tests.fuzz.mutate import HARM, SECRET, mutated
 

@@ -17,9 +17,9 @@ from onegru.cli.bench import measure
 from onegru.cli.convert import convert_command
 from onegru.cli.inputs import DimOption, DimsOption, explained, gather_inputs, parse_dims
 from onegru.cli.outputs import check_targets, print_json, write_outputs
-from onegru.cli.show import Screen, printable, show_report, show_run, show_targets, show_timings
+from onegru.cli.progress import waiting
+from onegru.cli.tables import Screen, printable, show_report, show_run, show_targets, show_timings
 from onegru.cli.verify import verify_command
-from onegru.cli.waiting import waiting
 
 __all__ = ["run"]
 

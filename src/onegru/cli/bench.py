@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from onegru.dtypes import Array
-from onegru.errors import OneGRUError
-from onegru.files.recognise import Kind, layers_kind
-from onegru.session import Model
+from onegru.core.dtypes import Array
+from onegru.core.errors import OneGRUError
+from onegru.formats.recognise import Kind, layers_kind
+from onegru.models.model import Model
 
 __all__ = ["Timing", "measure"]
 
@@ -63,8 +63,8 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
     elif layers_kind(path) is not Kind.OPENVINO:
         try:
             # Imported here, as an IR needs no onnx.
-            from onegru.files._onnxruntime import Session
-            from onegru.files.onnx_read import Source
+            from onegru.formats.onnx.read import Source
+            from onegru.formats.onnx.whole.session import Session
 
             session = Session(path.read_bytes(), Source(str(path), path.parent))
             theirs = dict(zip(session.output_names, session.run(inputs), strict=True))

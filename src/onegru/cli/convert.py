@@ -17,22 +17,22 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from onegru.atomic_write import naming, write_files
-from onegru.cli.chain import read_source
-from onegru.cli.check import Check, check
 from onegru.cli.inputs import DimOption
-from onegru.cli.show import Screen, printable
-from onegru.cli.surgery import Decompose, Float16, ForRuntime, NoCheck, Split, Tolerance, convert_model
-from onegru.cli.waiting import waiting
-from onegru.errors import FormatError, SpecError, needs_extra
-from onegru.files.recognise import Kind, layers_kind
-from onegru.frameworks.files import write_keras, write_pytorch
-from onegru.known import Verdict
-from onegru.layer import GRU
-from onegru.report import report
-from onegru.saving import SUFFIXES, save
-from onegru.session import load
-from onegru.stack import Stack, layers_of
+from onegru.cli.progress import waiting
+from onegru.cli.rewrite import Decompose, Float16, ForRuntime, NoCheck, Split, Tolerance, convert_model
+from onegru.cli.tables import Screen, printable
+from onegru.core.errors import FormatError, SpecError, needs_extra
+from onegru.formats.recognise import Kind, layers_kind
+from onegru.formats.save import SUFFIXES, save
+from onegru.frameworks.export import write_keras, write_pytorch
+from onegru.layers.gru import GRU
+from onegru.layers.stack import Stack, layers_of
+from onegru.models.check_layers import Check, check
+from onegru.models.inspect import report
+from onegru.models.load import load
+from onegru.models.select_layers import read_source
+from onegru.runtimes.known_issues import Verdict
+from onegru.system.atomic_write import naming, write_files
 
 __all__ = ["WRITERS", "convert_command", "convert_layers"]
 
@@ -277,7 +277,7 @@ def _check_not_the_source(source: Path, target: Path) -> None:
     parts = {*_files(source)}
     if source.is_file() and layers_kind(source) is Kind.ONNX and any(p.exists() for p in _files(target)):
         with needs_extra("onnx", "onnx", str(source)):
-            from onegru.files.onnx_read import Source, external_files, read_model
+            from onegru.formats.onnx.read import Source, external_files, read_model
         place = Source(str(source), source.parent)
         parts |= external_files(place, read_model(place, source.read_bytes()))
     for path in _files(target):

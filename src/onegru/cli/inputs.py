@@ -11,15 +11,15 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from onegru.array_files import Header, read_npy, read_npz
-from onegru.bounded import check_regular
-from onegru.cpus import memory_size
-from onegru.draw import Dims, dimension_name, draw, shapes_of
-from onegru.dtypes import Array, bfloat16
-from onegru.errors import FormatError, SpecError, needs_extra
-from onegru.files.graph import TensorInfo, by_name
-from onegru.model_inputs import check_fit
-from onegru.session import Model
+from onegru.core.dtypes import Array, bfloat16
+from onegru.core.errors import FormatError, SpecError, needs_extra
+from onegru.core.machine import memory_size
+from onegru.formats.graph import TensorInfo, by_name
+from onegru.models.inputs import check_fit
+from onegru.models.model import Model
+from onegru.models.random_inputs import Dims, dimension_name, draw, shapes_of
+from onegru.system.array_files import Header, read_npy, read_npz
+from onegru.system.bounded import check_regular
 
 __all__ = ["DimOption", "DimsOption", "explained", "gather_inputs", "parse_dims", "split_name"]
 
@@ -80,7 +80,7 @@ def gather_inputs(
         model: the model.
         texts: [NAME=]FILE for those that are given.
         seed: of the others.
-        dims: sizes of open dimensions, as for `onegru.draw.shapes_of`.
+        dims: sizes of open dimensions, as for `onegru.models.random_inputs.shapes_of`.
         default: the size of every other open dimension that no input tells.
 
     Returns:
@@ -185,7 +185,7 @@ def _only_input(text: str, model: Model) -> str:
 
 def _read_pb(path: Path) -> tuple[str, Array]:
     with needs_extra("onnx", "onnx", str(path)):
-        from onegru.files.onnx_tensor import read_tensor
+        from onegru.formats.onnx.tensor_file import read_tensor
     check_regular(path)
     _check_size(path, path.stat().st_size)
     return read_tensor(path)

@@ -14,11 +14,11 @@ from typing import IO, Any
 
 import numpy as np
 
-from onegru.atomic_write import write_files
 from onegru.cli.inputs import split_name
-from onegru.dtypes import Array
-from onegru.errors import SpecError
-from onegru.session import Model
+from onegru.core.dtypes import Array
+from onegru.core.errors import SpecError
+from onegru.models.model import Model
+from onegru.system.atomic_write import write_files
 
 __all__ = ["Target", "check_targets", "print_json", "write_outputs"]
 

@@ -17,10 +17,12 @@ from rich.table import Table
 
 import onegru
 from onegru.cli.inputs import DimOption, DimsOption, explained, gather_inputs, parse_dims
-from onegru.cli.show import Screen, printable
-from onegru.cli.waiting import waiting
-from onegru.conformance.against import compare_with
-from onegru.conformance.results import (
+from onegru.cli.progress import waiting
+from onegru.cli.tables import Screen, printable
+from onegru.core.errors import SpecError
+from onegru.formats.recognise import Kind, model_kind
+from onegru.verification.compare_models import compare_with
+from onegru.verification.results import (
     Against,
     Fault,
     LayerResult,
@@ -28,11 +30,9 @@ from onegru.conformance.results import (
     RuntimeResult,
     Verification,
 )
-from onegru.conformance.verify import verify
-from onegru.errors import SpecError
-from onegru.files.recognise import Kind, model_kind
-from onegru.runtimes.subject import Runtime, Subject
-from onegru.runtimes.table import PRECISIONS, RUNTIMES, chosen_runtimes
+from onegru.verification.runtimes.base import Runtime, Subject
+from onegru.verification.runtimes.registry import PRECISIONS, RUNTIMES, chosen_runtimes
+from onegru.verification.verify import verify
 
 __all__ = ["show_verification", "verify_command"]
 

@@ -8,15 +8,15 @@ from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
-from onegru.activations import Activation
-from onegru.arguments import choice, shown
-from onegru.dialects.frameworks import FLAX_LINEN, FLAX_NNX, Framework
-from onegru.dtypes import Array
-from onegru.errors import SpecError, needs_extra
-from onegru.exchange import find_activation, read, write
-from onegru.layer import GRU
-from onegru.spec import Direction
-from onegru.tensors import is_mapping
+from onegru.core.activations import Activation
+from onegru.core.arguments import choice, shown
+from onegru.core.dtypes import Array
+from onegru.core.errors import SpecError, needs_extra
+from onegru.core.spec import Direction
+from onegru.core.tensors import is_mapping
+from onegru.frameworks.layouts import FLAX_LINEN, FLAX_NNX, Framework
+from onegru.frameworks.weights import find_activation, read, write
+from onegru.layers.gru import GRU
 
 __all__ = ["Form", "from_flax", "to_flax"]
 

@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from onegru.activations import Activation
-from onegru.dialects.frameworks import (
+from onegru.core.activations import Activation
+from onegru.core.dtypes import to_float32
+from onegru.core.errors import SpecError
+from onegru.core.tensors import as_tensor, is_mapping
+from onegru.frameworks.layouts import (
     KERAS,
     KERAS_2,
     KERAS_2_ACTIVATION_LAYERS,
     KERAS_ACTIVATION_LAYERS,
     Framework,
 )
-from onegru.dtypes import to_float32
-from onegru.errors import SpecError
-from onegru.exchange import find_activation, read
-from onegru.layer import GRU
-from onegru.stack import Stack
-from onegru.tensors import as_tensor, is_mapping
+from onegru.frameworks.weights import find_activation, read
+from onegru.layers.gru import GRU
+from onegru.layers.stack import Stack
 
 __all__ = ["RECURRENT", "Generation", "from_arrays", "from_config", "generation_of", "is_gru", "is_own"]
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from onegru.arguments import flag, shown
-from onegru.dialects.frameworks import PYTORCH
-from onegru.dtypes import Array
-from onegru.errors import SpecError, needs_extra
-from onegru.exchange import read, write
-from onegru.layer import GRU
-from onegru.stack import Stack, layers_of
-from onegru.tensors import is_mapping
+from onegru.core.arguments import flag, shown
+from onegru.core.dtypes import Array
+from onegru.core.errors import SpecError, needs_extra
+from onegru.core.tensors import is_mapping
+from onegru.frameworks.layouts import PYTORCH
+from onegru.frameworks.weights import read, write
+from onegru.layers.gru import GRU
+from onegru.layers.stack import Stack, layers_of
 
 __all__ = [
     "Group",

@@ -1,1 +1,1 @@
-"""Other runtimes, each behind the same few methods, and apart from this process."""
+"""Other runtimes in this process: what they get wrong, and onegru inside them."""

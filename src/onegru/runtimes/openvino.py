@@ -1,121 +1,68 @@
-"""OpenVINO, on its CPU plugin; the one module of `runtimes` that imports it."""
+"""onegru in programs that use OpenVINO."""
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
+from onegru.core.errors import needs_extra
 
-from onegru.dtypes import Array, bfloat16
-from onegru.runtimes.subject import Probe, Subject, installed_version
-
-__all__ = ["OpenVino"]
-
-# By default it computes in 16 bits where the processor does so quickly, which few comparisons survive.
-_OPTIONS = {"f32": {"INFERENCE_PRECISION_HINT": "f32"}, "default": {}}
-
-_PLACES = re.compile(r"Exception from src/\S+:\d+:\s*")
+__all__ = ["openvino_exchange", "openvino_extensions"]
 
 
-@dataclass(frozen=True, slots=True)
-class OpenVino:
-    """See `onegru.runtimes.subject.Runtime`.
-
-    Attributes:
-        name: what to call it.
-        precision: "f32", so that it computes in float32 where the model does, or "default", its own choice.
-    """
-
-    name: str = "openvino"
-    precision: str = "f32"
-
-    def version(self) -> str | None:
-        """Its version; None where it is not installed."""
-        return installed_version("openvino")
-
-    def refuses(self, subject: Subject) -> str | None:
-        """Why it is not tried."""
-        return None
-
-    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The wanted outputs."""
-        try:
-            return self._run(subject, inputs)
-        except RuntimeError as error:  # its own say first through which of its files they came
-            raise RuntimeError(_PLACES.sub("", " ".join(str(error).split()))) from None
-
-    def _run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        os.environ.setdefault("OPENVINO_TELEMETRY", "0")
-        import openvino
+def openvino_exchange(model: Any) -> int:
+    """Exchange the GRU layers of an OpenVINO model for onegru's.
 
         core = openvino.Core()
-        if subject.model is not None:
-            model = core.read_model(subject.model)
-        else:  # with its weights, an IR is one under any name
-            weights = Path(subject.path).with_suffix(".bin")
-            model = core.read_model(subject.path, weights if weights.exists() else "")
-        probed = {_key(_place(model, probe)): probe.value for probe in subject.probes}
-        for probe in subject.probes:
-            if _key(_place(model, probe)) not in map(_source, model.outputs):
-                model.add_outputs([_place(model, probe)])
-        wanted = [_wanted(output, subject, probed) for output in model.outputs]
-        request = core.compile_model(model, "CPU", _OPTIONS[self.precision]).create_infer_request()
-        for place in request.model_inputs:
-            array = np.ascontiguousarray(_find(inputs, place))
-            tensor = openvino.Tensor(place.element_type, openvino.Shape(array.shape))
-            _as_bytes(tensor.data)[...] = _as_bytes(array)
-            request.set_tensor(place, tensor)
-        request.infer()
-        results: dict[str, Any] = {}
-        for index, names in enumerate(wanted):
-            tensor = request.get_output_tensor(index)
-            data = np.array(tensor.data)
-            if tensor.element_type == openvino.Type.bf16:
-                data = data.view(bfloat16())
-            results.update(dict.fromkeys(names, data))
-        return results
+        model = core.read_model("model.xml")
+        onegru.openvino_exchange(model)
+        compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+    GRUCell, GRUSequence, AUGRUCell and AUGRUSequence are exchanged, in the bodies of TensorIterator, Loop and
+    If, too. Their weights are packed now, and lie outside of the model: it lives in this process, and cannot
+    be saved any more. Without the hint OpenVINO computes the other layers in bfloat16 where that is the
+    processor's default. `model.reshape` to the sizes that arrive makes it faster, as it does without onegru.
+
+    Args:
+        model: an `openvino.Model`; it is changed.
+
+    Returns:
+        how many layers it had.
+
+    Raises:
+        MissingExtraError: OpenVINO is not installed.
+        SpecError: it is no model, or a layer is not legal.
+    """
+    with needs_extra("openvino", "openvino", "openvino_exchange"):
+        from onegru.runtimes.openvino_exchange import exchange_all
+    return exchange_all(model)
 
 
-def _place(model: Any, probe: Probe) -> Any:
-    """The output port that gives a probe's value."""
-    found = [op for op in model.get_ops() if op.get_friendly_name() == probe.layer]
-    if len(found) != 1:
-        raise ValueError(f"{len(found)} layers are called {probe.layer!r}; must be one")
-    if probe.side == "output":
-        return found[0].output(probe.index)
-    return found[0].input(probe.index).get_source_output()
+def openvino_extensions() -> list[type[Any]]:
+    """GRUCell, GRUSequence, AUGRUCell and AUGRUSequence as classes that an OpenVINO Core can be given.
 
+    With them it reads and runs IRs whose layers of these types have the version "extension"; OpenVINO's
+    own `Core.read_model` reads no AUGRU layer. onegru's native kernels compute them:
 
-def _key(port: Any) -> tuple[str, int]:
-    """What tells an output port from all others."""
-    return port.node.get_friendly_name(), port.index
+        core = openvino.Core()
+        for operator in onegru.openvino_extensions():
+            core.add_extension(operator)
+        compiled = core.compile_model("model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
 
+    Without the hint OpenVINO computes its own layers in bfloat16 where that is the processor's default: what
+    lies around these, and AUGRU layers that another extension adds as OpenVINO's own internal operators. A
+    file whose layers are of version "ie_internal_opset" is read once its text says "extension" in its place.
 
-def _source(output: Any) -> tuple[str, int]:
-    """The port that gives an output of the model."""
-    return _key(output.node.input(0).get_source_output())
+    Each class also makes nodes of a network: `AUGRUCell([X, H_t, W, R, B, A], hidden_size=64)`. Inputs,
+    outputs and attributes are those of the operators' texts, as in `onegru.gru_cell`, `onegru.gru_sequence`,
+    `onegru.augru_cell` and `onegru.augru_sequence`; batch and time may be open. A layer's weights are
+    prepared when it first runs, and anew only where they change.
 
+    Returns:
+        the four classes, subclasses of `openvino.Op`.
 
-def _wanted(output: Any, subject: Subject, probed: Mapping[tuple[str, int], str]) -> list[str]:
-    """What an output of the model is called in the subject: as an output, as a probe, or both."""
-    own = output.get_names() | {output.node.get_friendly_name()}
-    names = [name for name, aliases in subject.outputs.items() if own.intersection((name, *aliases))]
-    probe = probed.get(_source(output))
-    return names if probe is None else [*names, probe]
-
-
-def _find(inputs: Mapping[str, Any], place: Any) -> Any:
-    names = [*sorted(place.get_names()), place.node.get_friendly_name()]
-    for name in names:
-        if name in inputs:
-            return inputs[name]
-    raise ValueError(f"input {', '.join(map(repr, names))} has no value")
-
-
-def _as_bytes(array: Array) -> Array:
-    return array.reshape(-1).view(np.uint8)
+    Raises:
+        MissingExtraError: OpenVINO is not installed.
+    """
+    with needs_extra("openvino", "openvino", "openvino_extensions"):
+        from onegru.runtimes.openvino_op import CLASSES
+    return list(CLASSES)

@@ -1,0 +1,123 @@
+"""Rewriting the GRU nodes of an ONNX model: the options of `onegru convert`, and the report."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated, Literal, cast
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from onegru.cli.inputs import parse_dims
+from onegru.cli.progress import waiting
+from onegru.cli.tables import Screen, printable
+from onegru.core.errors import SpecError
+from onegru.rewriting.rewrite import Report, rewrite
+
+__all__ = [
+    "Decompose",
+    "Float16",
+    "ForRuntime",
+    "NoCheck",
+    "Split",
+    "Tolerance",
+    "convert_model",
+    "show_report",
+]
+
+Float16 = Annotated[bool, typer.Option("--float16", help="GRU nodes in float16, with Casts around them.")]
+Split = Annotated[
+    bool, typer.Option("--bidirectional-split", help="A forward and a reverse node for a bidirectional one.")
+]
+Decompose = Annotated[bool, typer.Option("--decompose", help="Spell GRU nodes in other operators.")]
+ForRuntime = Annotated[
+    str | None,
+    typer.Option("--for", metavar="RUNTIME", help="Mend what onnxruntime or openvino fails on, no more."),
+]
+Tolerance = Annotated[
+    float | None, typer.Option("--tolerance", metavar="X", help="The largest difference to let pass.")
+]
+NoCheck = Annotated[
+    bool, typer.Option("--no-check", help="Write a rewritten model without running it: where onegru cannot.")
+]
+
+
+def convert_model(
+    source: Path,
+    target: Path,
+    *,
+    opset: int | None = None,
+    layout: int | None = None,
+    float16: bool = False,
+    split: bool = False,
+    decompose: bool = False,
+    runtime: str | None = None,
+    dims: list[str] | None = None,
+    tolerance: float | None = None,
+    no_check: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Rewrite the GRU nodes of an ONNX model and print what was done; see `onegru.rewriting.rewrite.rewrite`.
+
+    Raises:
+        OneGRUError: as `onegru.rewriting.rewrite.rewrite` does; nothing is written then.
+        OSError: a file cannot be read or written.
+    """
+    if no_check and (dims or tolerance is not None):
+        raise SpecError("--no-check: leaves --dim and --tolerance without effect; must be left out")
+    with waiting(f"converting {source.name}"):
+        report = rewrite(
+            source,
+            target,
+            opset=opset,
+            layout=layout,
+            dtype="float16" if float16 else None,
+            split=split,
+            decompose=decompose,
+            runtime=cast(Literal["onnxruntime", "openvino"] | None, runtime),
+            dims=parse_dims(dims or [], 0),
+            tolerance=tolerance,
+            check=not no_check,
+        )
+    show_report(Screen(), report, as_json=as_json)
+
+
+def show_report(console: Console, report: Report, *, as_json: bool) -> None:
+    """A line for each thing that was done, then a table of how far the outputs lie apart."""
+    if as_json:
+        print(json.dumps(dataclasses.asdict(report)))
+        return
+    old, new = report.opsets
+    opset = f"opset {new}" if old == new else f"opset {old} became {new}"
+    console.print(f"wrote {_text(report.target)}, {opset}", highlight=False, soft_wrap=True)
+    for node in report.nodes:
+        console.print(f"[bold]{_text(node.name)}[/]", highlight=False, soft_wrap=True)
+        for words in node.done or ("unchanged",):
+            console.print(f"  {_text(words)}", highlight=False, soft_wrap=True)
+        for words in node.reasons:
+            console.print(f"  because the runtime {_text(words)}", highlight=False, soft_wrap=True)
+    for words in report.others:
+        console.print(f"{_text(words)}: converted", highlight=False, soft_wrap=True)
+    for words in report.notes:
+        console.print(_text(words), highlight=False, soft_wrap=True)
+    if not report.outputs:
+        console.print("not checked", highlight=False)
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("output")
+    table.add_column("run by")
+    for heading in ("max abs", "max ULP"):
+        table.add_column(heading, justify="right")
+    for item in report.outputs:
+        table.add_row(_text(item.name), item.runtime, f"{item.max_abs:.2g}", str(item.max_ulp))
+    console.print(table)
+    console.print("differences are from the source, which onegru ran on drawn inputs", highlight=False)
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))

@@ -1,0 +1,221 @@
+"""What a person reads: tables and short paragraphs, that fit 80 columns."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence, Sized
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from onegru.cli.bench import Timing
+from onegru.core.dtypes import Array
+from onegru.core.wording import count, duration
+from onegru.engines.native import Targets
+from onegru.formats.graph import TensorInfo
+from onegru.models.inspect import GruReport, Report
+from onegru.models.model import Model
+
+__all__ = ["Screen", "printable", "show_report", "show_run", "show_targets"]
+
+
+class Screen(Console):
+    """Where tables go; that nobody reads on is no failure, and the caller's to handle."""
+
+    def on_broken_pipe(self) -> None:
+        """Leave it to the caller, where Rich would end the process with exit code 1."""
+        raise BrokenPipeError
+
+
+def printable(text: str) -> str:
+    """`text` without what a terminal would obey: a name in a file may hold anything."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def show_run(
+    console: Console,
+    model: Model,
+    values: Mapping[str, Array],
+    results: Mapping[str, Array],
+    seconds: float,
+    written: Sequence[Path],
+) -> None:
+    """A line for each input and output, or two where they would be too long, then the time."""
+    rows = [
+        (kind, _name(name), *_outline(array))
+        for kind, arrays in (("in", values), ("out", results))
+        for name, array in arrays.items()
+    ]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("", "name", "type", "shape"):
+        table.add_column(heading)
+    for heading in ("min", "max", "mean"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    unbounded = console.options.update(width=10_000)
+    if console.measure(table, options=unbounded).maximum > console.width:
+        table = _grid(3)
+        for kind, name, dtype, shape, least, most, mean in rows:
+            figures = f"\n{least} … {most}, mean {mean}" if mean else ""
+            table.add_row(kind, name, f"{dtype} {shape}{figures}")
+        table.add_row()
+    console.print(table)
+    nodes = _nodes(len(model.gru_layers), model.other_node_count)
+    console.print(f"{nodes} ran in {duration(seconds)}", highlight=False)
+    for path in written:
+        console.print(f"wrote {_name(str(path))}", highlight=False, soft_wrap=True)
+
+
+def show_report(console: Console, report: Report, *, as_json: bool) -> None:
+    """A paragraph for each GRU."""
+    is_model = report.other_nodes is not None
+    if as_json:
+        document: dict[str, Any] = {"model": report.path, "kind": report.kind}
+        if is_model:
+            document |= {
+                "inputs": [_tensor_json(info) for info in report.inputs],
+                "outputs": [_tensor_json(info) for info in report.outputs],
+                "other_nodes": report.other_nodes,
+                "nested_grus": report.nested_grus,
+            }
+        grus = [dataclasses.asdict(item) for item in report.grus]
+        print(json.dumps({**document, "gru_nodes" if is_model else "gru_layers": grus}))
+        return
+    if report.other_nodes is None:
+        what = f"{report.kind} with {count(len(report.grus), 'GRU layer')}"
+    else:
+        what = _nodes(len(report.grus), report.other_nodes)
+    console.print(f"[bold]{_name(report.path)}[/]: {what}", highlight=False, soft_wrap=True)
+    if is_model:
+        table = _grid(3)
+        for kind, infos in (("in", report.inputs), ("out", report.outputs)):
+            for info in infos:
+                table.add_row(kind, _name(info.name), _name(_tensor_words(info)))
+        console.print(table)
+    for item in report.grus:
+        console.print()
+        _show_gru(console, item)
+
+
+def show_timings(console: Console, timings: Sequence[Timing], threads: int, *, as_json: bool) -> None:
+    """A line for each runtime."""
+    if as_json:
+        print(json.dumps({"threads": threads, "runtimes": [dataclasses.asdict(item) for item in timings]}))
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("runtime")
+    for heading in ("median", "low", "high", "difference"):
+        table.add_column(heading, justify="right")
+    for item in timings:
+        if item.median is None or item.low is None or item.high is None:
+            console.print(f"{item.runtime}: {_name(item.refuses or '')}", highlight=False, soft_wrap=True)
+            continue
+        difference = "" if item.difference is None else f"{item.difference:.2g}"
+        times = map(duration, (item.median, item.low, item.high))
+        table.add_row(f"{item.runtime} {item.version}", *times, difference)
+    console.print(table)
+    first = timings[0].median
+    for item in timings[1:]:
+        if item.median is not None and first:
+            console.print(
+                f"{item.runtime}'s time is {item.median / first:.2f} times onegru's", highlight=False
+            )
+    console.print(
+        f"onegru may use {count(threads, 'thread')}; ONNX Runtime takes its default", highlight=False
+    )
+
+
+def show_targets(console: Console, targets: Targets, *, as_json: bool) -> None:
+    """The targets, the one in use marked."""
+    if as_json:
+        print(json.dumps(dataclasses.asdict(targets)))
+        return
+    for name in targets.available:
+        console.print(f"{name}{'  in use' if name == targets.chosen else ''}", highlight=False)
+
+
+def _show_gru(console: Console, item: GruReport) -> None:
+    console.print(f"[bold]{_name(item.name)}[/]  {item.operator}".rstrip(), highlight=False)
+    pairs = item.activations
+    if item.parameters is None or item.bytes is None:
+        size = "not known before a run, as its weights are computed"
+    else:
+        size = f"{item.parameters:,} ({item.bytes:,} bytes)"
+    table = _grid(2)
+    table.add_row(
+        "input → hidden", f"{_or(item.input_size)} → {_or(item.hidden_size)}, {item.dtype or 'any type'}"
+    )
+    if item.bodies:
+        table.add_row("lies in", _name(", in ".join(reversed(item.bodies))))
+    table.add_row("direction", item.direction)
+    table.add_row("reset gate", f"{item.reset} the recurrent product")
+    table.add_row("activations", " | ".join(f"{f}, {g}" for f, g in pairs))
+    table.add_row("clip", "none" if item.clip is None else f"{item.clip:g}")
+    if item.operator:
+        table.add_row("lengths", "yes" if item.lengths else "none")
+    if item.attention:
+        table.add_row("attention", "yes")
+    table.add_row("parameters", size)
+    if item.flops_per_step is not None:
+        table.add_row("FLOPs a step", f"{item.flops_per_step:,} for each row")
+    for verdict in item.others:
+        words = f"[yellow]{verdict.runtime} {verdict.version} {verdict.effect} it[/]: {_name(verdict.reason)}"
+        table.add_row("elsewhere", words)
+    if item.operator and not item.others:
+        table.add_row("elsewhere", "no other runtime is known to fail on it")
+    console.print(table)
+
+
+def _grid(columns: int) -> Table:
+    """A table without lines, whose first column is a label; what does not fit goes on below itself."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column("", no_wrap=True)
+    for _ in range(columns - 1):
+        table.add_column("", overflow="fold")
+    return table
+
+
+def _outline(value: Any) -> tuple[str, str, str, str, str]:
+    if not isinstance(value, np.ndarray):
+        kind = "map" if isinstance(value, Mapping) else "sequence"
+        return kind, f"of {len(value)}" if isinstance(value, Sized) else "", "", "", ""
+    shape = "[" + ", ".join(map(str, value.shape)) + "]"
+    if value.dtype.kind in "OUS":
+        return "str", shape, "", "", ""
+    if value.size == 0:
+        return value.dtype.name, shape, "", "", ""
+    numbers = value.astype(np.float64)
+    with np.errstate(all="ignore"):
+        figures = (numbers.min(), numbers.max(), numbers.mean())
+    return value.dtype.name, shape, *(f"{figure:.4g}" for figure in figures)
+
+
+def _tensor_words(info: TensorInfo) -> str:
+    shape = (
+        "of any rank" if info.shape is None else str(["?" if size is None else size for size in info.shape])
+    )
+    return f"{info.dtype} {shape.replace(chr(39), '')}{' (optional)' if info.optional else ''}"
+
+
+def _tensor_json(info: TensorInfo) -> dict[str, Any]:
+    return {"name": info.name, "dtype": info.dtype, "shape": info.shape, "optional": info.optional}
+
+
+def _nodes(grus: int, others: int) -> str:
+    return f"{count(grus, 'GRU node')} and {count(others, 'other node')}"
+
+
+def _name(text: str) -> str:
+    """Text from a file, as it may be printed."""
+    return escape(printable(text))
+
+
+def _or(size: int | None) -> str:
+    return "?" if size is None else str(size)

@@ -1,1 +1,0 @@
-"""Checking models: onegru against other runtimes, and models against each other."""

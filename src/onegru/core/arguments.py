@@ -1,0 +1,98 @@
+"""Arguments that are not arrays: integers, numbers, booleans, words; what each is when it is refused."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from onegru.core.errors import SpecError
+
+__all__ = ["choice", "file_path", "flag", "integer", "number", "shown"]
+
+_LONGEST = 100
+
+
+def shown(value: object) -> str:
+    """A value in a message: on one line, and not a long one."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        return f"an array, {value.dtype.name} {list(value.shape)}"
+    try:
+        text = repr(value)
+    except Exception:  # a class's own, or that of an integer of thousands of digits
+        return f"an object of type {type(value).__name__}"
+    is_short = len(text) <= _LONGEST and text.isprintable()
+    return text if is_short else f"an object of type {type(value).__name__}"
+
+
+def integer(name: str, value: object, least: int | None = None) -> int:
+    """`value` as Python's integer.
+
+    Raises:
+        SpecError: it is none (a boolean is none), or less than `least`.
+    """
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, numbers.Integral)
+        or (least is not None and value < least)
+    ):
+        must = "an integer" if least is None else f"an integer, at least {least}"
+        raise SpecError(f"{name}: {shown(value)}; must be {must}")
+    return int(value)
+
+
+def flag(name: str, value: object) -> bool:
+    """`value` as Python's boolean.
+
+    Raises:
+        SpecError: it is none.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise SpecError(f"{name}: {shown(value)}; must be True or False")
+    return bool(value)
+
+
+def number(name: str, value: object) -> float:
+    """`value` as a float, which may be infinite.
+
+    Raises:
+        SpecError: it is no number (a boolean is none), NaN, or beyond float64.
+    """
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
+        raise SpecError(f"{name}: {shown(value)}; must be a number")
+    try:
+        read = float(value)
+    except OverflowError:
+        raise SpecError(
+            f"{name}: a number beyond float64; must be within float32, in which files hold it"
+        ) from None
+    if math.isnan(read):
+        raise SpecError(f"{name}: NaN; must be a number")
+    return read
+
+
+def choice(name: str, value: object, choices: Iterable[str]) -> str:
+    """`value`, one of the words `choices`.
+
+    Raises:
+        SpecError: it is another one, or no word.
+    """
+    choices = tuple(choices)
+    if not isinstance(value, str) or value not in choices:
+        raise SpecError(f"{name}: {shown(value)}; must be one of {', '.join(choices)}")
+    return str(value)
+
+
+def file_path(name: str, value: object) -> Path:
+    """`value` as a path.
+
+    Raises:
+        SpecError: it is none.
+    """
+    if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
+        raise SpecError(f"{name}: {shown(value)}; must be the name of a file")
+    return Path(value)

@@ -1,0 +1,172 @@
+"""Element types: which there are, and arrays of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onegru import _native
+from onegru.core.errors import SpecError, needs_extra
+
+__all__ = [
+    "ELEMENT_TYPES",
+    "Array",
+    "as_array_of",
+    "as_float_array",
+    "as_lengths",
+    "bfloat16",
+    "convert",
+    "default_float_mode",
+    "numpy_dtype",
+    "refuse_grad",
+    "to_float32",
+]
+
+Array = npt.NDArray[Any]
+
+#: Every element type that an operator computes on, by NumPy's (and ml_dtypes's) name.
+ELEMENT_TYPES = ("float16", "bfloat16", "float32", "float64")
+
+
+def bfloat16() -> np.dtype[Any]:
+    """ml_dtypes's bfloat16, imported when first needed.
+
+    Raises:
+        MissingExtraError: ml_dtypes is not installed.
+    """
+    with needs_extra("ml_dtypes", "bfloat16", "bfloat16"):
+        import ml_dtypes
+    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy dtype called `name`, bfloat16 included."""
+    return bfloat16() if name == "bfloat16" else np.dtype(name)
+
+
+@contextmanager
+def default_float_mode() -> Iterator[None]:
+    """IEEE 754's default mode for this thread, whatever the caller has set; that is put back at the end."""
+    mode = _native.set_float_mode(None)
+    try:
+        yield
+    finally:
+        _native.set_float_mode(mode)
+
+
+def to_float32(value: float) -> float:
+    """The float32 number nearest to `value`; infinity beyond them."""
+    with default_float_mode(), np.errstate(over="ignore", under="ignore"):
+        return float(np.float32(value))
+
+
+def convert(value: object, dtype: str) -> Array:
+    """`value` with another element type, as OpenVINO's Convert: towards zero from floating point to integer.
+
+    Raises:
+        SpecError: a number does not fit an integer type.
+    """
+    array = np.asarray(value)
+    target = numpy_dtype(dtype)
+    if target.kind in "iu" and array.dtype.kind != "b":
+        limits = np.iinfo(target)
+        if array.dtype.kind in "iu":
+            fits = (array >= limits.min) & (array <= limits.max)
+        else:
+            numbers = array.astype(np.float64)
+            fits = (numbers > limits.min - 1.0) & (numbers < limits.max + 1.0)
+        if not np.all(fits):
+            raise SpecError(f"a number is not finite, or beyond {dtype}; must fit it")
+    with default_float_mode(), np.errstate(over="ignore"):
+        return array.astype(target)
+
+
+def as_float_array(name: str, value: object, must_be: tuple[str, ...] = ELEMENT_TYPES) -> Array:
+    """`value` as an array of one of the element types `must_be`, in native byte order.
+
+    Raises:
+        SpecError: it is of another type.
+    """
+    array = _as_array(name, value)
+    if array.dtype.name not in must_be:
+        raise SpecError(f"{name}: type {array.dtype.name}; must be {_either(must_be)}")
+    return array
+
+
+def as_array_of(dtype: str, name: str, value: object) -> Array:
+    """`value` as an array of the element type `dtype`, which is that of the weights.
+
+    Raises:
+        SpecError: it is of another type; the message says how to convert it.
+    """
+    array = _as_array(name, value)
+    if array.dtype.name == dtype:
+        return array
+    how = ""
+    if array.dtype.name in ELEMENT_TYPES or array.dtype.kind in "iu":
+        target = f"{'ml_dtypes' if dtype == 'bfloat16' else 'np'}.{dtype}"
+        is_array = isinstance(value, np.ndarray)
+        how = f"; try {name}.astype({target})" if is_array else f"; try np.array({name}, {target})"
+    raise SpecError(f"{name}: type {array.dtype.name}; must be {dtype}, like W{how}")
+
+
+def as_lengths(name: str, value: object, must_be: tuple[str, ...] | None = None) -> Array:
+    """`value` as an array of integers, unchecked beyond that; a copy, which stays as it is once checked.
+
+    Args:
+        name: the argument's name, for messages.
+        value: any integer sequence.
+        must_be: the only types to accept; None for every integer type.
+
+    Raises:
+        SpecError: it does not hold integers, or not those of a type in `must_be`.
+    """
+    if isinstance(value, list | tuple) and not value:
+        value = np.zeros(0, np.int64)
+    array = _as_array(name, value)
+    if must_be is not None and array.dtype.name not in must_be:
+        raise SpecError(f"{name}: type {array.dtype.name}; must be {_either(must_be)}")
+    if array.dtype.kind not in "iu":
+        raise SpecError(f"{name}: type {array.dtype.name}; must be an integer type")
+    return array.copy()
+
+
+def refuse_grad(name: str, value: object) -> None:
+    """Raise SpecError for a tensor of PyTorch whose gradient would be lost."""
+    if getattr(value, "requires_grad", False) is True:
+        raise SpecError(f"{name}: a tensor that requires grad; must be an array; try {name}.detach()")
+
+
+def is_ragged(value: object) -> bool:
+    """Whether it is PyTorch's PackedSequence, or a list of sequences that are not all of one length."""
+    if hasattr(value, "batch_sizes"):
+        return True
+    if not isinstance(value, list | tuple):
+        return False
+    shapes = [
+        (len(item),) if isinstance(item, list | tuple) else getattr(item, "shape", None) for item in value
+    ]
+    return len({shape[0] for shape in shapes if isinstance(shape, tuple) and shape}) > 1
+
+
+def _as_array(name: str, value: object) -> Array:
+    refuse_grad(name, value)
+    if name == "X" and is_ragged(value):
+        raise SpecError("X: sequences of different lengths; must be one array; try onegru.pad(X)")
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # what other packages' tensors raise
+        first = (str(error) or type(error).__name__).splitlines()[0]
+        raise SpecError(f"{name}: not an array ({first}); must be one") from None
+    if np.ma.isMaskedArray(value):
+        raise SpecError(f"{name}: a masked array; must be a plain one, as a mask would have no effect")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _either(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

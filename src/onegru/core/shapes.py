@@ -1,0 +1,169 @@
+"""Shapes by lettered axes: one check, one message and one rearrangement for every operator.
+
+The letters are those of `dialects.schema`: a specification says that X is "TBI", the canonical form
+wants "TBI" as well, and OpenVINO's "BTI" is the same array seen along other axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from onegru.core.dtypes import Array, as_lengths
+from onegru.core.errors import SpecError
+
+__all__ = [
+    "arrange",
+    "as_rows",
+    "check_out",
+    "check_shape",
+    "empty",
+    "fits",
+    "overlap",
+    "overlaps_itself",
+    "side_by_side",
+]
+
+_TERMS = {
+    "T": "seq_length",
+    "B": "batch_size",
+    "I": "input_size",
+    "D": "num_directions",
+    "H": "hidden_size",
+    "G": "3*hidden_size",
+    "1": "1",
+}
+
+
+def check_shape(
+    name: str,
+    shape: tuple[int, ...],
+    axes: str,
+    sizes: dict[str, int],
+    terms: Mapping[str, str] | None = None,
+) -> None:
+    """Check a shape against its axes, and note in `sizes` what it says of axes not yet known.
+
+    Args:
+        name: the argument's name.
+        shape: its shape.
+        axes: its axes, by letter.
+        sizes: what is known of each axis; extended.
+        terms: what to call an axis in messages, beyond the common terms.
+
+    Raises:
+        SpecError: the rank or a dimension does not fit.
+    """
+    words = {**_TERMS, **(terms or {})}
+    wanted = [1 if axis == "1" else sizes.get(axis) for axis in axes]
+    if not fits(shape, wanted):
+        must = f"[{', '.join(words[axis] for axis in axes)}]"
+        if any(want is not None for want in wanted):
+            must += f" = [{', '.join('any' if want is None else str(want) for want in wanted)}]"
+        rank = "" if len(shape) == len(axes) else f"rank {len(shape)}, "
+        raise SpecError(f"{name}: {rank}shape {list(shape)}; must be {must}")
+    sizes.update({axis: have for axis, have in zip(axes, shape, strict=True) if axis != "1"})
+
+
+def fits(shape: Sequence[int | None], wanted: Sequence[object]) -> bool:
+    """Whether a shape may be the one that is wanted; what is no number, on either side, may be any size."""
+    return len(shape) == len(wanted) and all(
+        have is None or not isinstance(want, int) or have == want
+        for have, want in zip(shape, wanted, strict=True)
+    )
+
+
+def arrange(array: Array, have: str, want: str) -> Array:
+    """A view of `array`, whose axes are `have`, with the axes `want`.
+
+    An axis that only one side has must be of size one: it is dropped, or put in.
+    """
+    kept = [axis for axis in have if axis in want and axis != "1"]
+    view = array[tuple(slice(None) if axis in kept else 0 for axis in have)]
+    view = view.transpose([kept.index(axis) for axis in want if axis in kept])
+    return view[tuple(slice(None) if axis in kept else None for axis in want)]
+
+
+def side_by_side(Y: Array, layout: int = 0) -> Array:
+    """The directions' outputs of a step one behind the other: [T, B, D·H], or [B, T, D·H] under layout 1."""
+    if layout == 0:
+        Y = Y.transpose(0, 2, 1, 3)
+    return Y.reshape(*Y.shape[:2], Y.shape[2] * Y.shape[3])
+
+
+def empty(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """A new array, its elements not set.
+
+    Raises:
+        SpecError: there is no array of this shape.
+        MemoryError: there is no room for it.
+    """
+    try:
+        return np.empty(shape, dtype)
+    except ValueError as error:
+        raise SpecError(
+            f"{name}: shape {list(shape)}; must be one that an array may have ({error})"
+        ) from None
+
+
+def check_out(out: object, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "") -> Array:
+    """`out`, if a result of this shape and type can be written into it.
+
+    Args:
+        out: what was given as `out`, or in one place of it.
+        shape: of the result.
+        dtype: of the result.
+        name: the result's name, where `out` has several places.
+
+    Raises:
+        SpecError: it cannot.
+    """
+    prefix = f"out: {name} is " if name else "out: "
+    if not isinstance(out, np.ndarray) or out.dtype != dtype or out.shape != shape:
+        given = f"{out.dtype} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
+        raise SpecError(f"{prefix}{given}; must be an array, {dtype.name} {list(shape)}")
+    if not out.flags.writeable:
+        raise SpecError(f"{prefix}read-only; must be writeable")
+    if np.ma.isMaskedArray(out) or overlaps_itself(out):
+        raise SpecError(f"{prefix}masked or overlaps itself; must be a plain array")
+    return out
+
+
+def overlap(a: Array, b: Array) -> bool:
+    """Whether two arrays share memory; True as well where finding out would take long."""
+    if not np.may_share_memory(a, b):
+        return False
+    try:
+        return np.shares_memory(a, b, max_work=10_000)  # type: ignore[arg-type]  # its stub knows -1 and 0 alone
+    except np.exceptions.TooHardError:
+        return True
+
+
+def overlaps_itself(array: Array) -> bool:
+    """Whether elements of an array share memory; True as well for what no slicing of a plain array makes."""
+    if array.size == 0:
+        return False
+    extent = array.itemsize
+    for stride, size in sorted((abs(s), n) for s, n in zip(array.strides, array.shape, strict=True) if n > 1):
+        if stride < extent:
+            return True
+        extent += stride * (size - 1)
+    return False
+
+
+def as_rows(rows: object, count: int) -> Array:
+    """`rows` as indices of some of `count` rows.
+
+    Raises:
+        SpecError: they are no integers of one axis, beyond the rows, or not each another one.
+    """
+    indices = as_lengths("rows", rows)
+    check_shape("rows", indices.shape, "n", {}, {"n": "rows"})
+    wrong = indices[(indices < 0) | (indices >= count)]
+    if wrong.size:
+        raise SpecError(f"rows: {wrong[0]}; must be in 0…{count - 1}")
+    if len(np.unique(indices)) < len(indices):
+        raise SpecError("rows: an index is there twice; must be there at most once")
+    return indices.astype(np.int32)

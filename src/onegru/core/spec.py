@@ -1,0 +1,151 @@
+"""The canonical form: what is left of a GRU once its dialect is forgotten.
+
+A `Spec` and its `Weights` exist only if they are legal, so nothing below them checks again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from onegru.core.activations import Activation
+from onegru.core.arguments import choice, flag, integer, number, shown
+from onegru.core.dtypes import ELEMENT_TYPES, Array, as_float_array
+from onegru.core.errors import SpecError
+
+__all__ = ["DIRECTIONS", "Direction", "Spec", "Weights"]
+
+Direction = Literal["forward", "reverse", "bidirectional"]
+
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A GRU without its weights.
+
+    One step, in each direction, for an input row `x [I]` and a state row `h [H]`:
+
+        z = f(clip(x·Wzᵀ + h·Rzᵀ + Wbz + Rbz))
+        r = f(clip(x·Wrᵀ + h·Rrᵀ + Wbr + Rbr))
+        n = g(clip(x·Whᵀ + (r∘h)·Rhᵀ + Wbh + Rbh))       linear_before_reset = False
+        n = g(clip(x·Whᵀ + r∘(h·Rhᵀ + Rbh) + Wbh))       linear_before_reset = True
+        z = (1 - a)·z                                     with attention a
+        h = (1 - z)∘n + z∘h
+
+    Attributes:
+        input_size: I, at least 0.
+        hidden_size: H, at least 1.
+        dtype: the element type of all tensors: float16, bfloat16, float32 or float64.
+        direction: forward, reverse or bidirectional (then D = 2, else 1).
+        linear_before_reset: whether the reset gate acts after the recurrent product.
+        clip: bound on the inputs of the activations, > 0; None for none.
+        activations: (f, g) for each direction.
+        attention: whether each step has an attention score a.
+    """
+
+    __module__ = "onegru"
+
+    input_size: int
+    hidden_size: int
+    dtype: str
+    direction: Direction = "forward"
+    linear_before_reset: bool = False
+    clip: float | None = None
+    activations: tuple[tuple[Activation, Activation], ...] = ((Activation("Sigmoid"), Activation("Tanh")),)
+    attention: bool = False
+
+    def __post_init__(self) -> None:
+        checked = {
+            "input_size": integer("input_size", self.input_size),
+            "hidden_size": integer("hidden_size", self.hidden_size),
+            "dtype": choice("dtype", self.dtype, ELEMENT_TYPES),
+            "direction": choice("direction", self.direction, DIRECTIONS),
+            "linear_before_reset": flag("linear_before_reset", self.linear_before_reset),
+            "clip": None if self.clip is None else number("clip", self.clip),
+            "attention": flag("attention", self.attention),
+        }
+        if self.input_size < 0:
+            raise SpecError(f"input_size: {self.input_size}; must be at least 0")
+        if self.hidden_size < 1:
+            raise SpecError(f"hidden_size: {self.hidden_size}; must be at least 1")
+        if self.clip is not None and not 0 < self.clip < float("inf"):
+            raise SpecError(f"clip: {self.clip}; must be > 0 and finite, or None")
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+        pairs = self.activations
+        if not isinstance(pairs, tuple) or not all(_is_pair(pair) for pair in pairs):
+            raise SpecError(f"activations: {shown(pairs)}; must be a tuple of pairs of Activation")
+        if len(self.activations) != self.num_directions:
+            raise SpecError(
+                f"activations: {len(self.activations)} pairs; must be one for each direction, "
+                f"{self.num_directions} for direction {self.direction!r}"
+            )
+
+    @property
+    def num_directions(self) -> int:
+        """D: 2 if bidirectional, else 1."""
+        return 2 if self.direction == "bidirectional" else 1
+
+    @property
+    def reversed_directions(self) -> tuple[bool, ...]:
+        """For each of the D directions, whether it runs backwards in time."""
+        return {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[self.direction]
+
+    @property
+    def parameter_count(self) -> int:
+        """How many numbers W, R and B hold, canonical biases included."""
+        return self.num_directions * 3 * self.hidden_size * (self.input_size + self.hidden_size + 2)
+
+    @property
+    def flops_per_step(self) -> int:
+        """Floating-point operations of the products, for one row and one step, over all directions."""
+        return self.num_directions * 6 * self.hidden_size * (self.input_size + self.hidden_size)
+
+
+def _is_pair(pair: object) -> bool:
+    return isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(item, Activation) for item in pair)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Weights:
+    """The weights of a `Spec`, in gate order z, r, h; private, read-only copies.
+
+    Attributes:
+        W: input weights, [D, 3H, I].
+        R: recurrence weights, [D, 3H, H].
+        B: biases, [D, 6H]: Wb of z, r, h, then Rb of z, r, h.
+    """
+
+    __module__ = "onegru"
+
+    W: Array
+    R: Array
+    B: Array
+
+    def __post_init__(self) -> None:
+        for name in ("W", "R", "B"):
+            array = np.array(as_float_array(name, getattr(self, name)), order="C")
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {list(getattr(self, name).shape)}" for name in ("W", "R", "B"))
+        return f"Weights({shapes}, {self.W.dtype.name})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.W, self.R, self.B))  # copies are read-only, too
+
+    def check(self, spec: Spec) -> None:
+        """Raise SpecError unless shapes and types are those of `spec`."""
+        if not isinstance(spec, Spec):
+            raise SpecError(f"spec: {shown(spec)}; must be a Spec")
+        D, H, I = spec.num_directions, spec.hidden_size, spec.input_size
+        for name, shape in (("W", (D, 3 * H, I)), ("R", (D, 3 * H, H)), ("B", (D, 6 * H))):
+            array: Array = getattr(self, name)
+            if array.shape != shape or array.dtype.name != spec.dtype:
+                raise SpecError(
+                    f"{name}: {array.dtype.name} {list(array.shape)}; must be {spec.dtype} {list(shape)}"
+                )

@@ -1,0 +1,61 @@
+"""Other frameworks' tensors as arrays, without importing any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from onegru.core.dtypes import Array, as_float_array, numpy_dtype
+from onegru.core.errors import SpecError
+
+__all__ = ["as_tensor", "is_mapping"]
+
+
+def as_tensor(name: str, value: object, must_be: tuple[str, ...] = ()) -> Array:
+    """A tensor of any framework as an array of its own element type, bfloat16 included.
+
+    Args:
+        name: what to call it in errors.
+        value: an array, or what torch, Keras, JAX or Flax have in its place.
+        must_be: the only types to accept; all element types if empty.
+
+    Raises:
+        SpecError: it is not a tensor that has its numbers, or of another type.
+    """
+    try:
+        value = _plain(value)
+    except SpecError:
+        raise
+    except Exception as error:  # whatever a framework raises for a tensor that has no numbers
+        raise SpecError(f"{name}: no numbers to be had ({error}); must be a dense array") from None
+    return as_float_array(name, value, must_be) if must_be else as_float_array(name, value)
+
+
+def _plain(value: Any) -> object:
+    if isinstance(value, np.ndarray | list | tuple):
+        return value
+    if callable(getattr(value, "detach", None)):  # torch, which NumPy's bfloat16 is unknown to
+        value = value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":
+            return value.float().numpy().astype(numpy_dtype("bfloat16"))
+        return value.numpy()
+    for unbox in _boxes(value):
+        return _plain(unbox())
+    return np.asarray(value)
+
+
+def _boxes(value: Any) -> Iterator[Callable[[], object]]:
+    """Ways to the array within a Flax variable or a boxed parameter."""
+    if hasattr(value, "__array__"):
+        return
+    if callable(getattr(value, "get_value", None)):
+        yield value.get_value
+    if callable(getattr(value, "unbox", None)):
+        yield value.unbox
+
+
+def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether it is a mapping, whose keys are names."""
+    return isinstance(value, Mapping)

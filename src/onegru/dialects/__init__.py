@@ -1,1 +1,0 @@
-"""The operators of each dialect, as data: names, attributes, inputs and outputs."""

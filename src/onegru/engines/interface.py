@@ -1,0 +1,66 @@
+"""What an engine is given, and what it must be able to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from onegru import _native
+from onegru.core.dtypes import Array
+from onegru.core.spec import Weights
+
+__all__ = ["Engine", "EngineStream", "Problem"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One call in canonical form: checked views, of any strides, outputs not overlapping anything.
+
+    Attributes:
+        X: [T, B, I].
+        initial_h: [D, B, H]; None for zeros.
+        sequence_lens: [B], intp, each in 0…T; None for all T.
+        attention: [T, B]; None without attention.
+        Y: [T, D, B, H], to be written; None if nobody asks for it.
+        Y_h: [D, B, H], to be written; None if nobody asks for it.
+    """
+
+    X: Array
+    initial_h: Array | None
+    sequence_lens: Array | None
+    attention: Array | None
+    Y: Array | None
+    Y_h: Array | None
+
+
+class EngineStream(Protocol):
+    """Steps on a state [B, H] that is changed in place, of the type that is computed in."""
+
+    @property
+    def native(self) -> _native.Stream | None:
+        """What takes plain steps, if there is anything."""
+
+    def run(self, X: Array, attention: Array | None, rows: Array | None, Y: Array) -> None:
+        """Do checked steps: X [T, n, I], attention [T, n], rows [n] of the state or None, Y [T, 1, n, H]."""
+
+
+class Engine(Protocol):
+    """Weights, prepared once, and what runs calls on them."""
+
+    @property
+    def name(self) -> str:
+        """What to call the engine by: an argument of `onegru.GRU`."""
+
+    @property
+    def weights(self) -> Weights:
+        """The weights, brought back from the form that they are kept in."""
+
+    def run(self, problem: Problem) -> None:
+        """Write the outputs of `problem`."""
+
+    @property
+    def native(self) -> _native.Layer | None:
+        """What takes plain calls, if there is anything."""
+
+    def stream(self, state: Array) -> EngineStream:
+        """Steps on `state`."""

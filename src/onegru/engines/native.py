@@ -1,0 +1,200 @@
+"""The native core: the engine that it is, its threads, and the SIMD target that it uses."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from onegru import _native
+from onegru.core.activations import ACTIVATIONS
+from onegru.core.arguments import shown
+from onegru.core.dtypes import ELEMENT_TYPES, Array, numpy_dtype
+from onegru.core.errors import SpecError
+from onegru.core.machine import usable_cpus
+from onegru.core.spec import Spec, Weights
+from onegru.engines.interface import EngineStream, Problem
+
+__all__ = ["NativeEngine", "Targets", "get_num_threads", "release_memory", "set_num_threads", "targets"]
+
+_FUNCTIONS = {name: index for index, name in enumerate(ACTIVATIONS)}
+_MOST_THREADS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The SIMD targets of the native core.
+
+    Attributes:
+        available: those that were compiled and that this processor runs, best first.
+        chosen: the one in use: the best, or what the environment variable ONEGRU_TARGET names.
+    """
+
+    __module__ = "onegru"
+
+    available: tuple[str, ...]
+    chosen: str
+
+
+def targets() -> Targets:
+    """Which SIMD targets the native core has here, and which one it uses.
+
+    Raises:
+        SpecError: ONEGRU_TARGET or ONEGRU_NUM_THREADS holds what it must not.
+    """
+    _honour_environment()
+    return Targets(tuple(_native.available_targets()), _native.chosen_target())
+
+
+def set_num_threads(n: int | None) -> None:
+    """Let a call use up to `n` threads, its own included. How many there are never changes a result.
+
+    Args:
+        n: 1…64; None for the default: the first number of the environment variable OMP_NUM_THREADS, else as
+            many as the process may use cores. ONEGRU_NUM_THREADS sets it from outside.
+
+    Raises:
+        SpecError: n is not such a number.
+    """
+    _honour_environment()
+    if n is not None and (isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= _MOST_THREADS):
+        raise SpecError(f"n: {shown(n)}; must be 1…{_MOST_THREADS}, or None")
+    _native.set_num_threads(n or _default_num_threads())
+
+
+def get_num_threads() -> int:
+    """How many threads a call may use, its own included."""
+    _honour_environment()
+    return _native.num_threads()
+
+
+def release_memory() -> int:
+    """Give back the memory that is kept for new outputs.
+
+    New outputs of 64 KiB and more take memory that earlier ones had, once these are gone: fresh memory costs
+    more than the arithmetic of a small layer. At most 64 MiB are kept, and what no call has used for ten
+    seconds goes at the next call that makes or loses such an output.
+
+    Returns:
+        how many bytes went back to the system.
+    """
+    return _native.release_memory()
+
+
+@functools.cache
+def _honour_environment() -> None:
+    """Read ONEGRU_TARGET and ONEGRU_NUM_THREADS, once, when the native core is first asked for something."""
+    name = os.environ.get("ONEGRU_TARGET")
+    if name and name not in _native.available_targets():
+        must = ", ".join(_native.available_targets())
+        raise SpecError(f"ONEGRU_TARGET: {name!r}; must be one of {must}, which this processor runs")
+    threads = os.environ.get("ONEGRU_NUM_THREADS", "")
+    if threads and (re.fullmatch(r"[0-9]{1,3}", threads) is None or not 1 <= int(threads) <= _MOST_THREADS):
+        raise SpecError(f"ONEGRU_NUM_THREADS: {threads!r}; must be 1…{_MOST_THREADS}")
+    _native.select_target(name or None)
+    _native.set_num_threads(int(threads) if threads else _default_num_threads())
+
+
+def _default_num_threads() -> int:
+    """OMP_NUM_THREADS may be a list, a number for each level; what is wrong there is for others to refuse."""
+    first = re.match(r"\s*0*([1-9][0-9]*)\s*(,|$)", os.environ.get("OMP_NUM_THREADS", ""))
+    return min(int(first[1][:3]) if first else usable_cpus(), _MOST_THREADS)
+
+
+class NativeEngine:
+    """The SIMD kernels. Computes in float64 for float64, else in float32; rounds 16-bit outputs once.
+
+    Args:
+        spec: what to compute.
+        weights: with what; packed, and not kept otherwise.
+        weight_storage: the type that W and R are kept in; None for the layer's own.
+    """
+
+    name = "native"
+
+    def __init__(self, spec: Spec, weights: Weights, weight_storage: str | None = None) -> None:
+        _honour_environment()
+        self._compute = np.dtype(np.float64 if spec.dtype == "float64" else np.float32)
+        self._dtype = numpy_dtype(spec.dtype)
+        self._narrow = self._dtype.itemsize == 2
+        self._B = weights.B
+        self.native = _native.Layer(
+            spec.input_size,
+            spec.hidden_size,
+            list(spec.reversed_directions),
+            spec.linear_before_reset,
+            spec.attention,
+            math.inf if spec.clip is None else spec.clip,
+            [(_FUNCTIONS[a.name], *a.parameters) for pair in spec.activations for a in pair],
+            ELEMENT_TYPES.index(spec.dtype),
+            ELEMENT_TYPES.index(weight_storage or spec.dtype),
+            self._dtype,
+            *(np.ascontiguousarray(a, self._compute) for a in (weights.W, weights.R, weights.B)),
+        )
+        self._shapes = weights.W.shape, weights.R.shape
+
+    @property
+    def weights(self) -> Weights:
+        """The weights, unpacked."""
+        W, R = (np.empty(shape, self._compute) for shape in self._shapes)
+        self.native.unpack(W, R)
+        return Weights(W.astype(self._dtype), R.astype(self._dtype), self._B)
+
+    @property
+    def packed_bytes(self) -> int:
+        """What the packed weights take."""
+        return self.native.bytes
+
+    @property
+    def target(self) -> str:
+        """The SIMD target that the weights were packed for and that runs them."""
+        return self.native.target
+
+    def scratch_bound(self, batch_size: int) -> int:
+        """The most memory in bytes that a call may take beside its arguments, whatever T is."""
+        return self.native.scratch_bound(batch_size)
+
+    def run(self, problem: Problem) -> None:
+        """Write the outputs of `problem`."""
+        lengths = problem.sequence_lens
+        outputs = [None if array is None else _rows(array) for array in (problem.Y, problem.Y_h)]
+        self.native.run(
+            _rows(problem.X),
+            None if problem.initial_h is None else _rows(problem.initial_h),
+            None if lengths is None else np.ascontiguousarray(lengths, np.int64),
+            problem.attention,
+            outputs[0],
+            outputs[1],
+            False,
+        )
+        for array, written in zip((problem.Y, problem.Y_h), outputs, strict=True):
+            if array is not None and written is not array:
+                array[...] = written
+
+    def stream(self, state: Array) -> EngineStream:
+        """Steps on `state`."""
+        return _NativeStream(_native.Stream(self.native, state))
+
+
+class _NativeStream:
+    """Steps in native code."""
+
+    def __init__(self, stream: _native.Stream) -> None:
+        self.native = stream
+
+    def run(self, X: Array, attention: Array | None, rows: Array | None, Y: Array) -> None:
+        """Do checked steps."""
+        written = _rows(Y)
+        self.native.run(_rows(X), attention, rows, written)
+        if written is not Y:
+            Y[...] = written
+
+
+def _rows(array: Array) -> Array:
+    """`array`, or a copy if its last axis is not contiguous or its elements are not aligned."""
+    contiguous = array.shape[-1] <= 1 or array.strides[-1] == array.itemsize
+    return array if contiguous and array.flags.aligned else np.array(array, order="C")

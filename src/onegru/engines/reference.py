@@ -1,0 +1,154 @@
+"""The oracle: a GRU in float64, written from the equations, vectorised over the batch alone.
+
+It shares no code with what it checks. Every line of `_step` is one line of the specification:
+
+    zt = f(Xt*(Wz^T) + Ht-1*(Rz^T) + Wbz + Rbz)
+    rt = f(Xt*(Wr^T) + Ht-1*(Rr^T) + Wbr + Rbr)
+    ht = g(Xt*(Wh^T) + (rt (.) Ht-1)*(Rh^T) + Rbh + Wbh)       linear_before_reset = 0
+    ht = g(Xt*(Wh^T) + (rt (.) (Ht-1*(Rh^T) + Rbh)) + Wbh)     linear_before_reset != 0
+    Ht = (1 - zt) (.) ht + zt (.) Ht-1
+    zt' = (1 - at) (.) zt                                      with attention, before the last line
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from onegru.core.activations import Activation
+from onegru.core.dtypes import Array
+from onegru.core.spec import Spec, Weights
+
+__all__ = ["ReferenceWeights", "activate", "run"]
+
+Float64 = npt.NDArray[np.float64]
+
+_Function = Callable[[Float64, float, float], Float64]
+
+
+def _sigmoid(x: Float64) -> Float64:
+    e = np.exp(-np.abs(x))  # at most 1, so nothing overflows
+    return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
+
+
+def _softsign(x: Float64) -> Float64:
+    return np.where(np.isinf(x), np.sign(x), x / (1 + np.abs(x)))
+
+
+def _thresholded_relu(x: Float64, alpha: float) -> Float64:
+    return np.where((x >= alpha) | np.isnan(x), x, 0.0)
+
+
+_FUNCTIONS: Mapping[str, _Function] = {
+    "Relu": lambda x, alpha, beta: np.maximum(x, 0.0),
+    "Tanh": lambda x, alpha, beta: np.tanh(x),
+    "Sigmoid": lambda x, alpha, beta: _sigmoid(x),
+    "Affine": lambda x, alpha, beta: alpha * x + beta,
+    "LeakyRelu": lambda x, alpha, beta: np.where(x >= 0, x, alpha * x),
+    "ThresholdedRelu": lambda x, alpha, beta: _thresholded_relu(x, alpha),
+    "ScaledTanh": lambda x, alpha, beta: alpha * np.tanh(beta * x),
+    "HardSigmoid": lambda x, alpha, beta: np.minimum(np.maximum(alpha * x + beta, 0.0), 1.0),
+    "Elu": lambda x, alpha, beta: np.where(x >= 0, x, alpha * np.expm1(np.minimum(x, 0.0))),
+    "Softsign": lambda x, alpha, beta: _softsign(x),
+    "Softplus": lambda x, alpha, beta: np.logaddexp(0.0, x),
+}
+
+
+def activate(activation: Activation, x: Float64) -> Float64:
+    """The activation function at each element of `x`. NaN gives NaN; ±∞ gives the limit."""
+    return _FUNCTIONS[activation.name](x, *activation.parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceWeights:
+    """One direction's weights in float64, by the letters of the equations; matrices transposed."""
+
+    Wz: Float64
+    Wr: Float64
+    Wh: Float64
+    Rz: Float64
+    Rr: Float64
+    Rh: Float64
+    Wbz: Float64
+    Wbr: Float64
+    Wbh: Float64
+    Rbz: Float64
+    Rbr: Float64
+    Rbh: Float64
+
+    @classmethod
+    def split(cls, weights: Weights) -> tuple[ReferenceWeights, ...]:
+        """The gates of each direction."""
+        return tuple(
+            cls(
+                *(gate.T for gate in np.split(W.astype(np.float64), 3)),
+                *(gate.T for gate in np.split(R.astype(np.float64), 3)),
+                *np.split(B.astype(np.float64), 6),
+            )
+            for W, R, B in zip(weights.W, weights.R, weights.B, strict=True)
+        )
+
+
+def run(
+    spec: Spec,
+    weights: tuple[ReferenceWeights, ...],
+    X: Array,
+    initial_h: Array | None = None,
+    sequence_lens: Array | None = None,
+    attention: Array | None = None,
+    Y: Array | None = None,
+) -> Float64:
+    """Run every direction over every row.
+
+    Args:
+        spec: what to compute.
+        weights: one for each direction.
+        X: [T, B, I], any element type.
+        initial_h: [D, B, H]; zeros if None.
+        sequence_lens: [B], each in 0…T; all T if None.
+        attention: [T, B]; required if and only if the spec has attention.
+        Y: [T, D, B, H], written if given; zero past a row's end.
+
+    Returns:
+        Y_h in float64, [D, B, H]; zero for a row of length 0.
+    """
+    T, B, _ = X.shape
+    lengths = np.full(B, T) if sequence_lens is None else sequence_lens
+    Y_h = np.zeros((spec.num_directions, B, spec.hidden_size))
+    if Y is not None:
+        Y[...] = 0
+    # A value that overflows, or a NaN that goes in, is the caller's, and comes out as IEEE 754 has it.
+    with np.errstate(all="ignore"):
+        for d, backwards in enumerate(spec.reversed_directions):
+            H = Y_h[d]
+            if initial_h is not None:
+                H[...] = initial_h[d]
+            for step in range(int(lengths.max(initial=0))):
+                rows = np.flatnonzero(step < lengths)
+                t = lengths[rows] - 1 - step if backwards else np.full(len(rows), step)
+                a = None if attention is None else attention[t, rows].astype(np.float64)[:, None]
+                H[rows] = _step(spec, weights[d], d, X[t, rows].astype(np.float64), H[rows], a)
+                if Y is not None:
+                    Y[t, d, rows] = H[rows]
+            H[lengths == 0] = 0
+    return Y_h
+
+
+def _step(spec: Spec, w: ReferenceWeights, d: int, Xt: Float64, H: Float64, at: Float64 | None) -> Float64:
+    f, g = spec.activations[d]
+
+    def clip(x: Float64) -> Float64:
+        return x if spec.clip is None else np.clip(x, -spec.clip, spec.clip)
+
+    zt = activate(f, clip(Xt @ w.Wz + H @ w.Rz + w.Wbz + w.Rbz))
+    rt = activate(f, clip(Xt @ w.Wr + H @ w.Rr + w.Wbr + w.Rbr))
+    if spec.linear_before_reset:
+        ht = activate(g, clip(Xt @ w.Wh + rt * (H @ w.Rh + w.Rbh) + w.Wbh))
+    else:
+        ht = activate(g, clip(Xt @ w.Wh + (rt * H) @ w.Rh + w.Rbh + w.Wbh))
+    if at is not None:
+        zt = (1 - at) * zt
+    return (1 - zt) * ht + zt * H

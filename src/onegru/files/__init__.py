@@ -1,1 +1,0 @@
-"""Reading files into graphs of GRU nodes and what lies between them."""

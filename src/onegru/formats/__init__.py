@@ -1,0 +1,1 @@
+"""Files: recognised, read into `Graph` or layers, written."""

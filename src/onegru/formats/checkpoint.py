@@ -1,0 +1,117 @@
+"""GRUs in PyTorch's checkpoints: `.pt` and `.pth` files, and `.safetensors` with PyTorch's names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from onegru.core.dtypes import Array, bfloat16
+from onegru.core.errors import FormatError, MissingExtraError, SpecError, needs_extra
+from onegru.formats.pytorch import Tensor, Unknown, read_torch
+from onegru.formats.safetensors import read_layers, read_metadata
+from onegru.frameworks.pytorch import find_groups, is_recurrent, read_group
+from onegru.layers.gru import GRU
+from onegru.layers.stack import Stack
+
+__all__ = ["read_pytorch", "read_safetensors"]
+
+# How deep the mappings of a checkpoint may be nested: {"state_dict": {"model": …}} is usual.
+_DEPTH = 8
+_LONGEST_NAME = 1000
+
+
+def read_safetensors(path: Path, name: str | None = None) -> dict[str, GRU | Stack]:
+    """The GRUs of a safetensors file: those that onegru wrote, or those with PyTorch's names.
+
+    Args:
+        path: the file.
+        name: the only one to read; None for all.
+
+    Raises:
+        FormatError: the file is broken.
+        SpecError: a GRU's tensors are missing or do not fit.
+        MissingExtraError: safetensors is not installed, or ml_dtypes where a tensor is bfloat16.
+    """
+    with needs_extra("safetensors", "safetensors", str(path)):
+        import safetensors
+    own = "onegru" in read_metadata(path)
+    try:
+        with safetensors.safe_open(path, framework="np") as file:
+            names = [] if own else [key for key in file.keys() if is_recurrent(key)]  # noqa: SIM118
+            if any(file.get_slice(key).get_dtype() == "BF16" for key in names):
+                bfloat16()  # NumPy has to know the type
+            tensors = {key: file.get_tensor(key) for key in names}
+    except MissingExtraError:
+        raise
+    except Exception as error:  # the package raises its own error, and NumPy's for types unknown to it
+        raise FormatError(f"{path}: not a safetensors file, or truncated ({error})") from None
+    return {"": read_layers(path)} if own else _layers(path, tensors, name)
+
+
+def read_pytorch(path: Path, name: str | None = None) -> dict[str, GRU | Stack]:
+    """The GRUs of a file that `torch.save` wrote, of which only tensors are read; PyTorch is not needed.
+
+    Args:
+        path: the file: a state dict, or mappings that hold some.
+        name: the only one to read; None for all.
+
+    Raises:
+        FormatError: the file is broken, or holds other objects in a state dict's place.
+        SpecError: a GRU's tensors are missing or do not fit.
+        MissingExtraError: ml_dtypes is not installed where a tensor is bfloat16.
+    """
+    content, size = read_torch(path)
+    if not isinstance(content, Mapping):
+        words = content.name if isinstance(content, Unknown) else type(content).__name__
+        raise FormatError(f"{path}: a {words}, more than tensors and plain data; must be a state dict")
+    found: dict[str, Tensor] = {}
+    left = 4 * size  # several names may share a tensor, as tied weights do
+    for key, tensor in _tensors(path, content, "", _DEPTH, set()):
+        left -= tensor.nbytes
+        if left < 0:
+            raise FormatError(f"{path}: tensors of more than four times the file's {size} bytes")
+        if found.setdefault(key, tensor) is not tensor:
+            raise FormatError(f"{path}: two tensors called {key!r}")
+    return _layers(path, {key: _numbers(path, key, tensor) for key, tensor in found.items()}, name)
+
+
+def _tensors(
+    path: Path, content: Mapping[object, object], prefix: str, depth: int, seen: set[int]
+) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of recurrent modules within nested mappings, by their names joined with dots."""
+    seen.add(id(content))  # each once, as one that holds itself twice would never end
+    for key, value in content.items():
+        if not isinstance(key, str) and type(key) is not int:
+            continue
+        name = f"{prefix}.{key}" if prefix else str(key)
+        if len(name) > _LONGEST_NAME:
+            raise FormatError(f"{path}: a name of {len(name)} characters; must be at most {_LONGEST_NAME}")
+        if isinstance(value, Mapping):
+            if depth and id(value) not in seen:
+                yield from _tensors(path, value, name, depth - 1, seen)
+        elif isinstance(value, Tensor | Unknown) and is_recurrent(name):
+            if isinstance(value, Unknown):
+                raise FormatError(f"{path}: {name}: a {value.name}, more than tensors and plain data")
+            yield name, value
+
+
+def _numbers(path: Path, name: str, tensor: Tensor) -> Array:
+    try:
+        return tensor.numbers()
+    except MissingExtraError:
+        raise
+    except Exception as error:  # of the archive, too
+        raise FormatError(f"{path}: {name}: {error}") from None
+
+
+def _layers(path: Path, tensors: Mapping[str, object], name: str | None) -> dict[str, GRU | Stack]:
+    groups = find_groups(tensors)
+    if name is not None:
+        wanted = name.removesuffix(".")
+        if wanted not in groups:
+            there = ", ".join(repr(found) for found in groups) or "none"
+            raise SpecError(f"name: {name!r}, which {path} does not hold; it holds {there}")
+        return {wanted: read_group(groups[wanted], where=f"{path}: ")}
+    return {
+        found: read_group(group, where=f"{path}: ") for found, group in groups.items() if not group.refusal
+    }

@@ -1,0 +1,338 @@
+"""What a file holds, as plain data: the same for every file format."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from onegru.core.dtypes import Array, convert
+from onegru.core.errors import prefixed_errors
+from onegru.operators.schema import Operator, Port, Role
+
+__all__ = [
+    "STATES_KEY",
+    "STATES_WORD",
+    "Conversion",
+    "Dimension",
+    "Graph",
+    "GruNode",
+    "Observer",
+    "OwnStep",
+    "Run",
+    "Runner",
+    "Step",
+    "TensorInfo",
+    "Whole",
+    "batch_axes",
+    "by_name",
+    "direct_states",
+    "initial_states",
+    "nested_words",
+]
+
+#: A fixed size, the name of a symbolic one, or None for one that is neither known nor named.
+Dimension = int | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """An input or output of a model.
+
+    Attributes:
+        name: its name.
+        dtype: its element type by NumPy's name ("str" for strings); the file's own words if not a tensor.
+        shape: its dimensions; None if even the rank is unknown.
+        optional: whether an input may be left out, as the file holds a default for it.
+        is_tensor: False for sequences, maps and optionals.
+        aliases: other names that the file has for it.
+        value: what steps call it; its name unless given.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[Dimension, ...] | None
+    optional: bool = False
+    is_tensor: bool = True
+    aliases: tuple[str, ...] = ()
+    value: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.value:
+            object.__setattr__(self, "value", self.name)
+
+
+def by_name(infos: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
+    """Inputs or outputs by every name that stands for one of them: a name of its own before an alias."""
+    infos = list(infos)
+    names = {info.name: info for info in infos}
+    aliases = Counter(alias for info in infos for alias in set(info.aliases))
+    for info in infos:
+        names.update({alias: info for alias in info.aliases if aliases[alias] == 1 and alias not in names})
+    return names
+
+
+class Runner(Protocol):
+    """What runs one step of a model."""
+
+    @property
+    def reads(self) -> Collection[str]:
+        """The values that a run needs."""
+
+    @property
+    def run(self) -> Callable[[dict[str, Any]], None]:
+        """Adds the step's outputs to the values that it is given, by name."""
+
+
+class Step(ABC):
+    """A step of a model: a GRU node, or what NumPy does.
+
+    Attributes:
+        node_count: how many nodes other than GRU nodes it stands for, type conversions left out.
+        gives_views: whether its outputs share memory with what it reads.
+    """
+
+    node_count = 0
+    gives_views = False
+
+    @property
+    @abstractmethod
+    def reads(self) -> Collection[str]:
+        """The values that it takes."""
+
+    @property
+    @abstractmethod
+    def gives(self) -> Collection[str]:
+        """The values that it gives."""
+
+    @abstractmethod
+    def runner(self, layers: Mapping[GruNode, Runner]) -> Runner:
+        """What runs it, given what runs each GRU node."""
+
+
+@dataclass(frozen=True, eq=False)
+class GruNode(Step):
+    """A node that onegru runs.
+
+    Attributes:
+        name: its name in the file, or one made from its place.
+        operator: which version of which operator.
+        attributes: those that are present.
+        inputs: the value that each input takes, by the input's name; absent ones left out.
+        outputs: the value that each output gives, likewise.
+        bodies: where it lies in bodies of other nodes: in words, the outermost first.
+        x_shape: what the file says of the shape of X, None for sizes that are not fixed; None if even the
+            rank is unknown.
+        full_length: whether its lengths are X's number of steps, whatever a run is given.
+    """
+
+    name: str
+    operator: Operator
+    attributes: Mapping[str, object]
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    bodies: tuple[str, ...] = ()
+    x_shape: tuple[int | None, ...] | None = None
+    full_length: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.operator.name} node {self.name!r}"
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """The operator's inputs, then its outputs, with the axes that they have in the node's layout."""
+        layout = self.attributes.get("layout", 0)
+        return self.operator.ports(layout if isinstance(layout, int) else 0)
+
+    def port(self, role: Role) -> Port | None:
+        """The input or output of this role, as in `ports`; None if the operator has none."""
+        return next((port for port in self.ports if port.role == role), None)
+
+    @property
+    def reads(self) -> Collection[str]:
+        """The values that it takes."""
+        return self.inputs.values()
+
+    @property
+    def gives(self) -> Collection[str]:
+        """The values that it gives."""
+        return self.outputs.values()
+
+    def runner(self, layers: Mapping[GruNode, Runner]) -> Runner:
+        """Its layer."""
+        return layers[self]
+
+
+class OwnStep(Step):
+    """A step that runs itself, whatever runs the GRU nodes.
+
+    Args:
+        reads: the values that it takes.
+        gives: the values that it gives.
+    """
+
+    def __init__(self, reads: tuple[str, ...], gives: tuple[str, ...]) -> None:
+        self._reads = reads
+        self._gives = gives
+
+    @property
+    def reads(self) -> Collection[str]:
+        """The values that it takes."""
+        return self._reads
+
+    @property
+    def gives(self) -> Collection[str]:
+        """The values that it gives."""
+        return self._gives
+
+    def runner(self, layers: Mapping[GruNode, Runner]) -> Runner:
+        """Itself."""
+        return self
+
+    @abstractmethod
+    def run(self, values: dict[str, Any]) -> None:
+        """Add its outputs to the values, by name."""
+
+
+class Conversion(OwnStep):
+    """A change of element type: OpenVINO's Convert.
+
+    Args:
+        place: the file and the layer, for messages.
+        source: the value that it takes.
+        target: the value that it gives.
+        dtype: the element type of what it gives.
+    """
+
+    def __init__(self, place: str, source: str, target: str, dtype: str) -> None:
+        super().__init__((source,), (target,))
+        self._place = place
+        self.dtype = dtype
+
+    def run(self, values: dict[str, Any]) -> None:
+        """Add what it gives to the values.
+
+        Raises:
+            SpecError: a number does not fit the type.
+        """
+        (source,), (target,) = self._reads, self._gives
+        with prefixed_errors(self._place):
+            values[target] = convert(values[source], self.dtype)
+
+
+#: Runs a model: from its inputs to its outputs, by what the graph calls them.
+Run = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+#: Called with the index of a GRU node, a moment, and its arrays by the specification's names, which are gone
+#: afterwards: at "weights" those of a node whose weights are constants, at "done" all of one that has run.
+Observer = Callable[[int, str, Mapping[str, Array]], None]
+
+
+class Whole(ABC):
+    """A model that a runtime runs as a whole, its GRU nodes by onegru.
+
+    Args:
+        node_count: how many other nodes it has, without constants and what is computed from them alone.
+        shared: the outputs whose arrays are somebody else's, too.
+    """
+
+    def __init__(self, node_count: int, shared: frozenset[str]) -> None:
+        self.node_count = node_count
+        self.shared = shared
+
+    @abstractmethod
+    def open(self, engine: str, observer: Observer | None = None) -> Run:
+        """Make it ready to run.
+
+        Args:
+            engine: what runs the GRU nodes, as in `onegru.GRU`.
+            observer: sees the GRU nodes.
+
+        Raises:
+            FormatError: the runtime refuses it.
+            SpecError: a GRU node is not legal.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A whole model.
+
+    Attributes:
+        path: the file.
+        inputs: what it takes.
+        outputs: what it gives.
+        constants: the values that the file holds and that steps or outputs use.
+        steps: what to run, in an order in which it can be run.
+        prelude: the same for what depends on constants alone; run once.
+        grus: all its GRU nodes, in an order in which they can run; behind those of the model itself, those of
+            bodies.
+        whole: the model for a runtime, where there is more than `steps` do; then there are none.
+        states: pairs of an output and the input that takes it in the next run, by their names.
+        zero_inputs: the names of inputs that may be left out: states of GRU nodes, which are zeros then.
+    """
+
+    path: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    constants: Mapping[str, Array]
+    steps: tuple[Step, ...]
+    prelude: tuple[OwnStep, ...] = ()
+    grus: tuple[GruNode, ...] = ()
+    whole: Whole | None = None
+    states: tuple[tuple[str, str], ...] = ()
+    zero_inputs: frozenset[str] = frozenset()
+
+
+def nested_words(grus: Iterable[GruNode]) -> tuple[str, ...]:
+    """The GRU nodes within bodies of other nodes, in words."""
+    return tuple(f"{gru} in {', in '.join(reversed(gru.bodies))}" for gru in grus if gru.bodies)
+
+
+#: What `onegru.save` writes into the metadata of a model whose initial states may be left out.
+STATES_KEY, STATES_WORD = "onegru.initial_h", "optional"
+
+
+def initial_states(graph: Graph) -> frozenset[str]:
+    """The names of inputs that are initial states of GRU nodes, and nothing else."""
+    reads = Counter(value for step in graph.steps or graph.grus for value in step.reads)
+    reads.update(info.value for info in graph.outputs)
+    states = Counter(_value(gru, "initial_h") for gru in graph.grus)
+    return frozenset(info.name for info in graph.inputs if 0 < reads[info.value] == states[info.value])
+
+
+def direct_states(
+    grus: Iterable[GruNode], inputs: Iterable[TensorInfo], outputs: Iterable[TensorInfo]
+) -> tuple[tuple[str, str], ...]:
+    """Pairs of an output and the input that takes it in the next run, where both touch a GRU node.
+
+    An input that two GRU nodes start from is left out; of two outputs that are one value, the first is taken.
+    """
+    takers = {info.value: info.name for info in inputs}
+    givers: dict[str, str] = {}
+    for info in outputs:
+        givers.setdefault(info.value, info.name)
+    pairs: list[tuple[str, str]] = []
+    uses: list[str] = []
+    for gru in grus:
+        taken, given = takers.get(_value(gru, "initial_h")), givers.get(_value(gru, "Y_h"))
+        if taken is not None:
+            uses.append(taken)
+            if given is not None:
+                pairs.append((given, taken))
+    return tuple(pair for pair in pairs if uses.count(pair[1]) == 1)
+
+
+def batch_axes(graph: Graph) -> dict[str, int]:
+    """The axis of the rows of each input that is the initial state of a GRU node, by the input's name."""
+    names = {info.value: info.name for info in graph.inputs}
+    states = ((names.get(_value(gru, "initial_h")), gru.port("initial_h")) for gru in graph.grus)
+    return {name: port.axes.index("B") for name, port in states if name is not None and port is not None}
+
+
+def _value(gru: GruNode, role: Role) -> str:
+    """What a GRU node's input or output of this role takes or gives; empty if it has none."""
+    port = gru.port(role)
+    return "" if port is None else {**gru.inputs, **gru.outputs}.get(port.name, "")

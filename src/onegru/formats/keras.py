@@ -1,0 +1,338 @@
+"""The reading half of `keras_archive`: what a saved Keras model says of its GRUs, sent as plain data.
+
+It runs in a process of its own, as the HDF5 library can be brought to crash by a broken file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onegru.core.dtypes import Array, bfloat16
+from onegru.core.errors import FormatError, OneGRUError, SpecError
+from onegru.core.tensors import is_mapping
+from onegru.formats.zip_file import open_zip, read_member
+from onegru.frameworks.keras_config import generation_of, is_gru, is_own
+from onegru.system.bounded import parse_json
+from onegru.system.child_process import READING, write_answer
+
+__all__ = ["main"]
+
+_MODELS = ("Functional", "Sequential", "Model")
+_DEPTH = 16
+_MOST_GROUPS = 100_000
+
+# What holds a model's layers in an archive.
+_CONTAINERS = ("layers", "_layer_checkpoint_dependencies", "layer_checkpoint_dependencies")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The place of a layer among those of its class within a model: the how manieth of how many."""
+
+    kind: str
+    index: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A layer of the configuration: what it is, and names and places of it and of the models around it."""
+
+    path: tuple[str, ...]
+    places: tuple[_Place, ...]
+    kind: str
+    config: Mapping[str, Any]
+
+
+Collected = list[tuple[str, _Found, list[Array]]]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Answer what a file holds: its GRUs, each as its name, class, configuration and number of arrays.
+
+    Arguments: the file, what to call it in messages, and as JSON the layer's name and the version of Keras,
+    both of which may be null. What is wrong is answered as {"error": class, "message": text}.
+    """
+    file, shown, name, version = arguments
+    try:
+        version, collected = _collect(Path(file), Path(shown), json.loads(name), json.loads(version))
+        arrays = [array for _, _, own in collected for array in own]
+        if sum(array.nbytes for array in arrays) > Path(file).stat().st_size:
+            raise FormatError(f"{shown}: layers that share their arrays; must have each its own")
+        head = [(key, found.kind, found.config, len(own)) for key, found, own in collected]
+        write_answer({"keras_version": version, "layers": head}, arrays)
+    except MemoryError:
+        write_answer(
+            {"error": "FormatError", "message": f"{shown}: takes over {READING.memory} bytes to read"}
+        )
+    except OneGRUError as error:
+        write_answer({"error": type(error).__name__, "message": str(error)})
+
+
+def _collect(file_path: Path, path: Path, name: str | None, given: str | None) -> tuple[str, Collected]:
+    """The version of Keras, and the GRUs of a saved model, or the one called `name`."""
+    import h5py
+
+    with _naming(path):
+        if zipfile.is_zipfile(file_path):
+            with open_zip(file_path) as archive:
+                metadata = _json(path, read_member(path, archive, "metadata.json"))
+                version = _version(path, metadata.get("keras_version"), given)
+                model = _json(path, read_member(path, archive, "config.json"))
+                info = archive.getinfo("model.weights.h5")
+                if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+                    raise FormatError(f"{path}: model.weights.h5 is packed; must be stored as it is")
+                with archive.open(info) as stream, h5py.File(stream, "r") as weights:
+                    archived = _ArchivedWeights(path, h5py, weights)
+                    return version, _read(path, model, archived.of_layer, name)
+        with h5py.File(file_path, "r") as file:
+            config = file.attrs.get("model_config")
+            if config is None:
+                raise FormatError(
+                    f"{path}: weights alone, which do not tell activations; must be a whole model, or give "
+                    "from_keras the layer or its arrays"
+                )
+            version = _version(path, file.attrs.get("keras_version"), given)
+            legacy = _LegacyWeights(path, h5py, file, joined=version.startswith("3"))
+            return version, _read(path, _json(path, config), legacy.of_layer, name)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Whatever zipfile, json and h5py raise for bad bytes is a FormatError."""
+    try:
+        yield
+    except (OneGRUError, MemoryError):
+        raise
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        raise FormatError(f"{path}: not a model that Keras saved ({reason})") from None
+
+
+def _json(path: Path, text: bytes | str) -> Mapping[str, Any]:
+    content = parse_json(text)
+    if not is_mapping(content):
+        raise FormatError(f"{path}: a configuration that is no mapping")
+    return content
+
+
+def _version(path: Path, told: object, given: str | None) -> str:
+    """The version of Keras that wrote a file."""
+    if told is None or told == "":
+        if given is None:
+            raise SpecError(
+                f"keras_version: missing; must be given, such as '2.3', as {path} does not tell it "
+                "(of `onegru convert`: --keras-version)"
+            )
+        generation_of(given)
+        return given
+    version = _text(told)
+    try:
+        generation_of(version)
+    except SpecError:
+        raise FormatError(
+            f"{path}: keras_version {version!r:.40}; must be 2 or 3, whose layers are known"
+        ) from None
+    if given is not None and not f"{version}.".startswith(f"{given}."):
+        raise SpecError(f"keras_version: {given!r}; must be {version!r}, as {path} says, or None")
+    return version
+
+
+def _text(value: object) -> str:
+    """Text as either kind of attribute has it."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _read(
+    path: Path,
+    model: Mapping[str, Any],
+    arrays_of: Callable[[_Found], list[Array]],
+    name: str | None,
+) -> Collected:
+    layers: dict[str, _Found] = {}
+    for found in _layers(model, (), (), _DEPTH):
+        if layers.setdefault("/".join(found.path), found) is not found:
+            raise FormatError(f"{path}: two layers called {'/'.join(found.path)!r}")
+    if name is not None:
+        if name not in layers:
+            there = ", ".join(map(repr, layers)) or "none"
+            raise SpecError(f"name: {name!r}, which {path} does not hold; it holds {there}")
+        layers = {name: layers[name]}
+    return [(key, found, arrays_of(found)) for key, found in layers.items()]
+
+
+def _layers(
+    model: Mapping[str, Any], path: tuple[str, ...], places: tuple[_Place, ...], depth: int
+) -> Iterator[_Found]:
+    """The layers of GRUs within a model's configuration."""
+    config = model.get("config")
+    entries = (
+        config.get("layers") if is_mapping(config) else config
+    )  # a list, of Sequential before Keras 2.2.3
+    entries = [item for item in entries if is_mapping(item)] if isinstance(entries, list) else []
+    kinds = Counter(str(entry.get("class_name")) for entry in entries)
+    before: Counter[str] = Counter()
+    for entry in entries:
+        kind, own = str(entry.get("class_name")), entry.get("config")
+        place = _Place(kind, before[kind], kinds[kind])
+        before[kind] += 1
+        # A Sequential's list has no name in it; its entry may have one.
+        inner = (*path, str(own.get("name") if is_mapping(own) else entry.get("name")))
+        if kind in _MODELS and depth:
+            yield from _layers(entry, inner, (*places, place), depth - 1)
+        elif is_mapping(own) and is_own(entry) and is_gru(kind, own):
+            yield _Found(inner, (*places, place), kind, own)
+
+
+class _Weights:
+    """Arrays out of an HDF5 file, along links that stay within it."""
+
+    def __init__(self, path: Path, h5py: Any, file: Any) -> None:
+        self._path = path
+        self._h5py = h5py
+        self._file = file
+
+    def _child(self, group: Any, name: str) -> Any:
+        if not self._has(group, name):
+            raise FormatError(
+                f"{self._path}: {getattr(group, 'name', '')}/{name}: not there, or a link; must be there"
+            )
+        return group[name]
+
+    def _has(self, group: Any, name: str) -> bool:
+        link = group.get(name, getlink=True) if isinstance(group, self._h5py.Group) else None
+        return isinstance(link, self._h5py.HardLink)
+
+    def _array(self, node: Any) -> Array:
+        """A dataset's numbers, if the file itself holds each of them."""
+        plain = isinstance(node, self._h5py.Dataset) and not node.is_virtual and not node.external
+        if not plain or node.id.get_storage_size() < node.nbytes or node.chunks is not None:
+            raise FormatError(f"{self._path}: {node.name}: not a plain array within the file")
+        array = np.asarray(node[()])
+        if not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
+        if node.attrs.get("dtype") == "bfloat16" and array.dtype.itemsize == 2:
+            return array.view(bfloat16())
+        if array.dtype.kind != "f":
+            raise FormatError(f"{self._path}: {node.name}: type {array.dtype}; must be a floating-point type")
+        return array
+
+
+class _ArchivedWeights(_Weights):
+    """Those of a `.keras` archive: in groups named after classes, each with `vars`."""
+
+    def __init__(self, path: Path, h5py: Any, file: Any) -> None:
+        super().__init__(path, h5py, file)
+        self._groups: dict[str, Any] = {}
+        self._collect(file, "", 2 * _DEPTH)
+
+    def _collect(self, group: Any, prefix: str, depth: int) -> None:
+        """Note every group called `vars`, by the path of what it belongs to."""
+        for key in group:
+            # What Keras 2 wrote on Windows is one name with backslashes.
+            name = f"{prefix}/{key.replace(chr(92), '/')}"
+            if not self._has(group, key) or not isinstance(child := group[key], self._h5py.Group):
+                continue
+            if len(self._groups) > _MOST_GROUPS or not depth:
+                raise FormatError(f"{self._path}: over {_MOST_GROUPS} groups of weights, or too deep")
+            if name.endswith("/vars"):
+                self._groups[name.removesuffix("/vars")] = child
+            else:
+                self._collect(child, name, depth - 1)
+
+    def of_layer(self, found: _Found) -> list[Array]:
+        """A layer's arrays."""
+        prefix = ""
+        for name, place in zip(found.path, found.places, strict=True):
+            prefix = self._member(prefix, name, place)
+        return list(self._of_kind(prefix, found.kind))
+
+    def _member(self, prefix: str, name: str, place: _Place) -> str:
+        """The path of a layer: of the name that Keras 3 notes, or the one at its place among its class."""
+        members = {
+            f"{start}{path.removeprefix(start).partition('/')[0]}"
+            for start in (f"{prefix}/{container}/" for container in _CONTAINERS)
+            for path in self._groups
+            if path.startswith(start)
+        }
+        named = {path: self._groups[path].attrs.get("name") for path in members if path in self._groups}
+        if any(own is not None for own in named.values()):
+            matching = [path for path, own in named.items() if own == name]
+            if len(matching) == 1:
+                return matching[0]
+            raise FormatError(f"{self._path}: weights of {len(matching)} layers called {name!r}; must be one")
+        of_class = re.compile(rf"{re.escape(place.kind.lower())}(?:_([0-9]{{1,9}}))?")
+        matches = [(path, of_class.fullmatch(path.rpartition("/")[2])) for path in members]
+        ordered = sorted((int(match[1] or 0), path) for path, match in matches if match)
+        if len(ordered) != place.count:
+            raise FormatError(
+                f"{self._path}: weights of {len(ordered)} layers of class {place.kind}; must be {place.count}"
+            )
+        return ordered[place.index][1]
+
+    def _of_kind(self, prefix: str, kind: str) -> Iterator[Array]:
+        if kind == "Bidirectional":
+            for half in ("forward_layer", "backward_layer"):
+                yield from self._of_kind(f"{prefix}/{half}", "RNN")
+        elif kind == "GRUCell":
+            variables = self._groups.get(prefix)
+            if variables is None:
+                raise FormatError(f"{self._path}: {prefix}/vars: not there, or a link; must be there")
+            for index in range(len(variables)):
+                yield self._array(self._child(variables, str(index)))
+        else:
+            cells = f"{prefix}/cell/cells/gru_cell"
+            if cells not in self._groups:
+                yield from self._of_kind(f"{prefix}/cell", "GRUCell")
+                return
+            for index in count():
+                cell = f"{cells}_{index}" if index else cells
+                if cell not in self._groups:
+                    return
+                yield from self._of_kind(cell, "GRUCell")
+
+
+class _LegacyWeights(_Weights):
+    """Those of an `.h5` file, whose top layers list their arrays' paths in order.
+
+    Args:
+        path, h5py, file: as above.
+        joined: whether these paths hold the names of models, as since Keras 3.
+    """
+
+    def __init__(self, path: Path, h5py: Any, file: Any, joined: bool) -> None:
+        super().__init__(path, h5py, file)
+        self._joined = joined
+
+    def of_layer(self, found: _Found) -> list[Array]:
+        """A layer's arrays."""
+        root = self._child(self._file, "model_weights") if "model_weights" in self._file else self._file
+        group = self._child(root, found.path[0])
+        inner = f"/{'/'.join(found.path if self._joined else found.path[-1:])}/"
+        arrays = []
+        for name in self._names(group):
+            if len(found.path) == 1 or inner in f"/{name}":
+                node = group
+                for part in name.split("/"):
+                    node = self._child(node, part)
+                arrays.append(self._array(node))
+        return arrays
+
+    def _names(self, group: Any) -> Iterator[str]:
+        """The paths, which are dealt out to several attributes where they are many."""
+        attributes = group.attrs
+        several = (f"weight_names{index}" for index in range(len(attributes)))
+        for attribute in ("weight_names", *several):
+            if attribute in attributes:
+                yield from map(_text, attributes[attribute])

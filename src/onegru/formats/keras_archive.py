@@ -1,0 +1,95 @@
+"""GRUs in models that Keras 2 or 3 saved: `.keras` archives and legacy `.h5` files.
+
+The configuration is read as data and the weights as arrays: nothing of Keras runs, so nothing that a file
+says can make it run code. `keras_reader` reads the file in a process of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import signal
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from onegru.core.dtypes import Array
+from onegru.core.errors import FormatError, MissingExtraError, SpecError
+from onegru.core.tensors import is_mapping
+from onegru.frameworks.keras_config import from_config, generation_of
+from onegru.layers.gru import GRU
+from onegru.layers.stack import Stack
+from onegru.system.child_process import READING, read_answer, run_child
+
+__all__ = ["read_keras"]
+
+_READER = "onegru.formats.keras"
+
+
+def read_keras(
+    path: Path, name: str | None = None, keras_version: str | None = None
+) -> dict[str, GRU | Stack]:
+    """The GRUs of a saved Keras model, by name ("encoder/gru" within a model "encoder").
+
+    Args:
+        path: a `.keras` or `.h5` file.
+        name: the only one to read; None for all.
+        keras_version: what wrote the file, such as "2.3", if it does not tell; None if it does.
+
+    Raises:
+        FormatError: the file is broken, of a version of Keras that is not known, or has weights alone.
+        SpecError: a GRU does what onegru does not, or `keras_version` is missing, or not what the file says.
+        MissingExtraError: h5py is not installed, or ml_dtypes where weights are bfloat16.
+    """
+    if importlib.util.find_spec("h5py") is None:
+        raise MissingExtraError("h5py", "keras-files", str(path))
+    head, arrays = _read(path, [json.dumps(name), json.dumps(keras_version)])
+    error, message = head.get("error"), str(head.get("message"))
+    if error == "MissingExtraError":
+        raise MissingExtraError("ml_dtypes", "bfloat16", str(path))
+    if error is not None:
+        raise SpecError(message) if error == "SpecError" else FormatError(message)
+    described = _layers(path, head, len(arrays))
+    generation = generation_of(str(head.get("keras_version")))
+    layers: dict[str, GRU | Stack] = {}
+    rest = iter(arrays)
+    for key, kind, config, count in described:
+        own = [next(rest) for _ in range(count)]
+        layers[key] = from_config(kind, config, list(own), generation=generation, where=f"{path}: {key}: ")
+    return layers
+
+
+def _read(path: Path, arguments: list[str]) -> tuple[dict[str, Any], list[Array]]:
+    """What the reading process answers."""
+    with tempfile.TemporaryDirectory(prefix="onegru-") as folder:
+        place = Path(folder)
+        ended = run_child(_READER, [str(path.absolute()), str(path), *arguments], place, READING)
+        if ended.code is None or ended.code in (-signal.SIGALRM, -signal.SIGKILL):
+            reason = f"not read within {READING.cpu_seconds} s of computing, or {READING.seconds:g} s in all"
+            raise FormatError(f"{path}: {reason}")
+        try:
+            return read_answer(place)
+        except FileNotFoundError:
+            reason = f"the reading process ended with {ended.code}{': ' if ended.words else ''}{ended.words}"
+        except ValueError as error:
+            reason = f"the reading process left {error}"
+    raise FormatError(f"{path}: not a model that Keras saved ({reason})")
+
+
+def _layers(
+    path: Path, head: Mapping[str, Any], available: int
+) -> list[tuple[str, str, Mapping[str, Any], int]]:
+    """For each layer its name, class, configuration and number of arrays, which must be all there are."""
+    try:
+        found = [(key, kind, config, count) for key, kind, config, count in head["layers"]]
+    except (KeyError, TypeError, ValueError):
+        found = [("", None, None, -1)]
+    if any(
+        not (isinstance(key, str) and isinstance(kind, str) and is_mapping(config))
+        or type(count) is not int
+        or count < 0
+        for key, kind, config, count in found
+    ) or available != sum(count for *_, count in found):
+        raise FormatError(f"{path}: not a model that Keras saved (the reading process left another answer)")
+    return found

@@ -1,0 +1,139 @@
+"""Functions that an ONNX model brings along: those that hold GRU nodes take the place of their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from onnx import FunctionProto, ModelProto, NodeProto
+
+from onegru.formats.onnx.read import Source, attribute_graphs, is_gru
+
+__all__ = ["all_nodes", "call_key", "function_key", "unfold_functions"]
+
+_MAX_NODES = 100_000
+_MAX_DEPTH = 100
+# What they may come to: so many times the file, and so much in any case.
+_TIMES, _FREE_BYTES = 16, 2**26
+
+# What a call names: domain, name and overload.
+_Key = tuple[str, str, str]
+
+
+def unfold_functions(source: Source, model: ModelProto) -> ModelProto:
+    """Put functions in the place of their calls, if any of them holds a GRU.
+
+    Raises:
+        FormatError: functions call themselves, unfold to too much, or cannot be unfolded.
+    """
+    if not model.functions:
+        return model
+    functions: dict[_Key, FunctionProto] = {}
+    for function in model.functions:
+        key = function_key(function)
+        if key in functions:
+            raise source.error(f"function {function.name!r} is defined twice")
+        if key[:2] == ("", "GRU"):
+            raise source.error("function 'GRU' takes the place of ONNX's operator; must not")
+        functions[key] = function
+    _check_sizes(source, model, functions)
+    holders = _holders(functions)
+    if not holders:
+        return model
+
+    from onnx import inliner
+
+    _write_defaults(model, functions)
+    try:
+        model = inliner.inline_local_functions(model)
+    except Exception as error:  # a C++ exception of no particular class
+        raise source.error(f"functions that hold GRUs cannot be unfolded ({_first_line(error)})") from None
+    # It leaves calls of functions that were written for another opset than the model.
+    for node in all_nodes(model.graph.node):
+        if call_key(node) in holders:
+            raise source.error(
+                f"function {node.op_type!r} holds a GRU and is written for other opsets than the model; "
+                "must be for the same"
+            )
+    return model
+
+
+def _key(domain: str, name: str, owner: NodeProto | FunctionProto) -> _Key:
+    return ("" if domain == "ai.onnx" else domain, name, getattr(owner, "overload", ""))
+
+
+def call_key(node: NodeProto) -> _Key:
+    """What a node calls."""
+    return _key(node.domain, node.op_type, node)
+
+
+def function_key(function: FunctionProto) -> _Key:
+    """What calls of a function name."""
+    return _key(function.domain, function.name, function)
+
+
+def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """The nodes and those of their bodies."""
+    for node in nodes:
+        yield node
+        for body in attribute_graphs(node):
+            yield from all_nodes(body.node)
+
+
+def _check_sizes(source: Source, model: ModelProto, functions: dict[_Key, FunctionProto]) -> None:
+    """Raise FormatError unless the functions unfold to something finite, not too large and not too deep."""
+    known: dict[_Key, tuple[int, int, int]] = {}
+    most_bytes = _FREE_BYTES + _TIMES * model.ByteSize()
+
+    def measure(nodes: Iterable[NodeProto], callers: tuple[_Key, ...]) -> tuple[int, int, int]:
+        """How many nodes these unfold to, of how many bytes, and how deep calls go in them."""
+        size = depth = 0
+        nodes = list(nodes)
+        length = sum(node.ByteSize() for node in nodes)
+        for node in all_nodes(nodes):
+            size += 1
+            key = call_key(node)
+            if key in functions:
+                if key in callers:
+                    raise source.error(f"function {node.op_type!r} calls itself")
+                if key not in known and len(callers) < _MAX_DEPTH:
+                    known[key] = measure(functions[key].node, (*callers, key))
+                inner_size, inner_length, inner_depth = known.get(key, (0, 0, _MAX_DEPTH))
+                size, length = size + inner_size, length + inner_length
+                depth = max(depth, inner_depth + 1)
+            if size > _MAX_NODES:
+                raise source.error(f"functions unfold to more than {_MAX_NODES} nodes")
+            if length > most_bytes:
+                raise source.error(f"functions unfold to more than {most_bytes} bytes")
+            if depth > _MAX_DEPTH:
+                raise source.error(f"functions call each other more than {_MAX_DEPTH} deep")
+        return size, length, depth
+
+    for key, function in functions.items():
+        if key not in known:
+            known[key] = measure(function.node, (key,))
+    measure(model.graph.node, ())
+
+
+def _holders(functions: dict[_Key, FunctionProto]) -> set[_Key]:
+    """The functions that hold a GRU, themselves or in functions that they call."""
+    holders: set[_Key] = set()
+    size = -1
+    while len(holders) > size:
+        size = len(holders)
+        for key, function in functions.items():
+            if any(is_gru(node) or call_key(node) in holders for node in all_nodes(function.node)):
+                holders.add(key)
+    return holders
+
+
+def _write_defaults(model: ModelProto, functions: dict[_Key, FunctionProto]) -> None:
+    """Write the default values of functions' attributes into their calls; the inliner would drop them."""
+    for nodes in (model.graph.node, *(function.node for function in model.functions)):
+        for node in all_nodes(nodes):
+            if (function := functions.get(call_key(node))) is not None:
+                given = {attribute.name for attribute in node.attribute}
+                node.attribute.extend(item for item in function.attribute_proto if item.name not in given)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,180 @@
+"""What the single nodes and values of an ONNX graph say: attributes, constants, types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+
+from onegru.core.dtypes import Array
+from onegru.formats.graph import Dimension, TensorInfo
+from onegru.formats.onnx.read import Source, describe, is_onnx, to_array
+from onegru.operators.schema import Kind, Operator
+
+__all__ = [
+    "constant_value",
+    "fixed_sizes",
+    "is_plain_constant",
+    "node_attributes",
+    "tensor_info",
+    "type_words",
+]
+
+_ATTRIBUTE_FIELDS = {
+    AttributeProto.INT: "i",
+    AttributeProto.FLOAT: "f",
+    AttributeProto.STRING: "s",
+    AttributeProto.INTS: "ints",
+    AttributeProto.FLOATS: "floats",
+    AttributeProto.STRINGS: "strings",
+}
+_ATTRIBUTE_TYPES: Mapping[Kind, AttributeProto.AttributeType] = {
+    "int": AttributeProto.INT,
+    "flag": AttributeProto.INT,
+    "float": AttributeProto.FLOAT,
+    "floats": AttributeProto.FLOATS,
+    "string": AttributeProto.STRING,
+    "strings": AttributeProto.STRINGS,
+}
+
+
+def node_attributes(source: Source, node: NodeProto, operator: Operator) -> dict[str, object]:
+    """The attributes of a node that is of this operator.
+
+    Raises:
+        FormatError: one is there twice, is not text, or is of another type than the operator's.
+    """
+    values: dict[str, object] = {}
+    for attribute in node.attribute:
+        place = f"{describe(node)}: attribute {attribute.name!r}"
+        if attribute.name in values:
+            raise source.error(f"{place} is there twice")
+        field = _ATTRIBUTE_FIELDS.get(attribute.type)
+        if field is None or attribute.ref_attr_name:
+            raise source.error(f"{place} has no plain value")
+        if (known := operator.attributes.get(attribute.name)) is not None:
+            wanted = _ATTRIBUTE_TYPES[known.kind]
+            if attribute.type != wanted:
+                have, must = map(AttributeProto.AttributeType.Name, (attribute.type, wanted))
+                raise source.error(f"{place} is of type {have}; must be {must}")
+        value = getattr(attribute, field)
+        try:
+            if field == "s":
+                value = value.decode()
+            elif field == "strings":
+                value = [item.decode() for item in value]
+            elif field in ("floats", "ints"):
+                value = list(value)
+        except UnicodeDecodeError:
+            raise source.error(f"{place} is not UTF-8") from None
+        values[attribute.name] = value
+    return values
+
+
+def is_plain_constant(node: NodeProto) -> bool:
+    """Whether a node is a Constant that holds a dense value."""
+    return (
+        node.op_type == "Constant"
+        and is_onnx(node)
+        and len(node.attribute) == 1
+        and node.attribute[0].name != "sparse_value"
+        and not node.attribute[0].ref_attr_name
+    )
+
+
+# What a Constant may hold: the types of the attribute and of the tensor.
+_CONSTANT_TYPES = {
+    "value_float": (AttributeProto.FLOAT, TensorProto.FLOAT),
+    "value_floats": (AttributeProto.FLOATS, TensorProto.FLOAT),
+    "value_int": (AttributeProto.INT, TensorProto.INT64),
+    "value_ints": (AttributeProto.INTS, TensorProto.INT64),
+    "value_string": (AttributeProto.STRING, TensorProto.STRING),
+    "value_strings": (AttributeProto.STRINGS, TensorProto.STRING),
+    "value": (AttributeProto.TENSOR, TensorProto.UNDEFINED),
+}
+
+
+def constant_value(source: Source, node: NodeProto) -> Array:
+    """What a plain Constant holds.
+
+    Raises:
+        FormatError: it holds something else than it says.
+    """
+    attribute = node.attribute[0]
+    kind, code = _CONSTANT_TYPES.get(attribute.name, (AttributeProto.UNDEFINED, TensorProto.UNDEFINED))
+    if attribute.type != kind or kind == AttributeProto.UNDEFINED:
+        raise source.error(f"{describe(node)}: attribute {attribute.name!r} is not one of Constant's")
+    if attribute.name == "value":
+        return to_array(source, attribute.t)
+    value = onnx.helper.get_attribute_value(attribute)
+    scalar = not attribute.name.endswith("s")
+    items = [value] if scalar else list(value)
+    return to_array(source, onnx.helper.make_tensor("", code, [] if scalar else [len(items)], items))
+
+
+def tensor_info(value: ValueInfoProto, *, optional: bool = False) -> TensorInfo:
+    """A model's input or output."""
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        return TensorInfo(value.name, type_words(value.type) or "unknown", None, optional, is_tensor=False)
+    tensor = value.type.tensor_type
+    if tensor.elem_type == TensorProto.STRING:
+        dtype = "str"
+    else:
+        try:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
+        except (KeyError, ValueError):
+            dtype = "unknown"
+    if not tensor.HasField("shape"):
+        return TensorInfo(value.name, dtype, None, optional)
+    shape: list[Dimension] = []
+    for dim in tensor.shape.dim:
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
+            shape.append(dim.dim_value)
+        else:
+            shape.append(dim.dim_param or None)
+    return TensorInfo(value.name, dtype, tuple(shape), optional)
+
+
+# A type in words, as ONNX Runtime spells it: "tensor(float)", "seq(tensor(int64))", …
+
+_ELEMENT_WORDS = {
+    TensorProto.FLOAT: "float",
+    TensorProto.DOUBLE: "double",
+    TensorProto.FLOAT16: "float16",
+    TensorProto.BFLOAT16: "bfloat16",
+    TensorProto.STRING: "string",
+    TensorProto.BOOL: "bool",
+    TensorProto.INT8: "int8",
+    TensorProto.INT16: "int16",
+    TensorProto.INT32: "int32",
+    TensorProto.INT64: "int64",
+    TensorProto.UINT8: "uint8",
+    TensorProto.UINT16: "uint16",
+    TensorProto.UINT32: "uint32",
+    TensorProto.UINT64: "uint64",
+}
+
+
+def type_words(kind: TypeProto) -> str:
+    """A type in words; empty where there are none for it."""
+    match kind.WhichOneof("value"):
+        case "tensor_type":
+            words = _ELEMENT_WORDS.get(kind.tensor_type.elem_type, "")  # type: ignore[call-overload]
+            return f"tensor({words})" if words else ""
+        case "sequence_type":
+            return f"seq({type_words(kind.sequence_type.elem_type)})"
+        case "optional_type":
+            return f"optional({type_words(kind.optional_type.elem_type)})"
+    return ""
+
+
+def fixed_sizes(kind: TypeProto) -> tuple[int | None, ...] | None:
+    """The sizes of a tensor's type, None for one that is not fixed; None if even the rank is unknown."""
+    if not kind.tensor_type.HasField("shape"):
+        return None
+    return tuple(
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
+        for dim in kind.tensor_type.shape.dim
+    )

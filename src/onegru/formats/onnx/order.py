@@ -1,0 +1,94 @@
+"""The order of the nodes of an ONNX graph: which node waits for which, bodies included."""
+
+from __future__ import annotations
+
+from onnx import GraphProto, NodeProto
+
+from onegru.formats.onnx.read import Source, attribute_graphs, describe
+
+__all__ = ["node_inputs", "sort_nodes"]
+
+
+def free_names(graph: GraphProto) -> set[str]:
+    """The names that a body takes from the graphs around it."""
+    known = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    known |= {tensor.values.name for tensor in graph.sparse_initializer}
+    known |= {name for node in graph.node for name in node.output}
+    used = {value.name for value in graph.output}
+    for node in graph.node:
+        used |= node_inputs(node)
+    return used - known - {""}
+
+
+def node_inputs(node: NodeProto) -> set[str]:
+    """The names that a node takes, those that its bodies take from outside included."""
+    names = set(node.input) - {""}
+    for body in attribute_graphs(node):
+        names |= free_names(body)
+    return names
+
+
+def sort_nodes(source: Source, graph: GraphProto) -> list[NodeProto]:
+    """The nodes in an order in which they can be run.
+
+    Raises:
+        FormatError: a name is given twice or never, or nodes wait for each other.
+    """
+    given: dict[str, int | None] = {}
+
+    def give(name: str, index: int | None, place: str) -> None:
+        if name in given:
+            raise source.error(f"{place}: {name!r} is defined twice")
+        given[name] = index
+
+    for value in graph.input:
+        give(value.name, None, "graph input")
+    inputs = set(given)  # each may have an initializer as well
+    for tensor in graph.initializer:
+        if tensor.name in inputs:
+            inputs.remove(tensor.name)
+        else:
+            give(tensor.name, None, "initializer")
+    for sparse in graph.sparse_initializer:
+        give(sparse.values.name, None, "initializer")
+    for index, node in enumerate(graph.node):
+        for name in node.output:
+            if name:
+                give(name, index, describe(node))
+
+    waits: list[set[int]] = []
+    for node in graph.node:
+        needed: set[int] = set()
+        for name in node_inputs(node):
+            if name not in given:
+                raise source.error(f"{describe(node)}: input {name!r} is defined nowhere")
+            if (giver := given[name]) is not None:
+                needed.add(giver)
+        waits.append(needed)
+    for value in graph.output:
+        if value.name not in given:
+            raise source.error(f"graph output {value.name!r} is defined nowhere")
+    nodes = list(graph.node)
+    if all(not needed or max(needed) < index for index, needed in enumerate(waits)):
+        return nodes  # as nearly every file has them
+    return [nodes[index] for index in _topological_order(source, graph, waits)]
+
+
+def _topological_order(source: Source, graph: GraphProto, waits: list[set[int]]) -> list[int]:
+    takers: list[list[int]] = [[] for _ in waits]
+    for index, needed in enumerate(waits):
+        for giver in needed:
+            takers[giver].append(index)
+    missing = [len(needed) for needed in waits]
+    ready = [index for index, count in enumerate(missing) if count == 0]
+    order: list[int] = []
+    for index in ready:  # grows while it is walked
+        order.append(index)
+        for taker in takers[index]:
+            missing[taker] -= 1
+            if missing[taker] == 0:
+                ready.append(taker)
+    if len(order) < len(waits):
+        stuck = next(index for index, count in enumerate(missing) if count)
+        raise source.error(f"{describe(graph.node[stuck])}: waits for itself; the graph has a cycle")
+    return order

@@ -1,0 +1,381 @@
+"""Reading an .onnx file as what it is: something a stranger wrote.
+
+What comes out is a ModelProto whose names are text, whose tensors are as large as they say, and whose
+external data lie inside the model's folder.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import onnx
+from google.protobuf.message import Message  # type: ignore[import-untyped]
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    OperatorSetIdProto,
+    SparseTensorProto,
+    TensorProto,
+)
+
+from onegru.core.dtypes import Array
+from onegru.core.errors import FormatError, SpecError
+
+__all__ = [
+    "ModelProto",
+    "Source",
+    "all_tensors",
+    "attribute_graphs",
+    "check_tensor",
+    "describe",
+    "external_bytes",
+    "external_files",
+    "external_tensors",
+    "is_gru",
+    "is_onnx",
+    "read_model",
+    "replace_nodes",
+    "serialized",
+    "to_array",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a model comes from.
+
+    Attributes:
+        name: what to call it in messages.
+        folder: the folder that its external data must lie in; None if it may have none.
+        file: the file; None for a model in memory.
+        version: what no other content of it has.
+    """
+
+    name: str
+    folder: Path | None = None
+    file: Path | None = None
+    version: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """A file, as it is now."""
+        return cls(str(path), path.parent, path, _version_of(path))
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether it is a file that has not been written since."""
+        try:
+            return self.file is not None and _version_of(self.file) == self.version
+        except OSError:
+            return False
+
+    def error(self, message: str) -> FormatError:
+        """A FormatError that names the file."""
+        return FormatError(f"{self.name}: {message}")
+
+
+def _version_of(path: Path) -> tuple[int, ...]:
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def read_model(source: Source, data: bytes) -> ModelProto:
+    """Parse and check a serialized model. External data stay where they are.
+
+    Raises:
+        FormatError: it is not a model, or one that is broken or hostile.
+    """
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+    except Exception as error:  # protobuf's DecodeError is not in the public interface of every version
+        raise source.error(f"not an ONNX model, or truncated ({error})") from None
+    if not model.HasField("graph"):
+        raise source.error("holds no graph; not an ONNX model, or truncated")
+    _check_text(source, model)
+    for tensor in all_tensors(model):
+        check_tensor(source, tensor)
+    return model
+
+
+def serialized(source: Source, model: object) -> bytes:
+    """The bytes of a ModelProto.
+
+    Raises:
+        SpecError: it is another object.
+        FormatError: it is beyond 2 GiB, or lacks something.
+    """
+    if not isinstance(model, ModelProto):
+        raise SpecError(f"path: {type(model).__name__}; must be a ModelProto, bytes, or the name of a file")
+    try:
+        return bytes(model.SerializeToString())
+    except Exception as error:  # protobuf's own
+        raise source.error(f"cannot be serialized ({error})") from None
+
+
+def is_onnx(thing: NodeProto | OperatorSetIdProto) -> bool:
+    """Whether a node's operator, or an operator set, is of the ONNX specification itself."""
+    return thing.domain in ("", "ai.onnx")
+
+
+def replace_nodes(owner: GraphProto | FunctionProto, nodes: Iterable[NodeProto]) -> None:
+    """Give a graph or a function these nodes instead of its own, which may be among them."""
+    copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del owner.node[:]
+    owner.node.extend(copies)
+
+
+def is_gru(node: NodeProto) -> bool:
+    """Whether a node is ONNX's GRU."""
+    return node.op_type == "GRU" and is_onnx(node)
+
+
+def describe(node: NodeProto) -> str:
+    """What to call a node in messages."""
+    if node.name:
+        return f"{node.op_type} node {node.name!r}"
+    output = next((name for name in node.output if name), "")
+    return f"{node.op_type} node that gives {output!r}"
+
+
+# Attributes of these types hold numbers and text, and nothing else: `read_model` has seen to it.
+_PLAIN = frozenset(
+    (
+        AttributeProto.FLOAT,
+        AttributeProto.INT,
+        AttributeProto.STRING,
+        AttributeProto.FLOATS,
+        AttributeProto.INTS,
+        AttributeProto.STRINGS,
+    )
+)
+
+
+def attribute_graphs(node: NodeProto) -> Iterator[GraphProto]:
+    """The bodies that a node has."""
+    for attribute in node.attribute:
+        if attribute.type not in _PLAIN:
+            yield from _graphs(attribute)
+
+
+def _graphs(attribute: AttributeProto) -> Iterator[GraphProto]:
+    if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
+        yield attribute.g
+    yield from attribute.graphs
+
+
+def to_array(source: Source, tensor: TensorProto) -> Array:
+    """The values of a tensor, external ones included.
+
+    Raises:
+        FormatError: its values do not fit its shape.
+    """
+    if tensor.data_location == TensorProto.EXTERNAL:
+        raw = external_bytes(source, tensor)
+        inline = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=raw, name=tensor.name)
+        tensor = inline
+    try:
+        return onnx.numpy_helper.to_array(tensor)
+    except Exception as error:  # whatever the helper stumbles over, the tensor is at fault
+        raise source.error(f"tensor {tensor.name!r}: cannot be read ({error})") from None
+
+
+def external_files(source: Source, model: ModelProto) -> set[Path]:
+    """The files beside a model that hold its external data.
+
+    Raises:
+        FormatError: its data lie outside its folder.
+    """
+    return {_external_place(source, tensor)[0] for tensor in external_tensors(model)}
+
+
+def external_tensors(model: ModelProto) -> list[TensorProto]:
+    """The tensors of a model whose data lie elsewhere."""
+    return [tensor for tensor in all_tensors(model) if tensor.data_location == TensorProto.EXTERNAL]
+
+
+def external_bytes(source: Source, tensor: TensorProto) -> bytes:
+    """The bytes of a tensor whose data lie in a file of their own.
+
+    Raises:
+        FormatError: the file cannot be read, or lies outside the model's folder.
+    """
+    path, offset, length = _external_place(source, tensor)
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(length)
+    except OSError as error:
+        raise source.error(
+            f"tensor {tensor.name!r}: {path.name!r} cannot be read ({error.strerror})"
+        ) from None
+
+
+# Text
+
+_PARTS = frozenset(("t", "g", "tp", "tensors", "graphs", "type_protos", "sparse_tensor", "sparse_tensors"))
+
+
+def _check_text(source: Source, message: Message) -> None:
+    """Raise FormatError if a string of a message is not UTF-8; protobuf leaves those as bytes."""
+    if isinstance(message, TensorProto):  # to list its fields would be to copy its numbers
+        _check_strings(source, [message.name])
+        for entry in message.external_data:
+            _check_text(source, entry)
+        return
+    if isinstance(message, NodeProto) and not message.op_type:
+        raise source.error("a node names no operator; must name one")
+    is_plain = isinstance(message, AttributeProto) and message.type in _PLAIN
+    for field, value in message.ListFields():
+        if is_plain and field.name in _PARTS:
+            raise source.error(f"attribute {message.name!r}: holds {field.name!r}, which its type is not")
+        items = [value] if isinstance(value, Message | str | bytes) else value
+        if field.type == field.TYPE_STRING:
+            _check_strings(source, items)
+        elif field.type == field.TYPE_MESSAGE:
+            for item in items:
+                _check_text(source, item)
+
+
+def _check_strings(source: Source, strings: Iterable[str | bytes]) -> None:
+    for text in strings:
+        if isinstance(text, bytes):
+            raise source.error(f"{text!r}: not UTF-8; must be")
+
+
+# Tensors
+
+
+def all_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Every tensor of a model: in its graph, in bodies, functions and attributes."""
+    yield from _graph_tensors(model.graph)
+    for function in model.functions:
+        yield from _attribute_tensors(function.attribute_proto)
+        for node in function.node:
+            yield from _attribute_tensors(node.attribute)
+
+
+def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    yield from _sparse_tensors(graph.sparse_initializer)
+    for node in graph.node:
+        yield from _attribute_tensors(node.attribute)
+
+
+def _attribute_tensors(attributes: Iterable[AttributeProto]) -> Iterator[TensorProto]:
+    for attribute in attributes:
+        if attribute.type in _PLAIN:
+            continue
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        if attribute.HasField("sparse_tensor"):
+            yield from _sparse_tensors([attribute.sparse_tensor])
+        yield from _sparse_tensors(attribute.sparse_tensors)
+        for body in _graphs(attribute):
+            yield from _graph_tensors(body)
+
+
+def _sparse_tensors(tensors: Iterable[SparseTensorProto]) -> Iterator[TensorProto]:
+    for sparse in tensors:
+        yield from (sparse.values, sparse.indices)
+
+
+def check_tensor(source: Source, tensor: TensorProto) -> None:
+    """Raise FormatError unless a tensor is as large as its shape says and its external data are in place."""
+    if any(size < 0 for size in tensor.dims):
+        raise source.error(f"tensor {tensor.name!r}: shape {list(tensor.dims)}; must not be negative")
+    if tensor.HasField("segment"):
+        raise source.error(f"tensor {tensor.name!r}: is a segment; must be whole")
+    if tensor.data_location == TensorProto.EXTERNAL:
+        path, offset, length = _external_place(source, tensor)
+        size = path.stat().st_size
+        if offset + length > size:
+            raise source.error(
+                f"tensor {tensor.name!r}: external data end at byte {offset + length} of {path.name!r}, "
+                f"which has {size}"
+            )
+        _check_size(source, tensor, length, _byte_count(source, tensor), "bytes")
+    elif tensor.HasField("raw_data"):
+        _check_size(source, tensor, len(tensor.raw_data), _byte_count(source, tensor), "bytes")
+    else:
+        bits = _bits(source, tensor)
+        have = len(getattr(tensor, onnx.helper.tensor_dtype_to_field(tensor.data_type)))
+        # Complex numbers take two items; types of less than a byte share one.
+        parts = 2 if tensor.data_type in (TensorProto.COMPLEX64, TensorProto.COMPLEX128) else 1
+        wanted = (math.prod(tensor.dims) * min(bits, 8) + 7) // 8 * parts
+        _check_size(source, tensor, have, wanted, "values")
+
+
+def _check_size(source: Source, tensor: TensorProto, have: int, wanted: int, unit: str) -> None:
+    if have != wanted:
+        shape = list(tensor.dims)
+        raise source.error(f"tensor {tensor.name!r}: {have} {unit}; must be {wanted} for shape {shape}")
+
+
+def _byte_count(source: Source, tensor: TensorProto) -> int:
+    if tensor.data_type == TensorProto.STRING:
+        raise source.error(f"tensor {tensor.name!r}: raw or external data of strings; must be numbers")
+    return int(math.prod(tensor.dims) * _bits(source, tensor) + 7) // 8
+
+
+def _bits(source: Source, tensor: TensorProto) -> int:
+    """How many bits an element takes; 8 for a string."""
+    try:
+        name = TensorProto.DataType.Name(tensor.data_type)
+        size = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    except (KeyError, ValueError):
+        raise source.error(f"tensor {tensor.name!r}: unknown element type {tensor.data_type}") from None
+    if name.endswith(("INT4", "FLOAT4E2M1")):
+        return 4
+    if name.endswith("INT2"):
+        return 2
+    return 8 if name == "STRING" else int(size) * 8
+
+
+def _external_place(source: Source, tensor: TensorProto) -> tuple[Path, int, int]:
+    """The file, offset and length of external data, checked to lie inside the model's folder."""
+    place = f"tensor {tensor.name!r}: external data"
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    if len(entries) < len(tensor.external_data):
+        raise source.error(f"{place} with a key that is there twice")
+    path = _external_file(source, place, entries.get("location", ""))
+    wanted = _byte_count(source, tensor)
+    texts = entries.get("offset", "0"), entries.get("length", str(wanted))
+    if any(re.fullmatch(r"-?[0-9]{1,99}", text) is None for text in texts):
+        raise source.error(f"{place}: offset and length must be numbers")
+    offset, length = map(int, texts)
+    if offset < 0 or length < 0:
+        raise source.error(f"{place}: offset {offset}, length {length}; must not be negative")
+    return path, offset, length
+
+
+def _external_file(source: Source, place: str, location: str) -> Path:
+    if source.folder is None:
+        raise source.error(f"{place} in {location!r}, but the model has no folder; load it from its file")
+    folder = Path(os.path.realpath(source.folder))
+    if not location or "\0" in location:
+        raise source.error(f"{place} without a location")
+    # ONNX Runtime takes some names that begin so for addresses in its own memory.
+    if location.startswith("*"):
+        raise source.error(f"{place} in {location!r}, which is not a file")
+    try:
+        path = Path(os.path.realpath(folder / location))
+        inside = not Path(location).is_absolute() and path.is_relative_to(folder)
+        is_file = inside and path.is_file()
+    except OSError as error:
+        raise source.error(f"{place} in {location!r}, which cannot be read ({error.strerror})") from None
+    if not inside:
+        raise source.error(f"{place} in {location!r}, outside the model's folder")
+    if not is_file:
+        raise source.error(f"{place} in {location!r}, which is not a file")
+    return path

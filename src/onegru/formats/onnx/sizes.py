@@ -1,0 +1,59 @@
+"""The sizes in an ONNX graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from onnx import NodeProto
+
+from onegru.core.dtypes import Array
+from onegru.formats.onnx.read import is_gru, is_onnx
+from onegru.formats.sizes import Sizes
+
+__all__ = ["OnnxSizes"]
+
+
+class OnnxSizes(Sizes):
+    """See `onegru.formats.sizes.Sizes`.
+
+    Args:
+        givers: the nodes, by the names of their outputs.
+        shape: what the file says of a value's shape.
+        constant: a value, if it is a constant of integers.
+    """
+
+    def __init__(
+        self,
+        givers: Mapping[str, NodeProto],
+        shape: Callable[[str], Sequence[int | None] | None],
+        constant: Callable[[str], Array | None],
+    ) -> None:
+        super().__init__()
+        self._givers = givers
+        self._stated = shape
+        self._constant = constant
+
+    def giver(self, value: str) -> tuple[str, Sequence[str]] | None:
+        """See `Sizes`."""
+        node = self._givers.get(value)
+        if node is None or not is_onnx(node) or is_gru(node) or not node.input:
+            return None
+        is_partial = (
+            node.op_type == "Shape" and len(node.attribute) > 0
+        )  # since version 15, from start to end
+        return None if is_partial or node.output[0] != value else (node.op_type, node.input)
+
+    def shape(self, value: str) -> Sequence[int | None] | None:
+        """See `Sizes`."""
+        return self._stated(value)
+
+    def integers(self, value: str) -> Array | None:
+        """See `Sizes`."""
+        return self._constant(value)
+
+    def axes(self, value: str) -> Sequence[int] | None:
+        """See `Sizes`."""
+        node = self._givers[value]
+        told = next((tuple(a.ints) for a in node.attribute if a.name in ("perm", "axes")), None)
+        array = self.integers(node.input[1]) if len(node.input) == 2 else None
+        return told if array is None else tuple(array.ravel().tolist())

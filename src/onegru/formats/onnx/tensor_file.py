@@ -1,0 +1,33 @@
+"""Tensors in files of their own: the .pb files that ONNX test data come in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onnx import TensorProto
+
+from onegru.core.dtypes import Array
+from onegru.core.errors import FormatError
+from onegru.formats.onnx.read import Source, check_tensor, to_array
+
+__all__ = ["read_tensor"]
+
+
+def read_tensor(path: Path) -> tuple[str, Array]:
+    """The name and values of a serialized TensorProto.
+
+    Raises:
+        FormatError: it is not one.
+    """
+    source = Source(str(path))
+    tensor = TensorProto()
+    try:
+        tensor.ParseFromString(path.read_bytes())
+    except OSError:
+        raise
+    except Exception as error:  # protobuf's DecodeError is not in the public interface of every version
+        raise FormatError(f"{path}: not an ONNX tensor, or truncated ({error})") from None
+    if tensor.data_type == TensorProto.UNDEFINED:
+        raise FormatError(f"{path}: not an ONNX tensor")
+    check_tensor(source, tensor)
+    return tensor.name, to_array(source, tensor)

@@ -1,0 +1,280 @@
+"""What may be computed while a model is loaded: a small file must not take much memory.
+
+ONNX Runtime computes what depends on constants alone when a session is made, and follows the numbers of
+shapes from node to node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+
+import onnx
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from onegru.formats.onnx.functions import all_nodes, call_key, function_key
+from onegru.formats.onnx.read import (
+    Source,
+    attribute_graphs,
+    describe,
+    external_files,
+    is_onnx,
+)
+
+__all__ = ["Ahead", "check_bounds"]
+
+# What may be computed ahead of the runs: so many times the file, and so much that a file of any size may.
+_TIMES, _FREE = 16, 2**26
+# What shapes may come to, in numbers: ONNX Runtime takes 280 bytes for each (seen on 1.31).
+_NUMBERS = 2**18
+# Tensors of up to so many numbers may say how large others are.
+_SHAPE_NUMBERS = 1024
+
+
+def check_bounds(
+    source: Source, model: ModelProto, nodes: Sequence[NodeProto], size: int, external: Sequence[TensorProto]
+) -> int:
+    """Refuse a model that takes far more memory than its file, whatever runs it.
+
+    Args:
+        source: where it comes from.
+        model: the model.
+        nodes: of its graph, in an order in which they can be run.
+        size: its bytes.
+        external: its tensors whose data lie elsewhere.
+
+    Returns:
+        how many bytes may be computed ahead of the runs.
+
+    Raises:
+        FormatError: sparse or external tensors, or shapes, come to far more than the file holds.
+    """
+    files = external_files(source, model) if external else set()
+    most = _FREE + _TIMES * (size + sum(path.stat().st_size for path in files))
+    total = 0
+    for graph in _graphs(model.graph, model.functions):
+        for sparse in graph.sparse_initializer:
+            total += abs(math.prod(sparse.dims)) * _item_size(sparse.values.data_type)
+            if total > most:
+                raise source.error(
+                    f"sparse initializer {sparse.values.name!r}: shape {list(sparse.dims)}; sparse tensors "
+                    "come to far more than the file holds"
+                )
+    total = 0
+    for tensor in external:
+        total += math.prod(tensor.dims) * _item_size(tensor.data_type)
+        if total > most:
+            raise source.error(
+                f"tensor {tensor.name!r}: external data overlap, and come to far more than their files"
+            )
+    _Shapes(source, model, size).follow(nodes, {tensor.name: tensor for tensor in model.graph.initializer})
+    return most
+
+
+class Ahead:
+    """What of a model depends on constants alone, and how much that comes to.
+
+    Args:
+        model: the model.
+        nodes: of its graph, in an order in which they can be run.
+        most: how many bytes may be computed ahead of the runs.
+        constants: the names of initializers that no caller replaces.
+
+    Attributes:
+        most: how many bytes each value that is computed ahead of the runs may have.
+    """
+
+    def __init__(
+        self, model: ModelProto, nodes: Sequence[NodeProto], most: int, constants: Container[str]
+    ) -> None:
+        chosen: list[NodeProto] = []
+        plain: list[NodeProto] = []
+        known: set[str] = set()
+        inner = 0  # nodes in bodies and functions, of which nobody knows what they depend on
+        calls = _Calls(model.functions)
+        for node in nodes:
+            inner += calls.count(node)
+            names = [name for name in node.input if name]
+            if all(name in known or name in constants for name in names):
+                known.update(node.output)
+                (plain if node.op_type == "Constant" else chosen).append(node)
+        self.most = most
+        self._sizes = _inferred(model, plain, chosen) if chosen else {}
+        sizes = [self._sizes.get(name) for node in chosen for name in node.output if name]
+        if inner or None in sizes or sum(size or 0 for size in sizes) > self.most:
+            self.most //= max(1, len(sizes) + inner)
+
+    def fits(self, node: NodeProto) -> bool:
+        """Whether a node that depends on constants alone gives values that may be computed ahead."""
+        return all(self._sizes.get(name, math.inf) <= self.most for name in node.output if name)
+
+
+class _Calls:
+    """How many nodes lie behind one: in its bodies, and in the functions that it calls."""
+
+    def __init__(self, functions: Iterable[FunctionProto]) -> None:
+        self._functions = {function_key(function): function for function in functions}
+        self._counts: dict[object, int] = {}
+
+    def count(self, node: NodeProto) -> int:
+        inner = (inner for body in attribute_graphs(node) for inner in all_nodes(body.node))
+        return self._called(node) + sum(1 + self._called(node) for node in inner)
+
+    def _called(self, node: NodeProto) -> int:
+        if not self._functions or (key := call_key(node)) not in self._functions:
+            return 0
+        if key not in self._counts:
+            nodes = all_nodes(self._functions[key].node)
+            self._counts[key] = sum(1 + self._called(inner) for inner in nodes)
+        return self._counts[key]
+
+
+def _inferred(model: ModelProto, plain: Sequence[NodeProto], chosen: Sequence[NodeProto]) -> dict[str, int]:
+    """The bytes of each value that some nodes give, as far as onnx can tell without computing anything."""
+    graph = GraphProto(name="constants")
+    used = {name for node in chosen for name in node.input}
+    held = {tensor.name: tensor for tensor in model.graph.initializer if tensor.name in used}
+    for node in plain:
+        tensors = [attribute.t for attribute in node.attribute if attribute.HasField("t")]
+        if tensors and used.intersection(node.output):
+            held[node.output[0]] = tensors[0]
+        else:
+            graph.node.append(node)
+    for name, tensor in held.items():
+        # Its numbers count where it is a shape; external ones are nowhere near.
+        if math.prod(tensor.dims) > _SHAPE_NUMBERS or tensor.data_location == TensorProto.EXTERNAL:
+            graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims))
+        else:
+            graph.initializer.add().CopyFrom(tensor)
+            graph.initializer[-1].name = name
+    graph.node.extend(chosen)
+    small = ModelProto(ir_version=8, graph=graph)
+    small.opset_import.extend(model.opset_import)
+    for entry in small.opset_import:
+        if is_onnx(entry):
+            entry.version = max(entry.version, 6)  # many operators are inferred from then on alone
+    if not small.opset_import:
+        small.opset_import.append(onnx.helper.make_opsetid("", 6))
+    with contextlib.suppress(Exception):  # what is not inferred is not known
+        # Without data_prop, which takes memory without bounds on shapes that grow.
+        graph = onnx.shape_inference.infer_shapes(small).graph
+    sizes = {name: math.prod(tensor.dims) * _item_size(tensor.data_type) for name, tensor in held.items()}
+    for value in (*graph.value_info, *graph.output):
+        tensor_type = value.type.tensor_type
+        if tensor_type.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor_type.shape.dim):
+            count = abs(math.prod(dim.dim_value for dim in tensor_type.shape.dim))
+            sizes[value.name] = count * _item_size(tensor_type.elem_type)
+    for node in chosen:
+        if node.op_type in _MOVES and node.input and node.input[0] in sizes:
+            for name in node.output:
+                sizes.setdefault(name, sizes[node.input[0]])
+    return sizes
+
+
+# What gives no more than its first input.
+_MOVES = {"Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+
+
+class _Shapes:
+    """Integers of one axis that a runtime follows from node to node, in case they become shapes."""
+
+    def __init__(self, source: Source, model: ModelProto, size: int) -> None:
+        self._source = source
+        self._functions = {function_key(function): function for function in model.functions}
+        self._left = _NUMBERS + size // 8
+
+    def follow(
+        self,
+        nodes: Iterable[NodeProto],
+        tensors: Mapping[str, TensorProto],
+        outer: Mapping[str, int] = {},
+        depth: int = 0,
+    ) -> dict[str, int]:
+        """How many numbers each value has that is followed.
+
+        Args:
+            nodes: in an order in which they can be run.
+            tensors: the initializers around them.
+            outer: the same of values that they may take.
+            depth: how many bodies and calls they lie in.
+        """
+        known = dict(outer)
+        known |= {name: _count(tensor) for name, tensor in tensors.items() if _is_shape(tensor)}
+        for node in nodes:
+            count = self._given(node, known)
+            if count is not None and node.output:
+                known[node.output[0]] = count
+                self._left -= count
+                if self._left < 0:
+                    raise self._source.error(
+                        f"{describe(node)}: shapes come to far more numbers than the file holds"
+                    )
+            function = self._functions.get(call_key(node)) if self._functions else None
+            bodies = list(attribute_graphs(node))
+            if (bodies or function is not None) and depth >= _MAX_DEPTH:
+                raise self._source.error(f"{describe(node)}: lies in more than {_MAX_DEPTH} bodies and calls")
+            for body in bodies:
+                self.follow(body.node, {tensor.name: tensor for tensor in body.initializer}, known, depth + 1)
+            if function is not None:
+                taken = {
+                    inner: known[name]
+                    for inner, name in zip(function.input, node.input, strict=False)
+                    if name in known
+                }
+                given = self.follow(function.node, {}, taken, depth + 1)
+                names = zip(function.output, node.output, strict=False)
+                known |= {name: given[inner] for inner, name in names if inner in given}
+        return known
+
+    def _given(self, node: NodeProto, known: Mapping[str, int]) -> int | None:
+        if node.op_type == "Shape":
+            return _RANK
+        if node.op_type == "Constant":
+            for attribute in node.attribute:
+                if attribute.name == "value_ints":
+                    return len(attribute.ints)
+                if attribute.name == "value" and _is_shape(attribute.t):
+                    return _count(attribute.t)
+            return None
+        if node.op_type not in _FOLLOWED or not node.input or node.input[0] not in known:
+            return None
+        counts = [known[name] for name in node.input if name in known]
+        if node.op_type == "Concat":
+            return sum(known[name] for name in node.input) if len(counts) == len(node.input) else None
+        return max(counts)
+
+
+# What an operator makes of them is followed, too.
+_FOLLOWED = {"Add", "Cast", "Concat", "Div", "Gather", "Identity", "Max", "Min", "Mod", "Mul", "Neg"}
+_FOLLOWED |= {"Reshape", "Slice", "Squeeze", "Sub", "Unsqueeze", "Where"}
+_RANK = 8
+_MAX_DEPTH = 100
+
+
+def _is_shape(tensor: TensorProto) -> bool:
+    return tensor.data_type in (TensorProto.INT32, TensorProto.INT64) and len(tensor.dims) <= 1
+
+
+def _count(tensor: TensorProto) -> int:
+    return math.prod(tensor.dims)
+
+
+def _item_size(code: int) -> int:
+    """The bytes of an element, as an array has it."""
+    if code == TensorProto.STRING:
+        return 64
+    try:
+        return onnx.helper.tensor_dtype_to_np_dtype(code).itemsize
+    except (KeyError, ValueError):
+        return 16
+
+
+def _graphs(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> Iterator[GraphProto]:
+    """The graph and all bodies in it, those of functions too."""
+    yield graph
+    owners: list[GraphProto | FunctionProto] = [graph, *functions]
+    for owner in owners:
+        for node in owner.node:
+            for body in attribute_graphs(node):
+                yield from _graphs(body)

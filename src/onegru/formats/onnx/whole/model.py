@@ -1,0 +1,141 @@
+"""A whole ONNX model as ONNX Runtime runs it, its GRU nodes by onegru."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+
+from onegru.formats.graph import Observer, Run, Whole
+from onegru.formats.onnx.order import node_inputs
+from onegru.formats.onnx.read import Source, is_onnx, replace_nodes
+from onegru.formats.onnx.upgrade import OLDEST, infer_types, lift
+from onegru.formats.onnx.whole.guard import guard
+from onegru.formats.onnx.whole.session import Session
+from onegru.runtimes.execution_provider import add_observer, remove_observer
+
+__all__ = ["OnnxWhole", "runnable"]
+
+
+class OnnxWhole(Whole):
+    """See `onegru.formats.graph.Whole`.
+
+    Args:
+        source: where the model comes from; its file is what ONNX Runtime is given, if it has one.
+        data: the model, as `runnable` gives it.
+        where: the first of its other nodes, in words.
+        names: its GRU nodes, by names that differ.
+        shared: the outputs that are inputs or constants.
+        has_constant_grus: whether there are GRU nodes that take nothing but constants.
+        most_ahead: how many bytes each value that is computed ahead of the runs may have.
+        node_count: as in `Whole`.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        data: bytes,
+        where: str,
+        names: tuple[str, ...],
+        shared: frozenset[str],
+        has_constant_grus: bool,
+        most_ahead: int,
+        node_count: int,
+    ) -> None:
+        super().__init__(node_count, shared)
+        self._source = source
+        self._data = data
+        self._where = where
+        self._names = names
+        self._has_constant_grus = has_constant_grus
+        self._most_ahead = most_ahead
+
+    def open(self, engine: str, observer: Observer | None = None) -> Run:
+        """See `Whole`."""
+        options = {"engine": engine}
+        number = 0
+        if observer is not None:
+            indices = {name: index for index, name in enumerate(self._names)}
+            number = add_observer(lambda name, moment, arrays: observer(indices[name], moment, arrays))
+            options["observer"] = str(number)
+        model = str(self._source.file) if self._source.is_unchanged else self._data
+        session = Session(
+            model, self._source, self._where, options, self._most_ahead, self._has_constant_grus
+        )
+        if observer is not None:
+            weakref.finalize(session, remove_observer, number)
+        names = session.output_names
+        return lambda feeds: dict(zip(names, session.run(feeds), strict=True))
+
+
+def runnable(
+    source: Source, model: ModelProto, nodes: Sequence[NodeProto], data: bytes | None, opset: int
+) -> bytes:
+    """A model in a form that ONNX Runtime runs.
+
+    Args:
+        source: where it comes from.
+        model: the model, which this may change.
+        nodes: its own, in an order in which they can be run.
+        data: the same in bytes, if they are there: what is returned where nothing has to change.
+        opset: the version of its operators.
+
+    Raises:
+        FormatError: it is too old to be lifted, or too large.
+    """
+    version, is_changed = model.ir_version, data is None
+    if model.ir_version < 4:  # an initializer that is an input as well is a constant, until then
+        constants = {tensor.name for tensor in model.graph.initializer}
+        inputs = [value for value in model.graph.input if value.name not in constants]
+        is_changed = True
+        del model.graph.input[:]
+        model.graph.input.extend(inputs)
+    if not any(is_onnx(entry) for entry in model.opset_import):
+        model.opset_import.append(onnx.helper.make_opsetid("", opset))
+        is_changed = True
+    model.ir_version = _least_ir_version(model)
+    if opset < OLDEST:
+        _keep_needed(model.graph, nodes)
+        _tell_types(model)
+        model, is_changed = lift(source, model), True
+    is_changed |= guard(model)
+    if data is not None and not is_changed and model.ir_version == version:
+        return data
+    try:
+        return bytes(model.SerializeToString())
+    except Exception as error:  # protobuf's own, beyond 2 GiB
+        raise source.error(f"too large to be handed to ONNX Runtime ({error})") from None
+
+
+def _keep_needed(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
+    """Leave out the nodes that no output needs: they need not be liftable."""
+    wanted = {value.name for value in graph.output}
+    kept: list[NodeProto] = []
+    for node in reversed(nodes):
+        if wanted & set(node.output):
+            kept.append(node)
+            wanted |= node_inputs(node)
+    replace_nodes(graph, kept[::-1])
+
+
+def _tell_types(model: ModelProto) -> None:
+    """Write down what the converter asks for."""
+    graph = model.graph
+    types = infer_types(model)
+    for value in graph.output:
+        if value.name in types:
+            value.type.CopyFrom(types[value.name])
+    stated = {value.name for value in (*graph.value_info, *graph.input, *graph.output)}
+    graph.value_info.extend(
+        ValueInfoProto(name=name, type=kind) for name, kind in types.items() if name not in stated
+    )
+
+
+def _least_ir_version(model: ModelProto) -> int:
+    """The oldest IR version that will do: onnx writes newer ones than ONNX Runtime knows."""
+    needed = onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True)
+    if model.functions:
+        needed = max(needed, 10 if any(getattr(f, "overload", "") for f in model.functions) else 8)
+    return min(max(model.ir_version, 4), max(needed, 4))

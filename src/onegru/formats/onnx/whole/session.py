@@ -1,0 +1,139 @@
+"""ONNX Runtime: the module through which models go to it."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from onegru.core.dtypes import bfloat16
+from onegru.core.errors import FormatError, MissingExtraError, SpecError
+from onegru.engines.native import get_num_threads
+from onegru.formats.onnx.read import Source
+from onegru.runtimes.execution_provider import register
+
+__all__ = ["Session"]
+
+# What its messages begin with: a code and its name.
+_STATUS = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
+# What a GRU node that is not legal, or gets what is not, says through it.
+_OURS = re.compile(r"INVALID_ARGUMENT.* onegru: (.*)")
+_ONLY_FATAL = 4  # of ONNX Runtime's log levels; it logs an error and raises it as well
+_MOST_AHEAD = "optimization.constant_folding_max_output_size_in_bytes"
+_CPU = "CPUExecutionProvider"
+_BFLOAT16 = "tensor(bfloat16)"
+_BFLOAT16_CODE = 16
+# Which make one of two GRU nodes that are alike, and move nodes of an If out of it under other names.
+_MERGERS = ["CommonSubexpressionElimination", "ConstantFolding"]
+# Which computes a GRU node whose inputs are all constants by ONNX Runtime's own kernel.
+_FOLDING = ["ConstantFolding"]
+
+
+class Session:
+    """An ONNX Runtime session on a serialized model.
+
+    Args:
+        model: the model, or its file.
+        source: the file that it comes from; its external data are looked up in the file's folder.
+        where: what needs ONNX Runtime, for the message where it is not installed.
+        provider: options of onegru's execution provider; None to do without it.
+        most_ahead: how many bytes a value may have that is computed here, ahead of all runs; None for ONNX
+            Runtime's own bound.
+        has_constant_grus: whether there are GRU nodes that take nothing but constants.
+
+    Raises:
+        MissingExtraError: ONNX Runtime is not installed.
+        FormatError: ONNX Runtime refuses the model.
+        SpecError: a GRU node is not legal.
+    """
+
+    def __init__(
+        self,
+        model: bytes | str,
+        source: Source,
+        where: str = "the model",
+        provider: Mapping[str, str] | None = None,
+        most_ahead: int | None = None,
+        has_constant_grus: bool = False,
+    ) -> None:
+        try:
+            import onnxruntime
+        except ImportError:
+            raise MissingExtraError("onnxruntime", "onnxruntime", f"{source.name}: {where}") from None
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _ONLY_FATAL
+        options.intra_op_num_threads = get_num_threads()
+        if most_ahead is not None:
+            options.add_session_config_entry(_MOST_AHEAD, str(most_ahead))
+        if source.folder is not None:
+            key = "session.model_external_initializers_file_folder_path"
+            try:
+                options.add_session_config_entry(key, str(source.folder.resolve()))
+            except TypeError:
+                raise FormatError(f"{source.name!r}: the name of its folder is not UTF-8") from None
+        self._source = source
+        providers: list[Any] = [_CPU]
+        if provider is not None:
+            providers.insert(0, (register(), dict(provider)))
+        disabled = (
+            _MERGERS if provider and "observer" in provider else _FOLDING if has_constant_grus else None
+        )
+        try:
+            self._session = onnxruntime.InferenceSession(
+                model, options, providers=providers, disabled_optimizers=disabled, enable_fallback=0
+            )
+        except Exception as error:  # its exceptions share no base class
+            raise self._error(error, "refuses it") from None
+        outputs = self._session.get_outputs()
+        self.output_names = [output.name for output in outputs]
+        # Arrays of that type do not cross by themselves.
+        self._has_bfloat16 = any(_BFLOAT16 in item.type for item in (*self._session.get_inputs(), *outputs))
+        # Below its Python methods, which take some µs.
+        self._run = (getattr(self._session, "_sess", None) or self._session).run
+
+    def run(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """The outputs for these inputs, in the order of the model.
+
+        Raises:
+            FormatError: ONNX Runtime fails.
+            SpecError: a GRU node gets what is not legal.
+        """
+        try:
+            if self._has_bfloat16:
+                return self._run_values(feeds)
+            results: list[Any] = self._run(self.output_names, feeds, None)
+        except Exception as error:  # its exceptions share no base class
+            raise self._error(error, "fails") from None
+        return results
+
+    def _run_values(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """The same by ONNX Runtime's own values."""
+        given = {name: _value_of(array) for name, array in feeds.items()}
+        return [_array_of(value) for value in self._session.run_with_ort_values(self.output_names, given)]
+
+    def _error(self, error: Exception, what: str) -> FormatError | SpecError:
+        line = " ".join(str(error).split())
+        if (ours := _OURS.search(line)) is not None:
+            return SpecError(f"{self._source.name}: {ours[1]}")
+        return FormatError(f"{self._source.name}: ONNX Runtime {what} ({_STATUS.sub('', line)})")
+
+
+def _value_of(given: Any) -> Any:
+    from onnxruntime import OrtValue
+
+    array = np.ascontiguousarray(given)
+    if array.dtype.name == "bfloat16":
+        return OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _BFLOAT16_CODE)
+    return OrtValue.ortvalue_from_numpy(array)
+
+
+def _array_of(value: Any) -> Any:
+    if value.data_type() != _BFLOAT16:
+        return value.numpy()
+    shape = value.shape()
+    data = ctypes.string_at(value.data_ptr(), 2 * math.prod(shape)) if all(shape) else b""
+    return np.frombuffer(bytearray(data), bfloat16()).reshape(shape)

@@ -1,0 +1,182 @@
+"""Layers as an ONNX model, of any opset from 1 to 22."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import NodeProto, TensorProto, ValueInfoProto
+
+from onegru.core.dtypes import Array
+from onegru.core.errors import SpecError
+from onegru.core.spec import Spec, Weights
+from onegru.formats.graph import STATES_KEY, STATES_WORD
+from onegru.formats.writing import Interface, Layers, suffixes
+from onegru.operators.onnx import GRU_VERSIONS, gru_version
+from onegru.operators.schema import Operator
+
+__all__ = ["onnx_bytes"]
+
+_NEWEST_OPSET = max(GRU_VERSIONS)
+_MAX_BYTES = 2**31 - 2**20  # a file may have 2 GiB; its words need far less than the rest
+
+
+def onnx_bytes(layers: Layers, opset: int, layout: int, interface: Interface) -> bytes:
+    """A serialized model: GRU nodes, and between them what puts the directions side by side.
+
+    Args:
+        layers: the layers, the lowest first.
+        opset: what the model imports.
+        layout: 0 for time first, 1 for batch first.
+        interface: the model's inputs.
+
+    Raises:
+        SpecError: the opset cannot express a layer; the message says why.
+    """
+    operator = gru_version(opset) if opset <= _NEWEST_OPSET else None
+    if operator is None:
+        raise SpecError(f"opset: {opset}; must be in 1…{_NEWEST_OPSET}, the newest that changes the GRU")
+    size = sum(array.nbytes for _, weights in layers for array in _tensors(weights).values())
+    if size > _MAX_BYTES:
+        raise SpecError(f"layers: {size} bytes of weights; must be below 2 GiB, which an .onnx file holds")
+    graph = _Graph(operator, opset, layout, interface)
+    value = "X"
+    for index, ((spec, weights), suffix) in enumerate(zip(layers, suffixes(layers), strict=True)):
+        is_last = index == len(layers) - 1
+        Y = graph.gru(spec, weights, value, suffix, "Y" if is_last else f"Y{suffix}")
+        if not is_last:
+            value = graph.side_by_side(spec, Y, f"X_{index + 1}")
+    return graph.serialized(layers)
+
+
+def _tensors(weights: Weights) -> dict[str, Array]:
+    return {"W": weights.W, "R": weights.R, "B": weights.B}
+
+
+class _Graph:
+    """A graph that grows layer by layer."""
+
+    def __init__(self, operator: Operator, opset: int, layout: int, interface: Interface) -> None:
+        self.operator = operator
+        self.opset = opset
+        self.layout = layout
+        self.interface = interface
+        # The least that has this opset. The table leaves out the opsets 2 to 4, which have the first one's.
+        known = opset if opset >= 5 else 1
+        self.ir_version = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", known)])
+        self.nodes: list[NodeProto] = []
+        self.initializers: list[TensorProto] = []
+
+    def constant(self, name: str, array: Array) -> str:
+        self.initializers.append(onnx.numpy_helper.from_array(array, name))
+        return name
+
+    def gru(self, spec: Spec, weights: Weights, X: str, suffix: str, Y: str) -> str:
+        """Add a layer; returns the name of its Y."""
+        attributes = self._attributes(spec)
+        names = [X]
+        names += [self.constant(name + suffix, array) for name, array in _tensors(weights).items()]
+        names.append("sequence_lens" if self.interface.sequence_lens else "")
+        names.append(f"initial_h{suffix}" if self.interface.initial_h else "")
+        while not names[-1]:
+            names.pop()
+        self.nodes.append(
+            onnx.helper.make_node("GRU", names, [Y, f"Y_h{suffix}"], name=f"GRU{suffix}", **attributes)
+        )
+        return Y
+
+    def _attributes(self, spec: Spec) -> dict[str, Any]:
+        """The attributes that differ from their defaults; direction and hidden_size always."""
+        if spec.attention:
+            raise SpecError("attention: True; ONNX's GRU has none in any version")
+        if (needs := self.operator.type_needs.get(spec.dtype)) is not None:
+            raise SpecError(f"opset: {self.opset}; must be at least {needs}, as the weights are {spec.dtype}")
+        attributes: dict[str, Any] = {"direction": spec.direction, "hidden_size": spec.hidden_size}
+        functions = [function for pair in spec.activations for function in pair]
+        if [function.name for function in functions] != ["Sigmoid", "Tanh"] * spec.num_directions:
+            attributes["activations"] = [function.name for function in functions]
+            for parameter in ("alpha", "beta"):
+                values = [getattr(function, parameter) for function in functions]
+                if given := [value for value in values if value is not None]:
+                    attributes[f"activation_{parameter}"] = given
+        if spec.clip is not None:
+            attributes["clip"] = spec.clip
+        if spec.linear_before_reset:
+            attributes["linear_before_reset"] = 1
+        if self.layout:
+            attributes["layout"] = self.layout
+        if "output_sequence" in self.operator.attributes:
+            attributes["output_sequence"] = 1
+        for name, value in attributes.items():
+            if (needs := self.operator.later.get(name)) is not None:
+                raise SpecError(f"opset: {self.opset}; must be at least {needs} for {name} = {value}")
+        return attributes
+
+    def side_by_side(self, spec: Spec, Y: str, name: str) -> str:
+        """Add what makes [T, B, D·H] of Y ([B, T, D·H] under layout 1); returns its name."""
+        D, H = spec.num_directions, spec.hidden_size
+        if self.layout == 0 and D == 1:
+            return self._with_integers("Squeeze", "axes", [1], since=13, value=Y, name=name)
+        if self.layout == 0:
+            self.nodes.append(
+                onnx.helper.make_node("Transpose", [Y], [f"{Y}.rows"], name=f"{Y}.rows", perm=[0, 2, 1, 3])
+            )
+            Y = f"{Y}.rows"
+        return self._with_integers("Reshape", "shape", [0, 0, D * H], since=5, value=Y, name=name)
+
+    def _with_integers(
+        self, kind: str, argument: str, integers: list[int], *, since: int, value: str, name: str
+    ) -> str:
+        """Add a node with a list of integers: an attribute, or from opset `since` an input."""
+        if self.opset >= since:
+            inputs = [value, self.constant(f"{name}.{argument}", np.array(integers, np.int64))]
+            self.nodes.append(onnx.helper.make_node(kind, inputs, [name], name=name))
+        else:
+            attributes: dict[str, Any] = {argument: integers}
+            self.nodes.append(onnx.helper.make_node(kind, [value], [name], name=name, **attributes))
+        return name
+
+    def serialized(self, layers: Layers) -> bytes:
+        """The whole model."""
+        first, last = layers[0][0], layers[-1][0]
+        inputs = [self._info("X", first, "X")]
+        if self.interface.sequence_lens:
+            batch: Sequence[int | str] = [self.interface.batch_size or "batch_size"]
+            inputs.append(onnx.helper.make_tensor_value_info("sequence_lens", TensorProto.INT32, batch))
+        outputs = [self._info("Y", last, "Y")]
+        for (spec, _), suffix in zip(layers, suffixes(layers), strict=True):
+            if self.interface.initial_h:
+                inputs.append(self._info(f"initial_h{suffix}", spec, "initial_h"))
+            outputs.append(self._info(f"Y_h{suffix}", spec, "Y_h"))
+        if self.ir_version < 4:  # where every initializer is an input as well
+            inputs += [
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+                for tensor in self.initializers
+            ]
+        graph = onnx.helper.make_graph(self.nodes, "onegru", inputs, outputs, self.initializers)
+        model = onnx.helper.make_model(
+            graph,
+            opset_imports=[onnx.helper.make_opsetid("", self.opset)],
+            ir_version=self.ir_version,
+            producer_name="onegru",
+        )
+        if self.interface.initial_h:
+            model.metadata_props.add(key=STATES_KEY, value=STATES_WORD)
+        return bytes(model.SerializeToString())
+
+    def _info(self, name: str, spec: Spec, role: str) -> ValueInfoProto:
+        sizes: dict[str, int | str] = {
+            "T": self.interface.seq_length or "seq_length",
+            "B": self.interface.batch_size or "batch_size",
+            "I": spec.input_size,
+            "D": spec.num_directions,
+            "H": spec.hidden_size,
+        }
+        port = next(port for port in self.operator.ports(self.layout) if port.role == role)
+        dtype = getattr(TensorProto, _TYPES[spec.dtype])
+        return onnx.helper.make_tensor_value_info(name, dtype, [sizes[axis] for axis in port.axes])
+
+
+_TYPES = {"float16": "FLOAT16", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE"}

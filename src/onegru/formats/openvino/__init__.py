@@ -1,0 +1,1 @@
+"""OpenVINO's IRs, read and written."""

@@ -1,0 +1,118 @@
+"""An OpenVINO IR being put together, layer by layer: the text of the .xml, the bytes of the .bin."""
+
+from __future__ import annotations
+
+import copy
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from onegru.core.dtypes import Array, numpy_dtype
+from onegru.formats.graph import STATES_KEY, STATES_WORD
+from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS
+
+__all__ = ["Net", "Shape", "Value"]
+
+#: None for a size that is open.
+Shape = tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What a layer gives: the layer's and the port's id, type and shape."""
+
+    layer: int
+    port: int
+    dtype: str
+    shape: Shape
+
+
+class Net:
+    """An IR that grows layer by layer."""
+
+    def __init__(self) -> None:
+        self.data: list[bytes] = []
+        self.states_are_optional = False  # whether onegru may run it without its initial states
+        self._offset = 0
+        self._root = ET.Element("net", name="onegru", version="11")
+        self._layers = ET.SubElement(self._root, "layers")
+        self._edges = ET.SubElement(self._root, "edges")
+
+    def layer(
+        self,
+        kind: str,
+        name: str,
+        version: str,
+        data: Mapping[str, str],
+        inputs: Sequence[Value] = (),
+        outputs: Sequence[tuple[str, Shape, str]] = (),
+    ) -> list[Value]:
+        """Add a layer.
+
+        Args:
+            kind: its type.
+            name: its name.
+            version: the opset that its type is of.
+            data: its attributes.
+            inputs: the values that it takes.
+            outputs: type, shape and name of each value that it gives; an empty name for none.
+
+        Returns:
+            the values that it gives.
+        """
+        index = len(self._layers)
+        element = ET.SubElement(self._layers, "layer", id=str(index), name=name, type=kind, version=version)
+        if data:
+            ET.SubElement(element, "data", dict(data))
+        if inputs:
+            side = ET.SubElement(element, "input")
+            for port, value in enumerate(inputs):
+                _add_port(side, port, value.dtype, value.shape, "")
+                ends = {
+                    "from-layer": value.layer,
+                    "from-port": value.port,
+                    "to-layer": index,
+                    "to-port": port,
+                }
+                ET.SubElement(self._edges, "edge", {key: str(end) for key, end in ends.items()})
+        values: list[Value] = []
+        if outputs:
+            side = ET.SubElement(element, "output")
+            for port, (dtype, shape, tensor) in enumerate(outputs, start=len(inputs)):
+                _add_port(side, port, dtype, shape, tensor)
+                values.append(Value(index, port, dtype, shape))
+        return values
+
+    def constant(self, name: str, array: Array) -> Value:
+        """Add a constant."""
+        dtype = array.dtype.name
+        raw = array.astype(numpy_dtype(dtype).newbyteorder("<")).tobytes()
+        data = {
+            "element_type": ELEMENT_WORDS[dtype],
+            "shape": ", ".join(map(str, array.shape)),
+            "offset": str(self._offset),
+            "size": str(len(raw)),
+        }
+        self.data.append(raw)
+        self._offset += len(raw)
+        return self.layer("Const", name, "opset1", data, outputs=[(dtype, array.shape, name)])[0]
+
+    def xml(self, shift: int = 0) -> bytes:
+        """The content of the .xml, for a .bin that has the data `shift` bytes from its beginning."""
+        root = copy.deepcopy(self._root)
+        for data in root.iterfind("layers/layer[@type='Const']/data"):
+            data.set("offset", str(int(data.attrib["offset"]) + shift))
+        info = ET.SubElement(root, "rt_info")
+        if self.states_are_optional:
+            for part in STATES_KEY.split("."):
+                info = ET.SubElement(info, part)
+            info.set("value", STATES_WORD)
+        ET.indent(root, "\t")
+        return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True))
+
+
+def _add_port(side: ET.Element, port: int, dtype: str, shape: Shape, name: str) -> None:
+    names = {"names": name} if name else {}
+    element = ET.SubElement(side, "port", {"id": str(port), "precision": PRECISIONS[dtype], **names})
+    for size in shape:
+        ET.SubElement(element, "dim").text = "-1" if size is None else str(size)

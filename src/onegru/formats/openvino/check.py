@@ -1,0 +1,41 @@
+"""OpenVINO, to check a rewritten ONNX model in it: the one module of this part that imports it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.core.errors import FormatError, needs_extra
+
+__all__ = ["run_openvino"]
+
+
+def run_openvino(model: bytes, where: str, feeds: Mapping[str, Array], outputs: list[str]) -> list[Array]:
+    """What OpenVINO's CPU plugin makes of a serialized ONNX model, at inference precision float32.
+
+    Args:
+        model: the model.
+        where: what to call it in messages.
+        feeds: an array for each input.
+        outputs: the names of the outputs.
+
+    Returns:
+        an array for each output.
+
+    Raises:
+        MissingExtraError: OpenVINO is not installed.
+        FormatError: it refuses the model, or fails.
+    """
+    with needs_extra("openvino", "openvino", where):
+        import openvino
+    try:
+        core = openvino.Core()
+        compiled: Any = core.compile_model(core.read_model(model), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        results = compiled(dict(feeds))
+        return [np.array(results[name]) for name in outputs]
+    except Exception as error:  # its exceptions share no base class
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        raise FormatError(f"{where}: OpenVINO refuses it ({lines[-1]})") from None

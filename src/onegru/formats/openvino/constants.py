@@ -1,0 +1,104 @@
+"""The constants of an IR, and the .bin that holds their values."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from onegru.core.dtypes import Array, numpy_dtype
+from onegru.formats.openvino.fields import ELEMENT_TYPES, Words
+from onegru.formats.openvino.xml import Layer
+from onegru.system.bounded import check_regular
+
+__all__ = ["Constants"]
+
+# How many bits an element takes, for the types that no array has; OpenVINO unpacks them.
+_PACKED = {"u1": 1, "u2": 2, "u4": 4, "i4": 4, "nf4": 4, "f4e2m1": 4, "f8e4m3": 8, "f8e5m2": 8, "f8e8m0": 8}
+
+# What the constants of a file may come to, as a multiple of its .bin, and what their conversions may.
+_MOST_OVERLAP, _MOST_CONVERTED, _FREE = 4, 16, 2**20
+
+
+class Constants:
+    """The Const layers of one file, checked before anything is made of them."""
+
+    def __init__(self, words: Words) -> None:
+        self.words = words
+        self._weights: Array | None = None
+        self._seen: set[tuple[object, ...]] = set()
+        self._bytes = 0
+        self._converted_bytes = 0
+
+    @property
+    def weights(self) -> Array:
+        """The .bin, as far as it has been read: bytes."""
+        return np.zeros(0, np.uint8) if self._weights is None else self._weights
+
+    def check(self, layer: Layer) -> tuple[object, ...]:
+        """Refuse a constant that is not as large as its shape says, or lies beyond the .bin.
+
+        Returns:
+            what makes it another constant than others: its type, shape and place.
+        """
+        words = self.words
+        kind, shape, offset, size = self._place(layer)
+        key = (kind, shape, offset, size)
+        if key in self._seen:
+            return key
+        self._seen.add(key)
+        bits = _PACKED[kind] if kind in _PACKED else numpy_dtype(ELEMENT_TYPES[kind]).itemsize * 8
+        wanted = (math.prod(shape) * bits + 7) // 8
+        if size != wanted:
+            named = ELEMENT_TYPES.get(kind, kind)
+            raise words.error(f"{layer}: size {size}; must be {wanted} for {named} {list(shape)}")
+        length = len(self._read(layer)) if size else 0
+        if size and offset + size > length:
+            raise words.error(f"{layer}: ends at byte {offset + size} of its .bin, which has {length}")
+        self._bytes += size
+        if self._bytes > _MOST_OVERLAP * length + _FREE:
+            raise words.error(f"{layer}: constants overlap, and come to far more than its .bin holds")
+        return key
+
+    def array(self, layer: Layer) -> Array:
+        """The values of a constant that has been checked.
+
+        Raises:
+            FormatError: no array has its element type.
+        """
+        dtype = self.words.element_type(layer, "element_type")
+        _, shape, offset, size = self._place(layer)
+        raw = self.weights[offset : offset + size] if size else np.zeros(0, np.uint8)
+        array: Array
+        if dtype == "bool":
+            array = (raw != 0).reshape(shape)
+        else:
+            array = raw.view(numpy_dtype(dtype).newbyteorder("<")).reshape(shape)
+        array.flags.writeable = False
+        return array
+
+    def count_conversion(self, layer: Layer, length: int, dtype: str) -> None:
+        """Refuse conversions of constants that come to far more than the file itself."""
+        self._converted_bytes += length * numpy_dtype(dtype).itemsize
+        if self._converted_bytes > _MOST_CONVERTED * len(self.weights) + _FREE:
+            raise self.words.error(f"{layer}: conversions of constants come to far more than the .bin holds")
+
+    def _place(self, layer: Layer) -> tuple[str, tuple[int, ...], int, int]:
+        words = self.words
+        kind = words.data(layer, "element_type")
+        if kind not in _PACKED:
+            words.element_type(layer, "element_type")
+        shape = words.items(layer, "shape", words.integer)
+        offset, size = (words.integer(layer, name, words.data(layer, name)) for name in ("offset", "size"))
+        return kind, shape, offset, size
+
+    def _read(self, layer: Layer) -> Array:
+        if self._weights is None:
+            # A link is followed: the file's name is the user's, not the IR's.
+            path = self.words.path.with_suffix(".bin")
+            check_regular(path)
+            try:
+                self._weights = np.fromfile(path, np.uint8)
+            except OSError as error:
+                raise self.words.error(f"{layer}: {path.name!r} cannot be read ({error.strerror})") from None
+        return self._weights

@@ -1,0 +1,135 @@
+"""The words of an IR: what the texts in a layer's <data> stand for."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from onegru.core.errors import FormatError
+from onegru.formats.graph import Dimension
+from onegru.formats.openvino.xml import IrPort, Layer
+from onegru.operators.schema import Attribute
+
+__all__ = ["ELEMENT_TYPES", "ELEMENT_WORDS", "PRECISIONS", "Words"]
+
+_Item = TypeVar("_Item")
+
+#: The element types that arrays can have, by the words of an IR.
+ELEMENT_TYPES: Mapping[str, str] = {
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f32": "float32",
+    "f64": "float64",
+    "i8": "int8",
+    "i16": "int16",
+    "i32": "int32",
+    "i64": "int64",
+    "u8": "uint8",
+    "u16": "uint16",
+    "u32": "uint32",
+    "u64": "uint64",
+    "boolean": "bool",
+}
+
+#: The words of <data> by element type.
+ELEMENT_WORDS: Mapping[str, str] = {dtype: words for words, dtype in ELEMENT_TYPES.items()}
+
+#: The words of ports by element type.
+PRECISIONS: Mapping[str, str] = {
+    "float16": "FP16",
+    "bfloat16": "BF16",
+    "float32": "FP32",
+    "float64": "FP64",
+    "bool": "BOOL",
+    **{dtype: words.upper() for dtype, words in ELEMENT_WORDS.items() if words[0] in "iu"},
+}
+
+_BY_PRECISION = {words: dtype for dtype, words in PRECISIONS.items()}
+
+
+class Words:
+    """Reads the words of one file, and names the layer where they are wrong."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def error(self, message: str) -> FormatError:
+        """A FormatError that names the file."""
+        return FormatError(f"{self.path}: {message}")
+
+    def data(self, layer: Layer, name: str) -> str:
+        """What a layer's <data> has under this name."""
+        if name not in layer.data:
+            raise self.error(f"{layer}: its <data> has no {name!r}")
+        return layer.data[name]
+
+    def element_type(self, layer: Layer, name: str) -> str:
+        """An element type, by NumPy's name."""
+        words = self.data(layer, name)
+        if words not in ELEMENT_TYPES:
+            raise self.error(f"{layer}: {name} {words!r}; must be one of {', '.join(ELEMENT_TYPES)}")
+        return ELEMENT_TYPES[words]
+
+    def precision(self, port: IrPort) -> str:
+        """The element type that a port says it has; "unknown" if it says none that an array can have."""
+        return _BY_PRECISION.get(port.precision.upper(), "unknown")
+
+    def items(self, layer: Layer, name: str, read: Callable[[Layer, str, str], _Item]) -> tuple[_Item, ...]:
+        """The items of a list."""
+        return tuple(read(layer, name, item) for item in _split(self.data(layer, name)))
+
+    def shape(self, layer: Layer, name: str) -> tuple[Dimension, ...] | None:
+        """A shape that may be open; None for "...", where even the rank is."""
+        return None if self.data(layer, name).strip() == "..." else self.items(layer, name, self.dimension)
+
+    def integer(self, layer: Layer, name: str, text: str) -> int:
+        """A number, at least 0."""
+        if re.fullmatch(r"\s*[0-9]{1,18}\s*", text) is None:
+            raise self.error(f"{layer}: {name}: {text!r}; must be a number, at least 0")
+        return int(text)
+
+    def number(self, layer: Layer, name: str, text: str) -> float:
+        """A number, infinities and NaN included."""
+        words = text.strip().lower()
+        if re.fullmatch(r"[+-]?(inf|infinity|nan|[0-9.]+(e[+-]?[0-9]+)?)", words) is None:
+            raise self.error(f"{layer}: {name}: {text!r}; must be a number")
+        try:
+            number = float(words)
+        except ValueError:
+            raise self.error(f"{layer}: {name}: {text!r}; must be a number") from None
+        if math.isinf(number) and "inf" not in words:
+            raise self.error(f"{layer}: {name}: {text!r}; must be within float64")
+        return number
+
+    def dimension(self, layer: Layer, name: str, text: str) -> Dimension:
+        """A size; None where it is open: "?", "-1", or a range such as "1..8"."""
+        if text in ("?", "-1") or re.fullmatch(r"[0-9]*\.\.[0-9]*", text):
+            return None
+        return self.integer(layer, name, text)
+
+    def attribute(self, layer: Layer, attribute: Attribute | None, text: str) -> object:
+        """The value that a text stands for; the text itself where the operator has no such attribute."""
+        if attribute is None:
+            return text.strip()
+        match attribute.kind:
+            case "int":
+                return self.integer(layer, attribute.name, text)
+            case "float":
+                return self.number(layer, attribute.name, text)
+            case "flag":
+                if text.strip().lower() not in ("true", "false", "1", "0"):
+                    raise self.error(f"{layer}: {attribute.name}: {text!r}; must be true, false, 1 or 0")
+                return text.strip().lower() in ("true", "1")
+            case "floats":
+                return [self.number(layer, attribute.name, item) for item in _split(text)]
+            case "strings":
+                return _split(text)
+            case _:
+                return text.strip()
+
+
+def _split(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",")] if text.strip() else []

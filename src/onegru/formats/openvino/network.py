@@ -1,0 +1,339 @@
+"""OpenVINO: the one module of `files` that imports it."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from onegru.core.dtypes import Array, bfloat16
+from onegru.core.errors import FormatError, SpecError, needs_extra
+from onegru.core.machine import memory_size
+from onegru.engines.native import get_num_threads
+from onegru.formats.graph import GruNode, Observer
+from onegru.formats.openvino.fields import ELEMENT_TYPES
+from onegru.runtimes.openvino_graph import bodies_of, sizes_of
+
+__all__ = ["Network", "weights_of"]
+
+# Where in its own sources a message arose, and the check that failed there.
+_SOURCES = re.compile(
+    r"Exception from \S+:\d+:|(Check '[^']*'|RuntimeError: Check '[^']*') failed at \S+:\d+:|RuntimeError:"
+)
+
+# What a GRU layer that gets what is not legal says through OpenVINO.
+_OURS = re.compile(r"OneGRU node '(.*?)': (.*?)(?: At: .*)?$")
+
+# For how many sets of sizes a model is compiled, and how many are remembered until they come again.
+_MOST_SIZES, _MOST_SEEN = 4, 1000
+_Sizes = tuple[tuple[int, ...], ...]
+_PLAIN = {"f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"}
+
+# What may be computed ahead of the runs: so many times the constants, and so much in any case.
+_TIMES, _FREE = 16, 2**26
+
+# Computing as the file says: no lower precision than its own, and one run at a time as fast as can be.
+_PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+
+
+class Network:
+    """A model that OpenVINO runs on the CPU, its GRU layers by onegru; threads may run it at the same time.
+
+    It is compiled for the sizes that arrive: for each set of them that comes twice, up to a few; else, and
+    until then, for any.
+
+    Args:
+        text: an IR's XML, with GRU layers named by their numbers.
+        weights: its constants, bytes; they are not copied.
+        place: the file, for messages.
+        where: the first of its other layers, in words.
+        grus: its GRU layers.
+        engine: what runs them, as in `onegru.GRU`.
+        observer: sees them.
+
+    Raises:
+        MissingExtraError: OpenVINO is not installed.
+        FormatError: OpenVINO refuses the model.
+        SpecError: a GRU layer is not legal.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        weights: Array,
+        place: str,
+        where: str,
+        grus: Sequence[GruNode],
+        engine: str = "auto",
+        observer: Observer | None = None,
+    ) -> None:
+        self._place = place
+        self._weights = weights  # which OpenVINO looks into as long as it lives
+        self._model = _read(text, weights, place, where)
+        self._kept: list[object] = []
+        self._operators = {gru.name: gru.operator.name for gru in grus}
+        self._exchange(grus, engine, observer)
+        self._is_open = any(port.get_partial_shape().is_dynamic for port in self._model.inputs)
+        self._any = self._compiled(self._model)
+        self._lock = threading.Lock()
+        self._seen: set[_Sizes] = set()
+        self._sized: dict[_Sizes, _Compiled] = {}
+
+    def _exchange(self, grus: Sequence[GruNode], engine: str, observer: Observer | None) -> None:
+        from onegru.runtimes.openvino_exchange import exchange, layers_in
+
+        for layer in list(layers_in(self._model)):
+            number = _number_of(layer.node, self._place)
+            gru = grus[number]
+            layer.node.set_friendly_name(gru.name)
+            seen = None if observer is None else _seen(observer, number)
+            try:
+                exchange(
+                    layer,
+                    gru.operator,
+                    gru.attributes,
+                    engine=engine,
+                    seen=seen,
+                    all_steps=gru.full_length,
+                    keep=self._kept.append,
+                )
+            except SpecError as error:
+                raise SpecError(f"{self._place}: {gru.operator.name} node {gru.name!r}: {error}") from None
+        try:
+            self._model.validate_nodes_and_infer_types()
+        except Exception as error:  # whatever OpenVINO stumbles over
+            raise FormatError(f"{self._place}: OpenVINO refuses it ({_one_line(error)})") from None
+
+    def _compiled(self, model: Any) -> _Compiled:
+        properties = {**_PROPERTIES, "INFERENCE_NUM_THREADS": get_num_threads()}
+        try:
+            return _Compiled(_core().compile_model(model, "CPU", properties), self._place)
+        except Exception as error:  # whatever OpenVINO stumbles over
+            raise FormatError(f"{self._place}: OpenVINO refuses it ({_one_line(error)})") from None
+
+    def run(self, arrays: Sequence[Any]) -> list[Array]:
+        """The outputs for these inputs.
+
+        Raises:
+            FormatError: OpenVINO fails.
+            SpecError: a GRU layer gets what is not legal.
+        """
+        given = [np.asarray(array) for array in arrays]
+        compiled = self._any
+        if self._is_open:
+            sizes = tuple(array.shape for array in given)
+            compiled = self._sized.get(sizes) or self._for(sizes)
+        try:
+            return compiled.run(given)
+        except Exception as error:  # whatever OpenVINO stumbles over
+            line = _one_line(error)
+            if (ours := _OURS.search(line)) is not None:
+                operator = self._operators.get(ours[1], "GRU")
+                raise SpecError(f"{self._place}: {operator} node {ours[1]!r}: {ours[2]}") from None
+            raise FormatError(f"{self._place}: OpenVINO fails ({line})") from None
+
+    def _for(self, sizes: _Sizes) -> _Compiled:
+        """What runs these sizes, which are compiled for when they come a second time."""
+        with self._lock:
+            if sizes in self._sized or len(self._sized) >= _MOST_SIZES:
+                return self._sized.get(sizes, self._any)
+            if sizes not in self._seen or any(0 in shape for shape in sizes):
+                if len(self._seen) < _MOST_SEEN:
+                    self._seen.add(sizes)
+                return self._any
+            try:
+                model = self._model.clone()
+                names = [port for port in model.inputs]
+                model.reshape({port: list(shape) for port, shape in zip(names, sizes, strict=True)})
+                self._sized[sizes] = self._compiled(model)
+            except Exception:  # it is made for other sizes: as it is, it may run them
+                self._sized[sizes] = self._any
+            return self._sized[sizes]
+
+
+class _Compiled:
+    """A compiled model, and its requests, each with tensors of its own."""
+
+    def __init__(self, compiled: Any, place: str) -> None:
+        self._compiled = compiled
+        self._idle: list[_Request | _SizedRequest] = []
+        ports = [*compiled.inputs, *compiled.outputs]
+        for port in ports:
+            words = port.element_type.to_string()
+            if words not in ELEMENT_TYPES:
+                raise FormatError(f"{place}: gives {words}; must be one of {', '.join(ELEMENT_TYPES)}")
+        is_plain = all(port.element_type.to_string() in _PLAIN for port in ports)
+        is_open = any(port.get_partial_shape().is_dynamic for port in ports)
+        self._request = _Request if is_open or not is_plain else _SizedRequest
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        """The outputs for these inputs."""
+        try:
+            request = self._idle.pop()
+        except IndexError:
+            request = self._request(self._compiled)
+        results = request.run(arrays)
+        self._idle.append(request)
+        return results
+
+
+class _Request:
+    """For any sizes and types."""
+
+    def __init__(self, compiled: Any) -> None:
+        self._request = compiled.create_infer_request()
+        self._inputs = list(compiled.inputs)
+        self._outputs = list(compiled.outputs)
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        for port, array in zip(self._inputs, arrays, strict=True):
+            tensor = self._request.get_tensor(port)
+            if tuple(tensor.shape) != array.shape:
+                tensor.shape = array.shape
+            if array.size:
+                if array.dtype.name == "bfloat16":  # which its binding does not know: bits go in
+                    tensor.data.view(np.uint16)[...] = array.view(np.uint16)
+                else:
+                    tensor.data[...] = array
+        self._request.infer(share_outputs=True)
+        return [_array(self._request.get_tensor(port)) for port in self._outputs]
+
+
+class _SizedRequest:
+    """For one set of sizes: arrays that OpenVINO reads and writes in place, as to ask for them takes long."""
+
+    def __init__(self, compiled: Any) -> None:
+        import openvino
+
+        self._request = compiled.create_infer_request()
+        self._inputs, self._outputs = (
+            [np.zeros(port.get_shape(), ELEMENT_TYPES[port.element_type.to_string()]) for port in ports]
+            for ports in (compiled.inputs, compiled.outputs)
+        )
+        for ports, arrays in ((compiled.inputs, self._inputs), (compiled.outputs, self._outputs)):
+            for port, array in zip(ports, arrays, strict=True):
+                if array.size:
+                    self._request.set_tensor(port, openvino.Tensor(array, shared_memory=True))
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        for own, array in zip(self._inputs, arrays, strict=True):
+            own[...] = array
+        self._request.infer(share_outputs=True)
+        return [array.copy() for array in self._outputs]
+
+
+def weights_of(
+    text: str, weights: Array, place: str, where: str, grus: Sequence[GruNode]
+) -> list[dict[str, Array]]:
+    """The constant weights of each GRU layer; nothing for one whose weights are computed in each run."""
+    model = _read(text, weights, place, where)
+    from onegru.runtimes.openvino_exchange import layers_in, weights_in
+
+    found: list[dict[str, Array]] = [{} for _ in grus]
+    for layer in layers_in(model):
+        number = _number_of(layer.node, place)
+        arrays = weights_in(layer, grus[number].operator)
+        found[number] = {name: array for name, array in arrays.items() if array is not None}
+    return found
+
+
+def _read(text: str, weights: Array, place: str, where: str) -> Any:
+    with needs_extra("openvino", "openvino", f"{place}: {where}"):
+        import openvino
+    try:
+        network = _core().read_model(text, openvino.Tensor(weights, shared_memory=True))
+        _check(network, place, weights.nbytes)
+    except FormatError:
+        raise
+    except Exception as error:  # whatever OpenVINO stumbles over
+        raise FormatError(f"{place}: OpenVINO refuses it ({_one_line(error)})") from None
+    return network
+
+
+def _number_of(node: Any, place: str) -> int:
+    """Which of the file's GRU layers a node is."""
+    name = node.get_friendly_name()
+    if not name.isdecimal():
+        raise FormatError(
+            f"{place}: a layer of type {node.get_type_name()} that the file has under another type"
+        )
+    return int(name)
+
+
+def _seen(observer: Observer, number: int) -> Callable[[Mapping[str, Array]], None]:
+    return lambda arrays: observer(number, "done", arrays)
+
+
+def _check(network: Any, place: str, constants: int) -> None:
+    """Refuse, before it is tried, what would end the process."""
+    memory = memory_size()
+    constant: set[str] = set()  # layers that OpenVINO computes ahead of all runs
+    ahead = 0
+    for layer in _layers(network):
+        where = f"{place}: {layer.get_type_name()} layer {layer.get_friendly_name()!r}"
+        for port in layer.outputs():
+            shape = sizes_of(port.get_partial_shape()) or ()
+            least = math.prod(size for size in shape if size is not None) * port.get_element_type().size
+            sizes = ", ".join("?" if size is None else str(size) for size in shape)
+            if least > memory:
+                raise FormatError(f"{where} gives [{sizes}], which is beyond this machine's memory")
+            if _is_constant(layer, constant) and None not in shape:
+                ahead += least
+                if ahead > _TIMES * constants + _FREE:
+                    raise FormatError(f"{where} gives [{sizes}]; constants come to far more than the .bin")
+        if layer.get_type_name() == "Gather":
+            _check_gather(layer, where)
+
+
+def _is_constant(layer: Any, constant: set[str]) -> bool:
+    """Whether a layer computes something from constants alone; it is added to those that do or are one."""
+    takes = [port.get_node().get_name() for port in layer.input_values()]
+    if layer.get_type_name() == "Constant" or (takes and constant.issuperset(takes)):
+        constant.add(layer.get_name())
+    return bool(takes) and layer.get_name() in constant
+
+
+def _layers(network: Any) -> Iterator[Any]:
+    """The layers of a network, those of bodies included."""
+    for layer in network.get_ordered_ops():
+        yield layer
+        for body, _ in bodies_of(layer):
+            yield from _layers(body)
+
+
+def _check_gather(layer: Any, place: str) -> None:
+    """OpenVINO's CPU reads one-dimensional data, such as a shape, at any index (seen on 2026.4)."""
+    shape = sizes_of(layer.input_value(0).get_partial_shape())
+    indices = layer.input_value(1).get_node()
+    if shape is None or len(shape) != 1 or shape[0] is None or indices.get_type_name() != "Constant":
+        return
+    wrong = [index for index in np.ravel(indices.get_data()).tolist() if not -shape[0] <= index < shape[0]]
+    if wrong:
+        raise FormatError(f"{place}: index {wrong[0]}; must be within the {shape[0]} that there are")
+
+
+@functools.cache
+def _core() -> Any:
+    import openvino
+
+    from onegru.runtimes.openvino_op import CLASSES
+
+    core = openvino.Core()
+    for operator in CLASSES:
+        core.add_extension(operator)
+    return core
+
+
+def _array(tensor: Any) -> Array:
+    """A copy of what a tensor holds: the next run writes to the same memory."""
+    array = np.array(tensor.data)
+    return array.view(bfloat16()) if tensor.element_type.to_string() == "bf16" else array
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(_SOURCES.sub("", str(error)).split())

@@ -1,0 +1,378 @@
+"""From an OpenVINO IR (.xml with .bin) to a `Graph`.
+
+Where a file holds nothing but Parameter, Const, Convert, Result, GRUCell, GRUSequence, AUGRUCell and
+AUGRUSequence, it becomes steps, and OpenVINO is not needed. Every other one is run as a whole by OpenVINO,
+which gives the GRU layers to onegru. Source of the format: OpenVINO's IR versions 10 and 11, as `semantics`
+in the project's documentation settles them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from onegru.core.dtypes import Array
+from onegru.core.errors import FormatError, SpecError
+from onegru.formats.graph import (
+    STATES_KEY,
+    STATES_WORD,
+    Graph,
+    GruNode,
+    TensorInfo,
+    direct_states,
+    initial_states,
+)
+from onegru.formats.openvino.constants import Constants
+from onegru.formats.openvino.fields import ELEMENT_TYPES, Words
+from onegru.formats.openvino.steps import PlacedLayer, Walker
+from onegru.formats.openvino.whole import IrConstants, OpenvinoWhole, marked
+from onegru.formats.openvino.xml import Element, IrPort, Layer, Net, inner_layers, parse_net, read_xml
+from onegru.formats.sizes import Sizes
+from onegru.operators.lowering import check_attributes
+from onegru.operators.openvino import OPERATORS
+from onegru.operators.schema import Operator
+
+__all__ = ["load_ir"]
+
+# How often a file that is replaced meanwhile is read anew.
+_TRIES = 10
+
+_STATEFUL = ("ReadValue", "Assign")
+
+# How many inputs and outputs those have that onegru reads itself.
+_PORTS: Mapping[str, tuple[int, int]] = {
+    "Parameter": (0, 1),
+    "Const": (0, 1),
+    "Convert": (1, 1),
+    "Result": (1, 0),
+}
+
+
+def load_ir(path: Path) -> Graph:
+    """Read an IR; its weights lie in the file of the same name that ends in .bin.
+
+    Raises:
+        FormatError: a file is broken, hostile, or holds what onegru does not run.
+        SpecError: a layer's text forbids an attribute that it has.
+    """
+    for _ in range(_TRIES):
+        before = _version(path)
+        graph, fault = None, None
+        try:
+            root = read_xml(path)
+            graph = _Reader(path, parse_net(path, root), root).read()
+            info = root.all("net", "rt_info", *STATES_KEY.split("."))
+            if any(element.attributes.get("value") == STATES_WORD for element in info):
+                states = initial_states(graph)
+                graph = replace(graph, zero_inputs=states)
+        except (FormatError, SpecError) as error:
+            fault = error
+        if _version(path) == before:  # else the .bin may be of another one
+            if graph is None:
+                assert fault is not None
+                raise fault
+            return graph
+    raise FormatError(f"{path}: is replaced again and again while it is read")
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    """What no other content of a file has."""
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """What is known of a value: its type by NumPy's name, empty if unknown; its sizes, None for open ones."""
+
+    words: str = ""
+    shape: tuple[int | None, ...] | None = None
+
+
+class _Reader:
+    """One IR being read. A value goes by the layer and port that give it, "layer:port"."""
+
+    def __init__(self, path: Path, net: Net, root: Element) -> None:
+        self.path = path
+        self.net = net
+        self.root = root
+        self.nested: list[tuple[Layer, GruNode]] = []
+        self.words = Words(path)
+        self.constants = Constants(self.words)
+        self.types: dict[str, ValueType] = {}
+        self.grus: dict[str, GruNode] = {}
+        self._same: dict[str, str] = {}  # values that are others once more, and which those are
+        self._firsts: dict[tuple[object, ...], str] = {}
+        self.sizes = _IrSizes(self)
+
+    def read(self) -> Graph:
+        for layer in self.net.layers.values():
+            self._check_layer(layer)
+        parameters = [self._parameter(layer) for layer in self._of_type("Parameter")]
+        placed = [item for layer in self._order() if (item := self._place(layer)) is not None]
+        results = [self._result(layer) for layer in self._of_type("Result")]
+        if not results:
+            raise self.error("no Result layer; must have at least one")
+        parameters, results = self._distinct("inputs", parameters), self._distinct("outputs", results)
+        values = [info.value for info in results]
+        walker = Walker(self.words, self.constants, placed, self.grus, values)
+        graph = Graph(
+            path=str(self.path),
+            inputs=tuple(parameters),
+            outputs=tuple(results),
+            constants={},
+            steps=(),
+            grus=(*self.grus.values(), *(gru for _, gru in self.nested)),
+            states=direct_states(self.grus.values(), parameters, results),
+        )
+        steps = None if self.nested else walker.steps()
+        if steps is not None:
+            return replace(graph, constants=steps.constants, steps=steps.steps, prelude=steps.prelude)
+        layers = [self.net.layers[key] for key in self.grus] + [layer for layer, _ in self.nested]
+        for gru in graph.grus:
+            check_attributes(gru.operator, gru.attributes, f"{self.path}: {gru}: ")
+        whole = OpenvinoWhole(
+            str(self.path),
+            marked(self.root, [layer.element for layer in layers]),
+            self.constants.weights,
+            graph.grus,
+            [info.value for info in parameters],
+            values,
+            len(walker.others),
+            str(walker.others[0].layer) if walker.others else "the model",
+        )
+        return replace(graph, constants=IrConstants(*walker.plain_constants(), whole), whole=whole)
+
+    def error(self, message: str) -> FormatError:
+        return self.words.error(message)
+
+    def _distinct(self, side: str, infos: list[TensorInfo]) -> list[TensorInfo]:
+        """The same with a name of its own for each: the first that no other has before it."""
+        taken: set[str] = set()
+        distinct: list[TensorInfo] = []
+        for info in infos:
+            names = (info.name, *info.aliases)
+            name = next((name for name in names if name not in taken), None)
+            if name is None:
+                raise self.error(f"two {side} have the same name, {info.name!r}")
+            taken.add(name)
+            aliases = tuple(other for other in names if other != name)
+            distinct.append(replace(info, name=name, aliases=aliases))
+        return distinct
+
+    # Layers
+
+    def _of_type(self, kind: str) -> list[Layer]:
+        return [layer for layer in self.net.layers.values() if layer.type == kind]
+
+    def _check_layer(self, layer: Layer) -> None:
+        if layer.type in OPERATORS:
+            self._check_version(layer)
+        elif layer.type in _PORTS:
+            inputs, outputs = _PORTS[layer.type]
+            if len(layer.inputs) != inputs or len(layer.outputs) != outputs:
+                raise self.error(f"{layer}: must have {inputs} input(s) and {outputs} output(s)")
+        else:
+            self._check_other(layer)
+            for inner in inner_layers(self.path, layer):
+                if inner.type in OPERATORS:
+                    self._check_version(inner)
+                    self.nested.append((inner, self._nested_gru(inner, layer)))
+                    continue
+                self._check_other(inner)
+                if inner.type == "Const":
+                    self.constants.check(inner)
+
+    def _check_version(self, layer: Layer) -> None:
+        least = OPERATORS[layer.type].version
+        opset = re.fullmatch(r"opset(\d{1,3})", layer.version)
+        if not least or layer.version == "extension" or (opset is not None and int(opset[1]) >= least):
+            return
+        raise self.error(
+            f"{layer}: version {layer.version!r}; must be opset{least} or later, or onegru's own, extension"
+        )
+
+    def _check_other(self, layer: Layer) -> None:
+        """Refuse what keeps a state, and what only onegru may put into a model."""
+        if layer.type in _STATEFUL:
+            raise self.error(
+                f"{layer}: keeps a state from one run to the next; must be none, as each run "
+                "stands alone (let states be inputs and outputs)"
+            )
+        if layer.type.startswith("OneGRU"):
+            raise self.error(f"{layer}: lives in the process that made it alone")
+
+    def _order(self) -> list[Layer]:
+        """The layers in an order in which they can be run."""
+        waits = {
+            layer.id: {self.giver(layer, port)[0] for port in layer.inputs}
+            for layer in self.net.layers.values()
+        }
+        takers: dict[str, list[str]] = {key: [] for key in waits}
+        for key, givers in waits.items():
+            for giver in givers:
+                takers[giver].append(key)
+        ready = [key for key, givers in waits.items() if not givers]
+        for key in ready:  # grows while it is walked
+            for taker in takers[key]:
+                waits[taker].discard(key)
+                if not waits[taker]:
+                    ready.append(taker)
+        if len(ready) < len(waits):
+            stuck = next(self.net.layers[key] for key, givers in waits.items() if givers)
+            raise self.error(f"{stuck}: waits for itself; the graph has a cycle")
+        return [self.net.layers[key] for key in ready]
+
+    def giver(self, layer: Layer, port: IrPort) -> tuple[str, str]:
+        """The layer and port that give what an input port takes."""
+        giver = self.net.edges.get((layer.id, port.id))
+        if giver is None:
+            raise self.error(f"{layer}: no edge leads to its input port {port.id!r}")
+        return giver
+
+    def taken(self, layer: Layer, index: int = 0) -> str:
+        """The value that an input of a layer takes."""
+        value = ":".join(self.giver(layer, layer.inputs[index]))
+        return self._same.get(value, value)
+
+    def _given(self, layer: Layer, index: int = 0) -> str:
+        """The value that an output of a layer gives."""
+        return f"{layer.id}:{layer.outputs[index].id}"
+
+    def _parameter(self, layer: Layer) -> TensorInfo:
+        value = self._given(layer)
+        dtype = self.words.element_type(layer, "element_type")
+        shape = self.words.shape(layer, "shape")
+        fixed = None if shape is None else tuple(size if isinstance(size, int) else None for size in shape)
+        self.types[value] = ValueType(dtype, fixed)
+        names = (*layer.outputs[0].names, layer.name)
+        return TensorInfo(names[0], dtype, shape, aliases=names[1:], value=value)
+
+    def _result(self, layer: Layer) -> TensorInfo:
+        value = self.taken(layer)
+        port = self._port(self.giver(layer, layer.inputs[0]))
+        names = (*port.names, layer.name)
+        shape = tuple(self.words.dimension(layer, "dim", dim) for dim in port.dims) if port.dims else None
+        return TensorInfo(names[0], self.types[value].words, shape, aliases=names[1:], value=value)
+
+    def _port(self, giver: tuple[str, str]) -> IrPort:
+        return next(port for port in self.net.layers[giver[0]].outputs if port.id == giver[1])
+
+    def _place(self, layer: Layer) -> PlacedLayer | None:
+        """The layer with the values that go through it; None where another one gives the same already."""
+        takes = tuple(self.taken(layer, index) for index in range(len(layer.inputs)))
+        gives = tuple(self._given(layer, index) for index in range(len(layer.outputs)))
+        key: tuple[object, ...] | None = None
+        if layer.type == "Const":
+            key = self.constants.check(layer)
+            sizes = self.words.items(layer, "shape", self.words.integer)
+            self.types[gives[0]] = ValueType(_numpy_name(layer.data["element_type"]), sizes)
+        elif layer.type == "Convert":
+            words = self.words.data(layer, "destination_type")
+            key = (*takes, words)
+            self.types[gives[0]] = ValueType(_numpy_name(words))
+        elif layer.type in OPERATORS:
+            self.grus[layer.id] = self._gru(layer)
+        elif layer.type != "Parameter":
+            self.types.update(
+                (value, ValueType(self.words.precision(port)))
+                for value, port in zip(gives, layer.outputs, strict=True)
+            )
+        if key is not None and (first := self._firsts.setdefault((layer.type, *key), gives[0])) != gives[0]:
+            self._same[gives[0]] = first
+            return None
+        return PlacedLayer(layer, takes, gives)
+
+    def _nested_gru(self, layer: Layer, owner: Layer) -> GruNode:
+        """A GRU layer in a body, whose values have names of their own."""
+        operator = self._check_ports(layer)
+        inputs = {
+            port.name: f"{owner.id}/{layer.id}:{given.id}"
+            for port, given in zip(operator.inputs, layer.inputs, strict=False)
+        }
+        outputs = {
+            port.name: f"{owner.id}/{layer.id}:{given.id}"
+            for port, given in zip(operator.outputs, layer.outputs, strict=False)
+        }
+        attributes = self._attributes(layer, operator)
+        return GruNode(layer.name, operator, attributes, inputs, outputs, (f"a body of {owner}",))
+
+    def _attributes(self, layer: Layer, operator: Operator) -> dict[str, object]:
+        return {
+            name: self.words.attribute(layer, operator.attributes.get(name), text)
+            for name, text in layer.data.items()
+        }
+
+    def _check_ports(self, layer: Layer) -> Operator:
+        operator = OPERATORS[layer.type]
+        place = f"{self.path}: {layer}"
+        least = sum(port.required for port in operator.inputs)
+        if not least <= len(layer.inputs) <= len(operator.inputs):
+            names = ", ".join(port.name for port in operator.inputs)
+            raise SpecError(f"{place}: {len(layer.inputs)} inputs; must be {names}")
+        if not 1 <= len(layer.outputs) <= 2:
+            raise SpecError(f"{place}: {len(layer.outputs)} outputs; must be 1 or 2")
+        return operator
+
+    def _gru(self, layer: Layer) -> GruNode:
+        operator = self._check_ports(layer)
+        is_cell = len(operator.outputs) == 1
+        if is_cell and len(layer.outputs) == 2:
+            self._same[self._given(layer, 1)] = self._given(layer, 0)  # both carry Ho
+        inputs = {
+            port.name: self.taken(layer, index)
+            for index, port in enumerate(operator.inputs[: len(layer.inputs)])
+        }
+        count = 1 if is_cell else len(layer.outputs)
+        outputs = {
+            port.name: self._given(layer, index) for index, port in enumerate(operator.outputs[:count])
+        }
+        self.types.update(
+            (value, ValueType(self.types[inputs["X"]].words))
+            for value in (self._given(layer, index) for index in range(len(layer.outputs)))
+        )
+        attributes = self._attributes(layer, operator)
+        return self.sizes.add(GruNode(layer.name, operator, attributes, inputs, outputs))
+
+
+class _IrSizes(Sizes):
+    """The sizes in an IR that is being read."""
+
+    def __init__(self, reader: _Reader) -> None:
+        super().__init__()
+        self.reader = reader
+
+    def _layer(self, value: str) -> tuple[Layer, int]:
+        layer_id, _, port = value.rpartition(":")
+        layer = self.reader.net.layers[layer_id]
+        return layer, [item.id for item in layer.outputs].index(port)
+
+    def giver(self, value: str) -> tuple[str, Sequence[str]] | None:
+        layer, place = self._layer(value)
+        if place or layer.type in OPERATORS or not layer.inputs:
+            return None
+        return layer.type, [self.reader.taken(layer, index) for index in range(len(layer.inputs))]
+
+    def shape(self, value: str) -> Sequence[int | None] | None:
+        layer, place = self._layer(value)
+        if layer.type in ("Parameter", "Const"):
+            return self.reader.types[value].shape
+        dims = layer.outputs[place].dims  # a port of unknown rank has none, nor has that of a scalar
+        return [int(dim) if re.fullmatch("[0-9]{1,12}", dim) else None for dim in dims] or None
+
+    def integers(self, value: str) -> Array | None:
+        layer, _ = self._layer(value)
+        if layer.type != "Const" or self.reader.types[value].words[:3] not in ("int", "uin"):
+            return None
+        return self.reader.constants.array(layer)
+
+    def axes(self, value: str) -> Sequence[int] | None:
+        layer, _ = self._layer(value)
+        array = self.integers(self.reader.taken(layer, 1)) if len(layer.inputs) == 2 else None
+        return None if array is None else array.ravel().tolist()
+
+
+def _numpy_name(words: str) -> str:
+    return ELEMENT_TYPES.get(words, "unknown")

@@ -1,0 +1,144 @@
+"""An OpenVINO graph as steps that NumPy does, if it is GRU layers and conversions of types alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from onegru.core.dtypes import Array
+from onegru.formats.graph import Conversion, GruNode, Step
+from onegru.formats.openvino.constants import Constants
+from onegru.formats.openvino.fields import Words
+from onegru.formats.openvino.xml import Layer
+from onegru.operators.openvino import OPERATORS, RANDOM
+
+__all__ = ["PlacedLayer", "Steps", "Walker"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedLayer:
+    """A layer and the values that go through it: what each input takes and what each output gives."""
+
+    layer: Layer
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The parts of a `Graph` that come of it, named as there."""
+
+    constants: dict[str, Array]
+    steps: tuple[Step, ...]
+    prelude: tuple[Conversion, ...]
+
+
+class Walker:
+    """One graph being looked at.
+
+    Args:
+        words: reads the file's words.
+        constants: its constants.
+        layers: its layers, in an order in which they can be run.
+        grus: those that onegru runs, by their ids.
+        results: the values that its outputs take.
+
+    Attributes:
+        others: the layers that are neither GRU layers nor computed from constants alone.
+    """
+
+    def __init__(
+        self,
+        words: Words,
+        constants: Constants,
+        layers: Sequence[PlacedLayer],
+        grus: Mapping[str, GruNode],
+        results: Iterable[str],
+    ) -> None:
+        self.words = words
+        self.constants = constants
+        self.layers = layers
+        self.grus = grus
+        self.wanted = {value for gru in grus.values() for value in gru.inputs.values()} | set(results)
+        self.order = {id(item): place for place, item in enumerate(layers)}
+        self.givers = {value: item for item in layers for value in item.gives}
+        self.fixed: set[str] = set()
+        self.plain: set[str] = set()
+        self._find_fixed()
+        self.others = [
+            item
+            for item in layers
+            if item.layer.type not in ("Parameter", "Result", "Const")
+            and item.layer.id not in grus
+            and not self.fixed.issuperset(item.gives)
+        ]
+
+    def steps(self) -> Steps | None:
+        """The graph as steps; None if it takes OpenVINO to run it.
+
+        Raises:
+            FormatError: a GRU layer or an output takes a constant of a type that no array has.
+        """
+        steps = self._steps()
+        if steps is None or not self.wanted & self.fixed <= self.plain:
+            return None
+        arrays, prelude = self.plain_constants()
+        return Steps(arrays, tuple(steps), tuple(prelude))
+
+    def plain_constants(self) -> tuple[dict[str, Array], list[Conversion]]:
+        """The constants that GRU layers and outputs use, and the conversions of some that they need."""
+        prelude: list[Conversion] = []
+        lengths: dict[str, int] = {}
+        arrays: dict[str, Array] = {}
+        for item in self._behind(self.wanted & self.plain):
+            value = item.gives[0]
+            if item.layer.type == "Const":
+                arrays[value] = self.constants.array(item.layer)
+                lengths[value] = arrays[value].size
+            else:
+                conversion = self._conversion(item)
+                lengths[value] = lengths[item.takes[0]]
+                self.constants.count_conversion(item.layer, lengths[value], conversion.dtype)
+                prelude.append(conversion)
+        return arrays, prelude
+
+    def _find_fixed(self) -> None:
+        """Find what is computed from constants alone, and of that what is read and converted alone."""
+        for item in self.layers:
+            kind = item.layer.type
+            computed = item.takes and self.fixed.issuperset(item.takes)
+            if kind == "Const" or (computed and kind not in RANDOM and kind not in OPERATORS):
+                self.fixed.update(item.gives)
+                if kind == "Const" or (kind == "Convert" and self.plain.issuperset(item.takes)):
+                    self.plain.update(item.gives)
+
+    def _behind(self, values: Collection[str]) -> list[PlacedLayer]:
+        """The layers that compute these values, all of which are fixed; in order."""
+        found: dict[int, PlacedLayer] = {}
+        waiting = list(values)
+        while waiting:
+            item = self.givers[waiting.pop()]
+            if id(item) not in found:
+                found[id(item)] = item
+                waiting += item.takes
+        return sorted(found.values(), key=lambda item: self.order[id(item)])
+
+    def _conversion(self, item: PlacedLayer) -> Conversion:
+        dtype = self.words.element_type(item.layer, "destination_type")
+        place = f"{self.words.path}: Convert layer {item.layer.name!r}: "
+        return Conversion(place, item.takes[0], item.gives[0], dtype)
+
+    def _steps(self) -> list[Step] | None:
+        wanted = set(self.wanted)
+        steps: list[Step] = []
+        for item in reversed(self.layers):
+            if (gru := self.grus.get(item.layer.id)) is not None:
+                steps.append(gru)
+            elif not wanted.intersection(item.gives) or self.fixed.issuperset(item.gives):
+                continue
+            elif item.layer.type == "Convert":
+                steps.append(self._conversion(item))
+            elif item.layer.type != "Parameter":
+                return None
+            wanted.update(item.takes)
+        return steps[::-1]

@@ -1,0 +1,128 @@
+"""A whole IR as OpenVINO runs it, its GRU layers by onegru."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from xml.sax.saxutils import escape, quoteattr
+
+from onegru.core.dtypes import Array
+from onegru.core.errors import MissingExtraError
+from onegru.formats.graph import Conversion, GruNode, Observer, Run, Whole
+from onegru.formats.openvino.xml import Element
+
+__all__ = ["IrConstants", "OpenvinoWhole", "marked"]
+
+
+class OpenvinoWhole(Whole):
+    """See `onegru.formats.graph.Whole`.
+
+    Args:
+        place: the file, for messages.
+        text: its .xml, as `marked` gives it.
+        weights: its .bin.
+        grus: its GRU layers.
+        inputs: the values that its Parameter layers give, in the file's order.
+        outputs: the values that its Result layers take, likewise.
+        node_count: as in `Whole`.
+        where: the first of its other layers, in words.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        text: str,
+        weights: Array,
+        grus: Sequence[GruNode],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        node_count: int,
+        where: str,
+    ) -> None:
+        super().__init__(node_count, frozenset())
+        self._place = place
+        self._text = text
+        self._weights = weights
+        self._grus = tuple(grus)
+        self._inputs = tuple(inputs)
+        self._outputs = tuple(outputs)
+        self._where = where
+
+    def open(self, engine: str, observer: Observer | None = None) -> Run:
+        """See `Whole`."""
+        from onegru.formats.openvino.network import Network  # an IR of GRU layers alone needs no OpenVINO
+
+        network = Network(self._text, self._weights, self._place, self._where, self._grus, engine, observer)
+        inputs, outputs = self._inputs, self._outputs
+
+        def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
+            return dict(zip(outputs, network.run([feeds[value] for value in inputs]), strict=True))
+
+        return run
+
+    def constant_weights(self) -> dict[str, Array]:
+        """The weights that are constants, or computed from some, by the values that the GRU layers take."""
+        from onegru.formats.openvino.network import weights_of
+
+        found = weights_of(self._text, self._weights, self._place, self._where, self._grus)
+        return {
+            gru.inputs[name]: array
+            for gru, arrays in zip(self._grus, found, strict=True)
+            for name, array in arrays.items()
+        }
+
+
+class IrConstants(Mapping[str, Array]):
+    """The constants that GRU layers take; those that OpenVINO computes are there where it is installed.
+
+    Args:
+        plain: those that the file holds.
+        conversions: what is made of them by changes of type.
+        whole: the model.
+    """
+
+    def __init__(
+        self, plain: Mapping[str, Array], conversions: Sequence[Conversion], whole: OpenvinoWhole
+    ) -> None:
+        self._arrays = dict(plain)
+        self._conversions = conversions
+        self._whole: OpenvinoWhole | None = whole
+
+    def _all(self) -> dict[str, Array]:
+        whole, self._whole = self._whole, None
+        if whole is not None:
+            for step in self._conversions:
+                step.run(self._arrays)
+            with contextlib.suppress(MissingExtraError):
+                self._arrays = {**whole.constant_weights(), **self._arrays}
+        return self._arrays
+
+    def __getitem__(self, name: str) -> Array:
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
+def marked(root: Element, grus: Sequence[Element]) -> str:
+    """An .xml whose GRU layers are of the version that onegru's operators have, named by their numbers."""
+    numbers = {id(element): number for number, element in enumerate(grus)}
+
+    def spell(element: Element) -> Iterator[str]:
+        attributes = dict(element.attributes)
+        if (number := numbers.get(id(element))) is not None:
+            attributes |= {"version": "extension", "name": str(number)}
+        yield f"<{element.tag}"
+        for name, value in attributes.items():
+            yield f" {name}={quoteattr(value)}"
+        yield ">"
+        yield escape(element.text)
+        for child in element.children:
+            yield from spell(child)
+        yield f"</{element.tag}>"
+
+    return "".join(part for child in root.children for part in spell(child))

@@ -1,0 +1,265 @@
+"""Layers as an OpenVINO IR: the text of an .xml, version 11, and the bytes of its .bin.
+
+GRUSequence-5 or GRUCell-3; with attention, AUGRUSequence or AUGRUCell under version "extension". OpenVINO has
+one bias for each gate where the canonical form has two: they are added, in the weights' type.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.errors import SpecError
+from onegru.core.shapes import arrange
+from onegru.core.spec import Spec, Weights
+from onegru.formats.openvino.builder import Net, Shape, Value
+from onegru.formats.openvino.fields import ELEMENT_WORDS
+from onegru.formats.writing import Interface, Layers, suffixes
+from onegru.operators.openvino import AUGRU_CELL, AUGRU_SEQUENCE, GRU_CELL, GRU_SEQUENCE
+from onegru.operators.schema import Operator, Port, Role
+from onegru.system.atomic_write import write_files
+
+__all__ = ["write_ir"]
+
+
+def write_ir(path: Path, layers: Layers, cell: bool, interface: Interface) -> None:
+    """Write an .xml, and its .bin beside it.
+
+    Args:
+        path: of the .xml.
+        layers: the layers, the lowest first.
+        cell: whether to write cells, which take one step, in place of sequences.
+        interface: the model's inputs.
+
+    Raises:
+        SpecError: an operator cannot express a layer; the message says why.
+        OSError: a file cannot be written. Both are as they were before.
+    """
+    net = _net(layers, cell, interface)
+    bin_path = path.with_suffix(".bin")
+
+    def xml(shift: int = 0) -> tuple[Path, Callable[[IO[bytes]], object]]:
+        return path, lambda file: file.write(net.xml(shift))
+
+    def weights(shift: int = 0, is_first: bool = False) -> tuple[Path, Callable[[IO[bytes]], object]]:
+        return bin_path, lambda file: write_weights(file, shift, is_first)
+
+    def write_weights(file: IO[bytes], shift: int, is_first: bool) -> None:
+        """The new weights; if there is a shift, then there, behind the old ones or behind themselves."""
+        if is_first:
+            with bin_path.open("rb") as old:
+                shutil.copyfileobj(old, file)
+        elif shift:
+            file.writelines(net.data)
+        file.seek(shift)
+        file.writelines(net.data)
+
+    # OpenVINO takes the weights from the .bin of the .xml's name and from no other, and two files cannot be
+    # replaced at once. So that the pair is whole at each moment, the .bin first gets the new weights behind
+    # the old ones, the .xml names those, and both move to the front in the same way.
+    if not path.exists():
+        write_files([weights(), xml()])
+    elif not bin_path.exists():  # the .xml may name weights that are not there; these ones are not its own
+        write_files([xml(), weights()])
+    else:
+        shift = -(-max(bin_path.stat().st_size, sum(map(len, net.data))) // 64) * 64
+        write_files([weights(shift, is_first=True), xml(shift), weights(shift), xml(), weights()])
+
+
+def _net(layers: Layers, cell: bool, interface: Interface) -> Net:
+    """The model of layers."""
+    net = Net()
+    net.states_are_optional = interface.initial_h
+    first = layers[0][0]
+    operators = [_operator(spec, cell) for spec, _ in layers]
+    for (spec, _), operator in zip(layers, operators, strict=True):
+        _check(spec, operator)
+    graph = _Graph(net, interface, first)
+    X = graph.parameter(operators[0], "X", first, "X")
+    results: list[tuple[str, Value]] = []
+    for index, ((spec, weights), suffix) in enumerate(zip(layers, suffixes(layers), strict=True)):
+        is_last = index == len(layers) - 1
+        Y, Y_h = graph.gru(operators[index], spec, weights, X, suffix, is_last)
+        if Y is not None and is_last:
+            results.insert(0, ("Y", Y))
+        results.append((f"Ho{suffix}", Y_h))
+        if not is_last:
+            X = Y_h if Y is None else graph.side_by_side(Y, f"X_{index + 1}")
+    for name, value in results:
+        net.layer("Result", f"{name}/result", "opset1", {}, [value])
+    return net
+
+
+def _operator(spec: Spec, cell: bool) -> Operator:
+    if spec.attention:
+        return AUGRU_CELL if cell else AUGRU_SEQUENCE
+    return GRU_CELL if cell else GRU_SEQUENCE
+
+
+def _check(spec: Spec, operator: Operator) -> None:
+    """Raise SpecError if the operator cannot express a layer."""
+    direction = operator.attributes.get("direction")
+    directions = ("forward",) if direction is None else direction.choices or ()
+    if spec.direction not in directions:
+        raise SpecError(f"direction: {spec.direction!r}; {operator} runs forward alone")
+    if len(set(spec.activations)) > 1:
+        raise SpecError(f"activations: two pairs that differ; {operator} has one, for both directions")
+    for function in spec.activations[0]:
+        if function.name not in operator.activations:
+            raise SpecError(
+                f"activations: {function}; {operator} has {', '.join(operator.activations)} alone"
+            )
+    given = {"clip": spec.clip or 0.0, "linear_before_reset": spec.linear_before_reset}
+    for name, value in given.items():
+        choices = operator.attributes[name].choices
+        if choices is not None and value not in choices:
+            raise SpecError(f"{name}: {value}; {operator} has none")
+
+
+class _Graph:
+    """The parts of a model of layers: its inputs, its GRUs, what lies between them."""
+
+    def __init__(self, net: Net, interface: Interface, first: Spec) -> None:
+        self._net = net
+        self._interface = interface
+        self._first = first
+        self._X: Value | None = None
+        self._lengths: Value | None = None
+
+    def parameter(self, operator: Operator, role: Role, spec: Spec, name: str) -> Value:
+        """Add an input of the model: an input of the operator, as it takes it."""
+        port = _port(operator, role)
+        dtype = "int32" if role == "sequence_lens" else spec.dtype
+        shape = self._shape(port, spec)
+        text = ",".join("?" if size is None else str(size) for size in shape)
+        data = {"shape": text, "element_type": ELEMENT_WORDS[dtype]}
+        value = self._net.layer("Parameter", name, "opset1", data, outputs=[(dtype, shape, name)])[0]
+        if role == "X":
+            self._X = value
+        return value
+
+    def gru(
+        self, operator: Operator, spec: Spec, weights: Weights, X: Value, suffix: str, is_last: bool
+    ) -> tuple[Value | None, Value]:
+        """Add a layer; returns its Y, which a cell has not, and its last state."""
+        arrays = {"W": (weights.W, "DGI"), "R": (weights.R, "DGH"), "B": (_biases(spec, weights.B), "DN")}
+        inputs: list[Value] = []
+        for port in operator.inputs:
+            if port.role == "X":
+                inputs.append(X)
+            elif port.role == "sequence_lens":
+                inputs.append(self._sequence_lens(operator, port.name))
+            elif port.role == "initial_h" and not self._interface.initial_h:
+                inputs.append(self._zeros(self._shape(port, spec), spec.dtype, port.name + suffix))
+            elif port.role in arrays:
+                array, axes = arrays[port.role]
+                inputs.append(self._net.constant(port.name + suffix, arrange(array, axes, port.axes)))
+            else:
+                inputs.append(self.parameter(operator, port.role, spec, port.name + suffix))
+        outputs = [
+            (spec.dtype, self._shape(port, spec), "Y" if port.name == "Y" and is_last else port.name + suffix)
+            for port in operator.outputs
+        ]
+        version = f"opset{operator.version}" if operator.version else "extension"
+        name = operator.name + suffix
+        given = self._net.layer(operator.name, name, version, _attributes(spec, operator), inputs, outputs)
+        return (given[0] if len(given) == 2 else None), given[-1]
+
+    def side_by_side(self, Y: Value, name: str) -> Value:
+        """Add what makes [B, T, D·H] of Y [B, D, T, H]."""
+        B, D, T, H = Y.shape
+        assert D is not None and H is not None
+        shape = (B, T, D * H)
+        if D == 1:
+            axis = self._net.constant(f"{name}/axis", np.array([1], np.int64))
+            return self._net.layer("Squeeze", name, "opset1", {}, [Y, axis], [(Y.dtype, shape, name)])[0]
+        order = self._net.constant(f"{name}/order", np.array([0, 2, 1, 3], np.int64))
+        rows = self._net.layer(
+            "Transpose", f"{name}/rows", "opset1", {}, [Y, order], [(Y.dtype, (B, T, D, H), "")]
+        )[0]
+        sizes = self._net.constant(f"{name}/sizes", np.array([0, 0, D * H], np.int64))
+        data = {"special_zero": "true"}  # a size of 0 stands for the size that there is
+        return self._net.layer("Reshape", name, "opset1", data, [rows, sizes], [(Y.dtype, shape, name)])[0]
+
+    def _shape(self, port: Port, spec: Spec) -> Shape:
+        sizes = {
+            "T": self._interface.seq_length,
+            "B": self._interface.batch_size,
+            "I": spec.input_size,
+            "D": spec.num_directions,
+            "H": spec.hidden_size,
+            "1": 1,
+        }
+        return tuple(sizes[axis] for axis in port.axes)
+
+    def _sequence_lens(self, operator: Operator, name: str) -> Value:
+        """The lengths, for all layers: an input, or as many steps as X has for each row."""
+        if self._lengths is None:
+            if self._interface.sequence_lens:
+                self._lengths = self.parameter(operator, "sequence_lens", self._first, name)
+            else:
+                T = self._size_of_X(1, f"{name}/steps")
+                B = self._size_of_X(0, f"{name}/rows")
+                self._lengths = self._broadcast(T, B, (self._interface.batch_size,), name)
+        return self._lengths
+
+    def _zeros(self, shape: Shape, dtype: str, name: str) -> Value:
+        """A state of zeros for as many rows as X has."""
+        rest = self._net.constant(f"{name}/sizes", np.array(shape[1:], np.int64))
+        parts = [self._size_of_X(0, f"{name}/rows"), rest]
+        sizes = self._net.layer(
+            "Concat", f"{name}/shape", "opset1", {"axis": "0"}, parts, [("int64", (len(shape),), "")]
+        )[0]
+        zero = self._net.constant(f"{name}/zero", np.zeros(1, numpy_dtype(dtype)))
+        return self._broadcast(zero, sizes, shape, name)
+
+    def _size_of_X(self, axis: int, name: str) -> Value:
+        """X's size along an axis, [1]."""
+        assert self._X is not None
+        rank = (len(self._X.shape),)
+        shape = self._net.layer(
+            "ShapeOf", f"{name}/shape", "opset3", {"output_type": "i64"}, [self._X], [("int64", rank, "")]
+        )[0]
+        index = self._net.constant(f"{name}/index", np.array([axis], np.int64))
+        zero = self._net.constant(f"{name}/axis", np.array(0, np.int64))
+        return self._net.layer("Gather", name, "opset1", {}, [shape, index, zero], [("int64", (1,), "")])[0]
+
+    def _broadcast(self, value: Value, sizes: Value, shape: Shape, name: str) -> Value:
+        given = [(value.dtype, shape, "")]
+        return self._net.layer("Broadcast", name, "opset3", {"mode": "numpy"}, [value, sizes], given)[0]
+
+
+def _port(operator: Operator, role: Role) -> Port:
+    port = operator.input(role)
+    assert port is not None
+    return port
+
+
+def _attributes(spec: Spec, operator: Operator) -> dict[str, str]:
+    attributes = {
+        "hidden_size": str(spec.hidden_size),
+        "activations": ", ".join(function.name.lower() for function in spec.activations[0]),
+        "activations_alpha": "",
+        "activations_beta": "",
+        "clip": "0" if spec.clip is None else str(np.float32(spec.clip)),
+        "linear_before_reset": "true" if spec.linear_before_reset else "false",
+    }
+    if "direction" in operator.attributes:
+        attributes["direction"] = spec.direction
+    return attributes
+
+
+def _biases(spec: Spec, B: Array) -> Array:
+    """[D, 3H], the sums of z, r and h; or with linear_before_reset [D, 4H]: the sums of z and r, Wbh, Rbh."""
+    H = spec.hidden_size
+    Wb, Rb = B[:, : 3 * H], B[:, 3 * H :]
+    with np.errstate(over="ignore"):
+        sums = Wb + Rb
+    if not spec.linear_before_reset:
+        return sums
+    return np.concatenate([sums[:, : 2 * H], Wb[:, 2 * H :], Rb[:, 2 * H :]], axis=1)

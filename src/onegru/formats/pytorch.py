@@ -1,0 +1,394 @@
+"""What `torch.save` wrote, read without PyTorch and without running anything.
+
+A pickle is a program for a machine that calls what it is told to. Here each of its instructions is read by
+`pickletools`, and only containers, plain values and tensors come of it; whatever else a file names stands
+there as `Unknown`. So each step takes no more memory than the file has bytes for, and nothing is ever run.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickletools
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.errors import FormatError, OneGRUError
+from onegru.formats.zip_file import open_zip, read_member
+from onegru.system.bounded import LARGEST_TEXT
+
+__all__ = ["Tensor", "Unknown", "read_torch"]
+
+# The number at the start of what PyTorch before 1.6 wrote, as a pickle.
+_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+
+# The most instructions of a pickle; a tensor takes about 60, and a second is enough for a million.
+_MOST = 4_000_000
+
+# The types of storages by PyTorch's names: how many bytes an element has, and what it is where that matters.
+_STORAGES: Mapping[str, tuple[int, str | None]] = {
+    "HalfStorage": (2, "float16"),
+    "BFloat16Storage": (2, "bfloat16"),
+    "FloatStorage": (4, "float32"),
+    "DoubleStorage": (8, "float64"),
+    **dict.fromkeys(("ByteStorage", "CharStorage", "BoolStorage", "UntypedStorage"), (1, None)),
+    **dict.fromkeys(("QInt8Storage", "QUInt8Storage"), (1, None)),
+    "ShortStorage": (2, None),
+    **dict.fromkeys(("IntStorage", "QInt32Storage"), (4, None)),
+    **dict.fromkeys(("LongStorage", "ComplexFloatStorage"), (8, None)),
+    "ComplexDoubleStorage": (16, None),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """What a file names, or makes of it, that is neither plain nor a tensor."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Storage:
+    key: str
+    kind: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """A tensor, whose numbers still lie in the file."""
+
+    storage: _Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    _fetch: Callable[[_Storage], Array]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its numbers."""
+        return math.prod(self.shape) * _STORAGES[self.storage.kind][0]
+
+    def numbers(self) -> Array:
+        """Its numbers, as they lie in the file's copy in memory.
+
+        Raises:
+            ValueError: they are no floating-point numbers, or the file does not hold each.
+        """
+        if _STORAGES[self.storage.kind][1] is None:
+            raise ValueError(f"of a {self.storage.kind}; must be of floating-point numbers")
+        last = self.offset + sum(
+            (size - 1) * step for size, step in zip(self.shape, self.strides, strict=True)
+        )
+        count = math.prod(self.shape)
+        if count > self.storage.count or (count and last >= self.storage.count):
+            raise ValueError(f"{list(self.shape)} numbers, of which the file does not hold each")
+        whole = self._fetch(self.storage)
+        strides = [step * whole.itemsize for step in self.strides]
+        return np.lib.stride_tricks.as_strided(whole[self.offset if count else 0 :], self.shape, strides)
+
+
+def read_torch(path: Path) -> tuple[object, int]:
+    """What a file holds: containers, plain values, `Tensor` and `Unknown`; and the file's size.
+
+    Raises:
+        FormatError: it is broken, or was not written by `torch.save`.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            start = file.read(len(_LEGACY))
+        return (_read_legacy(path) if start == _LEGACY else _read_zip(path)), size
+    except (OneGRUError, OSError):
+        raise
+    except Exception as error:  # zipfile, pickletools and bad instructions raise many kinds
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise FormatError(f"{path}: not a file that torch.save wrote, or broken ({reason})") from None
+
+
+def _read_zip(path: Path) -> object:
+    with open_zip(path) as archive:
+        names = set(archive.namelist())
+        texts = [name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")]
+        if len(texts) != 1:
+            raise ValueError(f"holds {'no' if not texts else 'more than one'} data.pkl of its own")
+        text = texts[0]
+        folder = text.removesuffix("data.pkl")
+        if f"{folder}constants.pkl" in names:
+            raise FormatError(f"{path}: a TorchScript program; must be a state dict, as torch.save writes it")
+        order = "little"
+        if f"{folder}byteorder" in names:
+            order = read_member(path, archive, f"{folder}byteorder", 10).decode()
+        content = read_member(path, archive, text)
+
+    def fetch(storage: _Storage) -> bytearray:
+        with open_zip(path) as archive:
+            info = archive.getinfo(f"{folder}data/{storage.key}")
+            if info.compress_type != zipfile.ZIP_STORED or info.file_size != _size(storage):
+                raise ValueError(f"storage {storage.key!r} of another size than the file says")
+            data = bytearray(info.file_size)
+            with archive.open(info) as member:
+                place = 0
+                while part := member.read(1 << 20):
+                    data[place : place + len(part)] = part
+                    place += len(part)
+            return data
+
+    return _Machine(_cached(fetch, order)).run(io.BytesIO(content))
+
+
+def _read_legacy(path: Path) -> object:
+    """Four pickles, of which the last is the content, then one of the storages' keys, and the storages."""
+    with path.open("rb") as file:
+        head = io.BytesIO(file.read(LARGEST_TEXT))
+    places: dict[str, int] = {}
+
+    def fetch(storage: _Storage) -> bytearray:
+        data = bytearray(_size(storage))
+        with path.open("rb") as file:
+            file.seek(places[storage.key])
+            if file.readinto(data) != len(data):
+                raise ValueError(f"storage {storage.key!r} truncated")
+        return data
+
+    facts = [_Machine(None).run(head) for _ in range(3)][2]
+    order = "little" if not isinstance(facts, dict) or facts.get("little_endian", True) else "big"
+    machine = _Machine(_cached(fetch, order))
+    content = machine.run(head)
+    keys = _Machine(None).run(head)
+    if not isinstance(keys, list):
+        raise ValueError("no list of storages")
+    place = head.tell()
+    for key in keys:
+        places[key] = place + 8
+        place += 8 + _size(machine.storages[key])
+    if place != path.stat().st_size:
+        raise ValueError("storages of another size than the file says")
+    return content
+
+
+def _size(storage: _Storage) -> int:
+    return storage.count * _STORAGES[storage.kind][0]
+
+
+def _cached(fetch: Callable[[_Storage], bytearray], order: str) -> Callable[[_Storage], Array]:
+    """The numbers of a storage, fetched once."""
+    known: dict[_Storage, Array] = {}
+
+    def get(storage: _Storage) -> Array:
+        if storage not in known:
+            data = fetch(storage)
+            name = _STORAGES[storage.kind][1]
+            assert name is not None, "checked by the tensor"
+            array = np.frombuffer(data, f"{'<' if order == 'little' else '>'}u{_STORAGES[storage.kind][0]}")
+            known[storage] = array.astype(array.dtype.newbyteorder("="), copy=False).view(numpy_dtype(name))
+        return known[storage]
+
+    return get
+
+
+class _Machine:
+    """What becomes of a pickle's instructions."""
+
+    def __init__(self, fetch: Callable[[_Storage], Array] | None) -> None:
+        self._fetch = fetch
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        self._memo: dict[int, Any] = {}
+        self._left = _MOST
+        self.storages: dict[str, _Storage] = {}
+
+    def run(self, file: IO[bytes]) -> object:
+        """The value of the pickle that starts here."""
+        for opcode, argument, _ in pickletools.genops(file):
+            self._spend(1)
+            if opcode.name in _PLAIN:
+                self._stack.append(argument)
+            elif opcode.name in _VALUES:
+                self._stack.append(_VALUES[opcode.name]())
+            elif opcode.name == "STOP":
+                return self._stack.pop()
+            elif opcode.name not in ("PROTO", "FRAME"):
+                self._step(opcode.name, argument)
+        raise ValueError("a pickle without an end")
+
+    def _spend(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise ValueError(f"over {_MOST} instructions")
+
+    def _step(self, name: str, argument: Any) -> None:
+        stack, memo = self._stack, self._memo
+        match name:
+            case "MARK":
+                self._marks.append(len(stack))
+            case "POP":
+                stack.pop()
+            case "POP_MARK":
+                self._popped()
+            case "PUT" | "BINPUT" | "LONG_BINPUT":
+                memo[argument] = stack[-1]
+            case "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            case "GET" | "BINGET" | "LONG_BINGET":
+                stack.append(memo[argument])
+            case "TUPLE":
+                stack.append(tuple(self._popped()))
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                count = int(name[-1])
+                stack[-count:] = [tuple(stack[-count:])]
+            case "LIST" | "FROZENSET":
+                stack.append(self._popped())
+            case "APPEND":
+                item = stack.pop()
+                _fill(stack[-1], list, [item])
+            case "APPENDS" | "ADDITEMS":
+                items = self._popped()
+                _fill(stack[-1], list, items)
+            case "SETITEM":
+                value, key = stack.pop(), stack.pop()
+                _fill(stack[-1], dict, [(key, value)])
+            case "SETITEMS" | "DICT":
+                items = self._popped()
+                if name == "DICT":
+                    stack.append({})
+                _fill(stack[-1], dict, zip(items[::2], items[1::2], strict=True))
+            case "GLOBAL":
+                stack.append(Unknown(str(argument).replace(" ", ".", 1)))
+            case "STACK_GLOBAL":
+                own, module = stack.pop(), stack.pop()
+                stack.append(Unknown(f"{module}.{own}" if isinstance(own, str) else "?"))
+            case "REDUCE" | "NEWOBJ":
+                arguments, function = stack.pop(), stack.pop()
+                stack.append(self._made(function, arguments))
+            case "NEWOBJ_EX":
+                function = stack[-3]
+                stack[-3:] = [Unknown(function.name if isinstance(function, Unknown) else "?")]
+            case "BUILD":
+                stack.pop()  # attributes, of which plain values have none that matter
+            case "BINPERSID":
+                stack.append(self._storage(stack.pop()))
+            case _:
+                raise ValueError(f"instruction {name}")
+
+    def _popped(self) -> list[Any]:
+        """What lies above the last mark."""
+        place = self._marks.pop()
+        items = self._stack[place:]
+        del self._stack[place:]
+        return items
+
+    def _storage(self, value: Any) -> object:
+        """What a persistent id stands for."""
+        kind, key, _, count = value[1:5]
+        view = value[5] if len(value) > 5 else None
+        own = kind.name.removeprefix("torch.storage.").removeprefix("torch.")
+        fits = isinstance(key, str) and type(count) is int and count >= 0 and value[0] == "storage"
+        if own not in _STORAGES or not fits or view is not None:
+            return Unknown(kind.name)
+        storage = _Storage(key, own, count)
+        if self.storages.setdefault(key, storage) != storage:
+            raise ValueError(f"storage {key!r} of two kinds")
+        return storage
+
+    def _made(self, function: Any, arguments: Any) -> object:
+        """What a call would give, where that is known."""
+        name = function.name if isinstance(function, Unknown) else "?"
+        if not isinstance(arguments, tuple):
+            return Unknown(name)
+        match name, arguments:
+            case ("collections.OrderedDict" | "collections.defaultdict", ()):
+                return {}
+            case "collections.defaultdict", (_,):
+                return {}
+            case "collections.OrderedDict", (list() as pairs,):  # Python 2's
+                self._spend(len(pairs))
+                made: dict[Any, Any] = {}
+                _fill(made, dict, ((key, value) for key, value in pairs))
+                return made
+            case "torch.Size", (tuple() as sizes,):
+                return sizes
+            case (
+                "torch._utils._rebuild_parameter" | "torch._utils._rebuild_parameter_with_state",
+                (Tensor() as tensor, *_),
+            ):
+                return tensor
+            case "torch._tensor._rebuild_from_type_v2", (
+                Unknown() as inner,
+                Unknown() as kind,
+                inner_arguments,
+                _,
+            ):
+                if kind.name in ("torch.Tensor", "torch.nn.parameter.Parameter") and inner != function:
+                    return self._made(inner, inner_arguments)
+            case "torch._utils._rebuild_tensor_v2" | "torch._utils._rebuild_tensor", (_Storage(), *_):
+                return self._tensor(*arguments) or Unknown(name)
+        return Unknown(name)
+
+    def _tensor(self, storage: _Storage, offset: Any, shape: Any, strides: Any, *rest: Any) -> Tensor | None:
+        numbers = (offset, *shape, *strides)
+        if any(type(number) is not int or not 0 <= number < 1 << 62 for number in numbers):
+            return None
+        is_other = len(rest) > 2 and bool(rest[2])  # such as: to be negated
+        if len(shape) != len(strides) or len(shape) > 16 or is_other or self._fetch is None:
+            return None
+        return Tensor(storage, offset, tuple(shape), tuple(strides), self._fetch)
+
+
+def _fill(container: Any, kind: type[Any], items: Any) -> None:
+    """Add items to a container of this kind; to what is unknown, nothing is added."""
+    if isinstance(container, Unknown):
+        return
+    if not isinstance(container, kind):
+        raise ValueError(f"items for a {type(container).__name__}")
+    if kind is list:
+        container.extend(items)
+        return
+    for key, value in items:
+        # A tuple's hash goes as deep as the tuple.
+        container[key if isinstance(key, _KEYS) or key is None else Unknown(type(key).__name__)] = value
+
+
+_KEYS = (str, bytes, int, float, bool)
+
+# Instructions whose argument is the value, and those that stand for one.
+_PLAIN = frozenset(
+    (
+        "INT",
+        "BININT",
+        "BININT1",
+        "BININT2",
+        "LONG",
+        "LONG1",
+        "LONG4",
+        "FLOAT",
+        "BINFLOAT",
+        "STRING",
+        "BINSTRING",
+    )
+) | frozenset(
+    (
+        "SHORT_BINSTRING",
+        "UNICODE",
+        "SHORT_BINUNICODE",
+        "BINUNICODE",
+        "BINUNICODE8",
+        "BINBYTES",
+        "SHORT_BINBYTES",
+    )
+)
+_VALUES: Mapping[str, Callable[[], object]] = {
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "EMPTY_TUPLE": tuple,
+    "EMPTY_LIST": list,
+    "EMPTY_SET": list,
+    "EMPTY_DICT": dict,
+}

@@ -1,0 +1,225 @@
+"""Layers in a .safetensors file: canonical weights, and what they are as JSON in its metadata.
+
+Tensors `layers.0.W`, `layers.0.R`, `layers.0.B` and so on, as `onegru.GRU` takes them. The metadata's entry
+"onegru" holds `{"format": 1, "stack": false, "layers": [...]}`, each layer with the fields of `Spec`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onegru.core.activations import Activation
+from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.errors import FormatError, SpecError, needs_extra
+from onegru.core.spec import Spec, Weights
+from onegru.formats.writing import Layers
+from onegru.layers.gru import GRU
+from onegru.layers.stack import Stack
+from onegru.system.bounded import LARGEST_TEXT, check_regular, parse_json
+
+__all__ = ["read_layers", "read_metadata", "safetensors_bytes"]
+
+_FORMAT = 1
+_KEY = "onegru"
+
+# What each field of a layer is in JSON, in words and as types.
+_FIELDS: Mapping[str, tuple[str, tuple[type, ...]]] = {
+    "input_size": ("an integer", (int,)),
+    "hidden_size": ("an integer", (int,)),
+    "dtype": ("a string", (str,)),
+    "direction": ("a string", (str,)),
+    "linear_before_reset": ("true or false", (bool,)),
+    "clip": ("a number or null", (int, float, type(None))),
+    "activations": ("a list", (list,)),
+    "attention": ("true or false", (bool,)),
+}
+
+_ELEMENT_TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
+
+
+def safetensors_bytes(layers: Layers, stack: bool) -> bytes:
+    """The content of a file.
+
+    Args:
+        layers: the layers, the lowest first.
+        stack: whether they are a `Stack`, which one layer may be as well.
+
+    Raises:
+        MissingExtraError: safetensors is not installed.
+    """
+    with needs_extra("safetensors", "safetensors", "a .safetensors file"):
+        import safetensors
+    arrays: dict[str, Array] = {}
+    for index, (_, weights) in enumerate(layers):
+        for name, array in (("W", weights.W), ("R", weights.R), ("B", weights.B)):
+            order = array.dtype.newbyteorder("<")
+            arrays[f"layers.{index}.{name}"] = np.ascontiguousarray(array.astype(order, copy=False))
+    document = {"format": _FORMAT, "stack": stack, "layers": [_spec_json(spec) for spec, _ in layers]}
+    tensors = {
+        name: safetensors.TensorSpec(
+            dtype=array.dtype.name, shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes
+        )
+        for name, array in arrays.items()
+    }
+    metadata = {_KEY: json.dumps(document, allow_nan=False)}
+    return bytes(safetensors.serialize(tensors, metadata=metadata))
+
+
+def read_metadata(path: Path) -> Mapping[str, Any]:
+    """A file's metadata, read before anything else: the package takes headers of 100 MB, of any depth.
+
+    Raises:
+        FormatError: its header is broken or too large.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        text = file.read(min(length, LARGEST_TEXT + 1))
+    try:
+        header = parse_json(text)
+        metadata = header.get("__metadata__") or {} if isinstance(header, dict) else None
+    except ValueError as error:
+        raise FormatError(f"{path}: not a safetensors file, or truncated ({error})") from None
+    if not isinstance(metadata, dict):
+        raise FormatError(f"{path}: not a safetensors file (metadata that is no mapping)")
+    return metadata
+
+
+def read_layers(path: str | os.PathLike[str]) -> GRU | Stack:
+    """The layer, or the stack, that a file holds.
+
+    Raises:
+        FormatError: it is broken, hostile, or was not written by onegru.
+        MissingExtraError: safetensors is not installed.
+        OSError: it cannot be read.
+    """
+    path = Path(path)
+    with needs_extra("safetensors", "safetensors", str(path)):
+        import safetensors
+    check_regular(path)
+    metadata = read_metadata(path)
+    data = path.read_bytes()
+    # Its stubs leave this function untyped.
+    deserialize: Callable[[bytes], list[tuple[str, dict[str, Any]]]] = safetensors.deserialize
+    try:
+        found = dict(deserialize(data))
+    except (safetensors.SafetensorError, ValueError) as error:
+        raise FormatError(f"{path}: not a safetensors file, or truncated ({error})") from None
+    if _KEY not in metadata:
+        raise FormatError(f"{path}: no {_KEY!r} in its metadata; what its tensors mean is not known")
+    try:
+        return _layers(metadata[_KEY], found)
+    except SpecError as error:
+        raise FormatError(f"{path}: {error}") from None
+
+
+def _layers(text: str, found: Mapping[str, Mapping[str, Any]]) -> GRU | Stack:
+    """The same from the metadata's text and the tensors. What is wrong is a SpecError here."""
+    specs, stack = _read_document(text)
+    wanted = {f"layers.{index}.{name}" for index in range(len(specs)) for name in "WRB"}
+    if wanted != found.keys():
+        missing, spare = sorted(wanted - found.keys()), sorted(found.keys() - wanted)
+        raise SpecError(f"tensor {missing[0]!r}: missing" if missing else f"tensor {spare[0]!r}: of no layer")
+    layers = []
+    for index, spec in enumerate(specs):
+        try:
+            W, R, B = (_array(found[f"layers.{index}.{name}"]) for name in "WRB")
+            layers.append(GRU.from_canonical(spec, Weights(W, R, B)))
+        except SpecError as error:
+            raise SpecError(f"layer {index}: {error}") from None
+    if stack:
+        return Stack(layers)
+    if len(layers) != 1:
+        raise SpecError(f"{len(layers)} layers that are no stack; must be 1")
+    return layers[0]
+
+
+def _array(tensor: Mapping[str, Any]) -> Array:
+    dtype = _ELEMENT_TYPES.get(tensor["dtype"])
+    if dtype is None:
+        raise SpecError(f"tensors of type {tensor['dtype']}; must be one of {', '.join(_ELEMENT_TYPES)}")
+    array = np.frombuffer(tensor["data"], numpy_dtype(dtype).newbyteorder("<"))
+    return array.reshape(tensor["shape"]).astype(numpy_dtype(dtype), copy=False)
+
+
+# The Spec as JSON
+
+
+def _spec_json(spec: Spec) -> dict[str, object]:
+    document: dict[str, object] = {name: getattr(spec, name) for name in _FIELDS}
+    document["activations"] = [
+        [[function.name, function.alpha, function.beta] for function in pair] for pair in spec.activations
+    ]
+    return document
+
+
+def _read_document(text: str) -> tuple[list[Spec], bool]:
+    try:
+        document = parse_json(text)
+    except ValueError as error:
+        raise SpecError(f"metadata {_KEY!r}: not JSON ({error})") from None
+    if not isinstance(document, dict):
+        raise SpecError(f"metadata {_KEY!r}: must be a JSON object")
+    version = document.get("format")
+    if type(version) is not int or version != _FORMAT:
+        raise SpecError(f"metadata {_KEY!r}: format {version!r}; must be {_FORMAT}")
+    if document.keys() != {"format", "stack", "layers"}:
+        raise SpecError(f"metadata {_KEY!r}: has {', '.join(document)}; must be format, stack, layers")
+    layers, stack = document["layers"], document["stack"]
+    if not isinstance(layers, list) or not layers or type(stack) is not bool:
+        raise SpecError(f"metadata {_KEY!r}: layers must be a list of at least one, stack true or false")
+    specs = []
+    for index, item in enumerate(layers):
+        try:
+            specs.append(_read_spec(item))
+        except SpecError as error:
+            raise SpecError(f"metadata {_KEY!r}: layer {index}: {error}") from None
+    return specs, stack
+
+
+def _read_spec(item: object) -> Spec:
+    if not isinstance(item, dict) or item.keys() != _FIELDS.keys():
+        raise SpecError(f"must be an object with {', '.join(_FIELDS)}")
+    for name, (words, types) in _FIELDS.items():
+        value = item[name]
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            raise SpecError(f"{name}: {value!r}; must be {words}")
+    fields = dict(item)
+    fields["clip"] = None if item["clip"] is None else _float("clip", item["clip"])
+    fields["activations"] = tuple(_read_pair(pair) for pair in item["activations"])
+    if max(item["input_size"], item["hidden_size"]) > 2**31:
+        raise SpecError("input_size, hidden_size: must be at most 2^31")
+    return Spec(**fields)
+
+
+def _read_pair(pair: object) -> tuple[Activation, Activation]:
+    if not isinstance(pair, list) or len(pair) != 2:
+        raise SpecError("activations: must be pairs of functions, one for each direction")
+    f, g = (_read_function(function) for function in pair)
+    return f, g
+
+
+def _read_function(function: object) -> Activation:
+    if not isinstance(function, list) or len(function) != 3 or not isinstance(function[0], str):
+        raise SpecError("activations: a function must be a list of its name, alpha and beta")
+    alpha, beta = (None if value is None else _float("activations", value) for value in function[1:])
+    return Activation(function[0], alpha, beta)
+
+
+def _float(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SpecError(f"{name}: {value!r}; must be a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise SpecError(f"{name}: a number beyond float64; must be finite")
+    return number

@@ -1,0 +1,140 @@
+"""Writing layers to files: ONNX, OpenVINO IR and safetensors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from onegru.core.arguments import file_path
+from onegru.core.errors import SpecError, needs_extra
+from onegru.layers.gru import GRU
+from onegru.layers.stack import Stack, layers_of
+
+__all__ = ["SUFFIXES", "save"]
+
+#: The ends of the names of files that `save` writes, and the options that each takes.
+SUFFIXES: dict[str, tuple[str, ...]] = {
+    ".onnx": ("opset", "layout", "initial_h", "sequence_lens", "batch_size", "seq_length"),
+    ".xml": ("cell", "initial_h", "sequence_lens", "batch_size", "seq_length"),
+    ".safetensors": (),
+}
+
+
+def save(
+    layers: GRU | Stack,
+    path: str | os.PathLike[str],
+    *,
+    opset: int | None = None,
+    layout: int | None = None,
+    cell: bool | None = None,
+    initial_h: bool | None = None,
+    sequence_lens: bool | None = None,
+    batch_size: int | None = None,
+    seq_length: int | None = None,
+) -> None:
+    """Write a layer or a stack to a file, whole or not at all; what was there is replaced.
+
+    If the process is killed, or the machine stops, what was there or the new layer is found, whole: of an IR
+    as well, in OpenVINO too. Two that write the same IR at the same time must take turns.
+
+    - `.onnx`: GRU nodes. Inputs `X`, `initial_h` and, if asked for, `sequence_lens` (int32); outputs `Y` and
+      `Y_h`. A stack has `initial_h_0`, `Y_h_0` and so on, and the `Y` of its last layer.
+    - `.xml`, with its `.bin`: an OpenVINO IR of GRUSequence-5 or GRUCell-3 layers, or of AUGRUSequence or
+      AUGRUCell where the layer has attention. Inputs and outputs are the operator's own, in its shapes: `X`
+      [B, T, I], `initial_hidden_state` [B, D, H] (`H_t` with attention), `sequence_lengths` [B] (int32), `A`
+      [B, T, 1]; `Y` [B, D, T, H], `Ho` [B, D, H]; numbered for each layer of a stack. Both biases of a gate
+      are added, which may change a result's last bits.
+    - `.safetensors`: the weights as `GRU` takes them, and in the metadata what else makes the layer. Read it
+      with `onegru.load_layers`.
+
+    An option that the file's kind does not have must be None.
+
+    Args:
+        layers: what to write.
+        path: where to; its end selects the kind.
+        opset: of an ONNX model, 1…22; None for 22.
+        layout: of an ONNX model: 0 for time first, 1 for batch first (from opset 14 on); None for 0.
+        cell: of an IR: whether to write cells, which take one step; None for False.
+        initial_h: whether the model takes initial states; if not, they are zeros. None for True: onegru runs
+            the model without them as well, from zeros; other runtimes require them, as no format has inputs
+            that may be left out at every batch size.
+        sequence_lens: whether the model takes lengths. None for what the operator demands: True in an IR of
+            sequences, else False. OpenVINO 2026.4 ignores them unless batch_size and seq_length are fixed.
+        batch_size: the only batch size that the model takes; None for any.
+        seq_length: the only number of steps that the model takes; None for any.
+
+    Raises:
+        SpecError: an argument is not legal, or the file's kind cannot express a layer.
+        MissingExtraError: a package that the file's kind needs is not installed.
+        OSError: the file cannot be written. What was there is as it was.
+    """
+    # Imported here, as `import onegru` need not know how to write.
+    from onegru.formats.writing import Interface
+    from onegru.system.atomic_write import write_files
+
+    path = file_path("path", path)
+    if not isinstance(layers, GRU | Stack):
+        raise SpecError(f"layers: {type(layers).__name__}; must be a GRU or a Stack")
+    kind = path.suffix.lower()
+    if kind not in SUFFIXES or "\0" in str(path):
+        raise SpecError(f"path: {str(path)!r}; must end in {', '.join(SUFFIXES)}")
+    given = {
+        "opset": opset,
+        "layout": layout,
+        "cell": cell,
+        "initial_h": initial_h,
+        "sequence_lens": sequence_lens,
+        "batch_size": batch_size,
+        "seq_length": seq_length,
+    }
+    _check_options(kind, given)
+    parts = [(layer.spec, layer.weights) for layer in layers_of(layers)]
+    interface = Interface(**_interface(given, kind == ".xml" and not cell))
+    if kind == ".safetensors":
+        from onegru.formats.safetensors import safetensors_bytes
+
+        content = safetensors_bytes(parts, isinstance(layers, Stack))
+    elif kind == ".onnx":
+        numbers = (22 if opset is None else int(opset), 0 if layout is None else int(layout))
+        with needs_extra("onnx", "onnx", str(path)):
+            from onegru.formats.onnx.writer import onnx_bytes
+        content = onnx_bytes(parts, *numbers, interface)
+    else:
+        from onegru.formats.openvino.writer import write_ir
+
+        write_ir(path, parts, bool(cell), interface)
+        return
+    write_files([(path, lambda file: file.write(content))])
+
+
+def _check_options(kind: str, given: Mapping[str, object]) -> None:
+    """Raise SpecError unless what is given has an effect on this kind of file, and is of its type."""
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name not in SUFFIXES[kind]:
+            takers = ", ".join(suffix for suffix, names in SUFFIXES.items() if name in names)
+            raise SpecError(f"{name}: {value!r}; must be None for {kind}, as only {takers} has it")
+        if name in ("cell", "initial_h", "sequence_lens"):
+            if not isinstance(value, bool | np.bool_):
+                raise SpecError(f"{name}: {value!r}; must be True or False")
+        elif isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise SpecError(f"{name}: {value!r}; must be an integer")
+        elif name == "layout" and value not in (0, 1):
+            raise SpecError(f"layout: {value}; must be 0 or 1")
+        elif name != "layout" and not 1 <= value < 2**63:
+            raise SpecError(f"{name}: {value}; must be at least 1, and below 2**63")
+        if given["cell"] and value and name in ("sequence_lens", "seq_length"):
+            raise SpecError(f"{name}: {value!r}; must be None for a cell, which takes one step")
+
+
+def _interface(given: Mapping[str, Any], has_lengths: bool) -> dict[str, Any]:
+    """The model's inputs: as given, else initial states, and lengths if `has_lengths`."""
+    chosen: dict[str, Any] = {"initial_h": True, "sequence_lens": has_lengths}
+    names = ("initial_h", "sequence_lens", "batch_size", "seq_length")
+    # Through int, as a size may be one of NumPy's integers, which other packages refuse.
+    sizes = {name: int(given[name]) for name in names[2:] if given[name] is not None}
+    return chosen | {name: bool(given[name]) for name in names[:2] if given[name] is not None} | sizes

@@ -1,0 +1,35 @@
+"""What the writers of models share: their inputs, and the names of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from onegru.core.spec import Spec, Weights
+
+__all__ = ["Interface", "Layers", "suffixes"]
+
+#: Layers in canonical form, the lowest first.
+Layers = Sequence[tuple[Spec, Weights]]
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """The inputs of a written model.
+
+    Attributes:
+        initial_h: whether it takes initial states; else they are zeros.
+        sequence_lens: whether it takes lengths; else all rows are as long as X.
+        batch_size: the only batch size that it takes; None for any.
+        seq_length: the only number of steps that it takes; None for any.
+    """
+
+    initial_h: bool = True
+    sequence_lens: bool = False
+    batch_size: int | None = None
+    seq_length: int | None = None
+
+
+def suffixes(layers: Layers) -> list[str]:
+    """What to put behind the names of each layer's values: its number, if there are several."""
+    return [f"_{index}" for index in range(len(layers))] if len(layers) > 1 else [""]

@@ -1,0 +1,60 @@
+"""Zip archives that others wrote, read in bounded memory."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from onegru.core.errors import FormatError
+from onegru.system.bounded import LARGEST_TEXT
+
+__all__ = ["open_zip", "read_member"]
+
+# The most bytes that an archive is read by at once, so also those of its directory: 200,000 members.
+_LARGEST_READ = 2 * LARGEST_TEXT
+
+
+class _InSmallReads(io.FileIO):
+    """A file that gives no more at once than a directory may have, and nothing from before it begins."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is not None and size > _LARGEST_READ:
+            raise zipfile.BadZipFile("too large a directory")
+        return super().read(_LARGEST_READ if size is None or size < 0 else size) or b""
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        if whence == 0 and offset < 0:
+            raise zipfile.BadZipFile("a place before the file")
+        return super().seek(offset, whence)
+
+
+@contextmanager
+def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+    """A zip archive whose directory is not large.
+
+    Raises:
+        zipfile.BadZipFile: it is none, broken, or its directory is too large.
+        OSError: it cannot be opened.
+    """
+    with _InSmallReads(path) as file, zipfile.ZipFile(file) as archive:
+        yield archive
+
+
+def read_member(path: Path, archive: zipfile.ZipFile, name: str, largest: int = LARGEST_TEXT) -> bytes:
+    """The content of a member of an archive.
+
+    Raises:
+        FormatError: it has more than `largest` bytes, whatever the archive says.
+        KeyError: there is none of this name.
+        zipfile.BadZipFile: it is broken.
+    """
+    if archive.getinfo(name).compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise zipfile.BadZipFile(f"{name} is compressed in a way that nobody uses here")
+    with archive.open(name) as file:
+        content = file.read(largest + 1)
+    if len(content) > largest:
+        raise FormatError(f"{path}: {name} has over {largest} bytes; must have at most {largest}")
+    return content

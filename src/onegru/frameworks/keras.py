@@ -1,0 +1,307 @@
+"""GRUs from and to Keras 3 layers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from onegru.core.activations import Activation
+from onegru.core.arguments import shown
+from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.errors import SpecError, needs_extra
+from onegru.frameworks.keras_config import RECURRENT, from_arrays, from_config
+from onegru.frameworks.layouts import KERAS, KERAS_ACTIVATION_LAYERS
+from onegru.frameworks.weights import activation_name, find_activation, write
+from onegru.layers.gru import GRU
+from onegru.layers.stack import Stack, layers_of
+
+__all__ = ["from_keras", "to_keras", "to_keras_weights"]
+
+
+def from_keras(
+    source: object,
+    *,
+    name: str | None = None,
+    reset_after: bool | None = None,
+    bidirectional: bool | None = None,
+    activation: str | None = None,
+    recurrent_activation: str | None = None,
+    engine: str = "auto",
+) -> GRU | Stack:
+    """A layer, or a stack of layers, from Keras 3.
+
+    Args:
+        source: a built `keras.layers.GRU`, `GRUCell`, `RNN` of a `GRUCell` or of `StackedRNNCells`, a
+            `Bidirectional` of one of the first with merge_mode "concat", a `Sequential` of nothing but
+            these, a model that holds one, or the list of arrays that `layer.get_weights()` gives (kernel
+            [I, 3H], recurrent_kernel [H, 3H] and, if there is one, bias [2, 3H] or [3H]; for two directions
+            the backward one's after the forward one's).
+        name: which layer, in a model that holds several.
+        reset_after: for arrays without biases, which do not tell it.
+        bidirectional: for 4 arrays or more: whether they are two directions; layers come one by one.
+        activation: for arrays: the name of g; None for Keras's default, "tanh".
+        recurrent_activation: for arrays: the name of f; None for Keras's default, "sigmoid".
+        engine: what runs it, as in `onegru.GRU`.
+
+    Returns:
+        a `GRU`, or a `Stack` for stacked cells and a `Sequential`; of the type of the variables. Layers take
+        time first unless called with layout=1. dropout, stateful, unroll, return_sequences and return_state
+        do not change the function: Y and Y_h are always there. A layer with go_backwards=True becomes a
+        reverse one if it returns its last output alone, as Keras leaves a sequence in processing order.
+
+    Raises:
+        SpecError: a fact is missing, or the layer does what onegru does not: another activation, another
+            merge_mode, a sequence in processing order, a class of its own.
+    """
+    if isinstance(source, list | tuple):
+        if name is not None:
+            raise SpecError(f"name: {shown(name)}; must be None, as arrays have no names")
+        for argument, said in (("reset_after", reset_after), ("bidirectional", bidirectional)):
+            if not isinstance(said, bool | None):
+                raise SpecError(f"{argument}: {shown(said)}; must be True, False or None")
+        functions = {"activation": activation, "recurrent_activation": recurrent_activation}
+        for argument, function in functions.items():
+            if function is not None:
+                find_activation(KERAS, function, argument)
+        return from_arrays(source, reset_after, bidirectional, activation, recurrent_activation, engine)
+    given: dict[str, object] = {"reset_after": reset_after, "bidirectional": bidirectional}
+    given |= {"activation": activation, "recurrent_activation": recurrent_activation}
+    for argument, value in given.items():
+        if value is not None:
+            raise SpecError(f"{argument}: {shown(value)}; must be None, as the layer says it itself")
+    if "keras" not in sys.modules:  # without it, nothing is a layer of Keras
+        raise SpecError(f"source: {type(source).__name__}; must be a layer of Keras or a list of arrays")
+    return _from_layer(source, name, engine)
+
+
+def import_keras(purpose: str) -> Any:
+    """Keras, with the backend that it is set to.
+
+    Raises:
+        MissingExtraError: it is not installed, or its backend is not.
+    """
+    with needs_extra("keras", "keras", purpose):
+        try:
+            import keras
+        except ModuleNotFoundError as error:
+            backend = (error.name or "").split(".")[0]
+            if backend == "keras":
+                raise
+            raise SpecError(
+                f"{purpose}: Keras is set to a backend that is not installed, {backend}; set KERAS_BACKEND "
+                "to torch, jax or numpy"
+            ) from None
+    return keras
+
+
+def _from_layer(source: Any, name: str | None, engine: str) -> GRU | Stack:
+    keras = import_keras("a layer of Keras")
+
+    if not isinstance(source, keras.layers.Layer):
+        raise SpecError(f"source: {type(source).__name__}; must be a layer of Keras or a list of arrays")
+    if _class_name(keras, source) is None and hasattr(source, "layers"):
+        return _from_model(keras, source, name, engine)
+    if name not in (None, source.name):
+        raise SpecError(f"name: {name!r}; must be {source.name!r}, or None")
+    return _from_one(keras, source, engine)
+
+
+def _class_name(keras: Any, layer: object) -> str | None:
+    """The class of a layer that may hold GRUs; None if it is another one."""
+    for name in RECURRENT:
+        if type(layer) is getattr(keras.layers, name):
+            return name
+    return None
+
+
+def _from_one(keras: Any, layer: Any, engine: str) -> GRU | Stack:
+    kind = _class_name(keras, layer)
+    where = f"{layer.name}: "
+    if kind is None:
+        raise SpecError(
+            f"{where}a layer of class {type(layer).__name__!r}; must be one of {', '.join(RECURRENT)}, or "
+            "its arrays be given, if they mean the same"
+        )
+    if not layer.built or not layer.weights:
+        raise SpecError(f"{where}not built yet; must be, to have weights")
+    _check_functions(keras, layer, where)
+    arrays: list[object] = [_to_array(keras, variable) for variable in layer.weights]
+    return from_config(kind, layer.get_config(), arrays, engine=engine, where=where)
+
+
+def _to_array(keras: Any, variable: Any) -> Array:
+    array: Array = keras.ops.convert_to_numpy(variable)
+    return array.astype(numpy_dtype(keras.backend.standardize_dtype(variable.dtype)))
+
+
+def _check_functions(keras: Any, layer: Any, where: str) -> None:
+    """Refuse a function or cell of one's own that goes by the name of one of Keras's."""
+    if isinstance(layer, keras.layers.Bidirectional):
+        for half in (layer.forward_layer, layer.backward_layer):
+            if _class_name(keras, half) is None:
+                raise SpecError(f"{where}a layer of class {type(half).__name__!r}; must be a GRU or an RNN")
+            _check_functions(keras, half, where)
+        return
+    cell = getattr(layer, "cell", layer)
+    for own in cell.cells if isinstance(cell, keras.layers.StackedRNNCells) else [cell]:
+        if type(own) is not keras.layers.GRUCell:
+            raise SpecError(f"{where}cell: a {type(own).__name__}; must be a GRUCell")
+        for argument in ("activation", "recurrent_activation"):
+            function = getattr(own, argument)
+            name = getattr(function, "__name__", None)
+            if isinstance(function, keras.layers.Layer):
+                if type(function) is not getattr(keras.layers, type(function).__name__, None):
+                    raise SpecError(f"{where}{argument}: a {type(function).__name__} of its own")
+            elif function is not getattr(keras.activations, name or "", None):
+                raise SpecError(f"{where}{argument}: {name!r}, a function of its own; must be one of Keras's")
+
+
+def _from_model(keras: Any, model: Any, name: str | None, engine: str) -> GRU | Stack:
+    found = list(_recurrent_layers(keras, model))
+    if name is not None:
+        chosen = [layer for layer in found if layer.name == name]
+        if len(chosen) != 1:
+            there = ", ".join(repr(layer.name) for layer in found) or "none"
+            raise SpecError(f"name: {name!r}, of which there are {len(chosen)} layers; there are {there}")
+        return _from_one(keras, chosen[0], engine)
+    if not found:
+        raise SpecError(f"source: the model {model.name!r} holds no layer of class {', '.join(RECURRENT)}")
+    if len(found) == 1:
+        return _from_one(keras, found[0], engine)
+    plain = type(model) is keras.Sequential and found == model.layers
+    if plain and all(getattr(layer, "return_sequences", False) for layer in found[:-1]):
+        made = (_from_one(keras, layer, engine) for layer in found)
+        return Stack([layer for each in made for layer in layers_of(each)])
+    there = ", ".join(repr(layer.name) for layer in found)
+    raise SpecError(f"name: missing; there are {len(found)} layers, of which it must name one: {there}")
+
+
+def _recurrent_layers(keras: Any, model: Any) -> Iterator[Any]:
+    """The layers within a model that may be GRUs, those of models within it too."""
+    for layer in model.layers:
+        kind = _class_name(keras, layer)
+        if kind in ("GRU", "GRUCell") or (kind is not None and _holds_gru(keras, layer)):
+            yield layer
+        elif kind is None and hasattr(layer, "layers"):
+            yield from _recurrent_layers(keras, layer)
+
+
+def _holds_gru(keras: Any, layer: Any) -> bool:
+    inner = layer.forward_layer if isinstance(layer, keras.layers.Bidirectional) else layer
+    cell = getattr(inner, "cell", None)
+    cells = cell.cells if isinstance(cell, keras.layers.StackedRNNCells) else [cell]
+    return all(isinstance(own, keras.layers.GRUCell) for own in cells)
+
+
+def to_keras_weights(source: GRU) -> list[Array]:
+    """The arrays of a layer, as `layer.set_weights` of Keras takes them; Keras is not needed.
+
+    Args:
+        source: without clip and attention. With linear_before_reset=False, Keras has one bias: ours are added
+            up, which keeps the function but can't be undone.
+
+    Returns:
+        kernel [I, 3H], recurrent_kernel [H, 3H] and bias ([2, 3H], or [3H] with linear_before_reset=False);
+        for a bidirectional layer then those of the backward direction.
+
+    Raises:
+        SpecError: Keras can't express it; the message says why.
+    """
+    if not isinstance(source, GRU):
+        raise SpecError(f"source: {type(source).__name__}; must be a GRU")
+    return [array for tensors in write(KERAS, source.spec, source.weights) for array in tensors.values()]
+
+
+def to_keras(source: GRU | Stack, *, return_sequences: bool = True, return_state: bool = False) -> Any:
+    """A built Keras layer that computes what a layer or stack computes, of its type.
+
+    Args:
+        source: without clip and attention, with activations that Keras has by the same formula. With
+            linear_before_reset=False, Keras has one bias: ours are added up, which keeps the function but
+            can't be undone.
+        return_sequences: whether it returns Y, else its last outputs, Y_h.
+        return_state: as in Keras; False for a stack.
+
+    Returns:
+        a `GRU`, a `Bidirectional` of two, or a `Sequential` of such for a stack.
+
+    Raises:
+        SpecError: Keras can't express it; the message says why. A reverse layer's sequence comes in
+            processing order from Keras: only its last output can be expressed.
+        MissingExtraError: Keras is not installed.
+    """
+    layers = layers_of(source)
+    if return_state and isinstance(source, Stack):
+        raise SpecError("return_state: True; must be False for a stack")
+    prepared = []
+    for index, layer in enumerate(layers):
+        where = f"layer {index}: " if len(layers) > 1 else ""
+        sequences = return_sequences or layer is not layers[-1]
+        if layer.spec.direction == "reverse" and sequences:
+            raise SpecError(
+                f"{where}direction: 'reverse'; must be forward or bidirectional, or return_sequences=False, "
+                "as Keras leaves such a sequence in processing order"
+            )
+        arrays = [
+            a for tensors in write(KERAS, layer.spec, layer.weights, where=where) for a in tensors.values()
+        ]
+        functions = [
+            tuple(_keras_activation(function, where) for function in pair) for pair in layer.spec.activations
+        ]
+        prepared.append((layer, sequences, arrays, functions))
+    keras = import_keras("to_keras")
+    made = [_make(keras, *each, return_state) for each in prepared]
+    if isinstance(source, GRU):
+        return made[0]
+    return keras.Sequential(
+        [keras.Input((None, layers[0].spec.input_size), dtype=layers[0].spec.dtype), *made]
+    )
+
+
+def _keras_activation(function: Activation, where: str) -> str | tuple[str, dict[str, float]]:
+    """Keras's name of a function, or a layer of it with its values."""
+    try:
+        return activation_name(KERAS, function, f"{where}activations")
+    except SpecError:
+        for kind, (own, parameter, _) in KERAS_ACTIVATION_LAYERS.items():
+            if own == function.name and function.alpha is not None and function.alpha >= 0:
+                return kind, {parameter: function.alpha}
+        raise
+
+
+def _make(
+    keras: Any,
+    layer: GRU,
+    sequences: bool,
+    arrays: list[Array],
+    functions: Sequence[Sequence[str | tuple[str, dict[str, float]]]],
+    return_state: bool,
+) -> Any:
+    spec = layer.spec
+    halves = []
+    for reverse, pair in zip(spec.reversed_directions, functions, strict=True):
+        f, g = (own if isinstance(own, str) else getattr(keras.layers, own[0])(**own[1]) for own in pair)
+        halves.append(
+            keras.layers.GRU(
+                spec.hidden_size,
+                activation=g,
+                recurrent_activation=f,
+                reset_after=spec.linear_before_reset,
+                go_backwards=reverse,
+                return_sequences=sequences,
+                return_state=return_state,
+                # Set below; those of the default can't be made in every type on every backend.
+                kernel_initializer="zeros",
+                recurrent_initializer="zeros",
+                dtype=spec.dtype,
+            )
+        )
+    made = halves[0]
+    if len(halves) == 2:
+        made = keras.layers.Bidirectional(
+            made, backward_layer=halves[1], merge_mode="concat", dtype=spec.dtype
+        )
+    made.build((None, None, spec.input_size))
+    made.set_weights(arrays)
+    return made

@@ -1,0 +1,183 @@
+"""How PyTorch, Keras and Flax keep a GRU's weights, as data; `exchange` is the algorithm.
+
+Sources: the documentation and the published sources of torch 2.13, Keras 2.1 to 3.15, and Flax 0.12.
+Canonical gates are z, r, h; each framework names, orders, joins and transposes them in its own way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from onegru.core.activations import Activation
+from onegru.core.dtypes import to_float32
+
+__all__ = [
+    "FLAX_LINEN",
+    "FLAX_NNX",
+    "KERAS",
+    "KERAS_2",
+    "KERAS_2_ACTIVATION_LAYERS",
+    "KERAS_ACTIVATION_LAYERS",
+    "PYTORCH",
+    "Block",
+    "Framework",
+    "TensorForm",
+]
+
+#: A block of the canonical weights: rows of W or R, or a part of their biases Wb and Rb.
+Block = Literal["W", "R", "Wb", "Rb"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorForm:
+    """One tensor of a framework's GRU, for one layer and direction.
+
+    Attributes:
+        name: what the framework calls it, its own prefixes and suffixes left out.
+        blocks: what it holds; of several, each is one row of a leading axis.
+        gates: the gates that it holds of each, in its order, out of "z", "r" and "h".
+    """
+
+    name: str
+    blocks: tuple[Block, ...]
+    gates: str
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether it is a matrix of weights; a bias otherwise."""
+        return self.blocks[0] in ("W", "R")
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """How one framework keeps a GRU.
+
+    Attributes:
+        name: what people call it.
+        forms: the tensors under each reset mode (linear_before_reset) that it has. A bias that no tensor
+            holds is zero.
+        transposed: whether kernels are [input, gates·H]; [gates·H, input] otherwise.
+        may_lack_biases: whether all biases together may be left out.
+        activations: the functions that it has, by its own names; what is not here, onegru does not have or
+            does not compute by the same formula.
+        default_activations: its names of (f, g) where nothing else is said.
+        fixed_activations: whether it has no others.
+    """
+
+    name: str
+    forms: Mapping[bool, tuple[TensorForm, ...]]
+    transposed: bool
+    may_lack_biases: bool
+    activations: Mapping[str, Activation] = field(
+        default_factory=lambda: {"sigmoid": Activation("Sigmoid"), "tanh": Activation("Tanh")}
+    )
+    default_activations: tuple[str, str] = ("sigmoid", "tanh")
+    fixed_activations: bool = False
+
+
+_EVERYWHERE = {
+    "sigmoid": Activation("Sigmoid"),
+    "tanh": Activation("Tanh"),
+    "relu": Activation("Relu"),
+    "elu": Activation("Elu", 1.0),
+    "celu": Activation("Elu", 1.0),  # the same function at its default alpha of 1
+    "softplus": Activation("Softplus"),
+    "hard_sigmoid": Activation("HardSigmoid", to_float32(1 / 6), 0.5),
+}
+
+PYTORCH = Framework(
+    name="PyTorch",
+    forms={
+        True: (
+            TensorForm("weight_ih", ("W",), "rzh"),
+            TensorForm("weight_hh", ("R",), "rzh"),
+            TensorForm("bias_ih", ("Wb",), "rzh"),
+            TensorForm("bias_hh", ("Rb",), "rzh"),
+        )
+    },
+    transposed=False,
+    may_lack_biases=True,
+    fixed_activations=True,
+)
+
+KERAS = Framework(
+    name="Keras",
+    forms={
+        True: (
+            TensorForm("kernel", ("W",), "zrh"),
+            TensorForm("recurrent_kernel", ("R",), "zrh"),
+            TensorForm("bias", ("Wb", "Rb"), "zrh"),
+        ),
+        False: (
+            TensorForm("kernel", ("W",), "zrh"),
+            TensorForm("recurrent_kernel", ("R",), "zrh"),
+            TensorForm("bias", ("Wb",), "zrh"),
+        ),
+    },
+    transposed=True,
+    may_lack_biases=True,
+    activations={
+        **_EVERYWHERE,
+        "linear": Activation("Affine", 1.0, 0.0),
+        "leaky_relu": Activation("LeakyRelu", to_float32(0.2)),
+        "softsign": Activation("Softsign"),
+        "sparse_sigmoid": Activation("HardSigmoid", 0.5, 0.5),
+    },
+)
+
+#: What Keras 2 called hard_sigmoid is another function.
+KERAS_2 = replace(
+    KERAS,
+    name="Keras 2",
+    activations={**KERAS.activations, "hard_sigmoid": Activation("HardSigmoid", to_float32(0.2), 0.5)},
+)
+
+#: Keras's activation layers, which may stand for a function: the ONNX function, the entry of the layer's
+#: configuration that is its alpha, and the value that each other entry must have.
+KERAS_ACTIVATION_LAYERS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
+    "LeakyReLU": ("LeakyRelu", "negative_slope", {}),
+    "ELU": ("Elu", "alpha", {}),
+    "ReLU": ("LeakyRelu", "negative_slope", {"max_value": None, "threshold": 0.0}),
+}
+
+KERAS_2_ACTIVATION_LAYERS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
+    **KERAS_ACTIVATION_LAYERS,
+    "LeakyReLU": ("LeakyRelu", "alpha", {}),
+}
+
+_FLAX_ACTIVATIONS = {
+    **_EVERYWHERE,
+    "leaky_relu": Activation("LeakyRelu", to_float32(0.01)),
+    "soft_sign": Activation("Softsign"),
+}
+
+FLAX_LINEN = Framework(
+    name="Flax linen",
+    forms={
+        True: (
+            *(TensorForm(f"i{own}.kernel", ("W",), gate) for own, gate in zip("rzn", "rzh", strict=True)),
+            *(TensorForm(f"i{own}.bias", ("Wb",), gate) for own, gate in zip("rzn", "rzh", strict=True)),
+            *(TensorForm(f"h{own}.kernel", ("R",), gate) for own, gate in zip("rzn", "rzh", strict=True)),
+            TensorForm("hn.bias", ("Rb",), "h"),
+        )
+    },
+    transposed=True,
+    may_lack_biases=False,
+    activations=_FLAX_ACTIVATIONS,
+)
+
+FLAX_NNX = Framework(
+    name="Flax NNX",
+    forms={
+        True: (
+            TensorForm("dense_i.kernel", ("W",), "rzh"),
+            TensorForm("dense_i.bias", ("Wb",), "rzh"),
+            TensorForm("dense_h.kernel", ("R",), "rzh"),
+        )
+    },
+    transposed=True,
+    may_lack_biases=False,
+    activations=_FLAX_ACTIVATIONS,
+)

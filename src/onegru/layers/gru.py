@@ -1,0 +1,389 @@
+"""The layer: a GRU whose weights are prepared once and that is called many times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from onegru import _native
+from onegru.core.arguments import flag, shown
+from onegru.core.dtypes import Array, as_array_of, as_float_array, as_lengths, numpy_dtype
+from onegru.core.errors import SpecError
+from onegru.core.pickling import state_of
+from onegru.core.shapes import arrange, check_out, check_shape, empty, overlap
+from onegru.core.spec import Direction, Spec, Weights
+from onegru.engines.interface import Engine, Problem
+from onegru.engines.select import make_engine
+from onegru.layers.stream import Stream
+from onegru.operators.lowering import lower
+from onegru.operators.onnx import NEWEST
+from onegru.operators.schema import CANONICAL_AXES, Port
+
+__all__ = ["GRU", "check_layout", "native_of"]
+
+# Attention scores by (layout, whether they have a last axis of size one).
+_ATTENTION_PORTS = {
+    (0, False): Port("attention", "A", "TB"),
+    (0, True): Port("attention", "A", "TB1"),
+    (1, False): Port("attention", "A", "BT"),
+    (1, True): Port("attention", "A", "BT1"),
+}
+
+
+class _CallSignature:
+    """What `inspect.signature` says of an instance: how it is called. Of a class, it says how one is made."""
+
+    def __get__(self, instance: object, owner: type[Any]) -> Any:
+        if instance is None:
+            raise AttributeError("__signature__")
+        from inspect import signature
+
+        return signature(instance.__call__)  # type: ignore[operator]
+
+
+class GRU(_native.Caller):
+    """A GRU layer: weights once, many calls: `layer(X, initial_h, …)`, as `run` describes.
+
+    Weights are as ONNX's GRU has them, gate order z, r, h. One step, for each row and direction:
+
+        z = f(clip(x·Wzᵀ + h·Rzᵀ + Wbz + Rbz))
+        r = f(clip(x·Wrᵀ + h·Rrᵀ + Wbr + Rbr))
+        n = g(clip(x·Whᵀ + (r∘h)·Rhᵀ + Wbh + Rbh))       linear_before_reset = False
+        n = g(clip(x·Whᵀ + r∘(h·Rhᵀ + Rbh) + Wbh))       linear_before_reset = True
+        z = (1 - a)·z                                     with attention
+        h = (1 - z)∘n + z∘h
+
+    Source: ONNX GRU-14 and -22; attention as OpenVINO's AUGRUCell has it, here with any activation, clip,
+    direction and reset mode.
+
+    Args:
+        W: input weights, [D, 3H, I], D = 2 if bidirectional, else 1; float16, bfloat16, float32 or float64.
+        R: recurrence weights, [D, 3H, H], of W's type.
+        B: biases, [D, 6H] = Wb (z, r, h), then Rb (z, r, h), of W's type; None for zeros.
+        direction: "forward", "reverse" (each row from its own last step) or "bidirectional".
+        linear_before_reset: whether the reset gate acts after the recurrent product.
+        clip: bound > 0 on the inputs of all activations; None for none.
+        activations: names of (f, g) for each direction, without regard to case; None for Sigmoid, Tanh.
+        activation_alpha: values for the functions that take alpha, in order; None for their defaults.
+        activation_beta: values for the functions that take beta, likewise.
+        attention: whether each call takes attention scores.
+        engine: "auto" for the best, "native" for the SIMD kernels, "reference" for the float64 reference.
+        weight_storage: "bfloat16" or "float16" to keep W and R of a float32 layer in 16 bits, which halves
+            what large layers read in each step and rounds the weights; None to keep them as they are.
+        layout: the layout of calls that do not give one: 0 for time first, 1 for batch first. It is no part
+            of what the layer computes: files do not hold it, and a stream's `run` takes time first.
+
+    Attributes:
+        try_call: `try_call(…)` is `layer(…)` where all that is given is plain: arrays of its type and of the
+            right shapes, inputs with a contiguous last axis, outputs contiguous and apart from inputs,
+            lengths in int32 or int64. It returns None, with nothing done, where it is not; `layer(…)` then
+            says what is wrong, or falls back to the general path.
+
+    Raises:
+        SpecError: an argument is not legal; the message says which, what it is and what it must be.
+    """
+
+    __module__ = "onegru"
+    __signature__ = _CallSignature()
+
+    def __init__(
+        self,
+        W: ArrayLike,
+        R: ArrayLike,
+        B: ArrayLike | None = None,
+        *,
+        direction: Direction = "forward",
+        linear_before_reset: bool = False,
+        clip: float | None = None,
+        activations: Sequence[str] | None = None,
+        activation_alpha: Sequence[float] | None = None,
+        activation_beta: Sequence[float] | None = None,
+        attention: bool = False,
+        engine: str = "auto",
+        weight_storage: str | None = None,
+        layout: int = 0,
+    ) -> None:
+        """Prepare the weights; see the class."""
+        given = {
+            "direction": direction,
+            "linear_before_reset": linear_before_reset,
+            "clip": clip,
+            "activations": activations,
+            "activation_alpha": activation_alpha,
+            "activation_beta": activation_beta,
+        }
+        attributes = {name: value for name, value in given.items() if value is not None}
+        lowered = lower(NEWEST, attributes, W, R, B, attention=flag("attention", attention))
+        self._prepare(lowered.spec, lowered.weights, engine, weight_storage, layout)
+
+    @classmethod
+    def from_canonical(
+        cls,
+        spec: Spec,
+        weights: Weights,
+        engine: str = "auto",
+        weight_storage: str | None = None,
+        layout: int = 0,
+    ) -> Self:
+        """The layer of a Spec and its Weights.
+
+        Raises:
+            SpecError: the weights are not those of the spec, or there is no such engine or layout.
+        """
+        if not isinstance(weights, Weights):
+            raise SpecError(f"weights: {shown(weights)}; must be Weights")
+        weights.check(spec)
+        layer = cls.__new__(cls)
+        layer._prepare(spec, weights, engine, weight_storage, layout)
+        return layer
+
+    def _prepare(
+        self, spec: Spec, weights: Weights, engine: str, weight_storage: str | None, layout: int
+    ) -> None:
+        layout = check_layout(layout)
+        made = make_engine(engine, spec, weights, weight_storage)
+        # It refuses to be made a second time: nothing may have changed by then.
+        super().__init__(made.native, layout)
+        self._layout = layout
+        self._spec = spec
+        self._requested = (engine, weight_storage)
+        self._engine: Engine = made
+        self._dtype = numpy_dtype(spec.dtype)
+
+    @property
+    def spec(self) -> Spec:
+        """What the layer computes."""
+        return self._spec
+
+    @property
+    def input_size(self) -> int:
+        """I."""
+        return self._spec.input_size
+
+    @property
+    def hidden_size(self) -> int:
+        """H."""
+        return self._spec.hidden_size
+
+    @property
+    def weights(self) -> Weights:
+        """What it computes with; brought back from the form that the engine keeps."""
+        return self._engine.weights
+
+    @property
+    def weight_storage(self) -> str:
+        """The type that W and R are kept in."""
+        return self._requested[1] or self._spec.dtype
+
+    @property
+    def layout(self) -> int:
+        """The layout of calls that do not give one: 0 for time first, 1 for batch first."""
+        return self._layout
+
+    @property
+    def engine(self) -> str:
+        """The name of the engine that runs it."""
+        return self._engine.name
+
+    def __repr__(self) -> str:
+        spec = self._spec
+        shown = {
+            "direction": spec.direction,
+            "linear_before_reset": spec.linear_before_reset,
+            "clip": spec.clip,
+            "activations": [str(function) for pair in spec.activations for function in pair],
+            "attention": spec.attention,
+            "engine": self.engine,
+            "layout": self._layout,
+        }
+        details = ", ".join(f"{name}={value!r}" for name, value in shown.items())
+        return f"GRU({spec.input_size} → {spec.hidden_size}, {spec.dtype}, {details})"
+
+    def __getstate__(self) -> Any:
+        return state_of(self, ("_spec", "_requested", "_engine", "_dtype", "_layout"))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        made_of = (self._spec, self.weights, *self._requested, self._layout)
+        return (type(self).from_canonical, made_of, self.__getstate__())
+
+    def run(
+        self,
+        X: ArrayLike,
+        initial_h: ArrayLike | None = None,
+        *,
+        sequence_lens: ArrayLike | None = None,
+        attention: ArrayLike | None = None,
+        layout: int | None = None,
+        out: tuple[Array | None, Array | None] | None = None,
+    ) -> tuple[Array, Array]:
+        """Run the layer over a batch of sequences, as `layer(…)` does.
+
+        A subclass that changes what a call does overrides `__call__`.
+
+        Args:
+            X: [T, B, I], or [B, T, I] under layout 1; of the layer's type.
+            initial_h: [D, B, H], or [B, D, H] under layout 1; None for zeros.
+            sequence_lens: [B], integers, each in 0…T; None for all T. Past a row's end Y is 0; Y_h is the
+                row's own last state, 0 for a row of length 0.
+            attention: [T, B] or [T, B, 1], batch first under layout 1; required if and only if the layer
+                has attention.
+            layout: 0 for time first, 1 for batch first; None for the layer's own, 0 unless it was made with
+                another.
+            out: (Y, Y_h) to write into, of the right shape and type; None (also in either place) for new
+                arrays.
+
+        Returns:
+            Y [T, D, B, H], or [B, T, D, H] under layout 1, and Y_h [D, B, H], or [B, D, H]: those of `out`
+            where given.
+
+        Raises:
+            SpecError: an argument is not legal.
+        """
+        plain = self.try_call(
+            X, initial_h, sequence_lens=sequence_lens, attention=attention, layout=layout, out=out
+        )
+        if plain is not None:
+            return plain
+        layout = check_layout(self._layout if layout is None else layout)
+        ports = [port for port in NEWEST.ports(layout) if port.role in CANONICAL_AXES]
+        if self._spec.attention:
+            rank = 2 if attention is None else as_float_array("attention", attention).ndim
+            ports.append(_ATTENTION_PORTS[layout, rank == 3])
+        elif attention is not None:
+            raise SpecError("attention: given; must be None, as the layer was made without attention")
+        values = {"X": X, "initial_h": initial_h, "sequence_lens": sequence_lens, "attention": attention}
+        given = {name: value for name, value in values.items() if value is not None}
+        if out is None:
+            out = (None, None)
+        elif not isinstance(out, tuple) or len(out) != 2:
+            raise SpecError(f"out: {type(out).__name__}; must be a tuple (Y, Y_h)")
+        outputs = self.apply(ports, given, {"Y": out[0], "Y_h": out[1]})
+        return outputs["Y"], outputs["Y_h"]
+
+    if TYPE_CHECKING:  # when it runs, the native base class has it
+        __call__ = run
+
+    def stream(self, batch_size: int = 1) -> Stream:
+        """A stream of `batch_size` rows through this layer, which must run forward, from a state of zeros.
+
+        Raises:
+            SpecError: batch_size is not at least 1, or the layer does not run forward alone.
+        """
+        return Stream(self, batch_size)
+
+    def apply(
+        self,
+        ports: Sequence[Port],
+        values: Mapping[str, object],
+        outputs: Mapping[str, Array | None],
+        *,
+        strict_types: bool = False,
+    ) -> dict[str, Array]:
+        """Run the layer through the ports of an operator: its names, its axes, its order.
+
+        Args:
+            ports: the operator's inputs and outputs.
+            values: its inputs by name; absent ones left out.
+            outputs: the outputs that are wanted, by name: arrays to write into, None for new ones.
+            strict_types: whether lengths must be of a type that the specification has.
+
+        Returns:
+            the wanted outputs, by name.
+
+        Raises:
+            SpecError: an input is not legal.
+        """
+        spec = self._spec
+        sizes = {"D": spec.num_directions, "H": spec.hidden_size, "I": spec.input_size, "T": 1}
+        if any("T" in port.axes for port in ports if port.role == "X"):
+            del sizes["T"]
+        inputs: dict[str, Array] = {}
+        for port in ports:
+            if port.role in ("X", "initial_h", "sequence_lens", "A"):
+                array = self._input(port, values.get(port.name), sizes, strict_types)
+                if array is not None:
+                    inputs[port.role] = arrange(array, port.axes, CANONICAL_AXES[port.role])
+
+        arrays: dict[str, Array] = {}
+        views: dict[str, Array] = {}
+        for port in ports:
+            if port.role in ("Y", "Y_h") and port.name in outputs:
+                array = self._output(port, outputs[port.name], sizes)
+                arrays[port.name] = array
+                # Of NumPy's own class: an engine looks at memory, and a memory map is as good as any.
+                views[port.role] = arrange(np.asarray(array), port.axes, CANONICAL_AXES[port.role])
+        self._run(inputs, views)
+        return arrays
+
+    def _input(self, port: Port, value: object, sizes: dict[str, int], strict_types: bool) -> Array | None:
+        if value is None:
+            if port.required:
+                raise SpecError(f"{port.name}: missing; must be given")
+            return None
+        if port.role == "sequence_lens":
+            lengths = as_lengths(port.name, value, port.types if strict_types else None)
+            check_shape(port.name, lengths.shape, port.axes, sizes)
+            wrong = lengths[(lengths < 0) | (lengths > sizes["T"])]
+            if wrong.size:
+                raise SpecError(f"{port.name}: {wrong[0]}; must be in 0…seq_length = 0…{sizes['T']}")
+            return lengths.astype(np.intp)
+        array = as_array_of(self._spec.dtype, port.name, value)
+        check_shape(port.name, array.shape, port.axes, sizes)
+        return array
+
+    def _output(self, port: Port, out: Array | None, sizes: dict[str, int]) -> Array:
+        shape = tuple(sizes[axis] for axis in port.axes)
+        if out is None:
+            return empty(port.name, shape, self._dtype)
+        return check_out(out, shape, self._dtype, port.name)
+
+    def _run(self, inputs: Mapping[str, Array], views: Mapping[str, Array]) -> None:
+        """Run the engine; through a copy where an output overlaps an input."""
+        Y, Y_h = views.get("Y"), views.get("Y_h")
+        if Y is not None and Y_h is not None and overlap(Y, Y_h):
+            raise SpecError("out: Y and Y_h overlap; must not")
+        targets = {role: view for role, view in views.items() if _overlaps(view, inputs)}
+        fresh = {role: np.empty(view.shape, view.dtype) for role, view in targets.items()}
+        written = {**views, **fresh}
+        self._engine.run(
+            Problem(
+                X=inputs["X"],
+                initial_h=inputs.get("initial_h"),
+                sequence_lens=inputs.get("sequence_lens"),
+                attention=inputs.get("A"),
+                Y=written.get("Y"),
+                Y_h=written.get("Y_h"),
+            )
+        )
+        for role, view in targets.items():
+            view[...] = fresh[role]
+
+
+_native.describe_call(
+    GRU,
+    "__call__($self, /, X, initial_h=None, *, sequence_lens=None, attention=None, layout=None, out=None)"
+    "\n--\n\n" + (GRU.run.__doc__ or ""),
+)
+
+
+def native_of(layer: GRU) -> _native.Layer | None:
+    """The layer in native code; None where another engine runs it."""
+    return layer._engine.native
+
+
+def check_layout(layout: object) -> int:
+    """A layout.
+
+    Raises:
+        SpecError: it is neither 0 nor 1.
+    """
+    if isinstance(layout, bool) or not isinstance(layout, int | np.integer) or layout not in (0, 1):
+        raise SpecError(f"layout: {shown(layout)}; must be 0 or 1")
+    return int(layout)
+
+
+def _overlaps(view: Array, inputs: Mapping[str, Array]) -> bool:
+    return any(np.may_share_memory(view, array) for array in inputs.values())

@@ -1,0 +1,286 @@
+"""Several layers on top of each other, each fed with what the one below gives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from onegru.core.dtypes import Array, as_float_array
+from onegru.core.errors import SpecError
+from onegru.core.pickling import state_of
+from onegru.core.shapes import side_by_side
+from onegru.layers.gru import GRU, check_layout
+from onegru.layers.stream import Stream, load_states, save_states
+
+__all__ = ["Stack", "StackStream", "layers_of"]
+
+
+class Stack:
+    """Layers on top of each other; the batch's lengths hold for all of them, as in PyTorch's `nn.GRU`.
+
+    Layer i+1 takes, for each step, the outputs of layer i's directions side by side: its input size is D·H of
+    the layer below.
+
+    Args:
+        layers: the layers, the lowest first.
+        layout: the layout of calls that do not give one, 0 for time first, 1 for batch first; None for that
+            of the layers, which must be one then.
+
+    Raises:
+        SpecError: there is no layer, one takes attention, or one's input size, type or layout does not fit.
+    """
+
+    __module__ = "onegru"
+
+    def __init__(self, layers: Sequence[GRU], *, layout: int | None = None) -> None:
+        if isinstance(layers, str | np.ndarray) or not isinstance(layers, Iterable):
+            raise SpecError(f"layers: {type(layers).__name__}; must be a sequence of GRU layers")
+        self._layers = tuple(layers)
+        if not self._layers:
+            raise SpecError("layers: none; must be at least one")
+        for index, layer in enumerate(self._layers):
+            if not isinstance(layer, GRU):
+                raise SpecError(f"layers[{index}]: {type(layer).__name__}; must be a GRU")
+            if layer.spec.attention:
+                raise SpecError(f"layers[{index}]: takes attention scores; must not, in a stack")
+        for index, (below, above) in enumerate(zip(self._layers, self._layers[1:], strict=False), start=1):
+            width = below.spec.num_directions * below.spec.hidden_size
+            if above.spec.input_size != width:
+                raise SpecError(
+                    f"layers[{index}]: input size {above.spec.input_size}; must be {width}, what the layer "
+                    "below gives"
+                )
+            if above.spec.dtype != below.spec.dtype:
+                raise SpecError(f"layers[{index}]: type {above.spec.dtype}; must be {below.spec.dtype}")
+            if layout is None and above.layout != below.layout:
+                raise SpecError(
+                    f"layers[{index}]: layout {above.layout}; must be {below.layout}, as below, or the "
+                    "stack be given a layout"
+                )
+        self._layout = self._layers[0].layout if layout is None else check_layout(layout)
+
+    @property
+    def layers(self) -> tuple[GRU, ...]:
+        """The layers, the lowest first."""
+        return self._layers
+
+    @property
+    def layout(self) -> int:
+        """The layout of calls that do not give one: 0 for time first, 1 for batch first."""
+        return self._layout
+
+    def __repr__(self) -> str:
+        return f"Stack({', '.join(map(repr, self._layers))}, layout={self._layout})"
+
+    @property
+    def input_size(self) -> int:
+        """I, of the lowest layer."""
+        return self._layers[0].input_size
+
+    @property
+    def hidden_size(self) -> int:
+        """H of the last layer, whose outputs are the stack's."""
+        return self._layers[-1].hidden_size
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    def __iter__(self) -> Iterator[GRU]:
+        return iter(self._layers)
+
+    def __getitem__(self, index: int) -> GRU:
+        return self._layers[index]
+
+    def __call__(
+        self,
+        X: ArrayLike,
+        initial_h: ArrayLike | Sequence[ArrayLike | None] | None = None,
+        *,
+        sequence_lens: ArrayLike | None = None,
+        layout: int | None = None,
+    ) -> tuple[Array, tuple[Array, ...]]:
+        """Run all layers over a batch of sequences.
+
+        Args:
+            X: [T, B, I], or [B, T, I] under layout 1; of the layers' type.
+            initial_h: one array for each layer, [D, B, H] ([B, D, H] under layout 1); or, where all layers
+                are of one size, a single array [L·D, B, H] as PyTorch has it, in either layout; None for
+                zeros.
+            sequence_lens: [B], integers, each in 0…T; None for all T. They hold for every layer.
+            layout: 0 for time first, 1 for batch first; None for the stack's own.
+
+        Returns:
+            Y of the last layer, [T, D, B, H] or [B, T, D, H], and Y_h of each layer, [D, B, H] or [B, D, H].
+
+        Raises:
+            SpecError: an argument is not legal; the message names the layer.
+        """
+        layout = self._layout if layout is None else check_layout(layout)
+        states = self._states(initial_h, layout)
+        last: list[Array] = []
+        Y = X
+        for index, (layer, state) in enumerate(zip(self._layers, states, strict=True)):
+            if index:
+                Y = side_by_side(np.asarray(Y), layout)
+            try:
+                Y, Y_h = layer(Y, state, sequence_lens=sequence_lens, layout=layout)
+            except SpecError as error:
+                raise SpecError(f"layer {index}: {error}" if len(self) > 1 else str(error)) from None
+            last.append(Y_h)
+        return np.asarray(Y), tuple(last)
+
+    def _states(self, initial_h: Any, layout: int) -> Sequence[Any]:
+        if initial_h is None:
+            return (None,) * len(self)
+        if isinstance(initial_h, list | tuple):
+            if len(initial_h) != len(self):
+                raise SpecError(
+                    f"initial_h: {len(initial_h)} arrays; must be {len(self)}, one for each layer"
+                )
+            return initial_h
+        array = as_float_array("initial_h", initial_h)
+        counts = [layer.spec.num_directions for layer in self._layers]
+        if array.ndim != 3 or len(array) != sum(counts):
+            raise SpecError(
+                f"initial_h: shape {list(array.shape)}; must be [{sum(counts)}, batch_size, hidden_size], or "
+                "one array for each layer"
+            )
+        states = np.split(array, np.cumsum(counts)[:-1])
+        return [state.swapaxes(0, 1) for state in states] if layout else states
+
+    def stream(self, batch_size: int = 1) -> StackStream:
+        """A stream of `batch_size` rows through all layers, which must run forward, from states of zeros.
+
+        Raises:
+            SpecError: batch_size is not at least 1, or a layer does not run forward alone.
+        """
+        return StackStream([layer.stream(batch_size) for layer in self._layers])
+
+
+class StackStream:
+    """Rows that go through all layers of a stack step by step; made by `Stack.stream`.
+
+    Feeding a sequence in chunks of any size gives the bits that one call gives. Not safe to call from several
+    threads at once.
+    """
+
+    __module__ = "onegru"
+
+    def __init__(self, streams: Sequence[Stream]) -> None:
+        self._streams = tuple(streams)
+
+    def __repr__(self) -> str:
+        return f"StackStream({', '.join(map(repr, self._streams))})"
+
+    def __getstate__(self) -> Any:
+        return state_of(self, _streams=tuple(map(copy, self._streams)))  # a copy has a state of its own
+
+    @property
+    def batch_size(self) -> int:
+        """B, how many rows there are."""
+        return self._streams[0].batch_size
+
+    @property
+    def input_size(self) -> int:
+        """I, of the lowest layer."""
+        return self._streams[0].input_size
+
+    @property
+    def hidden_size(self) -> int:
+        """H of the last layer."""
+        return self._streams[-1].hidden_size
+
+    @property
+    def state(self) -> tuple[Array, ...]:
+        """A copy of each layer's state, [B, H]. Assign as many to set them."""
+        return tuple(stream.state for stream in self._streams)
+
+    @state.setter
+    def state(self, values: Sequence[ArrayLike]) -> None:
+        if not isinstance(values, list | tuple) or len(values) != len(self._streams):
+            raise SpecError(f"state: must be {len(self._streams)} arrays, one for each layer")
+        before = self.state
+        try:
+            for stream, value in zip(self._streams, values, strict=True):
+                stream.state = value
+        except SpecError:  # all or none
+            for stream, old in zip(self._streams, before, strict=True):
+                stream.state = old
+            raise
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the layers' states to a file, in NumPy's `.npz` format.
+
+        Raises:
+            SpecError: path is not the name of a file.
+            OSError: it cannot be written; what was there before stays.
+        """
+        save_states(path, self._streams)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Set the states to those of a file that `save` wrote.
+
+        Raises:
+            FormatError: it is not such a file.
+            SpecError: the states do not fit this stream. They stay as they are.
+            OSError: the file cannot be opened.
+        """
+        load_states(path, self._streams)
+
+    def reset(self, rows: ArrayLike | None = None) -> None:
+        """Set the states of `rows` (indices; None for all) to zero."""
+        for stream in self._streams:
+            stream.reset(rows)
+
+    def step(self, x: ArrayLike, *, rows: ArrayLike | None = None, out: Array | None = None) -> Array:
+        """Take one step: x [B, I], or [n, I] for n rows, to the last layer's new state h [B, H] or [n, H].
+
+        Args:
+            x: of the layers' type.
+            rows: indices of the rows that take the step, each at most once; None for all.
+            out: what to write h into; None for a new array.
+
+        Raises:
+            SpecError: an argument is not legal. No layer has taken the step then.
+        """
+        return self._through(lambda stream, h: stream.step(h, rows=rows), x, out)
+
+    def run(self, X: ArrayLike, *, out: Array | None = None) -> Array:
+        """Take as many steps as X [T, B, I] has; gives the last layer's Y [T, B, H]. Always time first.
+
+        Raises:
+            SpecError: an argument is not legal. No layer has taken a step then.
+        """
+        return self._through(lambda stream, Y: stream.run(Y), X, out)
+
+    def _through(self, take: Callable[[Stream, ArrayLike], Array], x: ArrayLike, out: Array | None) -> Array:
+        """`take` layer after layer; all states are as before if a layer, or Ctrl-C, ends it midway."""
+        # A stream that is ended is where it was, so the last one has moved only if its result is not taken.
+        moving = self._streams[:-1] if out is None else self._streams
+        before = [stream._state.copy() for stream in moving]
+        try:
+            for stream in self._streams:
+                x = take(stream, x)
+            return np.asarray(x) if out is None else self._streams[-1].write(np.asarray(x), out)
+        except BaseException:
+            for stream, state in zip(moving, before, strict=True):
+                stream._state[...] = state
+            raise
+
+
+def layers_of(source: GRU | Stack) -> Sequence[GRU]:
+    """The layers of a stack, or the one layer.
+
+    Raises:
+        SpecError: it is neither.
+    """
+    if isinstance(source, GRU):
+        return (source,)
+    if isinstance(source, Stack):
+        return source.layers
+    raise SpecError(f"source: {type(source).__name__}; must be a GRU or a Stack")

@@ -1,0 +1,65 @@
+"""Files of a stream's states: an `.npz` of NumPy that holds nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from onegru.core.arguments import file_path
+from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.errors import FormatError
+from onegru.system.array_files import Header, read_npz
+from onegru.system.atomic_write import write_files
+
+__all__ = ["Header", "read_states", "write_states"]
+
+_KEY = "state/"
+
+
+def write_states(path: str | os.PathLike[str], states: Mapping[str, Array]) -> None:
+    """Write states, by name; bfloat16, which NumPy's format lacks, as its bits.
+
+    Raises:
+        SpecError: path is not the name of a file.
+        OSError: it cannot be written; what was there before stays.
+    """
+    arrays = {
+        _KEY + name: state.view(np.uint16) if state.dtype.name == "bfloat16" else state
+        for name, state in states.items()
+    }
+    # The stub of savez takes the arrays for another argument.
+    write_files([(file_path("path", path), lambda file: np.savez(file, **arrays))])  # type: ignore[arg-type]
+
+
+def read_states(path: str | os.PathLike[str], expected: Callable[[str, Header], str]) -> dict[str, Array]:
+    """The states that `write_states` wrote, by name.
+
+    Args:
+        path: the file.
+        expected: gets each name and what the file says of its array, before that is read; gives the type that
+            the state must have, or raises SpecError if it does not fit.
+
+    Raises:
+        FormatError: it is not such a file.
+        SpecError: path is not the name of a file, or as `expected` raises it.
+        OSError: it cannot be opened.
+    """
+    path = file_path("path", path)
+    types: dict[str, str] = {}
+
+    def choose(headers: Mapping[str, Header]) -> Mapping[str, Header]:
+        for key, header in headers.items():
+            if not key.startswith(_KEY):
+                raise FormatError(f"{path}: not a file of states; it holds {key!r}")
+            types[key] = expected(key.removeprefix(_KEY), header)
+        return headers
+
+    states = read_npz(path, choose, "a file of states")
+    return {key.removeprefix(_KEY): _restored(array, types[key]) for key, array in states.items()}
+
+
+def _restored(array: Array, dtype: str) -> Array:
+    """An array as it was before it was written."""
+    return array.view(numpy_dtype(dtype)) if dtype == "bfloat16" and array.dtype == np.uint16 else array

@@ -1,0 +1,248 @@
+"""A stream: a forward layer and the state that it keeps between calls."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from onegru import _native
+from onegru.core.arguments import integer
+from onegru.core.dtypes import Array, as_array_of, as_float_array, numpy_dtype
+from onegru.core.errors import SpecError
+from onegru.core.pickling import state_of
+from onegru.core.shapes import arrange, as_rows, check_out, check_shape, empty
+from onegru.core.spec import Spec
+from onegru.engines.interface import Engine
+
+__all__ = ["Stream", "load_states", "save_states"]
+
+
+class Layer(Protocol):
+    """What a stream needs of a layer."""
+
+    _engine: Engine
+
+    @property
+    def spec(self) -> Spec:
+        """What it computes."""
+
+
+class Stream(_native.Stepper):
+    """Rows that go through a forward layer step by step, by `step` or `run`; made by `GRU.stream`.
+
+    Feeding a sequence in chunks of any size gives the bits that one call gives: the state is kept in the type
+    that is computed in (float64 for float64, else float32). A stream is not safe to call from several threads
+    at once; the layer under several streams is. A call that a signal's handler ends by an exception, as
+    Ctrl-C does, leaves the state as it was; what it was writing is unspecified.
+    """
+
+    __module__ = "onegru"
+
+    def __init__(self, layer: Layer, batch_size: int) -> None:
+        """Begin with a state of zeros; see `GRU.stream`."""
+        spec = layer.spec
+        if spec.direction != "forward":
+            raise SpecError(f"stream: the layer's direction is {spec.direction!r}; must be 'forward'")
+        shape = (integer("batch_size", batch_size, 1), spec.hidden_size)
+        try:
+            state = np.zeros(shape, np.float64 if spec.dtype == "float64" else np.float32)
+        except (ValueError, MemoryError):
+            raise SpecError(f"batch_size: {batch_size}; must be one whose state fits into memory") from None
+        stream = layer._engine.stream(state)
+        # It refuses to be made a second time: nothing may have changed by then.
+        super().__init__(stream.native)
+        self._layer = layer
+        self._spec = spec
+        self._dtype = numpy_dtype(spec.dtype)
+        self._shape = shape
+        self._state = state
+        self._stream = stream
+
+    def __repr__(self) -> str:
+        B, H = self._shape
+        return f"Stream({B} rows, {self._spec.input_size} → {H}, {self._spec.dtype})"
+
+    @classmethod
+    def _with_state(cls, layer: Layer, state: Array) -> Self:
+        """A stream of this class again, where one was pickled or copied."""
+        stream = cls.__new__(cls)
+        Stream.__init__(stream, layer, len(state))
+        stream._state[...] = state
+        return stream
+
+    def __getstate__(self) -> Any:
+        return state_of(self, ("_layer", "_spec", "_dtype", "_shape", "_state", "_stream"))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self)._with_state, (self._layer, self.state), self.__getstate__())
+
+    @property
+    def batch_size(self) -> int:
+        """B, how many rows there are."""
+        return self._shape[0]
+
+    @property
+    def input_size(self) -> int:
+        """I."""
+        return self._spec.input_size
+
+    @property
+    def hidden_size(self) -> int:
+        """H."""
+        return self._spec.hidden_size
+
+    @property
+    def state(self) -> Array:
+        """A copy of the state, [B, H], in the type that is computed in. Assign to it to set the state."""
+        return self._state.copy()
+
+    @state.setter
+    def state(self, value: ArrayLike) -> None:
+        names = dict.fromkeys((self._state.dtype.name, self._dtype.name))
+        array = as_float_array("state", value, tuple(names))
+        check_shape("state", array.shape, "BH", {"B": self._shape[0], "H": self._shape[1]})
+        self._state[...] = array
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state to a file, in NumPy's `.npz` format.
+
+        Raises:
+            SpecError: path is not the name of a file.
+            OSError: it cannot be written; what was there before stays.
+        """
+        save_states(path, (self,))
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Set the state to that of a file that `save` wrote.
+
+        Raises:
+            FormatError: it is not such a file.
+            SpecError: the state does not fit this stream. The state stays as it is.
+            OSError: the file cannot be opened.
+        """
+        load_states(path, (self,))
+
+    def reset(self, rows: ArrayLike | None = None) -> None:
+        """Set the state of `rows` (indices; None for all) to zero.
+
+        Raises:
+            SpecError: rows are not indices of the batch, each at most once.
+        """
+        self._state[slice(None) if rows is None else self._rows(rows)] = 0
+
+    def _step(
+        self,
+        x: ArrayLike,
+        *,
+        attention: ArrayLike | None = None,
+        rows: ArrayLike | None = None,
+        out: Array | None = None,
+    ) -> Array:
+        """`step`, which native code takes first: what is not plain, or not right."""
+        array = as_array_of(self._spec.dtype, "x", x)
+        sizes = self._sizes(rows)
+        check_shape("x", array.shape, "BI", sizes)
+        scores = self._attention(attention, ("B", "B1"), sizes)
+        h = self._out(out, (sizes["B"], self._spec.hidden_size))
+        self._run(array[None], None if scores is None else arrange(scores, "B", "TB"), rows, h[None, None])
+        return h
+
+    def run(self, X: ArrayLike, *, attention: ArrayLike | None = None, out: Array | None = None) -> Array:
+        """Take as many steps as X has; none leave the state as it is.
+
+        Args:
+            X: [T, B, I], of the layer's type; time first, whatever the layer's layout.
+            attention: [T, B] or [T, B, 1]; required if and only if the layer has attention.
+            out: what to write Y into; None for a new array.
+
+        Returns:
+            Y, the state after each step, [T, B, H], of the layer's type.
+
+        Raises:
+            SpecError: an argument is not legal.
+        """
+        if (plain := self.try_run(X, attention, out)) is not None:
+            return plain
+        array = as_array_of(self._spec.dtype, "X", X)
+        sizes = self._sizes(None)
+        check_shape("X", array.shape, "TBI", sizes)
+        scores = self._attention(attention, ("TB", "TB1"), sizes)
+        Y = self._out(out, (sizes["T"], *self._shape))
+        self._run(array, scores, None, Y[:, None])
+        return Y
+
+    def write(self, values: Array, out: Array) -> Array:
+        """Put `values`, of the layer's type, into `out`, as `step` and `run` put theirs.
+
+        Raises:
+            SpecError: `out` is not an array of their type and shape that can be written.
+        """
+        self._out(out, values.shape)[...] = values
+        return out
+
+    def _sizes(self, rows: object) -> dict[str, int]:
+        count = self._shape[0] if rows is None else len(self._rows(rows))
+        return {"B": count, "I": self._spec.input_size, "H": self._spec.hidden_size}
+
+    def _rows(self, rows: object) -> Array:
+        return as_rows(rows, self._shape[0])
+
+    def _attention(self, value: object, axes: tuple[str, str], sizes: dict[str, int]) -> Array | None:
+        if value is None:
+            if self._spec.attention:
+                raise SpecError("attention: missing; must be given")
+            return None
+        if not self._spec.attention:
+            raise SpecError("attention: given; must be None, as the layer was made without attention")
+        array = as_array_of(self._spec.dtype, "attention", value)
+        plain, with_one = axes
+        given = with_one if array.ndim == len(with_one) else plain
+        check_shape("attention", array.shape, given, sizes)
+        return arrange(array, given, plain)
+
+    def _out(self, out: Array | None, shape: tuple[int, ...]) -> Array:
+        if out is None:
+            return empty("Y", shape, self._dtype)
+        return check_out(out, shape, self._dtype)
+
+    def _run(self, X: Array, attention: Array | None, rows: object, Y: Array) -> None:
+        Y = np.asarray(Y)  # of NumPy's own class: a memory map is as good as any
+        target = Y
+        if np.may_share_memory(Y, X) or (attention is not None and np.may_share_memory(Y, attention)):
+            target = np.empty(Y.shape, Y.dtype)
+        self._stream.run(X, attention, None if rows is None else self._rows(rows), target)
+        if target is not Y:
+            Y[...] = target
+
+
+def save_states(path: str | os.PathLike[str], streams: Sequence[Stream]) -> None:
+    """Write the states of streams on top of each other, by number; raises as `Stream.save` does."""
+    from onegru.layers.state_files import write_states  # takes a while, and few need it
+
+    write_states(path, {str(index): stream.state for index, stream in enumerate(streams)})
+
+
+def load_states(path: str | os.PathLike[str], streams: Sequence[Stream]) -> None:
+    """Set the states of as many streams as were written, all or none; raises as `Stream.load` does."""
+    from onegru.layers.state_files import Header, read_states  # takes a while, and few need it
+
+    wanted = {str(index): stream.state for index, stream in enumerate(streams)}
+
+    def expected(name: str, header: Header) -> str:
+        if name not in wanted:
+            raise SpecError(f"{path}: holds a state {name!r}; must hold {len(wanted)}, one for each layer")
+        dtype, shape = wanted[name].dtype.name, wanted[name].shape
+        if (header.dtype.name, header.shape) != (dtype, shape):
+            is_ = f"{header.dtype.name} {list(header.shape)}"
+            raise SpecError(f"{path}: state {name!r} is {is_}; must be {dtype} {list(shape)}")
+        return dtype
+
+    states = read_states(path, expected)
+    if missing := [name for name in wanted if name not in states]:
+        raise SpecError(f"{path}: has no state {missing[0]!r}; must hold {len(wanted)}, one for each layer")
+    for stream, name in zip(streams, wanted, strict=True):
+        stream.state = states[name]

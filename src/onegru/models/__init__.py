@@ -1,0 +1,1 @@
+"""Whole models: loaded, run, streamed, described."""

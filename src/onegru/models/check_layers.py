@@ -1,0 +1,159 @@
+"""Whether what was written computes what it was made of: both are run on the same random inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from onegru.core.compare import TOLERANCE_CONVERTED, Difference, difference, magnitude
+from onegru.core.dtypes import Array
+from onegru.core.errors import FormatError
+from onegru.core.shapes import arrange
+from onegru.formats.recognise import layers_kind
+from onegru.layers.gru import GRU
+from onegru.layers.stack import Stack, layers_of
+from onegru.models.load import load
+from onegru.models.load_layers import load_layers
+from onegru.models.model import Model
+from onegru.models.random_inputs import draw_call
+from onegru.models.select_layers import joined
+from onegru.operators.schema import CANONICAL_AXES, Role
+
+__all__ = ["Check", "check"]
+
+_SIZES = ((7, 4), (1, 1))  # steps and rows of the inputs drawn, where the target leaves them open
+
+_Slot = tuple[Role, int]  # a role, and the layer's number where each layer has one of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One output of source and target.
+
+    Attributes:
+        output: its name in the target.
+        difference: how far the two are apart.
+        tolerance: how far they may be.
+    """
+
+    output: str
+    difference: Difference
+    tolerance: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether they are no further apart than they may be."""
+        return self.difference.max_abs <= self.tolerance
+
+
+def check(source: GRU | Stack, target: Path) -> list[Check]:
+    """Run source and target on random inputs, lengths among them if the target takes any.
+
+    Args:
+        source: what was written.
+        target: the file; read anew.
+
+    Returns:
+        for each output the worst of all runs.
+
+    Raises:
+        FormatError, SpecError: the target cannot be read.
+    """
+    worst: dict[str, Check] = {}
+    for sizes in _SIZES:
+        for item in _run_both(source, target, *sizes):
+            before = worst.get(item.output)
+            if before is None or item.difference.max_abs >= before.difference.max_abs:
+                worst[item.output] = item
+    return list(worst.values())
+
+
+def _run_both(source: GRU | Stack, target: Path, T: int, B: int) -> list[Check]:
+    layers = layers_of(source)
+    if layers_kind(target).holds == "layers":
+        inputs = _draw(layers, T, B)
+        theirs = _results(joined([*load_layers(target).values()]), inputs)
+        ours = _results(source, inputs)
+        return [_compare(_name(slot, len(layers)), ours[slot], theirs[slot]) for slot in ours]
+    model = load(target)
+    slots = _slots(model)
+    sizes = {"T": T, "B": B} | _fixed_sizes(model, slots)
+    inputs = _draw(layers, sizes["T"], sizes["B"])
+    taken = {slots[info.name][0] for info in model.inputs}
+    inputs = {slot: array for slot, array in inputs.items() if slot in taken}
+    feeds = {}
+    for info in model.inputs:
+        slot, axes = slots[info.name]
+        feeds[info.name] = arrange(inputs[slot], CANONICAL_AXES[slot[0]], axes)
+    results, ours = model.run(feeds), _results(source, inputs)
+    checks = []
+    for info in model.outputs:
+        slot, axes = slots[info.name]
+        checks.append(
+            _compare(info.name, ours[slot], arrange(results[info.name], axes, CANONICAL_AXES[slot[0]]))
+        )
+    return checks
+
+
+def _slots(model: Model) -> dict[str, tuple[_Slot, str]]:
+    """For each input and output of a written model, what it is: role and layer, and its axes."""
+    by_value: dict[str, tuple[_Slot, str]] = {}
+    for index, gru in enumerate(model.gru_layers):
+        names = {**gru.node.inputs, **gru.node.outputs}
+        for port in gru.node.ports:
+            if port.role in CANONICAL_AXES and port.name in names:
+                place = index if port.role in ("initial_h", "Y_h") else 0  # the others there are once
+                by_value.setdefault(names[port.name], ((port.role, place), port.axes))
+    found = {}
+    for info in (*model.inputs, *model.outputs):
+        if info.value not in by_value:
+            raise FormatError(f"{model.path}: {info.name!r} is no input or output of a GRU node")
+        found[info.name] = by_value[info.value]
+    return found
+
+
+def _fixed_sizes(model: Model, slots: Mapping[str, tuple[_Slot, str]]) -> dict[str, int]:
+    """The numbers of steps and rows that a model does not leave open; a cell takes one step."""
+    sizes: dict[str, int] = {}
+    for info in model.inputs:
+        (role, _), axes = slots[info.name]
+        if role == "X":
+            known = zip(axes, info.shape or (), strict=False)
+            sizes = {axis: size for axis, size in known if axis in "TB" and isinstance(size, int)}
+            return sizes if "T" in axes else {**sizes, "T": 1}
+    return sizes
+
+
+def _draw(layers: Sequence[GRU], T: int, B: int) -> dict[_Slot, Array]:
+    rng = np.random.default_rng(0)
+    inputs: dict[_Slot, Array] = {}
+    for index, layer in enumerate(layers):
+        drawn = draw_call(layer.spec, T, B, rng)
+        inputs["initial_h", index] = drawn.pop("initial_h")
+        if index == 0:
+            taken = drawn if layer.spec.attention else drawn.keys() - {"A"}
+            inputs |= {(role, 0): drawn[role] for role in taken}
+    return inputs
+
+
+def _results(layers: GRU | Stack, inputs: Mapping[_Slot, Array]) -> dict[_Slot, Array]:
+    X, lengths = inputs["X", 0], inputs.get(("sequence_lens", 0))
+    if isinstance(layers, GRU):
+        h = inputs.get(("initial_h", 0))
+        Y, Y_h = layers(X, h, sequence_lens=lengths, attention=inputs.get(("A", 0)))
+        return {("Y", 0): Y, ("Y_h", 0): Y_h}
+    states = [inputs[slot] for slot in sorted(inputs) if slot[0] == "initial_h"]
+    Y, last = layers(X, states or None, sequence_lens=lengths)
+    return {("Y", 0): Y, **{("Y_h", index): Y_h for index, Y_h in enumerate(last)}}
+
+
+def _name(slot: _Slot, count: int) -> str:
+    role, index = slot
+    return role if role == "Y" or count == 1 else f"{role}_{index}"
+
+
+def _compare(name: str, ours: Array, theirs: Array) -> Check:
+    return Check(name, difference(ours, theirs), TOLERANCE_CONVERTED[ours.dtype.name] * magnitude(ours))

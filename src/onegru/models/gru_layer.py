@@ -1,0 +1,198 @@
+"""The GRU nodes of a model: each with its layer, made once where its weights are constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from typing import Any
+
+import numpy as np
+
+from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.errors import prefixed_errors
+from onegru.core.pickling import state_of
+from onegru.formats.graph import GruNode
+from onegru.layers.gru import GRU
+from onegru.operators.lowering import Lowered, check_attributes, lower
+
+__all__ = ["GruLayer"]
+
+_WEIGHTS = ("W", "R", "B")
+
+
+class GruLayer:
+    """One GRU node of a model.
+
+    Attributes:
+        node: the node as the file has it.
+        run: adds the node's outputs to the values that it is given, by name.
+    """
+
+    __module__ = "onegru"
+
+    def __init__(
+        self, node: GruNode, place: str, engine: str, later: Callable[[], object] | None = None
+    ) -> None:
+        self.node = node
+        self._layer: GRU | None = None
+        self._has_own_state = False
+        self._later = later
+        self._place = place
+        self._engine = engine
+        self._lowered: Lowered | None = None
+        self._weights: tuple[object, ...] = ()
+        self._is_fixed = False
+        self.run: Callable[[dict[str, Any]], None] = self._run
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self.node.name
+
+    @property
+    def operator(self) -> str:
+        """The operator and its version, such as "GRU-14"."""
+        return str(self.node.operator)
+
+    @property
+    def bodies(self) -> tuple[str, ...]:
+        """In words, the bodies of other nodes that it lies in, the outermost first."""
+        return self.node.bodies
+
+    @property
+    def layer(self) -> GRU | None:
+        """Its layer, with its weights; None where the weights are computed anew in each run."""
+        self._prepare_now()
+        return self._layer
+
+    @property
+    def has_own_state(self) -> bool:
+        """Whether it starts from a constant that is not zero, which is no part of the layer."""
+        self._prepare_now()
+        return self._has_own_state
+
+    @property
+    def weights(self) -> tuple[Array, ...]:
+        """W, R and, if there is one, B, as the node gets them; empty where they are computed in each run."""
+        self._prepare_now()
+        return tuple(np.asarray(array) for array in self._weights if array is not None)
+
+    def __repr__(self) -> str:
+        return f"GruLayer({self.name!r}, {self.operator}, {self.layer!r})"
+
+    def _prepare_now(self) -> None:
+        """Where a runtime runs the node, a layer is made for who looks at it alone."""
+        later, self._later = self._later, None
+        if later is not None:
+            later()
+
+    def prepare(
+        self, constants: Mapping[str, object], defaults: Container[str], shared: dict[object, GruLayer]
+    ) -> None:
+        """Make the layer ahead of every run, if its weights are constants.
+
+        Args:
+            constants: the model's constants.
+            defaults: the names of those that a run may be given another value for.
+            shared: nodes that have a layer already, by what it is made of: nodes that share weights, such as
+                the cells of an unrolled loop, share the layer too.
+        """
+        node = self.node
+        port = node.operator.input("initial_h")
+        state = constants.get(node.inputs.get(port.name, "")) if port is not None else None
+        self._later = None
+        self._has_own_state = state is not None and bool(np.asarray(state).any())
+        if any(node.inputs.get(name, name) not in constants for name in _WEIGHTS if name in node.inputs):
+            check_attributes(node.operator, node.attributes, self._place)
+            return
+        self._weights = self._weights_in(constants)
+        key = (str(node.operator), repr(sorted(node.attributes.items())), *map(id, self._weights))
+        twin = shared.setdefault(key, self)
+        if twin is self:
+            self._layer, self._lowered = self._make(self._weights)
+        else:
+            self._layer, self._lowered = twin._layer, twin._lowered
+        self._is_fixed = not any(node.inputs.get(name) in defaults for name in _WEIGHTS)
+        self._choose_run()
+
+    def _choose_run(self) -> None:
+        """Take the quick way to the outputs, if there is one."""
+        node = self.node
+        if node.operator.name == "GRU" and self._is_fixed and self._layer is not None:
+            self.run = _plain_run(node, self._layer, self._run)
+
+    def __getstate__(self) -> Any:
+        return state_of(self, ("run", "_later"))
+
+    def __setstate__(self, state: Any) -> None:
+        variables, slots = state if isinstance(state, tuple) else (state, {})
+        for name, value in {**variables, **slots}.items():
+            setattr(self, name, value)
+        self._later = None
+        self.run = self._run
+        self._choose_run()
+
+    @property
+    def reads(self) -> set[str]:
+        """The values that a run needs."""
+        return {
+            value for name, value in self.node.inputs.items() if not (self._is_fixed and name in _WEIGHTS)
+        }
+
+    def _run(self, values: dict[str, Any]) -> None:
+        node = self.node
+        layer, lowered = self._layer, self._lowered
+        if layer is None or lowered is None or not self._is_fixed:
+            weights = self._weights_in(values)
+            if not self._weights or any(a is not b for a, b in zip(weights, self._weights, strict=True)):
+                layer, lowered = self._make(weights)
+        assert layer is not None and lowered is not None
+        given = {name: values.get(value) for name, value in node.inputs.items() if name not in _WEIGHTS}
+        self._add_state(given, layer)
+        with prefixed_errors(self._place):
+            results = layer.apply(lowered.ports, given, dict.fromkeys(node.outputs), strict_types=True)
+        values.update((node.outputs[name], array) for name, array in results.items())
+
+    def _add_state(self, given: dict[str, Any], layer: GRU) -> None:
+        """Put zeros in the place of an initial state that was left out."""
+        ports = {port.role: port for port in self.node.ports}
+        state = ports["initial_h"]
+        if state.name in given and given[state.name] is None:
+            spec, axes = layer.spec, ports["X"].axes
+            shape = np.shape(given[ports["X"].name])
+            sizes = {**dict(zip(axes, shape, strict=False)), "D": spec.num_directions, "H": spec.hidden_size}
+            if len(shape) == len(axes):  # else X will be refused
+                given[state.name] = np.zeros([sizes[axis] for axis in state.axes], numpy_dtype(spec.dtype))
+
+    def _weights_in(self, values: Mapping[str, object]) -> tuple[object, ...]:
+        inputs = self.node.inputs
+        return tuple(values[inputs[name]] if name in inputs else None for name in _WEIGHTS)
+
+    def _make(self, weights: tuple[object, ...]) -> tuple[GRU, Lowered]:
+        with prefixed_errors(self._place):
+            lowered = lower(self.node.operator, self.node.attributes, *weights, where=self._place)
+        return GRU.from_canonical(lowered.spec, lowered.weights, self._engine), lowered
+
+
+def _plain_run(
+    node: GruNode, layer: GRU, otherwise: Callable[[dict[str, Any]], None]
+) -> Callable[[dict[str, Any]], None]:
+    """A quick way to a GRU node's outputs; where a value is not plain, or not right, the other way."""
+    x, h = node.inputs["X"], node.inputs.get("initial_h")
+    sequence, last = node.outputs.get("Y"), node.outputs.get("Y_h")
+    lens, layout = node.inputs.get("sequence_lens"), node.attributes.get("layout", 0)
+    try_call, int32 = layer.try_call, np.dtype(np.int32)
+
+    def run(values: dict[str, Any]) -> None:
+        state = None if h is None else values.get(h)
+        lengths = None if lens is None else values.get(lens)
+        if lengths is not None and getattr(lengths, "dtype", None) != int32:
+            return otherwise(values)  # the specification has no other type
+        done = try_call(values[x], state, sequence_lens=lengths, layout=layout)
+        if done is None:
+            return otherwise(values)
+        if sequence is not None:
+            values[sequence] = done[0]
+        if last is not None:
+            values[last] = done[1]
+
+    return run

@@ -1,0 +1,174 @@
+"""ONNX Runtime's session with onegru in it: a program that runs a model there changes one import."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+from onegru.core.arguments import choice, shown
+from onegru.core.errors import SpecError, needs_extra
+from onegru.core.pickling import state_of
+from onegru.engines.select import ENGINES
+from onegru.formats.graph import Observer, Run, Whole
+from onegru.models.load import graph_of
+from onegru.models.model import Model
+from onegru.models.stream import ModelStream
+from onegru.runtimes.execution_provider import register
+
+with needs_extra("onnxruntime", "onnxruntime", "onegru.InferenceSession"):
+    import onnxruntime
+
+__all__ = ["InferenceSession"]
+
+_CPU = "CPUExecutionProvider"
+
+Provider = str | tuple[str, Mapping[str, object]]
+
+
+class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
+    """`onnxruntime.InferenceSession` with `onegru.execution_provider` before its other providers.
+
+    It is that class in everything else: methods, options, input and output binding, exceptions.
+
+    Args:
+        path_or_bytes: an ONNX model's file, or its content.
+        sess_options: ONNX Runtime's `SessionOptions`.
+        providers: ONNX Runtime's execution providers for the other nodes; None for the CPU's.
+        provider_options: for each of `providers` a mapping.
+        engine: what runs the GRU nodes, as in `onegru.GRU`.
+        kwargs: as ONNX Runtime takes them; it falls back to its own GRU only if `enable_fallback` is 1.
+
+    Raises:
+        SpecError: providers or engine are not legal.
+        FormatError: this ONNX Runtime is too old.
+
+    What ONNX Runtime raises comes through; the message of an illegal GRU node has onegru's words.
+    """
+
+    __module__ = "onegru"
+
+    def __init__(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes,
+        sess_options: Any = None,
+        providers: Sequence[Provider] | None = None,
+        provider_options: Sequence[Mapping[object, object]] | None = None,
+        *,
+        engine: str = "auto",
+        **kwargs: Any,
+    ) -> None:
+        before = set(vars(self))
+        self._made_with = (path_or_bytes, sess_options, providers, provider_options, engine, kwargs)
+        self._engine = choice("engine", engine, ("auto", *ENGINES))
+        chosen, chosen_options = self._with_own(providers, provider_options)
+        kwargs.setdefault("enable_fallback", 0)
+        if _has_constant_grus(path_or_bytes):  # which ONNX Runtime would compute by itself
+            disabled = kwargs.get("disabled_optimizers") or []
+            kwargs["disabled_optimizers"] = [*disabled, "ConstantFolding"]
+        super().__init__(path_or_bytes, sess_options, chosen, chosen_options, **kwargs)
+        self._model: Model | None = None
+        self._made = {*vars(self), "_made"} - before  # what no pickle needs
+
+    def _with_own(
+        self, providers: Sequence[Provider] | None, options: Sequence[Mapping[object, object]] | None
+    ) -> tuple[list[Provider], list[Mapping[object, object]] | None]:
+        """The providers, onegru's among them, and their options."""
+        if isinstance(providers, str) or not isinstance(providers, Sequence | None):
+            raise SpecError(f"providers: {shown(providers)}; must be a list of names")
+        chosen = list(providers or [_CPU])
+        for item in chosen:
+            if not isinstance(item, str) and not (isinstance(item, tuple) and len(item) == 2):
+                raise SpecError(f"providers: {shown(item)}; must be names, or tuples of a name and options")
+        own = register()
+        names = [item if isinstance(item, str) else item[0] for item in chosen]
+        found = None if options is None else list(options)
+        if own not in names:
+            chosen.insert(0, own)
+            names.insert(0, own)
+            if found is not None:
+                found.insert(0, {})
+        place = names.index(own)
+        item = chosen[place]
+        given: dict[Any, Any] = dict(item[1]) if isinstance(item, tuple) else {}
+        if found is not None and place < len(found):
+            given |= {str(name): value for name, value in found[place].items()}
+        engine = given.setdefault("engine", self._engine)
+        if self._engine not in ("auto", engine):
+            raise SpecError(f"engine: {self._engine!r}; must be {engine!r}, as the provider's options say")
+        self._engine = choice("engine", engine, ("auto", *ENGINES))
+        if found is None:
+            chosen[place] = (own, given)
+        elif place < len(found):
+            found[place] = given
+        return chosen, found
+
+    def set_providers(
+        self,
+        providers: Sequence[Provider] | None = None,
+        provider_options: Sequence[Mapping[object, object]] | None = None,
+    ) -> None:
+        """Use other providers for the other nodes; as ONNX Runtime's method."""
+        super().set_providers(*self._with_own(providers, provider_options))
+
+    @classmethod
+    def _of(cls, *made_with: Any) -> Self:
+        """A session of this class again, where one was pickled or copied."""
+        session = cls.__new__(cls)
+        *arguments, engine, kwargs = made_with
+        InferenceSession.__init__(session, *arguments, engine=engine, **kwargs)
+        return session
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self)._of, self._made_with, state_of(self, self._made))
+
+    def __repr__(self) -> str:
+        return f"InferenceSession({self._model_path or 'model in memory'!r})"
+
+    @property
+    def model(self) -> Model:
+        """The model as onegru has it: its GRU layers, its streams. It is run by this session."""
+        if self._model is None:
+            graph = graph_of(self._model_path or self._model_bytes)
+            if graph.whole is not None:
+                graph = replace(graph, whole=_Opened(self, graph.whole))
+            self._model = Model(graph, engine=self._engine)
+        return self._model
+
+    def stream(
+        self, state: Mapping[str, str] | None = None, *, dims: Mapping[str, int] | None = None
+    ) -> ModelStream:
+        """The model, fed piece by piece: see `onegru.Model.stream`."""
+        return self.model.stream(state, dims=dims)
+
+
+def _has_constant_grus(path_or_bytes: str | os.PathLike[str] | bytes) -> bool:
+    """Whether a model has GRU nodes that take nothing but constants; False for what onnx does not read."""
+    try:
+        import onnx
+
+        from onegru.formats.onnx.whole.constant_grus import has_constant_grus
+
+        if isinstance(path_or_bytes, bytes):
+            return has_constant_grus(onnx.load_from_string(path_or_bytes))
+        return has_constant_grus(onnx.load(path_or_bytes, load_external_data=False))
+    except Exception:  # ONNX Runtime will say what is wrong
+        return False
+
+
+class _Opened(Whole):
+    """A model that a session has opened already."""
+
+    def __init__(self, session: InferenceSession, whole: Whole) -> None:
+        super().__init__(whole.node_count, whole.shared)
+        self._session = session
+        self._whole = whole
+
+    def open(self, engine: str, observer: Observer | None = None) -> Run:
+        """The session's own way to run; one of its own for an observer."""
+        if observer is not None:
+            return self._whole.open(engine, observer)
+        session = self._session
+        names = [output.name for output in session.get_outputs()]
+        return lambda feeds: dict(zip(names, session.run(names, feeds), strict=True))

@@ -1,0 +1,92 @@
+"""What a model is given: each input checked against what the file says of it; conversions between types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.errors import SpecError
+from onegru.core.shapes import fits
+from onegru.formats.graph import TensorInfo
+
+__all__ = ["Inputs", "check_fit", "fit", "fits_shape", "words_of"]
+
+
+class Inputs:
+    """What a model takes, for a quick look at what it is given."""
+
+    def __init__(self, infos: Sequence[TensorInfo]) -> None:
+        self._looks = [_look(info) for info in infos]
+        self._known = all(dtype is not None for _, _, dtype, _, _ in self._looks)
+        self._is_same = all(name == value for name, value, _, _, _ in self._looks)
+
+    def plain(self, inputs: Mapping[str, object]) -> Mapping[str, object] | None:
+        """What steps call each input, and its array; None if a closer look is needed."""
+        if not self._known or len(inputs) != len(self._looks):
+            return None
+        for name, _, dtype, shape, open_axes in self._looks:
+            array = inputs.get(name)
+            if type(array) is not np.ndarray or array.dtype is not dtype:
+                return None
+            have = array.shape
+            if have != shape:
+                if len(have) != len(shape) or not open_axes:
+                    return None
+                for axis, size in enumerate(shape):
+                    if size is not None and size != have[axis]:
+                        return None
+        return inputs if self._is_same else {value: inputs[name] for name, value, _, _, _ in self._looks}
+
+
+_Look = tuple[str, str, "np.dtype[Any] | None", tuple[int | None, ...], bool]
+
+
+def _look(info: TensorInfo) -> _Look:
+    """Its name, what steps call it, its type if it is a plain one, its sizes, whether one of them is open."""
+    shape = tuple(size if isinstance(size, int) else None for size in info.shape or ())
+    plain = info.is_tensor and info.shape is not None and info.dtype not in ("str", "unknown")
+    return info.name, info.value, numpy_dtype(info.dtype) if plain else None, shape, None in shape
+
+
+def fit(info: TensorInfo, value: object) -> Array:
+    """`value` as an array that fits an input.
+
+    Raises:
+        SpecError: it does not.
+    """
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{info.name!r}: not an array ({error}); must be {words_of(info)}") from None
+    if np.ma.isMaskedArray(value):
+        raise SpecError(f"{info.name!r}: a masked array; must be a plain one, as a mask would have no effect")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    check_fit(info, array.dtype, array.shape)
+    is_text = array.dtype.kind in "UST" or (array.dtype.kind == "O" and info.dtype == "str")
+    return array.astype(object) if is_text else array
+
+
+def check_fit(info: TensorInfo, dtype: np.dtype[Any], shape: Sequence[int]) -> None:
+    """Raise SpecError unless an array of this type and shape fits an input."""
+    is_text = dtype.kind in "UST" or (dtype.kind == "O" and info.dtype == "str")
+    have = "str" if is_text else dtype.name
+    if info.dtype not in (have, "unknown"):
+        raise SpecError(f"{info.name!r}: type {have}; must be {info.dtype}")
+    if not fits_shape(info, shape):
+        raise SpecError(f"{info.name!r}: shape {list(shape)}; must be {words_of(info)}")
+
+
+def fits_shape(info: TensorInfo, shape: Sequence[int]) -> bool:
+    """Whether an array of this shape fits an input."""
+    return info.shape is None or fits(shape, info.shape)
+
+
+def words_of(info: TensorInfo) -> str:
+    """What an input must be, in words."""
+    if info.shape is None:
+        return info.dtype
+    return f"{info.dtype} [{', '.join('?' if size is None else str(size) for size in info.shape)}]"

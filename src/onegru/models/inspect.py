@@ -1,0 +1,200 @@
+"""What can be said of the GRUs of a file without running anything, as plain data."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from onegru.core.arguments import file_path
+from onegru.core.errors import SpecWarning
+from onegru.formats.graph import Graph, TensorInfo, nested_words
+from onegru.formats.recognise import layers_kind
+from onegru.layers.gru import GRU
+from onegru.models.load import read_graph
+from onegru.models.load_layers import named_layers
+from onegru.models.model import GruLayer, Model
+from onegru.operators.attributes import read_attributes
+from onegru.operators.lowering import read_activations, read_clip
+from onegru.runtimes.known_issues import Facts, Verdict, verdicts
+
+__all__ = ["GruReport", "Report", "inspect", "report"]
+
+
+@dataclass(frozen=True, slots=True)
+class GruReport:
+    """One GRU: a node of a model, or a layer that a checkpoint holds.
+
+    What depends on the weights is None where they are computed anew in each run, or by a runtime that is not
+    installed: sizes, parameters, bytes and FLOPs.
+
+    Attributes:
+        name: the node's or the layer's name.
+        operator: the operator and its version, such as "GRU-14"; empty for a layer.
+        dtype: the element type.
+        input_size: I.
+        hidden_size: H.
+        direction: forward, reverse or bidirectional.
+        reset: "before" or "after": where the reset gate acts, seen from the recurrent product.
+        activations: (f, g) of each direction, with their parameters.
+        clip: the bound on the inputs of the activations; None for none.
+        attention: whether it takes attention scores.
+        lengths: whether it takes sequence lengths.
+        parameters: how many numbers W, R and B hold, of a node in the file.
+        bytes: what they take there, as the node gets them.
+        flops_per_step: of the products, for one row and one step, over all directions.
+        others: what is known of other runtimes on this node.
+        bodies: the bodies of other nodes that it lies in, in words, the outermost first.
+    """
+
+    name: str
+    operator: str
+    dtype: str | None
+    input_size: int | None
+    hidden_size: int | None
+    direction: str
+    reset: str
+    activations: tuple[tuple[str, str], ...]
+    clip: float | None
+    attention: bool
+    lengths: bool
+    parameters: int | None
+    bytes: int | None
+    flops_per_step: int | None
+    others: tuple[Verdict, ...]
+    bodies: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a file holds.
+
+    Attributes:
+        path: the file.
+        kind: what it is, in words.
+        inputs: of a model, what it takes.
+        outputs: of a model, what it gives.
+        other_nodes: of a model, how many nodes another runtime runs; None for layers without a model.
+        nested_grus: of a model, the GRU nodes within bodies of other nodes, in words.
+        grus: its GRUs, those of a model in the order in which they run.
+    """
+
+    path: str
+    kind: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    other_nodes: int | None
+    nested_grus: tuple[str, ...]
+    grus: tuple[GruReport, ...]
+
+
+def inspect(path: str | os.PathLike[str]) -> Report:
+    """Describe the GRUs of a file: sizes, direction, reset gate, activations, which runtimes fail on them.
+
+    The model is not run, so that of an ONNX model onnx alone is needed. (Weights that nodes compute from
+    constants are described where the model's runtime is installed.)
+
+    Args:
+        path: any file that `onegru.load` or `onegru.load_layers` reads.
+
+    Raises:
+        FormatError: the file is broken, or of a kind that holds no GRU.
+        SpecError: path is not the name of a file, or a GRU is not legal.
+        MissingExtraError: the file needs a package that is not installed.
+        OSError: the file cannot be opened.
+    """
+    file = file_path("path", path)
+    kind = layers_kind(file)
+    if kind.holds == "layers":
+        grus = tuple(_report_of_layer(name, layer) for name, layer in named_layers(file))
+        return Report(str(file), kind.words, (), (), None, (), grus)
+    graph = read_graph(file)
+    others = sum(step.node_count for step in graph.steps)
+    if graph.whole is not None:
+        others = graph.whole.node_count
+    grus, nested = _reports(graph.inputs, _gru_layers(graph)), nested_words(graph.grus)
+    return Report(str(file), kind.words, graph.inputs, graph.outputs, others, nested, grus)
+
+
+def _gru_layers(graph: Graph) -> list[GruLayer]:
+    """The GRU nodes of a graph of which nothing else is made ready to run."""
+    constants = dict(graph.constants)
+    for step in graph.prelude:
+        step.run(constants)
+    layers = [GruLayer(gru, f"{graph.path}: {gru}: ", "auto") for gru in graph.grus]
+    shared: dict[object, GruLayer] = {}
+    for layer in layers:
+        layer.prepare(constants, {info.value for info in graph.inputs}, shared)
+    return layers
+
+
+def report(model: Model) -> tuple[GruReport, ...]:
+    """A report on each GRU node of a model, in the order in which they run."""
+    return _reports(model.inputs, model.gru_layers)
+
+
+def _reports(inputs: Sequence[TensorInfo], layers: Iterable[GruLayer]) -> tuple[GruReport, ...]:
+    shapes = {info.value: info for info in inputs}
+    return tuple(_report(layer, shapes.get(layer.node.inputs["X"])) for layer in layers)
+
+
+def _report_of_layer(name: str, layer: GRU) -> GruReport:
+    spec, weights = layer.spec, (layer.weights.W, layer.weights.R, layer.weights.B)
+    return GruReport(
+        name=name,
+        operator="",
+        dtype=spec.dtype,
+        input_size=spec.input_size,
+        hidden_size=spec.hidden_size,
+        direction=spec.direction,
+        reset="after" if spec.linear_before_reset else "before",
+        activations=tuple((str(f), str(g)) for f, g in spec.activations),
+        clip=spec.clip,
+        attention=spec.attention,
+        lengths=False,
+        parameters=sum(array.size for array in weights),
+        bytes=sum(array.nbytes for array in weights),
+        flops_per_step=spec.flops_per_step,
+        others=(),
+    )
+
+
+def _report(gru: GruLayer, source: TensorInfo | None) -> GruReport:
+    node, layer = gru.node, gru.layer
+    spec = layer.spec if layer is not None else None
+    dtype = spec.dtype if spec is not None else (source.dtype if source is not None else None)
+    values = read_attributes(node.operator, node.attributes)
+    direction = str(values.get("direction", "forward"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
+        activations = read_activations(node.operator, values, 2 if direction == "bidirectional" else 1)
+    facts = Facts(
+        operator=node.operator.name,
+        version=node.operator.version,
+        attributes=node.attributes,
+        dtype=dtype,
+        present=frozenset((*node.inputs, *node.outputs)),
+        fixed_shape=None if node.x_shape is None else None not in node.x_shape,
+        constant_weights=layer is not None,
+        full_length=node.full_length,
+    )
+    lengths = node.operator.input("sequence_lens")
+    return GruReport(
+        name=node.name,
+        operator=str(node.operator),
+        dtype=dtype,
+        input_size=spec.input_size if spec is not None else None,
+        hidden_size=spec.hidden_size if spec is not None else values["hidden_size"],
+        direction=direction,
+        reset="after" if values.get("linear_before_reset") else "before",
+        activations=tuple((str(f), str(g)) for f, g in activations),
+        clip=read_clip(node.operator, values["clip"]),
+        attention=node.operator.attention,
+        lengths=lengths is not None and lengths.name in node.inputs,
+        parameters=None if layer is None else sum(array.size for array in gru.weights),
+        bytes=None if layer is None else sum(array.nbytes for array in gru.weights),
+        flops_per_step=None if spec is None else spec.flops_per_step,
+        others=tuple(verdicts(facts)),
+        bodies=node.bodies,
+    )

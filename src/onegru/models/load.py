@@ -1,0 +1,81 @@
+"""`load`: a model from a file, or from memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onegru.core.arguments import file_path, shown
+from onegru.core.errors import SpecError, needs_extra
+from onegru.formats.graph import Graph
+from onegru.formats.recognise import Kind, kind_of_start, model_kind
+from onegru.models.model import Model
+
+if TYPE_CHECKING:
+    from onegru.formats.onnx.read import ModelProto
+
+__all__ = ["graph_of", "load", "read_graph"]
+
+
+def load(
+    path: str | os.PathLike[str] | bytes | bytearray | memoryview | ModelProto, *, engine: str = "auto"
+) -> Model:
+    """Load a model that holds GRUs.
+
+    Args:
+        path: an ONNX model, or an OpenVINO IR with its `.bin` beside it. The content tells which. Or an ONNX
+            model in memory: its bytes, or an `onnx.ModelProto`; then there are no external data.
+        engine: what runs the GRU nodes, as in `onegru.GRU`.
+
+    Returns:
+        the model, ready to run.
+
+    Raises:
+        FormatError: the file is broken, hostile, or holds what onegru does not run.
+        SpecError: a GRU node is not legal; the message names the node and the argument.
+        MissingExtraError: the model needs a package that is not installed.
+        OSError: the file cannot be opened.
+
+    Warns:
+        SpecWarning: a node carries what has no effect.
+    """
+    return Model(graph_of(path), engine=engine)
+
+
+def graph_of(path: object) -> Graph:
+    """What a model holds, whatever `load` is given. Raises as it does, but no other runtime is asked."""
+    if not isinstance(path, str | os.PathLike):
+        return _in_memory(path)
+    return read_graph(file_path("path", path))
+
+
+def read_graph(path: Path) -> Graph:
+    """What a model's file holds, as plain data. Raises as `load` does, but no other runtime is asked."""
+    if model_kind(path) is Kind.OPENVINO:
+        from onegru.formats.openvino.reader import load_ir
+
+        return load_ir(path)
+    with needs_extra("onnx", "onnx", str(path)):
+        from onegru.formats.onnx.reader import load_onnx
+    return load_onnx(path)
+
+
+def _in_memory(model: object) -> Graph:
+    """What the bytes of an ONNX model, or a ModelProto, hold."""
+    is_bytes = isinstance(model, bytes | bytearray | memoryview)
+    if not is_bytes and not hasattr(model, "SerializeToString"):
+        raise SpecError(
+            f"path: {shown(model)}; must be the name of a file, the bytes of an ONNX model, or a ModelProto"
+        )
+    with needs_extra("onnx", "onnx", "an ONNX model"):
+        from onegru.formats.onnx.read import Source, serialized
+        from onegru.formats.onnx.reader import parse_onnx
+    source = Source("model in memory")
+    data = bytes(model) if isinstance(model, bytes | bytearray | memoryview) else serialized(source, model)
+    kind = kind_of_start(data[:1024], len(data))
+    if kind is Kind.OPENVINO:
+        raise source.error(f"{kind.words}, which must be loaded by the name of its file, for its .bin")
+    if kind not in (Kind.ONNX, Kind.UNKNOWN):
+        raise source.error(f"{kind.words}; only an ONNX model is loaded from memory")
+    return parse_onnx(data, source)

@@ -1,0 +1,98 @@
+"""The GRU layers of any file that has some: models, checkpoints, and onegru's own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from onegru.core.arguments import file_path
+from onegru.core.errors import FormatError, SpecError
+from onegru.formats.recognise import Kind, layers_kind
+from onegru.layers.gru import GRU
+from onegru.layers.stack import Stack, layers_of
+from onegru.models.load import load
+
+__all__ = ["load_layers", "named_layers"]
+
+
+def load_layers(
+    path: str | os.PathLike[str], *, name: str | None = None, keras_version: str | None = None
+) -> dict[str, GRU | Stack]:
+    """Load the GRU layers of a file, ready to run.
+
+    Args:
+        path: a PyTorch checkpoint (a state dict, or mappings that hold some; nothing that it names is run),
+            a safetensors file (with PyTorch's names, or onegru's own), a saved Keras model (`.keras`, `.h5`),
+            an OpenVINO IR or an ONNX model. The content tells which.
+        name: the only layer to load, by the name that it has in the result; None for all.
+        keras_version: the version of Keras that saved the file, 2.0 to 3, such as "2.3", if the file does not
+            tell it: defaults and one activation have changed. None if it does, as nearly all do.
+
+    Returns:
+        the layers by name, in the file's order: of PyTorch the prefix of their tensors ("" if there is none),
+        of Keras the layer's name ("encoder/gru" within a model "encoder"), of ONNX and OpenVINO the node's,
+        where its weights are constants. A name that comes twice has a number behind it. LSTMs and other
+        layers are left out.
+
+    Raises:
+        FormatError: the file is broken, or holds no GRU.
+        SpecError: a GRU does what onegru does not, there is none called `name`, or `keras_version` is missing
+            or not what the file says.
+        MissingExtraError: the file needs a package that is not installed.
+        OSError: the file cannot be opened.
+    """
+    file = file_path("path", path)
+    if name is not None and not isinstance(name, str):
+        raise SpecError(f"name: {name!r}; must be text, or None")
+    if keras_version is not None and not isinstance(keras_version, str):
+        raise SpecError(f"keras_version: {keras_version!r}; must be text, or None")
+    kind = layers_kind(file)
+    if kind is Kind.KERAS:
+        from onegru.formats.keras_archive import read_keras
+
+        layers = read_keras(file, name, keras_version)
+    elif keras_version is not None:
+        raise SpecError(f"keras_version: {keras_version!r}; must be None, as {file} is {kind.words}")
+    elif kind is Kind.PYTORCH:
+        from onegru.formats.checkpoint import read_pytorch
+
+        layers = read_pytorch(file, name)
+    elif kind is Kind.SAFETENSORS:
+        from onegru.formats.checkpoint import read_safetensors
+
+        layers = read_safetensors(file, name)
+    else:
+        layers = _model_layers(file)
+    if name is not None:
+        wanted = name if name in layers else name.removesuffix(".")
+        if wanted not in layers:
+            there = ", ".join(map(repr, layers)) or "none"
+            raise SpecError(f"name: {name!r}, which {file} does not hold; it holds {there}")
+        return {wanted: layers[wanted]}
+    if not layers:
+        raise FormatError(f"{file}: no GRU with weights of its own")
+    return layers
+
+
+def named_layers(path: Path) -> list[tuple[str, GRU]]:
+    """Each layer that a file holds, with a name, the lowest of a stack first. Raises as `load_layers`."""
+    return [
+        (f"{name or 'GRU'}, layer {index}" if len(layers) > 1 else name or "GRU", layer)
+        for name, found in load_layers(path).items()
+        for layers in [layers_of(found)]
+        for index, layer in enumerate(layers)
+    ]
+
+
+def _model_layers(path: Path) -> dict[str, GRU | Stack]:
+    layers: dict[str, GRU | Stack] = {}
+    for node in load(path).gru_layers:
+        if node.layer is None:
+            continue
+        name = node.name or node.operator
+        number = 2
+        while name in layers:
+            name = f"{node.name or node.operator}#{number}"
+            number += 1
+        layers[name] = node.layer
+    return layers

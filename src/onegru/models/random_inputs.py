@@ -1,0 +1,289 @@
+"""Inputs for a check, drawn at random in shapes that a model with GRUs can take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.errors import SpecError
+from onegru.core.machine import memory_size
+from onegru.core.shapes import fits
+from onegru.core.spec import Spec
+from onegru.formats.graph import TensorInfo
+from onegru.models.model import Model
+from onegru.operators.schema import CANONICAL_AXES, Role
+
+__all__ = [
+    "Dims",
+    "dimension_name",
+    "draw",
+    "draw_call",
+    "draw_inputs",
+    "shapes_of",
+    "size_plans",
+]
+
+#: Sizes of open dimensions, by name, and whole shapes of inputs.
+Dims = Mapping[str, int | tuple[int, ...]]
+
+# Sizes to try for open dimensions, in order: steps, rows, all others.
+_SIZES = ((7, 3, 4), (1, 1, 1), (16, 1, 16), (64, 2, 64))
+
+
+def size_plans() -> Iterator[tuple[int, int, int]]:
+    """Sizes of open dimensions, the likeliest first: steps, rows, all others."""
+    yield from _SIZES
+
+
+def draw_inputs(
+    model: Model, seed: int, sizes: tuple[int, int, int], dims: Dims | None = None
+) -> dict[str, Array]:
+    """An array for each input that has no default.
+
+    Dimensions of the same name get the same size. Those that GRU nodes take at once get sizes that fit
+    together: steps and rows; lengths lie between 1 and the number of steps.
+
+    Args:
+        model: the model.
+        seed: of the random numbers.
+        sizes: of open dimensions: steps, rows, all others.
+        dims: sizes that go before `sizes`, as for `shapes_of`; at least 1.
+
+    Raises:
+        SpecError: an input is no tensor of a known shape and type, or `dims` does not fit the inputs.
+    """
+    letters = _letters(model)
+    named: dict[str, str] = {}
+    for info in model.inputs:
+        for axis, size in enumerate(info.shape or ()):
+            if isinstance(size, str) and (info.name, axis) in letters:  # the first one counts
+                named.setdefault(size, letters[info.name, axis])
+
+    def otherwise(info: TensorInfo, axis: int) -> int:
+        name = dimension_name(info, axis)
+        letter = named.get(name) or letters.get((info.name, axis), "")
+        return sizes["TB".index(letter)] if letter else sizes[2]
+
+    for name, told in (dims or {}).items():
+        if min(told if isinstance(told, tuple) else (told,), default=1) < 1:
+            raise SpecError(f"dims: {name} is {told}; must be at least 1")
+    infos = [info for info in model.inputs if not info.optional]
+    return draw(model, np.random.default_rng(seed), shapes_of(infos, dims or {}, otherwise, "dims"))
+
+
+def draw(
+    model: Model,
+    rng: np.random.Generator,
+    shapes: Mapping[str, tuple[int, ...]],
+    given: Mapping[str, tuple[int, ...]] | None = None,
+) -> dict[str, Array]:
+    """An array for each input that `shapes` names.
+
+    Args:
+        model: the model.
+        rng: where the numbers come from.
+        shapes: of the inputs to draw, by name.
+        given: of the inputs that are there already, likewise.
+
+    Raises:
+        SpecError: an input's type cannot be drawn, or the memory does not suffice.
+    """
+    check_total(shapes.values())
+    longest = longest_lengths(model, {**(given or {}), **shapes})
+    return {
+        info.name: draw_one(rng, info, shapes[info.name], longest.get(info.name))
+        for info in model.inputs
+        if info.name in shapes
+    }
+
+
+def draw_call(spec: Spec, T: int, B: int, rng: np.random.Generator) -> dict[Role, Array]:
+    """What one call of a GRU takes, with canonical axes: X, initial_h, sequence_lens and A.
+
+    X is normal, states lie in -1…1 and attention scores in 0…1, all of the layer's type. Lengths are int32 in
+    0…T, the first of them T.
+
+    Args:
+        spec: the GRU.
+        T: the number of steps.
+        B: the number of rows.
+        rng: where the numbers come from.
+    """
+    dtype = numpy_dtype(spec.dtype)
+    sizes = {"T": T, "B": B, "I": spec.input_size, "D": spec.num_directions, "H": spec.hidden_size}
+    X, h, a = ([sizes[axis] for axis in CANONICAL_AXES[role]] for role in ("X", "initial_h", "A"))
+    lengths = np.concatenate((np.full(min(B, 1), T), rng.integers(0, T + 1, max(B - 1, 0))))
+    return {
+        "X": rng.standard_normal(X).astype(dtype),
+        "initial_h": rng.uniform(-1.0, 1.0, h).astype(dtype),
+        "sequence_lens": lengths.astype(np.int32),
+        "A": rng.uniform(0.0, 1.0, a).astype(dtype),
+    }
+
+
+def dimension_name(info: TensorInfo, axis: int) -> str:
+    """What to call an open dimension: by its name, else by its input's and its place, as "X.0"."""
+    assert info.shape is not None
+    size = info.shape[axis]
+    return size if isinstance(size, str) else f"{info.name}.{axis}"
+
+
+def shapes_of(
+    infos: Sequence[TensorInfo],
+    dims: Dims,
+    otherwise: Callable[[TensorInfo, int], int | None],
+    argument: str,
+) -> dict[str, tuple[int, ...]]:
+    """The shapes in which inputs are drawn: the one place that decides the sizes of open dimensions.
+
+    Args:
+        infos: the inputs to draw.
+        dims: sizes of open dimensions, by `dimension_name`, and whole shapes of inputs, by their names. What
+            a shape says of a dimension holds wherever that stands.
+        otherwise: the size of an open axis that `dims` does not tell; None to ask for it.
+        argument: what the caller calls `dims`.
+
+    Raises:
+        SpecError: an input's shape is not known, a size is missing, or `dims` does not fit the inputs.
+    """
+    known = {info.name: info for info in infos if info.is_tensor}
+    names = {
+        dimension_name(info, axis): None
+        for info in known.values()
+        for axis, size in enumerate(info.shape or ())
+        if not isinstance(size, int)
+    }
+    sizes = {name: size for name, size in dims.items() if isinstance(size, int) and name in names}
+    whole: dict[str, tuple[int, ...]] = {}
+    for name, size in dims.items():
+        if name in sizes:
+            continue
+        info = known.get(name)
+        shape = size if isinstance(size, tuple) else (size,)
+        if info is None or (isinstance(size, int) and info.shape is not None and len(info.shape) != 1):
+            words = ", ".join(sorted(map(repr, names))) or "none"
+            raise SpecError(f"{argument}: {name!r}; must be an open dimension of an input: {words}")
+        whole[name] = shape
+        _learn(info, shape, sizes, argument)
+    missing: dict[str, None] = {}
+
+    def decide(info: TensorInfo, axis: int) -> int:
+        name = dimension_name(info, axis)
+        size = sizes[name] if name in sizes else otherwise(info, axis)
+        if size is None:
+            missing[name] = None
+        return size or 0
+
+    shapes: dict[str, tuple[int, ...]] = {}
+    for info in infos:
+        if info.name in whole:
+            shapes[info.name] = whole[info.name]
+        elif info.shape is None or not info.is_tensor:
+            raise SpecError(f"input {info.name!r}: has no known shape, so it cannot be drawn; give its value")
+        else:
+            shapes[info.name] = tuple(
+                size if isinstance(size, int) else decide(info, axis) for axis, size in enumerate(info.shape)
+            )
+    if missing:
+        raise SpecError(_missing_words(infos, list(missing), argument))
+    return shapes
+
+
+def _learn(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int], argument: str) -> None:
+    """Take the sizes of open dimensions from the whole shape of an input."""
+    place = f"{argument}: {info.name} is {','.join(map(str, shape))}"
+    if info.shape is None:
+        return
+    if not fits(shape, info.shape):
+        raise SpecError(f"{place}; must be {_shape_words(info)}")
+    for axis, size in enumerate(shape):
+        if not isinstance(info.shape[axis], int):
+            name = dimension_name(info, axis)
+            if sizes.setdefault(name, size) != size:
+                raise SpecError(f"{place}; {name} must be {sizes[name]}, as it is elsewhere")
+
+
+def _missing_words(infos: Sequence[TensorInfo], missing: Sequence[str], argument: str) -> str:
+    shapes = ", ".join(
+        f"{info.name} {_shape_words(info)}"
+        for info in infos
+        if any(not isinstance(size, int) for size in info.shape or ())
+    )
+    options = " ".join(f"{argument} {name}=SIZE" for name in missing)
+    *others, last = missing
+    names = f"{', '.join(others)} and {last} are" if others else f"{last} is"
+    return f"{names} open in {shapes}; give {options}, or --dims SIZE for any"
+
+
+def _shape_words(info: TensorInfo) -> str:
+    sizes = (
+        str(size) if isinstance(size, int) else dimension_name(info, axis)
+        for axis, size in enumerate(info.shape or ())
+    )
+    return f"[{', '.join(sizes)}]"
+
+
+def check_total(shapes: Iterable[tuple[int, ...]]) -> None:
+    """Raise SpecError if arrays of these shapes are too much for this machine."""
+    total = sum(math.prod(shape) * 8 for shape in shapes)
+    if total > memory_size() // 4:
+        raise SpecError(f"inputs to draw: {total} bytes; too much for this machine's memory")
+
+
+def _letters(model: Model) -> dict[tuple[str, int], str]:
+    """Which dimensions of inputs are the steps (T) or rows (B) of a GRU node that takes them."""
+    names = {info.value: info.name for info in model.inputs}
+    found: dict[tuple[str, int], str] = {}
+    for gru in model.gru_layers:
+        for port in gru.node.ports:
+            name = names.get(gru.node.inputs.get(port.name, ""))
+            for axis, letter in enumerate(port.axes):
+                if name is not None and letter in "TB":
+                    found.setdefault((name, axis), letter)
+    return found
+
+
+def longest_lengths(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int | None]:
+    """For each input that holds lengths, the number of steps that they must fit; None where it is not known.
+
+    Args:
+        model: the model.
+        shapes: of its inputs, by name.
+    """
+    names = {info.value: info.name for info in model.inputs}
+    found: dict[str, int | None] = {}
+    for gru in model.gru_layers:
+        ports = {port.role: port for port in gru.node.ports}
+        lengths = ports.get("sequence_lens")
+        name = names.get(gru.node.inputs.get(lengths.name, "")) if lengths is not None else None
+        if name is None:
+            continue
+        shape = shapes.get(names.get(gru.node.inputs[ports["X"].name], ""), ())
+        axis = ports["X"].axes.index("T")
+        steps = shape[axis] if axis < len(shape) else None
+        earlier = found.get(name, steps)
+        found[name] = None if earlier is None or steps is None else min(earlier, steps)
+    return found
+
+
+def draw_one(
+    rng: np.random.Generator, info: TensorInfo, shape: tuple[int, ...], longest: int | None
+) -> Array:
+    """Normal numbers, lengths up to `longest`, and for other integers 0 or 1, which any index allows.
+
+    Raises:
+        SpecError: its type cannot be drawn.
+    """
+    if info.dtype in ("str", "unknown"):
+        raise SpecError(f"input {info.name!r}: type {info.dtype} cannot be drawn; give its value")
+    dtype = numpy_dtype(info.dtype)
+    if dtype.kind in "iu":
+        return rng.integers(
+            0 if longest is None else min(1, longest), 2 if longest is None else longest + 1, shape
+        ).astype(dtype)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)

@@ -1,0 +1,231 @@
+"""Which layer or stack a file holds: named nodes of a model, or all of one that is nothing but GRUs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from itertools import pairwise, permutations
+from pathlib import Path
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.core.errors import OneGRUError, SpecError, SpecWarning
+from onegru.core.shapes import arrange, side_by_side
+from onegru.formats.recognise import layers_kind
+from onegru.layers.gru import GRU
+from onegru.layers.stack import Stack, layers_of
+from onegru.models.load import load
+from onegru.models.load_layers import load_layers
+from onegru.models.model import GruLayer, Model
+from onegru.models.random_inputs import draw_inputs
+from onegru.operators.schema import CANONICAL_AXES
+
+__all__ = ["joined", "layers_of_model", "read_source"]
+
+
+_OPEN_SIZES = (3, 3, 3)  # of all dimensions that a model leaves open, so that they fit each other
+
+
+def read_source(path: Path, nodes: Sequence[str] = (), keras_version: str | None = None) -> GRU | Stack:
+    """The layer or stack that a file holds.
+
+    Args:
+        path: the file.
+        nodes: the GRUs to take by name, the lowest first; empty for all of a model that has nothing else, and
+            for the only one of a checkpoint.
+        keras_version: as in `load_layers`.
+
+    Raises:
+        SpecError: it is not known which layers, or a node has none.
+        FormatError: the file is broken.
+    """
+    if layers_kind(path).holds == "layers" or keras_version is not None:
+        return _layers_of_checkpoint(path, nodes, keras_version)
+    return layers_of_model(load(path), nodes)
+
+
+def _layers_of_checkpoint(path: Path, nodes: Sequence[str], keras_version: str | None) -> GRU | Stack:
+    layers = load_layers(path, keras_version=keras_version)
+    listed = ", ".join(map(repr, layers))
+    if not nodes:
+        if len(layers) > 1:
+            raise SpecError(
+                f"{path}: holds {len(layers)} GRUs; say with --node NAME which to take, of {listed}"
+            )
+        return next(iter(layers.values()))
+    for name in nodes:
+        if name not in layers:
+            raise SpecError(f"--node: {name!r}; no such GRU in {path}; must be one of {listed}")
+    return joined([layers[name] for name in nodes])
+
+
+def joined(parts: Sequence[GRU | Stack]) -> GRU | Stack:
+    """Layers and stacks on top of each other, the lowest first, as one."""
+    layers = [layer for part in parts for layer in layers_of(part)]
+    return layers[0] if len(layers) == 1 else Stack(layers)
+
+
+def layers_of_model(model: Model, nodes: Sequence[str] = ()) -> GRU | Stack:
+    """The layers of these nodes, or of all if the model does nothing else.
+
+    Args:
+        model: the model.
+        nodes: the nodes' names, the lowest layer first; one gives a layer, several a stack.
+
+    Warns:
+        SpecWarning: a node starts from a state of its own.
+
+    Raises:
+        SpecError: there is no such node, its weights are not constants, or without names, the model does more
+            than to pass what one GRU gives to the next.
+    """
+    names = [gru.name for gru in model.gru_layers]
+    if not names:
+        raise SpecError(f"{model.path}: has no GRU node")
+    if nodes:
+        found = [_find(model, name) for name in nodes]
+        for gru in found:
+            if gru.has_own_state:
+                warnings.warn(
+                    f"{model.path}: the state that {gru.name!r} starts from is left out, as a layer has none",
+                    SpecWarning,
+                    stacklevel=2,
+                )
+    else:
+        found = list(model.gru_layers)
+        if reason := _why_no_chain(model):
+            listed = ", ".join(map(repr, names))
+            raise SpecError(f"{model.path}: {reason}; say with --node NAME which GRU to take, of {listed}")
+    return joined([_layer(model, gru) for gru in found])
+
+
+def _find(model: Model, name: str) -> GruLayer:
+    found = [gru for gru in model.gru_layers if gru.name == name]
+    if len(found) != 1:
+        listed = ", ".join(repr(gru.name) for gru in model.gru_layers)
+        count = "two of that name" if found else "no such GRU node"
+        raise SpecError(f"--node: {name!r}; {count} in {model.path}; must be one of {listed}")
+    return found[0]
+
+
+def _layer(model: Model, gru: GruLayer) -> GRU:
+    if gru.layer is None:
+        raise SpecError(f"{model.path}: the weights of {gru.name!r} are computed; must be constants")
+    return gru.layer
+
+
+# Whether a model is a chain is seen from a run on random numbers: what comes out of a GRU must be, number for
+# number and place for place, what goes into the next. However an exporter spells that, it is found. Only axes
+# before the last may have another order, as layouts do, and a state may be a part of what holds all of them.
+
+
+def _why_no_chain(model: Model) -> str:
+    """Why a model is not just a chain of GRUs, in words; empty if it is."""
+    if model.nested_grus:
+        return "has GRUs within bodies of other nodes"
+    if _is_bare(model):
+        return ""
+    try:
+        inputs = draw_inputs(model, 0, _OPEN_SIZES)
+        raw = model.trace(inputs)
+        traces = [_canonical(gru, trace) for gru, trace in zip(model.gru_layers, raw, strict=True)]
+        outputs = model.run(inputs)
+    except OneGRUError as error:
+        return f"cannot be run on drawn inputs ({error})"
+    given = {name: array for name, array in inputs.items() if array.dtype.kind not in "biu"}
+    taken = {name for name, array in given.items() if _same(traces[0]["X"], array)}
+    if not taken:
+        return "changes its input before the first GRU"
+    for below, above in pairwise(traces):
+        T, B = above["X"].shape[:2]
+        if not np.array_equal(above["X"], side_by_side(below["Y"])):
+            return "its GRUs are not fed by one another"
+        if not np.array_equal(_lengths(above, T, B), _lengths(below, T, B)):
+            return "its GRUs have different lengths"
+    T, B = traces[0]["X"].shape[:2]
+    whole = [array for array in inputs.values() if array.dtype.kind in "iu"]
+    lengths = _lengths(traces[0], T, B)
+    if not np.all(lengths == T) and not any(np.array_equal(lengths, array.ravel()) for array in whole):
+        return "has lengths of its own"
+    place = 0
+    for trace in traces:
+        h = trace.get("initial_h")
+        if h is not None and h.any():
+            holders = {name for name, array in given.items() if _same(h, array) or _holds(array, h, place)}
+            if not holders:
+                return "has an initial state of its own"
+            taken |= holders
+            place += len(h)
+    handed = {
+        name
+        for name, array in given.items()
+        if any(_same(value, array) for trace in raw for value in trace.values())
+    }
+    if unused := given.keys() - taken - handed:
+        return f"does not hand its input {min(unused)!r} to a GRU"
+    if not all(any(_same(array, known) for known in _known(traces)) for array in outputs.values()):
+        return "changes what its GRUs give"
+    return ""
+
+
+def _is_bare(model: Model) -> bool:
+    """Whether a model is one GRU and nothing else; it then need not be run, which takes known shapes."""
+    if len(model.gru_layers) != 1 or model.other_node_count:
+        return False
+    node = model.gru_layers[0].node
+    given = {info.value for info in model.inputs}
+    taken = {value for name, value in node.inputs.items() if name not in ("W", "R", "B")}
+    results = {info.value for info in model.outputs}
+    return taken <= given and results <= set(node.outputs.values())
+
+
+def _known(traces: Sequence[Mapping[str, Array]]) -> list[Array]:
+    """What the outputs of a chain may be: the last Y, the states, and all states as one."""
+    last = traces[-1]["Y"]
+    states = [trace["Y_h"] for trace in traces]
+    known = [last, *states, *(side_by_side(state[None])[0] for state in states)]
+    if last.size:
+        known.append(side_by_side(last))
+    if len({state.shape[1:] for state in states}) == 1:
+        known.append(np.concatenate(states))
+    return known
+
+
+def _same(array: Array, other: Array) -> bool:
+    """Whether two arrays hold the same numbers at the same places, up to the order of axes but the last."""
+    if array.size != other.size or array.shape[-1:] != other.shape[-1:]:
+        return False
+    wanted, found = _without_ones(array), _without_ones(other)
+    return any(
+        np.array_equal(wanted, found.transpose(*order, found.ndim - 1))
+        for order in permutations(range(found.ndim - 1))
+    )
+
+
+def _holds(array: Array, h: Array, place: int) -> bool:
+    """Whether `array` [L·D, B, H] holds h [D, B, H] from `place` on."""
+    return array.ndim == 3 and np.array_equal(array[place : place + len(h)], h)
+
+
+def _without_ones(array: Array) -> Array:
+    """Without axes of size 1, but for the last axis."""
+    sizes = [size for size in array.shape[:-1] if size != 1]
+    return array.reshape(*sizes, *array.shape[-1:])
+
+
+def _canonical(gru: GruLayer, trace: Mapping[str, Array]) -> dict[str, Array]:
+    """What a node took and gave, by role, with canonical axes; Y of a cell is its new state."""
+    found = {
+        str(port.role): arrange(trace[port.name], port.axes, CANONICAL_AXES[port.role])
+        for port in gru.node.ports
+        if port.name in trace and port.role in CANONICAL_AXES
+    }
+    if all(port.role != "Y" for port in gru.node.operator.outputs):
+        found["Y"] = found["Y_h"][None]
+    # An output that is not used may be left out.
+    return {"Y": np.empty((0, 0, 0, 0)), "Y_h": np.empty((0, 0, 0)), **found}
+
+
+def _lengths(trace: Mapping[str, Array], T: int, B: int) -> Array:
+    return trace.get("sequence_lens", np.full(B, T)).astype(np.int64)

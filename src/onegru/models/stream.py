@@ -1,0 +1,305 @@
+"""A model that is fed piece by piece, its states carried from run to run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from onegru.core.arguments import integer, shown
+from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.errors import SpecError
+from onegru.core.pickling import state_of
+from onegru.core.shapes import as_rows
+from onegru.formats.graph import Graph, TensorInfo, batch_axes
+from onegru.models.inputs import fits_shape
+
+__all__ = ["ModelStream"]
+
+
+class Runnable(Protocol):
+    """What a stream needs of a model."""
+
+    @property
+    def path(self) -> str:
+        """Its file."""
+
+    @property
+    def graph(self) -> Graph:
+        """What the file holds."""
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What it takes."""
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What it gives."""
+
+    def run(self, inputs: Mapping[str, object]) -> dict[str, Array]:
+        """Run it."""
+
+
+class ModelStream:
+    """A model whose outputs of one run are inputs of the next; made by `Model.stream`.
+
+    States begin at the input's default where the file holds one, else at zero. Sizes that the file leaves
+    open are read off the other inputs of the first step, by their names; a stream asks for what cannot be
+    read off.
+    Not safe to call from several threads at once.
+    """
+
+    __module__ = "onegru"
+
+    def __init__(self, model: Runnable, pairs: Mapping[str, str], dims: Mapping[str, int]) -> None:
+        self._model = model
+        self._inputs = {info.name: info for info in model.inputs}
+        outputs = {info.name: info for info in model.outputs}
+        self._pairs = dict(pairs)
+        if not all(isinstance(name, str) for pair in self._pairs.items() for name in pair):
+            raise SpecError("state: must be a mapping from names of outputs to names of inputs")
+        if len(set(self._pairs.values())) < len(self._pairs):
+            raise SpecError("state: an input takes two outputs; must take one")
+        for output, taker in self._pairs.items():
+            for side, name, known in (("output", output, outputs), ("input", taker, self._inputs)):
+                if name not in known:
+                    names = ", ".join(map(repr, known))
+                    raise SpecError(f"state: {name!r} is not an {side} of {model.path}; must be of {names}")
+            if outputs[output].dtype != self._inputs[taker].dtype:
+                raise SpecError(
+                    f"state: {output!r} is {outputs[output].dtype}, {taker!r} is "
+                    f"{self._inputs[taker].dtype}; must be of one type"
+                )
+            if not _may_fit(outputs[output].shape, self._inputs[taker].shape):
+                raise SpecError(
+                    f"state: {output!r} is {_words(outputs[output].shape or ())}, {taker!r} is "
+                    f"{_words(self._inputs[taker].shape or ())}; must be of one shape"
+                )
+        self._dims = self._checked_dims(dims)
+        self._state: dict[str, Array] = {}
+
+    def _checked_dims(self, dims: object) -> dict[str, int]:
+        if not isinstance(dims, Mapping):
+            raise SpecError(f"dims: {shown(dims)}; must be a mapping from names to sizes")
+        takers = self._pairs.values()
+        known = [size for name in takers for size in self._inputs[name].shape or () if isinstance(size, str)]
+        for name in dims:
+            if name not in known:
+                names = ", ".join(map(repr, dict.fromkeys(known))) or "none"
+                raise SpecError(f"dims: {shown(name)}; must be an open dimension of a state: {names}")
+        return {name: integer(f"dims[{name!r}]", size, 1) for name, size in dims.items()}
+
+    def __repr__(self) -> str:
+        pairs = ", ".join(f"{output} → {taker}" for output, taker in self._pairs.items())
+        return f"ModelStream({self._model.path!r}, {pairs})"
+
+    def __getstate__(self) -> Any:
+        return state_of(self, _state=self.state)  # a copy has a state of its own
+
+    @property
+    def pairs(self) -> dict[str, str]:
+        """The input that takes each state output in the next step."""
+        return dict(self._pairs)
+
+    @property
+    def state(self) -> dict[str, Array]:
+        """A copy of each state, by the name of the input; those that no step has set yet are left out.
+
+        Assign a mapping to set some or all of them.
+        """
+        return {name: array.copy() for name, array in self._state.items()}
+
+    @state.setter
+    def state(self, values: Mapping[str, object]) -> None:
+        if not isinstance(values, Mapping):
+            raise SpecError(f"state: {type(values).__name__}; must be a mapping from names to arrays")
+        fresh = {name: self._fit(name, value) for name, value in values.items()}
+        self._state.update(fresh)
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self._state.clear()
+
+    def step(self, inputs: Mapping[str, object], *, rows: object = None) -> dict[str, Array]:
+        """Run the model once and keep its states.
+
+        Args:
+            inputs: an array for each input that is not a state, by name; one for a state takes its place.
+            rows: indices of the rows of the batch that take the step: `inputs` have these rows alone, in this
+                order, and so have the outputs; the states of the others stay. None for all. The model's batch
+                size must be open, and its rows independent of each other.
+
+        Returns:
+            an array for each output that is not a state, by name.
+
+        Raises:
+            SpecError: an input is missing, unknown, or does not fit. The states stay as they are.
+            FormatError: another runtime fails on its part; likewise.
+        """
+        if type(inputs) is not dict and not isinstance(inputs, Mapping):  # the second one takes a while
+            raise SpecError(f"inputs: {type(inputs).__name__}; must be a mapping from names to arrays")
+        if rows is not None:
+            return self._step_of(rows, inputs)
+        given = {**self._state, **inputs}
+        if len(self._state) < len(self._pairs):
+            missing = [name for name in self._pairs.values() if name not in given]
+            given.update(self._zeros(missing, inputs))
+        results = self._model.run(given)
+        for output, taker in self._pairs.items():
+            self._state[taker] = results.pop(output)
+        return results
+
+    def _step_of(self, rows: object, inputs: Mapping[str, object]) -> dict[str, Array]:
+        """A step of some rows."""
+        axes = self._row_axes()
+        missing = [name for name in axes if name not in self._state]
+        states = {**self._state, **self._zeros(missing, {})}
+        for name in missing:
+            if name not in states:
+                raise SpecError(f"rows: state {name!r} has none yet; take a step of all, or set it (.state)")
+        counts = {states[name].shape[axis] for name, axis in axes.items()}
+        if len(counts) > 1:
+            raise SpecError(f"rows: the states have {sorted(counts)} rows; must have as many each")
+        indices = as_rows(rows, counts.pop())
+        given = {name: np.take(states[name], indices, axis) for name, axis in axes.items()} | dict(inputs)
+        results = self._model.run(given)
+        fresh: dict[str, Array] = {}
+        for output, taker in self._pairs.items():
+            axis, new, state = axes[taker], results.pop(output), states[taker].copy()
+            wanted = (*state.shape[:axis], len(indices), *state.shape[axis + 1 :])
+            if new.shape != wanted:
+                raise SpecError(f"rows: {output!r} is {list(new.shape)}; must be {list(wanted)}")
+            state[(slice(None),) * axis + (indices,)] = new
+            fresh[taker] = state
+        self._state = fresh
+        return results
+
+    def _row_axes(self) -> dict[str, int]:
+        """The axis of the rows of each state: as a GRU node has it, or the one named as other inputs' are.
+
+        Raises:
+            SpecError: it is not known, or of a fixed size.
+        """
+        takers = list(self._pairs.values())
+        shapes = {name: self._inputs[name].shape or () for name in takers}
+        told = batch_axes(self._model.graph)
+        named = {shapes[name][axis] for name, axis in told.items() if shapes.get(name)}
+        if not named:
+            others = (info.shape or () for name, info in self._inputs.items() if name not in shapes)
+            named = set.intersection(*map(set, shapes.values())) & {
+                size for shape in others for size in shape
+            }
+        named = {size for size in named if isinstance(size, str)}
+        axes: dict[str, int] = {}
+        for name, shape in shapes.items():
+            places = [axis for axis, size in enumerate(shape) if size in named]
+            axis = told.get(name, places[0] if len(places) == 1 else None)
+            if axis is None or axis >= len(shape):
+                raise SpecError(
+                    f"rows: which dimension of state {name!r}, {_words(shape)}, are the rows is not known; "
+                    "must be None"
+                )
+            if isinstance(shape[axis], int):
+                raise SpecError(f"rows: state {name!r} has always {shape[axis]} rows; must be None")
+            axes[name] = axis
+        return axes
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the states to a file, in NumPy's `.npz` format.
+
+        Raises:
+            OSError: it cannot be written; what was there before stays.
+        """
+        from onegru.layers.state_files import write_states  # takes a while, and few need it
+
+        write_states(path, self._state)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Set the states to those of a file that `save` wrote; states that it lacks begin anew.
+
+        Raises:
+            FormatError: it is not such a file.
+            SpecError: a state does not fit this model. The states stay as they are.
+        """
+        from onegru.layers.state_files import Header, read_states  # takes a while, and few need it
+
+        def expected(name: str, header: Header) -> str:
+            info = self._info(name)
+            is_bits = info.dtype == "bfloat16" and header.dtype == np.uint16
+            self._check(info, info.dtype if is_bits else header.dtype.name, header.shape)
+            return info.dtype
+
+        self._state = {name: self._fit(name, array) for name, array in read_states(path, expected).items()}
+
+    def _fit(self, name: str, value: object) -> Array:
+        info = self._info(name)
+        try:
+            array = np.array(value)
+        except (TypeError, ValueError) as error:
+            raise SpecError(f"state: {name!r} is not an array ({error})") from None
+        self._check(info, array.dtype.name, array.shape)
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+    def _info(self, name: str) -> TensorInfo:
+        if name not in self._pairs.values():
+            names = ", ".join(map(repr, self._pairs.values()))
+            raise SpecError(f"state: {name!r} is not a state of {self._model.path}; must be of {names}")
+        return self._inputs[name]
+
+    def _check(self, info: TensorInfo, dtype: str, shape: Sequence[int]) -> None:
+        if dtype != info.dtype or not fits_shape(info, shape):
+            raise SpecError(
+                f"state: {info.name!r} is {dtype} {list(shape)}; must be {info.dtype} "
+                f"{'of any shape' if info.shape is None else _words(info.shape)}"
+            )
+
+    def _zeros(self, names: Sequence[str], inputs: Mapping[str, object]) -> dict[str, Array]:
+        """The first states: zeros, for those that the model has no default for."""
+        sizes = dict(self._dims)
+        for name, value in inputs.items():
+            info, shape = self._inputs.get(name), getattr(value, "shape", ())
+            if info is not None and info.shape is not None and len(info.shape) == len(shape):
+                known = zip(info.shape, shape, strict=True)
+                told = {size: have for size, have in known if isinstance(size, str)}
+                for size in told.keys() & self._dims.keys():
+                    if told[size] != self._dims[size]:
+                        raise SpecError(
+                            f"{name!r}: {size} is {told[size]}; must be {self._dims[size]}, as dims= says"
+                        )
+                sizes.update(told)
+        zeros: dict[str, Array] = {}
+        for name in names:
+            info = self._inputs[name]
+            if info.optional:
+                continue
+            if info.shape is None:
+                raise SpecError(f"state: {name!r} is of unknown rank; set it before the first step (.state)")
+            wanted = [size if isinstance(size, int) else sizes.get(size or "") for size in info.shape]
+            if any(size is None for size in wanted):
+                if name in self._model.graph.zero_inputs:
+                    continue
+                raise SpecError(
+                    f"state: {name!r} is {_words(info.shape)}, whose sizes the inputs do not tell; give "
+                    "dims= to stream(), or set it before the first step (.state)"
+                )
+            try:
+                zeros[name] = np.zeros([size or 0 for size in wanted], numpy_dtype(info.dtype))
+            except (ValueError, MemoryError):
+                raise SpecError(f"state: {name!r} would be {wanted}; must fit into memory") from None
+        return zeros
+
+
+def _may_fit(given: Sequence[object] | None, taken: Sequence[object] | None) -> bool:
+    """Whether an output's shape may be an input's, as far as both are known."""
+    if given is None or taken is None:
+        return True
+    sizes = zip(given, taken, strict=False)
+    return len(given) == len(taken) and all(
+        a == b or not isinstance(a, int) or not isinstance(b, int) for a, b in sizes
+    )
+
+
+def _words(shape: Sequence[int | str | None]) -> str:
+    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"

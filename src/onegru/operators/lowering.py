@@ -1,0 +1,256 @@
+"""From an operator as its text has it to the canonical form: one algorithm, the operators are data.
+
+`lower` takes an operator, its attributes and its weights, and returns a `Spec`, `Weights`, and the ports
+through which the call's own tensors come and go.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from onegru.core.activations import Activation, assign_parameters, find_kind
+from onegru.core.dtypes import Array, as_array_of, as_float_array
+from onegru.core.errors import SpecError, SpecWarning
+from onegru.core.shapes import arrange, check_shape
+from onegru.core.spec import Direction, Spec, Weights
+from onegru.operators.attributes import read_attributes
+from onegru.operators.schema import Operator, Port
+
+__all__ = ["Lowered", "check_attributes", "check_weights", "lower", "read_activations", "read_clip"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """An operator in canonical form.
+
+    Attributes:
+        spec: what it computes.
+        weights: what it computes with.
+        ports: its inputs and outputs, with their axes in the layout that it uses.
+    """
+
+    spec: Spec
+    weights: Weights
+    ports: tuple[Port, ...]
+
+
+def lower(
+    operator: Operator,
+    attributes: Mapping[str, object],
+    W: object,
+    R: object,
+    B: object = None,
+    *,
+    attention: bool | None = None,
+    where: str = "",
+) -> Lowered:
+    """Bring an operator with its attributes and weights into canonical form.
+
+    Args:
+        operator: which version of which operator.
+        attributes: those that are present, as the specification names them.
+        W: input weights, of the operator's own shape.
+        R: recurrence weights, likewise.
+        B: biases, likewise; None if absent.
+        attention: whether there is an attention score; None for what the operator has.
+        where: what to put before a warning, such as a node's name.
+
+    Raises:
+        SpecError: an attribute, shape, type or value that the specification forbids.
+    """
+    values = read_attributes(operator, attributes)
+    direction, num_directions = _direction(values)
+
+    W, R, B = _typed_weights(operator, W, R, B)
+    sizes = {"D": num_directions}
+    _check_weights(operator, values, W, R, B, sizes)
+
+    spec = Spec(
+        input_size=sizes["I"],
+        hidden_size=sizes["H"],
+        dtype=W.dtype.name,
+        direction=direction,
+        linear_before_reset=bool(values.get("linear_before_reset", False)),
+        clip=read_clip(operator, values["clip"]),
+        activations=read_activations(operator, values, num_directions, where),
+        attention=operator.attention if attention is None else attention,
+    )
+    port_axes = {port.role: port.axes for port in operator.inputs}
+    weights = Weights(
+        arrange(W, port_axes["W"], "DGI"),
+        arrange(R, port_axes["R"], "DGH"),
+        _canonical_biases(operator, spec, B, W),
+    )
+    weights.check(spec)
+    return Lowered(spec, weights, operator.ports(cast(int, values.get("layout", 0))))
+
+
+def check_attributes(operator: Operator, attributes: Mapping[str, object], where: str = "") -> None:
+    """Check what can be checked of an operator before its weights are known.
+
+    Args:
+        operator: which version of which operator.
+        attributes: those that are present.
+        where: what to put before an error or a warning, such as a node's name.
+
+    Raises:
+        SpecError: an attribute that the specification forbids.
+    """
+    try:
+        values = read_attributes(operator, attributes)
+        read_clip(operator, values["clip"])
+        read_activations(operator, values, _direction(values)[1], where)
+    except SpecError as error:
+        raise SpecError(f"{where}{error}") from None
+
+
+def check_weights(
+    operator: Operator, attributes: Mapping[str, object], W: object, R: object, B: object, where: str = ""
+) -> None:
+    """Check the types and shapes of weights, not their values.
+
+    Args:
+        operator: which version of which operator.
+        attributes: those that are present.
+        W: input weights.
+        R: recurrence weights.
+        B: biases; None if absent.
+        where: what to put before an error, such as a node's name.
+
+    Raises:
+        SpecError: a type or shape that the specification forbids.
+    """
+    try:
+        values = read_attributes(operator, attributes)
+        _check_weights(operator, values, *_typed_weights(operator, W, R, B), {"D": _direction(values)[1]})
+    except SpecError as error:
+        raise SpecError(f"{where}{error}") from None
+
+
+def _direction(values: Mapping[str, Any]) -> tuple[Direction, int]:
+    """The direction, and how many that is."""
+    direction = cast(Direction, values.get("direction", "forward"))
+    return direction, 2 if direction == "bidirectional" else 1
+
+
+def _typed_weights(operator: Operator, W: object, R: object, B: object) -> tuple[Array, Array, Array | None]:
+    for name, value in (("W", W), ("R", R)):
+        if value is None:
+            raise SpecError(f"{name}: missing; {operator} requires it")
+    if B is None and (port := operator.input("B")) is not None and port.required:
+        raise SpecError(f"B: missing; {operator} requires it")
+    W = as_float_array("W", W, (*operator.element_types, *operator.type_needs))
+    if (opset := operator.type_needs.get(W.dtype.name)) is not None:
+        raise SpecError(f"W: type {W.dtype.name}, which needs opset {opset}; must fit {operator}")
+    R = as_array_of(W.dtype.name, "R", R)
+    return W, R, None if B is None else as_array_of(W.dtype.name, "B", B)
+
+
+def _check_weights(
+    operator: Operator, values: Mapping[str, Any], W: Array, R: Array, B: Array | None, sizes: dict[str, int]
+) -> None:
+    axes = {port.role: port.axes for port in operator.inputs}
+    hidden_size = values["hidden_size"]
+    if R.ndim == len(axes["R"]):
+        sizes["H"] = R.shape[-1] if hidden_size is None else hidden_size
+        sizes["G"] = 3 * sizes["H"]
+        if sizes["H"] != R.shape[-1] and R.shape[-2] == 3 * R.shape[-1]:
+            raise SpecError(
+                f"hidden_size: {hidden_size}; must be {R.shape[-1]}, as R has shape {list(R.shape)}"
+            )
+    check_shape("R", R.shape, axes["R"], sizes)
+    if sizes["H"] < 1:
+        raise SpecError(f"R: shape {list(R.shape)}, hidden_size 0; must be at least 1")
+    check_shape("W", W.shape, axes["W"], sizes)
+    if B is not None:
+        parts = _bias_parts(operator, bool(values.get("linear_before_reset", False)))
+        sizes["N"] = parts * sizes["H"]
+        check_shape("B", B.shape, axes["B"], sizes, {"N": f"{parts}*hidden_size"})
+
+
+def _bias_parts(operator: Operator, linear_before_reset: bool) -> int:
+    """How many times hidden_size the biases are long."""
+    return 6 if operator.biases == "separate" else 3 + linear_before_reset
+
+
+def _canonical_biases(operator: Operator, spec: Spec, B: Array | None, W: Array) -> Array:
+    """[D, 6H]: Wbz, Wbr, Wbh, Rbz, Rbr, Rbh. Where a text has sums, Wb holds them and Rb is zero."""
+    D, H = spec.num_directions, spec.hidden_size
+    port = operator.input("B")
+    if B is None or port is None:
+        return np.zeros((D, 6 * H), W.dtype)
+    given = arrange(B, port.axes, "DN")
+    if operator.biases == "separate":
+        return given
+    canonical = np.zeros((D, 6 * H), W.dtype)
+    canonical[:, : 3 * H] = given[:, : 3 * H]
+    if spec.linear_before_reset:
+        canonical[:, 5 * H :] = given[:, 3 * H :]
+    return canonical
+
+
+def read_clip(operator: Operator, clip: float | None) -> float | None:
+    """The bound that the attribute stands for; None for none.
+
+    Raises:
+        SpecError: there is no such bound.
+    """
+    if clip is None or clip == np.inf or (clip == 0 and operator.clip_zero_is_none):
+        return None
+    if not clip > 0:
+        least = "at least 0, where 0 is none" if operator.clip_zero_is_none else "> 0"
+        raise SpecError(f"clip: {clip:g}; must be {least}")
+    return clip
+
+
+def read_activations(
+    operator: Operator, values: Mapping[str, Any], num_directions: int, where: str = ""
+) -> tuple[tuple[Activation, Activation], ...]:
+    """(f, g) for each direction, with alpha and beta handed out in order.
+
+    Args:
+        operator: whose attributes they are.
+        values: all of its attributes, as `read_attributes` gives them.
+        num_directions: D.
+        where: what to put before a warning.
+
+    Raises:
+        SpecError: a function is unknown, their number is wrong, or one lacks a value.
+    """
+    shared = operator.activation_count == "shared"
+    count = 2 if shared else 2 * num_directions
+    names = values["activations"]
+    if names is None:
+        names = ("Sigmoid", "Tanh") * (count // 2)
+    if len(names) != count:
+        reason = "" if shared else f", 2 for each of {num_directions} direction{'s'[: num_directions - 1]}"
+        raise SpecError(f"activations: {len(names)} names; must be {count}{reason}")
+    kinds = [find_kind(name, allowed=operator.activations) for name in names]
+
+    prefix = "activations_" if "activations_alpha" in values else "activation_"
+    alpha, beta = (values[prefix + parameter] or () for parameter in ("alpha", "beta"))
+    activations, spare_alpha, spare_beta = assign_parameters(kinds, alpha, beta)
+    for parameter, spare in (("alpha", spare_alpha), ("beta", spare_beta)):
+        if spare:
+            warnings.warn(
+                f"{where}{prefix}{parameter}: {spare} value(s) left over, which no function of "
+                f"{', '.join(kind.name for kind in kinds)} takes; without effect",
+                SpecWarning,
+                stacklevel=_callers_level(),
+            )
+    pairs = tuple(zip(activations[::2], activations[1::2], strict=True))
+    return pairs * num_directions if shared else pairs
+
+
+def _callers_level() -> int:
+    """How many frames up, seen from the function that warns, the code is that is not onegru's."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] == "onegru":
+        level, frame = level + 1, frame.f_back
+    return level

@@ -1,0 +1,118 @@
+"""ONNX's GRU: version 1 in full, every later version as what it changes.
+
+Source: the published texts of GRU-1, 3, 7 and 14; version 22 adds bfloat16 and changes nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from onegru.core.spec import DIRECTIONS
+from onegru.operators.schema import Attribute, Operator, Port
+
+__all__ = ["GRU_VERSIONS", "NEWEST", "gru_version"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Delta:
+    """What one version of the operator changes."""
+
+    version: int
+    add: tuple[Attribute, ...] = ()
+    remove: tuple[str, ...] = ()
+    change: tuple[Attribute, ...] = ()
+    optional_outputs: tuple[str, ...] = ()
+    add_types: tuple[str, ...] = ()
+
+
+_GRU_1 = Operator(
+    name="GRU",
+    version=1,
+    attributes={
+        attribute.name: attribute
+        for attribute in (
+            Attribute("activation_alpha", "floats"),
+            Attribute("activation_beta", "floats"),
+            Attribute("activations", "strings"),
+            Attribute("clip", "float"),
+            # The published schema misspells its own default in this version; files carry the word.
+            Attribute("direction", "string", "forward", (*DIRECTIONS, "foward")),
+            Attribute("hidden_size", "int"),
+            Attribute("output_sequence", "int", 0, (0, 1)),
+        )
+    },
+    inputs=(
+        Port("X", "X", "TBI", "BTI"),
+        Port("W", "W", "DGI"),
+        Port("R", "R", "DGH"),
+        Port("B", "B", "DN", required=False),
+        Port("sequence_lens", "sequence_lens", "B", required=False, types=("int32",)),
+        Port("initial_h", "initial_h", "DBH", "BDH", required=False),
+    ),
+    outputs=(
+        Port("Y", "Y", "TDBH", "BTDH", required=False),
+        Port("Y_h", "Y_h", "DBH", "BDH", required=True),
+    ),
+    element_types=("float16", "float32", "float64"),
+    biases="separate",
+    activation_count="per direction",
+    clip_zero_is_none=False,
+)
+
+_DELTAS = (
+    _Delta(
+        3,
+        add=(Attribute("linear_before_reset", "flag", False),),
+        change=(Attribute("direction", "string", "forward", DIRECTIONS),),
+        optional_outputs=("Y_h",),
+    ),
+    _Delta(7, remove=("output_sequence",)),
+    _Delta(14, add=(Attribute("layout", "int", 0, (0, 1)),)),
+    _Delta(22, add_types=("bfloat16",)),
+)
+
+
+def _apply(operator: Operator, delta: _Delta) -> Operator:
+    attributes = {name: item for name, item in operator.attributes.items() if name not in delta.remove}
+    attributes |= {item.name: item for item in (*delta.add, *delta.change)}
+    return replace(
+        operator,
+        version=delta.version,
+        attributes=attributes,
+        outputs=tuple(
+            replace(port, required=port.required and port.name not in delta.optional_outputs)
+            for port in operator.outputs
+        ),
+        element_types=operator.element_types + delta.add_types,
+    )
+
+
+def _all_versions() -> Mapping[int, Operator]:
+    versions = [_GRU_1]
+    for delta in _DELTAS:
+        versions.append(_apply(versions[-1], delta))
+    later = {item.name: delta.version for delta in _DELTAS for item in delta.add}
+    removed = {name: delta.version for delta in _DELTAS for name in delta.remove}
+    types = {name: delta.version for delta in _DELTAS for name in delta.add_types}
+    return {
+        operator.version: replace(
+            operator,
+            later={name: since for name, since in later.items() if since > operator.version},
+            earlier={name: until for name, until in removed.items() if until <= operator.version},
+            type_needs={name: since for name, since in types.items() if since > operator.version},
+        )
+        for operator in versions
+    }
+
+
+#: Every version of the operator, by the opset that brought it.
+GRU_VERSIONS: Mapping[int, Operator] = _all_versions()
+
+#: The newest version; the layer follows it.
+NEWEST: Operator = GRU_VERSIONS[max(GRU_VERSIONS)]
+
+
+def gru_version(opset: int) -> Operator | None:
+    """The version in force at `opset`: the newest at or below it; None below 1."""
+    return GRU_VERSIONS.get(max((version for version in GRU_VERSIONS if version <= opset), default=0))

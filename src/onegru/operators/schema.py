@@ -1,0 +1,119 @@
+"""The form in which a specification is written down: plain data, no behaviour beyond look-up.
+
+Axes are letters: T seq_length, B batch_size, I input_size, D num_directions, H hidden_size, G three gates
+of hidden_size, N the length of the biases, and 1 for an axis of size one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from onegru.core.activations import ACTIVATIONS
+
+__all__ = ["CANONICAL_AXES", "Attribute", "Kind", "Operator", "Port", "Role"]
+
+Kind = Literal["int", "flag", "float", "floats", "string", "strings"]
+Role = Literal["X", "initial_h", "sequence_lens", "W", "R", "B", "A", "Y", "Y_h"]
+
+#: The axes that the inputs and outputs of a call have in the canonical form.
+CANONICAL_AXES: Mapping[Role, str] = {
+    "X": "TBI",
+    "initial_h": "DBH",
+    "sequence_lens": "B",
+    "A": "TB",
+    "Y": "TDBH",
+    "Y_h": "DBH",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """An attribute of an operator.
+
+    Attributes:
+        name: as the text spells it.
+        kind: its type; a flag is a boolean (an integer in ONNX, where every non-zero value is true).
+        default: its value where it is absent.
+        choices: the only legal values, if the text lists them.
+        required: whether it must be present.
+    """
+
+    name: str
+    kind: Kind
+    default: object = None
+    choices: tuple[object, ...] | None = None
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of an operator.
+
+    Attributes:
+        name: as the text spells it.
+        role: what it is in the canonical form.
+        axes: its axes, by letter.
+        batch_first: its axes under layout = 1, where they differ.
+        required: whether it must be present.
+        types: the only legal types, where they are not those of the operator's T.
+    """
+
+    name: str
+    role: Role
+    axes: str
+    batch_first: str | None = None
+    required: bool = True
+    types: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One version of one operator.
+
+    Attributes:
+        name: its type in a file.
+        version: the opset that brought this version; 0 where the dialect has no versions.
+        attributes: its attributes.
+        inputs: its inputs, in order.
+        outputs: its outputs, in order.
+        element_types: what T may be.
+        biases: "separate": `[6H]`, Wb then Rb; "summed": `[3H]` sums, or `[4H]` with linear_before_reset.
+        activations: the functions that it may use.
+        activation_count: "per direction" (2·D names) or "shared" (2 names, for both directions).
+        clip_zero_is_none: whether clip = 0 means no clip.
+        attention: whether it has an attention score.
+        later: attributes that only later versions have, and the opset that brings them.
+        earlier: attributes that only earlier versions had, and the opset that removed them.
+        type_needs: element types that only later versions have, and the opset that brings them.
+    """
+
+    name: str
+    version: int
+    attributes: Mapping[str, Attribute]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    element_types: tuple[str, ...]
+    biases: Literal["separate", "summed"]
+    activation_count: Literal["per direction", "shared"]
+    clip_zero_is_none: bool
+    activations: tuple[str, ...] = tuple(ACTIVATIONS)
+    attention: bool = False
+    later: Mapping[str, int] = field(default_factory=dict)
+    earlier: Mapping[str, int] = field(default_factory=dict)
+    type_needs: Mapping[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.version}" if self.version else self.name
+
+    def input(self, role: Role) -> Port | None:
+        """The input with this role, None if the operator has none."""
+        return next((port for port in self.inputs if port.role == role), None)
+
+    def ports(self, layout: int = 0) -> tuple[Port, ...]:
+        """Inputs, then outputs, with the axes that they have in this layout."""
+        both = self.inputs + self.outputs
+        if layout == 0:
+            return both
+        return tuple(replace(port, axes=port.batch_first or port.axes) for port in both)

@@ -1,0 +1,190 @@
+"""Changes of one GRU node that keep its function: layout, element type, two directions as two nodes.
+
+Each takes a `Form` and returns another, or two, and puts the nodes that this needs around it into `Around`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto
+
+from onegru.core.dtypes import Array, default_float_mode
+from onegru.core.errors import SpecError
+from onegru.formats.onnx.read import is_onnx
+from onegru.rewriting.form import Form, require
+from onegru.rewriting.scope import Draft, Scope
+
+__all__ = ["Around", "to_float16", "to_layout", "to_two_directions"]
+
+_SWAPPED = (1, 0, 2)
+_TO_TIME_FIRST = (1, 2, 0, 3)
+_TO_BATCH_FIRST = (2, 0, 1, 3)
+
+
+@dataclass
+class Around:
+    """The nodes around a GRU node that is being changed.
+
+    Attributes:
+        scope: where they go.
+        before: those that the node needs before it.
+        after: those that it needs after it.
+        dropped: the outputs of Transposes that the node now gives itself.
+    """
+
+    scope: Scope
+    before: list[NodeProto] = field(default_factory=list)
+    after: list[NodeProto] = field(default_factory=list)
+    dropped: set[str] = field(default_factory=set)
+
+    def enter(self, form: Form, port: str, kind: str, **attributes: Any) -> str:
+        """A node on the way to an input; the value that the input then takes."""
+        draft = Draft(self.scope, form.base)
+        value = draft.op(kind, [form.inputs[port]], port, **attributes)
+        self.before += draft.nodes
+        return value
+
+    def leave(self, form: Form, port: str, kind: str, **attributes: Any) -> str:
+        """A node on the way from an output; the value that the output then gives."""
+        draft = Draft(self.scope, form.base)
+        value = draft.fresh(port)
+        draft.op(kind, [value], port, form.outputs[port], **attributes)
+        self.after[:0] = draft.nodes
+        return value
+
+
+def to_layout(around: Around, form: Form, layout: int) -> Form:
+    """The same node in another layout, with Transposes around it where none cancels out."""
+    inputs = {port: _swapped_input(around, form, port) for port in ("X", "initial_h") if port in form.inputs}
+    outputs = {}
+    if "Y" in form.outputs:
+        # From what the node gives to what the graph expects, and back.
+        perm, back = (_TO_TIME_FIRST, _TO_BATCH_FIRST) if layout else (_TO_BATCH_FIRST, _TO_TIME_FIRST)
+        outputs["Y"] = _swapped_output(around, form, "Y", perm, back)
+    if "Y_h" in form.outputs:
+        outputs["Y_h"] = _swapped_output(around, form, "Y_h", _SWAPPED, _SWAPPED)
+    return replace(form.with_names(inputs, outputs), layout=layout)
+
+
+def _swapped_input(around: Around, form: Form, port: str) -> str:
+    giver = around.scope.givers.get(form.inputs[port])
+    if giver is not None and _perm(giver) == _SWAPPED:
+        around.scope.retired.add(form.inputs[port])
+        return str(giver.input[0])
+    return around.enter(form, port, "Transpose", perm=_SWAPPED)
+
+
+def _swapped_output(
+    around: Around, form: Form, port: str, perm: tuple[int, ...], back: tuple[int, ...]
+) -> str:
+    scope, value = around.scope, form.outputs[port]
+    takers = scope.takers.get(value, [])
+    if len(takers) == 1 and value not in scope.outputs and _perm(takers[0]) == back:
+        around.dropped.add(takers[0].output[0])
+        return str(takers[0].output[0])
+    return around.leave(form, port, "Transpose", perm=perm)
+
+
+def _perm(node: NodeProto) -> tuple[int, ...] | None:
+    """A Transpose's permutation; None for other nodes."""
+    if node.op_type != "Transpose" or not is_onnx(node):
+        return None
+    if len(node.input) != 1 or len(node.output) != 1:
+        return None
+    return tuple(next((item.ints for item in node.attribute if item.name == "perm"), ()))
+
+
+def to_float16(around: Around, form: Form) -> Form:
+    """The same node in float16, with Casts around it.
+
+    Raises:
+        FormatError: the element type cannot be told.
+        SpecError: a weight is beyond float16.
+    """
+    dtype, _ = require(around.scope, form, "float16")
+    inputs = {}
+    for port in ("X", "W", "R", "B", "initial_h"):
+        if port not in form.inputs:
+            continue
+        array = around.scope.constant(form.inputs[port])
+        if array is None:
+            draft = Draft(around.scope, form.base)
+            inputs[port] = draft.cast(form.inputs[port], "float16", port)
+            around.before += draft.nodes
+        else:
+            inputs[port] = _constant(
+                around.scope,
+                form,
+                port,
+                "float16",
+                lambda array=array: _as_float16(form, array),  # type: ignore[misc]
+            )
+    outputs = {}
+    for port in form.outputs:
+        draft = Draft(around.scope, form.base)
+        outputs[port] = draft.fresh(port)
+        draft.cast(outputs[port], dtype, port, form.outputs[port])
+        around.after[:0] = draft.nodes
+    return replace(form.with_names(inputs, outputs), dtype="float16")
+
+
+def _as_float16(form: Form, array: Array) -> Array:
+    with default_float_mode(), np.errstate(over="ignore"):
+        converted = array.astype(np.float16)
+    lost = np.isfinite(array.astype(np.float64)) & ~np.isfinite(converted)
+    if np.any(lost):
+        raise SpecError(f"float16: {form.label} has a weight of {array[lost][0]:g}; must be within ±65504")
+    return converted
+
+
+def _constant(scope: Scope, form: Form, port: str, what: str, make: Callable[[], Array]) -> str:
+    """A new constant made from a weight; the same one for all nodes that share the weight."""
+    name = form.inputs[port]
+    scope.retired.add(name)
+    return scope.shared((name, what), f"{name}/{what}", make)
+
+
+def to_two_directions(around: Around, form: Form) -> list[Form]:
+    """A forward and a reverse node in the place of a bidirectional one."""
+    scope = around.scope
+    halves: list[Form] = []
+    for index, direction in enumerate(("forward", "reverse")):
+        inputs = {port: _half(around, form, port, index, direction) for port in form.inputs}
+        outputs = {port: scope.names.fresh(f"{form.base}/{direction}/{port}") for port in form.outputs}
+        halves.append(
+            replace(
+                form,
+                base=f"{form.base}/{direction}",
+                name=scope.names.fresh(f"{form.base}/{direction}"),
+                direction=direction,
+                activations=(form.activations[index],),
+                inputs=inputs,
+                outputs=outputs,
+            )
+        )
+    draft = Draft(scope, form.base)
+    for port, axis in (("Y", 2 if form.layout else 1), ("Y_h", 1 if form.layout else 0)):
+        if port in form.outputs:
+            values = [half.outputs[port] for half in halves]
+            draft.op("Concat", values, port, form.outputs[port], axis=axis)
+    around.after[:0] = draft.nodes
+    return halves
+
+
+def _half(around: Around, form: Form, port: str, index: int, direction: str) -> str:
+    """One direction's part of an input."""
+    scope, name = around.scope, form.inputs[port]
+    if port in ("X", "sequence_lens"):
+        return name
+    axis = 1 if port == "initial_h" and form.layout else 0
+    array = scope.constant(name)
+    if array is not None:
+        return _constant(scope, form, port, f"{direction}_{axis}", lambda: np.take(array, [index], axis))
+    draft = Draft(scope, f"{form.base}/{direction}")
+    value = draft.op("Gather", [name, scope.integers(index)], port, axis=axis)
+    around.before += draft.nodes
+    return value

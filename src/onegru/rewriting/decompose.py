@@ -1,0 +1,356 @@
+"""A GRU spelled in operators that every runtime has: for each direction a product of all steps, and a Scan.
+
+16-bit types are computed in float32, as the operator is, and rounded at the end. A row of lengths keeps its
+state past its end, and before it where the direction is reverse, so both directions need a mask alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import NodeProto, TensorProto
+
+from onegru.core.activations import Activation
+from onegru.core.dtypes import Array
+from onegru.rewriting.activation_ops import spell_activation
+from onegru.rewriting.form import Form, require
+from onegru.rewriting.scope import Draft, Scope, code_of
+
+__all__ = ["OLDEST_OPSET", "decompose"]
+
+#: The oldest opset that has all of the operators.
+OLDEST_OPSET = 11
+
+# A tensor: a constant's values, or a name.
+_Tensor = Array | str
+
+
+def decompose(scope: Scope, form: Form) -> list[NodeProto]:
+    """The nodes that compute what a GRU node does, which must have at least one step.
+
+    Raises:
+        FormatError: the file does not say the element type or hidden_size.
+    """
+    dtype, hidden_size = require(scope, form, "decompose")
+    draft = Draft(scope, form.base)
+    _Spelling(draft, form, dtype, hidden_size).spell()
+    return draft.nodes
+
+
+@dataclass
+class _Weights:
+    """One direction's weights, as constants or values in the graph."""
+
+    W: str
+    R: tuple[str, ...]
+    """All gates in one matrix where the reset gate acts after the product, else z and r, and h."""
+    added: str | None
+    """Biases of the product of all steps."""
+    inner: str | None
+    """Biases of the recurrent product, where the reset gate acts after it."""
+
+
+class _Spelling:
+    """One node being spelled."""
+
+    def __init__(self, draft: Draft, form: Form, dtype: str, hidden_size: int) -> None:
+        self.draft = draft
+        self.scope = draft.scope
+        self.form = form
+        self.stored = dtype
+        self.dtype = "float64" if dtype == "float64" else "float32"
+        self.H = hidden_size
+
+    def spell(self) -> None:
+        draft, form = self.draft, self.form
+        # Casts lie side by side: ONNX Runtime 1.31 dies of some Transposes between two.
+        X = self._computed(form.inputs["X"], "X")
+        if form.layout:
+            X = draft.op("Transpose", [X], "X", perm=[1, 0, 2])
+        shape = draft.op("Shape", [X], "shape")
+        mask, alive = self._mask(shape)
+        backwards = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[form.direction]
+        Ys: list[str] = []
+        ends: list[str] = []
+        for index, reverse in enumerate(backwards):
+            weights = self._weights(index)
+            products = draft.op("MatMul", [X, weights.W], f"{index}/XW")
+            if weights.added is not None:
+                products = draft.op("Add", [products, weights.added], f"{index}/XW_B")
+            first = self._first(index, shape)
+            end, Y = self._scan(index, reverse, weights, first, products, mask)
+            Ys.append(Y)
+            ends.append(draft.op("Where", [alive, end, self._zero()], f"{index}/end") if alive else end)
+        if "Y" in form.outputs:
+            self._finish(Ys, 1, [2, 0, 1, 3], "Y")
+        if "Y_h" in form.outputs:
+            self._finish(ends, 0, [1, 0, 2], "Y_h")
+
+    # Around the loop
+
+    def _zero(self) -> str:
+        return self.scope.number(0.0, self.dtype)
+
+    def _computed(self, name: str, what: str) -> str:
+        """A value in the type that is computed in."""
+        return (
+            name if self.stored == self.dtype else self.draft.cast(name, self.dtype, f"{what}_{self.dtype}")
+        )
+
+    def _mask(self, shape: str) -> tuple[str | None, str | None]:
+        """Whether each step of each row is within its length [T, B, 1], and each row has any [B, 1]."""
+        if "sequence_lens" not in self.form.inputs:
+            return None, None
+        draft, scope = self.draft, self.scope
+        zero, one = (scope.integer(value) for value in (0, 1))
+        steps = draft.op("Range", [zero, draft.op("Gather", [shape, zero], "T"), one], "steps")
+        lengths = draft.op("Cast", [self.form.inputs["sequence_lens"]], "lengths", to=TensorProto.INT64)
+        lengths = draft.unsqueeze(lengths, [1], "lengths_column")
+        alive = draft.op("Less", [zero, lengths], "alive")
+        steps = draft.unsqueeze(steps, [1, 2], "steps_column")
+        return draft.op("Less", [steps, lengths], "mask"), alive
+
+    def _first(self, index: int, shape: str) -> str:
+        """The state before the first step [B, H]."""
+        draft, scope = self.draft, self.scope
+        if "initial_h" not in self.form.inputs:
+            rows = draft.op("Gather", [shape, scope.integers(1)], f"{index}/rows")
+            sizes = draft.op("Concat", [rows, scope.integers(self.H)], f"{index}/sizes", axis=0)
+            zeros = onnx.numpy_helper.from_array(np.zeros(1, self.dtype))
+            return draft.op("ConstantOfShape", [sizes], f"{index}/first", value=zeros)
+        axis = 1 if self.form.layout else 0
+        place = scope.integer(index)
+        taken = draft.op("Gather", [self.form.inputs["initial_h"], place], f"{index}/initial_h", axis=axis)
+        return self._computed(taken, f"{index}/initial_h")
+
+    def _finish(self, parts: Sequence[str], axis: int, perm: Sequence[int], port: str) -> None:
+        """Put the directions together, in the node's type and layout, under the output's own name."""
+        draft, form = self.draft, self.form
+        steps: list[Callable[[str, str], str]] = []
+        if form.layout:
+            steps.append(lambda value, output: draft.op("Transpose", [value], port, output, perm=list(perm)))
+        if self.stored != self.dtype:
+            steps.append(lambda value, output: draft.cast(value, self.stored, port, output))
+        last = form.outputs[port]
+        many = len(parts) > 1
+        values = [
+            draft.unsqueeze(part, [axis], f"{index}/{port}", "" if many or steps else last)
+            for index, part in enumerate(parts)
+        ]
+        value = values[0]
+        if many:
+            value = draft.op("Concat", values, port, "" if steps else last, axis=axis)
+        for index, step in enumerate(steps):
+            value = step(value, last if index == len(steps) - 1 else "")
+
+    # Weights: the same steps on constants, which are done now, and on values, which become nodes
+
+    def _weights(self, index: int) -> _Weights:
+        form, H = self.form, self.H
+        W = self._stored(self._matrix("W", index), "W", index)
+        matrix = self._matrix("R", index)
+        cuts = [range(3 * H)] if form.linear_before_reset else [range(2 * H), range(2 * H, 3 * H)]
+        parts = [matrix] if len(cuts) == 1 else [self._pick(matrix, cut, 1) for cut in cuts]
+        R = tuple(self._stored(part, f"R{number}", index) for number, part in enumerate(parts))
+        if "B" not in form.inputs:
+            return _Weights(W, R, None, None)
+        B = self._cast(self._pick(self._value("B"), [index], 0), "B")
+        B = self._reshape(B, [6 * H])
+        inner: str | None = None
+        if form.linear_before_reset:
+            gates = self._add(self._pick(B, range(2 * H), 0), self._pick(B, range(3 * H, 5 * H), 0))
+            added = self._concat(gates, self._pick(B, range(2 * H, 3 * H), 0))
+            inner = self._named(self._pick(B, range(5 * H, 6 * H), 0), ("B", index, "Rbh"), "Rbh")
+        else:
+            added = self._add(self._pick(B, range(3 * H), 0), self._pick(B, range(3 * H, 6 * H), 0))
+        key = ("B", index, "sum", form.linear_before_reset)
+        return _Weights(W, R, self._named(added, key, "biases"), inner)
+
+    def _matrix(self, name: str, index: int) -> _Tensor:
+        """W or R of one direction, transposed: [I, 3H] or [H, 3H]."""
+        value = self._pick(self._value(name), [index], 0)
+        if not isinstance(value, str):
+            transposed: Array = value[0].T
+            return transposed
+        value = self.draft.op("Transpose", [value], f"{index}/{name}_transposed", perm=[0, 2, 1])
+        return self._squeeze(value, f"{index}/{name}")
+
+    def _stored(self, value: _Tensor, what: str, index: int) -> str:
+        """A matrix in the type that is computed in."""
+        if what != "W" and not isinstance(value, str):
+            value = value.astype(self.dtype)  # a constant, as OpenVINO needs it within the loop
+            return self._named(
+                value, (what[0], index, what, self.form.linear_before_reset), f"{what}_{index}"
+            )
+        name = self._named(value, (what[0], index, what, self.form.linear_before_reset), f"{what}_{index}")
+        return self._computed(name, f"{index}/{what}")
+
+    def _value(self, name: str) -> _Tensor:
+        given = self.form.inputs[name]
+        array = self.scope.constant(given)
+        return given if array is None else array
+
+    def _pick(self, value: _Tensor, indices: list[int] | range, axis: int) -> _Tensor:
+        if not isinstance(value, str):
+            picked: Array = np.take(value, list(indices), axis)
+            return picked
+        integers = self.scope.integers
+        if isinstance(indices, list):
+            return self.draft.op("Gather", [value, integers(*indices)], "picked", axis=axis)
+        bounds = [integers(number) for number in (indices.start, indices.stop, axis)]
+        return self.draft.op("Slice", [value, *bounds], "picked")
+
+    def _squeeze(self, value: str, what: str) -> str:
+        if self.scope.opset < 13:
+            return self.draft.op("Squeeze", [value], what, axes=[0])
+        return self.draft.op("Squeeze", [value, self.scope.integers(0)], what)
+
+    def _reshape(self, value: _Tensor, shape: Sequence[int]) -> _Tensor:
+        if isinstance(value, str):
+            return self.draft.op("Reshape", [value, self.scope.integers(*shape)], "reshaped")
+        array: Array = value.reshape(tuple(shape))
+        return array
+
+    def _cast(self, value: _Tensor, what: str) -> _Tensor:
+        return self._computed(value, what) if isinstance(value, str) else value.astype(self.dtype)
+
+    def _concat(self, first: _Tensor, second: _Tensor) -> _Tensor:
+        if isinstance(first, str) or isinstance(second, str):
+            assert isinstance(first, str) and isinstance(second, str), "both are picked from one tensor"
+            return self.draft.op("Concat", [first, second], "biases", axis=0)
+        return np.concatenate([first, second])
+
+    def _add(self, first: _Tensor, second: _Tensor) -> _Tensor:
+        if isinstance(first, str) or isinstance(second, str):
+            assert isinstance(first, str) and isinstance(second, str), "both are picked from one tensor"
+            return self.draft.op("Add", [first, second], "biases")
+        total: Array = first + second
+        return total
+
+    def _named(self, value: _Tensor, key: tuple[object, ...], what: str) -> str:
+        if isinstance(value, str):
+            return value
+        array: Array = value
+        origin = self.form.inputs[str(key[0])]
+        return self.scope.shared((origin, self.stored, *key), f"{origin}/{what}", lambda: array)
+
+    # The loop
+
+    def _scan(
+        self, index: int, reverse: bool, weights: _Weights, first: str, products: str, mask: str | None
+    ) -> tuple[str, str]:
+        """The state after the last step [B, H], and those of all steps [T, B, H] where Y is asked for."""
+        draft, scope = self.draft, self.scope
+        body = Draft(scope, f"{self.form.base}/{index}")
+        state, row = body.fresh("h"), body.fresh("x")
+        inside = body.fresh("inside") if mask else ""
+        weights, carried = self._carried(body, weights)
+        new = _Step(body, self.form, self.dtype, self.H, index).state(state, row, weights)
+        output = new
+        if mask:
+            output = body.op("Where", [inside, new, self._zero()], "y")
+            new = body.op("Where", [inside, new, state], "h_kept")
+        elif "Y" in self.form.outputs:
+            output = body.op("Identity", [new], "y")  # a value may be one output of a body only
+        code = code_of(self.dtype)
+        info = onnx.helper.make_tensor_value_info
+        inputs = [info(state, code, [None, self.H]), info(row, code, [None, 3 * self.H])]
+        outputs = [info(new, code, [None, self.H])]
+        taken, given = [first], [draft.fresh(f"{index}/last")]
+        for name, (inner, rank) in carried.items():
+            shape = [None] * rank
+            inputs.insert(-1, info(inner, code, shape))
+            outputs.append(info(body.op("Identity", [inner], "carried"), code, shape))
+            taken.append(name)
+            given.append(draft.fresh(f"{index}/carried"))
+        states = len(taken)
+        taken.append(products)
+        if mask:
+            inputs.append(info(inside, TensorProto.BOOL, [None, 1]))
+            taken.append(mask)
+        if "Y" in self.form.outputs:
+            outputs.append(info(output, code, [None, self.H]))
+            given.append(draft.fresh(f"{index}/states"))
+        graph = onnx.helper.make_graph(body.nodes, draft.fresh(f"{index}/step"), inputs, outputs)
+        count = len(taken) - states
+        directions: dict[str, Any] = {"scan_input_directions": [int(reverse)] * count}
+        if len(given) > states:
+            directions["scan_output_directions"] = [int(reverse)] * (len(given) - states)
+        node = onnx.helper.make_node(
+            "Scan",
+            taken,
+            given,
+            name=draft.fresh(f"{index}/Scan"),
+            body=graph,
+            num_scan_inputs=count,
+            **directions,
+        )
+        draft.nodes.append(node)
+        return given[0], given[-1]
+
+    def _carried(self, body: Draft, weights: _Weights) -> tuple[_Weights, dict[str, tuple[str, int]]]:
+        """Weights as the body has them: computed ones become states, as OpenVINO sees only constants there.
+
+        Returns:
+            the weights, and for each computed value its name in the body and its rank.
+        """
+        carried: dict[str, tuple[str, int]] = {}
+
+        def inside(name: str, rank: int) -> str:
+            if self.scope.constant(name) is not None:
+                return name
+            carried[name] = (body.fresh("weights"), rank)
+            return carried[name][0]
+
+        R = tuple(inside(name, 2) for name in weights.R)
+        inner = inside(weights.inner, 1) if weights.inner is not None else None
+        return _Weights(weights.W, R, weights.added, inner), carried
+
+
+class _Step:
+    """One step, in the symbols of `onegru.Spec`."""
+
+    def __init__(self, body: Draft, form: Form, dtype: str, hidden_size: int, index: int) -> None:
+        self.body = body
+        self.form = form
+        self.dtype = dtype
+        self.H = hidden_size
+        self.f, self.g = form.activations[index]
+
+    def state(self, h: str, x: str, weights: _Weights) -> str:
+        """The nodes of one step; the state after it."""
+        body, H = self.body, self.H
+        sizes = [2 * H, H]
+        x_gates, x_new = body.split(x, sizes, ["x_zr", "x_h"])
+        if self.form.linear_before_reset:
+            product = body.op("MatMul", [h, weights.R[0]], "hR")
+            h_gates, h_new = body.split(product, sizes, ["h_zr", "h_h"])
+            if weights.inner is not None:
+                h_new = body.op("Add", [h_new, weights.inner], "h_h_B")
+            z, r = self._gates(x_gates, h_gates)
+            h_new = body.op("Mul", [r, h_new], "reset")
+        else:
+            gates, new = weights.R
+            z, r = self._gates(x_gates, body.op("MatMul", [h, gates], "hR"))
+            h_new = body.op("MatMul", [body.op("Mul", [r, h], "reset"), new], "rhR")
+        n = self._activate(self.g, body.op("Add", [x_new, h_new], "n_sum"), "n")
+        rest = body.op("Sub", [self._number(1.0), z], "1-z")
+        return body.op("Add", [body.op("Mul", [rest, n], "zn"), body.op("Mul", [z, h], "zh")], "h_next")
+
+    def _gates(self, x: str, h: str) -> list[str]:
+        both = self._activate(self.f, self.body.op("Add", [x, h], "zr_sum"), "zr")
+        return self.body.split(both, [self.H, self.H], ["z", "r"])
+
+    def _number(self, value: float) -> str:
+        return self.body.scope.number(value, self.dtype)
+
+    def _activate(self, activation: Activation, x: str, what: str) -> str:
+        body = self.body
+        if self.form.clip is not None:
+            x = body.op("Min", [x, self._number(self.form.clip)], f"{what}_below")
+            x = body.op("Max", [x, self._number(-self.form.clip)], f"{what}_clipped")
+        return spell_activation(body, self.dtype, activation, x, what)

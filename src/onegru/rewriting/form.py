@@ -1,0 +1,244 @@
+"""What a GRU node of an ONNX graph computes, apart from how its version spells it; and back to a node."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import onnx
+from onnx import NodeProto
+
+from onegru.core.activations import ACTIVATIONS, Activation
+from onegru.core.dtypes import ELEMENT_TYPES, Array
+from onegru.core.errors import FormatError, SpecError, SpecWarning
+from onegru.formats.graph import GruNode
+from onegru.formats.onnx.node import node_attributes
+from onegru.formats.onnx.read import describe
+from onegru.formats.onnx.sizes import OnnxSizes
+from onegru.operators.attributes import read_attributes
+from onegru.operators.lowering import check_attributes, lower, read_activations, read_clip
+from onegru.operators.onnx import gru_version
+from onegru.operators.schema import Operator
+from onegru.rewriting.scope import Scope
+from onegru.runtimes.known_issues import Facts
+
+__all__ = ["Form", "attributes_of", "facts_of", "node_of", "read_form"]
+
+_DEFAULT = (Activation("Sigmoid"), Activation("Tanh"))
+
+
+@dataclass(frozen=True)
+class Form:
+    """A GRU node.
+
+    Attributes:
+        origin: the node as the file has it.
+        label: what to call it in messages.
+        base: what the names of new nodes and values begin with.
+        name: the name that the node gets.
+        dtype: the element type; None where it is not known.
+        direction: forward, reverse or bidirectional.
+        linear_before_reset: whether the reset gate acts after the recurrent product.
+        clip: bound on the activations' inputs; None for none.
+        activations: (f, g) for each direction.
+        layout: 0 or 1.
+        hidden_size: H; None where it is not known.
+        spelled: the attributes that the file gives.
+        inputs: names by the specification's words; absent ones left out.
+        outputs: likewise.
+    """
+
+    origin: NodeProto
+    label: str
+    base: str
+    name: str
+    dtype: str | None
+    direction: str
+    linear_before_reset: bool
+    clip: float | None
+    activations: tuple[tuple[Activation, Activation], ...]
+    layout: int
+    hidden_size: int | None
+    spelled: Mapping[str, object]
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+    def with_names(self, inputs: Mapping[str, str], outputs: Mapping[str, str] | None = None) -> Form:
+        """The same on other values, where given."""
+        return replace(self, inputs={**self.inputs, **inputs}, outputs={**self.outputs, **(outputs or {})})
+
+
+def operator_at(opset: int) -> Operator:
+    """The GRU of an opset."""
+    operator = gru_version(opset)
+    assert operator is not None, "an opset is at least 1"
+    return operator
+
+
+def read_form(scope: Scope, node: NodeProto, opset: int) -> Form:
+    """Read a node of this opset.
+
+    Raises:
+        FormatError: an attribute is broken.
+        SpecError: the specification forbids it; the message names the node.
+    """
+    operator = operator_at(opset)
+    label = describe(node)
+    place = f"{scope.source.name}: {label}: "
+    attributes = node_attributes(scope.source, node, operator)
+    inputs = {port.name: name for port, name in zip(operator.inputs, node.input, strict=False) if name}
+    outputs = {port.name: name for port, name in zip(operator.outputs, node.output, strict=False) if name}
+    if len(node.input) > 6 or len(node.output) > 2 or not {"X", "W", "R"} <= set(inputs) or not outputs:
+        raise SpecError(
+            f"{place}inputs or outputs missing, or too many of them; must be as {operator} has them"
+        )
+    weights = [name for name in ("W", "R", "B") if name in inputs]
+    constants: dict[str, Array | None] = {name: scope.constant(inputs[name]) for name in weights}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
+        check_attributes(operator, attributes, place)
+        values = read_attributes(operator, attributes)
+        if all(array is not None for array in constants.values()):
+            try:
+                lower(operator, attributes, constants["W"], constants["R"], constants.get("B"))
+            except SpecError as error:
+                raise SpecError(f"{place}{error}") from None
+        direction = str(values["direction"])
+        activations = read_activations(operator, values, 2 if direction == "bidirectional" else 1)
+    hidden_size = values["hidden_size"] or (scope.shape(inputs["R"]) or (None,))[-1]
+    _check_constants(constants, 2 if direction == "bidirectional" else 1, hidden_size, place)
+    dtypes = (scope.dtype(inputs[name]) for name in ("W", "R", "X"))
+    return Form(
+        origin=node,
+        label=label,
+        base=node.name or next(iter(outputs.values())),
+        name=node.name,
+        dtype=next((dtype for dtype in dtypes if dtype), None),
+        direction=direction,
+        linear_before_reset=bool(values.get("linear_before_reset", False)),
+        clip=read_clip(operator, values["clip"]),
+        activations=activations,
+        layout=int(values.get("layout", 0)),
+        hidden_size=hidden_size,
+        spelled=attributes,
+        inputs=inputs,
+        outputs=outputs,
+    )
+
+
+def _check_constants(
+    constants: Mapping[str, Array | None], num_directions: int, hidden_size: int | None, place: str
+) -> None:
+    """Check the weights that are constants where others are not, so that they are not seen together."""
+    gates = 3 * hidden_size if hidden_size else None
+    wanted = {
+        "W": (num_directions, gates, None),
+        "R": (num_directions, gates, hidden_size),
+        "B": (num_directions, 2 * gates if gates else None),
+    }
+    given = {name: array for name, array in constants.items() if array is not None}
+    for name, array in given.items():
+        fits = len(array.shape) == len(wanted[name]) and all(
+            must is None or size == must for size, must in zip(array.shape, wanted[name], strict=True)
+        )
+        if not fits:
+            words = ", ".join("?" if size is None else str(size) for size in wanted[name])
+            raise SpecError(f"{place}{name}: shape {list(array.shape)}; must be [{words}]")
+        if array.dtype.name not in ELEMENT_TYPES:
+            raise SpecError(f"{place}{name}: type {array.dtype.name}; must be {', '.join(ELEMENT_TYPES)}")
+    if len({array.dtype for array in given.values()}) > 1:
+        raise SpecError(f"{place}W, R and B are of several types; must be of one")
+
+
+def attributes_of(form: Form, opset: int) -> dict[str, object]:
+    """The attributes that say it at this opset, whatever a runtime takes for granted written out.
+
+    Raises:
+        SpecError: that version of the operator cannot say it.
+    """
+    operator = operator_at(opset)
+    functions = [function for pair in form.activations for function in pair]
+    wanted: dict[str, object] = {}
+    if form.hidden_size is not None:
+        wanted["hidden_size"] = form.hidden_size
+    if form.direction != "forward" or "direction" in form.spelled:
+        wanted["direction"] = form.direction
+    if form.linear_before_reset or ("linear_before_reset" in form.spelled and opset >= 3):
+        wanted["linear_before_reset"] = int(form.linear_before_reset)
+    if form.clip is not None:
+        wanted["clip"] = form.clip
+    if any(pair != _DEFAULT for pair in form.activations) or form.spelled.get("activations"):
+        wanted["activations"] = [function.name for function in functions]
+        for parameter in ("alpha", "beta"):
+            takers = [item for item in functions if parameter in ACTIVATIONS[item.name].takes]
+            if takers:
+                wanted[f"activation_{parameter}"] = [getattr(item, parameter) for item in takers]
+    if form.layout or ("layout" in form.spelled and opset >= 14):
+        wanted["layout"] = form.layout
+    if "output_sequence" in operator.attributes and "Y" in form.outputs:
+        wanted["output_sequence"] = 1
+    for name in wanted:
+        if name not in operator.attributes:
+            raise SpecError(
+                f"opset: {opset}; must be at least {operator.later[name]}, as {form.label} has {name}"
+            )
+    if form.dtype is not None and form.dtype in operator.type_needs:
+        needed = operator.type_needs[form.dtype]
+        raise SpecError(f"opset: {opset}; must be at least {needed}, as {form.label} is of {form.dtype}")
+    return wanted
+
+
+def node_of(scope: Scope, form: Form) -> NodeProto:
+    """The node, as its scope's opset spells it. Raises as `attributes_of` does."""
+    operator = operator_at(scope.opset)
+    inputs = [form.inputs.get(port.name, "") for port in operator.inputs]
+    outputs = [
+        form.outputs.get(port.name)
+        or (scope.names.fresh(f"{form.base}/{port.name}") if port.required else "")
+        for port in operator.outputs
+    ]
+    for names in (inputs, outputs):
+        while names and not names[-1]:
+            names.pop()
+    node = onnx.helper.make_node("GRU", inputs, outputs, name=form.name)
+    kept = NodeProto()
+    kept.CopyFrom(form.origin)
+    for field in ("input", "output", "attribute"):
+        kept.ClearField(field)
+    kept.input.extend(node.input)
+    kept.output.extend(node.output)
+    kept.name = form.name
+    for name, value in attributes_of(form, scope.opset).items():
+        kept.attribute.append(onnx.helper.make_attribute(name, value))
+    return kept
+
+
+def facts_of(scope: Scope, form: Form, attributes: Mapping[str, object]) -> Facts:
+    """What the table of known faults asks."""
+    node = GruNode(form.name, operator_at(scope.opset), attributes, form.inputs, form.outputs)
+    sizes = OnnxSizes(scope.givers, scope.shape, scope.integers_of)
+    shape = sizes.x_shape(node)
+    weights = [scope.constant(form.inputs[name]) for name in ("W", "R", "B") if name in form.inputs]
+    return Facts(
+        operator="GRU",
+        version=operator_at(scope.opset).version,
+        attributes=attributes,
+        dtype=form.dtype,
+        present=frozenset((*form.inputs, *form.outputs)),
+        fixed_shape=None if shape is None else None not in shape,
+        constant_weights=True if all(array is not None for array in weights) else None,
+        full_length=sizes.are_full(node),
+    )
+
+
+def require(scope: Scope, form: Form, what: str) -> tuple[str, int]:
+    """The element type and hidden size, for a change that needs them.
+
+    Raises:
+        FormatError: the file does not say.
+    """
+    if form.dtype is None or form.hidden_size is None:
+        unknown = "element type" if form.dtype is None else "hidden_size"
+        raise FormatError(f"{scope.source.name}: {form.label}: {what}: its {unknown} cannot be told; must be")
+    return form.dtype, form.hidden_size

@@ -1,0 +1,326 @@
+"""Rewriting the GRU nodes of a whole ONNX model, the rest of it untouched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from onegru.core.errors import SpecError
+from onegru.formats.onnx.functions import unfold_functions
+from onegru.formats.onnx.order import sort_nodes
+from onegru.formats.onnx.read import (
+    Source,
+    all_tensors,
+    attribute_graphs,
+    external_bytes,
+    is_gru,
+    is_onnx,
+    read_model,
+    replace_nodes,
+)
+from onegru.formats.onnx.reader import model_opset
+from onegru.formats.onnx.upgrade import OLDEST
+from onegru.rewriting.changes import Around, to_float16, to_layout, to_two_directions
+from onegru.rewriting.decompose import OLDEST_OPSET, decompose
+from onegru.rewriting.form import Form, node_of, operator_at, read_form
+from onegru.rewriting.opset import convert_nodes, inferred_types
+from onegru.rewriting.plan import Changes, Plan, check_decomposable, plan_node, written_attributes
+from onegru.rewriting.scope import Names, Scope, all_graphs
+
+__all__ = ["NodeChange", "Rewritten", "rewrite_model"]
+
+_LARGEST_FILE = 2**31 - 1  # bytes; protobuf writes no more
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChange:
+    """What was done to one GRU node, in words; nothing where it stayed as it was.
+
+    Attributes:
+        name: the node's name, or that of an output.
+        done: what was done.
+        reasons: what the target runtime is known to do to the node as it was.
+        dtypes: the element types that it had and has.
+    """
+
+    name: str
+    done: tuple[str, ...]
+    reasons: tuple[str, ...]
+    dtypes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A model with its GRU nodes rewritten.
+
+    Attributes:
+        model: the model.
+        opsets: the opset that the source has, and that it has now.
+        nodes: what was done to each GRU node.
+        others: the other nodes that the new opset changed, in words.
+        notes: what else was done.
+    """
+
+    model: ModelProto
+    opsets: tuple[int, int]
+    nodes: tuple[NodeChange, ...]
+    others: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def serialized(self, source: Source) -> bytes:
+        """The model as a file holds it.
+
+        Raises:
+            FormatError: it is too large for one, or not valid.
+        """
+        size = sum(len(tensor.raw_data) for tensor in all_tensors(self.model))
+        if size > _LARGEST_FILE:
+            raise source.error(f"comes to {size} bytes rewritten; must be at most {_LARGEST_FILE}")
+        try:
+            data: bytes = self.model.SerializeToString()
+        except Exception as error:  # protobuf's own, beyond 2 GiB
+            raise source.error(f"cannot be written in one file ({error})") from None
+        return data
+
+
+def rewrite_model(source: Source, data: bytes, changes: Changes) -> Rewritten:
+    """Rewrite the GRU nodes of a serialized model.
+
+    Raises:
+        FormatError: the file is broken, or holds what cannot be rewritten; the message names the node.
+        SpecError: a GRU node is not legal, or cannot be what is asked for.
+    """
+    return _Rewriter(source, data, changes).rewrite()
+
+
+class _Rewriter:
+    """One model being rewritten."""
+
+    def __init__(self, source: Source, data: bytes, changes: Changes) -> None:
+        self.source = source
+        self.changes = changes
+        self.notes: list[str] = []
+        self.nodes: list[NodeChange] = []
+        self.others: list[str] = []
+        self.retired: set[str] = set()
+        given = read_model(source, data)
+        had = len(given.functions)
+        self.model = unfold_functions(source, given)
+        sort_nodes(source, self.model.graph)  # refuses what has no order or no single meaning
+        if len(self.model.functions) < had:
+            self.notes.append("functions that hold GRU nodes were put in the place of their calls")
+        self._embed(len(data))
+        self.old = model_opset(source, self.model)
+        self.types = inferred_types(self.model)
+        self.names = Names(self.model)
+        self.new = changes.opset or self._least_opset()
+
+    def rewrite(self) -> Rewritten:
+        if not any(is_gru(node) for node in _all_nodes(self.model.graph)):
+            raise self.source.error("holds no GRU node; there is nothing to rewrite")
+        if self.changes.opset is None and self.changes.layout and "layout" in operator_at(self.new).later:
+            needed = operator_at(self.new).later["layout"]
+            raise SpecError(
+                f"layout: 1; needs a target of opset {needed} or later, and this is one of {self.new}: "
+                f"ask for opset {needed} as well (--opset {needed})"
+            )
+        if self.new != self.old:
+            self._convert_others()
+        self._rewrite_graph(self.model.graph, None)
+        self._drop_retired()
+        return Rewritten(
+            self.model, (self.old, self.new), tuple(self.nodes), tuple(self.others), tuple(self.notes)
+        )
+
+    def _embed(self, size: int) -> None:
+        """Put external data into the model."""
+        count = 0
+        for tensor in all_tensors(self.model):
+            if tensor.data_location != TensorProto.EXTERNAL:
+                continue
+            raw = external_bytes(self.source, tensor)
+            size += len(raw)
+            if size > _LARGEST_FILE:
+                raise self.source.error(
+                    f"its external data come to more than {_LARGEST_FILE} bytes; must fit one file"
+                )
+            tensor.raw_data = raw
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+            count += 1
+        if count:
+            self.notes.append(f"external data of {count} tensors are now within the file")
+
+    # Opset
+
+    def _least_opset(self) -> int:
+        """The model's own opset, or the oldest at which the target runtime can be served."""
+        least = self.old
+        if self.changes.runtime == "onnxruntime":
+            least = max(least, OLDEST)
+        if self.changes.decompose:
+            least = max(least, OLDEST_OPSET)
+        if self.changes.runtime is not None and least < OLDEST_OPSET:
+            scope = self._scope(self.model.graph, None, least)
+            plans = [
+                self._plan(scope, read_form(scope, node, self.old))[0]
+                for node in _all_nodes(self.model.graph)
+                if is_gru(node)
+            ]
+            if any("decompose" in plan for plan in plans):
+                least = OLDEST_OPSET
+        return least
+
+    def _convert_others(self) -> None:
+        """Bring all nodes but the GRUs to the new opset."""
+        self._convert_graph(self.model.graph, None)
+        for function in self.model.functions:
+            self._convert_function(function)
+        for owner in (self.model, *self.model.functions):
+            for entry in owner.opset_import:
+                if is_onnx(entry):
+                    entry.version = self.new
+        if not any(is_onnx(entry) for entry in self.model.opset_import):
+            self.model.opset_import.append(onnx.helper.make_opsetid("", self.new))
+            self.model.ir_version = max(self.model.ir_version, 3)
+
+    def _convert_graph(self, graph: GraphProto, outer: Scope | None) -> None:
+        scope = self._scope(graph, outer, self.new)
+        for node in graph.node:
+            for body in attribute_graphs(node):
+                self._convert_graph(body, scope)
+        self.others += convert_nodes(scope, self.old, self.new)
+        if scope.early:
+            replace_nodes(graph, [*scope.early, *graph.node])
+
+    def _convert_function(self, function: FunctionProto) -> None:
+        versions = [item.version for item in function.opset_import if is_onnx(item)]
+        graph = GraphProto(node=function.node)
+        scope = Scope(self.source, graph, self.new, 3, Names(ModelProto(graph=graph)), {})
+        changed = convert_nodes(scope, versions[0] if versions else self.old, self.new)
+        bodies = (body for node in function.node for body in attribute_graphs(node))
+        nested = [node for body in bodies for node in _all_nodes(body) if is_onnx(node)]
+        if nested or (changed and any(item.ref_attr_name for node in graph.node for item in node.attribute)):
+            raise self.source.error(
+                f"function {function.name!r}: cannot be brought from opset {self.old} to {self.new} "
+                f"({'it has bodies' if nested else 'its nodes take its attributes'})"
+            )
+        if changed:
+            replace_nodes(function, [*scope.early, *graph.node])
+            self.others += [f"{words} of function {function.name!r}" for words in changed]
+
+    # GRU nodes
+
+    def _scope(self, graph: GraphProto, outer: Scope | None, opset: int) -> Scope:
+        return Scope(self.source, graph, opset, self.model.ir_version, self.names, self.types, outer)
+
+    def _rewrite_graph(self, graph: GraphProto, outer: Scope | None) -> None:
+        scope = self._scope(graph, outer, self.new)
+        dropped: set[str] = set()
+        nodes: list[NodeProto] = []
+        before = _given(graph)
+        for node in graph.node:
+            for body in attribute_graphs(node):
+                self._rewrite_graph(body, scope)
+        for node in list(graph.node):
+            if is_gru(node):
+                around, core = self._rewrite_node(scope, node)
+                nodes += [*around.before, *core, *around.after]
+                dropped |= around.dropped
+            else:
+                nodes.append(node)
+        nodes = [node for node in nodes if node.op_type != "Transpose" or not dropped & set(node.output)]
+        replace_nodes(graph, [*scope.early, *nodes])
+        self.retired |= scope.retired
+        _drop_value_info(graph, before - _given(graph))
+
+    def _rewrite_node(self, scope: Scope, node: NodeProto) -> tuple[Around, list[NodeProto]]:
+        form = read_form(scope, node, self.old)
+        plan, reasons = self._plan(scope, form)
+        around = Around(scope)
+        name = node.name or form.base
+        now = "float16" if "float16" in plan else form.dtype
+        dtypes = tuple(dtype for dtype in (form.dtype, now) if dtype)
+        if not plan:
+            self.nodes.append(NodeChange(name, (), reasons, dtypes))
+            return around, [node]
+        done: list[str] = []
+        scope.retired.update(form.inputs[port] for port in ("W", "R", "B") if port in form.inputs)
+        if "layout" in plan:
+            done.append(f"layout {form.layout} became {1 - form.layout}")
+            form = to_layout(around, form, 1 - form.layout)
+        if "float16" in plan:
+            done.append(f"{form.dtype} became float16")
+            form = to_float16(around, form)
+        if "decompose" in plan:
+            count = len(form.activations)
+            done.append(f"spelled in other operators, with {count} Scan{'s'[: count - 1]}")
+            self.nodes.append(NodeChange(name, tuple(done), reasons, dtypes))
+            check_decomposable(scope, form)
+            return around, decompose(scope, form)
+        forms = [form]
+        if "split" in plan:
+            done.append("bidirectional became a forward and a reverse node")
+            forms = to_two_directions(around, form)
+        nodes = [node_of(scope, item) for item in forms]
+        written = written_attributes(form, self.new) if len(nodes) == 1 else []
+        self.nodes.append(NodeChange(name, tuple(done + written), reasons, dtypes))
+        return around, nodes
+
+    def _plan(self, scope: Scope, form: Form) -> tuple[Plan, tuple[str, ...]]:
+        return plan_node(scope, form, self.changes, self.old, self.source)
+
+    # What is left over
+
+    def _drop_retired(self) -> None:
+        """Take out the constants and Transposes that only rewritten nodes took."""
+        graphs = list(all_graphs(self.model.graph))
+        used = {value.name for graph in graphs for value in graph.output}
+        used |= {name for graph in graphs for node in graph.node for name in node.input}
+        unused = self.retired - used
+        for graph in graphs:
+            gone = {tensor.name for tensor in graph.initializer} & unused
+            inputs = {value.name for value in graph.input}
+            if self.model.ir_version >= 4:
+                gone -= inputs  # a default that a caller may replace is part of the interface
+            if gone:
+                kept = [tensor for tensor in graph.initializer if tensor.name not in gone]
+                _refill(graph.initializer, kept)
+                _refill(graph.input, [value for value in graph.input if value.name not in gone])
+            left = [
+                node
+                for node in graph.node
+                if not (node.op_type in ("Constant", "Transpose") and unused & set(node.output))
+            ]
+            if len(left) < len(graph.node):
+                gone |= unused
+                replace_nodes(graph, left)
+            _drop_value_info(graph, gone)
+
+
+def _refill(field: object, items: list[object]) -> None:
+    """Give a repeated field these messages, some of its own."""
+    copies = []
+    for item in items:
+        copy = type(item)()
+        copy.CopyFrom(item)  # type: ignore[attr-defined]
+        copies.append(copy)
+    del field[:]  # type: ignore[attr-defined]
+    field.extend(copies)  # type: ignore[attr-defined]
+
+
+def _drop_value_info(graph: GraphProto, names: set[str]) -> None:
+    if any(value.name in names for value in graph.value_info):
+        _refill(graph.value_info, [value for value in graph.value_info if value.name not in names])
+
+
+def _given(graph: GraphProto) -> set[str]:
+    return {name for node in graph.node for name in node.output}
+
+
+def _all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    for part in all_graphs(graph):
+        yield from part.node

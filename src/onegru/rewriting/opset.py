@@ -1,0 +1,232 @@
+"""Bringing the other nodes of a graph to another opset: each alone, by onnx's own converter, where it must.
+
+A node whose operator did not change in between stays as it is, byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, version_converter
+
+from onegru.core.errors import FormatError
+from onegru.formats.onnx.node import type_words
+from onegru.formats.onnx.order import node_inputs
+from onegru.formats.onnx.read import attribute_graphs, describe, is_gru, is_onnx, replace_nodes
+from onegru.formats.onnx.upgrade import OLDEST, infer_types, lift
+from onegru.rewriting.scope import Scope, value_types
+
+__all__ = ["convert_nodes", "inferred_types"]
+
+# Their form is the same from these versions on; what changed is the types that they take. Scan-8 had a batch.
+_CONTROL = {"If": 1, "Loop": 1, "Scan": 9, "SequenceMap": 17}
+# Attributes that came later, without which a node does what it did before; the converter lacks some of them.
+_WITHOUT_EFFECT = {
+    "AveragePool": {"dilations"},
+    "Cast": {"saturate", "round_mode"},
+    "CastLike": {"saturate", "round_mode"},
+    "Reshape": {"allowzero"},
+    "ScatterElements": {"reduction"},
+    "ScatterND": {"reduction"},
+    "Shape": {"start", "end"},
+}
+_LARGEST = 4096  # elements of a constant that the converter may look at, such as axes and scales
+
+
+def convert_nodes(scope: Scope, old: int, new: int) -> list[str]:
+    """Bring the nodes of a scope's graph, not those of bodies, from one opset to another, GRUs left out.
+
+    Returns:
+        the nodes that changed, in words.
+
+    Raises:
+        FormatError: the converter does not know how, or there is no such operator; names the node.
+    """
+    nodes: list[NodeProto] = []
+    changed: list[str] = []
+    for node in scope.graph.node:
+        if not is_onnx(node) or is_gru(node) or _is_same(scope, node, old, new):
+            nodes.append(node)
+            continue
+        converted = _converted(scope, node, old, new)
+        if converted is None:
+            nodes.append(node)
+        else:
+            nodes += converted
+            changed.append(describe(node))
+    if changed:
+        replace_nodes(scope.graph, nodes)
+    return changed
+
+
+def _is_same(scope: Scope, node: NodeProto, old: int, new: int) -> bool:
+    """Whether a node says the same at both opsets: at most the types changed that its operator takes."""
+    schemas = []
+    for opset in (old, new):
+        try:
+            schemas.append(onnx.defs.get_schema(node.op_type, opset, ""))
+        except onnx.defs.SchemaError:
+            raise _cannot(scope, node, old, new, f"opset {opset} has no such operator") from None
+    first, second = schemas
+    if first.since_version == second.since_version:
+        return True
+    if any(attribute_graphs(node)):
+        if min(first.since_version, second.since_version) >= _CONTROL.get(node.op_type, 10**9):
+            return True
+        raise _cannot(scope, node, old, new, "its bodies have another form there")
+    absent = _WITHOUT_EFFECT.get(node.op_type, set()) - {item.name for item in node.attribute}
+    same = _form(first, absent) == _form(second, absent)
+    return same and not second.deprecated and _takes_types(scope, node, second)
+
+
+def _form(schema: onnx.defs.OpSchema, absent: set[str]) -> object:
+    """What a node of this operator looks like, apart from types and these attributes."""
+    attributes = sorted(
+        (name, str(item.type), item.required, item.default_value.SerializeToString())
+        for name, item in schema.attributes.items()
+        if name not in absent
+    )
+    ports = [(port.name, str(port.option)) for port in (*schema.inputs, *schema.outputs)]
+    return attributes, ports, len(schema.inputs), schema.min_input, schema.max_input
+
+
+def _takes_types(scope: Scope, node: NodeProto, schema: onnx.defs.OpSchema) -> bool:
+    """Whether an operator takes the types of a node's inputs, as far as these are known."""
+    for index, name in enumerate(node.input):
+        port = schema.inputs[min(index, len(schema.inputs) - 1)]
+        words = type_words(_type_of(scope, name) or TypeProto())
+        if name and words and words not in port.types:
+            return False
+    return True
+
+
+def _cannot(scope: Scope, node: NodeProto, old: int, new: int, reason: str) -> FormatError:
+    return scope.source.error(f"{describe(node)}: cannot be brought from opset {old} to {new} ({reason})")
+
+
+def _converted(scope: Scope, node: NodeProto, old: int, new: int) -> list[NodeProto] | None:
+    """The nodes in its place; None where it may stay as it is."""
+    plain = _without_defaults(node, old, new)
+    if plain is not None and _is_same(scope, plain, old, new):
+        return [plain]
+    model = _alone(scope, node, old)
+    if old < OLDEST <= new:
+        model = lift(scope.source, model)
+    try:
+        model = version_converter.convert_version(model, new)
+    except Exception as error:  # a C++ exception of no particular class
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise _cannot(scope, node, old, new, lines[-1].rpartition("failed: ")[2]) from None
+    graph = model.graph
+    if len(graph.node) == 1 and _same_content(graph.node[0], node):
+        return None
+    return _adopted(scope, node, graph)
+
+
+def _without_defaults(node: NodeProto, old: int, new: int) -> NodeProto | None:
+    """The node without attributes that the new opset does not have and that hold what they do by default."""
+    had, has = (onnx.defs.get_schema(node.op_type, opset, "").attributes for opset in (old, new))
+    spare = [
+        item
+        for item in node.attribute
+        if item.name not in has and item.name in had and item == had[item.name].default_value
+    ]
+    if not spare:
+        return None
+    plain = NodeProto()
+    plain.CopyFrom(node)
+    for item in spare:
+        plain.attribute.remove(item)
+    return plain
+
+
+def _alone(scope: Scope, node: NodeProto, opset: int) -> ModelProto:
+    """A model of the node alone; small constants are given along, as the converter may ask for them."""
+    tensors: list[TensorProto] = []
+    inputs: list[ValueInfoProto] = []
+    for name in sorted(node_inputs(node)):
+        array = scope.constant(name)
+        if array is not None and array.size <= _LARGEST:
+            tensors.append(onnx.numpy_helper.from_array(array, name))
+        else:
+            info = ValueInfoProto(name=name)
+            if (kind := _type_of(scope, name)) is not None:
+                info.type.CopyFrom(kind)
+            inputs.append(info)
+    outputs = []
+    for name in filter(None, node.output):
+        info = ValueInfoProto(name=name)
+        if (kind := scope.types.get(name)) is not None:
+            info.type.CopyFrom(kind)
+        outputs.append(info)
+    graph = onnx.helper.make_graph([node], "node", inputs, outputs, tensors)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8)
+
+
+def _type_of(scope: Scope, name: str) -> TypeProto | None:
+    array = scope.constant(name)
+    if array is not None:
+        code = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        return onnx.helper.make_tensor_type_proto(code, array.shape)
+    return scope.types.get(name)
+
+
+def _same_content(one: NodeProto, other: NodeProto) -> bool:
+    def key(node: NodeProto) -> object:
+        attributes = sorted(item.SerializeToString(deterministic=True) for item in node.attribute)
+        return node.op_type, _trimmed(node.input), _trimmed(node.output), attributes
+
+    return key(one) == key(other)
+
+
+def _trimmed(names: Iterable[str]) -> list[str]:
+    trimmed = list(names)
+    while trimmed and not trimmed[-1]:
+        trimmed.pop()
+    return trimmed
+
+
+def _adopted(scope: Scope, node: NodeProto, graph: GraphProto) -> list[NodeProto]:
+    """The converter's nodes under new names; the one of the same operator keeps the node's own."""
+    base = node.name or next(filter(None, node.output))
+    own = {*node_inputs(node), *node.output, ""}
+    renamed: dict[str, str] = {}
+
+    def name_of(name: str) -> str:
+        if name in own:
+            return name
+        if name not in renamed:
+            renamed[name] = scope.names.fresh(f"{base}/{name.strip('_')}")
+        return renamed[name]
+
+    for tensor in graph.initializer:
+        if tensor.name not in own:
+            renamed[tensor.name] = scope.add(f"{base}/{tensor.name}", onnx.numpy_helper.to_array(tensor))
+    heir = next((item for item in graph.node if item.op_type == node.op_type), graph.node[-1])
+    nodes: list[NodeProto] = []
+    for item in graph.node:
+        copy = NodeProto()
+        copy.CopyFrom(item)
+        del copy.input[:], copy.output[:]
+        copy.input.extend(map(name_of, item.input))
+        copy.output.extend(map(name_of, item.output))
+        if item is heir:
+            copy.name, copy.doc_string = node.name, node.doc_string
+            del copy.metadata_props[:]
+            copy.metadata_props.extend(node.metadata_props)
+        else:
+            copy.name = scope.names.fresh(f"{base}/{item.op_type}")
+        nodes.append(copy)
+    return nodes
+
+
+def inferred_types(model: ModelProto) -> dict[str, TypeProto]:
+    """The types of a model's values as onnx infers them; what it says itself where inference fails."""
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model)
+    except Exception:  # inference is a help, not a condition
+        inferred = model
+    types = value_types(inferred.graph)
+    versions = [entry.version for entry in model.opset_import if is_onnx(entry)]
+    return types if not versions or versions[0] >= OLDEST else {**types, **infer_types(model)}

@@ -1,0 +1,173 @@
+"""Which changes a GRU node needs: those that are asked for, and the least that mends it for a runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import onnx
+
+from onegru.core.activations import Activation
+from onegru.core.errors import SpecError
+from onegru.formats.onnx.read import Source, is_gru
+from onegru.operators.onnx import gru_version
+from onegru.rewriting.decompose import OLDEST_OPSET
+from onegru.rewriting.form import Form, attributes_of, facts_of
+from onegru.rewriting.scope import Scope
+from onegru.runtimes.known_issues import verdicts
+
+__all__ = ["Changes", "Plan", "check_decomposable", "check_opset", "plan_node", "written_attributes"]
+
+#: What is done to a node; "fill" writes out what runtimes take for granted.
+Plan = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What to do to the GRU nodes of a model; see `onegru.rewriting.rewrite.rewrite`."""
+
+    opset: int | None = None
+    layout: int | None = None
+    float16: bool = False
+    split: bool = False
+    decompose: bool = False
+    runtime: str | None = None
+
+
+def plan_node(
+    scope: Scope, form: Form, changes: Changes, old: int, source: Source
+) -> tuple[Plan, tuple[str, ...]]:
+    """Which changes a node needs, and what the target runtime is known to do to it as it is.
+
+    Args:
+        scope: where it is, at the opset that it is to have.
+        form: the node.
+        changes: what is asked for.
+        old: the opset that the node is written in.
+        source: the file.
+
+    Raises:
+        FormatError: no change mends it.
+        SpecError: the opset asked for cannot say it.
+    """
+    wanted = _asked(scope, form, changes, old)
+    if changes.runtime is None:
+        return wanted, ()
+    facts = replace(facts_of(scope, form, form.spelled), version=_version(old))
+    reasons = tuple(item.reason for item in verdicts(facts) if item.runtime == changes.runtime)
+    if changes.runtime == "openvino":
+        reasons += _openvino_faults(scope, form)
+    if not reasons and not wanted:
+        return wanted, ()
+    if form.dtype == "float64" and changes.runtime == "openvino" and "float16" not in wanted:
+        reason = "computes float64 in float32, whatever the operators"
+        raise source.error(f"{form.label}: openvino {reason}; cannot be mended")
+    for more in _ways(form, changes):
+        if not _has_faults(scope, form, wanted | more, changes):
+            return wanted | more, reasons
+    return wanted | {"fill", "decompose"}, reasons
+
+
+def _openvino_faults(scope: Scope, form: Form) -> tuple[str, ...]:
+    """What OpenVINO 2026.4 does to a node because of the nodes around it, which the table does not know."""
+    found = []
+    if sum(is_gru(node) for node in scope.takers.get(form.inputs["X"], ())) > 1:
+        found.append("miscomputes a GRU whose X another GRU takes too")
+    default = all(pair == (Activation("Sigmoid"), Activation("Tanh")) for pair in form.activations)
+    is_loop = form.clip is not None or not default
+    if is_loop and len(form.activations) == 1 and scope.takers.get(form.outputs.get("Y_h", "")):
+        found.append("hands Y_h on in a wrong shape where the batch is 1")
+    return tuple(found)
+
+
+def _asked(scope: Scope, form: Form, changes: Changes, old: int) -> Plan:
+    """The changes that are asked for, as far as they change anything in this node."""
+    found: set[str] = set()
+    if changes.decompose:
+        found.add("decompose")
+    if changes.layout is not None and changes.layout != form.layout:
+        found.add("layout")
+    if changes.layout is None and form.layout and scope.opset < 14 and not changes.decompose:
+        found.add("layout")
+    if changes.float16 and form.dtype != "float16":
+        found.add("float16")
+    if changes.split and form.direction == "bidirectional":
+        found.add("split")
+    if found or changes.runtime is None or _version(old) != _version(scope.opset):
+        found.add("fill")
+    return frozenset(found)
+
+
+def _ways(form: Form, changes: Changes) -> Iterator[Plan]:
+    """Changes that may mend a node without spelling it in other operators, the least first."""
+    layouts = [Plan()]
+    if form.layout and changes.layout is None:
+        layouts.append(Plan({"layout"}))
+    splits = [Plan()]
+    if form.direction == "bidirectional" and changes.runtime != "openvino":
+        splits.append(Plan({"split"}))
+    for more in splits:
+        yield from (Plan({"fill"}) | more | layout for layout in layouts)
+
+
+def _has_faults(scope: Scope, form: Form, plan: Plan, changes: Changes) -> bool:
+    """Whether the target runtime is known to fail on a node after these changes."""
+    if "decompose" in plan:
+        return False
+    if changes.runtime == "openvino" and ("split" in plan or _openvino_faults(scope, form)):
+        return True  # the two halves would share X
+    if "layout" in plan:
+        form = replace(form, layout=1 - form.layout)
+    if "float16" in plan:
+        form = replace(form, dtype="float16")
+    forms = [form]
+    if "split" in plan:
+        forms = [
+            replace(form, direction=direction, activations=(pair,))
+            for direction, pair in zip(("forward", "reverse"), form.activations, strict=True)
+        ]
+    facts = [facts_of(scope, item, attributes_of(item, scope.opset)) for item in forms]
+    return any(item.runtime == changes.runtime for fact in facts for item in verdicts(fact))
+
+
+def check_opset(opset: int) -> None:
+    """Raise SpecError unless onnx knows an opset."""
+    newest = onnx.defs.onnx_opset_version()
+    if isinstance(opset, bool) or not isinstance(opset, int) or not 1 <= opset <= newest:
+        raise SpecError(f"opset: {opset!r}; must be a number from 1 to {newest}, the newest that onnx knows")
+
+
+def check_decomposable(scope: Scope, form: Form) -> None:
+    """Raise SpecError unless the opset has the operators that a GRU is spelled in."""
+    if scope.opset < OLDEST_OPSET:
+        raise SpecError(
+            f"opset: {scope.opset}; must be at least {OLDEST_OPSET} to spell {form.label} in other operators"
+        )
+
+
+def written_attributes(form: Form, opset: int) -> list[str]:
+    """What attributes the node gets that it had not, or loses, in words."""
+    now = attributes_of(form, opset)
+    words = []
+    for name in sorted({*now, *form.spelled} - {"layout"}):
+        had, has = form.spelled.get(name), now.get(name)
+        if has is None:
+            words.append(f"{name} left out")
+        elif had is None:
+            words.append(f"{name} = {_words(has)} written")
+        elif _words(had).lower() != _words(has).lower():  # the case of a function's name says nothing
+            words.append(f"{name} = {_words(had)} became {_words(has)}")
+    return words
+
+
+def _words(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_words, value)) + "]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _version(opset: int) -> int:
+    """The version of GRU that an opset has."""
+    operator = gru_version(opset)
+    assert operator is not None, "an opset is at least 1"
+    return operator.version

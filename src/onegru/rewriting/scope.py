@@ -1,0 +1,229 @@
+"""One graph of a model that is being changed: what its values are, and new ones under names of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
+
+from onegru.core.dtypes import Array
+from onegru.formats.onnx.node import constant_value, is_plain_constant
+from onegru.formats.onnx.order import node_inputs
+from onegru.formats.onnx.read import Source, attribute_graphs, to_array
+
+__all__ = ["Draft", "Names", "Scope", "all_graphs", "code_of", "value_types"]
+
+
+def all_graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """A graph and the bodies in it, however deep."""
+    yield graph
+    for node in graph.node:
+        for body in attribute_graphs(node):
+            yield from all_graphs(body)
+
+
+def value_types(graph: GraphProto) -> dict[str, TypeProto]:
+    """What a graph and its bodies say of the types of their values."""
+    types: dict[str, TypeProto] = {}
+    for part in all_graphs(graph):
+        for value in (*part.input, *part.output, *part.value_info):
+            if value.type.WhichOneof("value") is not None:
+                types.setdefault(value.name, value.type)
+    return types
+
+
+def code_of(dtype: str) -> int:
+    """The number that ONNX has for an element type."""
+    name = {"float16": "FLOAT16", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE"}[dtype]
+    return int(TensorProto.DataType.Value(name))
+
+
+class Names:
+    """The names that a model uses, of values and of nodes; new ones differ from all of them."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self._used: set[str] = set()
+        for graph in all_graphs(model.graph):
+            self._used |= {value.name for value in (*graph.input, *graph.output, *graph.value_info)}
+            self._used |= {tensor.name for tensor in graph.initializer}
+            self._used |= {tensor.values.name for tensor in graph.sparse_initializer}
+            for node in graph.node:
+                self._used |= {node.name, *node.input, *node.output}
+
+    def fresh(self, base: str) -> str:
+        """`base`, or with a number after it where that is taken."""
+        name, number = base, 1
+        while name in self._used or not name:
+            number += 1
+            name = f"{base}_{number}"
+        self._used.add(name)
+        return name
+
+
+@dataclass
+class Scope:
+    """A graph, and the graphs around it where it is a body.
+
+    Attributes:
+        source: the file.
+        graph: the graph.
+        opset: the version of ONNX's operators that new nodes are written in.
+        ir_version: the model's.
+        names: those in use, over the whole model.
+        types: of values, as far as they are known, over the whole model.
+        outer: the scope around this one.
+        early: new Constant nodes, which go before all others.
+        retired: names that rewritten nodes took; what gives them may be left over.
+    """
+
+    source: Source
+    graph: GraphProto
+    opset: int
+    ir_version: int
+    names: Names
+    types: dict[str, TypeProto]
+    outer: Scope | None = None
+    early: list[NodeProto] = field(default_factory=list)
+    retired: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.givers = {name: node for node in self.graph.node for name in node.output if name}
+        self.takers: dict[str, list[NodeProto]] = {}
+        for node in self.graph.node:
+            for name in node_inputs(node):
+                self.takers.setdefault(name, []).append(node)
+        self.outputs = {value.name for value in self.graph.output}
+        self._tensors = {tensor.name: tensor for tensor in self.graph.initializer}
+        self._inputs = {value.name for value in self.graph.input}
+        self._arrays: dict[str, Array] = {}
+        self._shared: dict[Hashable, str] = {}
+
+    def constant(self, name: str) -> Array | None:
+        """The value of a constant; None for anything else, a default that a caller may replace included."""
+        if name in self._arrays:
+            return self._arrays[name]
+        if name in self._tensors:
+            is_default = name in self._inputs and self.ir_version >= 4
+            if is_default:
+                return None
+            self._arrays[name] = to_array(self.source, self._tensors[name])
+            return self._arrays[name]
+        if name in self.givers:
+            if not is_plain_constant(self.givers[name]):
+                return None
+            self._arrays[name] = constant_value(self.source, self.givers[name])
+            return self._arrays[name]
+        if name in self._inputs or self.outer is None:
+            return None
+        return self.outer.constant(name)
+
+    def integers_of(self, name: str) -> Array | None:
+        """The value of a constant of integers; None for anything else."""
+        array = self.constant(name)
+        return array if array is not None and array.dtype.kind == "i" else None
+
+    def add(self, base: str, array: Array) -> str:
+        """A new constant."""
+        name = self.names.fresh(base)
+        tensor = onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
+        if self.ir_version >= 4:
+            self.graph.initializer.append(tensor)
+        else:  # where an initializer would have to be an input as well
+            tensor.name = ""
+            self.early.append(onnx.helper.make_node("Constant", [], [name], name=name, value=tensor))
+        self._arrays[name] = np.asarray(array)
+        return name
+
+    def shared(self, key: Hashable, base: str, make: Callable[[], Array]) -> str:
+        """A new constant, or the one that was made for this key before."""
+        if key not in self._shared:
+            self._shared[key] = self.add(base, make())
+        return self._shared[key]
+
+    def number(self, value: float, dtype: str | np.dtype[Any]) -> str:
+        """A scalar constant."""
+        array = np.asarray(value, dtype)
+        return self.shared(
+            ("number", str(array.dtype), repr(value)), f"onegru/{array.dtype}_{value:g}", lambda: array
+        )
+
+    def integer(self, value: int) -> str:
+        """A scalar constant of int64."""
+        return self.shared(
+            ("int64", value), f"onegru/int64_scalar_{value}", lambda: np.array(value, np.int64)
+        )
+
+    def integers(self, *values: int) -> str:
+        """A constant list of int64."""
+        words = "_".join(map(str, values)) if len(values) < 5 else f"{values[0]}_to_{values[-1]}"
+        return self.shared(("integers", values), f"onegru/int64_{words}", lambda: np.array(values, np.int64))
+
+    def dtype(self, name: str) -> str | None:
+        """A value's element type by NumPy's name; None where it is not known."""
+        array = self.constant(name)
+        if array is not None:
+            return array.dtype.name
+        element = self.types[name].tensor_type.elem_type if name in self.types else 0
+        names = {code_of(dtype): dtype for dtype in ("float16", "bfloat16", "float32", "float64")}
+        return names.get(element)
+
+    def shape(self, name: str) -> tuple[int | None, ...] | None:
+        """A value's shape, None for each size that is not fixed; None where even the rank is not known."""
+        array = self.constant(name)
+        if array is not None:
+            return array.shape
+        kind = self.types.get(name, TypeProto()).tensor_type
+        if not kind.HasField("shape"):
+            return None
+        return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim)
+
+
+class Draft:
+    """New nodes that take the place of one.
+
+    Args:
+        scope: where they go.
+        base: what their names begin with.
+    """
+
+    def __init__(self, scope: Scope, base: str) -> None:
+        self.scope = scope
+        self.base = base
+        self.nodes: list[NodeProto] = []
+
+    def fresh(self, what: str) -> str:
+        """A new name."""
+        return self.scope.names.fresh(f"{self.base}/{what}")
+
+    def op(self, kind: str, inputs: Sequence[str], what: str, output: str = "", **attributes: Any) -> str:
+        """Add a node and return what it gives: `output`, or a new value called after `what`."""
+        output = output or self.fresh(what)
+        name = self.fresh(f"{what}/{kind}")
+        self.nodes.append(onnx.helper.make_node(kind, list(inputs), [output], name=name, **attributes))
+        return output
+
+    def cast(self, value: str, dtype: str, what: str, output: str = "") -> str:
+        """Convert to another element type."""
+        return self.op("Cast", [value], what, output, to=code_of(dtype))
+
+    def unsqueeze(self, value: str, axes: Sequence[int], what: str, output: str = "") -> str:
+        """Insert axes of size one; since opset 13 they are an input."""
+        if self.scope.opset < 13:
+            return self.op("Unsqueeze", [value], what, output, axes=list(axes))
+        return self.op("Unsqueeze", [value, self.scope.integers(*axes)], what, output)
+
+    def split(self, value: str, sizes: Sequence[int], names: Sequence[str]) -> list[str]:
+        """Cut the last axis of a matrix; since opset 13 the sizes are an input."""
+        outputs = [self.fresh(name) for name in names]
+        name = self.fresh("Split")
+        if self.scope.opset < 13:
+            node = onnx.helper.make_node("Split", [value], outputs, name=name, axis=1, split=list(sizes))
+        else:
+            inputs = [value, self.scope.integers(*sizes)]
+            node = onnx.helper.make_node("Split", inputs, outputs, name=name, axis=1)
+        self.nodes.append(node)
+        return outputs

@@ -1,0 +1,329 @@
+"""GRU layers of OpenVINO's models exchanged for onegru's; imports OpenVINO, so that nothing else has to."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
+
+import numpy as np
+import openvino
+
+from onegru import _native
+from onegru.core.arguments import shown
+from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.errors import SpecError
+from onegru.layers.gru import GRU, native_of
+from onegru.operators.lowering import check_attributes, lower
+from onegru.operators.openvino import OPERATORS, RANDOM
+from onegru.operators.schema import Operator
+from onegru.runtimes.openvino_graph import bodies_of, sizes_of
+from onegru.runtimes.openvino_op import CLASSES, GruOp, array_of, attributes_of, set_outputs
+
+__all__ = ["Seen", "exchange", "exchange_all", "layers_in", "weights_in"]
+
+_WEIGHTS = ("W", "R", "B")
+# Weights may be computed from constants by so many layers, and come to so many numbers on the way.
+_MOST_LAYERS = 100
+_MOST_NUMBERS = 1 << 28
+
+#: Called with the arrays of a layer that has run, by the specification's names.
+Seen = Callable[[Mapping[str, Array]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A GRU layer of a model.
+
+    Attributes:
+        node: the layer.
+        bodies: the layers in whose bodies it lies, the outermost first.
+        outside: what each Parameter of its body is given from outside, by the Parameter's name, where that is
+            the same in every turn.
+    """
+
+    node: Any
+    bodies: tuple[Any, ...]
+    outside: Mapping[str, Any]
+
+
+def layers_in(
+    model: Any, bodies: tuple[Any, ...] = (), outside: Mapping[str, Any] | None = None
+) -> Iterator[Layer]:
+    """The GRU layers of a model, those of bodies included."""
+    outside = outside or {}
+    for node in model.get_ordered_ops():
+        if node.get_type_name() in OPERATORS:
+            yield Layer(node, bodies, outside)
+        for body, descriptions in bodies_of(node):
+            yield from layers_in(body, (*bodies, node), _given(node, descriptions, body, outside))
+
+
+def _given(node: Any, descriptions: Any, body: Any, outside: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = body.get_parameters()
+    found = {}
+    for description in descriptions:
+        if type(description).__name__ == "InvariantInputDescription":
+            source = node.input_value(description.input_index)
+            parameter = parameters[description.body_parameter_index]
+            found[parameter.get_name()] = outside.get(source.get_node().get_name(), source)
+    return found
+
+
+def _kept_for_good(thing: object) -> None:
+    _kept.append(thing)
+
+
+def exchange(
+    layer: Layer,
+    operator: Operator,
+    attributes: Mapping[str, Any],
+    *,
+    engine: str = "auto",
+    seen: Seen | None = None,
+    all_steps: bool = False,
+    keep: Callable[[object], None] = _kept_for_good,
+) -> GRU | None:
+    """Put an operator of onegru's in the place of a layer.
+
+    Args:
+        layer: the layer.
+        operator: what it is.
+        attributes: its attributes, as the specification has them.
+        engine: what runs it, as in `onegru.GRU`.
+        seen: what to call after each run.
+        keep: called with what must live as long as the model.
+        all_steps: whether its lengths are known to be all steps, and need not be looked at.
+
+    Returns:
+        the layer that it has become; None where its weights are computed in each run.
+
+    Raises:
+        SpecError: the layer is not legal.
+    """
+    node = layer.node
+    check_attributes(operator, attributes)
+    names = [port.name for port in operator.inputs[: node.get_input_size()]]
+    taken = {name: node.input_value(index) for index, name in enumerate(names)}
+    weights = weights_in(layer, operator)
+    made: GRU | None = None
+    if all(array is not None for array in weights.values()):
+        lowered = lower(operator, attributes, *(weights.get(name) for name in _WEIGHTS))
+        made = GRU.from_canonical(lowered.spec, lowered.weights, engine)
+        lengths = operator.input("sequence_lens")
+        if lengths is not None and all_steps:
+            del taken[lengths.name]
+        inputs = {name: value for name, value in taken.items() if name not in _WEIGHTS}
+        new = None if seen is not None else _native_node(made, operator, inputs)
+        new = new or _PythonGru.make(operator, attributes, inputs, made, weights, engine, seen, keep)
+    elif seen is not None or engine == "reference":
+        new = _PythonGru.make(operator, attributes, taken, None, {}, engine, seen, keep)
+    else:
+        given = [taken[name] for name in names]
+        new = next(c for c in CLASSES if c.operator is operator)(given, **attributes)
+    new.set_friendly_name(node.get_friendly_name())
+    for index in range(node.get_output_size()):
+        given_by = new.output(min(index, new.get_output_size() - 1))
+        old = node.output(index)
+        given_by.get_tensor().set_names(old.get_names())
+        for target in list(old.get_target_inputs()):
+            target.replace_source_output(given_by)
+    nothing = openvino.op.Constant(np.zeros((), np.float32)).output(0)
+    for port in node.inputs():  # OpenVINO never frees Python's operators: let it hold nothing
+        port.replace_source_output(nothing)
+    return made
+
+
+def weights_in(layer: Layer, operator: Operator) -> dict[str, Array | None]:
+    """The weights of a layer by name; None for those that are computed in each run."""
+    names = [port.name for port in operator.inputs[: layer.node.get_input_size()]]
+    return {
+        name: _constant(layer.node.input_value(index), layer.outside)
+        for index, name in enumerate(names)
+        if name in _WEIGHTS
+    }
+
+
+def _constant(output: Any, outside: Mapping[str, Any]) -> Array | None:
+    """The array of an output that depends on constants alone; None for another."""
+    output = outside.get(output.get_node().get_name(), output)
+    known: dict[str, Any] = {}
+    waiting = [output.get_node()]
+    numbers = 0
+    while waiting:
+        node = waiting.pop()
+        if node.get_name() in known:
+            continue
+        known[node.get_name()] = node
+        is_plain = node.get_input_size() > 0 or node.get_type_name() == "Constant"
+        if not is_plain or node.get_type_name() in RANDOM or isinstance(node, GruOp):
+            return None
+        for port in node.outputs():
+            shape = port.get_partial_shape()
+            if shape.is_dynamic:
+                return None
+            numbers += int(np.prod([size.get_length() for size in shape], dtype=object))
+        if len(known) > _MOST_LAYERS or numbers > _MOST_NUMBERS:
+            return None
+        waiting += [node.input_value(index).get_node() for index in range(node.get_input_size())]
+    if output.get_node().get_type_name() == "Constant":
+        tensor = output.get_node().get_tensor_view()
+    else:
+        tensor = openvino.Tensor(output.get_element_type(), output.get_shape())
+        if not openvino.Model([output], [], "weights").evaluate([tensor], []):
+            return None
+    return np.array(array_of(tensor))
+
+
+# --- the operator in C++
+
+
+@functools.cache
+def _factory() -> Any:
+    """What makes nodes of the operator in C++; None where there is none that fits this OpenVINO."""
+    library = Path(_native.__file__).with_name("_openvino_gru.so")
+    if not library.exists():
+        return None
+    try:
+        # It is linked to no library of OpenVINO's: their names must be known to the whole process.
+        libraries = Path(openvino.__file__).parent / "libs"
+        for path in (*libraries.glob("libtbb.so.*"), *libraries.glob("libopenvino.so.*")):
+            ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+        connect = ctypes.CDLL(str(library)).onegru_connect
+        connect.argtypes = [ctypes.c_void_p]
+        connect(_native.graph_api())
+        from openvino.utils.node_factory import NodeFactory
+
+        factory = NodeFactory()
+        factory.add_extension(str(library))
+    except (OSError, AttributeError, ImportError, RuntimeError):
+        return None
+    return factory
+
+
+def _native_node(layer: GRU, operator: Operator, inputs: Mapping[str, Any]) -> Any:
+    native = native_of(layer)
+    if native is None or (factory := _factory()) is None:
+        return None
+    lengths = operator.input("sequence_lens")
+    attributes = {
+        "number": native.number,
+        "hidden_size": layer.hidden_size,
+        "num_directions": layer.spec.num_directions,
+        "is_sequence": len(operator.outputs) == 2,
+        "has_lengths": lengths is not None and lengths.name in inputs,
+        "has_attention": operator.attention,
+    }
+    return factory.create("OneGRU", list(inputs.values()), attributes)
+
+
+# --- the operator in Python
+
+
+@dataclass(eq=False)
+class _State:
+    operator: Operator
+    attributes: Mapping[str, Any]
+    names: Sequence[str]
+    layer: GRU | None
+    weights: Mapping[str, Array | None]
+    engine: str
+    seen: Seen | None
+
+
+# Layers by number. They lie here and not in the nodes, as OpenVINO never lets nodes of Python go.
+_states: WeakValueDictionary[int, _State] = WeakValueDictionary()
+_kept: list[object] = []  # of models whose end nobody tells
+_numbers = itertools.count(1)
+
+
+class _PythonGru(openvino.Op):  # type: ignore[misc]
+    """A layer as an operator whose inputs are the specification's, constants left out."""
+
+    class_type_info: ClassVar[Any] = openvino.DiscreteTypeInfo("OneGRUInPython", "extension")
+
+    @classmethod
+    def make(
+        cls,
+        operator: Operator,
+        attributes: Mapping[str, Any],
+        inputs: Mapping[str, Any],
+        layer: GRU | None,
+        weights: Mapping[str, Array | None],
+        engine: str,
+        seen: Seen | None,
+        keep: Callable[[object], None],
+    ) -> Any:
+        number = next(_numbers)
+        state = _State(operator, attributes, list(inputs), layer, weights, engine, seen)
+        _states[number] = state
+        keep(state)
+        return cls(list(inputs.values()), number)
+
+    def __init__(self, inputs: Sequence[Any] | None = None, number: int = 0) -> None:
+        super().__init__(self)
+        self._attributes = {"number": number}
+        if inputs is not None:
+            self.set_arguments(list(inputs))
+            self.constructor_validate_and_infer_types()
+
+    def visit_attributes(self, visitor: Any) -> bool:
+        visitor.on_attributes(self._attributes)
+        return True
+
+    def clone_with_new_inputs(self, new_inputs: Sequence[Any]) -> Any:
+        return _PythonGru(new_inputs, self._attributes["number"])
+
+    def validate_and_infer_types(self) -> None:
+        state = _states[self._attributes["number"]]
+        values = dict(state.attributes)
+        sizes: dict[str, int | None] = {"H": int(values["hidden_size"]), "1": 1}
+        sizes["D"] = 2 if values.get("direction") == "bidirectional" else 1
+        X, axes = sizes_of(self.get_input_partial_shape(0)), state.operator.inputs[0].axes
+        if X is not None and len(X) == len(axes):
+            sizes |= {axis: size for axis, size in zip(axes, X, strict=True) if axis in "BT"}
+        set_outputs(self, state.operator, sizes)
+
+    def has_evaluate(self) -> bool:
+        return True
+
+    def evaluate(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> bool:
+        state = _states[self._attributes["number"]]
+        arrays = {name: array_of(tensor) for name, tensor in zip(state.names, inputs, strict=True)}
+        if state.layer is not None:  # OpenVINO may have float32 for all types
+            dtype = numpy_dtype(state.layer.spec.dtype)
+            arrays = {n: a.astype(dtype) if a.dtype == np.float32 else a for n, a in arrays.items()}
+        arrays |= {name: array for name, array in state.weights.items() if array is not None}
+        try:
+            lowered = lower(state.operator, state.attributes, *(arrays.get(name) for name in _WEIGHTS))
+            layer = state.layer or GRU.from_canonical(lowered.spec, lowered.weights, state.engine)
+            given = {name: array for name, array in arrays.items() if name not in _WEIGHTS}
+            ports = [port for port in lowered.ports if port.name in given or port.role in ("Y", "Y_h")]
+            wanted: dict[str, Array | None] = dict.fromkeys(port.name for port in state.operator.outputs)
+            results = layer.apply(ports, given, wanted, strict_types=True)
+        except SpecError as error:
+            raise SpecError(f"OneGRU node '{self.get_friendly_name()}': {error}") from None
+        for tensor, array in zip(outputs, results.values(), strict=True):
+            tensor.shape = list(array.shape)
+            if array.size:
+                array_of(tensor)[...] = array
+        if state.seen is not None:
+            state.seen({**arrays, **results})
+        return True
+
+
+def exchange_all(model: Any) -> int:
+    """Exchange every GRU layer of a model; see `onegru.openvino_exchange`."""
+    if not isinstance(model, openvino.Model):
+        raise SpecError(f"model: {shown(model)}; must be an openvino.Model")
+    layers = list(layers_in(model))
+    for layer in layers:
+        operator = OPERATORS[layer.node.get_type_name()]
+        exchange(layer, operator, attributes_of(layer.node, operator))
+    model.validate_nodes_and_infer_types()
+    return len(layers)

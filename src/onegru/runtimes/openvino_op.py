@@ -1,0 +1,304 @@
+"""onegru's operators as subclasses of `openvino.Op`; imports OpenVINO, so that nothing else has to."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
+
+import numpy as np
+import openvino
+
+from onegru.core.dtypes import Array, bfloat16
+from onegru.core.errors import SpecError
+from onegru.core.shapes import fits
+from onegru.layers.gru import GRU
+from onegru.operators.lowering import check_attributes, lower
+from onegru.operators.openvino import OPERATORS
+from onegru.operators.schema import Attribute, Operator, Port
+from onegru.runtimes.openvino_graph import sizes_of
+
+__all__ = ["CLASSES", "GruOp", "array_of", "attributes_of", "set_outputs"]
+
+_VERSION = "extension"  # what OpenVINO calls the version of every operator that is added to it
+
+_ELEMENT_TYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+_LENGTH_TYPES = {"i32": "int32", "i64": "int64"}
+
+_NO_CLIP = 0.0
+
+
+@dataclass(eq=False)
+class _Layer:
+    """A layer, the ports of the operator that it came from, and the weights as the operator had them."""
+
+    layer: GRU
+    ports: Sequence[Port]
+    weights: tuple[Array, ...]
+
+
+# Layers in use, by what they are made of: copies of a node, and nodes that share weights, share the layer.
+_layers: WeakValueDictionary[bytes, _Layer] = WeakValueDictionary()
+
+# The same by node, with the constants that its weights were. They lie here and not in the nodes, as OpenVINO
+# keeps nodes past the interpreter's end.
+_used: dict[int, tuple[_Layer, tuple[int, ...]]] = {}
+_numbers = itertools.count()
+
+
+class GruOp(openvino.Op):  # type: ignore[misc]
+    """One of the operators.
+
+    Args:
+        inputs: the nodes or outputs that it takes, in the operator's order.
+        attributes: as the specification names them.
+
+    Raises:
+        SpecError: an attribute, type or shape that the specification forbids.
+    """
+
+    operator: ClassVar[Operator]
+
+    def __init__(self, inputs: Sequence[Any] | None = None, **attributes: Any) -> None:
+        super().__init__(self)
+        known = self.operator.attributes
+        for name in attributes:
+            if name not in known:
+                raise SpecError(
+                    f"{name}: not an attribute of {self.operator}; must be one of {', '.join(known)}"
+                )
+        self._attributes = {
+            name: _to_visit(attribute, attributes.get(name, attribute.default))
+            for name, attribute in known.items()
+        }
+        self._number = next(_numbers)
+        weakref.finalize(self, _used.pop, self._number, None)  # at the interpreter's end, too
+        if inputs is not None:
+            self.set_arguments(list(inputs))
+            self.constructor_validate_and_infer_types()
+
+    # What OpenVINO calls
+
+    def visit_attributes(self, visitor: Any) -> bool:
+        """Let OpenVINO read or write the attributes."""
+        visitor.on_attributes(self._attributes)
+        return True
+
+    def clone_with_new_inputs(self, new_inputs: Sequence[Any]) -> GruOp:
+        """The same operator on other inputs."""
+        return type(self)(new_inputs, **self._attributes)
+
+    def validate_and_infer_types(self) -> None:
+        """Check attributes, types and shapes as far as they are known; give the outputs theirs."""
+        try:
+            self._infer()
+        except SpecError as error:
+            raise SpecError(f"{self._place()}{error}") from None
+
+    def has_evaluate(self) -> bool:
+        """Always: that is what it is for."""
+        return True
+
+    def evaluate(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> bool:
+        """Compute the outputs."""
+        try:
+            self._run(outputs, inputs)
+        except SpecError as error:
+            raise SpecError(f"{self._place()}{error}") from None
+        return True
+
+    # Shapes
+
+    def _place(self) -> str:
+        name = self.get_friendly_name()
+        if re.fullmatch(rf"{self.operator.name}_\d+", name) and self.get_input_size():
+            # While a file is read, a node has no name yet; what it takes has one.
+            return f"{self.operator.name} node on {self.input_value(0).get_node().get_friendly_name()!r}: "
+        return f"{self.operator.name} node {name!r}: "
+
+    def _infer(self) -> None:
+        operator = self.operator
+        values = self._values()
+        check_attributes(operator, values)
+        ports = operator.inputs[: self.get_input_size()]
+        least = sum(port.required for port in operator.inputs)
+        if not least <= self.get_input_size() <= len(operator.inputs):
+            names = ", ".join(port.name for port in operator.inputs)
+            raise SpecError(f"{self.get_input_size()} inputs; must be {names}")
+        H = int(values["hidden_size"])
+        after = bool(values.get("linear_before_reset"))
+        sizes: dict[str, int | None] = {
+            "H": H,
+            "G": 3 * H,
+            "N": (4 if after else 3) * H,
+            "D": 2 if values.get("direction") == "bidirectional" else 1,
+            "1": 1,
+        }
+        for index, port in enumerate(ports):
+            self._check_type(port, self.get_input_element_type(index).to_string())
+            self._check_shape(port, self.get_input_partial_shape(index), sizes)
+        set_outputs(self, operator, sizes)
+
+    def _check_type(self, port: Port, words: str) -> None:
+        X = self.get_input_element_type(0).to_string()
+        if "dynamic" in (words, X):
+            return
+        if port.types is not None:
+            if _LENGTH_TYPES.get(words) not in port.types:
+                raise SpecError(f"{port.name}: type {words}; must be i32 or i64")
+        elif words not in _ELEMENT_TYPES:
+            raise SpecError(f"{port.name}: type {words}; must be one of {', '.join(_ELEMENT_TYPES)}")
+        elif words != X:
+            raise SpecError(f"{port.name}: type {words}; must be {X}, like X")
+
+    @staticmethod
+    def _check_shape(port: Port, shape: Any, sizes: dict[str, int | None]) -> None:
+        """Check a shape that may be open against the sizes known so far, and learn from it."""
+        have = sizes_of(shape)
+        if have is None:
+            return
+        wanted = [sizes.get(axis) for axis in port.axes]
+        if not fits(have, wanted):
+            must = ", ".join("?" if size is None else str(size) for size in wanted)
+            is_ = ", ".join("?" if size is None else str(size) for size in have)
+            raise SpecError(f"{port.name}: shape [{is_}]; must be [{must}]")
+        sizes.update({axis: size for axis, size in zip(port.axes, have, strict=True) if size is not None})
+
+    # Numbers
+
+    def _values(self) -> dict[str, Any]:
+        """The attributes as the specification has them."""
+        known = self.operator.attributes
+        return {name: _visited(known[name], value) for name, value in self._attributes.items()}
+
+    def _run(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
+        ports = self.operator.inputs[: len(inputs)]
+        arrays = {port.role: array_of(tensor) for port, tensor in zip(ports, inputs, strict=True)}
+        prepared = self._layer(tuple(arrays[role] for role in ("W", "R", "B") if role in arrays))
+        given = {port.name: arrays[port.role] for port in ports if port.role not in ("W", "R", "B")}
+        spec, X = prepared.layer.spec, arrays["X"]
+        sizes = {"D": spec.num_directions, "H": spec.hidden_size}
+        sizes |= dict(zip(self.operator.inputs[0].axes, X.shape, strict=True))
+        targets: dict[str, Array | None] = {}
+        for port, tensor in zip(self.operator.outputs, outputs, strict=True):
+            tensor.shape = [sizes[axis] for axis in port.axes]
+            # The memory of an empty tensor has strides that no array has: let it be one of NumPy's own.
+            targets[port.name] = array_of(tensor) if tensor.size else None
+        prepared.layer.apply(prepared.ports, given, targets, strict_types=True)
+
+    def _layer(self, weights: tuple[Array, ...]) -> _Layer:
+        """The layer of these weights: prepared once, and anew only where they change."""
+        used, constants = _used.get(self._number, (None, ()))
+        now = self._constants()
+        if used is not None and ((now and now == constants) or all(map(_same, weights, used.weights))):
+            return used
+        values = self._values()
+        digest = hashlib.sha256(repr((self.operator.name, sorted(values.items()))).encode())
+        for array in weights:
+            digest.update(repr((array.dtype.name, array.shape)).encode())
+            digest.update(_bytes(array).data)
+        layer = _layers.get(digest.digest())
+        if layer is None:
+            lowered = lower(self.operator, values, *weights)
+            made = GRU.from_canonical(lowered.spec, lowered.weights)
+            layer = _Layer(made, lowered.ports, tuple(array.copy() for array in weights))
+            _layers[digest.digest()] = layer
+        _used[self._number] = (layer, now)
+        return layer
+
+    def _constants(self) -> tuple[int, ...]:
+        """Which constants of the network the weights are; empty if any of them is computed."""
+        roles = [port.role for port in self.operator.inputs[: self.get_input_size()]]
+        nodes = [
+            self.input_value(index).get_node() for index, role in enumerate(roles) if role in ("W", "R", "B")
+        ]
+        if any(node.get_type_name() != "Constant" for node in nodes):
+            return ()
+        return tuple(node.get_instance_id() for node in nodes)
+
+
+def _to_visit(attribute: Attribute, value: Any) -> Any:
+    """A value in the form in which OpenVINO's visitor takes it: no empty list, so numbers go as text."""
+    match attribute.kind:
+        case "floats":
+            return value if isinstance(value, str) else ", ".join(str(float(item)) for item in value)
+        case "strings":
+            return [str(item) for item in value]
+        case "float":
+            return _NO_CLIP if value is None else float(value)
+        case "int":
+            return 0 if value is None else int(value)
+        case "flag":
+            return bool(value)
+        case _:
+            return str(value)
+
+
+def _visited(attribute: Attribute, value: Any) -> Any:
+    """The value that the visitor's form stands for."""
+    if attribute.kind != "floats":
+        return value
+    try:
+        return [float(item) for item in value.split(",")] if value.strip() else []
+    except ValueError:
+        raise SpecError(f"{attribute.name}: {value!r}; must be numbers") from None
+
+
+def attributes_of(node: Any, operator: Operator) -> dict[str, Any]:
+    """The attributes of a layer, OpenVINO's own or one of these, as the specification has them."""
+    values: dict[str, Any] = {}
+    for name, value in node.get_attributes().items():
+        if (attribute := operator.attributes.get(name)) is not None:
+            is_text = attribute.kind == "floats" and isinstance(value, str)
+            values[name] = _visited(attribute, value) if is_text else value
+            if attribute.kind == "string":
+                values[name] = str(value).lower()
+    return values
+
+
+def set_outputs(node: Any, operator: Operator, sizes: Mapping[str, int | None]) -> None:
+    """Give a node the operator's outputs, of X's type.
+
+    Args:
+        node: an `openvino.Op` that has its inputs.
+        operator: what it is.
+        sizes: of axes, by their letters; others are open.
+    """
+    node.set_output_size(len(operator.outputs))
+    for index, port in enumerate(operator.outputs):
+        known = (sizes.get(axis) for axis in port.axes)
+        dims = [openvino.Dimension(-1 if size is None else size) for size in known]
+        node.set_output_type(index, node.get_input_element_type(0), openvino.PartialShape(dims))
+
+
+def array_of(tensor: Any) -> Array:
+    """The memory of a tensor."""
+    array: Array = tensor.data
+    return array.view(bfloat16()) if tensor.element_type.to_string() == "bf16" else array
+
+
+def _same(a: Array, b: Array) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and np.array_equal(_bytes(a), _bytes(b))
+
+
+def _bytes(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _make_class(operator: Operator) -> type[GruOp]:
+    members: Mapping[str, Any] = {
+        "__doc__": f"{operator.name} as onegru computes it; see `onegru.openvino_extensions`.",
+        "__module__": __name__,
+        "operator": operator,
+        "class_type_info": openvino.DiscreteTypeInfo(operator.name, _VERSION),
+    }
+    return type(operator.name, (GruOp,), dict(members))
+
+
+#: A class for each operator.
+CLASSES: tuple[type[GruOp], ...] = tuple(_make_class(operator) for operator in OPERATORS.values())

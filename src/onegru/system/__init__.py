@@ -1,0 +1,1 @@
+"""Files and processes: written whole, read with limits, run apart."""

@@ -1,0 +1,123 @@
+"""NumPy's files as what they are: something a stranger wrote. Headers are judged before any data are read."""
+
+from __future__ import annotations
+
+import io
+import math
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onegru.core.errors import FormatError, OneGRUError
+from onegru.system.bounded import check_regular
+
+__all__ = ["Header", "read_npy", "read_npz"]
+
+# NumPy refuses longer headers as well, but only when it has read them.
+_MAX_HEADER = 10_000
+
+
+class Header(NamedTuple):
+    """What a file says of an array."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """How many it takes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def read_npz(
+    path: Path, choose: Callable[[Mapping[str, Header]], Iterable[str]], kind: str = "an .npz file"
+) -> dict[str, NDArray[Any]]:
+    """Arrays of an .npz, by name.
+
+    Args:
+        path: the file.
+        choose: gets all headers, and gives the names of the arrays to read; or raises.
+        kind: what the file must be, for messages.
+
+    Raises:
+        FormatError: it is no such file, or a broken or hostile one; it names the file.
+        OSError: it cannot be opened.
+    """
+    with _naming(path, kind), path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        headers: dict[str, Header] = {}
+        entries: dict[str, zipfile.ZipInfo] = {}
+        for entry in archive.infolist():
+            name = entry.filename.removesuffix(".npy")
+            if name in entries:
+                raise ValueError(f"{name!r} is there twice")
+            with archive.open(entry) as stream:
+                headers[name], entries[name] = _header(stream, entry.file_size), entry
+        arrays: dict[str, NDArray[Any]] = {}
+        for name in choose(headers):
+            with archive.open(entries[name]) as stream:
+                arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
+        return arrays
+
+
+def read_npy(path: Path, judge: Callable[[Header], object]) -> NDArray[Any]:
+    """The array of a .npy, unless `judge` raises on its header.
+
+    Raises:
+        FormatError: it is no such file, or a broken or hostile one; it names the file.
+        OSError: it cannot be opened.
+    """
+    with _naming(path, "a .npy file"), path.open("rb") as file:
+        judge(_header(file, path.stat().st_size))
+        file.seek(0)
+        array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+        return array
+
+
+def _header(file: IO[bytes], size: int) -> Header:
+    """What a file of `size` bytes begins with."""
+    begin = file.read(12)
+    version = np.lib.format.read_magic(io.BytesIO(begin))
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"format version {version}; must be 1.0 or 2.0")
+    first, width = (8, 2) if version == (1, 0) else (8, 4)
+    length = int.from_bytes(begin[first : first + width], "little")
+    if length > _MAX_HEADER:
+        raise ValueError(f"a header of {length} bytes; must be at most {_MAX_HEADER}")
+    header = io.BytesIO(begin + file.read(first + width + length - len(begin)))
+    header.seek(first)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    with np.errstate(all="ignore"):
+        shape, _, dtype = read(header)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects; must hold numbers or text")
+    if any(size < 0 for size in shape):
+        raise ValueError(f"shape {list(shape)}; must not be negative")
+    found = Header(dtype, shape)
+    wanted = first + width + length + found.bytes
+    if size != wanted:
+        raise ValueError(f"{size} bytes; must be {wanted} for {dtype} {list(shape)}")
+    return found
+
+
+@contextmanager
+def _naming(path: Path, kind: str) -> Iterator[None]:
+    """What NumPy and zipfile raise on a broken file, of which there are many kinds, as one that names it."""
+    try:
+        check_regular(path)
+        yield
+    except OneGRUError:
+        raise
+    except OSError as error:
+        if error.filename is not None:  # it cannot be opened
+            raise
+        raise FormatError(f"{path}: not {kind}, or truncated ({error})") from None
+    except MemoryError:
+        raise FormatError(f"{path}: takes more memory than there is") from None
+    except Exception as error:
+        words = str(error) or type(error).__name__
+        raise FormatError(f"{path}: not {kind}, or truncated ({words})") from None

@@ -1,0 +1,258 @@
+"""Every process that onegru starts: what may crash, hang or take all memory over a hostile file works there.
+
+**What it imports.** The parent's packages and nothing of the current folder, whose files may be anybody's.
+The interpreter starts without Python's environment variables (`-E`) and adds no folder by itself (`-P`). Then
+it gets the parent's `sys.path` without entries that are empty, relative, or the current folder. Where onegru
+itself lies in the current folder, that folder comes last, so that nothing there hides another module. (What
+the parent itself imports is not in its hands: `python -P -m onegru` or the script `onegru` is clean as well.)
+
+**What it may take.** `Limits` says it. It works in a folder of its own, which also takes its answer; it gets
+no input, prints nothing, and leaves no core dump. Where it is ended, all that it started is ended.
+
+**What it answers.** A JSON head and plain arrays in a file, as a process that may have gone astray is not to
+be trusted with more; `read_answer` checks each field.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.machine import memory_size
+from onegru.system.bounded import LARGEST_TEXT, parse_json
+
+__all__ = ["READING", "Ended", "Limits", "main", "read_answer", "run_child", "running", "write_answer"]
+
+_START = """
+import json, sys
+sys.path[:] = json.loads(sys.argv.pop(1))
+from onegru.system.child_process import main
+main()
+"""
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a child may take.
+
+    Attributes:
+        seconds: of time, its start included.
+        cpu_seconds: of all its threads together.
+        memory: bytes of address space; a file that it writes may not be longer, either.
+        threads: of libraries that ask the environment; None for their own choice.
+    """
+
+    seconds: float
+    cpu_seconds: int
+    memory: int
+    threads: int | None = None
+
+
+#: For reading weights out of a file. An honest one takes about a second and 1 GiB, libraries included.
+READING = Limits(seconds=60.0, cpu_seconds=30, memory=4 * _GIB, threads=1)
+
+
+def running(seconds: float) -> Limits:
+    """For a runtime that runs a model: all cores, and as much memory as there is.
+
+    Address space is more than memory: allocators reserve some 100 MiB of it for each thread.
+    """
+    cores = os.cpu_count() or 1
+    return Limits(seconds, math.ceil(seconds) * cores, memory_size() + 16 * _GIB + cores * (_GIB >> 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a child ended.
+
+    Attributes:
+        code: its exit code, negative for a signal; None if it took too long.
+        words: the last that it said, in one line.
+    """
+
+    code: int | None
+    words: str
+
+
+def run_child(module: str, arguments: Sequence[str], folder: Path, limits: Limits) -> Ended:
+    """Run `module.main(arguments)` in a process of its own.
+
+    Args:
+        module: one of onegru's modules.
+        arguments: for its `main`; paths among them must be absolute.
+        folder: its current folder, which should be new, and for it alone.
+        limits: what it may take.
+    """
+    flags = [
+        "-E",
+        "-P",
+        *(["-s"] if sys.flags.no_user_site else []),
+        *(["-B"] if sys.dont_write_bytecode else []),
+    ]
+    request = json.dumps({"module": module, "arguments": list(arguments), "limits": asdict(limits)})
+    command = [sys.executable, *flags, "-c", _START, json.dumps(_search_path()), request]
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
+    if limits.threads is not None:
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+            environment[name] = str(limits.threads)
+    nowhere, said = subprocess.DEVNULL, folder / "said"
+    with said.open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=nowhere,
+            stdout=nowhere,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            code: int | None = process.wait(limits.seconds)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)  # with all that it started
+                process.wait()
+    with said.open("rb") as log:
+        log.seek(max(0, log.seek(0, 2) - 4096))
+        lines = log.read().decode(errors="replace").split("\n")
+    return Ended(code, next((line.strip()[:200] for line in reversed(lines) if line.strip()), ""))
+
+
+def _search_path() -> list[str]:
+    """Where the child imports from."""
+    try:
+        here = os.path.realpath(Path.cwd())
+    except OSError:  # the folder is gone
+        here = ""
+    path = [
+        entry
+        for entry in sys.path
+        if isinstance(entry, str) and Path(entry).is_absolute() and os.path.realpath(entry) != here
+    ]
+    own = str(Path(__file__).absolute().parents[2])
+    return path if own in path else [*path, own]
+
+
+def main() -> None:
+    """What the started interpreter runs."""
+    request = json.loads(sys.argv[1])
+    _limit(Limits(**request["limits"]))
+    importlib.import_module(request["module"]).main(request["arguments"])
+
+
+def _limit(limits: Limits) -> None:
+    signal.setitimer(signal.ITIMER_REAL, limits.seconds)  # should the parent be gone
+    try:
+        import resource
+    except ImportError:  # not on this system
+        return
+    for kind, value in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, limits.cpu_seconds),
+        (resource.RLIMIT_AS, limits.memory),
+        (resource.RLIMIT_FSIZE, limits.memory),
+    ):
+        highest = resource.getrlimit(kind)[1]
+        value = value if highest == resource.RLIM_INFINITY else min(value, highest)
+        with suppress(ValueError, OSError):  # a system that does not have this one
+            resource.setrlimit(kind, (value, value))
+
+
+# Answers
+
+
+_TEXT = re.compile(r"<U[0-9]{1,7}")
+
+
+def write_answer(head: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
+    """Leave an answer in the current folder, whole or not at all."""
+    types = [
+        (array.dtype.str if array.dtype.kind == "U" else array.dtype.name, array.shape) for array in arrays
+    ]
+    text = json.dumps({**head, "arrays": types}).encode()
+    with Path("unfinished").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for array in arrays:
+            file.write(array.tobytes())
+    Path("unfinished").rename("answer")
+
+
+def read_answer(folder: Path) -> tuple[dict[str, Any], list[Array]]:
+    """The head and the arrays that a child has left in its folder.
+
+    Raises:
+        FileNotFoundError: it has left none.
+        ValueError: it is not right.
+    """
+    descriptor = os.open(folder / "answer", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        length = int.from_bytes(file.read(8), "little")
+        left = status.st_size - 8 - length
+        if not stat.S_ISREG(status.st_mode) or length > LARGEST_TEXT or left < 0:
+            raise ValueError("no answer that could be read")
+        head = parse_json(file.read(length))
+        types = head.pop("arrays", None) if isinstance(head, dict) else None
+        if not isinstance(types, list):
+            raise ValueError("an answer without a list of arrays")
+        arrays: list[Array] = []
+        for item in types:
+            dtype, shape = _type_and_shape(item)
+            size = math.prod(shape) * dtype.itemsize
+            left -= size
+            if left < 0:
+                break
+            arrays.append(np.fromfile(file, np.uint8, size).view(dtype).reshape(shape))
+        if left:
+            raise ValueError("an answer of another length than its arrays")
+    return head, arrays
+
+
+def _type_and_shape(item: object) -> tuple[np.dtype[Any], list[int]]:
+    if not isinstance(item, list) or len(item) != 2:
+        raise ValueError("an array that is no type and shape")
+    name, shape = item
+    if (
+        not isinstance(shape, list)
+        or len(shape) > 32
+        or any(type(size) is not int or size < 0 for size in shape)
+    ):
+        raise ValueError("an array whose shape is none")
+    dtype = np.dtype(name) if isinstance(name, str) and _TEXT.fullmatch(name) else _numeric(name)
+    return dtype, shape
+
+
+def _numeric(name: object) -> np.dtype[Any]:
+    try:
+        dtype = numpy_dtype(name) if isinstance(name, str) else None
+    except TypeError:
+        dtype = None
+    if (
+        dtype is None
+        or dtype.hasobject
+        or dtype.names
+        or dtype.subdtype
+        or dtype.itemsize < 1
+        or dtype.name != name
+    ):
+        raise ValueError("an array of no known type")
+    return dtype

@@ -1,0 +1,181 @@
+"""One GRU against another that should compute the same: as calls, whatever operators they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from onegru.core.compare import agreement, tolerance_of
+from onegru.core.dtypes import Array
+from onegru.core.shapes import arrange
+from onegru.core.spec import Spec
+from onegru.layers.gru import GRU
+from onegru.models.random_inputs import draw_call
+from onegru.operators.onnx import NEWEST
+from onegru.operators.schema import CANONICAL_AXES, Port, Role
+from onegru.verification.diagnose import diagnose
+from onegru.verification.gru_call import Call, in_type
+from onegru.verification.results import LayerResult
+
+__all__ = ["compare_calls", "drawn_call", "is_alike", "of_layer", "same_inputs", "trace_pair"]
+
+# Sizes of drawn inputs: all different, and long enough for every gate to matter.
+_STEPS, _ROWS = 7, 3
+
+_FIELDS = (
+    "input_size",
+    "hidden_size",
+    "dtype",
+    "direction",
+    "linear_before_reset",
+    "clip",
+    "activations",
+    "attention",
+)
+
+
+def of_layer(layer: GRU) -> Call:
+    """The call of a layer without inputs yet, with ONNX's names."""
+    return Call(NEWEST, layer.spec, layer.weights, NEWEST.ports(0), {}, ("Y", "Y_h"))
+
+
+def drawn_call(call: Call, seed: int = 0) -> Call:
+    """The call on drawn inputs: the same ones for every call of the same sizes, whatever its axes are."""
+    spec = call.spec
+    drawn = draw_call(spec, _STEPS, _ROWS, np.random.default_rng(seed))
+    values: dict[str, Array] = {}
+    for port in call.ports:
+        if port.role in ("X", "initial_h") or (port.role == "A" and spec.attention):
+            values[port.name] = _as_port(drawn[port.role], CANONICAL_AXES[port.role], port)
+        elif port.role == "sequence_lens" and port.required:
+            values[port.name] = np.full(_ROWS, _STEPS, np.int64)
+    return replace(call, values=values, outputs=_all_outputs(call))
+
+
+def _as_port(array: Array, axes: str, port: Port) -> Array:
+    """A canonical array with the axes of a port; the first step where the port has no time."""
+    if "T" in axes and "T" not in port.axes:
+        array, axes = array[:1], axes
+    if "D" in axes and "D" not in port.axes:
+        array = array[:1]
+    return np.ascontiguousarray(arrange(array, axes, port.axes))
+
+
+def _all_outputs(call: Call) -> tuple[str, ...]:
+    return tuple(port.name for port in call.ports if port.role in ("Y", "Y_h"))
+
+
+def same_inputs(call: Call, reference: Call) -> bool | None:
+    """Whether two calls have the same X, as it stands or as the same steps of the same rows.
+
+    Returns:
+        True if it is the same as it stands, False if it is along other axes, None if it is another.
+    """
+    one, other = _port(call, "X"), _port(reference, "X")
+    X, other_X = call.values[one.name], reference.values[other.name]
+    tolerance = 10.0 * max(tolerance_of(X.dtype.name), tolerance_of(other_X.dtype.name))
+    X, other_X = X.astype(np.float64), other_X.astype(np.float64)
+    if agreement(other_X, X, tolerance).agrees:
+        return True
+    turned = arrange(X, one.axes, other.axes) if set(one.axes) == set(other.axes) else X
+    return False if agreement(other_X, turned, tolerance).agrees else None
+
+
+def trace_pair(node: str, name: str, call: Call, reference: Call) -> LayerResult | None:
+    """How two GRUs compare on what each takes in its model; None if they do not take the same X."""
+    same = same_inputs(call, reference)
+    if same is None:
+        return None
+    return compare_calls(node, name, call, reference, as_it_stands=same)
+
+
+def compare_calls(
+    node: str, name: str, call: Call, reference: Call, *, as_it_stands: bool = False
+) -> LayerResult:
+    """How two calls compare.
+
+    Args:
+        node: what to call the first.
+        name: what to call the second.
+        call: the one that may be wrong.
+        reference: what it should be.
+        as_it_stands: whether to compare the arrays as they are, and not along the axes that their operators
+            say they have.
+    """
+    words = _differences(call, reference)
+    if not is_alike(call, reference):
+        return LayerResult(node, name, False, differences=words)
+    coarser = max(call.spec.dtype, reference.spec.dtype, key=tolerance_of)
+    call, reference = (
+        replace(item if item.spec.dtype == coarser else in_type(item, coarser), outputs=_all_outputs(item))
+        for item in (call, reference)
+    )
+    expected = reference.run()
+    got = _by_names_of(reference, call, call.run(), as_it_stands)
+    found = reference.agreements(expected, got)
+    largest = [item.max_abs for item in found.values() if item.max_abs is not None]
+    max_abs = max(largest) if len(largest) == len(found) and found else None
+    if all(item.agrees for item in found.values()):
+        return LayerResult(node, name, True, max_abs, words)
+    words += tuple(f"{key}: {item.reason}" for key, item in found.items() if item.reason)
+    return LayerResult(node, name, False, max_abs, words, diagnose(reference, got))
+
+
+def is_alike(call: Call, reference: Call) -> bool:
+    """Whether two calls can take the same inputs and give outputs of the same size."""
+    one, other = call.spec, reference.spec
+    return (
+        (one.input_size, one.hidden_size) == (other.input_size, other.hidden_size)
+        and one.num_directions == other.num_directions
+        and one.attention == other.attention
+    )
+
+
+def _by_names_of(
+    reference: Call, call: Call, results: Mapping[str, Array], as_it_stands: bool
+) -> dict[str, Array]:
+    """A call's outputs by the names of another's, along its axes."""
+    found: dict[str, Array] = {}
+    for port in reference.ports:
+        own = next((item for item in call.ports if item.role == port.role), None)
+        if port.role not in ("Y", "Y_h") or own is None or own.name not in results:
+            continue
+        array = results[own.name]
+        kept = as_it_stands and call.operator.name == reference.operator.name
+        found[port.name] = array if kept else arrange(array, own.axes, port.axes)
+    return found
+
+
+def _port(call: Call, role: Role) -> Port:
+    return next(port for port in call.ports if port.role == role)
+
+
+def _differences(call: Call, reference: Call) -> tuple[str, ...]:
+    """What differs between two calls, in words."""
+    words = [
+        f"{field}: {_words(call.spec, field)}; {_words(reference.spec, field)} in the reference"
+        for field in _FIELDS
+        if getattr(call.spec, field) != getattr(reference.spec, field)
+    ]
+    if call.ports[0].axes != reference.ports[0].axes and call.operator.name == reference.operator.name:
+        words.append(f"X: axes {call.ports[0].axes}; {reference.ports[0].axes} in the reference")
+    for role in ("initial_h", "sequence_lens"):
+        given = [any(p.role == role and p.name in c.values for p in c.ports) for c in (call, reference)]
+        if given[0] != given[1]:
+            both = ["given" if item else "not given" for item in given]
+            words.append(f"{role}: {both[0]}; {both[1]} in the reference")
+    for field in ("W", "R", "B"):
+        one, other = (np.asarray(getattr(c.weights, field), np.float64) for c in (call, reference))
+        if one.shape == other.shape and one.size and not np.array_equal(one, other, equal_nan=True):
+            with np.errstate(all="ignore"):
+                words.append(f"{field}: up to {np.nanmax(np.abs(one - other)):.2g} apart")
+    return tuple(words)
+
+
+def _words(spec: Spec, field: str) -> str:
+    value = getattr(spec, field)
+    if field == "activations":
+        return " | ".join(f"{f}, {g}" for f, g in value)
+    return "none" if value is None else str(value)

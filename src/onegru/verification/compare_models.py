@@ -1,0 +1,190 @@
+"""A model against a reference that should be the same function: as a whole, and GRU by GRU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from onegru.core.errors import OneGRUError, SpecError
+from onegru.core.wording import count
+from onegru.formats.recognise import layers_kind
+from onegru.models.load import load
+from onegru.models.load_layers import named_layers
+from onegru.models.model import Model
+from onegru.verification.checkpoint import run_checkpoint
+from onegru.verification.compare_grus import compare_calls, drawn_call, is_alike, of_layer, trace_pair
+from onegru.verification.gru_call import Call, call_of
+from onegru.verification.results import Against, LayerResult, OutputResult, RuntimeResult
+from onegru.verification.trace import Trace, traced_run
+from onegru.verification.verify import Tolerances, compare_outputs
+
+__all__ = ["compare_with"]
+
+#: GRUs by name, in running order: with a node's own operator, or as layers.
+Named = Sequence[tuple[str, Call]]
+
+
+def compare_with(
+    model: Model,
+    path: Path,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    tolerance: float | None = None,
+    timeout: float = 60.0,
+) -> Against:
+    """Compare a model with a reference.
+
+    The GRUs of both are paired in running order. Each pair runs on the same drawn inputs, and, where both
+    are models that take the same inputs, on what goes into it there.
+
+    Args:
+        model: the model that may be wrong.
+        path: the reference: another model, or a checkpoint that holds its GRUs.
+        inputs: the model's inputs, by name; None to compare the GRUs alone.
+        tolerance: as for `onegru.verification.verify.verify`, of the outputs.
+        timeout: the most seconds that PyTorch may take to run a checkpoint of its own.
+
+    Raises:
+        FormatError: the reference is broken.
+        SpecError: the two have nothing that could be compared.
+        MissingExtraError: the reference needs a package that is not installed.
+    """
+    notes: list[str] = []
+    outputs: tuple[OutputResult, ...] = ()
+    calls: list[tuple[Call, Call]] = []
+    strict = ""
+    runtimes: tuple[RuntimeResult, ...] = ()
+    if layers_kind(path).holds == "layers":
+        layers_there = named_layers(path)
+        theirs = [(name, of_layer(layer)) for name, layer in layers_there]
+        runtimes = run_checkpoint(path, [layer for _, layer in layers_there], timeout)
+    else:
+        reference = load(path, engine="reference")
+        theirs = _model_calls(reference)
+        outputs, calls, strict = _compare_models(model, reference, inputs, tolerance, notes)
+    layers = _compare_layers(_model_calls(model), theirs, calls, notes)
+    if not outputs and not layers:
+        raise SpecError(f"{path}: nothing in it can be compared with {model.path}: {'; '.join(notes)}")
+    first = next((index for index, item in enumerate(layers) if not item.agrees), None)
+    same_outputs = all(item.agrees for item in outputs)
+    if not same_outputs and first is None:
+        notes.append(
+            strict or "the GRUs agree as far as they were compared: the difference arises outside them"
+        )
+    agrees = same_outputs and first is None and all(item.status != "differs" for item in runtimes)
+    return Against(str(path), agrees, outputs, tuple(layers), first, tuple(notes), runtimes)
+
+
+# ---- GRUs
+
+
+def _model_calls(model: Model) -> list[tuple[str, Call]]:
+    """The GRUs of a model; those whose weights are computed in each run cannot be had without one."""
+    if any(gru.layer is None for gru in model.gru_layers):
+        return []
+    return [(gru.name, call_of(gru, None)) for gru in model.gru_layers]
+
+
+def _compare_layers(
+    ours: Named, theirs: Named, calls: Sequence[tuple[Call, Call]], notes: list[str]
+) -> list[LayerResult]:
+    """Every pair: on drawn inputs, then on what goes into it in its model.
+
+    Args:
+        ours: the GRUs of the model.
+        theirs: those of the reference.
+        calls: the calls that both make in their models, as far as they were run.
+        notes: what could not be compared; extended.
+    """
+    if not ours or not theirs:
+        if not calls:
+            notes.append("the GRUs cannot be compared one by one: their weights are computed in each run")
+        pairs = [(f"GRU {index}", f"GRU {index}", *pair) for index, pair in enumerate(calls)]
+        results = [trace_pair(*pair) for pair in pairs]
+        return [item for item in results if item is not None]
+    if len(ours) != len(theirs):
+        notes.append(
+            f"{count(len(ours), 'GRU')}, and {len(theirs)} in the reference: they are not compared one by one"
+        )
+        return []
+    found: list[LayerResult] = []
+    apart = False
+    for index, ((node, call), (name, other)) in enumerate(zip(ours, theirs, strict=True)):
+        if is_alike(call, other):
+            call, other = drawn_call(call), drawn_call(other)
+        result = compare_calls(node, name, call, other)
+        if index < len(calls) and not apart:
+            in_place = trace_pair(node, name, *calls[index])
+            if in_place is None:
+                notes.append(f"{node} takes other inputs than in the reference: what comes before it differs")
+                apart = True
+            elif result.agrees:
+                result = in_place
+        apart = apart or not result.agrees
+        found.append(result)
+    return found
+
+
+# ---- whole models
+
+
+def _compare_models(
+    model: Model,
+    reference: Model,
+    inputs: Mapping[str, Any] | None,
+    tolerance: float | None,
+    notes: list[str],
+) -> tuple[tuple[OutputResult, ...], list[tuple[Call, Call]], str]:
+    """The outputs of both on the same inputs, and the calls that their GRUs make there.
+
+    The third item says where outputs differ only because the tolerance is less than what rounding does.
+    """
+    if inputs is None:
+        return (), [], ""
+    taken = _match([info.name for info in model.inputs], [info.name for info in reference.inputs])
+    given = _match([info.name for info in model.outputs], [info.name for info in reference.outputs])
+    if taken is None or given is None:
+        what = "inputs" if taken is None else "outputs"
+        notes.append(f"the two have not as many {what}: they are not run on the same ones")
+        return (), [], ""
+    for side, names in (("inputs", taken), ("outputs", given)):
+        if any(own != other for own, other in names.items()):
+            notes.append(f"{side} are matched by their order: {_pairs(names)}")
+    ours = traced_run(model, inputs, "reference")
+    try:
+        theirs = traced_run(reference, {taken[name]: value for name, value in inputs.items()}, "reference")
+    except OneGRUError as error:
+        notes.append(f"the reference refuses the inputs: {error}")
+        return (), [], ""
+    expected = {name: theirs.outputs[other] for name, other in given.items()}
+    allowed = Tolerances(model, inputs, ours.outputs, tolerance)
+    outputs = compare_outputs(expected, ours.outputs, allowed.allowed)
+    calls = _calls(model, ours, reference, theirs)
+    return (
+        outputs,
+        calls,
+        "" if all(o.agrees for o in outputs) else allowed.why_strict(expected, ours.outputs),
+    )
+
+
+def _calls(model: Model, ours: Trace, reference: Model, theirs: Trace) -> list[tuple[Call, Call]]:
+    if len(model.gru_layers) != len(reference.gru_layers):
+        return []
+    return [
+        (call_of(one, ours.values), call_of(other, theirs.values))
+        for one, other in zip(model.gru_layers, reference.gru_layers, strict=True)
+    ]
+
+
+def _match(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str] | None:
+    """Names of the model to those of the reference: the same ones, or else in order; None if too few."""
+    if len(ours) != len(theirs):
+        return None
+    if set(ours) == set(theirs):
+        return {name: name for name in ours}
+    return dict(zip(ours, theirs, strict=True))
+
+
+def _pairs(names: Mapping[str, str]) -> str:
+    return ", ".join(f"{own!r} is {other!r}" for own, other in names.items())

@@ -1,0 +1,76 @@
+"""Which mistake would give the result that a GRU node gave."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import chain
+
+import numpy as np
+
+from onegru.core.compare import agreement
+from onegru.core.dtypes import Array
+from onegru.core.errors import SpecError
+from onegru.verification.gru_call import Call, in_type
+from onegru.verification.mistakes import gate_orders, pairs_of_theories, theories
+
+__all__ = ["diagnose"]
+
+
+def diagnose(call: Call, got: Mapping[str, Array]) -> str | None:
+    """The mistake that would give `got`, in words that follow "as if"; None if none of those tried would.
+
+    Where several single mistakes would, as the call does not tell them apart, all are named.
+
+    Args:
+        call: what should have been computed.
+        got: what was, by the ports' names; not agreeing with the call.
+    """
+    tolerance = call.tolerance(call.run())
+    single = [theory.words for theory in theories(call) if _explains(theory.call, got, tolerance)]
+    if single:
+        return ", or ".join(single)
+    for theory in chain(gate_orders(call), pairs_of_theories(call)):
+        if _explains(theory.call, got, tolerance):
+            return theory.words
+    return _rounding(call, got)
+
+
+def _explains(call: Call, got: Mapping[str, Array], tolerance: float) -> bool:
+    try:
+        with np.errstate(all="ignore"):
+            results = call.run()
+    except SpecError:  # what such a mistake would refuse, it did not give
+        return False
+    return all(agreement(results[name], array, tolerance).agrees for name, array in got.items())
+
+
+def _rounding(call: Call, got: Mapping[str, Array]) -> str | None:
+    """Whether the result is as far off as one in a smaller element type would be."""
+    exact = call.run()
+    theirs = _largest(exact, got)
+    times: dict[str, float] = {}
+    for dtype in _SMALLER.get(call.spec.dtype, ()):
+        rounded = _largest(exact, in_type(call, dtype).run())
+        if theirs > 0 and rounded > 0:
+            times[dtype] = max(theirs / rounded, rounded / theirs)
+    nearest = min(times, key=times.__getitem__, default=None)
+    return None if nearest is None or times[nearest] > _ALIKE else f"it were computed in {nearest}"
+
+
+_SMALLER: Mapping[str, tuple[str, ...]] = {
+    "float64": ("float32", "float16", "bfloat16"),
+    "float32": ("float16", "bfloat16"),
+}
+_ALIKE = 8.0  # how many times one error may be the other and still be of the same origin
+
+
+def _largest(exact: Mapping[str, Array], other: Mapping[str, Array]) -> float:
+    """The largest error; infinite where the shapes differ."""
+    found = 0.0
+    for name, array in other.items():
+        if array.shape != exact[name].shape:
+            return math.inf
+        if array.size:
+            found = max(found, float(np.abs(array.astype(np.float64) - exact[name]).max()))
+    return found

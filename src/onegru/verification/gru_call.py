@@ -1,0 +1,171 @@
+"""One call of one GRU node: what it is, with what weights, on what inputs. The ground that theories vary."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from onegru.core.compare import SENSITIVITY_FACTOR, Agreement, agreement, beyond, tolerance_of
+from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.errors import SpecWarning
+from onegru.core.spec import Spec, Weights
+from onegru.layers.gru import GRU
+from onegru.models.model import GruLayer
+from onegru.operators.lowering import lower
+from onegru.operators.schema import Operator, Port
+
+__all__ = ["Call", "Place", "call_of", "first_place", "in_type", "nudged", "sensitivity"]
+
+_WEIGHTS = ("W", "R", "B")
+
+_EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a GRU.
+
+    Attributes:
+        operator: whose names and axes the ports have.
+        spec: what is computed.
+        weights: with what.
+        ports: the inputs and outputs.
+        values: the inputs that are given, without weights, by the ports' names.
+        outputs: the outputs that are wanted, likewise.
+    """
+
+    operator: Operator
+    spec: Spec
+    weights: Weights
+    ports: tuple[Port, ...]
+    values: Mapping[str, Array]
+    outputs: tuple[str, ...]
+
+    def run(self) -> dict[str, Array]:
+        """What the reference engine makes of it.
+
+        Raises:
+            SpecError: an input does not fit.
+        """
+        layer = GRU.from_canonical(self.spec, self.weights, "reference")
+        return layer.apply(self.ports, self.values, dict.fromkeys(self.outputs))
+
+    def port(self, name: str) -> Port:
+        """The port of this name."""
+        return next(port for port in self.ports if port.name == name)
+
+    def tolerance(self, expected: Mapping[str, Array]) -> float:
+        """What may be off: the default, or more where the call itself enlarges what rounding does.
+
+        Args:
+            expected: what `run` gave.
+        """
+        least = tolerance_of(self.spec.dtype)
+        floats = {p.name for p in self.ports if p.role in ("X", "initial_h") and p.name in self.values}
+        moved = {name: nudged(self.values[name]) for name in floats}
+        others = replace(self, values={**self.values, **moved}).run()
+        changes = [sensitivity(expected[name], others[name]) for name in self.outputs]
+        return max(least, SENSITIVITY_FACTOR * max(changes, default=0.0))
+
+    def agreements(self, expected: Mapping[str, Array], got: Mapping[str, Array]) -> dict[str, Agreement]:
+        """How each output in `got` compares with `expected`."""
+        tolerance = tolerance_of(self.spec.dtype)
+        first = {name: agreement(expected[name], got[name], tolerance) for name in expected if name in got}
+        if all(item.agrees for item in first.values()):
+            return first
+        tolerance = self.tolerance(expected)
+        return {name: agreement(expected[name], got[name], tolerance) for name in first}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an element of a GRU's output lies; None for an axis that the output has not."""
+
+    step: int | None
+    row: int | None
+    direction: int | None
+    unit: int | None
+
+
+def call_of(gru: GruLayer, values: Mapping[str, Array] | None) -> Call:
+    """The call that a node makes on these values; None for a call without inputs yet.
+
+    Raises:
+        SpecError: they do not fit the node.
+        KeyError: one is missing.
+    """
+    node = gru.node
+    constant = iter(gru.weights)
+    weights = {
+        name: (next(constant) if gru.weights else (values or {})[node.inputs[name]])
+        for name in _WEIGHTS
+        if name in node.inputs
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
+        lowered = lower(node.operator, node.attributes, *(weights.get(name) for name in _WEIGHTS))
+    given = {} if values is None else {k: values[v] for k, v in node.inputs.items() if k not in _WEIGHTS}
+    return Call(node.operator, lowered.spec, lowered.weights, lowered.ports, given, tuple(node.outputs))
+
+
+def first_place(call: Call, name: str, expected: Array, got: Array) -> tuple[tuple[int, ...], Place]:
+    """The element beyond the tolerance that is computed first: its index, and what that means.
+
+    Args:
+        call: the call.
+        name: which output.
+        expected: what it should be.
+        got: what it is, of the same shape and type, not agreeing.
+    """
+    axes = call.port(name).axes
+    tolerance = call.tolerance(call.run())
+    indices = np.argwhere(beyond(expected, got, tolerance))
+    if not len(indices):
+        indices = np.argwhere(beyond(expected, got, tolerance_of(call.spec.dtype)))
+    backwards = call.spec.reversed_directions
+
+    def computed(index: Array) -> tuple[int, ...]:
+        at = dict(zip(axes, map(int, index), strict=True))
+        size = dict(zip(axes, expected.shape, strict=True))
+        step = at.get("T", 0)
+        if backwards[at.get("D", 0)] and "T" in at:
+            step = size["T"] - 1 - step
+        return step, at.get("B", 0), at.get("D", 0), at.get("H", 0)
+
+    index = tuple(int(number) for number in min(indices, key=computed))
+    at = dict(zip(axes, index, strict=True))
+    return index, Place(at.get("T"), at.get("B"), at.get("D"), at.get("H"))
+
+
+def in_type(call: Call, dtype: str) -> Call:
+    """The call with weights and inputs rounded to another element type."""
+    kind = numpy_dtype(dtype)
+    weights = Weights(*(array.astype(kind) for array in (call.weights.W, call.weights.R, call.weights.B)))
+    values = {
+        name: array.astype(kind) if array.dtype.name == call.spec.dtype else array
+        for name, array in call.values.items()
+    }
+    return replace(call, spec=replace(call.spec, dtype=dtype), weights=weights, values=values)
+
+
+def nudged(array: Array) -> Array:
+    """Every number moved by about half a unit in the last place, up or down: what one rounding may do."""
+    if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
+        return array
+    signs = np.random.default_rng(0).choice(np.array([-1.0, 1.0]), array.shape)
+    epsilon = float(_EPSILON[array.dtype.name])
+    with np.errstate(all="ignore"):
+        return (array.astype(np.float64) * (1.0 + epsilon * signs)).astype(array.dtype)
+
+
+def sensitivity(expected: Array, moved: Array) -> float:
+    """The largest change of a finite element, relative to max(1, |expected|)."""
+    if expected.shape != moved.shape or not expected.size:
+        return 0.0
+    want, have = expected.astype(np.float64), moved.astype(np.float64)
+    with np.errstate(all="ignore"):
+        change = np.abs(have - want) / np.maximum(1.0, np.abs(want))
+    return float(np.max(change, where=np.isfinite(change), initial=0.0))

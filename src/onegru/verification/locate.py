@@ -1,0 +1,177 @@
+"""Which GRU node is at fault where a runtime's results differ.
+
+The runtime is asked for what goes into each GRU node and what comes out of it. Each node is then computed
+again, in float64, on the inputs that it had there: a node that was given wrong inputs is no culprit. Where
+the runtime will not tell, each node is given to it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from onegru.core.errors import OneGRUError
+from onegru.formats.recognise import Kind, layers_kind
+from onegru.models.inspect import report
+from onegru.models.model import GruLayer, Model
+from onegru.verification.diagnose import diagnose
+from onegru.verification.gru_call import Call, call_of, first_place
+from onegru.verification.results import Fault
+from onegru.verification.runtimes.base import Probe, Runtime, Subject
+from onegru.verification.runtimes.subprocess_runner import Outcome
+from onegru.verification.trace import given_values, probed_values
+
+__all__ = ["Run", "fault_in", "find_fault", "subject_of"]
+
+#: Runs a subject in a runtime, apart from this process.
+Run = Callable[[Runtime, Subject, Mapping[str, Any]], Outcome]
+
+
+def subject_of(model: Model, probed: bool = False) -> Subject:
+    """The model as runtimes are given it; with the values around its GRU nodes among the outputs, if wanted.
+
+    Raises:
+        FormatError: the file is broken, or too large to be handed on.
+    """
+    path = Path(model.path)
+    outputs = {info.name: (info.name, *info.aliases) for info in model.outputs}
+    values = probed_values(model) if probed else ()
+    if layers_kind(path) is Kind.OPENVINO:
+        return Subject(model.path, None, outputs, _probes(model, values))
+    # Imported here, as an IR needs no onnx.
+    from onegru.verification.probe import whole_model
+
+    return Subject(
+        model.path, whole_model(path, values), {**outputs, **{value: (value,) for value in values}}
+    )
+
+
+def _probes(model: Model, values: Sequence[str]) -> tuple[Probe, ...]:
+    """Where in an IR the values are: at the GRU layers that give or take them."""
+    places: dict[str, Probe] = {}
+    for gru in model.gru_layers:
+        node, operator = gru.node, gru.node.operator
+        for side, ports, names in (
+            ("output", operator.outputs, node.outputs),
+            ("input", operator.inputs, node.inputs),
+        ):
+            for index, port in enumerate(ports):
+                if port.name in names:
+                    value = names[port.name]
+                    places.setdefault(value, Probe(value, node.name, side, index))
+    return tuple(places[value] for value in values)
+
+
+def find_fault(
+    model: Model,
+    inputs: Mapping[str, Any],
+    ours: Mapping[str, Any],
+    runtime: Runtime,
+    run: Run,
+    differs: Callable[[Mapping[str, Any]], bool],
+) -> tuple[Fault | None, str]:
+    """The GRU node that a runtime computes wrong, and what there is to say beyond it.
+
+    Args:
+        model: the model.
+        inputs: its inputs.
+        ours: the values around its GRU nodes, as the reference engine has them.
+        runtime: the runtime whose outputs differ.
+        run: what runs it.
+        differs: whether outputs of the model differ from what they should be.
+    """
+    try:
+        outcome = run(runtime, subject_of(model, probed=True), inputs)
+    except OneGRUError as error:
+        outcome = Outcome("refuses", reason=str(error))
+    why = f"asked for the values around GRU nodes, it says: {outcome.reason}"
+    if outcome.status == "ran":
+        fault = fault_in(model, {**given_values(model, inputs), **outcome.outputs}, runtime.name)
+        if fault is not None:
+            return fault, ""
+        missing = [value for value in probed_values(model) if value not in outcome.outputs]
+        if not missing and differs(outcome.outputs):
+            return None, "every GRU node gives the right result on its inputs: it arises outside them"
+        why = "it goes where the values around GRU nodes are asked for"
+        if missing:
+            why = f"asked for the values around GRU nodes, it does not give {missing[0]!r}"
+    # An IR's layers are not taken apart.
+    is_ir = layers_kind(Path(model.path)) is Kind.OPENVINO
+    fault = None if is_ir else _fault_alone(model, ours, runtime, run)
+    if fault is not None:
+        return fault, "found by running the node alone"
+    return None, f"which node is at fault cannot be told: {why}"
+
+
+def fault_in(model: Model, values: Mapping[str, Any], runtime: str) -> Fault | None:
+    """The first GRU node whose outputs among these values do not follow from its inputs among them."""
+    for index, gru in enumerate(model.gru_layers):
+        try:
+            call = call_of(gru, values)
+        except (OneGRUError, KeyError):  # wrong inputs, or none to be had
+            continue
+        got = {name: values[value] for name, value in gru.node.outputs.items() if value in values}
+        fault = _fault_of(model, index, gru, call, got, runtime)
+        if fault is not None:
+            return fault
+    return None
+
+
+def _fault_alone(model: Model, ours: Mapping[str, Any], runtime: Runtime, run: Run) -> Fault | None:
+    """The first GRU node that a runtime computes wrong if it has nothing else to compute."""
+    from onegru.verification.probe import one_node_model
+
+    for index, gru in enumerate(model.gru_layers):
+        node = gru.node
+        weights = [name for name in ("W", "R", "B") if name in node.inputs] if gru.weights else []
+        inputs = {name: ours[value] for name, value in node.inputs.items() if name not in weights}
+        constants = dict(zip(weights, gru.weights, strict=True))
+        data = one_node_model(Path(model.path), node, node.operator.version, constants, inputs)
+        subject = Subject(model.path, data, {name: (name,) for name in node.outputs})
+        outcome = run(runtime, subject, inputs)
+        if outcome.status != "ran":
+            continue
+        fault = _fault_of(model, index, gru, call_of(gru, ours), outcome.outputs, runtime.name)
+        if fault is not None:
+            return fault
+    return None
+
+
+def _fault_of(
+    model: Model, index: int, gru: GruLayer, call: Call, got: Mapping[str, Any], runtime: str
+) -> Fault | None:
+    """What is wrong with the outputs of a node's call; None if nothing is."""
+    try:
+        expected = call.run()
+    except OneGRUError:  # its inputs do not fit
+        return None
+    found = call.agreements(expected, got)
+    for name, item in found.items():
+        if item.agrees:
+            continue
+        known = tuple(
+            verdict.reason
+            for verdict in report(model)[index].others
+            if verdict.runtime == runtime and verdict.effect == "miscomputes"
+        )
+        operator, diagnosis = gru.operator, diagnose(call, {key: got[key] for key in found})
+        if item.where is None:
+            return Fault(gru.name, operator, name, reason=item.reason, diagnosis=diagnosis, known=known)
+        where, place = first_place(call, name, expected[name], got[name])
+        return Fault(
+            gru.name,
+            operator,
+            name,
+            where,
+            place.step,
+            place.row,
+            place.direction,
+            place.unit,
+            float(expected[name][where]),
+            float(got[name][where]),
+            item.max_abs,
+            diagnosis=diagnosis,
+            known=known,
+        )
+    return None

@@ -1,0 +1,209 @@
+"""Mistakes that are made with GRUs, as a table: which of them would explain a wrong result?
+
+Each theory turns a call into the call that someone who made the mistake would make, or gives None where the
+mistake would change nothing about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from onegru.core.activations import ACTIVATIONS, Activation
+from onegru.operators.schema import Port
+from onegru.verification.gru_call import Call
+from onegru.verification.weight_mistakes import GATE_ORDERS, WEIGHT_MISTAKES, Mistake
+
+__all__ = ["Theory", "gate_orders", "pairs_of_theories", "theories"]
+
+
+@dataclass(frozen=True, slots=True)
+class Theory:
+    """A mistake, in words that follow "as if", and the call of someone who made it."""
+
+    words: str
+    call: Call
+
+
+_Activations = tuple[tuple[Activation, Activation], ...]
+_DEFAULT = (Activation("Sigmoid"), Activation("Tanh"))
+
+
+def theories(call: Call) -> Iterator[Theory]:
+    """The single mistakes that say something about this call, the likeliest first."""
+    return _made(call, _TABLE)
+
+
+def pairs_of_theories(call: Call) -> Iterator[Theory]:
+    """Two mistakes at once, of those that come together."""
+    common = [(words, make) for words, make in _TABLE if words in _COMMON]
+    for (first, make_first), (second, make_second) in combinations(common, 2):
+        one = make_first(call)
+        both = None if one is None else make_second(one)
+        if both is not None and make_second(call) is not None:
+            yield Theory(f"{first} and {second}", both)
+
+
+def gate_orders(call: Call) -> Iterator[Theory]:
+    """Every other order of the gates, in all weights or in some."""
+    return _made(call, GATE_ORDERS)
+
+
+def _made(call: Call, table: Iterable[tuple[str, Mistake]]) -> Iterator[Theory]:
+    for words, make in table:
+        other = make(call)
+        if other is not None:
+            yield Theory(words, other)
+
+
+# ---- of what is computed
+
+
+def _with(call: Call, **changes: object) -> Call:
+    return replace(call, spec=replace(call.spec, **changes))  # type: ignore[arg-type]
+
+
+def _without_reset_after(call: Call) -> Call | None:
+    return _with(call, linear_before_reset=False) if call.spec.linear_before_reset else None
+
+
+def _with_reset_after(call: Call) -> Call | None:
+    return None if call.spec.linear_before_reset else _with(call, linear_before_reset=True)
+
+
+def _without_clip(call: Call) -> Call | None:
+    return None if call.spec.clip is None else _with(call, clip=None)
+
+
+def _other_direction(call: Call) -> Call | None:
+    others = {"forward": "reverse", "reverse": "forward"}
+    other = others.get(call.spec.direction)
+    return None if other is None else _with(call, direction=other)
+
+
+def _activations(change: Callable[[_Activations], _Activations]) -> Mistake:
+    def make(call: Call) -> Call | None:
+        before = call.spec.activations
+        after = change(before)
+        return None if after == before else _with(call, activations=after)
+
+    return make
+
+
+def _all_default(pairs: _Activations) -> _Activations:
+    return (_DEFAULT,) * len(pairs)
+
+
+def _forward_for_both(pairs: _Activations) -> _Activations:
+    return (pairs[0],) * len(pairs)
+
+
+def _swapped(pairs: _Activations) -> _Activations:
+    return tuple((g, f) for f, g in pairs)
+
+
+def _parameters(value: Callable[[str, str], float | None]) -> Callable[[_Activations], _Activations]:
+    """A change of every alpha and beta to what `value` says for a function's name and the parameter's."""
+
+    def one(function: Activation) -> Activation:
+        taken = ACTIVATIONS[function.name].takes
+        if not taken:
+            return function
+        given = {name: value(function.name, name) for name in taken}
+        kept = {name: getattr(function, name) if item is None else item for name, item in given.items()}
+        return Activation(function.name, **kept)
+
+    return lambda pairs: tuple((one(f), one(g)) for f, g in pairs)
+
+
+def _default_parameter(function: str, parameter: str) -> float | None:
+    return ACTIVATIONS[function].default(parameter)
+
+
+def _zero(parameter: str) -> Callable[[str, str], float | None]:
+    return lambda function, name: 0.0 if name == parameter else None
+
+
+# ---- of the inputs
+
+
+def _without(role: str) -> Mistake:
+    def make(call: Call) -> Call | None:
+        names = {port.name for port in call.ports if port.role == role}
+        if not names & set(call.values):
+            return None
+        ports = tuple(replace(p, required=False) if p.name in names else p for p in call.ports)
+        values = {name: array for name, array in call.values.items() if name not in names}
+        if role == "A":
+            return replace(_with(call, attention=False), ports=ports, values=values)
+        return replace(call, ports=ports, values=values)
+
+    return make
+
+
+def _layout(ignored: bool) -> Mistake:
+    """The other layout, if the call has layout 1 (`ignored`) or 0."""
+
+    def make(call: Call) -> Call | None:
+        if "layout" not in call.operator.attributes:
+            return None
+        is_batch_first = call.ports == call.operator.ports(1)
+        if is_batch_first != ignored:
+            return None
+        return replace(call, ports=call.operator.ports(0 if ignored else 1))
+
+    return make
+
+
+def _time_first(call: Call) -> Call | None:
+    """T and B exchanged, of an operator that has no layout."""
+    if "layout" in call.operator.attributes or not any("T" in port.axes for port in call.ports):
+        return None
+
+    def turned(port: Port) -> Port:
+        if "T" not in port.axes:
+            return port
+        return replace(port, axes=port.axes.translate(str.maketrans("TB", "BT")))
+
+    return replace(call, ports=tuple(turned(port) for port in call.ports))
+
+
+# ---- the table
+
+_TABLE: tuple[tuple[str, Mistake], ...] = (
+    ("linear_before_reset were 0", _without_reset_after),
+    ("linear_before_reset were 1", _with_reset_after),
+    ("clip were ignored", _without_clip),
+    ("sequence_lens were ignored", _without("sequence_lens")),
+    ("initial_h were ignored", _without("initial_h")),
+    ("layout were ignored: 0 in place of 1", _layout(True)),
+    ("layout were 1 in place of 0", _layout(False)),
+    ("time and batch were exchanged", _time_first),
+    ("attention were ignored", _without("A")),
+    ("activations were ignored: Sigmoid and Tanh", _activations(_all_default)),
+    ("the forward direction's activations served both directions", _activations(_forward_for_both)),
+    ("the activations f and g were exchanged", _activations(_swapped)),
+    (
+        "activation_alpha and activation_beta were ignored",
+        _activations(_parameters(_default_parameter)),
+    ),
+    ("alpha were 0", _activations(_parameters(_zero("alpha")))),
+    ("beta were 0", _activations(_parameters(_zero("beta")))),
+    ("the direction were reversed", _other_direction),
+    *WEIGHT_MISTAKES,
+)
+
+_COMMON = frozenset(
+    {
+        "linear_before_reset were 0",
+        "linear_before_reset were 1",
+        "clip were ignored",
+        "sequence_lens were ignored",
+        "initial_h were ignored",
+        "layout were ignored: 0 in place of 1",
+        "activations were ignored: Sigmoid and Tanh",
+        "B were ignored",
+        "z and 1 - z were exchanged",
+    }
+)

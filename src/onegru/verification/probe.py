@@ -1,0 +1,146 @@
+"""ONNX models as other runtimes are given them to be compared: whole, or one GRU node alone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+from onegru.core.dtypes import Array
+from onegru.core.errors import FormatError, MissingExtraError
+from onegru.formats.graph import GruNode
+from onegru.formats.onnx.functions import all_nodes, unfold_functions
+from onegru.formats.onnx.read import Source, attribute_graphs, read_model, to_array
+from onegru.formats.onnx.upgrade import OLDEST
+from onegru.formats.onnx.whole.session import Session
+
+__all__ = ["newest_opset", "node_opset", "one_node_model", "whole_model"]
+
+
+@functools.cache
+def newest_opset() -> int:
+    """The newest opset that both onnx and, where it is installed, ONNX Runtime know."""
+    newest = onnx.defs.onnx_opset_version()
+    node = onnx.helper.make_node("Identity", ["x"], ["y"])
+    infos = [onnx.helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = onnx.helper.make_graph([node], "probe", infos[:1], infos[1:])
+    for opset in range(newest, OLDEST, -1):
+        opsets = [onnx.helper.make_opsetid("", opset)]
+        ir_version = onnx.helper.find_min_ir_version_for(opsets)
+        model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
+        try:
+            Session(model.SerializeToString(), Source("probe"))
+        except FormatError:
+            continue
+        except MissingExtraError:
+            return newest
+        return opset
+    return OLDEST
+
+
+def node_opset(node: NodeProto) -> int:
+    """The oldest opset in which a node, and those of its bodies, are what they are in `newest_opset`."""
+    newest = newest_opset()
+    versions = [1]
+    for inner in (node, *(inner for body in attribute_graphs(node) for inner in all_nodes(body.node))):
+        try:
+            versions.append(onnx.defs.get_schema(inner.op_type, newest, inner.domain).since_version)
+        except onnx.defs.SchemaError:
+            return newest
+    return max(versions)
+
+
+def whole_model(path: Path, probes: Sequence[str] = ()) -> bytes:
+    """A model in one piece: its external data within.
+
+    Args:
+        path: its file.
+        probes: values to give beside its outputs; functions that hold GRUs are then unfolded.
+
+    Raises:
+        FormatError: the file is broken, or too large for one piece.
+    """
+    source = Source(str(path), path.parent)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise source.error(f"cannot be read ({error.strerror})") from None
+    model = read_model(source, data)
+    if probes:
+        model = unfold_functions(source, model)
+    for tensor in _tensors(model.graph):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(to_array(source, tensor), tensor.name))
+    outputs = {value.name for value in model.graph.output}
+    model.graph.output.extend(ValueInfoProto(name=name) for name in probes if name not in outputs)
+    return _serialize(source, model)
+
+
+def one_node_model(
+    path: Path, node: GruNode, opset: int, constants: Mapping[str, Array], inputs: Mapping[str, Array]
+) -> bytes:
+    """A model of one GRU node, its inputs' sizes open where they may be.
+
+    Args:
+        path: the file that the node comes from.
+        node: the node.
+        opset: the version of the operators.
+        constants: the inputs that the model holds, by the operator's name for them.
+        inputs: those that it takes, likewise.
+
+    Raises:
+        FormatError: it is too large.
+    """
+    names = {port.name: port.name for port in node.operator.inputs if port.name in node.inputs}
+    given = [names.get(port.name, "") for port in node.operator.inputs]
+    wanted = [port.name if port.name in node.outputs else "" for port in node.operator.outputs]
+    proto = onnx.helper.make_node("GRU", _trim(given), _trim(wanted), node.name)
+    attributes = (
+        onnx.helper.make_attribute(name, value) for name, value in node.attributes.items() if value != []
+    )
+    proto.attribute.extend(attributes)
+    graph = onnx.helper.make_graph(
+        [proto],
+        "node",
+        [_open_info(name, array) for name, array in inputs.items()],
+        [ValueInfoProto(name=name) for name in wanted if name],
+        [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    )
+    opsets = [onnx.helper.make_opsetid("", opset)]
+    version = max(4, onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True))
+    return _serialize(
+        Source(str(path)), onnx.helper.make_model(graph, opset_imports=opsets, ir_version=version)
+    )
+
+
+def _open_info(name: str, array: Array) -> ValueInfoProto:
+    code = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    return onnx.helper.make_tensor_value_info(name, code, [f"{name}.{axis}" for axis in range(array.ndim)])
+
+
+def _trim(names: list[str]) -> list[str]:
+    while names and not names[-1]:
+        names.pop()
+    return names
+
+
+def _serialize(source: Source, model: ModelProto) -> bytes:
+    try:
+        return bytes(model.SerializeToString())
+    except Exception as error:  # protobuf's own, beyond 2 GiB
+        raise source.error(f"too large to be handed to other runtimes ({error})") from None
+
+
+def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """The tensors that may be external."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+        for body in attribute_graphs(node):
+            yield from _tensors(body)

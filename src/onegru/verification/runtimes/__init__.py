@@ -1,0 +1,1 @@
+"""Other runtimes, each in a process of its own."""

@@ -1,0 +1,40 @@
+"""ONNX's own reference evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onegru.verification.runtimes.base import Subject, installed_version
+
+__all__ = ["OnnxEvaluator"]
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxEvaluator:
+    """See `onegru.verification.runtimes.base.Runtime`."""
+
+    name: str = "onnx"
+    precision: str = ""
+
+    def version(self) -> str | None:
+        """Its version; None where it is not installed."""
+        return installed_version("onnx")
+
+    def refuses(self, subject: Subject) -> str | None:
+        """Why it is not tried."""
+        return "reads ONNX models alone" if subject.model is None else None
+
+    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The wanted outputs."""
+        import onnx
+        from onnx.reference import ReferenceEvaluator
+
+        assert subject.model is not None, "refused before"
+        evaluator = ReferenceEvaluator(onnx.load_from_string(subject.model))
+        with np.errstate(all="ignore"):
+            results = evaluator.run(None, dict(inputs))
+        return dict(zip(evaluator.output_names, results, strict=True))

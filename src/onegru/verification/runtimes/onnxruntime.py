@@ -1,0 +1,45 @@
+"""ONNX Runtime, on its CPU provider, on a whole model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onegru.core.errors import FormatError
+from onegru.verification.runtimes.base import Subject, installed_version
+
+__all__ = ["OnnxRuntime"]
+
+# How a session's errors put what ONNX Runtime says.
+_FRAME = re.compile(r".*: ONNX Runtime (?:refuses it|fails) \((.*)\)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxRuntime:
+    """See `onegru.verification.runtimes.base.Runtime`."""
+
+    name: str = "onnxruntime"
+    precision: str = ""
+
+    def version(self) -> str | None:
+        """Its version; None where it is not installed."""
+        return installed_version("onnxruntime", "onnxruntime-gpu")
+
+    def refuses(self, subject: Subject) -> str | None:
+        """Why it is not tried."""
+        return "reads ONNX models alone" if subject.model is None else None
+
+    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The wanted outputs."""
+        # Imported here, as both need onnx.
+        from onegru.formats.onnx.read import Source
+        from onegru.formats.onnx.whole.session import Session
+
+        assert subject.model is not None, "refused before"
+        try:
+            session = Session(subject.model, Source(subject.path))
+            return dict(zip(session.output_names, session.run(inputs), strict=True))
+        except FormatError as error:  # of which only its own words are news
+            raise FormatError(_FRAME.sub(r"\1", str(error))) from None

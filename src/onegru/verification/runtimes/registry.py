@@ -1,0 +1,44 @@
+"""Which runtimes there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from onegru.core.errors import MissingExtraError, SpecError
+from onegru.verification.runtimes.base import Runtime
+from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
+from onegru.verification.runtimes.onnxruntime import OnnxRuntime
+from onegru.verification.runtimes.openvino import OpenVino
+
+__all__ = ["PRECISIONS", "RUNTIMES", "chosen_runtimes"]
+
+#: Every runtime that models are checked against, where it is installed.
+RUNTIMES: tuple[Runtime, ...] = (OnnxRuntime(), OpenVino(), OnnxEvaluator())
+
+PRECISIONS = ("f32", "default")
+
+
+def chosen_runtimes(names: Sequence[str], precision: str = "f32") -> tuple[Runtime, ...]:
+    """The runtimes of these names, or all.
+
+    Args:
+        names: which, in this order; none for all.
+        precision: what OpenVINO computes in: "f32", or "default" for what it takes where nobody says.
+
+    Raises:
+        SpecError: there is no such runtime or precision.
+        MissingExtraError: a runtime that is named is not installed.
+    """
+    if precision not in PRECISIONS:
+        raise SpecError(f"precision: {precision!r}; must be {' or '.join(map(repr, PRECISIONS))}")
+    runtimes = {
+        item.name: replace(item, precision=precision) if isinstance(item, OpenVino) else item
+        for item in RUNTIMES
+    }
+    for name in names:
+        if name not in runtimes:
+            raise SpecError(f"runtime: {name!r}; must be one of {', '.join(map(repr, runtimes))}")
+        if runtimes[name].version() is None:
+            raise MissingExtraError(name, name, "runtime")
+    return tuple(runtimes[name] for name in dict.fromkeys(names or runtimes))

@@ -1,0 +1,86 @@
+"""Running a runtime in a process of its own, so that its crash or hang is a verdict and not the end of ours.
+
+What it is to do lies pickled in a folder that is ours alone; what comes back is checked as untrusted.
+"""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from onegru.core.dtypes import Array
+from onegru.system.child_process import read_answer, run_child, running
+from onegru.verification.runtimes.base import Runtime, Subject
+
+__all__ = ["Outcome", "run_apart"]
+
+Status = Literal["ran", "refuses", "crashed", "timed out"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a run.
+
+    Attributes:
+        status: what happened.
+        outputs: what it gave, by name: tensors alone.
+        reason: why there is nothing, in one line.
+    """
+
+    status: Status
+    outputs: Mapping[str, Array] = field(default_factory=dict)
+    reason: str = ""
+
+
+def run_apart(runtime: Runtime, subject: Subject, inputs: Mapping[str, Any], timeout: float) -> Outcome:
+    """Run a model in a runtime, in a new process.
+
+    Args:
+        runtime: what runs it.
+        subject: the model.
+        inputs: its inputs, by name.
+        timeout: the most seconds that it may take, its start included.
+    """
+    subject = replace(subject, path=str(Path(subject.path).absolute()))  # the child works in another folder
+    with tempfile.TemporaryDirectory(prefix="onegru-") as name:
+        folder = Path(name)
+        (folder / "request").write_bytes(pickle.dumps((runtime, subject, dict(inputs))))
+        code = run_child("onegru.verification.runtimes.worker", [], folder, running(timeout)).code
+        if code is None or code == -signal.SIGALRM:
+            return Outcome("timed out", reason=f"took longer than {timeout:g} s")
+        try:
+            return _read(*read_answer(folder))
+        except FileNotFoundError:
+            return Outcome("crashed", reason=f"crashed ({_end(code)})")
+        except Exception as error:  # a file that something gone astray has written may hold anything
+            return Outcome("crashed", reason=f"left no readable answer ({error})")
+
+
+def _end(code: int) -> str:
+    """How a process ended, in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {-code}, {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"
+
+
+def _read(head: Mapping[str, Any], arrays: list[Array]) -> Outcome:
+    names, reason = head["outputs"], head["reason"]
+    if (
+        not isinstance(reason, str)
+        or len(names) != len(arrays)
+        or not all(isinstance(name, str) for name in names)
+    ):
+        raise ValueError("of another form")
+    outputs = {
+        name: array.astype(object) if array.dtype.kind == "U" else array
+        for name, array in zip(names, arrays, strict=True)
+    }
+    return Outcome("refuses" if reason else "ran", outputs, reason)

@@ -1,0 +1,67 @@
+"""PyTorch, on a checkpoint of one `nn.GRU`: what the layer gives, run by its own framework."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onegru.formats.recognise import Kind, kind_of
+from onegru.verification.runtimes.base import Subject, installed_version
+
+__all__ = ["TorchCheckpoint"]
+
+_WEIGHT = re.compile(r"(?P<prefix>.*\.)?weight_ih_l(?P<layer>[0-9]{1,3})(?P<reverse>_reverse)?")
+
+
+@dataclass(frozen=True, slots=True)
+class TorchCheckpoint:
+    """A `Runtime`: takes X [T, B, I], gives Y [T, B, D·H] and Y_h [L·D, B, H]."""
+
+    name: str = "torch"
+    precision: str = ""
+
+    def version(self) -> str | None:
+        """Its version; None where it is not installed."""
+        return installed_version("torch")
+
+    def refuses(self, subject: Subject) -> str | None:
+        """Why it is not tried."""
+        return None if kind_of(Path(subject.path)) is Kind.PYTORCH else "reads PyTorch's checkpoints alone"
+
+    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The layer's outputs."""
+        import torch
+
+        state = torch.load(subject.path, map_location="cpu", weights_only=True)
+        tensors = _only_gru(state)
+        first = tensors["weight_ih_l0"]
+        names = set(tensors)
+        module = torch.nn.GRU(
+            first.shape[1],
+            first.shape[0] // 3,
+            num_layers=1 + max(int(match["layer"]) for match in map(_WEIGHT.fullmatch, names) if match),
+            bias="bias_ih_l0" in names,
+            bidirectional="weight_ih_l0_reverse" in names,
+            dtype=first.dtype,
+        )
+        module.load_state_dict(tensors)
+        with torch.no_grad():
+            Y, Y_h = module(torch.from_numpy(inputs["X"]))
+        return {"Y": Y.numpy(), "Y_h": Y_h.numpy()}
+
+
+def _only_gru(state: Any) -> dict[str, Any]:
+    """The tensors of the one `nn.GRU` that a state dict holds, by their names within it."""
+    if not isinstance(state, Mapping):
+        raise ValueError(f"holds a {type(state).__name__}; must be a state dict")
+    matches = [match for match in map(_WEIGHT.fullmatch, map(str, state)) if match is not None]
+    prefixes = sorted({match["prefix"] or "" for match in matches})
+    if len(prefixes) != 1:
+        raise ValueError(f"holds the tensors of {len(prefixes)} nn.GRU; must be one")
+    prefix = prefixes[0]
+    own = re.compile(re.escape(prefix) + r"(weight|bias)_[ih]h_l[0-9]+(_reverse)?")
+    names = [name for name in state if own.fullmatch(str(name))]
+    return {str(name)[len(prefix) :]: state[name] for name in names}

@@ -1,0 +1,31 @@
+"""What runs in the process of its own, which `subprocess_runner` starts: one model in one runtime."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onegru.system.child_process import write_answer
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Do what the file `request` in the current folder says, and leave the answer there. No arguments."""
+    outputs: dict[str, Any] = {}
+    reason = ""
+    try:
+        runtime, subject, inputs = pickle.loads(Path("request").read_bytes())
+        outputs = runtime.run(subject, inputs)
+    except Exception as error:  # whatever another runtime raises is its refusal
+        reason = " ".join(str(error).split())[:10_000] or type(error).__name__
+    tensors = {
+        name: np.asarray(value.astype(np.str_) if value.dtype.kind in "OUST" else value)
+        for name, value in outputs.items()
+        if isinstance(value, np.ndarray | np.generic)
+    }
+    write_answer({"reason": reason, "outputs": list(tensors)}, list(tensors.values()))

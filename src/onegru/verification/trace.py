@@ -1,0 +1,105 @@
+"""Runs of a model that give what goes into its GRU nodes and what comes out of them, too."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onegru.core.compare import SENSITIVITY_FACTOR, tolerance_of
+from onegru.core.errors import OneGRUError, SpecWarning
+from onegru.formats.graph import Graph, by_name
+from onegru.models.model import Model
+from onegru.verification.gru_call import nudged, sensitivity
+
+__all__ = ["Trace", "given_values", "probed_values", "tolerances", "traced_run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a run gave.
+
+    Attributes:
+        outputs: the model's outputs, by name.
+        values: the inputs and outputs of its GRU nodes, by what the graph calls them.
+    """
+
+    outputs: Mapping[str, Any]
+    values: Mapping[str, Any]
+
+
+def probed_values(model: Model) -> tuple[str, ...]:
+    """The values around GRU nodes that only a run shows: no inputs of the model, and no constants."""
+    known = {info.value for info in model.inputs} | set(model.graph.constants)
+    found: dict[str, None] = {}
+    for gru in model.gru_layers:
+        if gru.bodies:  # no runtime tells of what is in a body
+            continue
+        weights = ("W", "R", "B") if gru.weights else ()
+        found |= dict.fromkeys(value for name, value in gru.node.inputs.items() if name not in weights)
+        found |= dict.fromkeys(gru.node.outputs.values())
+    return tuple(value for value in found if value not in known)
+
+
+def given_values(model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that are known before a run: constants, and the inputs that are given."""
+    names = by_name(model.inputs)
+    values: dict[str, Any] = dict(model.graph.constants)
+    for name, array in inputs.items():
+        values[names[name].value or names[name].name] = array
+    return values
+
+
+def traced_run(model: Model, inputs: Mapping[str, Any], engine: str) -> Trace:
+    """Run a model by an engine of onegru's.
+
+    Raises:
+        SpecError: an input does not fit.
+        FormatError: ONNX Runtime fails on its part.
+    """
+    outputs, arrays = _again(model.graph, engine).traced(inputs)
+    values = given_values(model, inputs)
+    for gru, ports in zip(model.gru_layers, arrays, strict=True):
+        names = {**gru.node.inputs, **gru.node.outputs}
+        values |= {names[port]: array for port, array in ports.items()}
+    return Trace(outputs, values)
+
+
+def _again(graph: Graph, engine: str) -> Model:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
+        return Model(graph, engine=engine)
+
+
+def tolerances(model: Model, inputs: Mapping[str, Any], exact: Mapping[str, Any]) -> dict[str, float]:
+    """What each output may be off: the default of its type, or more where the model enlarges rounding.
+
+    A model may be so unsteady, or so long, that no two runtimes agree on it to the last digits. How much it
+    is shows in a second run, on inputs of which every number is one rounding away.
+
+    Args:
+        model: the model.
+        inputs: its inputs.
+        exact: its outputs for them.
+    """
+    moved: Mapping[str, Any] = {}
+    try:
+        moved = _again(model.graph, "reference").run(
+            {name: nudged(value) if _is_array(value) else value for name, value in inputs.items()}
+        )
+    except OneGRUError:  # what is moved is at the border of what it takes: as steady as a default says
+        moved = exact
+    found: dict[str, float] = {}
+    for name, array in exact.items():
+        if not _is_array(array):
+            found[name] = 0.0
+            continue
+        least = tolerance_of(array.dtype.name)
+        change = sensitivity(array, moved[name]) if least else 0.0
+        found[name] = max(least, SENSITIVITY_FACTOR * change)
+    return found
+
+
+def _is_array(value: object) -> bool:
+    return hasattr(value, "dtype") and hasattr(value, "shape")

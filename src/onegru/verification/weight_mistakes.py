@@ -1,0 +1,152 @@
+"""Mistakes made with the weights of a GRU: parts left out, exchanged, turned, or in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.core.spec import Spec, Weights
+from onegru.verification.gru_call import Call
+
+__all__ = ["GATE_ORDERS", "WEIGHT_MISTAKES", "Mistake"]
+
+#: Turns a call into that of someone who made a mistake; None where the mistake changes nothing about it.
+Mistake = Callable[[Call], Call | None]
+
+_Change = Callable[[Spec, Array, Array, Array], tuple[Array, Array, Array] | None]
+
+
+def _weights(change: _Change) -> Callable[[Call], Call | None]:
+    def make(call: Call) -> Call | None:
+        weights = call.weights
+        changed = change(call.spec, weights.W, weights.R, weights.B)
+        if changed is None or all(
+            np.array_equal(new, old, equal_nan=True)
+            for new, old in zip(changed, (weights.W, weights.R, weights.B), strict=True)
+        ):
+            return None
+        return replace(call, weights=Weights(*changed))
+
+    return make
+
+
+def _halves(B: Array) -> tuple[Array, Array]:
+    middle = B.shape[1] // 2
+    return B[:, :middle], B[:, middle:]
+
+
+def _no_Wb(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array, Array]:
+    Wb, Rb = _halves(B)
+    return W, R, np.concatenate([np.zeros_like(Wb), Rb], axis=1)
+
+
+def _no_Rb(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array, Array]:
+    Wb, Rb = _halves(B)
+    return W, R, np.concatenate([Wb, np.zeros_like(Rb)], axis=1)
+
+
+def _swapped_biases(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array, Array]:
+    Wb, Rb = _halves(B)
+    return W, R, np.concatenate([Rb, Wb], axis=1)
+
+
+def _summed_biases(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array, Array]:
+    """Rbh within Wbh: right if the reset gate acts before the product, wrong after it."""
+    Wb, Rb = _halves(B)
+    return W, R, np.concatenate([Wb + Rb, np.zeros_like(Rb)], axis=1)
+
+
+def _no_B(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array, Array]:
+    return W, R, np.zeros_like(B)
+
+
+def _complement(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array, Array] | None:
+    """As sigmoid(-x) = 1 - sigmoid(x), this exchanges z and 1 - z."""
+    if any(f.name != "Sigmoid" for f, _ in spec.activations) or spec.attention:
+        return None
+    H = spec.hidden_size
+    W, R, B = W.copy(), R.copy(), B.copy()
+    for array in (W, R, B):
+        array[:, :H] = -array[:, :H]
+    B[:, 3 * H : 4 * H] = -B[:, 3 * H : 4 * H]
+    return W, R, B
+
+
+def _transposed_R(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array, Array]:
+    D, H = spec.num_directions, spec.hidden_size
+    return W, R.reshape(D, 3, H, H).swapaxes(2, 3).reshape(D, 3 * H, H), B
+
+
+def _transposed_W(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array, Array] | None:
+    D, H = spec.num_directions, spec.hidden_size
+    if spec.input_size != H:
+        return None
+    return W.reshape(D, 3, H, H).swapaxes(2, 3).reshape(D, 3 * H, H), R, B
+
+
+def _other_way_round(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array, Array]:
+    return W[::-1], R[::-1], B[::-1]
+
+
+_GATES = ("z", "r", "h")
+_PARTS = (
+    ("", "WRB"),
+    (" in W and R alone", "WR"),
+    (" in W alone", "W"),
+    (" in R alone", "R"),
+    (" in B alone", "B"),
+    (" in W and B alone", "WB"),
+    (" in R and B alone", "RB"),
+)
+# The likeliest first: the exchange of z and r, as PyTorch's order is r, z, n; then the other exchanges.
+_ORDERS = sorted(
+    (order for order in permutations(range(3)) if order != (0, 1, 2)),
+    key=lambda order: (sum(place == gate for place, gate in enumerate(order)) != 1, order[2] != 2),
+)
+
+
+def _order_words(order: tuple[int, ...]) -> str:
+    moved = [_GATES[place] for place, gate in enumerate(order) if place != gate]
+    if len(moved) == 2:
+        return f"the gates {moved[0]} and {moved[1]} were swapped"
+    return f"the weights for z, r, h were those of {', '.join(_GATES[gate] for gate in order)}"
+
+
+def _reordered(order: tuple[int, ...], parts: str) -> _Change:
+    def change(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array, Array]:
+        D, H = spec.num_directions, spec.hidden_size
+
+        def turn(array: Array) -> Array:
+            blocks = array.reshape(D, -1, 3, H, *array.shape[2:])
+            return blocks[:, :, list(order)].reshape(array.shape)
+
+        changed = {"W": W, "R": R, "B": B}
+        changed.update({name: turn(changed[name]) for name in parts})
+        return changed["W"], changed["R"], changed["B"]
+
+    return change
+
+
+#: Single mistakes, in words that follow "as if".
+WEIGHT_MISTAKES: tuple[tuple[str, Mistake], ...] = (
+    ("the weights of the two directions were exchanged", _weights(_other_way_round)),
+    ("B were ignored", _weights(_no_B)),
+    ("Wb were ignored", _weights(_no_Wb)),
+    ("Rb were ignored", _weights(_no_Rb)),
+    ("Wb and Rb were exchanged", _weights(_swapped_biases)),
+    ("Rb were added to Wb", _weights(_summed_biases)),
+    ("z and 1 - z were exchanged", _weights(_complement)),
+    ("R were transposed", _weights(_transposed_R)),
+    ("W were transposed", _weights(_transposed_W)),
+)
+
+#: Every other order of the gates, in all weights or in some.
+GATE_ORDERS: tuple[tuple[str, Mistake], ...] = tuple(
+    (_order_words(order) + where, _weights(_reordered(order, parts)))
+    for where, parts in _PARTS
+    for order in _ORDERS
+)
