@@ -167,7 +167,7 @@ CALLS: dict[str, tuple[Callable[[], Callable[..., Any]], dict[str, Any]]] = {
 #: Public names that take no arguments, or whose arguments are the business of other tests: files and models.
 ELSEWHERE = {
     *(
-        "GruLayer",
+        "GruNode",
         "InferenceSession",
         "Model",
         "ModelStream",

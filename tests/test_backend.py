@@ -172,7 +172,7 @@ def test_engines() -> None:
     seen = []
     for engine in ("auto", "native", "reference"):
         prepared = backend.prepare(whole(), engine=engine)
-        (gru_layer,) = prepared._model.gru_layers
+        (gru_layer,) = prepared._model.gru_nodes
         assert gru_layer.layer is not None
         seen.append(gru_layer.layer.engine)
         direct = onegru.load(whole(), engine=engine).run({"X": X, "h": h})

@@ -87,7 +87,7 @@ FUNCTIONS = """
 import os, sys
 import numpy as np
 import onegru
-from onegru.verification.verify import verify
+from onegru.verification.compare_runtimes import compare_runtimes
 
 def work():
     assert onegru.load_layers("x.keras") and onegru.load_layers("x.h5") and onegru.load_layers("x.onnx")

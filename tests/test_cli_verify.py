@@ -195,7 +195,7 @@ def test_files_are_known_by_what_they_hold(cli: Cli) -> None:
     assert "openvino" in out and "onnxruntime" not in out and "refuses" not in out
     code, out, err = cli("an_ir.onnx", "--dims", 2, "--runtime", "onnxruntime")
     assert (code, out) == (2, "")
-    assert "--runtime: onnxruntime reads ONNX models alone; an_ir.onnx is none" in err
+    assert "runtime: onnxruntime reads ONNX models alone; an_ir.onnx is none" in err
     save(Path(), chain(True), "a_model.xml")
     code, out, err = cli("a_model.xml", *DIMS, "--runtime", "onnxruntime", "--runtime", "onnx")
     assert (code, err) == (0, "")

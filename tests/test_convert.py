@@ -318,7 +318,7 @@ def test_what_lies_between_counts(convert: Convert) -> None:
 
 def test_nodes_by_name(convert: Convert) -> None:
     two_grus([node("Relu", ["y"], ["x1"])], {})
-    loaded = {gru.name: gru.layer for gru in onegru.load("model.onnx").gru_layers}
+    loaded = {gru.name: gru.layer for gru in onegru.load("model.onnx").gru_nodes}
     assert convert("model.onnx", "a.safetensors", "--node", "above").code == 0
     above = loaded["above"]
     assert above is not None and same_layers(read_source(Path("a.safetensors")), above)

@@ -120,7 +120,7 @@ def test_streams(tmp_path: Path) -> None:
         got = stream.step({"X": X[t : t + 1]})["Y"]
         np.testing.assert_array_equal(got, whole[t : t + 1])
     assert session.model is session.model
-    assert session.model.gru_layers[0].layer is not None
+    assert session.model.gru_nodes[0].layer is not None
     (seen,) = session.model.trace({"X": X, "h": np.zeros((1, B, H), np.float32)})
     np.testing.assert_array_equal(seen["X"], np.maximum(X, 0))
 

@@ -89,7 +89,7 @@ def _stacked_parts() -> tuple[list[NodeProto], list[TensorProto]]:
 @pytest.mark.parametrize("make", [one_gru, stacked])
 def test_states_are_found_and_carried(make: object, tmp_path: Path) -> None:
     model = onegru.load(make(tmp_path / "m.onnx"))  # type: ignore[operator]
-    layers = len(model.gru_layers)
+    layers = len(model.gru_nodes)
     x = RNG.standard_normal((T, B, I)).astype(np.float32)
     whole = model.run({"x": x, "h": np.zeros((layers, B, H), np.float32)})
     Y = model.outputs[0].name

@@ -168,7 +168,7 @@ def test_large_weights_are_computed_by_each_run(tmp_path: Path) -> None:
     W = np.full((1, 3 * H, 1), 0.5, np.float32)
     path = write(tmp_path / "m.onnx", (nodes, [tensor("s", [1, 3 * H, H]), tensor("W", W, "float32")]))
     model = onegru.load(path)
-    assert model.gru_layers[0].layer is None
+    assert model.gru_nodes[0].layer is None
     X = np.ones((T, 1, 1), np.float32)
     y = model.run({"x": np.zeros(1, np.float32), "X": X})["y"]
     Y, _ = onegru.gru(X, W, np.full((1, 3 * H, H), 0.25 / H, np.float32))
@@ -187,7 +187,7 @@ def test_small_weights_are_computed_once(tmp_path: Path) -> None:
     ]
     tensors = [tensor("s", [1, 3 * H, I]), tensor("flat", R, "float32")]
     tensors += [tensor("one", [1]), tensor("rest", [3 * H, H])]
-    (gru,) = onegru.load(write(tmp_path / "m.onnx", (nodes, tensors))).gru_layers
+    (gru,) = onegru.load(write(tmp_path / "m.onnx", (nodes, tensors))).gru_nodes
     assert gru.layer is not None
     assert np.array_equal(gru.layer.weights.R[0], R) and not gru.layer.weights.W.any()
 

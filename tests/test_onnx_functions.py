@@ -89,10 +89,10 @@ def test_grus_in_functions_are_run(tmp_path: Path) -> None:
     second = function("G", [inside("F", "p"), inside("F", "q"), node("Add", ["p", "q"], ["z"])])
     nodes = [call("G", "g"), call("F", "f"), node("Add", ["g", "f"], ["Z"])]
     ours = loaded(tmp_path, of([first, second], nodes))
-    assert len(ours.gru_layers) == 3
+    assert len(ours.gru_nodes) == 3
     np.testing.assert_allclose(ours.run({"X": X})["Z"], 3 * expected(), rtol=1e-6)
     ours = loaded(tmp_path, of([second, first], nodes))
-    assert len(ours.gru_layers) == 3
+    assert len(ours.gru_nodes) == 3
 
 
 def test_what_onnxruntime_refuses_runs_in_functions_too(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_what_onnxruntime_refuses_runs_in_functions_too(tmp_path: Path) -> None:
 def test_functions_without_grus_are_left_to_onnxruntime(tmp_path: Path) -> None:
     proto = of([function("F", [node("Relu", ["x"], ["z"])])], [call("F", "f"), gru("f", ["Z"], bias="B")])
     ours = loaded(tmp_path, proto)
-    assert (len(ours.gru_layers), ours.other_node_count) == (1, 1)
+    assert (len(ours.gru_nodes), ours.other_node_count) == (1, 1)
     got = ours.run({"X": X})["Z"]
     np.testing.assert_allclose(got, onnxruntime_results(proto, {"X": X})["Z"], atol=1e-6)
 
@@ -214,7 +214,7 @@ def test_functions_of_another_opset(tmp_path: Path) -> None:
     )
     other = [function("F", [inner_gru()]), function("G", [node("ReduceMax", ["x"], ["z"])], opset=13)]
     nodes = [call("F", "f"), call("G", "g"), node("Add", ["f", "g"], ["Z"])]
-    assert len(loaded(tmp_path, of(other, nodes)).gru_layers) == 1, "one without a GRU may be of any opset"
+    assert len(loaded(tmp_path, of(other, nodes)).gru_nodes) == 1, "one without a GRU may be of any opset"
 
 
 def test_functions_that_are_defined_twice(tmp_path: Path) -> None:

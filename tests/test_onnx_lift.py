@@ -234,7 +234,7 @@ def test_nodes_that_are_lifted(tmp_path: Path, name: str, opset: int, ir: int, s
     want = result(*expected(opset))
     output = value("Z", str(want.dtype))
     ours = loaded(tmp_path, old(nodes, [output], constants, opset=opset, shape=shape, ir=ir))
-    assert len(ours.gru_layers) == 1
+    assert len(ours.gru_nodes) == 1
     got = ours.run({"P": X})["Z"]
     assert got.dtype == want.dtype
     assert got.shape == want.shape
@@ -255,7 +255,7 @@ def test_grus_in_a_chain_with_nodes_between(tmp_path: Path, opset: int) -> None:
     ]
     nodes = [node("Add", ["U_h", "rows"], ["Z"], broadcast=1, axis=1)]
     ours = loaded(tmp_path, old(nodes, ["Z"], {"rows": ROWS}, opset=opset, grus=grus, shape=OPEN))
-    assert [layer.operator for layer in ours.gru_layers] == ["GRU-1" if opset < 3 else "GRU-3"] * 3
+    assert [layer.operator for layer in ours.gru_nodes] == ["GRU-1" if opset < 3 else "GRU-3"] * 3
     Y, Y_h = expected(opset)
     W, R, bias = WEIGHTS.values()
     V, _ = onegru.gru(Y[:, 0] + ROWS[:, None], W, R, bias, None, Y_h, opset=opset)
@@ -269,7 +269,7 @@ def test_weights_computed_by_old_nodes(tmp_path: Path, opset: int) -> None:
     proto = old([node("Add", ["half", "half"], ["W2"])], ["V_h"], {"half": half}, opset=opset)
     proto.graph.node.append(gru("X", ["V", "V_h"], W="W2", bias="B"))
     ours = loaded(tmp_path, proto)
-    assert all(layer.layer is not None for layer in ours.gru_layers)
+    assert all(layer.layer is not None for layer in ours.gru_nodes)
     np.testing.assert_array_equal(ours.run({"P": X})["V_h"], expected(opset)[1])
 
 

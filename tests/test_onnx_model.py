@@ -65,7 +65,7 @@ def check(
     got, expected = ours.run(feeds), onnxruntime_results(proto, feeds)
     assert_close(got, expected)
     count = sum(item.op_type == "GRU" for item in nodes)
-    assert len(ours.gru_layers) == count, "every GRU node outside of bodies is onegru's"
+    assert len(ours.gru_nodes) == count, "every GRU node outside of bodies is onegru's"
     return ours
 
 
@@ -106,7 +106,7 @@ def test_nodes_before_between_and_after(tmp_path: Path) -> None:
         inputs=[value("X0", "float32", ["time", "batch", I])],
         feeds={"X0": X},
     )
-    assert [layer.name for layer in ours.gru_layers] == ["first", "second"]
+    assert [layer.name for layer in ours.gru_nodes] == ["first", "second"]
     assert ours.other_node_count == 5
 
 
@@ -125,7 +125,7 @@ def test_parallel_grus_that_meet(tmp_path: Path) -> None:
         node("Mul", ["Y", "Z"], ["product"]),
     ]
     ours = check(tmp_path, nodes, ["product", "both"])
-    assert len(ours.gru_layers) == 2
+    assert len(ours.gru_nodes) == 2
 
 
 def test_diamond_around_and_between_grus(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_one_value_twice_among_the_outputs(tmp_path: Path) -> None:
 
 def test_no_gru_at_all(tmp_path: Path) -> None:
     ours = check(tmp_path, [node("Relu", ["X"], ["Z"]), node("Neg", ["Z"], ["N"])], ["N", "X"], {})
-    assert ours.gru_layers == ()
+    assert ours.gru_nodes == ()
     assert ours.other_node_count == 2
 
 
@@ -229,8 +229,8 @@ def test_twenty_grus_in_a_chain(tmp_path: Path) -> None:
         nodes.append(node("Tanh", [f"T{k}"], [f"S{k + 1}"]))
     nodes.append(node("Sum", [f"Y_h{k}" for k in range(20)], ["sum"]))
     ours = check(tmp_path, nodes, ["S20", "sum"], constants)
-    assert len(ours.gru_layers) == 20
-    assert len({id(layer.layer) for layer in ours.gru_layers}) == 2, "equal weights and attributes: one layer"
+    assert len(ours.gru_nodes) == 20
+    assert len({id(layer.layer) for layer in ours.gru_nodes}) == 2, "equal weights and attributes: one layer"
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -435,7 +435,7 @@ def test_weights_computed_from_constants(tmp_path: Path, constant: Any) -> None:
     ours, got = results(tmp_path, model(graph([*nodes, PLAIN], [X_INFO], ["Y", "Y_h"])))
     assert_close(got, EXPECTED, 0)
     assert ours.other_node_count == 0
-    layer = ours.gru_layers[0].layer
+    layer = ours.gru_nodes[0].layer
     assert layer is not None
     np.testing.assert_array_equal(layer.weights.W, WEIGHTS["W"])
 
@@ -449,7 +449,7 @@ def test_computed_weights_that_other_nodes_and_outputs_use_too(tmp_path: Path) -
     ]
     constants = {"Wt": WEIGHTS["W"].swapaxes(0, 1), "R": WEIGHTS["R"], "B": WEIGHTS["B"]}
     ours = check(tmp_path, nodes, ["scaled", "W"], constants)
-    gru_layer = ours.gru_layers[0]
+    gru_layer = ours.gru_nodes[0]
     made = gru_layer.layer
     ours.run({"X": X})
     assert gru_layer.layer is made
@@ -474,8 +474,8 @@ def test_weights_computed_from_inputs(tmp_path: Path) -> None:
     ]
     inputs = [X_INFO, value("scale", "float32", [])]
     ours = check(tmp_path, nodes, ["Y"], inputs=inputs, feeds={"X": X, "scale": np.float32(0.5)})
-    assert ours.gru_layers[0].layer is None
-    assert ours.gru_layers[0].weights == ()
+    assert ours.gru_nodes[0].layer is None
+    assert ours.gru_nodes[0].weights == ()
     for scale in (np.float32(2), np.float32(-1)):
         Y, _ = onegru.gru(X, WEIGHTS["W"] * scale, WEIGHTS["R"], WEIGHTS["B"])
         np.testing.assert_array_equal(ours.run({"X": X, "scale": scale})["Y"], Y)
@@ -499,7 +499,7 @@ def test_from_ir_4_on_an_input_with_a_value_has_a_default(tmp_path: Path) -> Non
     Y, Y_h = onegru.gru(X, other["W"], WEIGHTS["R"], WEIGHTS["B"])
     assert_close(ours.run({"X": X, "W": other["W"]}), {"Y": Y, "Y_h": Y_h}, 0)
     assert_close(ours.run({"X": X}), EXPECTED, 0)
-    assert ours.gru_layers[0].layer is not None
+    assert ours.gru_nodes[0].layer is not None
 
 
 def test_up_to_ir_3_an_input_with_a_value_is_a_constant(tmp_path: Path) -> None:
@@ -648,7 +648,7 @@ def test_warnings_name_the_node(tmp_path: Path) -> None:
 
 def test_a_node_without_a_name_is_called_by_its_output(tmp_path: Path) -> None:
     ours = loaded(tmp_path, model(graph([gru("X", ["", "state"])], [X_INFO], ["state"], WEIGHTS)))
-    assert ours.gru_layers[0].name == "state"
+    assert ours.gru_nodes[0].name == "state"
     with pytest.raises(SpecError, match="GRU node that gives 'state': W: missing"):
         loaded(tmp_path, model(graph([gru("X", ["", "state"], W="")], [X_INFO], ["state"], WEIGHTS)))
 
@@ -660,7 +660,7 @@ def test_only_onnxs_gru_is_a_gru(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"ONNX Runtime refuses it .*elsewhere:GRU"):
         loaded(tmp_path, proto)
     same = gru("X", ["Y"], domain="ai.onnx")
-    assert len(loaded(tmp_path, model(graph([same], [X_INFO], ["Y"], WEIGHTS))).gru_layers) == 1
+    assert len(loaded(tmp_path, model(graph([same], [X_INFO], ["Y"], WEIGHTS))).gru_nodes) == 1
 
 
 # ---- the version ----
@@ -673,7 +673,7 @@ def test_only_onnxs_gru_is_a_gru(tmp_path: Path) -> None:
 def test_opset_selects_the_version(tmp_path: Path, opset: int, version: int) -> None:
     proto = model(graph([gru("X", ["Y", "Y_h"])], [X_INFO], ["Y_h"], WEIGHTS), opset=opset)
     ours = loaded(tmp_path, proto)
-    assert ours.gru_layers[0].operator == f"GRU-{version}"
+    assert ours.gru_nodes[0].operator == f"GRU-{version}"
     _, Y_h = onegru.gru(X, WEIGHTS["W"], WEIGHTS["R"], opset=opset)
     np.testing.assert_array_equal(ours.run({"X": X})["Y_h"], Y_h)
 
@@ -703,7 +703,7 @@ def test_no_usable_opset(tmp_path: Path, opsets: list[tuple[str, int]], ir: int,
 def test_before_ir_3_there_was_one_opset(tmp_path: Path) -> None:
     proto = model(graph([gru("X", ["Y", "Y_h"])], [X_INFO], ["Y"], WEIGHTS), ir=2)
     del proto.opset_import[:]
-    assert loaded(tmp_path, proto).gru_layers[0].operator == "GRU-1"
+    assert loaded(tmp_path, proto).gru_nodes[0].operator == "GRU-1"
 
 
 # ---- what is needed for what ----

@@ -265,7 +265,7 @@ def test_external_data_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(
         FormatError, match=r"tensor '\w': 'weights\.bin' cannot be read \(Permission denied\)"
     ):
-        [gru.layer for gru in onegru.load(path).gru_layers]
+        [gru.layer for gru in onegru.load(path).gru_nodes]
 
 
 # ---- tensors ----

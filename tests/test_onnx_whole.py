@@ -349,8 +349,8 @@ def test_grus_in_bodies_that_onnxruntime_does_not_run_right(
     attributes = {name: item for name, item in attributes.items() if item is not None}
     _, wanted = onegru.gru(x, WEIGHTS["W"], WEIGHTS["R"], opset=opset, **attributes)
     np.testing.assert_array_equal(got, wanted)
-    assert ours.gru_layers[-1].bodies[0].endswith(owner)
-    assert f"GRU node 'inner' in {', in '.join(reversed(ours.gru_layers[-1].bodies))}" in ours.nested_grus
+    assert ours.gru_nodes[-1].bodies[0].endswith(owner)
+    assert f"GRU node 'inner' in {', in '.join(reversed(ours.gru_nodes[-1].bodies))}" in ours.nested_grus
 
 
 @pytest.mark.parametrize(

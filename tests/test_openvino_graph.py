@@ -77,7 +77,7 @@ def by_openvino(path: Path, feeds: Mapping[str, Array]) -> dict[str, Array]:
 def check(path: Path, feeds: Mapping[str, Array], *, grus: int, with_openvino: bool = True) -> onegru.Model:
     """Load it, and compare its outputs with OpenVINO's and the reference's."""
     model = onegru.load(path)
-    assert len(model.gru_layers) == grus
+    assert len(model.gru_nodes) == grus
     found = model.run(feeds)
     peers = {"the reference": onegru.load(path, engine="reference").run(feeds)}
     if with_openvino:
@@ -106,7 +106,7 @@ def test_convolutions_before_a_gru_and_a_linear_head_after(tmp_path: Path, half:
     model = check(path, {"audio": draw(B, I, T)}, grus=1)
     for batch, steps in ((1, 1), (2, 11)):
         check(path, {"audio": draw(batch, I, steps)}, grus=1)
-    assert model.gru_layers[0].layer is not None  # its weights are constants: made once
+    assert model.gru_nodes[0].layer is not None  # its weights are constants: made once
     assert [(info.name, info.dtype, info.shape) for info in model.inputs] == [
         ("audio", "float32", (None, I, None))
     ]
@@ -131,7 +131,7 @@ def test_two_grus_with_layers_between(tmp_path: Path) -> None:
     both = ops.concat([summed, ops.reduce_max(first.output(1), ops.constant(np.array([1])), True)], 2)
     path = save(tmp_path / "two.xml", {"out": both.output(0)}, [x])
     model = check(path, {"x": draw(B, T, I)}, grus=2)
-    assert [layer.layer.spec.direction for layer in model.gru_layers if layer.layer is not None] == [
+    assert [layer.layer.spec.direction for layer in model.gru_nodes if layer.layer is not None] == [
         "bidirectional",
         "reverse",
     ]
@@ -148,7 +148,7 @@ def test_an_unrolled_loop_of_cells(tmp_path: Path) -> None:
         state = ops.gru_cell(step, state, W, R, Bias, H)
     path = save(tmp_path / "loop.xml", {"out": ops.tanh(state).output(0)}, inputs)
     model = check(path, {"x": draw(B, 4, I), "h": draw(B, H)}, grus=4)
-    assert len({id(layer.layer) for layer in model.gru_layers}) == 1  # shared weights, a shared layer
+    assert len({id(layer.layer) for layer in model.gru_nodes}) == 1  # shared weights, a shared layer
 
 
 @pytest.mark.parametrize("opset", [7, 14, 22])
@@ -188,7 +188,7 @@ def test_what_openvino_makes_of_onnx_models(tmp_path: Path, opset: int, after: i
     model = check(path, feeds, grus=1)
     feeds["lens"] = np.array([T, 2, 4], np.int32)  # which OpenVINO ignores where X's shape is open
     check(path, feeds, grus=1, with_openvino=False)
-    assert model.gru_layers[0].layer is not None  # weights through other layers are computed once
+    assert model.gru_nodes[0].layer is not None  # weights through other layers are computed once
     expected = onegru.load(source).run(feeds)
     for name, array in model.run(feeds).items():
         np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-6)
@@ -213,7 +213,7 @@ def test_weights_computed_from_constants(tmp_path: Path) -> None:
     openvino.serialize(model, path)
     feeds = {"x": draw(B, T, I), "h": draw(B, 1, H), "lens": np.array([T] * B)}
     loaded = check(path, feeds, grus=1)
-    layer = loaded.gru_layers[0].layer
+    layer = loaded.gru_nodes[0].layer
     assert layer is not None
     assert len(np.unique(layer.weights.R)) <= 256
     np.testing.assert_array_equal(layer.weights.W[0], draw(1, I, 3 * H)[0].T)
@@ -511,7 +511,7 @@ def test_grus_in_bodies(tmp_path: Path) -> None:
     last = loop.get_iter_value(cell.output(0), -1)
     path = save(tmp_path / "loop.xml", {"out": last}, [x, h])
     model = onegru.load(path)
-    (gru,) = model.gru_layers
+    (gru,) = model.gru_nodes
     assert gru.bodies[0].startswith("a body of TensorIterator layer")
     assert gru.layer is not None and gru.layer.hidden_size == H
     X, state = draw(B, 4, I), draw(B, H)
@@ -553,7 +553,7 @@ def test_an_augru_cell_in_a_tensor_iterator(tmp_path: Path) -> None:
         wanted = onegru.augru_cell(X[:, t], wanted, **arrays, A=A[:, t], hidden_size=H)
     for _ in range(3):
         np.testing.assert_array_equal(model.run({"x": X, "h": state, "a": A})["out"], wanted)
-    assert [gru.operator for gru in model.gru_layers] == ["AUGRUCell"]
+    assert [gru.operator for gru in model.gru_nodes] == ["AUGRUCell"]
 
 
 def test_what_traces_and_references_take_goes_with_them(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_cell_by_its_port_and_layer_names(tmp_path: Path) -> None:
         ("X", "float32", (B, I)),
         ("initial_hidden_state", "float32", (B, H)),
     ]
-    assert [layer.operator for layer in model.gru_layers] == ["GRUCell-3"]
+    assert [layer.operator for layer in model.gru_nodes] == ["GRUCell-3"]
     assert model.other_node_count == 0
 
 
@@ -107,8 +107,8 @@ def test_lists_with_spaces_empty_lists_and_spellings_of_booleans(tmp_path: Path)
 @pytest.mark.parametrize("clip", ["0", "0.000000", "inf", "INFINITY"])
 def test_spellings_of_no_clip(tmp_path: Path, clip: str) -> None:
     model = onegru.load(write_cell(tmp_path, clip=clip))
-    assert model.gru_layers[0].layer is not None
-    assert model.gru_layers[0].layer.spec.clip is None
+    assert model.gru_nodes[0].layer is not None
+    assert model.gru_nodes[0].layer.spec.clip is None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
@@ -127,7 +127,7 @@ def test_weights_compressed_to_float16(tmp_path: Path, dtype: str) -> None:
     expected = onegru.gru_cell(**wide, hidden_size=H)
     found = model.run({name: wide[name] for name in ("X", "initial_hidden_state")})
     np.testing.assert_array_equal(found["gru.Ho"], expected)
-    assert model.gru_layers[0].layer is not None  # the weights are constants, so the layer is made once
+    assert model.gru_nodes[0].layer is not None  # the weights are constants, so the layer is made once
     assert model.inputs[0].shape == (None, I)
 
 
@@ -177,7 +177,7 @@ def test_cells_in_a_row_share_their_weights(tmp_path: Path) -> None:
         state = ir.gru("gru_cell", f"cell{t}", {"hidden_size": H}, [x, state, *weights])[0]
     ir.result("out", state)
     model = onegru.load(ir.write(tmp_path / "loop.xml"))
-    assert len({id(layer.layer) for layer in model.gru_layers}) == 1
+    assert len({id(layer.layer) for layer in model.gru_nodes}) == 1
     X, h = draw(T, B, I, seed=3), draw(B, H, seed=4)
     out = model.run({**{f"x{t}": X[t] for t in range(T)}, "h": h})
     expected = h
@@ -227,7 +227,7 @@ def test_weights_that_are_inputs(tmp_path: Path) -> None:
     values = [ir.parameter(name, "float32", ",".join("?" * array.ndim)) for name, array in inputs.items()]
     ir.result("out", ir.gru("gru_cell", "gru", {"hidden_size": H}, values)[0])
     model = onegru.load(ir.write(tmp_path / "free.xml"))
-    assert model.gru_layers[0].layer is None
+    assert model.gru_nodes[0].layer is None
     np.testing.assert_array_equal(model.run(inputs)["gru.Ho"], onegru.gru_cell(**inputs, hidden_size=H))
     with pytest.raises(onegru.SpecError, match=r"GRUCell node 'gru': W: shape \[14, 2\]; must be"):
         model.run({**inputs, "W": inputs["W"][1:]})

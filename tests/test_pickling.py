@@ -67,25 +67,25 @@ def graph() -> Any:
 
 def node_of(kind: type[Any]) -> Any:
     model = onegru.load(DENOISER)
-    (step,) = (layer.node for layer in model.gru_layers)
-    layer = made_of(kind, onegru.GruLayer, step, "place: ", "auto")
+    (step,) = (gru.step for gru in model.gru_nodes)
+    layer = made_of(kind, onegru.GruNode, step, "place: ", "auto")
     layer.prepare(dict(model.graph.constants), (), {})
     return layer
 
 
 def run_node(node: Any) -> Any:
-    values = {name: np.ones((1, 1, 1), np.float32) for name in node.node.inputs.values()}
-    values[node.node.inputs["X"]] = np.ones((2, 1, node.layer.spec.input_size), np.float32)
-    values[node.node.inputs["initial_h"]] = np.ones((1, 1, node.layer.spec.hidden_size), np.float32)
+    values = {name: np.ones((1, 1, 1), np.float32) for name in node.step.inputs.values()}
+    values[node.step.inputs["X"]] = np.ones((2, 1, node.layer.spec.input_size), np.float32)
+    values[node.step.inputs["initial_h"]] = np.ones((1, 1, node.layer.spec.hidden_size), np.float32)
     node.run(values)
-    return node.name, node.operator, [values[name] for name in node.node.outputs.values()]
+    return node.name, node.operator, [values[name] for name in node.step.outputs.values()]
 
 
 CASES = {
     "Activation": Case(lambda kind: kind("Elu", 0.5), str),
     "FormatError": error("m.onnx: broken"),
     "GRU": Case(layer_of, lambda layer: (*layer(X), describe(layer.spec), layer.weight_storage, repr(layer))),
-    "GruLayer": Case(node_of, run_node),
+    "GruNode": Case(node_of, run_node),
     "InferenceSession": Case(lambda kind: kind(DENOISER), lambda session: session.run(None, denoise(0))),
     "MissingExtraError": Case(
         lambda kind: kind("onnx", "extra", "m.onnx"),

@@ -123,7 +123,7 @@ def test_files_under_any_name(tmp_path: Path, name: str, end: str) -> None:
     assert found.kind == kind.words and found.grus
     if kind.holds == "model":
         if name == "IR":
-            assert onegru.load(path).gru_layers
+            assert onegru.load(path).gru_nodes
         return
     with pytest.raises(FormatError) as caught:
         onegru.load(path)

@@ -62,7 +62,7 @@ def test_onnx_of_every_opset(tmp_path: Path, opset: int, count: int) -> None:
     names = ["Y_h"] if count == 1 else [f"Y_h_{index}" for index in range(count)]
     assert list(results) == ["Y", *names]
     assert all(np.array_equal(results[name], array) for name, array in zip(results, (Y, *Y_h), strict=True))
-    assert [gru.layer.weights.B.tobytes() for gru in model.gru_layers if gru.layer] == [
+    assert [gru.layer.weights.B.tobytes() for gru in model.gru_nodes if gru.layer] == [
         layer.weights.B.tobytes() for layer in stack.layers
     ]
     if opset >= 7:
@@ -96,7 +96,7 @@ def test_onnx_hands_out_alpha_and_beta(tmp_path: Path, f: str, opset: int) -> No
     )
     path = tmp_path / "m.onnx"
     onegru.save(layer, path, opset=opset)
-    (gru,) = onegru.load(path).gru_layers
+    (gru,) = onegru.load(path).gru_nodes
     assert gru.layer is not None and gru.layer.spec == layer.spec
     if opset >= 7:
         X, states = draw(layer)
@@ -130,7 +130,7 @@ def test_onnx_types(tmp_path: Path, dtype: str, opset: int) -> None:
         return
     onegru.save(stack, path, opset=opset)
     onnx.checker.check_model(onnx.load(path), full_check=True)
-    layers = [gru.layer for gru in onegru.load(path).gru_layers]
+    layers = [gru.layer for gru in onegru.load(path).gru_nodes]
     for layer, wanted in zip(layers, stack.layers, strict=True):
         assert layer is not None and layer.spec == wanted.spec
         assert all(getattr(layer.weights, n).tobytes() == getattr(wanted.weights, n).tobytes() for n in "WRB")
@@ -216,7 +216,7 @@ def test_ir_attributes(tmp_path: Path, activations: tuple[str, str], clip: float
     feeds = ir_feeds(X, states, np.full(3, 6, np.int32))
     Y, Y_h = call(reference(layer), X, states)
     assert_same_as(layer, openvino_results(path, feeds), Y, Y_h)
-    (gru,) = onegru.load(path).gru_layers
+    (gru,) = onegru.load(path).gru_nodes
     assert gru.layer is not None and gru.layer.spec == layer.spec
     results = onegru.load(path).run(feeds)
     assert_same_as(layer, results, Y, Y_h)
@@ -267,7 +267,7 @@ def test_ir_read_by_onegru(tmp_path: Path, dtype: str, cell: bool, attention: bo
     layer = make_gru(dtype=dtype, attention=attention)
     path = tmp_path / "m.xml"
     onegru.save(layer, path, cell=cell)
-    (gru,) = onegru.load(path).gru_layers
+    (gru,) = onegru.load(path).gru_nodes
     assert gru.operator == ("AUGRU" if attention else "GRU") + ("Cell" if cell else "Sequence") + (
         "" if attention else "-3" if cell else "-5"
     )
@@ -505,7 +505,7 @@ def test_killed_while_an_ir_is_replaced(tmp_path: Path, hidden: int, earlier: tu
 
     def found() -> str:
         try:
-            (gru,) = onegru.load(path).gru_layers
+            (gru,) = onegru.load(path).gru_nodes
         except (FileNotFoundError, onegru.FormatError):
             return "nothing"
         assert gru.layer is not None
@@ -556,7 +556,7 @@ def test_an_ir_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatch: py
         return fromfile(*arguments)
 
     monkeypatch.setattr(np, "fromfile", replaced)
-    (gru,) = onegru.load(path).gru_layers
+    (gru,) = onegru.load(path).gru_nodes
     assert gru.layer is not None and bits(gru.layer) == bits(make_gru(2))
     assert times == 3
     times = -99

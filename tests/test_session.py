@@ -79,9 +79,9 @@ def test_what_a_model_says_of_itself(ours: Model, tmp_path: Path) -> None:
     }
     assert [(info.name, info.shape) for info in ours.outputs] == [("Z", (1, "batch", H)), ("Y", None)]
     assert repr(ours) == f"Model({ours.path!r}, 1 GRU node, 1 other)"
-    layer = ours.gru_layers[0]
+    layer = ours.gru_nodes[0]
     assert (layer.name, layer.operator) == ("g", "GRU-14")
-    assert repr(layer).startswith("GruLayer('g', GRU-14, GRU(5 → 3, float32, ")
+    assert repr(layer).startswith("GruNode('g', GRU-14, GRU(5 → 3, float32, ")
     assert [array.shape for array in layer.weights] == [(1, 9, 5), (1, 9, 3), (1, 18)]
     assert layer.layer is not None
     assert layer.layer.spec.hidden_size == H
@@ -339,7 +339,7 @@ def test_nodes_that_share_weights_share_the_layer(tmp_path: Path) -> None:
         gru("X", ["E"], name="e", bias="B"),
     ]
     ours = loaded(tmp_path, model(graph(nodes, [value("X", "float32", [T, B, I])], ["C", "D", "E"], WEIGHTS)))
-    layers = {item.name: item.layer for item in ours.gru_layers}
+    layers = {item.name: item.layer for item in ours.gru_nodes}
     assert layers["a"] is layers["c"]
     assert len({id(layer) for layer in layers.values()}) == 3
 
@@ -402,7 +402,7 @@ def test_models_in_memory(tmp_path: Path) -> None:
     wanted = onegru.load(path).run(feeds)["Y"]
     for given in (data, bytearray(data), memoryview(data), onnx.load(path), str(path)):
         assert np.array_equal(onegru.load(given).run(feeds)["Y"], wanted)
-    assert onegru.load(data, engine="reference").gru_layers[0].layer is not None
+    assert onegru.load(data, engine="reference").gru_nodes[0].layer is not None
     assert repr(onegru.load(data)).startswith("Model('model in memory'")
     onegru.save(onegru.GRU(np.ones((1, 6, 3), "f"), np.ones((1, 6, 2), "f")), tmp_path / "m.xml")
     for text in ((tmp_path / "m.xml").read_bytes(), b"\xef\xbb\xbf\n <net/>"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,13 @@ import pytest
 import onegru
 import onegru.cli.app
 from onegru.formats.graph import Graph
+from onegru.verification.compare_runtimes import compare_runtimes
 from onegru.verification.diagnose import diagnose
 from onegru.verification.gru_call import call_of, in_type
 from onegru.verification.runtimes.base import Subject
 from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
 from onegru.verification.runtimes.onnxruntime import OnnxRuntime
 from onegru.verification.trace import traced_run
-from onegru.verification.verify import verify
 from tests import mutants
 from tests.onnx_models import I, graph, gru, model, node, save, value, weights
 from tests.verify_cases import (
@@ -137,7 +138,7 @@ def test_a_gru_within_a_function(tmp_path: Path) -> None:
     )
     path = save(tmp_path, proto)
     found = fault_of(verified(path, feeds(True), OnnxEvaluator()))
-    assert found.diagnosis == "clip were ignored" and found.node == onegru.load(path).gru_layers[0].name
+    assert found.diagnosis == "clip were ignored" and found.node == onegru.load(path).gru_nodes[0].name
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -177,7 +178,7 @@ def test_subjects_leave_the_graph_as_it_is(tmp_path: Path) -> None:
     loaded = onegru.load(save(tmp_path, chain()))
     before: Graph = loaded.graph
     outputs = loaded.run(feeds())
-    verify(loaded, feeds(), runtimes=[mutants.Fake()])
+    compare_runtimes(loaded, feeds(), runtimes=[mutants.Fake()])
     assert loaded.graph is before
     for name, array in loaded.run(feeds()).items():
         assert np.array_equal(array, outputs[name])
@@ -196,17 +197,36 @@ def test_warnings_are_given_once(tmp_path: Path) -> None:
         loaded = onegru.load(path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert verify(loaded, feeds(True), runtimes=[OnnxEvaluator()]).agrees
+        assert compare_runtimes(loaded, feeds(True), runtimes=[OnnxEvaluator()]).agrees
 
 
 @pytest.mark.parametrize(("dtype", "share"), [("float16", 1.0), ("float16", 0.5), ("bfloat16", 0.5)])
 def test_the_smaller_type_that_was_computed_in(tmp_path: Path, dtype: str, share: float) -> None:
     """The type whose rounding is nearest, though another one's may be near as well."""
     loaded = onegru.load(save(tmp_path, chain(True)))
-    call = call_of(loaded.gru_layers[0], traced_run(loaded, feeds(True), "reference").values)
+    call = call_of(loaded.gru_nodes[0], traced_run(loaded, feeds(True), "reference").values)
     exact, rounded = call.run(), in_type(call, dtype).run()
     got = {
         name: (array + share * (rounded[name].astype(np.float64) - array)).astype(np.float32)
         for name, array in exact.items()
     }
     assert diagnose(call, got) == f"it were computed in {dtype}"
+
+
+def test_the_public_function(tmp_path: Path) -> None:
+    path = save(tmp_path, chain())
+    for given in (path, str(path), onegru.load(path)):
+        found = onegru.verify(given, runtimes=["onnxruntime"], seed=3)
+        assert found.agrees and [item.runtime for item in found.runtimes] == ["onegru", "onnxruntime"]
+    assert onegru.verify(path, feeds(), against=path, runtimes=["onnxruntime"]).against is not None
+    wrong = [
+        ({"runtimes": ["tvm"]}, "runtime: 'tvm'; must be one of"),
+        ({"inputs": feeds(), "dims": {"T": 3}}, "dims: given beside inputs; must be None then"),
+        ({"dims": {"nothing": 3}}, "dims: 'nothing'; must be an open dimension"),
+        ({"against": 3}, "against: 3; must be"),
+    ]
+    for arguments, message in wrong:
+        with pytest.raises(onegru.SpecError, match=re.escape(message)):
+            onegru.verify(path, **arguments)  # type: ignore[arg-type]
+    with pytest.raises(onegru.SpecError, match=r"model: 3; must be"):
+        onegru.verify(3)  # type: ignore[arg-type]

@@ -135,7 +135,7 @@ def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[obj
 
 def test_a_checkpoint(tmp_path: Path, checkpoint: Callable[[object], Path]) -> None:
     path = save(tmp_path, chain(True))
-    layers = [item.layer for item in onegru.load(path).gru_layers if item.layer is not None]
+    layers = [item.layer for item in onegru.load(path).gru_nodes if item.layer is not None]
     right: object
     found = None
     for right in (

@@ -11,13 +11,13 @@ import onnx
 import pytest
 
 import onegru
+from onegru.verification.compare_runtimes import compare_runtimes
 from onegru.verification.results import Fault, RuntimeResult, Verification
 from onegru.verification.runtimes.base import Runtime, Subject
 from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
 from onegru.verification.runtimes.onnxruntime import OnnxRuntime
 from onegru.verification.runtimes.openvino import OpenVino
 from onegru.verification.runtimes.subprocess_runner import Outcome
-from onegru.verification.verify import verify
 from tests.ir_files import IrWriter
 from tests.onnx_models import Arrays, I, graph, gru, model, node, numbers, value, weights
 
@@ -67,7 +67,7 @@ def feeds(bare: bool = False, dtype: str = "float32") -> Arrays:
 
 def verified(path: Path, inputs: Arrays, *runtimes: Runtime, **options: Any) -> Verification:
     with contextlib.chdir(path.parent):  # runtimes of these tests are not found in the current folder
-        return verify(onegru.load(path), inputs, runtimes=runtimes, **options)
+        return compare_runtimes(onegru.load(path), inputs, runtimes=runtimes, **options)
 
 
 def only(found: Verification) -> RuntimeResult:
@@ -96,7 +96,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> None:
         except Exception as error:
             return Outcome("refuses", reason=repr(error))
 
-    monkeypatch.setattr("onegru.verification.verify.run_apart", run)
+    monkeypatch.setattr("onegru.verification.compare_runtimes.run_apart", run)
 
 
 # What is planted, in a second GRU with which attributes, and what it is called.

@@ -169,7 +169,7 @@ def main() -> int:
 
     print_digits(reading, max(0, arguments.shown), console)
     right = int((reading.read == truth).sum())
-    console.print(f"GRU nodes in the model: {len(model.gru_layers)}")
+    console.print(f"GRU nodes in the model: {len(model.gru_nodes)}")
     console.print(f"read right: {right} of {len(truth)} held-out digits ({reading.accuracy:.2%})")
     console.print(f"same digit as ONNX Runtime: {same} of {len(truth)}")
     console.print(f"largest difference from ONNX Runtime in a logit: {difference:.1e}")

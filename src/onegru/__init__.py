@@ -19,12 +19,12 @@ from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, StackStream
 from onegru.layers.stream import Stream
 from onegru.models.load import load
-from onegru.models.model import GruLayer, Model
+from onegru.models.model import GruNode, Model
 from onegru.models.stream import ModelStream
 
 if TYPE_CHECKING:
     from onegru import execution_provider
-    from onegru.formats.save import save
+    from onegru.formats.save import save, save_layers
     from onegru.frameworks.flax import from_flax, to_flax
     from onegru.frameworks.keras import from_keras, to_keras, to_keras_weights
     from onegru.frameworks.pytorch import from_torch, to_torch, to_torch_state_dict
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from onegru.models.inference_session import InferenceSession
     from onegru.models.inspect import inspect
     from onegru.models.load_layers import load_layers
+    from onegru.rewriting.rewrite import rewrite
     from onegru.runtimes.openvino import openvino_exchange, openvino_extensions
+    from onegru.verification.verify import verify
 
 __version__ = version()
 
@@ -40,7 +42,7 @@ __all__ = [
     "GRU",
     "Activation",
     "FormatError",
-    "GruLayer",
+    "GruNode",
     "InferenceSession",
     "MissingExtraError",
     "Model",
@@ -72,7 +74,9 @@ __all__ = [
     "openvino_extensions",
     "pad",
     "release_memory",
+    "rewrite",
     "save",
+    "save_layers",
     "set_num_threads",
     "targets",
     "to_flax",
@@ -80,6 +84,7 @@ __all__ = [
     "to_keras_weights",
     "to_torch",
     "to_torch_state_dict",
+    "verify",
 ]
 
 # Imported when first asked for, so that `import onegru` stays quick.
@@ -93,12 +98,15 @@ _LATER = {
     "openvino_exchange": "onegru.runtimes.openvino",
     "openvino_extensions": "onegru.runtimes.openvino",
     "pad": "onegru.layers.padding",
+    "rewrite": "onegru.rewriting.rewrite",
     "save": "onegru.formats.save",
+    "save_layers": "onegru.formats.save",
     "to_flax": "onegru.frameworks.flax",
     "to_keras": "onegru.frameworks.keras",
     "to_keras_weights": "onegru.frameworks.keras",
     "to_torch": "onegru.frameworks.pytorch",
     "to_torch_state_dict": "onegru.frameworks.pytorch",
+    "verify": "onegru.verification.verify",
 }
 
 

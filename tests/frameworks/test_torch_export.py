@@ -99,7 +99,7 @@ def test_exports(
         want = [array.numpy() for array in net(*inputs.values())]
     feed = {name: array.numpy() for name, array in inputs.items()}
     model = onegru.load(path)
-    assert len(model.gru_layers) == layers, "every GRU is run by onegru"
+    assert len(model.gru_nodes) == layers, "every GRU is run by onegru"
     got = model.run(feed)
     theirs = onnxruntime.InferenceSession(str(path)).run(None, feed)
     for name, ours, torchs, runtimes in zip(("y", "last"), got.values(), want, theirs, strict=True):

@@ -66,7 +66,7 @@ def _model(rng: Random, path: Path) -> str:
             return _command("convert", path, _target(rng), "--no-check" if rng.random() < 0.2 else None)
     model = onegru.load(path)
     report(model)
-    repr(model.gru_layers)
+    repr(model.gru_nodes)
     inputs = draw_inputs(model, 0, next(size_plans()))
     if sum(array.size for array in inputs.values()) > 10**6:
         return "loaded"

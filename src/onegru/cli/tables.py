@@ -67,7 +67,7 @@ def show_run(
             table.add_row(kind, name, f"{dtype} {shape}{figures}")
         table.add_row()
     console.print(table)
-    nodes = _nodes(len(model.gru_layers), model.other_node_count)
+    nodes = _nodes(len(model.gru_nodes), model.other_node_count)
     console.print(f"{nodes} ran in {duration(seconds)}", highlight=False)
     for path in written:
         console.print(f"wrote {_name(str(path))}", highlight=False, soft_wrap=True)

@@ -19,9 +19,6 @@ import onegru
 from onegru.cli.inputs import DimOption, DimsOption, explained, gather_inputs, parse_dims
 from onegru.cli.progress import waiting
 from onegru.cli.tables import Screen, printable
-from onegru.core.errors import SpecError
-from onegru.formats.recognise import Kind, model_kind
-from onegru.verification.compare_models import compare_with
 from onegru.verification.results import (
     Against,
     Fault,
@@ -30,9 +27,7 @@ from onegru.verification.results import (
     RuntimeResult,
     Verification,
 )
-from onegru.verification.runtimes.base import Runtime, Subject
-from onegru.verification.runtimes.registry import PRECISIONS, RUNTIMES, chosen_runtimes
-from onegru.verification.verify import verify
+from onegru.verification.runtimes.registry import PRECISIONS, RUNTIMES
 
 __all__ = ["show_verification", "verify_command"]
 
@@ -106,35 +101,27 @@ def verify_command(
 
     Example: onegru verify model.onnx --dim batch=2 --against checkpoint.pt
     """
-    chosen = chosen_runtimes(runtimes or [], precision)
-    _check_readable(model, chosen if runtimes else ())
     with waiting(f"loading {model.name}"):
         loaded = onegru.load(model)
     sizes = parse_dims(dims or [], random, default_dim)
     values, drawn = gather_inputs(loaded, inputs or [], random, sizes, default_dim)
     with explained(loaded, drawn), waiting(f"verifying {model.name}") as watch:
-        compared = None
-        if against is not None:
-            compared = compare_with(loaded, against, values, tolerance=tolerance, timeout=timeout)
-        found = verify(
-            loaded, values, runtimes=chosen, tolerance=tolerance, timeout=timeout, progress=watch.progress
+        found = onegru.verify(
+            loaded,
+            values,
+            against=against,
+            runtimes=runtimes or (),
+            precision=precision,
+            tolerance=tolerance,
+            timeout=timeout,
+            progress=watch.progress,
         )
-    found = dataclasses.replace(found, against=compared)
     if as_json:
         print(json.dumps(_plain({**dataclasses.asdict(found), "agrees": found.agrees}), allow_nan=False))
     else:
         show_verification(Screen(), found)
     if not found.agrees:
         raise typer.Exit(1)
-
-
-def _check_readable(model: Path, named: Sequence[Runtime]) -> None:
-    """Refuse runtimes that the user named and that do not read such files."""
-    if not named or model_kind(model) is not Kind.OPENVINO:
-        return
-    for runtime in named:
-        if reason := runtime.refuses(Subject(str(model), None, {})):
-            raise SpecError(f"--runtime: {runtime.name} {reason}; {model} is none")
 
 
 def show_verification(console: Console, found: Verification) -> None:

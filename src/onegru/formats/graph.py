@@ -18,7 +18,7 @@ __all__ = [
     "Conversion",
     "Dimension",
     "Graph",
-    "GruNode",
+    "GruStep",
     "Observer",
     "OwnStep",
     "Run",
@@ -108,12 +108,12 @@ class Step(ABC):
         """The values that it gives."""
 
     @abstractmethod
-    def runner(self, layers: Mapping[GruNode, Runner]) -> Runner:
+    def runner(self, layers: Mapping[GruStep, Runner]) -> Runner:
         """What runs it, given what runs each GRU node."""
 
 
 @dataclass(frozen=True, eq=False)
-class GruNode(Step):
+class GruStep(Step):
     """A node that onegru runs.
 
     Attributes:
@@ -160,7 +160,7 @@ class GruNode(Step):
         """The values that it gives."""
         return self.outputs.values()
 
-    def runner(self, layers: Mapping[GruNode, Runner]) -> Runner:
+    def runner(self, layers: Mapping[GruStep, Runner]) -> Runner:
         """Its layer."""
         return layers[self]
 
@@ -187,7 +187,7 @@ class OwnStep(Step):
         """The values that it gives."""
         return self._gives
 
-    def runner(self, layers: Mapping[GruNode, Runner]) -> Runner:
+    def runner(self, layers: Mapping[GruStep, Runner]) -> Runner:
         """Itself."""
         return self
 
@@ -280,13 +280,13 @@ class Graph:
     constants: Mapping[str, Array]
     steps: tuple[Step, ...]
     prelude: tuple[OwnStep, ...] = ()
-    grus: tuple[GruNode, ...] = ()
+    grus: tuple[GruStep, ...] = ()
     whole: Whole | None = None
     states: tuple[tuple[str, str], ...] = ()
     zero_inputs: frozenset[str] = frozenset()
 
 
-def nested_words(grus: Iterable[GruNode]) -> tuple[str, ...]:
+def nested_words(grus: Iterable[GruStep]) -> tuple[str, ...]:
     """The GRU nodes within bodies of other nodes, in words."""
     return tuple(f"{gru} in {', in '.join(reversed(gru.bodies))}" for gru in grus if gru.bodies)
 
@@ -304,7 +304,7 @@ def initial_states(graph: Graph) -> frozenset[str]:
 
 
 def direct_states(
-    grus: Iterable[GruNode], inputs: Iterable[TensorInfo], outputs: Iterable[TensorInfo]
+    grus: Iterable[GruStep], inputs: Iterable[TensorInfo], outputs: Iterable[TensorInfo]
 ) -> tuple[tuple[str, str], ...]:
     """Pairs of an output and the input that takes it in the next run, where both touch a GRU node.
 
@@ -332,7 +332,7 @@ def batch_axes(graph: Graph) -> dict[str, int]:
     return {name: port.axes.index("B") for name, port in states if name is not None and port is not None}
 
 
-def _value(gru: GruNode, role: Role) -> str:
+def _value(gru: GruStep, role: Role) -> str:
     """What a GRU node's input or output of this role takes or gives; empty if it has none."""
     port = gru.port(role)
     return "" if port is None else {**gru.inputs, **gru.outputs}.get(port.name, "")

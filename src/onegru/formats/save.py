@@ -13,7 +13,7 @@ from onegru.core.errors import SpecError, needs_extra
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 
-__all__ = ["SUFFIXES", "save"]
+__all__ = ["SUFFIXES", "save", "save_layers"]
 
 #: The ends of the names of files that `save` writes, and the options that each takes.
 SUFFIXES: dict[str, tuple[str, ...]] = {
@@ -108,6 +108,10 @@ def save(
         write_ir(path, parts, bool(cell), interface)
         return
     write_files([(path, lambda file: file.write(content))])
+
+
+#: `save` by the name that goes with `load_layers`.
+save_layers = save
 
 
 def _check_options(kind: str, given: Mapping[str, object]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from onegru.core.dtypes import Array
-from onegru.formats.graph import GruNode
+from onegru.formats.graph import GruStep
 
 __all__ = ["Sizes"]
 
@@ -34,7 +34,7 @@ class Sizes(ABC):
 
     def __init__(self) -> None:
         self._shapes: dict[str, tuple[_Size, ...] | None] = {}
-        self._grus: dict[str, GruNode] = {}
+        self._grus: dict[str, GruStep] = {}
 
     @abstractmethod
     def giver(self, value: str) -> tuple[str, Sequence[str]] | None:
@@ -55,17 +55,17 @@ class Sizes(ABC):
     def axes(self, value: str) -> Sequence[int] | None:
         """The axes that the Transpose, Squeeze or Reshape that gives a value is told as constants."""
 
-    def add(self, node: GruNode) -> GruNode:
+    def add(self, node: GruStep) -> GruStep:
         """The node with what is known of its X and lengths; nodes are added in running order."""
         self._grus.update(dict.fromkeys(node.outputs.values(), node))
         return replace(node, x_shape=self.x_shape(node), full_length=self.are_full(node))
 
-    def x_shape(self, node: GruNode) -> tuple[int | None, ...] | None:
+    def x_shape(self, node: GruStep) -> tuple[int | None, ...] | None:
         """What is known of the shape of a GRU node's X."""
         sizes = self._shape(node.inputs["X"], 0)
         return None if sizes is None else tuple(size if isinstance(size, int) else None for size in sizes)
 
-    def are_full(self, node: GruNode) -> bool:
+    def are_full(self, node: GruStep) -> bool:
         """Whether a GRU node's lengths are X's number of steps, in every row of every run."""
         lengths = node.operator.input("sequence_lens")
         if lengths is None or lengths.name not in node.inputs:
@@ -73,7 +73,7 @@ class Sizes(ABC):
         steps = self._gru_sizes(node, 0).get("T")
         return steps is not None and self._each(node.inputs[lengths.name], 0) == steps
 
-    def _gru_sizes(self, node: GruNode, depth: int) -> dict[str, _Size]:
+    def _gru_sizes(self, node: GruStep, depth: int) -> dict[str, _Size]:
         """The sizes of a GRU node's axes, by their letters."""
         hidden_size = node.attributes.get("hidden_size")
         sizes: dict[str, _Size] = {"H": hidden_size} if isinstance(hidden_size, int) else {}
@@ -167,7 +167,7 @@ class Sizes(ABC):
         return None
 
 
-def _axes_of(node: GruNode, name: str) -> str:
+def _axes_of(node: GruStep, name: str) -> str:
     return next(port.axes for port in node.ports if port.name == name)
 
 

@@ -101,9 +101,9 @@ def _run_both(source: GRU | Stack, target: Path, T: int, B: int) -> list[Check]:
 def _slots(model: Model) -> dict[str, tuple[_Slot, str]]:
     """For each input and output of a written model, what it is: role and layer, and its axes."""
     by_value: dict[str, tuple[_Slot, str]] = {}
-    for index, gru in enumerate(model.gru_layers):
-        names = {**gru.node.inputs, **gru.node.outputs}
-        for port in gru.node.ports:
+    for index, gru in enumerate(model.gru_nodes):
+        names = {**gru.step.inputs, **gru.step.outputs}
+        for port in gru.step.ports:
             if port.role in CANONICAL_AXES and port.name in names:
                 place = index if port.role in ("initial_h", "Y_h") else 0  # the others there are once
                 by_value.setdefault(names[port.name], ((port.role, place), port.axes))

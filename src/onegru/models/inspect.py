@@ -14,7 +14,7 @@ from onegru.formats.recognise import layers_kind
 from onegru.layers.gru import GRU
 from onegru.models.load import read_graph
 from onegru.models.load_layers import named_layers
-from onegru.models.model import GruLayer, Model
+from onegru.models.model import GruNode, Model
 from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import read_activations, read_clip
 from onegru.runtimes.known_issues import Facts, Verdict, verdicts
@@ -117,13 +117,13 @@ def inspect(path: str | os.PathLike[str]) -> Report:
     return Report(str(file), kind.words, graph.inputs, graph.outputs, others, nested, grus)
 
 
-def _gru_layers(graph: Graph) -> list[GruLayer]:
+def _gru_layers(graph: Graph) -> list[GruNode]:
     """The GRU nodes of a graph of which nothing else is made ready to run."""
     constants = dict(graph.constants)
     for step in graph.prelude:
         step.run(constants)
-    layers = [GruLayer(gru, f"{graph.path}: {gru}: ", "auto") for gru in graph.grus]
-    shared: dict[object, GruLayer] = {}
+    layers = [GruNode(gru, f"{graph.path}: {gru}: ", "auto") for gru in graph.grus]
+    shared: dict[object, GruNode] = {}
     for layer in layers:
         layer.prepare(constants, {info.value for info in graph.inputs}, shared)
     return layers
@@ -131,12 +131,12 @@ def _gru_layers(graph: Graph) -> list[GruLayer]:
 
 def report(model: Model) -> tuple[GruReport, ...]:
     """A report on each GRU node of a model, in the order in which they run."""
-    return _reports(model.inputs, model.gru_layers)
+    return _reports(model.inputs, model.gru_nodes)
 
 
-def _reports(inputs: Sequence[TensorInfo], layers: Iterable[GruLayer]) -> tuple[GruReport, ...]:
+def _reports(inputs: Sequence[TensorInfo], layers: Iterable[GruNode]) -> tuple[GruReport, ...]:
     shapes = {info.value: info for info in inputs}
-    return tuple(_report(layer, shapes.get(layer.node.inputs["X"])) for layer in layers)
+    return tuple(_report(layer, shapes.get(layer.step.inputs["X"])) for layer in layers)
 
 
 def _report_of_layer(name: str, layer: GRU) -> GruReport:
@@ -160,8 +160,8 @@ def _report_of_layer(name: str, layer: GRU) -> GruReport:
     )
 
 
-def _report(gru: GruLayer, source: TensorInfo | None) -> GruReport:
-    node, layer = gru.node, gru.layer
+def _report(gru: GruNode, source: TensorInfo | None) -> GruReport:
+    node, layer = gru.step, gru.layer
     spec = layer.spec if layer is not None else None
     dtype = spec.dtype if spec is not None else (source.dtype if source is not None else None)
     values = read_attributes(node.operator, node.attributes)

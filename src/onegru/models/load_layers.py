@@ -86,7 +86,7 @@ def named_layers(path: Path) -> list[tuple[str, GRU]]:
 
 def _model_layers(path: Path) -> dict[str, GRU | Stack]:
     layers: dict[str, GRU | Stack] = {}
-    for node in load(path).gru_layers:
+    for node in load(path).gru_nodes:
         if node.layer is None:
             continue
         name = node.name or node.operator

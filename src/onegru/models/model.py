@@ -14,14 +14,14 @@ from onegru.core.errors import SpecError, SpecWarning
 from onegru.core.pickling import state_of
 from onegru.core.wording import count
 from onegru.formats.graph import Graph, Run, TensorInfo, by_name, nested_words
-from onegru.models.gru_layer import GruLayer
+from onegru.models.gru_node import GruNode
 from onegru.models.inputs import Inputs, fit, words_of
 from onegru.models.stream import ModelStream
 
 if TYPE_CHECKING:
     pass
 
-__all__ = ["GruLayer", "Model"]
+__all__ = ["GruNode", "Model"]
 
 Progress = Callable[[int, int], None]
 
@@ -47,13 +47,13 @@ class Model:
         self._inputs = Inputs(graph.inputs)
         self._run_whole: Run | None = None
         self._results: list[tuple[str, str, bool]] = []
-        self._layers: tuple[GruLayer, ...] = ()
+        self._layers: tuple[GruNode, ...] = ()
         if graph.whole is None:
             self._make_steps(graph, engine)
         else:
             self._run_whole = graph.whole.open(engine)
             self._layers = tuple(
-                GruLayer(gru, f"{graph.path}: {gru}: ", engine, self._prepare_layers) for gru in graph.grus
+                GruNode(gru, f"{graph.path}: {gru}: ", engine, self._prepare_layers) for gru in graph.grus
             )
             self._results = [(info.name, info.value, True) for info in graph.outputs]
         handed_out = set(graph.whole.shared if graph.whole is not None else ())
@@ -64,7 +64,7 @@ class Model:
 
     def _prepare_layers(self) -> None:
         """Make the layers of a model that a runtime runs, for who looks at them."""
-        shared: dict[object, GruLayer] = {}
+        shared: dict[object, GruNode] = {}
         defaults = {info.value for info in self._graph.inputs}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
@@ -79,8 +79,8 @@ class Model:
         self._constants: dict[str, Any] = dict(graph.constants)
         for own_step in graph.prelude:
             own_step.run(self._constants)
-        layers = {gru: GruLayer(gru, f"{graph.path}: {gru}: ", engine) for gru in graph.grus}
-        shared: dict[object, GruLayer] = {}
+        layers = {gru: GruNode(gru, f"{graph.path}: {gru}: ", engine) for gru in graph.grus}
+        shared: dict[object, GruNode] = {}
         for layer in layers.values():
             layer.prepare(self._constants, {info.value for info in graph.inputs}, shared)
         runners = [step.runner(layers) for step in graph.steps]
@@ -113,7 +113,7 @@ class Model:
         return self._graph.outputs
 
     @property
-    def gru_layers(self) -> tuple[GruLayer, ...]:
+    def gru_nodes(self) -> tuple[GruNode, ...]:
         """Its GRU nodes, in the order in which they run; those of bodies come last."""
         return self._layers
 
@@ -143,7 +143,7 @@ class Model:
         return (type(self)._of, (self._graph, self._engine), self.__getstate__())
 
     def __repr__(self) -> str:
-        grus = count(len(self.gru_layers), "GRU node")
+        grus = count(len(self.gru_nodes), "GRU node")
         return f"Model({self.path!r}, {grus}, {count(self.other_node_count, 'other')})"
 
     def run(self, inputs: Mapping[str, object], *, progress: Progress | None = None) -> dict[str, Array]:
@@ -166,7 +166,7 @@ class Model:
         return self._handed_out(self._values(inputs, progress))
 
     def trace(self, inputs: Mapping[str, object]) -> list[dict[str, Array]]:
-        """Run the model, and give what each GRU node of `gru_layers` took and gave.
+        """Run the model, and give what each GRU node of `gru_nodes` took and gave.
 
         Args:
             inputs: as for `run`.
@@ -198,7 +198,7 @@ class Model:
                 for port, name in (*node.inputs.items(), *node.outputs.items())
                 if name in values  # else a state that was left out
             }
-            for node in (layer.node for layer in self.gru_layers)
+            for node in (gru.step for gru in self.gru_nodes)
         ]
 
     def _handed_out(self, values: Mapping[str, Any]) -> dict[str, Array]:

@@ -237,9 +237,9 @@ def _letters(model: Model) -> dict[tuple[str, int], str]:
     """Which dimensions of inputs are the steps (T) or rows (B) of a GRU node that takes them."""
     names = {info.value: info.name for info in model.inputs}
     found: dict[tuple[str, int], str] = {}
-    for gru in model.gru_layers:
-        for port in gru.node.ports:
-            name = names.get(gru.node.inputs.get(port.name, ""))
+    for gru in model.gru_nodes:
+        for port in gru.step.ports:
+            name = names.get(gru.step.inputs.get(port.name, ""))
             for axis, letter in enumerate(port.axes):
                 if name is not None and letter in "TB":
                     found.setdefault((name, axis), letter)
@@ -255,13 +255,13 @@ def longest_lengths(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict
     """
     names = {info.value: info.name for info in model.inputs}
     found: dict[str, int | None] = {}
-    for gru in model.gru_layers:
-        ports = {port.role: port for port in gru.node.ports}
+    for gru in model.gru_nodes:
+        ports = {port.role: port for port in gru.step.ports}
         lengths = ports.get("sequence_lens")
-        name = names.get(gru.node.inputs.get(lengths.name, "")) if lengths is not None else None
+        name = names.get(gru.step.inputs.get(lengths.name, "")) if lengths is not None else None
         if name is None:
             continue
-        shape = shapes.get(names.get(gru.node.inputs[ports["X"].name], ""), ())
+        shape = shapes.get(names.get(gru.step.inputs[ports["X"].name], ""), ())
         axis = ports["X"].axes.index("T")
         steps = shape[axis] if axis < len(shape) else None
         earlier = found.get(name, steps)

@@ -17,7 +17,7 @@ from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.models.load import load
 from onegru.models.load_layers import load_layers
-from onegru.models.model import GruLayer, Model
+from onegru.models.model import GruNode, Model
 from onegru.models.random_inputs import draw_inputs
 from onegru.operators.schema import CANONICAL_AXES
 
@@ -80,7 +80,7 @@ def layers_of_model(model: Model, nodes: Sequence[str] = ()) -> GRU | Stack:
         SpecError: there is no such node, its weights are not constants, or without names, the model does more
             than to pass what one GRU gives to the next.
     """
-    names = [gru.name for gru in model.gru_layers]
+    names = [gru.name for gru in model.gru_nodes]
     if not names:
         raise SpecError(f"{model.path}: has no GRU node")
     if nodes:
@@ -93,23 +93,23 @@ def layers_of_model(model: Model, nodes: Sequence[str] = ()) -> GRU | Stack:
                     stacklevel=2,
                 )
     else:
-        found = list(model.gru_layers)
+        found = list(model.gru_nodes)
         if reason := _why_no_chain(model):
             listed = ", ".join(map(repr, names))
             raise SpecError(f"{model.path}: {reason}; say with --node NAME which GRU to take, of {listed}")
     return joined([_layer(model, gru) for gru in found])
 
 
-def _find(model: Model, name: str) -> GruLayer:
-    found = [gru for gru in model.gru_layers if gru.name == name]
+def _find(model: Model, name: str) -> GruNode:
+    found = [gru for gru in model.gru_nodes if gru.name == name]
     if len(found) != 1:
-        listed = ", ".join(repr(gru.name) for gru in model.gru_layers)
+        listed = ", ".join(repr(gru.name) for gru in model.gru_nodes)
         count = "two of that name" if found else "no such GRU node"
         raise SpecError(f"--node: {name!r}; {count} in {model.path}; must be one of {listed}")
     return found[0]
 
 
-def _layer(model: Model, gru: GruLayer) -> GRU:
+def _layer(model: Model, gru: GruNode) -> GRU:
     if gru.layer is None:
         raise SpecError(f"{model.path}: the weights of {gru.name!r} are computed; must be constants")
     return gru.layer
@@ -129,7 +129,7 @@ def _why_no_chain(model: Model) -> str:
     try:
         inputs = draw_inputs(model, 0, _OPEN_SIZES)
         raw = model.trace(inputs)
-        traces = [_canonical(gru, trace) for gru, trace in zip(model.gru_layers, raw, strict=True)]
+        traces = [_canonical(gru, trace) for gru, trace in zip(model.gru_nodes, raw, strict=True)]
         outputs = model.run(inputs)
     except OneGRUError as error:
         return f"cannot be run on drawn inputs ({error})"
@@ -171,9 +171,9 @@ def _why_no_chain(model: Model) -> str:
 
 def _is_bare(model: Model) -> bool:
     """Whether a model is one GRU and nothing else; it then need not be run, which takes known shapes."""
-    if len(model.gru_layers) != 1 or model.other_node_count:
+    if len(model.gru_nodes) != 1 or model.other_node_count:
         return False
-    node = model.gru_layers[0].node
+    node = model.gru_nodes[0].step
     given = {info.value for info in model.inputs}
     taken = {value for name, value in node.inputs.items() if name not in ("W", "R", "B")}
     results = {info.value for info in model.outputs}
@@ -214,14 +214,14 @@ def _without_ones(array: Array) -> Array:
     return array.reshape(*sizes, *array.shape[-1:])
 
 
-def _canonical(gru: GruLayer, trace: Mapping[str, Array]) -> dict[str, Array]:
+def _canonical(gru: GruNode, trace: Mapping[str, Array]) -> dict[str, Array]:
     """What a node took and gave, by role, with canonical axes; Y of a cell is its new state."""
     found = {
         str(port.role): arrange(trace[port.name], port.axes, CANONICAL_AXES[port.role])
-        for port in gru.node.ports
+        for port in gru.step.ports
         if port.name in trace and port.role in CANONICAL_AXES
     }
-    if all(port.role != "Y" for port in gru.node.operator.outputs):
+    if all(port.role != "Y" for port in gru.step.operator.outputs):
         found["Y"] = found["Y_h"][None]
     # An output that is not used may be left out.
     return {"Y": np.empty((0, 0, 0, 0)), "Y_h": np.empty((0, 0, 0)), **found}

@@ -12,7 +12,7 @@ from onnx import NodeProto
 from onegru.core.activations import ACTIVATIONS, Activation
 from onegru.core.dtypes import ELEMENT_TYPES, Array
 from onegru.core.errors import FormatError, SpecError, SpecWarning
-from onegru.formats.graph import GruNode
+from onegru.formats.graph import GruStep
 from onegru.formats.onnx.node import node_attributes
 from onegru.formats.onnx.read import describe
 from onegru.formats.onnx.sizes import OnnxSizes
@@ -216,7 +216,7 @@ def node_of(scope: Scope, form: Form) -> NodeProto:
 
 def facts_of(scope: Scope, form: Form, attributes: Mapping[str, object]) -> Facts:
     """What the table of known faults asks."""
-    node = GruNode(form.name, operator_at(scope.opset), attributes, form.inputs, form.outputs)
+    node = GruStep(form.name, operator_at(scope.opset), attributes, form.inputs, form.outputs)
     sizes = OnnxSizes(scope.givers, scope.shape, scope.integers_of)
     shape = sizes.x_shape(node)
     weights = [scope.constant(form.inputs[name]) for name in ("W", "R", "B") if name in form.inputs]

@@ -6,23 +6,36 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from onegru.core.compare import SENSITIVITY_FACTOR, tolerance_of
+from onegru.core.dtypes import Array
 from onegru.core.errors import OneGRUError, SpecError
+from onegru.core.shapes import side_by_side
 from onegru.core.wording import count
 from onegru.formats.recognise import layers_kind
+from onegru.layers.gru import GRU
+from onegru.layers.stack import Stack
 from onegru.models.load import load
 from onegru.models.load_layers import named_layers
 from onegru.models.model import Model
-from onegru.verification.checkpoint import run_checkpoint
+from onegru.models.random_inputs import draw_call
 from onegru.verification.compare_grus import compare_calls, drawn_call, is_alike, of_layer, trace_pair
-from onegru.verification.gru_call import Call, call_of
+from onegru.verification.compare_runtimes import Tolerances, compare_outputs
+from onegru.verification.gru_call import Call, call_of, nudged, sensitivity
 from onegru.verification.results import Against, LayerResult, OutputResult, RuntimeResult
+from onegru.verification.runtimes.base import Runtime, Subject
+from onegru.verification.runtimes.subprocess_runner import run_apart
+from onegru.verification.runtimes.torch import TorchCheckpoint
 from onegru.verification.trace import Trace, traced_run
-from onegru.verification.verify import Tolerances, compare_outputs
 
 __all__ = ["compare_with"]
 
 #: GRUs by name, in running order: with a node's own operator, or as layers.
 Named = Sequence[tuple[str, Call]]
+
+# What a checkpoint is tried on: steps and rows.
+_STEPS, _ROWS = 7, 3
 
 
 def compare_with(
@@ -42,7 +55,7 @@ def compare_with(
         model: the model that may be wrong.
         path: the reference: another model, or a checkpoint that holds its GRUs.
         inputs: the model's inputs, by name; None to compare the GRUs alone.
-        tolerance: as for `onegru.verification.verify.verify`, of the outputs.
+        tolerance: as for `onegru.verification.compare_runtimes.compare_runtimes`, of the outputs.
         timeout: the most seconds that PyTorch may take to run a checkpoint of its own.
 
     Raises:
@@ -58,7 +71,7 @@ def compare_with(
     if layers_kind(path).holds == "layers":
         layers_there = named_layers(path)
         theirs = [(name, of_layer(layer)) for name, layer in layers_there]
-        runtimes = run_checkpoint(path, [layer for _, layer in layers_there], timeout)
+        runtimes = _run_checkpoint(path, [layer for _, layer in layers_there], timeout)
     else:
         reference = load(path, engine="reference")
         theirs = _model_calls(reference)
@@ -81,9 +94,9 @@ def compare_with(
 
 def _model_calls(model: Model) -> list[tuple[str, Call]]:
     """The GRUs of a model; those whose weights are computed in each run cannot be had without one."""
-    if any(gru.layer is None for gru in model.gru_layers):
+    if any(gru.layer is None for gru in model.gru_nodes):
         return []
-    return [(gru.name, call_of(gru, None)) for gru in model.gru_layers]
+    return [(gru.name, call_of(gru, None)) for gru in model.gru_nodes]
 
 
 def _compare_layers(
@@ -169,11 +182,11 @@ def _compare_models(
 
 
 def _calls(model: Model, ours: Trace, reference: Model, theirs: Trace) -> list[tuple[Call, Call]]:
-    if len(model.gru_layers) != len(reference.gru_layers):
+    if len(model.gru_nodes) != len(reference.gru_nodes):
         return []
     return [
         (call_of(one, ours.values), call_of(other, theirs.values))
-        for one, other in zip(model.gru_layers, reference.gru_layers, strict=True)
+        for one, other in zip(model.gru_nodes, reference.gru_nodes, strict=True)
     ]
 
 
@@ -188,3 +201,45 @@ def _match(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str] | None:
 
 def _pairs(names: Mapping[str, str]) -> str:
     return ", ".join(f"{own!r} is {other!r}" for own, other in names.items())
+
+
+def _run_checkpoint(
+    path: Path, layers: Sequence[GRU], timeout: float, runtime: Runtime | None = None
+) -> tuple[RuntimeResult, ...]:
+    """Whether a checkpoint's own framework, where it is installed, agrees with onegru's reading of it.
+
+    Args:
+        path: the checkpoint.
+        layers: what onegru read, the lowest first.
+        timeout: the most seconds that the framework may take.
+        runtime: the framework; None for PyTorch.
+    """
+    runtime = runtime or TorchCheckpoint()
+    version = runtime.version()
+    subject = Subject(str(path), None, {"Y": (), "Y_h": ()})
+    if version is None or runtime.refuses(subject) is not None:
+        return ()
+    try:
+        stack = Stack([GRU.from_canonical(layer.spec, layer.weights, "reference") for layer in layers])
+    except SpecError:  # several GRUs, which are not on top of each other
+        return ()
+    spec = layers[0].spec
+    X = draw_call(spec, _STEPS, _ROWS, np.random.default_rng(0))["X"]
+    expected, moved = _run_stack(stack, X), _run_stack(stack, nudged(X))
+    outcome = run_apart(runtime, subject, {"X": X}, timeout)
+    if outcome.status != "ran":
+        return (RuntimeResult(runtime.name, version, outcome.status, outcome.reason),)
+    allowed = {
+        name: max(tolerance_of(spec.dtype), SENSITIVITY_FACTOR * sensitivity(array, moved[name]))
+        for name, array in expected.items()
+    }
+    outputs = compare_outputs(expected, outcome.outputs, allowed)
+    if all(item.agrees for item in outputs):
+        return (RuntimeResult(runtime.name, version, "agrees", outputs=outputs),)
+    return (RuntimeResult(runtime.name, version, "differs", "reads the checkpoint otherwise", outputs),)
+
+
+def _run_stack(stack: Stack, X: Array) -> dict[str, Array]:
+    """Y [T, B, D·H] and Y_h [L·D, B, H], as PyTorch has them."""
+    Y, states = stack(X)
+    return {"Y": side_by_side(Y), "Y_h": np.concatenate(states)}

@@ -13,7 +13,7 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecWarning
 from onegru.core.spec import Spec, Weights
 from onegru.layers.gru import GRU
-from onegru.models.model import GruLayer
+from onegru.models.model import GruNode
 from onegru.operators.lowering import lower
 from onegru.operators.schema import Operator, Port
 
@@ -90,14 +90,14 @@ class Place:
     unit: int | None
 
 
-def call_of(gru: GruLayer, values: Mapping[str, Array] | None) -> Call:
+def call_of(gru: GruNode, values: Mapping[str, Array] | None) -> Call:
     """The call that a node makes on these values; None for a call without inputs yet.
 
     Raises:
         SpecError: they do not fit the node.
         KeyError: one is missing.
     """
-    node = gru.node
+    node = gru.step
     constant = iter(gru.weights)
     weights = {
         name: (next(constant) if gru.weights else (values or {})[node.inputs[name]])

@@ -14,7 +14,7 @@ from typing import Any
 from onegru.core.errors import OneGRUError
 from onegru.formats.recognise import Kind, layers_kind
 from onegru.models.inspect import report
-from onegru.models.model import GruLayer, Model
+from onegru.models.model import GruNode, Model
 from onegru.verification.diagnose import diagnose
 from onegru.verification.gru_call import Call, call_of, first_place
 from onegru.verification.results import Fault
@@ -50,8 +50,8 @@ def subject_of(model: Model, probed: bool = False) -> Subject:
 def _probes(model: Model, values: Sequence[str]) -> tuple[Probe, ...]:
     """Where in an IR the values are: at the GRU layers that give or take them."""
     places: dict[str, Probe] = {}
-    for gru in model.gru_layers:
-        node, operator = gru.node, gru.node.operator
+    for gru in model.gru_nodes:
+        node, operator = gru.step, gru.step.operator
         for side, ports, names in (
             ("output", operator.outputs, node.outputs),
             ("input", operator.inputs, node.inputs),
@@ -106,12 +106,12 @@ def find_fault(
 
 def fault_in(model: Model, values: Mapping[str, Any], runtime: str) -> Fault | None:
     """The first GRU node whose outputs among these values do not follow from its inputs among them."""
-    for index, gru in enumerate(model.gru_layers):
+    for index, gru in enumerate(model.gru_nodes):
         try:
             call = call_of(gru, values)
         except (OneGRUError, KeyError):  # wrong inputs, or none to be had
             continue
-        got = {name: values[value] for name, value in gru.node.outputs.items() if value in values}
+        got = {name: values[value] for name, value in gru.step.outputs.items() if value in values}
         fault = _fault_of(model, index, gru, call, got, runtime)
         if fault is not None:
             return fault
@@ -122,8 +122,8 @@ def _fault_alone(model: Model, ours: Mapping[str, Any], runtime: Runtime, run: R
     """The first GRU node that a runtime computes wrong if it has nothing else to compute."""
     from onegru.verification.probe import one_node_model
 
-    for index, gru in enumerate(model.gru_layers):
-        node = gru.node
+    for index, gru in enumerate(model.gru_nodes):
+        node = gru.step
         weights = [name for name in ("W", "R", "B") if name in node.inputs] if gru.weights else []
         inputs = {name: ours[value] for name, value in node.inputs.items() if name not in weights}
         constants = dict(zip(weights, gru.weights, strict=True))
@@ -139,7 +139,7 @@ def _fault_alone(model: Model, ours: Mapping[str, Any], runtime: Runtime, run: R
 
 
 def _fault_of(
-    model: Model, index: int, gru: GruLayer, call: Call, got: Mapping[str, Any], runtime: str
+    model: Model, index: int, gru: GruNode, call: Call, got: Mapping[str, Any], runtime: str
 ) -> Fault | None:
     """What is wrong with the outputs of a node's call; None if nothing is."""
     try:

@@ -12,7 +12,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, MissingExtraError
-from onegru.formats.graph import GruNode
+from onegru.formats.graph import GruStep
 from onegru.formats.onnx.functions import all_nodes, unfold_functions
 from onegru.formats.onnx.read import Source, attribute_graphs, read_model, to_array
 from onegru.formats.onnx.upgrade import OLDEST
@@ -81,7 +81,7 @@ def whole_model(path: Path, probes: Sequence[str] = ()) -> bytes:
 
 
 def one_node_model(
-    path: Path, node: GruNode, opset: int, constants: Mapping[str, Array], inputs: Mapping[str, Array]
+    path: Path, node: GruStep, opset: int, constants: Mapping[str, Array], inputs: Mapping[str, Array]
 ) -> bytes:
     """A model of one GRU node, its inputs' sizes open where they may be.
 

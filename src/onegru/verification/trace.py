@@ -33,12 +33,12 @@ def probed_values(model: Model) -> tuple[str, ...]:
     """The values around GRU nodes that only a run shows: no inputs of the model, and no constants."""
     known = {info.value for info in model.inputs} | set(model.graph.constants)
     found: dict[str, None] = {}
-    for gru in model.gru_layers:
+    for gru in model.gru_nodes:
         if gru.bodies:  # no runtime tells of what is in a body
             continue
         weights = ("W", "R", "B") if gru.weights else ()
-        found |= dict.fromkeys(value for name, value in gru.node.inputs.items() if name not in weights)
-        found |= dict.fromkeys(gru.node.outputs.values())
+        found |= dict.fromkeys(value for name, value in gru.step.inputs.items() if name not in weights)
+        found |= dict.fromkeys(gru.step.outputs.values())
     return tuple(value for value in found if value not in known)
 
 
@@ -60,8 +60,8 @@ def traced_run(model: Model, inputs: Mapping[str, Any], engine: str) -> Trace:
     """
     outputs, arrays = _again(model.graph, engine).traced(inputs)
     values = given_values(model, inputs)
-    for gru, ports in zip(model.gru_layers, arrays, strict=True):
-        names = {**gru.node.inputs, **gru.node.outputs}
+    for gru, ports in zip(model.gru_nodes, arrays, strict=True):
+        names = {**gru.step.inputs, **gru.step.outputs}
         values |= {names[port]: array for port, array in ports.items()}
     return Trace(outputs, values)
 

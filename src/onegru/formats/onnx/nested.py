@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 
 from onnx import NodeProto, TensorProto
 
-from onegru.formats.graph import GruNode
+from onegru.formats.graph import GruStep
 from onegru.formats.onnx.node import is_plain_constant
 from onegru.formats.onnx.read import describe, is_gru
 
@@ -20,20 +20,20 @@ _Values = MutableMapping[str, _Constant | None]
 
 def find_nested(
     nodes: Iterable[NodeProto],
-    gru_of: Callable[[NodeProto, tuple[str, ...]], GruNode],
+    gru_of: Callable[[NodeProto, tuple[str, ...]], GruStep],
     constant_of: Callable[[str], _Constant | None],
-) -> tuple[list[tuple[NodeProto, GruNode]], dict[str, _Constant]]:
+) -> tuple[list[tuple[NodeProto, GruStep]], dict[str, _Constant]]:
     """Find the GRU nodes in the bodies of a model's nodes.
 
     Args:
         nodes: the model's own.
-        gru_of: makes a `GruNode` of a node and the bodies that it lies in, in words, the outermost first.
+        gru_of: makes a `GruStep` of a node and the bodies that it lies in, in words, the outermost first.
         constant_of: what gives a constant of the model, by its name.
 
     Returns:
         the GRU nodes; and what gives the constants that they take, by the names of their values.
     """
-    grus: list[tuple[NodeProto, GruNode]] = []
+    grus: list[tuple[NodeProto, GruStep]] = []
     constants: dict[str, _Constant] = {}
     for node, bodies, values in _bodies_nodes(nodes, (), {}):
         if not is_gru(node):

@@ -21,7 +21,7 @@ from onegru.formats.graph import (
     STATES_KEY,
     STATES_WORD,
     Graph,
-    GruNode,
+    GruStep,
     Step,
     initial_states,
 )
@@ -194,7 +194,7 @@ class _Reader:
         assert operator is not None, "model_opset lets none below 1 through"
         return operator
 
-    def _gru_node(self, node: NodeProto, bodies: tuple[str, ...] = ()) -> GruNode:
+    def _gru_node(self, node: NodeProto, bodies: tuple[str, ...] = ()) -> GruStep:
         operator = self._operator()
         place = f"{self.source.name}: {describe(node)}"
         if len(node.input) > len(operator.inputs):
@@ -217,7 +217,7 @@ class _Reader:
         if asked and "Y" not in outputs:
             raise SpecError(f"{place}: output Y: missing; {operator} requires it with output_sequence = 1")
         name = node.name or next((name for name in node.output if name), "GRU")
-        return GruNode(name, operator, attributes, inputs, outputs, bodies)
+        return GruStep(name, operator, attributes, inputs, outputs, bodies)
 
     def _constant(self, name: str) -> TensorProto | NodeProto | None:
         """What gives a constant of the model that is held in the file itself, and is dense."""
@@ -277,7 +277,7 @@ class _Reader:
                 raise self.source.error(f"graph input {value.name!r}: its type is unknown; must be given")
             kind.tensor_type.elem_type, self.is_changed = types.pop(), True
 
-    def _check_weights(self, gru: GruNode, place: str) -> None:
+    def _check_weights(self, gru: GruStep, place: str) -> None:
         """Check the sizes of weights that the file holds."""
         arrays: dict[str, Array] = {}
         for name in _WEIGHTS:

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto
 
-from onegru.formats.graph import GruNode, TensorInfo
+from onegru.formats.graph import GruStep, TensorInfo
 from onegru.formats.onnx.read import is_onnx
 
 __all__ = ["find_states"]
@@ -33,7 +33,7 @@ def find_states(
     graph: GraphProto,
     opset: int,
     nodes: Sequence[NodeProto],
-    grus: Collection[GruNode],
+    grus: Collection[GruStep],
     inputs: Sequence[TensorInfo],
     outputs: Sequence[TensorInfo],
 ) -> tuple[tuple[str, str], ...]:
@@ -86,7 +86,7 @@ def find_states(
     return tuple((output, taker) for taker, output in found.items())
 
 
-def _is_carried(gru: GruNode) -> bool:
+def _is_carried(gru: GruStep) -> bool:
     return "initial_h" in gru.inputs and "Y_h" in gru.outputs
 
 

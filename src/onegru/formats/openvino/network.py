@@ -15,7 +15,7 @@ from onegru.core.dtypes import Array, bfloat16
 from onegru.core.errors import FormatError, SpecError, needs_extra
 from onegru.core.machine import memory_size
 from onegru.engines.native import get_num_threads
-from onegru.formats.graph import GruNode, Observer
+from onegru.formats.graph import GruStep, Observer
 from onegru.formats.openvino.fields import ELEMENT_TYPES
 from onegru.runtimes.openvino_graph import bodies_of, sizes_of
 
@@ -68,7 +68,7 @@ class Network:
         weights: Array,
         place: str,
         where: str,
-        grus: Sequence[GruNode],
+        grus: Sequence[GruStep],
         engine: str = "auto",
         observer: Observer | None = None,
     ) -> None:
@@ -84,7 +84,7 @@ class Network:
         self._seen: set[_Sizes] = set()
         self._sized: dict[_Sizes, _Compiled] = {}
 
-    def _exchange(self, grus: Sequence[GruNode], engine: str, observer: Observer | None) -> None:
+    def _exchange(self, grus: Sequence[GruStep], engine: str, observer: Observer | None) -> None:
         from onegru.runtimes.openvino_exchange import exchange, layers_in
 
         for layer in list(layers_in(self._model)):
@@ -228,7 +228,7 @@ class _SizedRequest:
 
 
 def weights_of(
-    text: str, weights: Array, place: str, where: str, grus: Sequence[GruNode]
+    text: str, weights: Array, place: str, where: str, grus: Sequence[GruStep]
 ) -> list[dict[str, Array]]:
     """The constant weights of each GRU layer; nothing for one whose weights are computed in each run."""
     model = _read(text, weights, place, where)

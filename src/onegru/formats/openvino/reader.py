@@ -19,7 +19,7 @@ from onegru.formats.graph import (
     STATES_KEY,
     STATES_WORD,
     Graph,
-    GruNode,
+    GruStep,
     TensorInfo,
     direct_states,
     initial_states,
@@ -98,11 +98,11 @@ class _Reader:
         self.path = path
         self.net = net
         self.root = root
-        self.nested: list[tuple[Layer, GruNode]] = []
+        self.nested: list[tuple[Layer, GruStep]] = []
         self.words = Words(path)
         self.constants = Constants(self.words)
         self.types: dict[str, ValueType] = {}
-        self.grus: dict[str, GruNode] = {}
+        self.grus: dict[str, GruStep] = {}
         self._same: dict[str, str] = {}  # values that are others once more, and which those are
         self._firsts: dict[tuple[object, ...], str] = {}
         self.sizes = _IrSizes(self)
@@ -285,7 +285,7 @@ class _Reader:
             return None
         return PlacedLayer(layer, takes, gives)
 
-    def _nested_gru(self, layer: Layer, owner: Layer) -> GruNode:
+    def _nested_gru(self, layer: Layer, owner: Layer) -> GruStep:
         """A GRU layer in a body, whose values have names of their own."""
         operator = self._check_ports(layer)
         inputs = {
@@ -297,7 +297,7 @@ class _Reader:
             for port, given in zip(operator.outputs, layer.outputs, strict=False)
         }
         attributes = self._attributes(layer, operator)
-        return GruNode(layer.name, operator, attributes, inputs, outputs, (f"a body of {owner}",))
+        return GruStep(layer.name, operator, attributes, inputs, outputs, (f"a body of {owner}",))
 
     def _attributes(self, layer: Layer, operator: Operator) -> dict[str, object]:
         return {
@@ -316,7 +316,7 @@ class _Reader:
             raise SpecError(f"{place}: {len(layer.outputs)} outputs; must be 1 or 2")
         return operator
 
-    def _gru(self, layer: Layer) -> GruNode:
+    def _gru(self, layer: Layer) -> GruStep:
         operator = self._check_ports(layer)
         is_cell = len(operator.outputs) == 1
         if is_cell and len(layer.outputs) == 2:
@@ -334,7 +334,7 @@ class _Reader:
             for value in (self._given(layer, index) for index in range(len(layer.outputs)))
         )
         attributes = self._attributes(layer, operator)
-        return self.sizes.add(GruNode(layer.name, operator, attributes, inputs, outputs))
+        return self.sizes.add(GruStep(layer.name, operator, attributes, inputs, outputs))
 
 
 class _IrSizes(Sizes):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from onegru.core.dtypes import Array
-from onegru.formats.graph import Conversion, GruNode, Step
+from onegru.formats.graph import Conversion, GruStep, Step
 from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.fields import Words
 from onegru.formats.openvino.xml import Layer
@@ -52,7 +52,7 @@ class Walker:
         words: Words,
         constants: Constants,
         layers: Sequence[PlacedLayer],
-        grus: Mapping[str, GruNode],
+        grus: Mapping[str, GruStep],
         results: Iterable[str],
     ) -> None:
         self.words = words

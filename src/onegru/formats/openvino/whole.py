@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import MissingExtraError
-from onegru.formats.graph import Conversion, GruNode, Observer, Run, Whole
+from onegru.formats.graph import Conversion, GruStep, Observer, Run, Whole
 from onegru.formats.openvino.xml import Element
 
 __all__ = ["IrConstants", "OpenvinoWhole", "marked"]
@@ -34,7 +34,7 @@ class OpenvinoWhole(Whole):
         place: str,
         text: str,
         weights: Array,
-        grus: Sequence[GruNode],
+        grus: Sequence[GruStep],
         inputs: Sequence[str],
         outputs: Sequence[str],
         node_count: int,

@@ -10,29 +10,29 @@ import numpy as np
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import prefixed_errors
 from onegru.core.pickling import state_of
-from onegru.formats.graph import GruNode
+from onegru.formats.graph import GruStep
 from onegru.layers.gru import GRU
 from onegru.operators.lowering import Lowered, check_attributes, lower
 
-__all__ = ["GruLayer"]
+__all__ = ["GruNode"]
 
 _WEIGHTS = ("W", "R", "B")
 
 
-class GruLayer:
+class GruNode:
     """One GRU node of a model.
 
     Attributes:
-        node: the node as the file has it.
+        step: the node as the file has it.
         run: adds the node's outputs to the values that it is given, by name.
     """
 
     __module__ = "onegru"
 
     def __init__(
-        self, node: GruNode, place: str, engine: str, later: Callable[[], object] | None = None
+        self, node: GruStep, place: str, engine: str, later: Callable[[], object] | None = None
     ) -> None:
-        self.node = node
+        self.step = node
         self._layer: GRU | None = None
         self._has_own_state = False
         self._later = later
@@ -46,17 +46,17 @@ class GruLayer:
     @property
     def name(self) -> str:
         """The node's name."""
-        return self.node.name
+        return self.step.name
 
     @property
     def operator(self) -> str:
         """The operator and its version, such as "GRU-14"."""
-        return str(self.node.operator)
+        return str(self.step.operator)
 
     @property
     def bodies(self) -> tuple[str, ...]:
         """In words, the bodies of other nodes that it lies in, the outermost first."""
-        return self.node.bodies
+        return self.step.bodies
 
     @property
     def layer(self) -> GRU | None:
@@ -77,7 +77,7 @@ class GruLayer:
         return tuple(np.asarray(array) for array in self._weights if array is not None)
 
     def __repr__(self) -> str:
-        return f"GruLayer({self.name!r}, {self.operator}, {self.layer!r})"
+        return f"GruNode({self.name!r}, {self.operator}, {self.layer!r})"
 
     def _prepare_now(self) -> None:
         """Where a runtime runs the node, a layer is made for who looks at it alone."""
@@ -86,7 +86,7 @@ class GruLayer:
             later()
 
     def prepare(
-        self, constants: Mapping[str, object], defaults: Container[str], shared: dict[object, GruLayer]
+        self, constants: Mapping[str, object], defaults: Container[str], shared: dict[object, GruNode]
     ) -> None:
         """Make the layer ahead of every run, if its weights are constants.
 
@@ -96,7 +96,7 @@ class GruLayer:
             shared: nodes that have a layer already, by what it is made of: nodes that share weights, such as
                 the cells of an unrolled loop, share the layer too.
         """
-        node = self.node
+        node = self.step
         port = node.operator.input("initial_h")
         state = constants.get(node.inputs.get(port.name, "")) if port is not None else None
         self._later = None
@@ -116,7 +116,7 @@ class GruLayer:
 
     def _choose_run(self) -> None:
         """Take the quick way to the outputs, if there is one."""
-        node = self.node
+        node = self.step
         if node.operator.name == "GRU" and self._is_fixed and self._layer is not None:
             self.run = _plain_run(node, self._layer, self._run)
 
@@ -135,11 +135,11 @@ class GruLayer:
     def reads(self) -> set[str]:
         """The values that a run needs."""
         return {
-            value for name, value in self.node.inputs.items() if not (self._is_fixed and name in _WEIGHTS)
+            value for name, value in self.step.inputs.items() if not (self._is_fixed and name in _WEIGHTS)
         }
 
     def _run(self, values: dict[str, Any]) -> None:
-        node = self.node
+        node = self.step
         layer, lowered = self._layer, self._lowered
         if layer is None or lowered is None or not self._is_fixed:
             weights = self._weights_in(values)
@@ -154,7 +154,7 @@ class GruLayer:
 
     def _add_state(self, given: dict[str, Any], layer: GRU) -> None:
         """Put zeros in the place of an initial state that was left out."""
-        ports = {port.role: port for port in self.node.ports}
+        ports = {port.role: port for port in self.step.ports}
         state = ports["initial_h"]
         if state.name in given and given[state.name] is None:
             spec, axes = layer.spec, ports["X"].axes
@@ -164,17 +164,17 @@ class GruLayer:
                 given[state.name] = np.zeros([sizes[axis] for axis in state.axes], numpy_dtype(spec.dtype))
 
     def _weights_in(self, values: Mapping[str, object]) -> tuple[object, ...]:
-        inputs = self.node.inputs
+        inputs = self.step.inputs
         return tuple(values[inputs[name]] if name in inputs else None for name in _WEIGHTS)
 
     def _make(self, weights: tuple[object, ...]) -> tuple[GRU, Lowered]:
         with prefixed_errors(self._place):
-            lowered = lower(self.node.operator, self.node.attributes, *weights, where=self._place)
+            lowered = lower(self.step.operator, self.step.attributes, *weights, where=self._place)
         return GRU.from_canonical(lowered.spec, lowered.weights, self._engine), lowered
 
 
 def _plain_run(
-    node: GruNode, layer: GRU, otherwise: Callable[[dict[str, Any]], None]
+    node: GruStep, layer: GRU, otherwise: Callable[[dict[str, Any]], None]
 ) -> Callable[[dict[str, Any]], None]:
     """A quick way to a GRU node's outputs; where a value is not plain, or not right, the other way."""
     x, h = node.inputs["X"], node.inputs.get("initial_h")

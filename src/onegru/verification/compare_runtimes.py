@@ -1,0 +1,202 @@
+"""A model in onegru and in every other runtime that is installed, on the same inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any
+
+import onegru.verification.locate as faults
+from onegru._native import version
+from onegru.core.compare import agreement
+from onegru.core.errors import OneGRUError, SpecError
+from onegru.models.inspect import report
+from onegru.models.model import Model
+from onegru.verification.results import Fault, OutputResult, RuntimeResult, Verification
+from onegru.verification.runtimes.base import Runtime, Subject
+from onegru.verification.runtimes.registry import RUNTIMES
+from onegru.verification.runtimes.subprocess_runner import Outcome, run_apart
+from onegru.verification.trace import Trace, tolerances, traced_run
+
+__all__ = ["Progress", "Tolerances", "compare_outputs", "compare_runtimes"]
+
+Progress = Callable[[int, int], None]
+
+
+def compare_runtimes(
+    model: Model,
+    inputs: Mapping[str, Any],
+    *,
+    runtimes: Sequence[Runtime] = RUNTIMES,
+    tolerance: float | None = None,
+    timeout: float = 60.0,
+    progress: Progress | None = None,
+) -> Verification:
+    """Run a model in every runtime that is installed, and compare with onegru's float64 reference.
+
+    The rest of the model, between the GRU nodes, is run by the same runtime in every case but onegru's own,
+    where ONNX Runtime runs it. Every runtime is run in a process of its own, so that its crash is a verdict.
+
+    Args:
+        model: the model, from a file that is still there.
+        inputs: an array for each of its inputs, by name.
+        runtimes: what to compare with; those that are not installed are left out.
+        tolerance: the most that an element may be off, relative to max(1, its absolute value), in every
+            output; None for that of the output's type (`TOLERANCE_ACROSS_RUNTIMES`), or 16 times
+            what the model makes of one rounding of its inputs, if that is more.
+        timeout: the most seconds that a runtime may take for one run, its start included.
+        progress: called with the runtimes done and their number.
+
+    Returns:
+        what each makes of it.
+
+    Raises:
+        SpecError: an input does not fit the model, or an argument is not legal.
+        FormatError: the model cannot be run.
+    """
+    if tolerance is not None and not tolerance >= 0:
+        raise SpecError(f"tolerance: {tolerance}; must be at least 0")
+    if not timeout > 0:
+        raise SpecError(f"timeout: {timeout}; must be above 0")
+    return _Verifier(model, inputs, tolerance, timeout).verify(runtimes, progress)
+
+
+class _Verifier:
+    """One model on one set of inputs."""
+
+    def __init__(
+        self, model: Model, inputs: Mapping[str, Any], tolerance: float | None, timeout: float
+    ) -> None:
+        self.model = model
+        self.inputs = inputs
+        self.timeout = timeout
+        self.exact = traced_run(model, inputs, "reference")
+        self.tolerances = Tolerances(model, inputs, self.exact.outputs, tolerance)
+
+    def verify(self, runtimes: Sequence[Runtime], progress: Progress | None) -> Verification:
+        present = [runtime for runtime in runtimes if runtime.version() is not None]
+        absent = tuple(runtime.name for runtime in runtimes if runtime.version() is None)
+        results: list[RuntimeResult] = []
+        for done, check in enumerate([self._own, *(self._checker(runtime) for runtime in present)]):
+            if progress is not None:
+                progress(done, len(present) + 1)
+            result = check()
+            if result is not None:
+                results.append(result)
+        if progress is not None:
+            progress(len(present) + 1, len(present) + 1)
+        return Verification(self.model.path, tuple(results), absent)
+
+    def _checker(self, runtime: Runtime) -> Callable[[], RuntimeResult | None]:
+        return lambda: self._check(runtime)
+
+    def _own(self) -> RuntimeResult:
+        """The native engine, in this process, as every caller has it."""
+        trace = traced_run(self.model, self.inputs, "native")
+        outputs = self._compare(trace.outputs)
+        if all(item.agrees for item in outputs):
+            return RuntimeResult("onegru", version(), "agrees", outputs=outputs)
+        if words := self.tolerances.why_strict(self.exact.outputs, trace.outputs):
+            return RuntimeResult("onegru", version(), "differs", words, outputs)
+        return RuntimeResult("onegru", version(), "differs", "", outputs, self._own_fault(trace))
+
+    def _own_fault(self, trace: Trace) -> Fault | None:
+        return faults.fault_in(self.model, trace.values, "onegru")
+
+    def _check(self, runtime: Runtime) -> RuntimeResult | None:
+        """What it makes of the model; None where it does not read such files."""
+        name, number = runtime.name, runtime.version() or ""
+        result = partial(RuntimeResult, name, number, precision=runtime.precision)
+        try:
+            subject = faults.subject_of(self.model)
+        except OneGRUError as error:
+            return result("refuses", str(error))
+        if runtime.refuses(subject) is not None:
+            return None
+        outcome = self._run(runtime, subject, self.inputs)
+        if outcome.status != "ran":
+            known = self._known_refusals(name) if outcome.status == "refuses" else ()
+            return result(outcome.status, outcome.reason, known=known)
+        outputs = self._compare(outcome.outputs)
+        if all(item.agrees for item in outputs):
+            return result("agrees", outputs=outputs)
+        if words := self.tolerances.why_strict(self.exact.outputs, outcome.outputs):
+            return result("differs", words, outputs)
+        fault, note = faults.find_fault(
+            self.model, self.inputs, self.exact.values, runtime, self._run, self._differs
+        )
+        return result("differs", note, outputs, fault)
+
+    def _known_refusals(self, runtime: str) -> tuple[str, ...]:
+        return tuple(
+            f"{item.name}: {verdict.reason}"
+            for item in report(self.model)
+            for verdict in item.others
+            if verdict.runtime == runtime and verdict.effect == "refuses"
+        )
+
+    def _run(self, runtime: Runtime, subject: Subject, inputs: Mapping[str, Any]) -> Outcome:
+        return run_apart(runtime, subject, inputs, self.timeout)
+
+    def _differs(self, got: Mapping[str, Any]) -> bool:
+        return not all(item.agrees for item in self._compare(got))
+
+    def _compare(self, got: Mapping[str, Any]) -> tuple[OutputResult, ...]:
+        return compare_outputs(self.exact.outputs, got, self.tolerances.allowed)
+
+
+class Tolerances:
+    """What outputs may be off.
+
+    Args:
+        model: the model.
+        inputs: its inputs.
+        outputs: what the reference engine makes of them.
+        tolerance: for every output; None for what rounding may do, as `onegru.verification.trace.tolerances`.
+    """
+
+    def __init__(
+        self, model: Model, inputs: Mapping[str, Any], outputs: Mapping[str, Any], tolerance: float | None
+    ) -> None:
+        self._usual = cache(lambda: tolerances(model, inputs, outputs))
+        self._given = tolerance
+        self.allowed = self._usual() if tolerance is None else dict.fromkeys(outputs, tolerance)
+
+    def why_strict(self, expected: Mapping[str, Any], got: Mapping[str, Any]) -> str:
+        """That the tolerance is less than what rounding does, if that is why outputs differ; else empty."""
+        if self._given is None:
+            return ""
+        items = compare_outputs(expected, got, self._usual())
+        if not all(item.agrees for item in items):
+            return ""
+        usual = max(item.tolerance for item in items)
+        return (
+            f"differs by no more than rounding may: up to {usual:.3g} from one runtime to another; "
+            f"the tolerance is {self._given:.3g}"
+        )
+
+
+def compare_outputs(
+    expected: Mapping[str, Any], got: Mapping[str, Any], allowed: Mapping[str, float]
+) -> tuple[OutputResult, ...]:
+    """How each output compares, with its own tolerance."""
+    results: list[OutputResult] = []
+    for name, want in expected.items():
+        if name not in got and hasattr(want, "dtype"):
+            results.append(OutputResult(name, False, allowed[name], reason="is not given"))
+            continue
+        item = agreement(want, got.get(name), allowed[name])
+        results.append(
+            OutputResult(
+                name,
+                item.agrees,
+                allowed[name],
+                item.max_abs,
+                item.max_ulp,
+                item.where,
+                item.expected,
+                item.got,
+                item.reason,
+            )
+        )
+    return tuple(results)
