@@ -16,10 +16,9 @@ import pytest
 import onegru
 import onegru.cli.app
 from onegru import GRU, FormatError, SpecError, Stack
-from onegru.cli.convert import convert_layers
 from onegru.layers.stack import layers_of
-from onegru.models import check_layers as checking
-from onegru.models.check_layers import check
+from onegru.models import convert_layers as checking
+from onegru.models.convert_layers import convert_layers
 from onegru.models.select_layers import layers_of_model, read_source
 from onegru.runtimes.known_issues import MEASURED
 from tests.layers import I, call, draw, make_gru, make_stack, reference, same_layers
@@ -120,7 +119,7 @@ def test_every_pair(tmp_path: Path, first: str, second: str) -> None:
         source, target = (tmp_path / f"{number}.{kind}{KINDS[kind][0]}" for kind in (first, second))
         target = target.with_stem(f"{target.stem} again")
         onegru.save(layers, source, **KINDS[first][1])
-        checks = convert_layers(read_source(source), target, KINDS[second][1], False)
+        checks = convert_layers(read_source(source), target, KINDS[second][1])
         assert all(item.agrees for item in checks)
         found = read_source(target)
         assert [layer.spec for layer in layers_of(found)] == [layer.spec for layer in layers_of(layers)]
@@ -200,7 +199,7 @@ def test_a_difference_leaves_nothing(
     R[0, 1, 1] += 1e-3
     faulty = GRU(weights.W, R, weights.B)
     save = onegru.save
-    monkeypatch.setattr("onegru.cli.convert.save", lambda _, path, **options: save(faulty, path, **options))
+    monkeypatch.setattr("onegru.models.convert_layers.save", lambda _, path, **options: save(faulty, path, **options))
     as_layers = ["--initial-h"] if name == "b.onnx" else []  # else the model would be rewritten as a whole
     result = convert("a.onnx", name, "--overwrite", *as_layers)
     assert (result.code, result.err) == (1, "")
@@ -216,7 +215,7 @@ def test_the_check_sees_lengths_and_states(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onegru.save(layer, path, sequence_lens=True)
     proto = onnx.load(path)
-    assert all(item.agrees and item.difference.max_abs == 0 for item in check(layer, path))
+    assert all(item.agrees and item.difference.max_abs == 0 for item in checking._check(layer, path))
     for index in (4, 5):  # sequence_lens, initial_h
         changed = onnx.ModelProto()
         changed.CopyFrom(proto)
@@ -226,27 +225,29 @@ def test_the_check_sees_lengths_and_states(tmp_path: Path) -> None:
         del changed.graph.input[:]
         changed.graph.input.extend(kept)
         path.write_bytes(changed.SerializeToString())
-        assert all(item.agrees for item in check(layer, path))  # without the input it is another model
+        assert all(
+            item.agrees for item in checking._check(layer, path)
+        )  # without the input it is another model
         changed.graph.input.extend(info for info in proto.graph.input if info.name == name)
         path.write_bytes(changed.SerializeToString())
         with pytest.raises(FormatError, match="is no input or output of a GRU node"):
-            check(layer, path)
+            checking._check(layer, path)
     wrong = make_gru(direction="forward")
     onegru.save(wrong, path)
-    assert not any(item.agrees for item in check(layer, path))
+    assert not any(item.agrees for item in checking._check(layer, path))
 
 
 def test_the_tolerance_grows_with_the_numbers(tmp_path: Path) -> None:
     layer = make_gru(activations=["Sigmoid", "Affine"], activation_alpha=[100.0])
     path = tmp_path / "m.safetensors"
     onegru.save(layer, path)
-    assert all(item.tolerance > 1e-5 for item in check(layer, path))
+    assert all(item.tolerance > 1e-5 for item in checking._check(layer, path))
     assert all(item.tolerance == 1e-6 for item in [*check_of(make_gru(), tmp_path)])
 
 
 def check_of(layer: GRU, folder: Path) -> list[checking.Check]:
     onegru.save(layer, folder / "x.safetensors")
-    return check(layer, folder / "x.safetensors")
+    return checking._check(layer, folder / "x.safetensors")
 
 
 # ---- models: which GRU
@@ -310,7 +311,7 @@ def test_what_lies_between_counts(convert: Convert) -> None:
             constants = {"backwards": np.array([3, 2, 1, 0])}
         two_grus(nodes, constants)
         convert("model.onnx", f"{number}.safetensors").refused(
-            "model.onnx: its GRUs are not fed by one another; say with --node NAME which GRU to take, of "
+            "model.onnx: its GRUs are not fed by one another; say with nodes (--node NAME) which to take, of "
             "'below', 'above'"
         )
         assert not Path(f"{number}.safetensors").exists()
@@ -326,7 +327,7 @@ def test_nodes_by_name(convert: Convert) -> None:
     stack = read_source(Path("b.safetensors"))
     assert isinstance(stack, Stack) and same_layers(stack.layers[0], above)
     convert("model.onnx", "c.safetensors", "--node", "between").refused(
-        "--node: 'between'; no such GRU node in model.onnx; must be one of 'below', 'above'"
+        "nodes: 'between'; no such GRU node in model.onnx; must be one of 'below', 'above'"
     )
 
 
@@ -355,7 +356,9 @@ def test_a_model_that_does_more(convert: Convert, case: tuple[list[onnx.NodeProt
     nodes, reason = case
     constants = {**weights(), "h": np.full((1, 2, 3), 0.5, np.float32)}
     save_model(Path(), model(graph(nodes, [value("X", shape=[4, 2, I])], ["Y", "Y_h"], constants)))
-    convert("model.onnx", "m.xml").refused(f"model.onnx: {reason}; say with --node NAME which GRU to take")
+    convert("model.onnx", "m.xml").refused(
+        f"model.onnx: {reason}; say with nodes (--node NAME) which to take"
+    )
     result = convert("model.onnx", "m.xml", "--node", "g")
     assert result.code == 0, result.err
     says = "the state that 'g' starts from is left out, as a layer has none" in " ".join(result.err.split())
@@ -400,7 +403,7 @@ def test_arguments(convert: Convert) -> None:
     convert("a.onnx", "none/b.xml").refused("TARGET: folder 'none' does not exist")
     convert("a.onnx", "b.xml", "--opset", 14).refused("opset: 14; must be None for .xml")
     convert("a.onnx", "b.onnx", "--cell").refused("cell: True; must be None for .onnx")
-    convert("a.safetensors", "b.onnx", "--node", "g").refused("--node: 'g'; no such GRU in a.safetensors")
+    convert("a.safetensors", "b.onnx", "--node", "g").refused("nodes: 'g'; no such GRU in a.safetensors")
     Path("folder.onnx").mkdir()
     convert("a.onnx", "folder.onnx", "--overwrite").refused("TARGET: 'folder.onnx' is a folder")
     assert sorted(item.name for item in Path().iterdir()) == ["a.onnx", "a.safetensors", "folder.onnx"]
@@ -428,9 +431,9 @@ def test_sizes_and_inputs(convert: Convert) -> None:
 
 def test_a_writer_without_options(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"must end in"):
-        convert_layers(make_gru(), tmp_path / "m.pb", {}, False)
+        convert_layers(make_gru(), tmp_path / "m.pb", {})
     with pytest.raises(SpecError, match=r"opset: 14; has no effect on \.pt"):
-        convert_layers(make_gru(), tmp_path / "m.pt", {"opset": 14}, False)
+        convert_layers(make_gru(), tmp_path / "m.pt", {"opset": 14})
 
 
 def test_models_from_python(tmp_path: Path) -> None:
@@ -476,7 +479,7 @@ def test_what_a_layer_would_lose_is_refused(convert: Convert, name: str) -> None
         more = {"n": np.array([1, 2, 3], np.int32)}
     save_model(Path(), model(graph(nodes, inputs, ["Y"], {**constants, **more})))
     result = convert("model.onnx", "m.xml")
-    assert result.code == 2 and "say with --node NAME" in result.err
+    assert result.code == 2 and "say with nodes (--node NAME)" in result.err
     assert not Path("m.xml").exists()
 
 

@@ -15,7 +15,7 @@ pytest.importorskip("keras")
 pytest.importorskip("safetensors")
 
 import onegru
-from onegru.cli.convert import convert_layers
+from onegru.models.convert_layers import convert_layers
 from onegru.models.select_layers import joined, read_source
 
 I, H = 5, 6
@@ -39,9 +39,9 @@ def make(layers: int, direction: Any) -> onegru.GRU | onegru.Stack:
 def test_every_pair(tmp_path: Path, first: str, second: str, layers: int, direction: Any) -> None:
     source = make(layers, direction)
     one, two = tmp_path / f"one{first}", tmp_path / f"two{second}"
-    assert all(item.agrees for item in convert_layers(source, one, {}, False))
+    assert all(item.agrees for item in convert_layers(source, one, {}))
     names = list(onegru.load_layers(one)) if first == ".keras" else []
-    assert all(item.agrees for item in convert_layers(read_source(one, names), two, {}, False))
+    assert all(item.agrees for item in convert_layers(read_source(one, names), two, {}))
     again = joined([*onegru.load_layers(two).values()])
     X = np.random.default_rng(9).standard_normal((4, 3, I)).astype(np.float32)
     assert np.abs(again(X)[0] - source(X)[0]).max() <= 1e-6

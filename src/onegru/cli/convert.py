@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -21,64 +18,18 @@ from onegru.cli.inputs import DimOption
 from onegru.cli.progress import waiting
 from onegru.cli.rewrite import Decompose, Float16, ForRuntime, NoCheck, Split, Tolerance, convert_model
 from onegru.cli.tables import Screen, printable
-from onegru.core.errors import FormatError, SpecError, needs_extra
+from onegru.core.errors import SpecError, needs_extra
 from onegru.formats.recognise import Kind, layers_kind
-from onegru.formats.save import SUFFIXES, save
-from onegru.frameworks.export import write_keras, write_pytorch
+from onegru.formats.save import SUFFIXES
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
-from onegru.models.check_layers import Check, check
+from onegru.models.convert_layers import WRITERS, Check, convert_layers
 from onegru.models.inspect import report
 from onegru.models.load import load
 from onegru.models.select_layers import read_source
 from onegru.runtimes.known_issues import Verdict
-from onegru.system.atomic_write import naming, write_files
 
-__all__ = ["WRITERS", "convert_command", "convert_layers"]
-
-#: What writes each kind of file that `onegru.save` does not, without options.
-WRITERS: Mapping[str, Callable[[GRU | Stack, Path], None]] = {".pt": write_pytorch, ".keras": write_keras}
-
-
-def convert_layers(
-    source: GRU | Stack, target: Path, options: dict[str, int | bool | None], overwrite: bool
-) -> list[Check]:
-    """Write layers beside their place, compare, and move them there if they agree.
-
-    Args:
-        source: what to write.
-        target: where to; its end says as what.
-        options: of `onegru.save`.
-        overwrite: whether to replace what is there.
-
-    Returns:
-        what was compared; if an item does not agree, nothing was written.
-
-    Raises:
-        SpecError: an option is not legal, there is a file already, or the target cannot express a layer.
-    """
-    _check_target(target, overwrite)
-    suffix = target.suffix.lower()
-    place = Path(os.path.realpath(target))
-    temporary = partial(tempfile.TemporaryDirectory, dir=place.parent, prefix=f".{target.name[:50]}.")
-    with naming(target), temporary() as folder:
-        written = Path(folder) / target.name
-        if suffix in WRITERS:
-            _refuse_options(suffix, options)
-            WRITERS[suffix](source, written)
-        else:
-            save(source, written, **options)  # type: ignore[arg-type]
-        try:
-            checks = check(source, written)
-        except (FormatError, SpecError) as error:  # which name a file that will not stay
-            words = str(error).replace(str(written), str(target))
-            raise type(error)(f"cannot be checked, and was not written: {words}") from None
-        if all(item.agrees for item in checks):
-            if suffix == ".xml":  # `save` knows how to replace two files
-                save(source, target, **options)  # type: ignore[arg-type]
-            else:
-                write_files([(target, lambda file: file.write(written.read_bytes()))])
-    return checks
+__all__ = ["convert_command"]
 
 
 def _check_target(target: Path, overwrite: bool) -> None:
@@ -92,12 +43,6 @@ def _check_target(target: Path, overwrite: bool) -> None:
             raise SpecError(f"TARGET: {str(path)!r} is a folder; must be a file")
         if path.exists() and not overwrite:
             raise SpecError(f"TARGET: {str(path)!r} exists; replace it with --overwrite")
-
-
-def _refuse_options(suffix: str, options: Mapping[str, object]) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise SpecError(f"{name}: {value!r}; has no effect on {suffix}")
 
 
 def _files(target: Path) -> list[Path]:
@@ -207,10 +152,11 @@ def convert_command(
             as_json=as_json,
         )
         return
+    _check_target(target, overwrite)
     with waiting(f"loading {source.name}"):
         layers = read_source(source, nodes or [], keras_version)
     with waiting(f"writing {target.name}"):
-        checks = convert_layers(layers, target, options, overwrite)
+        checks = convert_layers(layers, target, options)
     agrees = all(item.agrees for item in checks)
     elsewhere = _elsewhere(target) if agrees else []
     if as_json:

@@ -51,12 +51,12 @@ def _layers_of_checkpoint(path: Path, nodes: Sequence[str], keras_version: str |
     if not nodes:
         if len(layers) > 1:
             raise SpecError(
-                f"{path}: holds {len(layers)} GRUs; say with --node NAME which to take, of {listed}"
+                f"{path}: holds {len(layers)} GRUs; say with nodes (--node NAME) which to take, of {listed}"
             )
         return next(iter(layers.values()))
     for name in nodes:
         if name not in layers:
-            raise SpecError(f"--node: {name!r}; no such GRU in {path}; must be one of {listed}")
+            raise SpecError(f"nodes: {name!r}; no such GRU in {path}; must be one of {listed}")
     return joined([layers[name] for name in nodes])
 
 
@@ -96,7 +96,9 @@ def layers_of_model(model: Model, nodes: Sequence[str] = ()) -> GRU | Stack:
         found = list(model.gru_nodes)
         if reason := _why_no_chain(model):
             listed = ", ".join(map(repr, names))
-            raise SpecError(f"{model.path}: {reason}; say with --node NAME which GRU to take, of {listed}")
+            raise SpecError(
+                f"{model.path}: {reason}; say with nodes (--node NAME) which to take, of {listed}"
+            )
     return joined([_layer(model, gru) for gru in found])
 
 
@@ -105,7 +107,7 @@ def _find(model: Model, name: str) -> GruNode:
     if len(found) != 1:
         listed = ", ".join(repr(gru.name) for gru in model.gru_nodes)
         count = "two of that name" if found else "no such GRU node"
-        raise SpecError(f"--node: {name!r}; {count} in {model.path}; must be one of {listed}")
+        raise SpecError(f"nodes: {name!r}; {count} in {model.path}; must be one of {listed}")
     return found[0]
 
 

@@ -1,18 +1,23 @@
-"""Whether what was written computes what it was made of: both are run on the same random inputs."""
+"""Layers written to a file of another kind, which is there only if it computes what they do."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from onegru.core.compare import TOLERANCE_CONVERTED, Difference, difference, magnitude
 from onegru.core.dtypes import Array
-from onegru.core.errors import FormatError
+from onegru.core.errors import FormatError, SpecError
 from onegru.core.shapes import arrange
 from onegru.formats.recognise import layers_kind
+from onegru.formats.save import save
+from onegru.frameworks.export import write_keras, write_pytorch
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.models.load import load
@@ -21,8 +26,12 @@ from onegru.models.model import Model
 from onegru.models.random_inputs import draw_call
 from onegru.models.select_layers import joined
 from onegru.operators.schema import CANONICAL_AXES, Role
+from onegru.system.atomic_write import naming, write_files
 
-__all__ = ["Check", "check"]
+__all__ = ["WRITERS", "Check", "convert_layers"]
+
+#: What writes each kind of file that `onegru.save` does not, without options.
+WRITERS: Mapping[str, Callable[[GRU | Stack, Path], None]] = {".pt": write_pytorch, ".keras": write_keras}
 
 _SIZES = ((7, 4), (1, 1))  # steps and rows of the inputs drawn, where the target leaves them open
 
@@ -49,7 +58,50 @@ class Check:
         return self.difference.max_abs <= self.tolerance
 
 
-def check(source: GRU | Stack, target: Path) -> list[Check]:
+def convert_layers(source: GRU | Stack, target: Path, options: dict[str, int | bool | None]) -> list[Check]:
+    """Write layers beside their place, compare, and move them there if they agree.
+
+    Args:
+        source: what to write.
+        target: where to, which is replaced; its end says as what.
+        options: of `onegru.save`.
+
+    Returns:
+        what was compared; if an item does not agree, nothing was written.
+
+    Raises:
+        SpecError: an option is not legal, or the target cannot express a layer.
+    """
+    suffix = target.suffix.lower()
+    place = Path(os.path.realpath(target))
+    temporary = partial(tempfile.TemporaryDirectory, dir=place.parent, prefix=f".{target.name[:50]}.")
+    with naming(target), temporary() as folder:
+        written = Path(folder) / target.name
+        if suffix in WRITERS:
+            _refuse_options(suffix, options)
+            WRITERS[suffix](source, written)
+        else:
+            save(source, written, **options)  # type: ignore[arg-type]
+        try:
+            checks = _check(source, written)
+        except (FormatError, SpecError) as error:  # which name a file that will not stay
+            words = str(error).replace(str(written), str(target))
+            raise type(error)(f"cannot be checked, and was not written: {words}") from None
+        if all(item.agrees for item in checks):
+            if suffix == ".xml":  # `save` knows how to replace two files
+                save(source, target, **options)  # type: ignore[arg-type]
+            else:
+                write_files([(target, lambda file: file.write(written.read_bytes()))])
+    return checks
+
+
+def _refuse_options(suffix: str, options: Mapping[str, object]) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise SpecError(f"{name}: {value!r}; has no effect on {suffix}")
+
+
+def _check(source: GRU | Stack, target: Path) -> list[Check]:
     """Run source and target on random inputs, lengths among them if the target takes any.
 
     Args:
