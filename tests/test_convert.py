@@ -199,7 +199,9 @@ def test_a_difference_leaves_nothing(
     R[0, 1, 1] += 1e-3
     faulty = GRU(weights.W, R, weights.B)
     save = onegru.save
-    monkeypatch.setattr("onegru.models.convert_layers.save", lambda _, path, **options: save(faulty, path, **options))
+    monkeypatch.setattr(
+        "onegru.models.convert_layers.save", lambda _, path, **options: save(faulty, path, **options)
+    )
     as_layers = ["--initial-h"] if name == "b.onnx" else []  # else the model would be rewritten as a whole
     result = convert("a.onnx", name, "--overwrite", *as_layers)
     assert (result.code, result.err) == (1, "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from graphlib import CycleError, TopologicalSorter
+
 from onnx import GraphProto, NodeProto
 
 from onegru.formats.onnx.read import Source, attribute_graphs, describe
@@ -71,24 +73,8 @@ def sort_nodes(source: Source, graph: GraphProto) -> list[NodeProto]:
     nodes = list(graph.node)
     if all(not needed or max(needed) < index for index, needed in enumerate(waits)):
         return nodes  # as nearly every file has them
-    return [nodes[index] for index in _topological_order(source, graph, waits)]
-
-
-def _topological_order(source: Source, graph: GraphProto, waits: list[set[int]]) -> list[int]:
-    takers: list[list[int]] = [[] for _ in waits]
-    for index, needed in enumerate(waits):
-        for giver in needed:
-            takers[giver].append(index)
-    missing = [len(needed) for needed in waits]
-    ready = [index for index, count in enumerate(missing) if count == 0]
-    order: list[int] = []
-    for index in ready:  # grows while it is walked
-        order.append(index)
-        for taker in takers[index]:
-            missing[taker] -= 1
-            if missing[taker] == 0:
-                ready.append(taker)
-    if len(order) < len(waits):
-        stuck = next(index for index, count in enumerate(missing) if count)
-        raise source.error(f"{describe(graph.node[stuck])}: waits for itself; the graph has a cycle")
-    return order
+    try:
+        return [nodes[index] for index in TopologicalSorter(dict(enumerate(waits))).static_order()]
+    except CycleError as error:
+        stuck = nodes[error.args[1][0]]
+        raise source.error(f"{describe(stuck)}: waits for itself; the graph has a cycle") from None

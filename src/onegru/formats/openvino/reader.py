@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from onegru.core.dtypes import Array
@@ -210,20 +211,11 @@ class _Reader:
             layer.id: {self.giver(layer, port)[0] for port in layer.inputs}
             for layer in self.net.layers.values()
         }
-        takers: dict[str, list[str]] = {key: [] for key in waits}
-        for key, givers in waits.items():
-            for giver in givers:
-                takers[giver].append(key)
-        ready = [key for key, givers in waits.items() if not givers]
-        for key in ready:  # grows while it is walked
-            for taker in takers[key]:
-                waits[taker].discard(key)
-                if not waits[taker]:
-                    ready.append(taker)
-        if len(ready) < len(waits):
-            stuck = next(self.net.layers[key] for key, givers in waits.items() if givers)
-            raise self.error(f"{stuck}: waits for itself; the graph has a cycle")
-        return [self.net.layers[key] for key in ready]
+        try:
+            return [self.net.layers[key] for key in TopologicalSorter(waits).static_order()]
+        except CycleError as error:
+            stuck = self.net.layers[error.args[1][0]]
+            raise self.error(f"{stuck}: waits for itself; the graph has a cycle") from None
 
     def giver(self, layer: Layer, port: IrPort) -> tuple[str, str]:
         """The layer and port that give what an input port takes."""
