@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
+from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import Array, numpy_dtype
 from onegru.formats.onnx.node import constant_value, is_plain_constant
 from onegru.formats.onnx.order import node_inputs
 from onegru.formats.onnx.read import Source, attribute_graphs, to_array
@@ -38,8 +38,7 @@ def value_types(graph: GraphProto) -> dict[str, TypeProto]:
 
 def code_of(dtype: str) -> int:
     """The number that ONNX has for an element type."""
-    name = {"float16": "FLOAT16", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE"}[dtype]
-    return int(TensorProto.DataType.Value(name))
+    return int(onnx.helper.np_dtype_to_tensor_dtype(numpy_dtype(dtype)))
 
 
 class Names:

@@ -139,30 +139,13 @@ def tensor_info(value: ValueInfoProto, *, optional: bool = False) -> TensorInfo:
 
 # A type in words, as ONNX Runtime spells it: "tensor(float)", "seq(tensor(int64))", …
 
-_ELEMENT_WORDS = {
-    TensorProto.FLOAT: "float",
-    TensorProto.DOUBLE: "double",
-    TensorProto.FLOAT16: "float16",
-    TensorProto.BFLOAT16: "bfloat16",
-    TensorProto.STRING: "string",
-    TensorProto.BOOL: "bool",
-    TensorProto.INT8: "int8",
-    TensorProto.INT16: "int16",
-    TensorProto.INT32: "int32",
-    TensorProto.INT64: "int64",
-    TensorProto.UINT8: "uint8",
-    TensorProto.UINT16: "uint16",
-    TensorProto.UINT32: "uint32",
-    TensorProto.UINT64: "uint64",
-}
-
 
 def type_words(kind: TypeProto) -> str:
     """A type in words; empty where there are none for it."""
     match kind.WhichOneof("value"):
         case "tensor_type":
-            words = _ELEMENT_WORDS.get(kind.tensor_type.elem_type, "")  # type: ignore[call-overload]
-            return f"tensor({words})" if words else ""
+            known = kind.tensor_type.elem_type in set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
+            return f"tensor({TensorProto.DataType.Name(kind.tensor_type.elem_type).lower()})" if known else ""
         case "sequence_type":
             return f"seq({type_words(kind.sequence_type.elem_type)})"
         case "optional_type":
