@@ -14,17 +14,16 @@ namespace {
 // From here on fresh memory takes longer than to ask the pool: the system hands it out page by page.
 constexpr double kBytesFromPool = 64 * 1024;
 
-PyDataMem_Handler g_handler = {
-    "onegru",
-    1,
-    {nullptr, [](void*, std::size_t bytes) { return ThePool().Allocate(bytes); },
-     [](void*, std::size_t count, std::size_t each) -> void* {
-       if (each != 0 && count > SIZE_MAX / each) return nullptr;
-       void* const data = ThePool().Allocate(count * each);
-       return data == nullptr ? nullptr : std::memset(data, 0, count * each);
-     },
-     [](void*, void* data, std::size_t bytes) { return ThePool().Reallocate(data, bytes); },
-     [](void*, void* data, std::size_t) { ThePool().Free(data); }}};
+PyDataMem_Handler g_handler = {"onegru",
+                               1,
+                               {nullptr, [](void*, std::size_t bytes) { return ThePool().Allocate(bytes); },
+                                [](void*, std::size_t count, std::size_t each) -> void* {
+                                  if (each != 0 && count > SIZE_MAX / each) return nullptr;
+                                  void* const data = ThePool().Allocate(count * each);
+                                  return data == nullptr ? nullptr : std::memset(data, 0, count * each);
+                                },
+                                [](void*, void* data, std::size_t bytes) { return ThePool().Reallocate(data, bytes); },
+                                [](void*, void* data, std::size_t) { ThePool().Free(data); }}};
 
 bool Import() {
   import_array1(false);
@@ -73,8 +72,8 @@ PyArrayObject* AsInput(PyObject* object, PyArray_Descr* descr, int rank) {
   PyArrayObject* const array = AsAligned(object, descr);
   if (array == nullptr || PyArray_NDIM(array) != rank) return nullptr;
   const int last = rank - 1;
-  const bool contiguous = PyArray_DIM(array, last) <= 1 ||
-                          PyArray_STRIDE(array, last) == PyArray_ITEMSIZE(array) || PyArray_SIZE(array) == 0;
+  const bool contiguous = PyArray_DIM(array, last) <= 1 || PyArray_STRIDE(array, last) == PyArray_ITEMSIZE(array) ||
+                          PyArray_SIZE(array) == 0;
   return contiguous ? array : nullptr;
 }
 
@@ -129,8 +128,7 @@ bool Integers<T>::Read(PyObject* object, std::int64_t most) {
     bool good = true;
     for (std::size_t i = 0; i < size_; ++i, from += PyArray_STRIDE(array, 0)) {
       good &= Put(
-          i,
-          each == 4 ? *reinterpret_cast<const std::int32_t*>(from) : *reinterpret_cast<const std::int64_t*>(from),
+          i, each == 4 ? *reinterpret_cast<const std::int32_t*>(from) : *reinterpret_cast<const std::int64_t*>(from),
           most);
     }
     return good;

@@ -16,12 +16,10 @@
 #include <utility>
 #include <vector>
 
-#include "native/calls.h"
+#include "native/bindings.h"
 #include "native/float_mode.h"
-#include "native/layer.h"
 #include "native/limits.h"
 #include "native/memory_pool.h"
-#include "native/observer.h"
 #include "native/targets.h"
 #include "native/threads.h"
 
@@ -72,14 +70,11 @@ NB_MODULE(_native, m) {
 
   m.def("version", [] { return std::string(ONEGRU_VERSION); }, "Version of the package.");
   m.def("highway_version", &onegru::HighwayVersion, "Version of the Highway headers used for the build.");
-  m.def(
-      "compiled_targets", [] { return TargetNames(false); },
-      "Names of the SIMD targets in this build, best first.");
+  m.def("compiled_targets", [] { return TargetNames(false); }, "Names of the SIMD targets in this build, best first.");
   m.def(
       "available_targets", [] { return TargetNames(true); },
       "Those of the compiled targets that this CPU can run, best first.");
-  m.def(
-      "chosen_target", [] { return NameAt(onegru::ChosenTargetIndex()); }, "Name of the target the kernels use.");
+  m.def("chosen_target", [] { return NameAt(onegru::ChosenTargetIndex()); }, "Name of the target the kernels use.");
   m.def(
       "select_target", [](std::optional<std::string_view> name) { return NameAt(onegru::SelectTarget(name)); },
       nb::arg("name").none() = nb::none(),

@@ -4,14 +4,13 @@
 // The base classes of onegru.GRU and onegru.Stream. A call that is plain is done here; what is declined goes to a
 // method in Python.
 
-#include "native/calls.h"
-
 #include <algorithm>
 #include <cstring>
 #include <new>
 #include <optional>
 #include <utility>
 
+#include "native/bindings.h"
 #include "native/layer.h"
 
 namespace nb = nanobind;
@@ -23,8 +22,7 @@ PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t flags,
 
 // The engine's own object, None where it has none, keeps the layer or the stream alive.
 struct Caller {
-  Caller(nb::object object, int own_layout)
-      : native(std::move(object)), layer(LayerIn(native)), layout(own_layout) {}
+  Caller(nb::object object, int own_layout) : native(std::move(object)), layer(LayerIn(native)), layout(own_layout) {}
 
   nb::object native;
   const Layer* layer;
@@ -164,8 +162,7 @@ PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t flags,
     if (result != nullptr || PyErr_Occurred()) return result;
   }
   const nb::object run = RunOf(self);
-  return run.is_valid() ? PyObject_Vectorcall(run.ptr(), args, static_cast<std::size_t>(given), keywords)
-                        : nullptr;
+  return run.is_valid() ? PyObject_Vectorcall(run.ptr(), args, static_cast<std::size_t>(given), keywords) : nullptr;
 }
 
 // caller.try_call(…): what caller(…) returns where the call is plain, else None.
@@ -255,9 +252,8 @@ void DescribeCall(nb::handle type, const char* text) {
 }  // namespace
 
 void BindCalls(nb::module_& m) {
-  static PyMethodDef caller_methods[] = {
-      {"try_call", Method(TryCallMethod), METH_FASTCALL | METH_KEYWORDS, kTryCall},
-      {nullptr, nullptr, 0, nullptr}};
+  static PyMethodDef caller_methods[] = {{"try_call", Method(TryCallMethod), METH_FASTCALL | METH_KEYWORDS, kTryCall},
+                                         {nullptr, nullptr, 0, nullptr}};
   static PyType_Slot caller[] = {
       {Py_tp_call, reinterpret_cast<void*>(Call)}, {Py_tp_methods, caller_methods}, {0, nullptr}};
   nb::class_<Caller>(m, "Caller", nb::type_slots(caller))

@@ -45,8 +45,7 @@ bool ReadLengths(const OnegruGraphCall& given, std::vector<std::int64_t>& length
 // Elements in the layer's type where a runtime has float32 for all types, and back.
 class Converted {
  public:
-  Converted(ElementType type, std::size_t size)
-      : type_(type), is_needed_(size == 4 && type != ElementType::kFloat32) {}
+  Converted(ElementType type, std::size_t size) : type_(type), is_needed_(size == 4 && type != ElementType::kFloat32) {}
 
   const void* In(const void* data, std::size_t count) {
     if (!is_needed_ || data == nullptr) return data;
@@ -92,8 +91,7 @@ const char* Run(const void* layer, const OnegruGraphCall* call_given) try {
   const auto& packed = *static_cast<const std::shared_ptr<const Packed>*>(layer);
   const Spec& spec = packed->spec();
   if (given.input_size != spec.I || given.num_directions != spec.D || given.hidden_size != spec.H ||
-      (given.element_size != SizeOf(spec.type) && given.element_size != 4) ||
-      (given.A != nullptr) != spec.attention) {
+      (given.element_size != SizeOf(spec.type) && given.element_size != 4) || (given.A != nullptr) != spec.attention) {
     return "its shapes or types are not those of the layer that it was made for";
   }
   thread_local std::vector<std::int64_t> lengths;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "native/arrays.h"
+#include "native/bindings.h"
 #include "native/graph_layers.h"
 #include "native/kernel.h"
 #include "native/targets.h"
@@ -111,9 +112,9 @@ class Layer {
       : spec_(MakeSpec(I, H, reversed, linear_before_reset, attention, clip, activations, type, storage)),
         dtype_(std::move(dtype)),
         descr_(reinterpret_cast<PyArray_Descr*>(dtype_.ptr())),
-        packed_(std::make_shared<const Packed>(
-            spec_, ChosenTargetIndex(), KernelFor(spec_.storage, linear_before_reset, ChosenTargetIndex()).lanes,
-            Checked(W), Checked(R), Checked(B))) {}
+        packed_(std::make_shared<const Packed>(spec_, ChosenTargetIndex(),
+                                               KernelFor(spec_.storage, linear_before_reset, ChosenTargetIndex()).lanes,
+                                               Checked(W), Checked(R), Checked(B))) {}
 
   const Packed& packed() const { return *packed_; }
   const std::shared_ptr<const Packed>& shared() const { return packed_; }
@@ -123,8 +124,8 @@ class Layer {
 
   // Arrays in canonical axes, checked by the caller; only lengths need be contiguous, and the last axes of the
   // others but attention. wide_state: initial_h and Y_h are of the type that is computed in.
-  void Run(nb::handle X, nb::handle initial_h, nb::handle lengths, nb::handle attention, nb::handle Y,
-           nb::handle Y_h, bool wide_state) const {
+  void Run(nb::handle X, nb::handle initial_h, nb::handle lengths, nb::handle attention, nb::handle Y, nb::handle Y_h,
+           bool wide_state) const {
     Call call{};
     PyArrayObject* const x = Required(X, 3);
     call.T = static_cast<std::size_t>(PyArray_DIM(x, 0));
@@ -179,8 +180,7 @@ class Layer {
     const bool in_place = h != nullptr && y_h != nullptr && Data(h) == Data(y_h) && PyArray_IS_C_CONTIGUOUS(h);
     if (y != nullptr || y_h != nullptr) {
       const Span y_span = SpanOf(y), y_h_span = SpanOf(y_h), h_span = SpanOf(h);
-      if (y_span.Overlaps(y_h_span) || (y_h_span.Overlaps(h_span) && !in_place) || y_span.Overlaps(h_span))
-        return {};
+      if (y_span.Overlaps(y_h_span) || (y_h_span.Overlaps(h_span) && !in_place) || y_span.Overlaps(h_span)) return {};
       for (const Span& in : {SpanOf(x), SpanOf(scores)}) {
         if (y_span.Overlaps(in) || y_h_span.Overlaps(in)) return {};
       }
@@ -397,14 +397,14 @@ Stream* StreamIn(nb::handle object) { return object.is_none() ? nullptr : nb::ca
 void BindLayer(nb::module_& m) {
   ImportNumpy();
   nb::class_<Layer>(m, "Layer")
-      .def(nb::init<std::size_t, std::size_t, const std::vector<bool>&, bool, bool, double, const Activations&,
-                    int, int, nb::object, nb::handle, nb::handle, nb::handle>(),
+      .def(nb::init<std::size_t, std::size_t, const std::vector<bool>&, bool, bool, double, const Activations&, int,
+                    int, nb::object, nb::handle, nb::handle, nb::handle>(),
            nb::arg("input_size"), nb::arg("hidden_size"), nb::arg("reversed"), nb::arg("linear_before_reset"),
            nb::arg("attention"), nb::arg("clip"), nb::arg("activations"), nb::arg("type"), nb::arg("storage"),
            nb::arg("dtype"), nb::arg("W"), nb::arg("R"), nb::arg("B"), "A layer, its weights packed.")
       .def("run",
-           nb::overload_cast<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, bool>(
-               &Layer::Run, nb::const_),
+           nb::overload_cast<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, bool>(&Layer::Run,
+                                                                                                           nb::const_),
            nb::arg("X"), nb::arg("initial_h").none(), nb::arg("lengths").none(), nb::arg("attention").none(),
            nb::arg("Y").none(), nb::arg("Y_h").none(), nb::arg("wide_state"), "Runs a checked call.")
       .def(
@@ -423,8 +423,7 @@ void BindLayer(nb::module_& m) {
       .def_prop_ro(
           "bytes", [](const Layer& layer) { return layer.packed().bytes(); }, "What the packed weights take.")
       .def_prop_ro(
-          "target",
-          [](const Layer& layer) { return std::string(CompiledTargets()[layer.packed().target()].name); },
+          "target", [](const Layer& layer) { return std::string(CompiledTargets()[layer.packed().target()].name); },
           "The SIMD target that the layer was packed for and runs on.");
   nb::class_<Stream>(m, "Stream")
       .def(nb::init<nb::object, nb::object>(), nb::arg("layer"), nb::arg("state"), "A state that goes on.")

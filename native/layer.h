@@ -46,8 +46,6 @@ nanobind::object TrySteps(Stream& stream, const StepArguments& given);
 const Layer* LayerIn(nanobind::handle object);
 Stream* StreamIn(nanobind::handle object);
 
-void BindLayer(nanobind::module_& m);
-
 }  // namespace onegru
 
 #endif  // ONEGRU_NATIVE_LAYER_H_

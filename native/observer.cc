@@ -1,12 +1,12 @@
-#include "native/observer.h"
-
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <cstring>
+#include <stdexcept>
 #include <string>
+#include <utility>
 
-#include "native/execution_provider.h"
+#include "native/bindings.h"
+#include "native/observer.h"
 
 namespace nb = nanobind;
 
@@ -14,31 +14,24 @@ namespace onegru {
 namespace {
 
 constexpr const char* kMoments[] = {"weights", "compute", "done"};
-constexpr const char* kTypes[] = {"float16", "bfloat16", "float32", "float64"};  // in the order of ElementType
 
 // The elements as bytes, which are there as long as the call that they are given to.
 nb::object BytesOf(const Port& port, bool writeable) {
   static char none = 0;
   const std::size_t size = port.tensor.count() * (port.is_lengths ? 4 : SizeOf(port.tensor.type));
   char* const data = size == 0 ? &none : static_cast<char*>(const_cast<void*>(port.tensor.data));
-  return nb::steal(
-      PyMemoryView_FromMemory(data, static_cast<Py_ssize_t>(size), writeable ? PyBUF_WRITE : PyBUF_READ));
+  return nb::steal(PyMemoryView_FromMemory(data, static_cast<Py_ssize_t>(size), writeable ? PyBUF_WRITE : PyBUF_READ));
 }
 
 nb::dict InPython(const OnnxGruAttributes& attributes) {
   nb::dict dict;
-  const auto put = [&](const char* name, const auto& value) {
-    if (value) dict[name] = nb::cast(*value);
-  };
-  put("activations", attributes.activations);
-  put("clip", attributes.clip);
-  put("direction", attributes.direction);
-  put("hidden_size", attributes.hidden_size);
-  put("layout", attributes.layout);
-  put("linear_before_reset", attributes.linear_before_reset);
-  put("output_sequence", attributes.output_sequence);
-  if (!attributes.activation_alpha.empty()) dict["activation_alpha"] = nb::cast(attributes.activation_alpha);
-  if (!attributes.activation_beta.empty()) dict["activation_beta"] = nb::cast(attributes.activation_beta);
+  ForEachAttribute(attributes, [&](const char* name, const auto& value) {
+    if constexpr (requires { value.has_value(); }) {
+      if (value) dict[name] = nb::cast(*value);
+    } else {
+      if (!value.empty()) dict[name] = nb::cast(value);
+    }
+  });
   return dict;
 }
 
@@ -56,7 +49,7 @@ class PythonObserver final : public Observer {
         if (!port.tensor.is_given) continue;
         nb::list shape;
         for (const std::int64_t size : port.tensor.shape) shape.append(size);
-        const char* const type = port.is_lengths ? "int32" : kTypes[static_cast<int>(port.tensor.type)];
+        const char* const type = port.is_lengths ? "int32" : NameOf(port.tensor.type);
         const bool writeable = moment == Moment::kCompute && port.name[0] == 'Y';
         arrays[port.name] = nb::make_tuple(BytesOf(port, writeable), type, shape);
       }
@@ -75,8 +68,7 @@ class PythonObserver final : public Observer {
 
 void BindObserver(nb::module_& m) {
   m.def(
-      "observe", [](nb::object function) { SetObserver(new PythonObserver(std::move(function))); },
-      nb::arg("function"),
+      "observe", [](nb::object function) { SetObserver(new PythonObserver(std::move(function))); }, nb::arg("function"),
       "Shows a function the GRU nodes of ONNX Runtime's sessions, for good: function(session, moment, node, "
       "version, attributes, arrays).");
 }

@@ -139,16 +139,13 @@ void CheckShape(const char* name, const Tensor& tensor, std::initializer_list<Ax
   }
   const std::string rank =
       tensor.shape.size() == axes.size() ? "" : "rank " + std::to_string(tensor.shape.size()) + ", ";
-  throw IllegalGru(std::string(name) + ": " + rank + "shape " + InWords(tensor.shape) + "; must be [" + names +
-                   "]" + (is_known ? " = [" + sizes + "]" : ""));
+  throw IllegalGru(std::string(name) + ": " + rank + "shape " + InWords(tensor.shape) + "; must be [" + names + "]" +
+                   (is_known ? " = [" + sizes + "]" : ""));
 }
-
-constexpr const char* kTypeNames[] = {"float16", "bfloat16", "float32", "float64"};
 
 void CheckType(const char* name, const Tensor& tensor, ElementType type) {
   if (tensor.type == type) return;
-  throw IllegalGru(std::string(name) + ": type " + kTypeNames[static_cast<int>(tensor.type)] + "; must be " +
-                   kTypeNames[static_cast<int>(type)] + ", like W");
+  throw IllegalGru(std::string(name) + ": type " + NameOf(tensor.type) + "; must be " + NameOf(type) + ", like W");
 }
 
 // The elements in the type that is computed in: as they are, or widened into `memory`.
@@ -200,8 +197,8 @@ std::shared_ptr<const Packed> OnnxGru::Pack(const Tensor& W, const Tensor& R, co
     const std::int64_t own = R.shape[2];
     H = hidden_size_.value_or(own);
     if (H != own && R.shape[1] == 3 * own) {
-      throw IllegalGru("hidden_size: " + std::to_string(H) + "; must be " + std::to_string(own) +
-                       ", as R has shape " + InWords(R.shape));
+      throw IllegalGru("hidden_size: " + std::to_string(H) + "; must be " + std::to_string(own) + ", as R has shape " +
+                       InWords(R.shape));
     }
   }
   const std::int64_t G = H == kAny ? kAny : 3 * H;

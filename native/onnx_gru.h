@@ -43,6 +43,20 @@ struct OnnxGruAttributes {
   std::optional<std::int64_t> output_sequence;
 };
 
+// visit(name, value) for each of them.
+template <class Attributes, class F>
+void ForEachAttribute(Attributes& attributes, F&& visit) {
+  visit("activations", attributes.activations);
+  visit("activation_alpha", attributes.activation_alpha);
+  visit("activation_beta", attributes.activation_beta);
+  visit("clip", attributes.clip);
+  visit("direction", attributes.direction);
+  visit("hidden_size", attributes.hidden_size);
+  visit("layout", attributes.layout);
+  visit("linear_before_reset", attributes.linear_before_reset);
+  visit("output_sequence", attributes.output_sequence);
+}
+
 // A tensor of contiguous elements.
 struct Tensor {
   ElementType type = ElementType::kFloat32;  // of lengths: not looked at, they are int32

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "native/graph_layers.h"
@@ -21,8 +22,7 @@ const OnegruGraphApi* g_api = nullptr;
 
 // On OpenVINO's own threads: others would take their CPUs.
 void RunTasks(void*, std::size_t count, void (*task)(void*, std::size_t), void* data) {
-  tbb::parallel_for(
-      std::size_t{0}, count, [&](std::size_t index) { task(data, index); }, tbb::static_partitioner());
+  tbb::parallel_for(std::size_t{0}, count, [&](std::size_t index) { task(data, index); }, tbb::static_partitioner());
 }
 
 // X [batch, time, I], H [batch, D, hidden], then lengths [batch] and A [batch, time, 1] if there are some, to Y
@@ -34,65 +34,60 @@ class OneGRU : public ov::op::Op {
   OneGRU() = default;
 
   bool visit_attributes(ov::AttributeVisitor& visitor) override {
-    visitor.on_attribute("number", number_);
-    visitor.on_attribute("hidden_size", hidden_size_);
-    visitor.on_attribute("num_directions", num_directions_);
-    visitor.on_attribute("is_sequence", is_sequence_);
-    visitor.on_attribute("has_lengths", has_lengths_);
-    visitor.on_attribute("has_attention", has_attention_);
+    visitor.on_attribute("number", attributes_.number);
+    visitor.on_attribute("hidden_size", attributes_.hidden_size);
+    visitor.on_attribute("num_directions", attributes_.num_directions);
+    visitor.on_attribute("is_sequence", attributes_.is_sequence);
+    visitor.on_attribute("has_lengths", attributes_.has_lengths);
+    visitor.on_attribute("has_attention", attributes_.has_attention);
     return true;
   }
 
   std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
     auto copy = std::make_shared<OneGRU>();
     copy->set_arguments(inputs);
-    copy->number_ = number_;
-    copy->hidden_size_ = hidden_size_;
-    copy->num_directions_ = num_directions_;
-    copy->is_sequence_ = is_sequence_;
-    copy->has_lengths_ = has_lengths_;
-    copy->has_attention_ = has_attention_;
+    copy->attributes_ = attributes_;
     copy->layer_ = layer_;
     copy->constructor_validate_and_infer_types();
     return copy;
   }
 
   void validate_and_infer_types() override {
-    const std::size_t inputs = 2 + (has_lengths_ ? 1 : 0) + (has_attention_ ? 1 : 0);
+    const auto& [number, hidden_size, num_directions, is_sequence, has_lengths, has_attention] = attributes_;
+    const std::size_t inputs = 2 + (has_lengths ? 1 : 0) + (has_attention ? 1 : 0);
     OPENVINO_ASSERT(get_input_size() == inputs, "OneGRU: must have ", inputs, " inputs");
-    OPENVINO_ASSERT(hidden_size_ > 0 && (num_directions_ == 1 || num_directions_ == 2), "OneGRU: sizes");
+    OPENVINO_ASSERT(hidden_size > 0 && (num_directions == 1 || num_directions == 2), "OneGRU: sizes");
     if (layer_ == nullptr && g_api != nullptr) {
-      if (void* const layer = g_api->open(number_)) layer_ = {layer, g_api->close};
+      if (void* const layer = g_api->open(number)) layer_ = {layer, g_api->close};
     }
     OPENVINO_ASSERT(layer_ != nullptr,
                     "OneGRU: there is no layer of this number; a graph with layers of onegru "
                     "lives in the process that made it alone");
     const ov::PartialShape& X = get_input_partial_shape(0);
-    const bool is_known = X.rank().is_static() && X.rank().get_length() == (is_sequence_ ? 3 : 2);
+    const bool is_known = X.rank().is_static() && X.rank().get_length() == (is_sequence ? 3 : 2);
     const ov::Dimension batch = is_known ? X[0] : ov::Dimension(), time = is_known ? X[1] : ov::Dimension();
     const ov::element::Type type = get_input_element_type(0);
-    if (is_sequence_) {
+    if (is_sequence) {
       set_output_size(2);
-      set_output_type(0, type, ov::PartialShape{batch, num_directions_, time, hidden_size_});
-      set_output_type(1, type, ov::PartialShape{batch, num_directions_, hidden_size_});
+      set_output_type(0, type, ov::PartialShape{batch, num_directions, time, hidden_size});
+      set_output_type(1, type, ov::PartialShape{batch, num_directions, hidden_size});
     } else {
       set_output_size(1);
-      set_output_type(0, type, ov::PartialShape{batch, hidden_size_});
+      set_output_type(0, type, ov::PartialShape{batch, hidden_size});
     }
   }
 
   bool has_evaluate() const override { return true; }
 
   bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
+    const auto& [number, hidden_size, num_directions, is_sequence, has_lengths, has_attention] = attributes_;
     const ov::Shape X = inputs[0].get_shape();
-    const std::size_t batch = X.at(0), time = is_sequence_ ? X.at(1) : 1,
-                      D = static_cast<std::size_t>(num_directions_);
-    const auto H = static_cast<std::size_t>(hidden_size_);
-    OPENVINO_ASSERT(X.size() == (is_sequence_ ? 3 : 2), "OneGRU node '", get_friendly_name(), "': X: rank ",
-                    X.size());
-    const ov::Shape state = is_sequence_ ? ov::Shape{batch, D, H} : ov::Shape{batch, H};
-    OPENVINO_ASSERT(inputs[1].get_shape() == state, "OneGRU node '", get_friendly_name(),
-                    "': the state has shape ", inputs[1].get_shape(), "; must be ", state);
+    const std::size_t batch = X.at(0), time = is_sequence ? X.at(1) : 1, D = static_cast<std::size_t>(num_directions);
+    const auto H = static_cast<std::size_t>(hidden_size);
+    OPENVINO_ASSERT(X.size() == (is_sequence ? 3 : 2), Place(), "X: rank ", X.size());
+    const ov::Shape state = is_sequence ? ov::Shape{batch, D, H} : ov::Shape{batch, H};
+    OPENVINO_ASSERT(inputs[1].get_shape() == state, Place(), "the state has shape ", inputs[1].get_shape(),
+                    "; must be ", state);
     OnegruGraphCall call{};
     call.batch_size = batch;
     call.seq_length = time;
@@ -102,18 +97,17 @@ class OneGRU : public ov::op::Op {
     call.element_size = inputs[0].get_element_type().size();
     call.X = inputs[0].data();
     call.H = inputs[1].data();
-    if (has_lengths_) {
-      OPENVINO_ASSERT(inputs[2].get_shape() == ov::Shape{batch}, "OneGRU node '", get_friendly_name(),
-                      "': sequence_lengths: shape ", inputs[2].get_shape());
+    if (has_lengths) {
+      OPENVINO_ASSERT(inputs[2].get_shape() == ov::Shape{batch}, Place(), "sequence_lengths: shape ",
+                      inputs[2].get_shape());
       call.length_size = inputs[2].get_element_type().size();
       call.lengths = inputs[2].data();
     }
-    if (has_attention_) {
-      OPENVINO_ASSERT(inputs.back().get_size() == batch * time, "OneGRU node '", get_friendly_name(),
-                      "': A: shape ", inputs.back().get_shape());
+    if (has_attention) {
+      OPENVINO_ASSERT(inputs.back().get_size() == batch * time, Place(), "A: shape ", inputs.back().get_shape());
       call.A = inputs.back().data();
     }
-    if (is_sequence_) {
+    if (is_sequence) {
       outputs[0].set_shape({batch, D, time, H});
       call.Y = outputs[0].data();
     }
@@ -123,18 +117,25 @@ class OneGRU : public ov::op::Op {
     call.run_tasks = &RunTasks;
     call.threads = static_cast<std::size_t>(tbb::this_task_arena::max_concurrency());
     if (const char* const wrong = g_api->run(layer_.get(), &call)) {
-      OPENVINO_THROW("OneGRU node '", get_friendly_name(), "': ", wrong);
+      OPENVINO_THROW(Place(), wrong);
     }
     return true;
   }
 
  private:
-  std::int64_t number_ = 0;
-  std::int64_t hidden_size_ = 0;
-  std::int64_t num_directions_ = 1;
-  bool is_sequence_ = false;
-  bool has_lengths_ = false;
-  bool has_attention_ = false;
+  struct Attributes {
+    std::int64_t number = 0;
+    std::int64_t hidden_size = 0;
+    std::int64_t num_directions = 1;
+    bool is_sequence = false;
+    bool has_lengths = false;
+    bool has_attention = false;
+  };
+
+  // Goes before a message.
+  std::string Place() const { return "OneGRU node '" + get_friendly_name() + "': "; }
+
+  Attributes attributes_;
   std::shared_ptr<void> layer_;
 };
 

@@ -69,18 +69,15 @@ inline constexpr Function<162, Status*(const KernelInfo*, const char*, float*, s
     KernelInfoGetAttributeArray_float;
 inline constexpr Function<230, Status*(const KernelInfo*, std::size_t*)> KernelInfo_GetInputCount;
 inline constexpr Function<231, Status*(const KernelInfo*, std::size_t*)> KernelInfo_GetOutputCount;
-inline constexpr Function<232, Status*(const KernelInfo*, std::size_t, char*, std::size_t*)>
-    KernelInfo_GetInputName;
-inline constexpr Function<233, Status*(const KernelInfo*, std::size_t, char*, std::size_t*)>
-    KernelInfo_GetOutputName;
-inline constexpr Function<238, Status*(const SessionOptions*, const char*, char*, std::size_t*)>
-    GetSessionConfigEntry;
+inline constexpr Function<232, Status*(const KernelInfo*, std::size_t, char*, std::size_t*)> KernelInfo_GetInputName;
+inline constexpr Function<233, Status*(const KernelInfo*, std::size_t, char*, std::size_t*)> KernelInfo_GetOutputName;
+inline constexpr Function<238, Status*(const SessionOptions*, const char*, char*, std::size_t*)> GetSessionConfigEntry;
 inline constexpr Function<237, Status*(const SessionOptions*, const char*, int*)> HasSessionConfigEntry;
 inline constexpr Function<244, Status*(const KernelInfo*, char*, std::size_t*)> KernelInfo_GetNodeName;
 inline constexpr Function<249, Status*(const KernelInfo*, std::size_t, int*, const Value**)>
     KernelInfoGetConstantInput_tensor;
-inline constexpr Function<274, Status*(const KernelContext*, void (*)(void*, std::size_t), std::size_t,
-                                       std::size_t, void*)>
+inline constexpr Function<274,
+                          Status*(const KernelContext*, void (*)(void*, std::size_t), std::size_t, std::size_t, void*)>
     KernelContext_ParallelFor;
 inline constexpr Function<307, int(const HardwareDevice*)> HardwareDevice_Type;
 inline constexpr Function<317, Table()> GetEpApi;

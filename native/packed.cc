@@ -131,8 +131,7 @@ AlignedBytes AllocateAligned(std::size_t bytes) {
   return AlignedBytes(static_cast<unsigned char*>(memory));
 }
 
-Packed::Packed(const Spec& spec, std::size_t target, std::size_t lanes, const void* W, const void* R,
-               const void* B)
+Packed::Packed(const Spec& spec, std::size_t target, std::size_t lanes, const void* W, const void* R, const void* B)
     : spec_(spec), target_(target), geometry_{spec.H, lanes} {
   const DefaultFloatMode mode;
   const std::size_t computed = spec.type == ElementType::kFloat64 ? 8 : 4;

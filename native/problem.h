@@ -17,6 +17,11 @@ constexpr std::size_t SizeOf(ElementType type) {
   return type == ElementType::kFloat64 ? 8 : type == ElementType::kFloat32 ? 4 : 2;
 }
 
+constexpr const char* NameOf(ElementType type) {
+  constexpr const char* kNames[] = {"float16", "bfloat16", "float32", "float64"};
+  return kNames[static_cast<std::size_t>(type)];
+}
+
 // In the order of onegru.core.activations.ACTIVATIONS.
 enum class Function : std::uint8_t {
   kRelu,

@@ -128,17 +128,15 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
   if (call.B >= 4 * each) {
     plan.row_groups = each;
   } else if (each > 1) {
-    const double step = 6.0 * static_cast<double>(spec.H) * static_cast<double>(spec.H) *
-                        static_cast<double>(call.B) / static_cast<double>(each);
+    const double step = 6.0 * static_cast<double>(spec.H) * static_cast<double>(spec.H) * static_cast<double>(call.B) /
+                        static_cast<double>(each);
     if (step >= kFlopsToSplitStep || (call.T == 1 && panels >= 2 * each)) plan.members = std::min(each, panels);
   }
   const std::size_t row_bytes = 3 * packed.geometry().padded() * Computed(spec);
   const std::size_t rows = (call.B + plan.row_groups - 1) / plan.row_groups;
   const bool large = 3 * spec.H * spec.H * SizeOf(spec.storage) >= kLargeMatrix;
   const std::size_t least = large ? kRowsOfLarge : kLeastStepsAtOnce;
-  const auto rows_that_fit = [&] {
-    return std::min(kProjectionBytes / row_bytes, kMostInputsAtOnce / (spec.I + 1));
-  };
+  const auto rows_that_fit = [&] { return std::min(kProjectionBytes / row_bytes, kMostInputsAtOnce / (spec.I + 1)); };
   const bool fits = rows * call.T <= kLeastStepsAtOnce;  // without divisions, which small calls would notice
   const std::size_t fit = fits ? least : std::clamp<std::size_t>(rows_that_fit() / 8 * 8, least, 1024);
   plan.rows_at_once = std::min({rows, fit, kMostRowsAtOnce});
@@ -185,14 +183,12 @@ struct Scratch {
 void OrderByLength(const Call& call, std::vector<std::int32_t>& order) {
   order.clear();
   const std::int64_t* const lengths = call.lengths;
-  if (lengths == nullptr ||
-      std::all_of(lengths, lengths + call.B, [&](std::int64_t n) { return n == *lengths; })) {
+  if (lengths == nullptr || std::all_of(lengths, lengths + call.B, [&](std::int64_t n) { return n == *lengths; })) {
     return;
   }
   order.resize(call.B);
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::int32_t a, std::int32_t b) { return lengths[a] > lengths[b]; });
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return lengths[a] > lengths[b]; });
 }
 
 // A share of a call, for its caller.
@@ -241,8 +237,7 @@ class CallJob final : public Job {
     helpers_ = Take(scratch.helpers, helper_bytes_ = scratch.helper);
     members_ = Take(scratch.seats, member_bytes_ = scratch.member);
     for (std::size_t i = 0; i < scratch.crews; ++i) {
-      crews_[i].Reset(scratch.seats, plan.members, scratch.epochs, Take(scratch.epochs, scratch.epoch),
-                      scratch.epoch);
+      crews_[i].Reset(scratch.seats, plan.members, scratch.epochs, Take(scratch.epochs, scratch.epoch), scratch.epoch);
     }
     shares_ = packed->spec().D * plan.row_groups;
     for (std::size_t i = 0; i < shares_; ++i) claims_[i].Reset();

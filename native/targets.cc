@@ -46,8 +46,7 @@ constexpr std::int64_t AllBits() {
   for (const Target& target : kTargets) bits |= target.bit;
   return bits;
 }
-static_assert((AllBits() & HWY_STATIC_TARGET) != 0,
-              "target_list.h has to list at least the target every CPU can run");
+static_assert((AllBits() & HWY_STATIC_TARGET) != 0, "target_list.h has to list at least the target every CPU can run");
 
 // Asked once: another library may change Highway's answer later, but not what the CPU can do.
 std::int64_t SupportedBits() {

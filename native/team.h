@@ -148,8 +148,7 @@ class Crew {
  public:
   static constexpr std::size_t kMostEpochs = 4;
 
-  void Reset(std::size_t seats, std::size_t most_members, std::size_t epochs, unsigned char* scratch,
-             std::size_t each);
+  void Reset(std::size_t seats, std::size_t most_members, std::size_t epochs, unsigned char* scratch, std::size_t each);
 
   // --- the leader
 
