@@ -7,7 +7,7 @@
 
 #include "hwy/highway.h"
 #include "native/kernel.h"
-#include "native/product-inl.h"
+#include "native/tile-inl.h"
 
 #if defined(ONEGRU_NATIVE_AHEAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEGRU_NATIVE_AHEAD_INL_H_

@@ -23,6 +23,17 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 template <class C>
 class RowsUnderWay {
+ public:
+  // Before `rows` rows of a panel go through a step, and before X of as many is projected: false if the call is to
+  // stop. Their work may be left out then.
+  HWY_INLINE bool GoOn(size_t rows) {
+    until_look_ -= static_cast<std::int64_t>(rows);
+    return HWY_LIKELY(until_look_ > 0) || Look();
+  }
+
+  // Whether so many rows of a panel take so long that there must be looks between them.
+  HWY_INLINE bool IsLong(size_t rows) const { return static_cast<std::int64_t>(rows) > per_look_; }
+
  protected:
   using D = hn::ScalableTag<C>;
   static constexpr size_t kLanes = hn::MaxLanes(D());
@@ -100,16 +111,6 @@ class RowsUnderWay {
   // The last state of a slot, when `step` begins.
   C* LastState(size_t step, size_t slot) const { return State(HWY_MIN(step, Length(slot)), slot); }
 
-  // Before `rows` rows of a panel go through a step, and before X of as many is projected: false if the call is to
-  // stop. Their work may be left out then.
-  HWY_INLINE bool GoOn(size_t rows) {
-    until_look_ -= static_cast<std::int64_t>(rows);
-    return HWY_LIKELY(until_look_ > 0) || Look();
-  }
-
-  // Whether so many rows of a panel take so long that there must be looks between them.
-  HWY_INLINE bool IsLong(size_t rows) const { return static_cast<std::int64_t>(rows) > per_look_; }
-
   bool IsStopped() const { return HWY_UNLIKELY(watch_ != nullptr) && watch_->stopped(); }
 
   static C FromBits(ElementType type, std::uint16_t bits) {
@@ -132,10 +133,17 @@ class RowsUnderWay {
     }
   }
 
-  // Where the rows of X of a chunk of steps lie in x_rows_, x_ and attention_; chunks take turns.
-  size_t PlaceOf(size_t chunk, size_t each) const {
-    return shared_ || each == kAheadRows ? (chunk & 1) * each : 0;
+  // Numbers that were computed, as elements of the layer's type.
+  void Write(const C* from, size_t count, char* to) const {
+    if (native_) {
+      std::memcpy(to, from, count * sizeof(C));
+    } else {
+      Narrow(from, count, to);
+    }
   }
+
+  // Where the rows of X of a chunk of steps lie in x_rows_, x_ and attention_; chunks take turns.
+  size_t PlaceOf(size_t chunk, size_t each) const { return shared_ || each == kAheadRows ? (chunk & 1) * each : 0; }
 
   // Finds the rows of X for the steps from `step` on, up to `most` rows, and counts them; `step` is then the one
   // after them. Copies or converts them if need be; attention too.
@@ -144,8 +152,7 @@ class RowsUnderWay {
     if (!copies_ && !shared_ && call_.lengths == nullptr && share_.order == nullptr && !spec_.attention) {
       for (; step < steps_ && (rows == 0 || rows + running <= most); ++step) {
         const char* x = call_.X.at(TimeOf(0, step), 0, Row(0));
-        for (size_t slot = 0; slot < running;
-             ++slot, x += call_.X.row * static_cast<std::ptrdiff_t>(share_.stride))
+        for (size_t slot = 0; slot < running; ++slot, x += call_.X.row * static_cast<std::ptrdiff_t>(share_.stride))
           x_rows_[place + rows++] = reinterpret_cast<const C*>(x);
       }
       return rows;
@@ -227,10 +234,10 @@ class RowsUnderWay {
         char* const to = call_.Y_h.at(0, share_.d, StateRow(slot));
         if (length == 0) {
           std::memset(to, 0, spec_.H * (call_.wide_state ? sizeof(C) : size));
-        } else if (native_ || call_.wide_state) {
+        } else if (call_.wide_state) {
           std::memcpy(to, State(length, slot), spec_.H * sizeof(C));
         } else {
-          Narrow(State(length, slot), spec_.H, to);
+          Write(State(length, slot), spec_.H, to);
         }
       }
       if (call_.Y.data == nullptr) continue;
@@ -238,6 +245,45 @@ class RowsUnderWay {
         std::memset(call_.Y.at(t, share_.d, Row(slot)), 0, spec_.H * size);
       }
     }
+  }
+
+  // --- what a helper does in windows (team.h); for others there are none
+
+  bool leads() const { return holder_ != Holder::kMember; }
+
+  bool Open() { return holder_ != Holder::kHelper || share_.claim->Open(); }
+  void Close(bool done = false) {
+    if (holder_ == Holder::kHelper) share_.claim->Close(done);
+  }
+
+  // Hands over all before this step. The window stays open, for the inputs of the next chunk.
+  bool HandOver() {
+    if (holder_ != Holder::kHelper) return true;
+    if (!Open()) return false;
+    WriteY();
+    if (step_ != 0) SaveStates(step_, states_);
+    share_.claim->HandOver({begin_, step_, step_ == 0 ? nullptr : states_});
+    return true;
+  }
+
+  // The rows of Y up to this step, from where they were kept.
+  void WriteY() {
+    if (holder_ != Holder::kHelper || call_.Y.data == nullptr) return;
+    const size_t size = spec_.H * SizeOf(spec_.type);
+    const char* from = y_;
+    size_t running = count_;
+    for (; written_ < step_; ++written_) {
+      while (Length(running - 1) <= written_) --running;
+      for (size_t slot = 0; slot < running; ++slot, from += size)
+        std::memcpy(call_.Y.at(TimeOf(slot, written_), share_.d, Row(slot)), from, size);
+    }
+    y_step_ = 0;
+  }
+
+  // Where a row of Y goes in this step.
+  HWY_INLINE char* PlaceOfY(size_t slot) const {
+    if (HWY_LIKELY(holder_ != Holder::kHelper)) return call_.Y.at(TimeOf(slot, step_), share_.d, Row(slot));
+    return y_ + (y_step_ + slot) * spec_.H * SizeOf(spec_.type);
   }
 
   const Share& share_;
@@ -256,6 +302,10 @@ class RowsUnderWay {
   bool copies_ = false;           // inputs are not used where they lie
   size_t begin_ = 0, count_ = 0;  // the rows under way
   size_t steps_ = 0;              // of the longest of them
+  size_t step_ = 0;               // the next
+  size_t active_ = 0;             // the rows that have this step
+  size_t written_ = 0;            // a helper's rows of Y are handed over up to this step
+  size_t y_step_ = 0;             // and those of this one are kept here
   C* h_[4];                       // the states [slot][padded] of steps, in turns
   size_t h_mask_ = 1;
   C* rh_;         // r∘h [slot][padded], reset before

@@ -61,9 +61,8 @@ bool Near(const Problem& p, const Result& result, const Expected& e) {
   result.Y.ForEach([&](auto t, auto d, auto b, auto j) {
     near(result.Y.Get(t, d, b, j), e.Y[((t * D + d) * B + b) * H + j], spec.type);
   });
-  result.Y_h.ForEach([&](auto, auto d, auto b, auto j) {
-    near(result.Y_h.Get(0, d, b, j), e.Y_h[(d * B + b) * H + j], spec.type);
-  });
+  result.Y_h.ForEach(
+      [&](auto, auto d, auto b, auto j) { near(result.Y_h.Get(0, d, b, j), e.Y_h[(d * B + b) * H + j], spec.type); });
   if (!p.is_stream) return good;
   std::vector<bool> stepped(p.state.sizes[2]);
   for (std::size_t b = 0; b < B; ++b) {
@@ -133,8 +132,7 @@ void CheckRows(std::size_t target) {
     const auto with_rows = [&](std::size_t B) {
       Problem few = MakeProblem(number);
       few.spec = p.spec, few.T = p.T, few.B = B;
-      few.has_lengths = few.is_stream = false, few.wants_Y = few.wants_Y_h = true, few.swapped = false,
-      few.y_gap = 0;
+      few.has_lengths = few.is_stream = false, few.wants_Y = few.wants_Y_h = true, few.swapped = false, few.y_gap = 0;
       few.has_initial_h = true;
       Random same(number);
       few.X.Make(p.spec.type, p.T, 1, B, p.spec.I, 0, true);  // row after row, so that all draw the same ones
@@ -184,18 +182,15 @@ int Main(int argc, char** argv) {
     if (!IsAvailable(targets[target])) continue;
     CheckThreads(target, problems);
     CheckRows(target);
-    if (!targets[target].native_fma) {
-      std::printf("%-18s without FMA\n", targets[target].name);
-      continue;
-    }
-    std::printf("%-18s hash %016" PRIx64 "\n", targets[target].name, hashes[target]);
+    const bool has_fma = targets[target].native_fma;
+    std::printf("%-18s hash %016" PRIx64 "%s\n", targets[target].name, hashes[target], has_fma ? "" : ", without FMA");
+    if (!has_fma) continue;
     if (common == nullptr) common = &hashes[target];
     Check(*common == hashes[target], "the same hash", problems, targets[target].name, 0);
   }
   if (common != nullptr) std::printf("hash %016" PRIx64 " of %zu problems\n", *common, problems);
   std::printf("helpers joined %zu epochs, were late in %zu, handed over %zu times, lost %zu shares\n",
-              g_events.joined.load(), g_events.late.load(), g_events.handed_over.load(),
-              g_events.taken_back.load());
+              g_events.joined.load(), g_events.late.load(), g_events.handed_over.load(), g_events.taken_back.load());
   if (problems >= 100) {  // or the tests above test nothing
     Check(g_events.joined != 0 && g_events.late != 0 && g_events.handed_over != 0 && g_events.taken_back != 0,
           "helpers of all kinds", problems, "all", 0);

@@ -83,8 +83,7 @@ void CheckBounds() {
   for (std::size_t i = 0; i < 2 * MemoryPool::kMostBlocksKept; ++i) all.push_back(pool.Allocate(64 * 1024));
   for (void* data : all) pool.Free(data);
   const std::size_t most = MemoryPool::kMostBlocksKept * (64 * 1024 + 4096);
-  Check(pool.bytes_kept() >= MemoryPool::kMostBlocksKept * 64 * 1024 && pool.bytes_kept() <= most,
-        "so many blocks");
+  Check(pool.bytes_kept() >= MemoryPool::kMostBlocksKept * 64 * 1024 && pool.bytes_kept() <= most, "so many blocks");
   all.clear();
   for (int i = 0; i < 5; ++i) all.push_back(pool.Allocate(20 * kMiB));
   for (void* data : all) {
@@ -114,8 +113,7 @@ void CheckResizing() {
   Check(same == grown, "a little smaller stays where it is");
   void* const shrunk = pool.Reallocate(same, 1000);
   Check(shrunk != grown && Holds(shrunk, 7, 1000), "much smaller gives the rest back");
-  Check(pool.Reallocate(shrunk, SIZE_MAX - 64) == nullptr && Holds(shrunk, 7, 1000),
-        "and stays if there is no memory");
+  Check(pool.Reallocate(shrunk, SIZE_MAX - 64) == nullptr && Holds(shrunk, 7, 1000), "and stays if there is no memory");
   pool.Free(shrunk);
   pool.Free(nullptr);
 }

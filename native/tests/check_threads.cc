@@ -92,8 +92,7 @@ void CheckStalled(std::size_t target, std::size_t problems) {
       g_stalls = stalls;
       for (int again = 0; again < 6; ++again) {
         auto result = std::make_unique<Result>(RunOnce(*p, packed));
-        Check(SameBits(*result, *expected), "the same bits with helpers that stop", LargeProblem(n), name,
-              2 + n % 3);
+        Check(SameBits(*result, *expected), "the same bits with helpers that stop", LargeProblem(n), name, 2 + n % 3);
       }
       if (stalls == Stalls::kUntilReleased) p = nullptr, packed = nullptr, expected = nullptr;
       g_stalls = Stalls::kNone;
@@ -125,8 +124,8 @@ void CheckForeignPools(std::size_t target, std::size_t problems) {
     for (const auto run : {Tasks::InTurn, Tasks::AtOnce}) {
       for (std::size_t threads = 1; threads <= kMostThreads; ++threads) {
         const ForeignPool pool{run, nullptr, threads};
-        Check(SameBits(RunOnce(p, packed, &pool), expected), "the same bits in a foreign pool", LargeProblem(n),
-              name, threads);
+        Check(SameBits(RunOnce(p, packed, &pool), expected), "the same bits in a foreign pool", LargeProblem(n), name,
+              threads);
       }
     }
   }

@@ -263,8 +263,7 @@ std::shared_ptr<const Packed> Pack(const Problem& p, std::size_t target) {
   return std::make_shared<const Packed>(spec, target, lanes, W.data(), R.data(), bias.data());
 }
 
-Result RunOnce(const Problem& p, const std::shared_ptr<const Packed>& packed, const ForeignPool* pool,
-               Watch* watch) {
+Result RunOnce(const Problem& p, const std::shared_ptr<const Packed>& packed, const ForeignPool* pool, Watch* watch) {
   const Spec& spec = p.spec;
   Result result;
   Call call{};

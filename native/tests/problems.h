@@ -15,8 +15,7 @@
 namespace onegru {
 
 // Counts what is good, and prints what is not.
-void Check(bool good, const char* what, std::size_t problem = 0, const char* target = "all",
-           std::size_t threads = 0);
+void Check(bool good, const char* what, std::size_t problem = 0, const char* target = "all", std::size_t threads = 0);
 // Prints how many were good; whether all were.
 bool AllGood();
 
@@ -74,9 +73,7 @@ struct Array {
   char* At(std::size_t t, std::size_t d, std::size_t b, std::size_t i) const {
     return rows.at(t, d, b) + i * SizeOf(type);
   }
-  double Get(std::size_t t, std::size_t d, std::size_t b, std::size_t i) const {
-    return Load(type, At(t, d, b, i));
-  }
+  double Get(std::size_t t, std::size_t d, std::size_t b, std::size_t i) const { return Load(type, At(t, d, b, i)); }
 
   template <class Body>
   void ForEach(Body&& body) const {
