@@ -8,11 +8,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <unistd.h>
-
-#include <chrono>
 #include <cstring>
-#include <cxxabi.h>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -23,6 +19,7 @@
 #include "native/bindings.h"
 #include "native/graph_layers.h"
 #include "native/kernel.h"
+#include "native/run_from_python.h"
 #include "native/targets.h"
 
 namespace nb = nanobind;
@@ -30,75 +27,13 @@ namespace nb = nanobind;
 namespace onegru {
 namespace {
 
-// Below this many FLOPs a call is over sooner than the interpreter's lock changes hands.
-constexpr double kFlopsToRelease = 1.0e6;
-// Below this many it is over before anybody waits for it, even without SIMD: it is not watched for signals.
-constexpr double kFlopsToWatch = 1.0e7;
-// Between two looks at the clock: some 50 µs of a core, milliseconds without SIMD.
-constexpr std::int64_t kProductsPerLook = std::int64_t{1} << 22;
-// Between two looks for signals. To look takes the interpreter's lock, which others may hold for 5 ms.
-constexpr std::chrono::milliseconds kSignalsEvery{50};
-
 using Activations = std::vector<std::tuple<int, double, double>>;
 
-// Gives the interpreter's lock away while this lives.
-class Unlocked {
- public:
-  Unlocked() { Release(); }
-  ~Unlocked() { Take(); }
-  Unlocked(const Unlocked&) = delete;
-  Unlocked& operator=(const Unlocked&) = delete;
-
-  void Release() { state_ = PyEval_SaveThread(); }
-  // When Python ends, it ends every other thread that asks for the lock: before 3.14 by unwinding the stack, and
-  // that ends the process where a function may not throw. Such a thread stops here instead, as it does since.
-  void Take() {
-    try {
-      PyEval_RestoreThread(state_);
-#if defined(__GLIBCXX__)
-    } catch (const abi::__forced_unwind&) {
-#else
-    } catch (...) {
-#endif
-      for (;;) pause();
-    }
-  }
-
- private:
-  PyThreadState* state_;
-};
-
-// Stops a call when a signal's handler raises an exception, which is then set.
-class SignalWatch final : public Watch {
- public:
-  explicit SignalWatch(Unlocked& unlocked) : Watch(kProductsPerLook), unlocked_(unlocked) {}
-
- private:
-  bool ShouldStop() override {
-    const auto now = std::chrono::steady_clock::now();
-    if (now < next_) return false;
-    unlocked_.Take();
-    const bool raised = PyErr_CheckSignals() != 0;
-    // Handlers run on the main thread alone: others need not ask again.
-    const bool again = !raised && IsMainThread();
-    unlocked_.Release();
-    next_ = again ? std::chrono::steady_clock::now() + kSignalsEvery : Time::max();
-    return raised;
-  }
-
-  static bool IsMainThread() {
-    try {
-      const nb::object main = nb::module_::import_("threading").attr("main_thread")();
-      return nb::cast<unsigned long>(main.attr("ident")) == PyThread_get_thread_ident();
-    } catch (const std::exception&) {
-      return false;  // nothing may be thrown through the kernels, beside which other threads run
-    }
-  }
-
-  using Time = std::chrono::steady_clock::time_point;
-  Unlocked& unlocked_;
-  Time next_ = std::chrono::steady_clock::now() + kSignalsEvery;
-};
+PyArrayObject* Required(nb::handle object, int rank) {
+  PyArrayObject* const array = AsArray(object);
+  if (array == nullptr || PyArray_NDIM(array) != rank) throw std::invalid_argument("not an array of this rank");
+  return array;
+}
 
 }  // namespace
 
@@ -120,7 +55,7 @@ class Layer {
   const std::shared_ptr<const Packed>& shared() const { return packed_; }
   const Spec& spec() const { return spec_; }
   PyArray_Descr* descr() const { return descr_; }
-  std::size_t state_size() const { return spec_.type == ElementType::kFloat64 ? 8 : 4; }
+  std::size_t state_size() const { return ComputedSize(spec_.type); }
 
   // Arrays in canonical axes, checked by the caller; only lengths need be contiguous, and the last axes of the
   // others but attention. wide_state: initial_h and Y_h are of the type that is computed in.
@@ -202,34 +137,9 @@ class Layer {
     return nb::steal(PyTuple_Pack(2, y, y_h));
   }
 
-  // Throws what a signal's handler raised meanwhile.
-  void Run(const Call& call) const {
-    const double flops = Flops(call);
-    if (flops < kFlopsToRelease) return onegru::Run(packed_, call);
-    bool stopped = false;
-    {
-      Unlocked unlocked;
-      if (flops < kFlopsToWatch) {
-        onegru::Run(packed_, call);
-      } else {
-        SignalWatch watch(unlocked);
-        Call watched = call;
-        watched.watch = &watch;
-        onegru::Run(packed_, watched);
-        stopped = watch.stopped();
-      }
-    }
-    if (stopped) throw nb::python_error();
-  }
-
-  bool IsWatched(const Call& call) const { return Flops(call) >= kFlopsToWatch; }
+  void Run(const Call& call) const { RunFromPython(packed_, call); }
 
  private:
-  double Flops(const Call& call) const {
-    return 6.0 * static_cast<double>(spec_.D * spec_.H * (spec_.I + spec_.H)) * static_cast<double>(call.T) *
-           static_cast<double>(call.B);
-  }
-
   static Spec MakeSpec(std::size_t I, std::size_t H, const std::vector<bool>& reversed, bool linear_before_reset,
                        bool attention, double clip, const Activations& activations, int type, int storage) {
     Spec spec{};
@@ -261,12 +171,6 @@ class Layer {
       throw std::invalid_argument("weights must be contiguous, of the type that is computed in");
     }
     return Data(array);
-  }
-
-  static PyArrayObject* Required(nb::handle object, int rank) {
-    PyArrayObject* const array = AsArray(object);
-    if (array == nullptr || PyArray_NDIM(array) != rank) throw std::invalid_argument("not an array of this rank");
-    return array;
   }
 
   Spec spec_;
@@ -351,27 +255,22 @@ class Stream {
   // Any number of steps of some rows: X [T, n, I], attention [T, n] or None, rows [n] int32 (each at most once) or
   // None for all, Y [T, 1, n, H]; checked by the caller.
   void Run(nb::handle X, nb::handle attention, nb::handle rows, nb::handle Y) const {
-    PyArrayObject* const x = AsArray(X);
-    PyArrayObject* const y = AsArray(Y);
-    if (x == nullptr || y == nullptr) throw std::invalid_argument("not arrays");
     Call call = call_;
+    PyArrayObject* const x = Required(X, 3);
     call.T = static_cast<std::size_t>(PyArray_DIM(x, 0));
     call.B = static_cast<std::size_t>(PyArray_DIM(x, 1));
     if (call.T == 0) return;  // a stream keeps its state over an empty chunk
-    call.X = {Data(x), PyArray_STRIDE(x, 0), 0, PyArray_STRIDE(x, 1)};
-    call.Y = {Data(y), PyArray_STRIDE(y, 0), 0, PyArray_STRIDE(y, 2)};
-    if (!attention.is_none()) {
-      PyArrayObject* const a = AsArray(attention);
-      call.attention = {Data(a), PyArray_STRIDE(a, 0), 0, PyArray_STRIDE(a, 1)};
-    }
-    if (!rows.is_none()) call.state_rows = reinterpret_cast<const std::int32_t*>(Data(AsArray(rows)));
+    call.X = RowsOf(x, 0, -1, 1);
+    call.Y = RowsOf(Required(Y, 4), 0, -1, 2);
+    if (!attention.is_none()) call.attention = RowsOf(Required(attention, 2), 0, -1, 1);
+    if (!rows.is_none()) call.state_rows = reinterpret_cast<const std::int32_t*>(Data(Required(rows, 1)));
     RunOrRestore(call);
   }
 
  private:
   // A call that is stopped leaves the state as it was: some rows may have theirs already, others not.
   void RunOrRestore(const Call& call) const {
-    if (!layer_.IsWatched(call)) return layer_.Run(call);
+    if (!IsWatched(layer_.spec(), call)) return layer_.Run(call);
     char* const state = call_.Y_h.data;
     const std::vector<char> before(state, state + call_.B * static_cast<std::size_t>(call_.Y_h.row));
     try {

@@ -134,7 +134,7 @@ AlignedBytes AllocateAligned(std::size_t bytes) {
 Packed::Packed(const Spec& spec, std::size_t target, std::size_t lanes, const void* W, const void* R, const void* B)
     : spec_(spec), target_(target), geometry_{spec.H, lanes} {
   const DefaultFloatMode mode;
-  const std::size_t computed = spec.type == ElementType::kFloat64 ? 8 : 4;
+  const std::size_t computed = ComputedSize(spec.type);
   const std::size_t H = spec.H, I = spec.I;
   // A whole vector may be loaded where a narrow panel's last row begins.
   const std::size_t slack = lanes * computed;

@@ -17,6 +17,9 @@ constexpr std::size_t SizeOf(ElementType type) {
   return type == ElementType::kFloat64 ? 8 : type == ElementType::kFloat32 ? 4 : 2;
 }
 
+// Of the numbers that elements of a type are computed with.
+constexpr std::size_t ComputedSize(ElementType type) { return type == ElementType::kFloat64 ? 8 : 4; }
+
 constexpr const char* NameOf(ElementType type) {
   constexpr const char* kNames[] = {"float16", "bfloat16", "float32", "float64"};
   return kNames[static_cast<std::size_t>(type)];

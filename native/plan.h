@@ -1,0 +1,53 @@
+// The division of a call: what runs beside what, in which portions, in which memory.
+//
+// First what needs no communication between threads: directions, then rows of the batch. Then, for few rows, the
+// hidden units of one direction, with a meeting after each step. None of this changes a result.
+
+#ifndef ONEGRU_NATIVE_PLAN_H_
+#define ONEGRU_NATIVE_PLAN_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "native/kernel.h"
+
+namespace onegru {
+
+inline double Flops(const Spec& spec, const Call& call) {
+  return 6.0 * static_cast<double>(spec.D) * static_cast<double>(spec.H) * static_cast<double>(spec.I + spec.H) *
+         static_cast<double>(call.B) * static_cast<double>(call.T);
+}
+
+struct Plan {
+  std::size_t directions;  // how many run side by side
+  std::size_t row_groups;  // into how many the rows are dealt
+  std::size_t members;     // how many may split the units of a share
+  std::size_t rows_at_once;
+  std::size_t steps_at_once;
+  bool paired;  // one thread does both directions, step by step in turn
+
+  std::size_t threads() const { return directions * row_groups * members; }
+};
+
+Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads);
+
+// The rows, the longest first; empty if they are all of one length.
+void OrderByLength(const Call& call, std::vector<std::int32_t>& order);
+
+// A share of a call, for its caller; `order` as above.
+Share ShareOf(const Packed& packed, const Call& call, const Plan& plan, const std::vector<std::int32_t>& order,
+              std::size_t index, unsigned char* scratch);
+
+// The scratch of a call.
+struct Scratch {
+  std::size_t caller, helper, epoch, member;  // bytes of each
+  std::size_t helpers, crews, epochs, seats;  // how many
+  std::size_t bytes;
+
+  Scratch(const Packed& packed, const Plan& plan);
+};
+
+}  // namespace onegru
+
+#endif  // ONEGRU_NATIVE_PLAN_H_
