@@ -17,7 +17,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --pr
 PIP_SELF := $(PIP) --no-build-isolation --editable
 
 # Python sources are absent on purpose: an editable install reads them where they are.
-BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard native/*.h native/*.cc)
+BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc)
 CODE := $(wildcard src tests docs examples benchmarks)
 
 .PHONY: help run test test-frameworks bench lint sanitize threads tiles neon accuracy fuzz clean
@@ -41,7 +41,7 @@ lint: $(VENV)/.dev  ## ruff, mypy and clang-format
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/mypy $(CODE)
-	@$(BIN)/clang-format --dry-run --Werror native/*.h native/*.cc native/tests/*.cc
+	@$(BIN)/clang-format --dry-run --Werror native/*.h native/*.cc native/*/*.h native/*/*.cc
 
 # The kernels by themselves, checked against plain loops (native/tests): $(call check,FOLDER,FLAGS,OPTIONS)
 # builds that program. Compiled a little less, as -O3 on top of a sanitizer takes minutes.

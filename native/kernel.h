@@ -9,7 +9,7 @@
 
 #include "native/packed.h"
 #include "native/problem.h"
-#include "native/team.h"
+#include "native/threads/team.h"
 
 namespace onegru {
 

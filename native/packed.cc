@@ -6,9 +6,7 @@
 #include <cstdlib>
 #include <new>
 
-#if defined(__linux__)
 #include <sys/mman.h>
-#endif
 
 #include "native/float_mode.h"
 
@@ -124,9 +122,7 @@ AlignedBytes AllocateAligned(std::size_t bytes) {
   bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   void* memory = nullptr;
   if (posix_memalign(&memory, alignment, bytes) != 0) throw std::bad_alloc();
-#if defined(MADV_HUGEPAGE)
-  if (huge) madvise(memory, huge, MADV_HUGEPAGE);  // a wish: the pages may be small, the bits are the same
-#endif
+  if (huge) madvise(memory, huge, MADV_HUGEPAGE);  // may be refused
   std::memset(memory, 0, bytes);
   return AlignedBytes(static_cast<unsigned char*>(memory));
 }

@@ -15,7 +15,7 @@
 #include <memory>
 #include <vector>
 
-#include "native/targets.h"
+#include "native/targets/targets.h"
 #include "native/tests/check_pool.h"
 #include "native/tests/check_threads.h"
 #include "native/tests/problems.h"

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "native/targets.h"
+#include "native/targets/targets.h"
 #include "native/tests/problems.h"
 
 namespace onegru {

@@ -1,5 +1,5 @@
-// The tests of native/threads.h and native/team.h, a part of check.cc: whoever computes what, and whoever stops
-// meanwhile, the bits are the same, and nobody waits for ever.
+// The tests of native/threads/threads.h and native/threads/team.h, a part of check.cc: whoever computes what, and
+// whoever stops meanwhile, the bits are the same, and nobody waits for ever.
 
 #ifndef ONEGRU_NATIVE_TESTS_CHECK_THREADS_H_
 #define ONEGRU_NATIVE_TESTS_CHECK_THREADS_H_

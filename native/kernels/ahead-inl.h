@@ -1,0 +1,201 @@
+// Products with x done ahead of their steps, beside the products with h.
+//
+// A step of one row waits for its matrix to come from a cache, and its arithmetic units idle; a product with x of
+// several rows keeps them busy and waits for nothing. So the steps of one chunk of kAheadRows steps do the
+// products of the next chunk, a few inputs of a tile of rows between the inputs of each panel of R. The sums of a
+// tile rest in memory from one panel of R to the next, as they are, so each is still one sum in order of k.
+
+#include "hwy/highway.h"
+#include "native/kernel.h"
+#include "native/kernels/tile-inl.h"
+
+#if defined(ONEGRU_NATIVE_KERNELS_AHEAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_AHEAD_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_AHEAD_INL_H_
+#else
+#define ONEGRU_NATIVE_KERNELS_AHEAD_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace onegru {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The tile of rows needs 24 registers, the panel of R four more.
+inline constexpr bool kCanProjectAhead = kLargeTiles;
+// A member's part of R must be larger than the first-level cache by so much that waiting for it is what takes
+// time.
+inline constexpr size_t kLeastBytesAhead = 96 * 1024;
+// A chunk costs the same however few of its steps there are: the second one must be worth it.
+inline constexpr size_t kLeastStepsAhead = kAheadRows * 3 / 2 + 1;
+// How many panels of 1, 2 or 3 gates go side by side then.
+inline constexpr size_t kWideAhead[] = {0, 4, 2, 1};
+
+template <class C, class S>
+class Ahead {
+ public:
+  // Whether there is anything left to do ahead.
+  bool waiting() const { return panel_ < last_; }
+
+  // Forgets what is not done.
+  void Drop() { panel_ = last_ = 0; }
+
+  // The products of kAheadRows rows with the panels [first, last) of W, all of them whole.
+  //
+  // x: [k][row]. bias: as PackedDirection::bx. sums: [panel][row][z, r, n][lanes], from panel 0 on. H: the inputs
+  // of R, by whose panels the work is measured out, so that it is done when kAheadRows steps are.
+  void Start(const S* W, size_t I, size_t H, const Geometry& geometry, size_t first, size_t last, const C* x,
+             const C* bias, C* sums) {
+    W_ = W;
+    I_ = I;
+    H_ = H;
+    geometry_ = geometry;
+    panel_ = first;
+    last_ = last;
+    x_ = x;
+    bias_ = bias;
+    sums_ = sums;
+    k_ = done_ = passed_ = 0;
+  }
+
+  // result += input · panels, as Multiply does for one row, and a share of the work.
+  template <size_t kPanels, size_t kGates, class D, class V>
+  HWY_NOINLINE void MultiplyBoth(D d, size_t K, const C* input, const S* const* panels,
+                                 V (&result)[1][kPanels * kGates]) {
+    constexpr size_t kStreams = kPanels * kGates;
+    constexpr size_t kInputs = kSums / kStreams;  // of R to one of W: as many multiplications
+    passed_ += K * kStreams;
+    const size_t due = (passed_ * I_ + kSums * H_ - 1) / (kSums * H_) - done_;
+    const size_t count = HWY_MIN(HWY_MIN(due, I_ - k_), K / kInputs);
+    const S* w[kPanels];
+#pragma GCC unroll 16
+    for (size_t p = 0; p < kPanels; ++p) w[p] = panels[p];
+    V sums[1][kStreams];  // in registers
+#pragma GCC unroll 16
+    for (size_t v = 0; v < kStreams; ++v) sums[0][v] = result[0][v];
+    if (count != 0) {
+      V tile[kAheadRows][3];
+      Load(d, tile);
+      const S* weights = Weights();
+      const C* x = x_ + k_ * kAheadRows;
+      for (size_t i = 0; i < count; ++i) {
+        V of_x[3];
+#pragma GCC unroll 16
+        for (size_t g = 0; g < 3; ++g) of_x[g] = WeightsOfX(d, weights, k_ + i, g);
+#pragma GCC unroll 16
+        for (size_t r = 0; r < kAheadRows; ++r) {
+          const V from_x = hn::Set(d, x[r]);
+#pragma GCC unroll 16
+          for (size_t g = 0; g < 3; ++g) tile[r][g] = hn::MulAdd(from_x, of_x[g], tile[r][g]);
+#pragma GCC unroll 16
+          for (size_t k = r * kInputs / kAheadRows; k < (r + 1) * kInputs / kAheadRows; ++k) {
+            const V from_h = hn::Set(d, input[k]);
+#pragma GCC unroll 16
+            for (size_t v = 0; v < kStreams; ++v) {
+              const V of_h = k % 2 == 0 ? WeightsOf<Of::kFirst, kGates>(d, w[v / kGates], k, v % kGates, kLanes)
+                                        : WeightsOf<Of::kSecond, kGates>(d, w[v / kGates], k, v % kGates, kLanes);
+              sums[0][v] = hn::MulAdd(from_h, of_h, sums[0][v]);
+            }
+          }
+        }
+        x += kAheadRows;
+        input += kInputs;
+#pragma GCC unroll 16
+        for (size_t p = 0; p < kPanels; ++p) w[p] += kInputs * kGates * kLanes;
+      }
+      Store(d, tile);
+      Advance(count);
+    }
+    Multiply<1, kPanels, kGates>(d, K - count * kInputs, &input, w, Whole<D>(), sums);
+#pragma GCC unroll 16
+    for (size_t v = 0; v < kStreams; ++v) result[0][v] = sums[0][v];
+  }
+
+  // What is left, as long as go_on() says so.
+  template <class D, class GoOn>
+  HWY_NOINLINE void Finish(D d, GoOn go_on) {
+    while (waiting() && go_on()) {
+      hn::Vec<D> tile[kAheadRows][3];
+      Load(d, tile);
+      const size_t count = I_ - k_;
+      const S* weights = Weights();
+      const C* x = x_ + k_ * kAheadRows;
+      for (size_t i = 0; i < count; ++i) {
+        hn::Vec<D> of_x[3];
+#pragma GCC unroll 16
+        for (size_t g = 0; g < 3; ++g) of_x[g] = WeightsOfX(d, weights, k_ + i, g);
+#pragma GCC unroll 16
+        for (size_t r = 0; r < kAheadRows; ++r) {
+          const auto from_x = hn::Set(d, x[i * kAheadRows + r]);
+#pragma GCC unroll 16
+          for (size_t g = 0; g < 3; ++g) tile[r][g] = hn::MulAdd(from_x, of_x[g], tile[r][g]);
+        }
+      }
+      Store(d, tile);
+      Advance(count);
+    }
+  }
+
+ private:
+  static constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<C>());
+  static constexpr size_t kSums = 3 * kAheadRows;
+
+  const S* Weights() const { return W_ + geometry_.offset(panel_, I_, 3); }
+
+  template <class D>
+  HWY_INLINE hn::Vec<D> WeightsOfX(D d, const S* panel, size_t k, size_t gate) const {
+    if constexpr (std::is_same_v<S, Brain>) {
+      if (k == I_ / 2 * 2) return WeightsOf<Of::kAlone, 3>(d, panel, k, gate, kLanes);
+      return k % 2 == 0 ? WeightsOf<Of::kFirst, 3>(d, panel, k, gate, kLanes)
+                        : WeightsOf<Of::kSecond, 3>(d, panel, k, gate, kLanes);
+    }
+    return WeightsOf<Of::kAlone, 3>(d, panel, k, gate, kLanes);
+  }
+
+  template <class D, class V>
+  HWY_INLINE void Load(D d, V (&tile)[kAheadRows][3]) const {
+    const bool begun = k_ != 0;
+    const C* const from = begun ? sums_ + panel_ * kSums * kLanes : bias_ + panel_ * 3 * kLanes;
+    const size_t row = begun ? 3 * kLanes : 0;
+#pragma GCC unroll 16
+    for (size_t r = 0; r < kAheadRows; ++r) {
+#pragma GCC unroll 16
+      for (size_t g = 0; g < 3; ++g) tile[r][g] = hn::LoadU(d, from + r * row + g * kLanes);
+    }
+  }
+
+  template <class D, class V>
+  HWY_INLINE void Store(D d, const V (&tile)[kAheadRows][3]) const {
+    C* const to = sums_ + panel_ * kSums * kLanes;
+#pragma GCC unroll 16
+    for (size_t r = 0; r < kAheadRows; ++r) {
+#pragma GCC unroll 16
+      for (size_t g = 0; g < 3; ++g) hn::StoreU(tile[r][g], d, to + (r * 3 + g) * kLanes);
+    }
+  }
+
+  void Advance(size_t count) {
+    k_ += count;
+    done_ += count;
+    if (k_ < I_) return;
+    k_ = 0;
+    ++panel_;
+  }
+
+  const S* W_ = nullptr;
+  size_t I_ = 0, H_ = 0;
+  Geometry geometry_{};
+  size_t panel_ = 0, last_ = 0;  // the panel under way
+  size_t k_ = 0;                 // its next input
+  size_t done_ = 0;              // inputs of W so far, over all panels
+  size_t passed_ = 0;            // vectors of R so far
+  const C* x_ = nullptr;
+  const C* bias_ = nullptr;
+  C* sums_ = nullptr;
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onegru
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,171 @@
+// The products: rows of inputs times panels of packed weights, accumulated in registers.
+//
+// Each output is one sum, in order of k, by fused multiply-add; a tile only decides how many such
+// sums run side by side. So every tile, and every target with FMA, gives the same bits.
+
+#include <type_traits>
+
+#include "hwy/highway.h"
+#include "native/packed.h"
+
+#if defined(ONEGRU_NATIVE_KERNELS_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_PRODUCT_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_PRODUCT_INL_H_
+#else
+#define ONEGRU_NATIVE_KERNELS_PRODUCT_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace onegru {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Storage of 16 bits by its meaning; the bits themselves are uint16_t.
+struct Half {
+  std::uint16_t bits;
+};
+struct Brain {
+  std::uint16_t bits;
+};
+
+template <class D>
+HWY_INLINE hn::Vec<D> LoadWeights(D d, const hn::TFromD<D>* from) {
+  return hn::LoadU(d, from);
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> LoadWeights(D d, const Brain* from) {
+  const hn::Rebind<std::uint16_t, D> d16;
+  const hn::RebindToUnsigned<D> d32;
+  const auto bits = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(from));
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> LoadWeights(D d, const Half* from) {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
+  const hn::Rebind<hwy::float16_t, D> d16;
+  return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
+#else
+  // Shifted into place, the exponent is off by 112; a multiplication mends it, for subnormals too.
+  const hn::Rebind<std::uint16_t, D> d16;
+  const hn::RebindToUnsigned<D> d32;
+  const auto bits = hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(from)));
+  const auto magnitude = hn::And(bits, hn::Set(d32, 0x7fffu));
+  const auto sign = hn::ShiftLeft<16>(hn::Sub(bits, magnitude));
+  const auto finite = hn::Mul(hn::BitCast(d, hn::ShiftLeft<13>(magnitude)), hn::Set(d, 0x1p112f));
+  const auto special = hn::BitCast(d, hn::Or(hn::ShiftLeft<13>(magnitude), hn::Set(d32, 0x7f800000u)));
+  const auto is_special = hn::Gt(hn::BitCast(d, magnitude), hn::BitCast(d, hn::Set(d32, 0x7bffu)));
+  const auto value = hn::IfThenElse(is_special, special, finite);
+  return hn::BitCast(d, hn::Or(hn::BitCast(d32, value), sign));
+#endif
+}
+
+// Which of two inputs side by side k is; kAlone: the last of an odd number.
+enum class Of { kFirst, kSecond, kAlone };
+
+// The weights of input k and one of kGates gates; see packed.h.
+template <Of kOf, size_t kGates, class D, class S>
+HWY_INLINE hn::Vec<D> WeightsOf(D d, const S* panel, size_t k, size_t gate, size_t units) {
+  if constexpr (!std::is_same_v<S, Brain> || kOf == Of::kAlone) {
+    return LoadWeights(d, panel + (k * kGates + gate) * units);
+  } else {
+    const hn::RebindToUnsigned<D> d32;
+    constexpr size_t kPlace = kOf == Of::kSecond ? 1 : 0;
+    const auto* const pairs =
+        reinterpret_cast<const std::uint32_t*>(panel + ((k - kPlace) * kGates + 2 * gate) * units);
+    const auto both = hn::LoadU(d32, pairs);
+    if constexpr (kOf == Of::kFirst) return hn::BitCast(d, hn::ShiftLeft<16>(both));
+    return hn::BitCast(d, hn::And(both, hn::Set(d32, 0xffff0000u)));
+  }
+}
+
+// The units of a panel that fills its vector: a constant, so that addresses are too.
+template <class D>
+using Whole = std::integral_constant<size_t, hn::MaxLanes(D())>;
+
+// sums[row][panel * kGates + gate] += x[row][k] · the weights of input k in that panel and gate.
+template <Of kOf, size_t kGates, size_t kRows, size_t kPanels, class D, class S, class Width, class V>
+HWY_INLINE void AddInput(D d, const hn::TFromD<D>* const (&x)[kRows], const S* const (&w)[kPanels], size_t k,
+                         Width width, V (&sums)[kRows][kPanels * kGates]) {
+  V weights[kPanels * kGates];
+#pragma GCC unroll 16
+  for (size_t p = 0; p < kPanels; ++p) {
+    const size_t units = p + 1 < kPanels ? size_t{Whole<D>::value} : size_t{width};
+#pragma GCC unroll 4
+    for (size_t g = 0; g < kGates; ++g) weights[p * kGates + g] = WeightsOf<kOf, kGates>(d, w[p], k, g, units);
+  }
+#pragma GCC unroll 16
+  for (size_t r = 0; r < kRows; ++r) {
+    const V input = hn::Set(d, x[r][k]);
+#pragma GCC unroll 16
+    for (size_t v = 0; v < kPanels * kGates; ++v) {
+      sums[r][v] = hn::MulAdd(input, weights[v], sums[r][v]);
+    }
+  }
+}
+
+// sums[row][panel * kGates + gate] += inputs[row] · panel of that gate.
+//
+// inputs: rows of K numbers. panels: where each panel begins. width: the units of the last panel, a number or
+// Whole; those before it are whole.
+template <size_t kRows, size_t kPanels, size_t kGates, class D, class S, class Width, class V = hn::Vec<D>>
+HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, const S* const* panels, Width width,
+                         V (&sums)[kRows][kPanels * kGates]) {
+  const hn::TFromD<D>* x[kRows];
+  const S* w[kPanels];
+#pragma GCC unroll 16
+  for (size_t r = 0; r < kRows; ++r) x[r] = inputs[r];
+#pragma GCC unroll 16
+  for (size_t p = 0; p < kPanels; ++p) w[p] = panels[p];
+  size_t k = 0;
+  if constexpr (std::is_same_v<S, Brain>) {
+#pragma GCC unroll 2
+    for (; k < K / 2 * 2; k += 2) {
+      AddInput<Of::kFirst, kGates>(d, x, w, k, width, sums);
+      AddInput<Of::kSecond, kGates>(d, x, w, k + 1, width, sums);
+    }
+  }
+#pragma GCC unroll 4
+  for (; k < K; ++k) AddInput<Of::kAlone, kGates>(d, x, w, k, width, sums);
+}
+
+// The same for the gates of a narrow panel side by side, as they lie: three of them are then one or two vectors.
+// sums[row][v]: vector v of the 3·width sums of a row.
+template <Of kOf, size_t kRows, size_t kVectors, class D, class S, class V>
+HWY_INLINE void AddJoint(D d, const hn::TFromD<D>* const (&x)[kRows], const S* panel, size_t k, size_t units,
+                         V (&sums)[kRows][kVectors]) {
+  constexpr size_t kEach = hn::MaxLanes(D()) * (std::is_same_v<S, Brain> && kOf != Of::kAlone ? 2 : 1);
+  V weights[kVectors];
+#pragma GCC unroll 2
+  for (size_t v = 0; v < kVectors; ++v) weights[v] = WeightsOf<kOf, 1>(d, panel + v * kEach, k, 0, units);
+#pragma GCC unroll 16
+  for (size_t r = 0; r < kRows; ++r) {
+    const V input = hn::Set(d, x[r][k]);
+#pragma GCC unroll 2
+    for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(input, weights[v], sums[r][v]);
+  }
+}
+
+template <size_t kRows, size_t kVectors, class D, class S, class V = hn::Vec<D>>
+HWY_INLINE void MultiplyJoint(D d, size_t K, const hn::TFromD<D>* const* inputs, const S* panel, size_t width,
+                              V (&sums)[kRows][kVectors]) {
+  const hn::TFromD<D>* x[kRows];
+#pragma GCC unroll 16
+  for (size_t r = 0; r < kRows; ++r) x[r] = inputs[r];
+  size_t k = 0;
+  if constexpr (std::is_same_v<S, Brain>) {
+    for (; k < K / 2 * 2; k += 2) {
+      AddJoint<Of::kFirst>(d, x, panel, k, 3 * width, sums);
+      AddJoint<Of::kSecond>(d, x, panel, k + 1, 3 * width, sums);
+    }
+  }
+#pragma GCC unroll 4
+  for (; k < K; ++k) AddJoint<Of::kAlone>(d, x, panel, k, 3 * width, sums);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onegru
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,356 @@
+// The rows of a share on their way through time: where they lie, what comes in and what goes out.
+//
+// C: the type that is computed in.
+
+#include <cstring>
+#include <limits>
+
+#include "hwy/highway.h"
+#include "native/float_mode.h"
+#include "native/kernel.h"
+
+#if defined(ONEGRU_NATIVE_KERNELS_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_ROWS_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_ROWS_INL_H_
+#else
+#define ONEGRU_NATIVE_KERNELS_ROWS_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace onegru {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class C>
+class RowsUnderWay {
+ public:
+  // Before `rows` rows of a panel go through a step, and before X of as many is projected: false if the call is to
+  // stop. Their work may be left out then.
+  HWY_INLINE bool GoOn(size_t rows) {
+    until_look_ -= static_cast<std::int64_t>(rows);
+    return HWY_LIKELY(until_look_ > 0) || Look();
+  }
+
+  // Whether so many rows of a panel take so long that there must be looks between them.
+  HWY_INLINE bool IsLong(size_t rows) const { return static_cast<std::int64_t>(rows) > per_look_; }
+
+ protected:
+  using D = hn::ScalableTag<C>;
+  static constexpr size_t kLanes = hn::MaxLanes(D());
+
+  // own: scratch of this thread. A member that joins an epoch has nothing else of its own.
+  RowsUnderWay(const Share& share, Holder holder, unsigned char* own)
+      : share_(share),
+        call_(*share.call),
+        spec_(share.packed->spec()),
+        geometry_(share.packed->geometry()),
+        padded_(geometry_.padded()),
+        reversed_(spec_.reversed[share.d]),
+        native_(SizeOf(spec_.type) == sizeof(C)),
+        holder_(holder),
+        watch_(holder == Holder::kCaller ? call_.watch : nullptr),
+        per_look_(WorkPerLook()),
+        until_look_(per_look_),
+        own_(own) {
+    const ScratchPlan plan = PlanOf(holder);
+    x_rows_ = reinterpret_cast<const C**>(own + plan.x_rows);
+    h_rows_ = reinterpret_cast<const C**>(own + plan.h_rows);
+    x_block_ = reinterpret_cast<C*>(own + plan.x_block);
+    if (holder == Holder::kHelper) {
+      y_ = reinterpret_cast<char*>(own + plan.y);
+      states_ = reinterpret_cast<C*>(own + plan.states);
+    }
+    UseOwnScratch(plan);
+  }
+
+  ScratchPlan PlanOf(Holder holder) const {
+    return {holder, *share_.packed, sizeof(C), share_.rows_at_once, share_.steps_at_once};
+  }
+
+  // Works alone.
+  void UseOwnScratch() { UseOwnScratch(PlanOf(holder_)); }
+  void UseOwnScratch(const ScratchPlan& plan) {
+    first_ = 0;
+    last_ = geometry_.panels();
+    copies_ = holder_ == Holder::kHelper || !native_;
+    shared_ = false;
+    if (holder_ != Holder::kMember) UseScratch(own_, plan, 2);
+  }
+
+  // Works as one of an epoch's members.
+  void UseScratchOf(const Epoch& epoch, size_t member) {
+    first_ = geometry_.panels() * member / epoch.members;
+    last_ = geometry_.panels() * (member + 1) / epoch.members;
+    shared_ = true;
+    UseScratch(epoch.scratch, PlanOf(Holder::kEpoch), 4);
+  }
+
+  // The rows from `begin` on, as many as go through time together. The longest come first, so those that still run
+  // are always the first slots. False if there are none.
+  bool Take(size_t begin) {
+    begin_ = begin;
+    count_ = begin < share_.rows ? HWY_MIN(share_.rows_at_once, share_.rows - begin) : 0;
+    steps_ = count_ == 0 ? 0 : Length(0);
+    return count_ != 0;
+  }
+
+  size_t Row(size_t slot) const {
+    const size_t index = share_.row + (begin_ + slot) * share_.stride;
+    return share_.order == nullptr ? index : static_cast<size_t>(share_.order[index]);
+  }
+  // Where the state of a slot comes from and goes to.
+  size_t StateRow(size_t slot) const {
+    const size_t row = Row(slot);
+    return call_.state_rows == nullptr ? row : static_cast<size_t>(call_.state_rows[row]);
+  }
+  size_t Length(size_t slot) const {
+    return call_.lengths == nullptr ? call_.T : static_cast<size_t>(call_.lengths[Row(slot)]);
+  }
+  size_t TimeOf(size_t slot, size_t step) const { return reversed_ ? Length(slot) - 1 - step : step; }
+  C* State(size_t step, size_t slot) const { return h_[step & h_mask_] + slot * padded_; }
+  // The last state of a slot, when `step` begins.
+  C* LastState(size_t step, size_t slot) const { return State(HWY_MIN(step, Length(slot)), slot); }
+
+  bool IsStopped() const { return HWY_UNLIKELY(watch_ != nullptr) && watch_->stopped(); }
+
+  static C FromBits(ElementType type, std::uint16_t bits) {
+    return static_cast<C>(type == ElementType::kFloat16 ? FromFloat16Bits(bits) : FromBFloat16Bits(bits));
+  }
+
+  static void Widen(ElementType type, const char* from, size_t count, C* to) {
+    for (size_t i = 0; i < count; ++i) {
+      std::uint16_t bits;
+      std::memcpy(&bits, from + 2 * i, 2);
+      to[i] = FromBits(type, bits);
+    }
+  }
+
+  void Narrow(const C* from, size_t count, char* to) const {
+    for (size_t i = 0; i < count; ++i) {
+      const float value = static_cast<float>(from[i]);
+      const std::uint16_t bits = spec_.type == ElementType::kFloat16 ? Float16Bits(value) : BFloat16Bits(value);
+      std::memcpy(to + 2 * i, &bits, 2);
+    }
+  }
+
+  // Numbers that were computed, as elements of the layer's type.
+  void Write(const C* from, size_t count, char* to) const {
+    if (native_) {
+      std::memcpy(to, from, count * sizeof(C));
+    } else {
+      Narrow(from, count, to);
+    }
+  }
+
+  // Where the rows of X of a chunk of steps lie in x_rows_, x_ and attention_; chunks take turns.
+  size_t PlaceOf(size_t chunk, size_t each) const { return shared_ || each == kAheadRows ? (chunk & 1) * each : 0; }
+
+  // Finds the rows of X for the steps from `step` on, up to `most` rows, and counts them; `step` is then the one
+  // after them. Copies or converts them if need be; attention too.
+  size_t TakeInputs(size_t& step, size_t most, size_t place, bool copies) {
+    size_t rows = 0, running = count_;
+    if (!copies_ && !shared_ && call_.lengths == nullptr && share_.order == nullptr && !spec_.attention) {
+      for (; step < steps_ && (rows == 0 || rows + running <= most); ++step) {
+        const char* x = call_.X.at(TimeOf(0, step), 0, Row(0));
+        for (size_t slot = 0; slot < running; ++slot, x += call_.X.row * static_cast<std::ptrdiff_t>(share_.stride))
+          x_rows_[place + rows++] = reinterpret_cast<const C*>(x);
+      }
+      return rows;
+    }
+    for (; step < steps_; ++step) {
+      while (Length(running - 1) <= step) --running;
+      if (rows != 0 && rows + running > most) break;
+      for (size_t slot = 0; slot < running; ++slot, ++rows) TakeInput(step, slot, place + rows, copies);
+    }
+    return rows;
+  }
+
+  void TakeInput(size_t step, size_t slot, size_t place, bool copies) {
+    const size_t t = TimeOf(slot, step);
+    C* const copy = x_ + place * spec_.I;
+    const char* const x = copies || !shared_ ? call_.X.at(t, 0, Row(slot)) : nullptr;
+    x_rows_[place] = shared_ || copies_ ? copy : reinterpret_cast<const C*>(x);
+    if (!copies) return;
+    if (shared_ || copies_) Read(x, spec_.I, copy);
+    if (spec_.attention) Read(call_.attention.at(t, 0, Row(slot)), 1, attention_ + place);
+  }
+
+  // Elements of the layer's type, as numbers to compute with.
+  void Read(const char* from, size_t count, C* to) const {
+    if (native_) {
+      std::memcpy(to, from, count * sizeof(C));
+    } else {
+      Widen(spec_.type, from, count, to);
+    }
+  }
+
+  void LoadInitialState() {
+    const bool given = call_.initial_h.data != nullptr;
+    for (size_t slot = 0; slot < count_; ++slot) {
+      C* const h = State(0, slot);
+      const size_t zeros = given ? spec_.H : 0;
+      std::memset(h + zeros, 0, (padded_ - zeros) * sizeof(C));
+      if (!given) continue;
+      const char* const from = call_.initial_h.at(0, share_.d, StateRow(slot));
+      if (call_.wide_state) {
+        std::memcpy(h, from, spec_.H * sizeof(C));
+      } else {
+        Read(from, spec_.H, h);
+      }
+    }
+  }
+
+  // The states of all rows when `step` begins, from here to there.
+  void SaveStates(size_t step, C* to) const {
+    for (size_t slot = 0; slot < count_; ++slot) {
+      std::memcpy(to + slot * padded_, LastState(step, slot), padded_ * sizeof(C));
+    }
+  }
+  void LoadStates(size_t step, const C* from) {
+    for (size_t slot = 0; slot < count_; ++slot) {
+      std::memcpy(LastState(step, slot), from + slot * padded_, padded_ * sizeof(C));
+    }
+  }
+
+  // Goes on with the states of a step in an epoch's scratch, or back in our own.
+  template <class Change>
+  void MoveStates(size_t step, Change&& change) {
+    C* const from[] = {h_[0], h_[1], h_[2], h_[3]};
+    const size_t mask = h_mask_;
+    change();
+    for (size_t slot = 0; slot < count_; ++slot) {
+      const size_t last = HWY_MIN(step, Length(slot));
+      const C* const h = from[last & mask] + slot * padded_;
+      if (h != State(last, slot)) std::memcpy(State(last, slot), h, padded_ * sizeof(C));
+    }
+  }
+
+  // The last states, and zeros past each row's end.
+  void Finish() {
+    const size_t size = SizeOf(spec_.type);
+    for (size_t slot = 0; slot < count_; ++slot) {
+      const size_t length = Length(slot);
+      if (call_.Y_h.data != nullptr) {
+        char* const to = call_.Y_h.at(0, share_.d, StateRow(slot));
+        if (length == 0) {
+          std::memset(to, 0, spec_.H * (call_.wide_state ? sizeof(C) : size));
+        } else if (call_.wide_state) {
+          std::memcpy(to, State(length, slot), spec_.H * sizeof(C));
+        } else {
+          Write(State(length, slot), spec_.H, to);
+        }
+      }
+      if (call_.Y.data == nullptr) continue;
+      for (size_t t = length; t < call_.T && GoOn(1); ++t) {
+        std::memset(call_.Y.at(t, share_.d, Row(slot)), 0, spec_.H * size);
+      }
+    }
+  }
+
+  // --- what a helper does in windows (team.h); for others there are none
+
+  bool leads() const { return holder_ != Holder::kMember; }
+
+  bool Open() { return holder_ != Holder::kHelper || share_.claim->Open(); }
+  void Close(bool done = false) {
+    if (holder_ == Holder::kHelper) share_.claim->Close(done);
+  }
+
+  // Hands over all before this step. The window stays open, for the inputs of the next chunk.
+  bool HandOver() {
+    if (holder_ != Holder::kHelper) return true;
+    if (!Open()) return false;
+    WriteY();
+    if (step_ != 0) SaveStates(step_, states_);
+    share_.claim->HandOver({begin_, step_, step_ == 0 ? nullptr : states_});
+    return true;
+  }
+
+  // The rows of Y up to this step, from where they were kept.
+  void WriteY() {
+    if (holder_ != Holder::kHelper || call_.Y.data == nullptr) return;
+    const size_t size = spec_.H * SizeOf(spec_.type);
+    const char* from = y_;
+    size_t running = count_;
+    for (; written_ < step_; ++written_) {
+      while (Length(running - 1) <= written_) --running;
+      for (size_t slot = 0; slot < running; ++slot, from += size)
+        std::memcpy(call_.Y.at(TimeOf(slot, written_), share_.d, Row(slot)), from, size);
+    }
+    y_step_ = 0;
+  }
+
+  // Where a row of Y goes in this step.
+  HWY_INLINE char* PlaceOfY(size_t slot) const {
+    if (HWY_LIKELY(holder_ != Holder::kHelper)) return call_.Y.at(TimeOf(slot, step_), share_.d, Row(slot));
+    return y_ + (y_step_ + slot) * spec_.H * SizeOf(spec_.type);
+  }
+
+  const Share& share_;
+  const Call& call_;
+  const Spec& spec_;
+  const Geometry geometry_;
+  const size_t padded_;
+  const bool reversed_;
+  const bool native_;  // X, h and Y are of the type that is computed in
+  const Holder holder_;
+  Watch* const watch_;            // of the thread that made the call
+  const std::int64_t per_look_;   // rows of a panel between two looks at it
+  std::int64_t until_look_;       // until the next
+  size_t first_ = 0, last_ = 0;   // this member's panels
+  bool shared_ = false;           // scratch, with other members
+  bool copies_ = false;           // inputs are not used where they lie
+  size_t begin_ = 0, count_ = 0;  // the rows under way
+  size_t steps_ = 0;              // of the longest of them
+  size_t step_ = 0;               // the next
+  size_t active_ = 0;             // the rows that have this step
+  size_t written_ = 0;            // a helper's rows of Y are handed over up to this step
+  size_t y_step_ = 0;             // and those of this one are kept here
+  C* h_[4];                       // the states [slot][padded] of steps, in turns
+  size_t h_mask_ = 1;
+  C* rh_;         // r∘h [slot][padded], reset before
+  C* z_;          // z [slot][padded], reset before
+  C* xp_;         // x·Wᵀ and biases [row][panel][z, r, n][lanes]
+  C* attention_;  // of rows of X
+  C* x_;          // copies of rows of X
+  C* x_block_;    // rows of X done ahead [k][row]
+  const C** x_rows_;
+  const C** h_rows_;
+  char* y_ = nullptr;    // rows of Y to be handed over
+  C* states_ = nullptr;  // states that are handed over
+
+ private:
+  // A row of a panel takes 3·lanes products with I or with H numbers.
+  std::int64_t WorkPerLook() const {
+    if (watch_ == nullptr) return std::numeric_limits<std::int64_t>::max();
+    const size_t row = HWY_MAX(spec_.I, spec_.H) * 3 * kLanes;
+    return HWY_MAX(watch_->work() / static_cast<std::int64_t>(row), 1);
+  }
+
+  HWY_NOINLINE bool Look() {
+    watch_->Ask();
+    SetFloatMode(kDefaultFloatMode);  // whatever a signal's handler has done to it
+    until_look_ = watch_->stopped() ? 0 : per_look_;
+    return !watch_->stopped();
+  }
+
+  void UseScratch(unsigned char* base, const ScratchPlan& plan, size_t buffers) {
+    h_mask_ = buffers - 1;
+    for (size_t i = 0; i < 4; ++i) {
+      h_[i] = reinterpret_cast<C*>(base + plan.h) + (i & h_mask_) * share_.rows_at_once * padded_;
+    }
+    rh_ = reinterpret_cast<C*>(base + plan.rh);
+    z_ = reinterpret_cast<C*>(base + plan.z);
+    xp_ = reinterpret_cast<C*>(base + plan.xp);
+    attention_ = reinterpret_cast<C*>(base + plan.attention);
+    x_ = reinterpret_cast<C*>(base + plan.x);
+  }
+
+  unsigned char* const own_;
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onegru
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

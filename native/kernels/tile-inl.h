@@ -1,0 +1,285 @@
+// Tiles: how rows and panels are covered by blocks whose sums fit into registers.
+
+#include <type_traits>
+
+#include "hwy/highway.h"
+#include "native/kernels/product-inl.h"
+
+#if defined(ONEGRU_NATIVE_KERNELS_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_TILE_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_TILE_INL_H_
+#else
+#define ONEGRU_NATIVE_KERNELS_TILE_INL_H_
+#endif
+
+// Of a lambda that is a loop's body: the compiler must not call it.
+#undef ONEGRU_INLINE
+#define ONEGRU_INLINE HWY_ATTR __attribute__((always_inline))
+
+HWY_BEFORE_NAMESPACE();
+namespace onegru {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// kRows_ rows x kPanels_ panels, and a sum for each of kGates_ gates.
+template <size_t kRows_, size_t kPanels_, size_t kGates_, class D, class Width>
+struct Tile {
+  static constexpr size_t kRows = kRows_, kPanels = kPanels_, kGates = kGates_;
+  using V = hn::Vec<D>;
+
+  // One row of one panel. Of fewer gates than three: n alone, or z and r.
+  struct At {
+    V &z, &r, &n;
+    size_t row, panel;
+    size_t width;  // units
+  };
+
+  HWY_INLINE Tile(D tag, size_t first_row, size_t first_panel, Width last_width)
+      : d(tag), row(first_row), panel(first_panel), width(last_width) {}
+
+  // f(At) for the rows [kFrom, kTo) of the tile.
+  template <size_t kFrom = 0, size_t kTo = kRows, class F>
+  HWY_INLINE void ForEach(const F& f) {
+#pragma GCC unroll 16
+    for (size_t i = kFrom * kPanels; i < kTo * kPanels; ++i) {
+      const size_t r = i / kPanels, p = i % kPanels;
+      V* const gates = &sums[r][p * kGates];
+      f(At{gates[0], gates[kGates > 1 ? 1 : 0], gates[kGates - 1], row + r, panel + p,
+           p + 1 < kPanels ? size_t{Whole<D>::value} : size_t{width}});
+    }
+  }
+
+  const D d;
+  const size_t row, panel;  // the first of each
+  const Width width;        // the units of the last panel; those before it are whole
+  V sums[kRows][kPanels * kGates];
+};
+
+// The rows [kFrom, kTo) of a tile.
+template <class Tile, size_t kFrom, size_t kTo>
+struct RowsOfTile {
+  Tile& tile;
+
+  template <class F>
+  HWY_INLINE void ForEach(const F& f) const {
+    tile.template ForEach<kFrom, kTo>(f);
+  }
+};
+
+// Whether the tiles are those for 32 registers, as AVX-512 has. Elsewhere ONEGRU_LARGE_TILES asks for them, so
+// that they can be tested without such a CPU.
+#if defined(ONEGRU_LARGE_TILES)
+inline constexpr bool kLargeTiles = true;
+#else
+inline constexpr bool kLargeTiles = HWY_TARGET == HWY_AVX3;
+#endif
+
+// The most rows of a tile.
+inline constexpr size_t kMostRows = kLargeTiles ? 8 : 4;
+
+// How many panels of so many gates go side by side with so many rows, where all rows make one tile: enough sums
+// under way to hide a multiply-add's latency, no more than there are registers. Measured on AVX-512, for one row:
+// of 3 gates, 2 panels are up to 1.3 times as fast as 1 where two multiply-adds begin in a cycle (Zen 5), 4 cost
+// 15 % more than 1 at H = 64 (Zen 4); of 2 gates, 4 panels are 2 to 5 % slower in single steps and 1.1 times as
+// fast over time at H = 64 alone. Asking for weights 16 steps ahead is 2 to 10 % slower, from caches and from
+// memory alike.
+constexpr size_t PanelsBeside(size_t gates, size_t rows) {
+  if (kLargeTiles) {
+    if (gates == 3) return rows <= 3 ? 2 : 1;
+    if (gates == 2) return rows <= 6 ? 2 : 1;
+    return rows <= 3 ? 4 : 2;
+  }
+  if (rows == 1) return gates == 1 ? 8 : 4;
+  if (gates == 3) return rows == 2 ? 2 : 1;
+  if (gates == 2) return rows <= 3 ? 2 : 1;
+  return rows <= 3 ? 4 : 2;
+}
+
+// Calls f with a number of rows of a tile as a constant; it is at least kLeast.
+template <size_t kLeast, class F>
+HWY_INLINE void WithRows(size_t rows, F&& f) {
+  if constexpr (kLeast < kMostRows) {
+    if (rows > kLeast) return WithRows<kLeast + 1>(rows, f);
+  }
+  f(std::integral_constant<size_t, kLeast>());
+}
+
+// Calls f with the tag of the shortest vector that holds `width` units.
+template <class D, class F>
+HWY_INLINE void WithTag(D d, size_t width, F&& f) {
+  constexpr size_t kLanes = hn::MaxLanes(D());
+  constexpr size_t kBytes = kLanes * sizeof(hn::TFromD<D>);
+  if constexpr (kBytes >= 64) {
+    if (width <= kLanes / 4) return f(hn::Half<hn::Half<D>>());
+  }
+  if constexpr (kBytes >= 32) {
+    if (width <= kLanes / 2) return f(hn::Half<D>());
+  }
+  f(d);
+}
+
+// What is done with tiles, an Op, has three stages: Sum(tile) computes the products, Gates(rows) and Finish(rows)
+// what becomes of them. Each loop of a stage does one operation for all vectors before the next: an activation is a
+// long chain of operations, and the CPU overlaps two only if they are close together.
+
+// A few rows at a time: all of them would not leave registers for the work.
+template <size_t kFrom, class Op, class Tile>
+HWY_INLINE void FinishRows(const Op& op, Tile& tile) {
+  if constexpr (kFrom < Tile::kRows) {
+    constexpr size_t kTo = HWY_MIN(kFrom + 4, Tile::kRows);
+    const RowsOfTile<Tile, kFrom, kTo> rows{tile};
+    op.Gates(rows);
+    op.Finish(rows);
+    FinishRows<kTo>(op, tile);
+  }
+}
+
+template <size_t kRows, size_t kPanels, class Op, class D, class Width>
+HWY_INLINE void Do(const Op& op, D d, size_t row, size_t panel, Width width) {
+  Tile<kRows, kPanels, Op::kGates, D, Width> tile(d, row, panel, width);
+  op.Sum(tile);
+  FinishRows<0>(op, tile);
+}
+
+// A tile of several rows, which takes long enough to be called: it is wanted in several places.
+template <size_t kRows, size_t kPanels, class Op, class D, class Width>
+HWY_NOINLINE void DoApart(Op op, D d, size_t row, size_t panel, Width width) {
+  Do<kRows, kPanels>(op, d, row, panel, width);
+}
+
+// A panel, swept by tiles of rows: full ones, and where less than half a tile would be left, the last two alike.
+template <size_t kLeast, class Op, class D, class Width>
+HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width width) {
+  for (size_t row = 0; row < rows;) {
+    const size_t left = rows - row;
+    const size_t count = left <= kMostRows ? left : left < kMostRows * 3 / 2 ? (left + 1) / 2 : kMostRows;
+    WithRows<kLeast>(count, [&](auto n) HWY_ATTR {
+      if constexpr (n == 1) {
+        Do<1, 1>(op, d, row, panel, width);
+      } else {
+        DoApart<n, 1>(op, d, row, panel, width);
+      }
+    });
+    row += count;
+  }
+}
+
+// All rows as one tile, with kWide panels [first, last) side by side: the fewer panels to a group, the more of
+// them stay in the first-level cache from one sweep to the next.
+template <size_t kRows, size_t kWide, class Op, class D, class GoOn>
+HWY_INLINE void SweepPanels(const Op& op, D d, size_t first, size_t last, bool backwards, GoOn&& go_on) {
+  const Whole<D> whole;
+  const size_t wides = (last - first) / kWide * kWide;
+  const auto some = [&](auto panels, size_t panel) HWY_ATTR {
+    if constexpr (kRows == 1) {
+      Do<1, panels>(op, d, 0, panel, whole);
+    } else {
+      DoApart<kRows, panels>(op, d, 0, panel, whole);
+    }
+  };
+  const auto rest = [&]() HWY_ATTR {
+    size_t panel = first + wides;
+    if constexpr (kWide > 4) {
+      if (panel + 4 <= last) some(std::integral_constant<size_t, 4>(), panel), panel += 4;
+    }
+    if constexpr (kWide > 2) {
+      if (panel + 2 <= last) some(std::integral_constant<size_t, 2>(), panel), panel += 2;
+    }
+    if (panel < last) some(std::integral_constant<size_t, 1>(), panel);
+  };
+  if (backwards) rest();
+  for (size_t i = 0; i < wides && go_on(kWide); i += kWide) {
+    some(std::integral_constant<size_t, kWide>(), first + (backwards ? wides - kWide - i : i));
+  }
+  if (!backwards) rest();
+}
+
+// Does tiles until all rows and the panels [first, last) are covered, with vectors as short as they may be.
+//
+// More rows than a tile has: panel after panel, each swept by tiles, so that a panel comes from memory once. Else
+// panels side by side. `backwards` walks the panels the other way round: after a forward sweep the last ones are
+// in cache. In a long sweep the rest is left out once op.self->GoOn says no. kWideForOne: how many panels go
+// side by side with a single row, where it is known that there is one; 0 where it is not.
+template <size_t kWideForOne = 0, class D, class Op>
+HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
+                         const Op& op) {
+  const size_t full = HWY_MAX(first, HWY_MIN(last, geometry.full_panels()));
+  if (rows == 0) return;
+  const bool is_long = op.self->IsLong(rows * (last - first));
+  const auto go_on = [&](size_t panels) HWY_ATTR { return HWY_LIKELY(!is_long) || op.self->GoOn(rows * panels); };
+  const auto narrow = [&]() HWY_ATTR {
+    if (full == last) return;
+    const size_t width = geometry.width(full);
+    if constexpr (kWideForOne != 0) {
+      WithTag(d, width, [&](auto tag) HWY_ATTR { Do<1, 1>(op, tag, 0, full, width); });
+    } else {
+      WithTag(d, width, [&](auto tag) HWY_ATTR { SweepRows<1>(op, tag, rows, full, width); });
+    }
+  };
+  if (backwards) narrow();
+  if constexpr (kWideForOne != 0) {
+    SweepPanels<1, kWideForOne>(op, d, first, full, backwards, go_on);
+  } else if (rows <= kMostRows) {
+    WithRows<1>(rows, [&](auto n) HWY_ATTR {
+      SweepPanels<n, PanelsBeside(Op::kGates, n)>(op, d, first, full, backwards, go_on);
+    });
+  } else {
+    constexpr size_t kLeast = kMostRows / 2;
+    for (size_t i = first; i < full && go_on(1); ++i) {
+      SweepRows<kLeast>(op, d, rows, backwards ? first + full - 1 - i : i, Whole<D>());
+    }
+  }
+  if (!backwards) narrow();
+}
+
+// The same for one row and all panels where they are few: no search for tiles.
+inline constexpr size_t kFewPanels = kLargeTiles ? 2 : 4;
+// Up to so many inputs a single panel's products with x fit into the time that a step waits for its activations.
+inline constexpr size_t kMostInputsByStep = 20;
+
+// kWhole panels, and a short one with short vectors, in turns: no chain of operations then waits for another to
+// leave the CPU's queues.
+template <size_t kWhole, class D, class Short, class Op>
+HWY_INLINE void DoMixed(const Op& op, D d, Short short_d, size_t width) {
+  using Long = Tile<1, kWhole, Op::kGates, D, Whole<D>>;
+  using Narrow = Tile<1, 1, Op::kGates, Short, size_t>;
+  Long whole(d, 0, 0, Whole<D>());
+  Narrow narrow(short_d, 0, kWhole, width);
+  op.Sum(whole);
+  op.Sum(narrow);
+  const RowsOfTile<Long, 0, 1> whole_row{whole};
+  const RowsOfTile<Narrow, 0, 1> narrow_row{narrow};
+  op.Gates(whole_row);
+  op.Gates(narrow_row);
+  op.Finish(whole_row);
+  op.Finish(narrow_row);
+}
+
+template <class D, class Op>
+HWY_INLINE void ForFew(D d, const Geometry& geometry, const Op& op) {
+  constexpr size_t kLanes = hn::MaxLanes(D());
+  const size_t panels = geometry.panels();
+  const size_t width = geometry.width(panels - 1);
+  if (panels == 1) {
+    WithTag(d, width, [&](auto tag) HWY_ATTR { Do<1, 1>(op, tag, 0, 0, width); });
+  } else if (width <= kLanes / 2) {
+    WithTag(d, width, [&](auto tag) HWY_ATTR {
+      if (panels == 2) return DoMixed<1>(op, d, tag, width);
+      if constexpr (kFewPanels > 2) {
+        if (panels == 3) return DoMixed<2>(op, d, tag, width);
+        DoMixed<3>(op, d, tag, width);
+      }
+    });
+  } else if (panels == 2) {
+    Do<1, 2>(op, d, 0, 0, width);
+  } else if constexpr (kFewPanels > 2) {
+    if (panels == 3) return Do<1, 3>(op, d, 0, 0, width);
+    Do<1, 4>(op, d, 0, 0, width);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onegru
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

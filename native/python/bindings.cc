@@ -1,0 +1,102 @@
+// The Python module onegru._native: converts arguments and results, computes nothing.
+// Its stub is src/onegru/_native.pyi; keep the two together.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "native/float_mode.h"
+#include "native/memory_pool.h"
+#include "native/python/bindings.h"
+#include "native/targets/limits.h"
+#include "native/targets/targets.h"
+#include "native/threads/threads.h"
+
+namespace nb = nanobind;
+
+namespace {
+
+std::vector<std::string> TargetNames(bool only_available) {
+  std::vector<std::string> names;
+  for (const onegru::Target& target : onegru::CompiledTargets()) {
+    if (!only_available || onegru::IsAvailable(target)) names.emplace_back(target.name);
+  }
+  return names;
+}
+
+std::string NameAt(std::size_t index) { return onegru::CompiledTargets()[index].name; }
+
+}  // namespace
+
+// nanobind's own PyInit__native goes by another name: it must not run in a second interpreter.
+#define PyInit__native onegru_PyInit
+NB_MODULE(_native, m) {
+  nb::set_leak_warnings(false);  // an exit while a daemon thread is in a call leaves its objects behind
+  m.doc() = "Compiled part of onegru; private. Use the functions of onegru instead.";
+
+  onegru::BindLayer(m);
+  onegru::BindCalls(m);
+  onegru::BindObserver(m);
+  m.def("num_threads", &onegru::NumThreads, "How many threads a call may use.");
+  m.def("set_num_threads", &onegru::SetNumThreads, nb::arg("count"), "How many threads a call may use, 1…64.");
+  m.def(
+      "release_memory", [] { return onegru::ThePool().Release(); },
+      "Gives back the memory that is kept for new outputs; returns how many bytes.");
+
+  m.def(
+      "set_float_mode",
+      [](std::optional<std::uint32_t> mode) {
+        const std::uint32_t before = onegru::GetFloatMode();
+        onegru::SetFloatMode(mode.value_or(onegru::kDefaultFloatMode));
+        return before;
+      },
+      nb::arg("mode").none(),
+      "Sets the thread's floating-point mode, IEEE 754's default for None; returns the one before.");
+
+  m.def("fma_peak", &onegru::FmaPeak, nb::arg("seconds"), "float32 FLOP/s that one core reaches at most.");
+  m.def("read_bandwidth", &onegru::ReadBandwidth, nb::arg("bytes"), nb::arg("seconds"),
+        "Bytes/s at which one core reads a buffer of this size.");
+
+  m.def("version", [] { return std::string(ONEGRU_VERSION); }, "Version of the package.");
+  m.def("highway_version", &onegru::HighwayVersion, "Version of the Highway headers used for the build.");
+  m.def("compiled_targets", [] { return TargetNames(false); }, "Names of the SIMD targets in this build, best first.");
+  m.def(
+      "available_targets", [] { return TargetNames(true); },
+      "Those of the compiled targets that this CPU can run, best first.");
+  m.def("chosen_target", [] { return NameAt(onegru::ChosenTargetIndex()); }, "Name of the target the kernels use.");
+  m.def(
+      "select_target", [](std::optional<std::string_view> name) { return NameAt(onegru::SelectTarget(name)); },
+      nb::arg("name").none() = nb::none(),
+      "Use the named target, or the best available one for None; returns its name.\n\n"
+      "Raises ValueError, which lists the available targets, for any other name.");
+  m.def(
+      "target_traits",
+      [](std::string_view name) {
+        const onegru::Target& target = onegru::FindTarget(name);
+        return std::pair(target.native_fma, target.vector_bytes());
+      },
+      nb::arg("name"), "(native_fma, vector_bytes) of an available target.");
+}
+
+#undef PyInit__native
+
+// nanobind keeps what it has of an interpreter in static variables: an import in another interpreter, even one
+// that fails, would leave the first one's layers with types that are not theirs.
+extern "C" NB_EXPORT PyObject* PyInit__native() {
+  if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+    PyErr_SetString(PyExc_ImportError, "onegru: imported in a subinterpreter; must be imported in the main one");
+    return nullptr;
+  }
+  return onegru_PyInit();
+}

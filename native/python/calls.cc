@@ -1,0 +1,282 @@
+// The calls that are made once for every frame, taken by C where Python's own way to a method costs as much as the
+// step of a small layer: 0.4 µs for layer(X, initial_h, out=(Y, Y_h)), 0.1 µs for stream.step(x, out=h).
+//
+// The base classes of onegru.GRU and onegru.Stream. A call that is plain is done here; what is declined goes to a
+// method in Python.
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "native/python/bindings.h"
+#include "native/python/layer.h"
+
+namespace nb = nanobind;
+
+namespace onegru {
+namespace {
+
+PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* keywords);
+
+// The engine's own object, None where it has none, keeps the layer or the stream alive.
+struct Caller {
+  Caller(nb::object object, int own_layout) : native(std::move(object)), layer(LayerIn(native)), layout(own_layout) {}
+
+  nb::object native;
+  const Layer* layer;
+  int layout;
+  vectorcallfunc call = CallByVector;
+};
+
+struct Stepper {
+  explicit Stepper(nb::object object) : native(std::move(object)), stream(StreamIn(native)) {}
+
+  nb::object native;
+  Stream* stream;
+};
+
+// The names that a method's arguments go by, in order.
+template <std::size_t kCount>
+struct Names {
+  template <class... Texts>
+  explicit Names(Texts... texts) : names{PyUnicode_InternFromString(texts)...} {}
+
+  // False: there is no such argument, or it has a value.
+  bool Put(PyObject* name, PyObject* value, PyObject* (&values)[kCount]) const {
+    for (std::size_t i = 0; i < kCount; ++i) {
+      if (names[i] == name) return std::exchange(values[i], value) == nullptr;
+    }
+    return false;
+  }
+  // As a method gets them. False: there are others, or more than `most` without a name.
+  bool Put(PyObject* const* args, Py_ssize_t given, PyObject* keywords, Py_ssize_t most,
+           PyObject* (&values)[kCount]) const {
+    if (given > most) return false;
+    std::copy(args, args + given, values);
+    const Py_ssize_t named = keywords == nullptr ? 0 : PyTuple_Size(keywords);
+    for (Py_ssize_t i = 0; i < named; ++i) {
+      if (!Put(PyTuple_GetItem(keywords, i), args[given + i], values)) return false;
+    }
+    return true;
+  }
+
+  PyObject* names[kCount];
+};
+
+// A layout as an argument; none if it has to be looked at more closely.
+std::optional<int> LayoutOf(PyObject* object, int own) {
+  if (!IsGiven(object)) return own;
+  int overflow = 0;
+  const long value = PyLong_CheckExact(object) ? PyLong_AsLongAndOverflow(object, &overflow) : -1;
+  if (value != 0 && value != 1) return {};
+  return static_cast<int>(value);
+}
+
+// A new reference to what `call` returns; null if that is not valid, with an exception if it throws one.
+template <class F>
+PyObject* Try(F&& call) {
+  try {
+    return call().release().ptr();
+  } catch (nb::python_error& error) {
+    error.restore();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+enum CallName { kX, kInitialH, kSequenceLens, kAttention, kLayout, kOut, kCallNames };
+
+const Names<kCallNames>& TheCallNames() {
+  static const Names<kCallNames> names("X", "initial_h", "sequence_lens", "attention", "layout", "out");
+  return names;
+}
+
+// What caller(…) returns where the call is plain.
+PyObject* TryGiven(const Caller& caller, PyObject* const (&values)[kCallNames]) {
+  const std::optional<int> layout = LayoutOf(values[kLayout], caller.layout);
+  if (caller.layer == nullptr || values[kX] == nullptr || !layout) return nullptr;
+  CallArguments call{values[kX], values[kInitialH], values[kSequenceLens], values[kAttention]};
+  call.layout = *layout;
+  if (PyObject* const out = values[kOut]; IsGiven(out)) {
+    if (!PyTuple_CheckExact(out) || PyTuple_Size(out) != 2) return nullptr;
+    call.Y = PyTuple_GetItem(out, 0);
+    call.Y_h = PyTuple_GetItem(out, 1);
+    call.out = out;
+  }
+  return Try([&] { return TryCall(*caller.layer, call); });
+}
+
+bool PutAll(PyObject* args, PyObject* kwargs, PyObject* (&values)[kCallNames]) {
+  const Py_ssize_t given = PyTuple_Size(args);
+  if (given > 2) return false;
+  for (Py_ssize_t i = 0; i < given; ++i) values[i] = PyTuple_GetItem(args, i);
+  Py_ssize_t position = 0;
+  for (PyObject *name, *value; kwargs != nullptr && PyDict_Next(kwargs, &position, &name, &value);) {
+    if (!TheCallNames().Put(name, value, values)) return false;
+  }
+  return true;
+}
+
+PyObject* TryIfMade(PyObject* self, PyObject* const (&values)[kCallNames]) {
+  return nb::inst_ready(self) ? TryGiven(*nb::inst_ptr<Caller>(self), values) : nullptr;
+}
+
+nb::object RunOf(PyObject* self) {
+  static PyObject* const name = PyUnicode_InternFromString("run");
+  return nb::steal(PyObject_GetAttr(self, name));
+}
+
+// caller(…); else caller.run(…).
+PyObject* Call(PyObject* self, PyObject* args, PyObject* kwargs) {
+  PyObject* values[kCallNames] = {};
+  if (PutAll(args, kwargs, values)) {
+    PyObject* const result = TryIfMade(self, values);
+    if (result != nullptr || PyErr_Occurred()) return result;
+  }
+  const nb::object run = RunOf(self);
+  return run.is_valid() ? PyObject_Call(run.ptr(), args, kwargs) : nullptr;
+}
+
+// The same without a tuple and a dictionary of the arguments, which take 0.1 µs to make.
+PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* keywords) {
+  const Py_ssize_t given = PyVectorcall_NARGS(flags);
+  PyObject* values[kCallNames] = {};
+  // Somebody has given the class another since: Python 3.11 comes here still.
+  if (const ternaryfunc call = Py_TYPE(self)->tp_call; call != Call) {
+    const nb::object all = nb::steal(PyTuple_New(given)), named = nb::steal(PyDict_New());
+    if (!all.is_valid() || !named.is_valid()) return nullptr;
+    for (Py_ssize_t i = 0; i < given; ++i) PyTuple_SetItem(all.ptr(), i, Py_NewRef(args[i]));
+    const Py_ssize_t count = keywords == nullptr ? 0 : PyTuple_Size(keywords);
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      if (PyDict_SetItem(named.ptr(), PyTuple_GetItem(keywords, i), args[given + i]) != 0) return nullptr;
+    }
+    return call(self, all.ptr(), named.ptr());
+  }
+  if (TheCallNames().Put(args, given, keywords, 2, values)) {
+    PyObject* const result = TryIfMade(self, values);
+    if (result != nullptr || PyErr_Occurred()) return result;
+  }
+  const nb::object run = RunOf(self);
+  return run.is_valid() ? PyObject_Vectorcall(run.ptr(), args, static_cast<std::size_t>(given), keywords) : nullptr;
+}
+
+// caller.try_call(…): what caller(…) returns where the call is plain, else None.
+PyObject* TryCallMethod(PyObject* self, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+  PyObject* values[kCallNames] = {};
+  const bool is_made = nb::inst_ready(self);
+  if (!is_made || !TheCallNames().Put(args, given, keywords, 2, values)) {
+    PyErr_SetString(PyExc_TypeError, is_made ? "try_call: must be given what the layer itself is"
+                                             : "the layer was never made: its __init__ was not called");
+    return nullptr;
+  }
+  PyObject* const result = TryGiven(*nb::inst_ptr<Caller>(self), values);
+  return result != nullptr || PyErr_Occurred() ? result : Py_NewRef(Py_None);
+}
+
+enum StepName { kStepX, kStepAttention, kRows, kStepOut, kStepNames };
+
+// stepper.step(…); else stepper._step(…).
+PyObject* Step(PyObject* self, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+  static const Names<kStepNames> names("x", "attention", "rows", "out");
+  PyObject* values[kStepNames] = {};
+  if (nb::inst_ready(self) && names.Put(args, given, keywords, 1, values) && values[kStepX] != nullptr) {
+    const StepArguments step{true, values[kStepX], values[kStepAttention], values[kRows], values[kStepOut]};
+    Stream* const stream = nb::inst_ptr<Stepper>(self)->stream;
+    PyObject* const result = stream == nullptr ? nullptr : Try([&] { return TrySteps(*stream, step); });
+    if (result != nullptr || PyErr_Occurred()) return result;
+  }
+  static PyObject* const name = PyUnicode_InternFromString("_step");
+  PyObject* const step = PyObject_GetAttr(self, name);
+  if (step == nullptr) return nullptr;
+  PyObject* const result = PyObject_Vectorcall(step, args, static_cast<std::size_t>(given), keywords);
+  Py_DECREF(step);
+  return result;
+}
+
+constexpr char kStep[] = R"(step($self, /, x, *, attention=None, rows=None, out=None)
+--
+
+Take one step.
+
+Args:
+    x: [B, I], or [n, I] for n rows; of the layer's type.
+    attention: [B] or [B, 1], or [n] or [n, 1]; required if and only if the layer has attention.
+    rows: indices of the rows that take the step, each at most once; None for all.
+    out: what to write h into; None for a new array.
+
+Returns:
+    h, the new state of these rows, [B, H] or [n, H], of the layer's type.
+
+Raises:
+    SpecError: an argument is not legal.)";
+
+constexpr char kTryCall[] =
+    R"(try_call($self, /, X, initial_h=None, *, sequence_lens=None, attention=None, layout=None, out=None)
+--
+
+What the layer, called with these, returns, if all are plain; None, with nothing done, if not.)";
+
+template <class F>
+PyCFunction Method(F* function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+// Gives a class that calls by tp_call, as Caller does, a `__call__` that has a signature and a docstring: Python's
+// own descriptor of the slot with another text, as any other kind of `__call__` would make calls slower. The text
+// begins with the signature and "--", and is kept for ever, as the class is. Then lets it be called by vector:
+// before Python 3.12 no class written in Python inherits that.
+void DescribeCall(nb::handle type, const char* text) {
+#ifndef Py_LIMITED_API
+  const nb::object plain = type.attr("__call__");
+  if (Py_TYPE(plain.ptr()) != &PyWrapperDescr_Type) return;
+  const auto* const descriptor = reinterpret_cast<PyWrapperDescrObject*>(plain.ptr());
+  auto* const base = new wrapperbase(*descriptor->d_base);
+  base->doc = strdup(text);
+  auto* const object = reinterpret_cast<PyTypeObject*>(type.ptr());
+  type.attr("__call__") = nb::steal(PyDescr_NewWrapper(object, base, descriptor->d_wrapped));
+  const nb::object made = nb::inst_alloc(type);
+  const auto* const at = reinterpret_cast<const char*>(&nb::inst_ptr<Caller>(made)->call);
+  object->tp_vectorcall_offset = at - reinterpret_cast<const char*>(made.ptr());
+  object->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
+  PyType_Modified(object);
+#else
+  static_cast<void>(type), static_cast<void>(text);  // the stable ABI does not show descriptors
+#endif
+}
+
+}  // namespace
+
+void BindCalls(nb::module_& m) {
+  static PyMethodDef caller_methods[] = {{"try_call", Method(TryCallMethod), METH_FASTCALL | METH_KEYWORDS, kTryCall},
+                                         {nullptr, nullptr, 0, nullptr}};
+  static PyType_Slot caller[] = {
+      {Py_tp_call, reinterpret_cast<void*>(Call)}, {Py_tp_methods, caller_methods}, {0, nullptr}};
+  nb::class_<Caller>(m, "Caller", nb::type_slots(caller))
+      .def(nb::init<nb::object, int>(), nb::arg("native").none(), nb::arg("layout"),
+           "An object whose plain calls go to a layer, if there is one, the others to its method `run`.");
+  m.def("describe_call", &DescribeCall, nb::arg("type"), nb::arg("text"),
+        "Gives a class's __call__ a signature and a docstring.");
+
+  static PyMethodDef stepper_methods[] = {{"step", Method(Step), METH_FASTCALL | METH_KEYWORDS, kStep},
+                                          {nullptr, nullptr, 0, nullptr}};
+  static PyType_Slot stepper[] = {{Py_tp_methods, stepper_methods}, {0, nullptr}};
+  nb::class_<Stepper>(m, "Stepper", nb::type_slots(stepper))
+      .def(nb::init<nb::object>(), nb::arg("native").none(),
+           "An object whose plain steps go to a stream, if there is one, the others to its method `_step`.")
+      .def(
+          "try_run",
+          [](const Stepper& self, nb::handle X, nb::handle attention, nb::handle out) -> nb::object {
+            if (self.stream == nullptr) return nb::none();
+            const nb::object Y = TrySteps(*self.stream, {false, X.ptr(), attention.ptr(), nullptr, out.ptr()});
+            return Y.is_valid() ? Y : nb::none();
+          },
+          nb::arg("X").none(), nb::arg("attention").none(), nb::arg("out").none(),
+          "Y of plain steps; None, with nothing done, of others.");
+}
+
+}  // namespace onegru

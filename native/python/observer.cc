@@ -1,0 +1,76 @@
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "native/python/bindings.h"
+#include "native/runtimes/observer.h"
+
+namespace nb = nanobind;
+
+namespace onegru {
+namespace {
+
+constexpr const char* kMoments[] = {"weights", "compute", "done"};
+
+// The elements as bytes, which are there as long as the call that they are given to.
+nb::object BytesOf(const Port& port, bool writeable) {
+  static char none = 0;
+  const std::size_t size = port.tensor.count() * (port.is_lengths ? 4 : SizeOf(port.tensor.type));
+  char* const data = size == 0 ? &none : static_cast<char*>(const_cast<void*>(port.tensor.data));
+  return nb::steal(PyMemoryView_FromMemory(data, static_cast<Py_ssize_t>(size), writeable ? PyBUF_WRITE : PyBUF_READ));
+}
+
+nb::dict InPython(const OnnxGruAttributes& attributes) {
+  nb::dict dict;
+  ForEachAttribute(attributes, [&](const char* name, const auto& value) {
+    if constexpr (requires { value.has_value(); }) {
+      if (value) dict[name] = nb::cast(*value);
+    } else {
+      if (!value.empty()) dict[name] = nb::cast(value);
+    }
+  });
+  return dict;
+}
+
+class PythonObserver final : public Observer {
+ public:
+  explicit PythonObserver(nb::object function) : function_(std::move(function)) {}
+
+  void See(std::int64_t session, Moment moment, const std::string& node, int version,
+           const OnnxGruAttributes& attributes, std::span<const Port> ports) override {
+    if (!Py_IsInitialized()) return;
+    const nb::gil_scoped_acquire gil;
+    try {
+      nb::dict arrays;
+      for (const Port& port : ports) {
+        if (!port.tensor.is_given) continue;
+        nb::list shape;
+        for (const std::int64_t size : port.tensor.shape) shape.append(size);
+        const char* const type = port.is_lengths ? "int32" : NameOf(port.tensor.type);
+        const bool writeable = moment == Moment::kCompute && port.name[0] == 'Y';
+        arrays[port.name] = nb::make_tuple(BytesOf(port, writeable), type, shape);
+      }
+      function_(session, kMoments[static_cast<int>(moment)], nb::str(node.data(), node.size()), version,
+                InPython(attributes), arrays);
+    } catch (const nb::python_error& error) {
+      throw std::runtime_error(nb::str(error.value()).c_str());
+    }
+  }
+
+ private:
+  nb::object function_;
+};
+
+}  // namespace
+
+void BindObserver(nb::module_& m) {
+  m.def(
+      "observe", [](nb::object function) { SetObserver(new PythonObserver(std::move(function))); }, nb::arg("function"),
+      "Shows a function the GRU nodes of ONNX Runtime's sessions, for good: function(session, moment, node, "
+      "version, attributes, arrays).");
+}
+
+}  // namespace onegru

@@ -1,0 +1,110 @@
+#include "native/python/run_from_python.h"
+
+#include <nanobind/nanobind.h>
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cxxabi.h>
+#include <exception>
+
+#include "native/kernel.h"
+#include "native/plan.h"
+
+namespace nb = nanobind;
+
+namespace onegru {
+namespace {
+
+// Below this many FLOPs a call is over sooner than the interpreter's lock changes hands.
+constexpr double kFlopsToRelease = 1.0e6;
+// Below this many it is over before anybody waits for it, even without SIMD: it is not watched for signals.
+constexpr double kFlopsToWatch = 1.0e7;
+// Between two looks at the clock: some 50 µs of a core, milliseconds without SIMD.
+constexpr std::int64_t kProductsPerLook = std::int64_t{1} << 22;
+// Between two looks for signals. To look takes the interpreter's lock, which others may hold for 5 ms.
+constexpr std::chrono::milliseconds kSignalsEvery{50};
+
+// Gives the interpreter's lock away while this lives.
+class Unlocked {
+ public:
+  Unlocked() { Release(); }
+  ~Unlocked() { Take(); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+  void Release() { state_ = PyEval_SaveThread(); }
+  // When Python ends, it ends every other thread that asks for the lock: before 3.14 by unwinding the stack, and
+  // that ends the process where a function may not throw. Such a thread stops here instead, as it does since.
+  void Take() {
+    try {
+      PyEval_RestoreThread(state_);
+#if defined(__GLIBCXX__)
+    } catch (const abi::__forced_unwind&) {
+#else
+    } catch (...) {
+#endif
+      for (;;) pause();
+    }
+  }
+
+ private:
+  PyThreadState* state_;
+};
+
+// Stops a call when a signal's handler raises an exception, which is then set.
+class SignalWatch final : public Watch {
+ public:
+  explicit SignalWatch(Unlocked& unlocked) : Watch(kProductsPerLook), unlocked_(unlocked) {}
+
+ private:
+  bool ShouldStop() override {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_) return false;
+    unlocked_.Take();
+    const bool raised = PyErr_CheckSignals() != 0;
+    // Handlers run on the main thread alone: others need not ask again.
+    const bool again = !raised && IsMainThread();
+    unlocked_.Release();
+    next_ = again ? std::chrono::steady_clock::now() + kSignalsEvery : Time::max();
+    return raised;
+  }
+
+  static bool IsMainThread() {
+    try {
+      const nb::object main = nb::module_::import_("threading").attr("main_thread")();
+      return nb::cast<unsigned long>(main.attr("ident")) == PyThread_get_thread_ident();
+    } catch (const std::exception&) {
+      return false;  // nothing may be thrown through the kernels, beside which other threads run
+    }
+  }
+
+  using Time = std::chrono::steady_clock::time_point;
+  Unlocked& unlocked_;
+  Time next_ = std::chrono::steady_clock::now() + kSignalsEvery;
+};
+
+}  // namespace
+
+bool IsWatched(const Spec& spec, const Call& call) { return Flops(spec, call) >= kFlopsToWatch; }
+
+void RunFromPython(const std::shared_ptr<const Packed>& packed, const Call& call) {
+  const double flops = Flops(packed->spec(), call);
+  if (flops < kFlopsToRelease) return Run(packed, call);
+  bool stopped = false;
+  {
+    Unlocked unlocked;
+    if (flops < kFlopsToWatch) {
+      Run(packed, call);
+    } else {
+      SignalWatch watch(unlocked);
+      Call watched = call;
+      watched.watch = &watch;
+      Run(packed, watched);
+      stopped = watch.stopped();
+    }
+  }
+  if (stopped) throw nb::python_error();
+}
+
+}  // namespace onegru

@@ -1,0 +1,253 @@
+// The execution provider for ONNX Runtime: runs every GRU node of a session. The library that contains it is
+// registered there; it exports CreateEpFactories and ReleaseEpFactory.
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <iterator>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "native/runtimes/gru_kernel.h"
+#include "native/runtimes/observer.h"
+#include "native/runtimes/onnx_gru.h"
+#include "native/runtimes/ort.h"
+#include "native/runtimes/ort_api.h"
+#include "native/threads/threads.h"
+
+namespace onegru {
+namespace {
+
+constexpr char kName[] = "OnegruExecutionProvider";
+constexpr char kVendor[] = "onegru";
+// ONNX Runtime puts this before the names of a provider's options.
+constexpr char kOptionPrefix[] = "ep.onegruexecutionprovider.";
+
+// --- options of a session
+
+std::int64_t Number(const char* name, const std::string& text, std::int64_t most, const std::string& must) {
+  std::int64_t value = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || value < 0 || value > most)
+    throw IllegalGru(std::string(name) + ": '" + text + "'; must be " + must);
+  return value;
+}
+
+Options ReadOptions(const Api& api, const ort::SessionOptions* given) {
+  const auto option = [&](const char* name) -> std::optional<std::string> {
+    const std::string key = std::string(kOptionPrefix) + name;
+    int is_there = 0;
+    api.Check(ort::HasSessionConfigEntry(api.api, given, key.c_str(), &is_there));
+    if (!is_there) return {};
+    return Text(api, [&](char* text, std::size_t* size) {
+      return ort::GetSessionConfigEntry(api.api, given, key.c_str(), text, size);
+    });
+  };
+  Options options;
+  if (const auto text = option("threads"))
+    options.threads = static_cast<std::size_t>(
+        Number("threads", *text, kMostThreads, "0…" + std::to_string(kMostThreads) + ", 0 for the default"));
+  if (const auto text = option("engine")) {
+    if (*text != "auto" && *text != "native" && *text != "reference")
+      throw IllegalGru("engine: '" + *text + "'; must be one of auto, native, reference");
+    options.reference = *text == "reference";
+    if (options.reference && TheObserver() == nullptr)
+      throw IllegalGru("engine: 'reference', which needs Python's onegru; must be auto or native");
+  }
+  if (const auto text = option("weight_storage"); text && !text->empty()) {
+    if (*text == "float16") {
+      options.weight_storage = ElementType::kFloat16;
+    } else if (*text == "bfloat16") {
+      options.weight_storage = ElementType::kBFloat16;
+    } else {
+      throw IllegalGru("weight_storage: '" + *text + "'; must be float16, bfloat16 or empty");
+    }
+    if (options.reference) throw IllegalGru("weight_storage: '" + *text + "'; must be empty with the reference engine");
+  }
+  if (const auto text = option("observer")) options.observer = Number("observer", *text, INT64_MAX, "a number");
+  return options;
+}
+
+// --- the provider of a session
+
+class Provider : public ort::Ep {
+ public:
+  Provider(const Api& api, const Options& options) : ort::Ep{}, api_(api), options_(options) {
+    version = api.version;
+    GetName = [](const ort::Ep*) { return kName; };
+    GetCapability = [](ort::Ep* self, const ort::Graph* graph, ort::GraphSupportInfo* support) {
+      const auto& provider = static_cast<Provider&>(*self);
+      return provider.api_.Try([&] { provider.Claim(graph, support); });
+    };
+    GetKernelRegistry = [](ort::Ep* self, const ort::KernelRegistry** registry) {
+      *registry = static_cast<Provider&>(*self).registry_;
+      return static_cast<ort::Status*>(nullptr);
+    };
+    api.Check(ort::CreateKernelRegistry(api.ep, &registry_));
+    try {
+      for (Version& version : versions_) Register(version);
+    } catch (...) {
+      ort::ReleaseKernelRegistry(api.ep, registry_);
+      throw;
+    }
+  }
+  ~Provider() { ort::ReleaseKernelRegistry(api_.ep, registry_); }
+  Provider(const Provider&) = delete;
+  Provider& operator=(const Provider&) = delete;
+
+ private:
+  struct Version {
+    const Provider* provider;
+    int since;
+  };
+
+  void Register(Version& version) {
+    ort::KernelDefBuilder* builder = nullptr;
+    api_.Check(ort::CreateKernelDefBuilder(api_.ep, &builder));
+    ort::KernelDef* kernel = nullptr;
+    const auto build = [&] {
+      api_.Check(ort::SetOperatorType(api_.ep, builder, "GRU"));
+      api_.Check(ort::SetDomain(api_.ep, builder, ""));
+      api_.Check(ort::SetSinceVersion(api_.ep, builder, version.since, version.since));
+      api_.Check(ort::SetExecutionProvider(api_.ep, builder, kName));
+      std::vector<const ort::DataType*> types;
+      for (const auto type : {ort::kFloat, ort::kDouble, ort::kFloat16, ort::kBFloat16}) {
+        if (type == ort::kBFloat16 && version.since < 22) continue;
+        types.push_back(nullptr);
+        api_.Check(ort::GetTensorDataType(api_.ep, type, &types.back()));
+      }
+      api_.Check(ort::AddTypeConstraint(api_.ep, builder, "T", types.data(), types.size()));
+      const ort::DataType* int32 = nullptr;
+      api_.Check(ort::GetTensorDataType(api_.ep, ort::kInt32, &int32));
+      api_.Check(ort::AddTypeConstraint(api_.ep, builder, "T1", &int32, 1));
+      api_.Check(ort::Build(api_.ep, builder, &kernel));
+      api_.Check(ort::AddKernel(api_.ep, registry_, kernel, &MakeKernel, &version));
+    };
+    try {
+      build();
+    } catch (...) {
+      ort::ReleaseKernelDef(api_.ep, kernel);
+      ort::ReleaseKernelDefBuilder(api_.ep, builder);
+      throw;
+    }
+    ort::ReleaseKernelDef(api_.ep, kernel);
+    ort::ReleaseKernelDefBuilder(api_.ep, builder);
+  }
+
+  static ort::Status* MakeKernel(void* state, const ort::KernelInfo* info, ort::Kernel** kernel) {
+    const auto& [provider, since] = *static_cast<Version*>(state);
+    return MakeGruKernel(provider->api_, provider->options_, since, info, kernel);
+  }
+
+  void Claim(const ort::Graph* graph, ort::GraphSupportInfo* support) const {
+    std::size_t count = 0;
+    api_.Check(ort::Graph_GetNumNodes(api_.api, graph, &count));
+    std::vector<const ort::Node*> nodes(count);
+    if (count != 0) api_.Check(ort::Graph_GetNodes(api_.api, graph, nodes.data(), count));
+    for (const ort::Node* const node : nodes) {
+      const char *type = nullptr, *domain = nullptr;
+      int since = 0;
+      api_.Check(ort::Node_GetOperatorType(api_.api, node, &type));
+      if (std::strcmp(type, "GRU") != 0) continue;
+      api_.Check(ort::Node_GetDomain(api_.api, node, &domain));
+      api_.Check(ort::Node_GetSinceVersion(api_.api, node, &since));
+      const bool is_known = std::any_of(std::begin(kOnnxGruVersions), std::end(kOnnxGruVersions),
+                                        [&](int version) { return version == since; });
+      if (is_known && (*domain == '\0' || std::strcmp(domain, "ai.onnx") == 0))
+        api_.Check(ort::AddSingleNode(api_.ep, support, node));
+    }
+  }
+
+  const Api& api_;
+  const Options options_;
+  ort::KernelRegistry* registry_ = nullptr;
+  Version versions_[std::size(kOnnxGruVersions)] = {{this, 1}, {this, 3}, {this, 7}, {this, 14}, {this, 22}};
+};
+
+// --- the factory of a process
+
+class GruFactory : public ort::Factory {
+ public:
+  explicit GruFactory(const Api& api) : ort::Factory{}, api_(api) {
+    version = api.version;
+    GetName = [](const ort::Factory*) { return kName; };
+    GetVendor = [](const ort::Factory*) { return kVendor; };
+    GetVendorId = [](const ort::Factory*) { return std::uint32_t{0}; };
+    GetVersion = [](const ort::Factory*) { return ONEGRU_RELEASE; };
+    GetSupportedDevices = [](ort::Factory* self, const ort::HardwareDevice* const* devices, std::size_t count,
+                             ort::EpDevice** found, std::size_t most, std::size_t* found_count) {
+      const Api& api = static_cast<GruFactory&>(*self).api_;
+      *found_count = 0;
+      return api.Try([&] {
+        for (std::size_t i = 0; i < count && *found_count == 0 && most != 0; ++i) {
+          if (ort::HardwareDevice_Type(api.api, devices[i]) != ort::kCpu) continue;
+          api.Check(ort::CreateEpDevice(api.ep, self, devices[i], nullptr, nullptr, found));
+          *found_count = 1;
+        }
+      });
+    };
+    CreateEp = [](ort::Factory* self, const ort::HardwareDevice* const*, const ort::KeyValuePairs* const*, std::size_t,
+                  const ort::SessionOptions* options, const ort::Logger*, ort::Ep** provider) {
+      const Api& api = static_cast<GruFactory&>(*self).api_;
+      return api.Try([&] { *provider = new Provider(api, ReadOptions(api, options)); });
+    };
+    ReleaseEp = [](ort::Factory*, ort::Ep* provider) { delete static_cast<Provider*>(provider); };
+    CreateAllocator = [](ort::Factory*, const void*, const ort::KeyValuePairs*, ort::Allocator** allocator) {
+      *allocator = nullptr;
+      return static_cast<ort::Status*>(nullptr);
+    };
+    ReleaseAllocator = [](ort::Factory*, ort::Allocator*) {};
+    CreateDataTransfer = [](ort::Factory*, void** transfer) {
+      *transfer = nullptr;
+      return static_cast<ort::Status*>(nullptr);
+    };
+    IsStreamAware = [](const ort::Factory*) { return false; };
+  }
+
+ private:
+  const Api api_;
+};
+
+}  // namespace
+}  // namespace onegru
+
+#define ONEGRU_EXPORT __attribute__((visibility("default")))
+
+extern "C" ONEGRU_EXPORT onegru::ort::Status* CreateEpFactories(const char*, const onegru::ort::ApiBase* base,
+                                                                const void*, onegru::ort::Factory** factories,
+                                                                std::size_t most, std::size_t* count) {
+  using namespace onegru;
+  *count = 0;
+  unsigned minor = 0;
+  const char* const text = base->GetVersionString();
+  const bool is_known = std::sscanf(text, "1.%u.", &minor) == 1;
+  Api api{};
+  api.version = std::min(static_cast<std::uint32_t>(minor), ort::kNewestVersion);
+  api.api = is_known ? base->GetApi(api.version) : nullptr;
+  if (api.api == nullptr) api.api = base->GetApi(1);  // for the message
+  if (api.api == nullptr) return nullptr;
+  if (!is_known || api.version < ort::kOldestVersion) {
+    return api.Fail(ort::kFail, "ONNX Runtime " + std::string(text) + "; must be 1." +
+                                    std::to_string(ort::kOldestVersion) + " or newer");
+  }
+#if defined(ONEGRU_STANDALONE)
+  SetNumThreads(std::thread::hardware_concurrency());  // of the process's mask; Python reads the environment, too
+#endif
+  return api.Try([&] {
+    if (most == 0) throw std::runtime_error("no room for a factory");
+    api.ep = ort::GetEpApi(api.api);
+    factories[0] = new GruFactory(api);
+    *count = 1;
+  });
+}
+
+extern "C" ONEGRU_EXPORT onegru::ort::Status* ReleaseEpFactory(onegru::ort::Factory* factory) {
+  delete static_cast<onegru::GruFactory*>(factory);
+  return nullptr;
+}

@@ -1,0 +1,148 @@
+#include "native/runtimes/graph_layers.h"
+
+#include <mutex>
+#include <new>
+#include <unordered_map>
+#include <vector>
+
+#include "native/kernel.h"
+
+namespace onegru {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::int64_t last = 0;
+  std::unordered_map<std::int64_t, std::weak_ptr<const Packed>> layers;
+};
+
+// Never destroyed: nodes may outlive everything.
+Registry& TheRegistry() {
+  static auto* const registry = new Registry;
+  return *registry;
+}
+
+void* Open(std::int64_t number) {
+  Registry& registry = TheRegistry();
+  const std::lock_guard lock(registry.mutex);
+  const auto found = registry.layers.find(number);
+  auto packed = found == registry.layers.end() ? nullptr : found->second.lock();
+  return packed == nullptr ? nullptr : new (std::nothrow) std::shared_ptr<const Packed>(std::move(packed));
+}
+
+void Close(void* layer) { delete static_cast<std::shared_ptr<const Packed>*>(layer); }
+
+bool ReadLengths(const OnegruGraphCall& given, std::vector<std::int64_t>& lengths) {
+  lengths.resize(given.batch_size);
+  for (std::size_t b = 0; b < given.batch_size; ++b) {
+    lengths[b] = given.length_size == 4 ? static_cast<const std::int32_t*>(given.lengths)[b]
+                                        : static_cast<const std::int64_t*>(given.lengths)[b];
+    if (lengths[b] < 0 || lengths[b] > static_cast<std::int64_t>(given.seq_length)) return false;
+  }
+  return true;
+}
+
+// Elements in the layer's type where a runtime has float32 for all types, and back.
+class Converted {
+ public:
+  Converted(ElementType type, std::size_t size) : type_(type), is_needed_(size == 4 && type != ElementType::kFloat32) {}
+
+  const void* In(const void* data, std::size_t count) {
+    if (!is_needed_ || data == nullptr) return data;
+    auto* const to = Room(count);
+    const auto* const from = static_cast<const float*>(data);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (type_ == ElementType::kFloat64) {
+        reinterpret_cast<double*>(to)[i] = from[i];
+      } else {
+        reinterpret_cast<std::uint16_t*>(to)[i] =
+            type_ == ElementType::kFloat16 ? Float16Bits(from[i]) : BFloat16Bits(from[i]);
+      }
+    }
+    return to;
+  }
+  void* Out(void* data, std::size_t count) { return is_needed_ && data != nullptr ? Room(count) : data; }
+  void Back(const void* from, void* data, std::size_t count) const {
+    if (!is_needed_ || data == nullptr) return;
+    auto* const to = static_cast<float*>(data);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (type_ == ElementType::kFloat64) {
+        to[i] = static_cast<float>(static_cast<const double*>(from)[i]);
+      } else {
+        const std::uint16_t bits = static_cast<const std::uint16_t*>(from)[i];
+        to[i] = type_ == ElementType::kFloat16 ? FromFloat16Bits(bits) : FromBFloat16Bits(bits);
+      }
+    }
+  }
+
+ private:
+  unsigned char* Room(std::size_t count) {
+    memory_.push_back(AllocateAligned(count * SizeOf(type_)));
+    return memory_.back().get();
+  }
+
+  ElementType type_;
+  bool is_needed_;
+  std::vector<AlignedBytes> memory_;
+};
+
+const char* Run(const void* layer, const OnegruGraphCall* call_given) try {
+  const OnegruGraphCall& given = *call_given;
+  const auto& packed = *static_cast<const std::shared_ptr<const Packed>*>(layer);
+  const Spec& spec = packed->spec();
+  if (given.input_size != spec.I || given.num_directions != spec.D || given.hidden_size != spec.H ||
+      (given.element_size != SizeOf(spec.type) && given.element_size != 4) || (given.A != nullptr) != spec.attention) {
+    return "its shapes or types are not those of the layer that it was made for";
+  }
+  thread_local std::vector<std::int64_t> lengths;
+  Call call{};
+  call.T = given.seq_length;
+  call.B = given.batch_size;
+  if (given.lengths != nullptr) {
+    if (!ReadLengths(given, lengths)) return "sequence_lengths: beyond 0…seq_length; must be within";
+    call.lengths = lengths.data();
+  }
+  const auto rows = [](const void* data, std::ptrdiff_t time, std::ptrdiff_t direction, std::ptrdiff_t row) {
+    return Rows{static_cast<char*>(const_cast<void*>(data)), time, direction, row};
+  };
+  const auto size = static_cast<std::ptrdiff_t>(SizeOf(spec.type));
+  const auto T = static_cast<std::ptrdiff_t>(call.T), D = static_cast<std::ptrdiff_t>(spec.D);
+  const auto x = static_cast<std::ptrdiff_t>(spec.I) * size, h = static_cast<std::ptrdiff_t>(spec.H) * size;
+  const std::size_t steps = call.T * call.B, states = call.B * spec.D * spec.H;
+  Converted converted(spec.type, given.element_size);
+  void* const Y = converted.Out(given.Y, steps * spec.D * spec.H);
+  void* const Ho = converted.Out(given.Ho, states);
+  call.X = rows(converted.In(given.X, steps * spec.I), x, 0, x * T);
+  call.initial_h = rows(converted.In(given.H, states), 0, h, h * D);
+  call.attention = rows(converted.In(given.A, steps), size, 0, size * T);
+  call.Y = rows(Y, h, h * T, h * T * D);
+  call.Y_h = rows(Ho, 0, h, h * D);
+  const ForeignPool pool{given.run_tasks, given.pool, given.threads};
+  onegru::Run(packed, call, &pool);
+  converted.Back(Y, given.Y, steps * spec.D * spec.H);
+  converted.Back(Ho, given.Ho, states);
+  return nullptr;
+} catch (const std::bad_alloc&) {
+  return "sizes that exhaust memory";
+} catch (...) {
+  return "unknown error";
+}
+
+}  // namespace
+
+const OnegruGraphApi& GraphApi() {
+  static const OnegruGraphApi api{&Open, &Close, &Run};
+  return api;
+}
+
+std::int64_t NumberOf(const std::shared_ptr<const Packed>& packed) {
+  Registry& registry = TheRegistry();
+  const std::lock_guard lock(registry.mutex);
+  for (auto entry = registry.layers.begin(); entry != registry.layers.end();) {
+    entry = entry->second.expired() ? registry.layers.erase(entry) : std::next(entry);
+  }
+  registry.layers[++registry.last] = packed;
+  return registry.last;
+}
+
+}  // namespace onegru

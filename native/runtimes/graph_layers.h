@@ -1,0 +1,51 @@
+// Layers that nodes of another runtime's graph run: known to it by numbers, and run through a table of functions,
+// so that the library that holds the nodes holds no kernels. OpenVINO's operator (openvino_gru.cc) is one.
+
+#ifndef ONEGRU_NATIVE_RUNTIMES_GRAPH_LAYERS_H_
+#define ONEGRU_NATIVE_RUNTIMES_GRAPH_LAYERS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+// C, as the two libraries may be of different compilers.
+extern "C" {
+
+// A call in OpenVINO's axes; a cell's is one of one step. All arrays are contiguous.
+struct OnegruGraphCall {
+  std::size_t batch_size, seq_length, input_size, num_directions, hidden_size;
+  std::size_t element_size;  // of X and all else but lengths
+  const void* X;             // [batch_size, seq_length, input_size]
+  const void* H;             // [batch_size, num_directions, hidden_size]
+  const void* lengths;       // [batch_size]; null for all seq_length
+  std::size_t length_size;   // 4 or 8
+  const void* A;             // [batch_size, seq_length, 1]; null without attention
+  void* Y;                   // [batch_size, num_directions, seq_length, hidden_size]; null if not wanted
+  void* Ho;                  // [batch_size, num_directions, hidden_size]; null if not wanted
+  // The runtime's own threads: calls task(data, 0…count - 1), and returns when all have returned.
+  void (*run_tasks)(void* pool, std::size_t count, void (*task)(void* data, std::size_t index), void* data);
+  void* pool;
+  std::size_t threads;
+};
+
+struct OnegruGraphApi {
+  // The layer of a number; null if there is none. To be closed.
+  void* (*open)(std::int64_t number);
+  void (*close)(void* layer);
+  // Null, or what is wrong, in words that stay.
+  const char* (*run)(const void* layer, const struct OnegruGraphCall* call);
+};
+}
+
+namespace onegru {
+
+class Packed;
+
+const OnegruGraphApi& GraphApi();
+
+// By which graphs know a layer, as long as somebody has it.
+std::int64_t NumberOf(const std::shared_ptr<const Packed>& packed);
+
+}  // namespace onegru
+
+#endif  // ONEGRU_NATIVE_RUNTIMES_GRAPH_LAYERS_H_

@@ -1,0 +1,282 @@
+#include "native/runtimes/gru_kernel.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "native/kernel.h"
+#include "native/runtimes/observer.h"
+#include "native/runtimes/ort_api.h"
+#include "native/threads/threads.h"
+
+namespace onegru {
+namespace {
+
+enum Input { kX, kW, kR, kB, kSequenceLens, kInitialH };
+
+std::atomic<Observer*> g_observer{nullptr};
+
+// Reads an attribute that may be absent, of each type.
+class AttributeReader {
+ public:
+  AttributeReader(const Api& api, const ort::KernelInfo* info) : api_(api), info_(info) {}
+
+  void operator()(const char* name, std::optional<std::int64_t>& value) const {
+    std::int64_t read = 0;
+    if (api_.Succeeds(ort::KernelInfoGetAttribute_int64(api_.api, info_, name, &read))) value = read;
+  }
+  void operator()(const char* name, std::optional<float>& value) const {
+    float read = 0;
+    if (api_.Succeeds(ort::KernelInfoGetAttribute_float(api_.api, info_, name, &read))) value = read;
+  }
+  void operator()(const char* name, std::optional<std::string>& value) const {
+    value = Text(api_, [&](char* text, std::size_t* size) {
+      return ort::KernelInfoGetAttribute_string(api_.api, info_, name, text, size);
+    });
+  }
+  void operator()(const char* name, std::vector<float>& values) const {
+    std::size_t size = 0;
+    api_.Succeeds(ort::KernelInfoGetAttributeArray_float(api_.api, info_, name, nullptr, &size));
+    values.resize(size);
+    if (size != 0) api_.Check(ort::KernelInfoGetAttributeArray_float(api_.api, info_, name, values.data(), &size));
+  }
+  void operator()(const char* name, std::optional<std::vector<std::string>>& values) const {
+    ort::Allocator* allocator = nullptr;
+    api_.Check(ort::GetAllocatorWithDefaultOptions(api_.api, &allocator));
+    char** texts = nullptr;
+    std::size_t count = 0;
+    if (!api_.Succeeds(ort::KernelInfoGetAttributeArray_string(api_.api, info_, name, allocator, &texts, &count)))
+      return;
+    values.emplace();
+    for (std::size_t i = 0; i < count; ++i) {
+      values->emplace_back(texts[i]);
+      api_.Succeeds(ort::AllocatorFree(api_.api, allocator, texts[i]));
+    }
+    if (texts != nullptr) api_.Succeeds(ort::AllocatorFree(api_.api, allocator, texts));
+  }
+
+ private:
+  const Api& api_;
+  const ort::KernelInfo* info_;
+};
+
+OnnxGruAttributes ReadAttributes(const Api& api, const ort::KernelInfo* info) {
+  OnnxGruAttributes attributes;
+  ForEachAttribute(attributes, AttributeReader(api, info));
+  return attributes;
+}
+
+// What to put before a message about a node.
+std::string PlaceOf(const Api& api, const ort::KernelInfo* info, const std::string& name) {
+  if (!name.empty()) return "GRU node '" + name + "': ";
+  for (std::size_t output = 0; output < 2; ++output) {
+    const auto text = Text(api, [&](char* to, std::size_t* size) {
+      return ort::KernelInfo_GetOutputName(api.api, info, output, to, size);
+    });
+    if (text && !text->empty()) return "GRU node that gives '" + *text + "': ";
+  }
+  return "GRU node: ";
+}
+
+// Weights that are computed by the model, and what was made of them.
+struct Computed {
+  explicit Computed(const Tensor (&tensors)[3]) {
+    for (std::size_t i = 0; i < 3; ++i) {
+      const auto* const data = static_cast<const unsigned char*>(tensors[i].data);
+      shapes[i].assign(tensors[i].shape.begin(), tensors[i].shape.end());
+      if (tensors[i].bytes() != 0) bytes[i].assign(data, data + tensors[i].bytes());
+    }
+  }
+  bool IsOf(const Tensor (&tensors)[3]) const {
+    for (std::size_t i = 0; i < 3; ++i) {
+      const Tensor& tensor = tensors[i];
+      if (!std::equal(shapes[i].begin(), shapes[i].end(), tensor.shape.begin(), tensor.shape.end()) ||
+          bytes[i].size() != tensor.bytes() ||
+          (!bytes[i].empty() && std::memcmp(bytes[i].data(), tensor.data, bytes[i].size()) != 0)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  std::vector<std::int64_t> shapes[3];
+  std::vector<unsigned char> bytes[3];
+  std::shared_ptr<const Packed> packed;
+};
+
+class GruKernel : public ort::Kernel {
+ public:
+  GruKernel(const Api& api, const Options& options, int since_version, const ort::KernelInfo* info,
+            const std::string& name)
+      : ort::Kernel{},
+        api_(api),
+        options_(options),
+        since_version_(since_version),
+        name_(name),
+        place_(PlaceOf(api, info, name)),
+        attributes_(ReadAttributes(api, info)),
+        gru_(attributes_) {
+    version = api.version;
+    Compute = [](ort::Kernel* self, ort::KernelContext* context) {
+      const auto& kernel = static_cast<GruKernel&>(*self);
+      return kernel.api_.Try([&] { kernel.Run(context); }, kernel.place_);
+    };
+    Release = [](ort::Kernel* self) { delete static_cast<GruKernel*>(self); };
+    PrePackWeight = [](ort::Kernel* self, const ort::Value*, int index, ort::Allocator*, void*, bool* is_packed) {
+      *is_packed = static_cast<GruKernel&>(*self).HasTaken(index);
+      return static_cast<ort::Status*>(nullptr);
+    };
+    api.Check(ort::KernelInfo_GetInputCount(api.api, info, &input_count_));
+    api.Check(ort::KernelInfo_GetOutputCount(api.api, info, &output_count_));
+    TakeConstants(info);
+  }
+
+ private:
+  void TakeConstants(const ort::KernelInfo* info) {
+    Tensor weights[3];
+    for (std::size_t i = 0; i < 3; ++i) {
+      const std::size_t input = kW + i;
+      const auto name = input >= input_count_ ? std::nullopt : Text(api_, [&](char* text, std::size_t* size) {
+        return ort::KernelInfo_GetInputName(api_.api, info, input, text, size);
+      });
+      if (!name || name->empty()) continue;  // B is absent
+      int is_constant = 0;
+      const ort::Value* value = nullptr;
+      api_.Check(ort::KernelInfoGetConstantInput_tensor(api_.api, info, input, &is_constant, &value));
+      if (!is_constant || value == nullptr) return;
+      weights[i] = View(api_, value);
+    }
+    if (!weights[0].is_given || !weights[1].is_given) return;
+    packed_ = gru_.Pack(weights[0], weights[1], weights[2], options_.weight_storage);
+    if (options_.observer == 0) return;
+    const Port ports[] = {{"W", weights[0], false}, {"R", weights[1], false}, {"B", weights[2], false}};
+    Show(Moment::kWeights, ports);
+  }
+
+  // Whether an input is a constant that nobody needs any more.
+  bool HasTaken(int input) const {
+    return packed_ != nullptr && !IsObserved() && (input == kW || input == kR || input == kB);
+  }
+  bool IsObserved() const { return options_.observer != 0 || options_.reference; }
+
+  void Show(Moment moment, std::span<const Port> ports) const {
+    if (Observer* const observer = TheObserver())
+      observer->See(options_.observer, moment, name_, since_version_, attributes_, ports);
+  }
+
+  Tensor In(const ort::KernelContext* context, std::size_t index) const {
+    if (index >= input_count_) return {};
+    const ort::Value* value = nullptr;
+    api_.Check(ort::KernelContext_GetInput(api_.api, context, index, &value));
+    return View(api_, value);
+  }
+
+  void* Out(ort::KernelContext* context, std::size_t index, std::span<const std::int64_t> shape) const {
+    if (index >= output_count_) return nullptr;
+    ort::Value* value = nullptr;
+    void* data = nullptr;
+    api_.Check(ort::KernelContext_GetOutput(api_.api, context, index, shape.data(), shape.size(), &value));
+    if (value != nullptr) api_.Check(ort::GetTensorMutableData(api_.api, value, &data));
+    return data;
+  }
+
+  std::shared_ptr<const Packed> Weights(const Tensor (&tensors)[3]) const {
+    std::shared_ptr<const Computed> known;
+    {
+      const std::lock_guard lock(mutex_);
+      known = computed_;
+    }
+    if (known != nullptr && known->IsOf(tensors)) return known->packed;
+    auto fresh = std::make_shared<Computed>(tensors);
+    fresh->packed = gru_.Pack(tensors[0], tensors[1], tensors[2], options_.weight_storage);
+    const std::lock_guard lock(mutex_);
+    computed_ = fresh;
+    return fresh->packed;
+  }
+
+  void Run(ort::KernelContext* context) const {
+    const Tensor X = In(context, kX);
+    const Tensor lengths_in = In(context, kSequenceLens), initial_h = In(context, kInitialH);
+    Tensor weights[3];
+    if (packed_ == nullptr || IsObserved()) {
+      for (std::size_t i = 0; i < 3; ++i) weights[i] = In(context, kW + i);
+    }
+    std::shared_ptr<const Packed> packed = packed_;
+    if (packed == nullptr) {
+      if (!weights[0].is_given || !weights[1].is_given) throw IllegalGru("W, R: missing; must be given");
+      packed = Weights(weights);
+    }
+    std::vector<std::int64_t> lengths;
+    Call call = gru_.MakeCall(*packed, X, lengths_in, initial_h, lengths);
+    const auto y_shape = gru_.YShape(*packed, call);
+    const auto h_shape = gru_.StateShape(*packed, call);
+    void* const Y = Out(context, 0, y_shape);
+    void* const Y_h = Out(context, 1, h_shape);
+    if (Y != nullptr) gru_.SetY(*packed, call, Y);
+    if (Y_h != nullptr) gru_.SetYh(*packed, call, Y_h);
+    if (!options_.reference) RunCall(packed, call, context);
+    if (!IsObserved()) return;
+    const Port ports[] = {{"X", X, false},
+                          {"W", weights[0], false},
+                          {"R", weights[1], false},
+                          {"B", weights[2], false},
+                          {"sequence_lens", lengths_in, true},
+                          {"initial_h", initial_h, false},
+                          {"Y", {X.type, y_shape, Y, Y != nullptr}, false},
+                          {"Y_h", {X.type, h_shape, Y_h, Y_h != nullptr}, false}};
+    if (options_.reference) Show(Moment::kCompute, ports);
+    if (options_.observer != 0) Show(Moment::kDone, ports);
+  }
+
+  void RunCall(const std::shared_ptr<const Packed>& packed, const Call& call, ort::KernelContext* context) const {
+    struct Pool {
+      const Api& api;
+      const ort::KernelContext* context;
+    } pool{api_, context};
+    const ForeignPool threads{[](void* to, std::size_t count, void (*task)(void*, std::size_t), void* data) {
+                                const auto& [api, where] = *static_cast<Pool*>(to);
+                                ort::Status* const status =
+                                    ort::KernelContext_ParallelFor(api.api, where, task, count, count, data);
+                                if (status == nullptr) return;
+                                ort::ReleaseStatus(api.api, status);  // it has begun none of them
+                                for (std::size_t i = 0; i < count; ++i) task(data, i);
+                              },
+                              &pool, options_.threads != 0 ? options_.threads : NumThreads()};
+    onegru::Run(packed, call, &threads);
+  }
+
+  const Api& api_;
+  const Options& options_;  // the provider outlives its kernels
+  int since_version_;
+  const std::string name_;
+  const std::string place_;
+  const OnnxGruAttributes attributes_;
+  const OnnxGru gru_;
+  std::size_t input_count_ = 0;
+  std::size_t output_count_ = 0;
+  std::shared_ptr<const Packed> packed_;  // of constants; null: they are computed
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<const Computed> computed_;
+};
+
+}  // namespace
+
+ort::Status* MakeGruKernel(const Api& api, const Options& options, int since_version, const ort::KernelInfo* info,
+                           ort::Kernel** kernel) {
+  const auto name = Text(api, [&](char* text, std::size_t* size) {
+                      return ort::KernelInfo_GetNodeName(api.api, info, text, size);
+                    }).value_or("");
+  const auto make = [&] { *kernel = new GruKernel(api, options, since_version, info, name); };
+  return api.Try(make, PlaceOf(api, info, name));
+}
+
+void SetObserver(Observer* observer) { g_observer.store(observer); }
+Observer* TheObserver() { return g_observer.load(); }
+
+}  // namespace onegru

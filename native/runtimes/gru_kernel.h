@@ -1,0 +1,29 @@
+// A GRU node in a session of ONNX Runtime.
+
+#ifndef ONEGRU_NATIVE_RUNTIMES_GRU_KERNEL_H_
+#define ONEGRU_NATIVE_RUNTIMES_GRU_KERNEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "native/runtimes/ort_api.h"
+
+namespace onegru {
+
+// The options of a session.
+struct Options {
+  std::size_t threads = 0;  // 0: onegru's own number
+  bool reference = false;   // the observer computes
+  std::optional<ElementType> weight_storage;
+  std::int64_t observer = 0;  // the session's number for the observer; 0: not observed
+};
+
+// The kernel of the node of `info`, for version `since_version` of the operator; the caller owns it. `api` and
+// `options` must outlive it.
+ort::Status* MakeGruKernel(const Api& api, const Options& options, int since_version, const ort::KernelInfo* info,
+                           ort::Kernel** kernel);
+
+}  // namespace onegru
+
+#endif  // ONEGRU_NATIVE_RUNTIMES_GRU_KERNEL_H_

@@ -1,0 +1,43 @@
+// Who looks at the GRU nodes in sessions of ONNX Runtime, or computes them: Python.
+
+#ifndef ONEGRU_NATIVE_RUNTIMES_OBSERVER_H_
+#define ONEGRU_NATIVE_RUNTIMES_OBSERVER_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "native/runtimes/onnx_gru.h"
+
+namespace onegru {
+
+// An input or output of a node.
+struct Port {
+  const char* name;
+  Tensor tensor;
+  bool is_lengths;
+};
+
+enum class Moment {
+  kWeights,  // the node was created with constant weights: W, R, B
+  kCompute,  // the observer has to compute the outputs
+  kDone,     // the outputs are written
+};
+
+// What it throws makes the session fail.
+class Observer {
+ public:
+  virtual void See(std::int64_t session, Moment moment, const std::string& node, int version,
+                   const OnnxGruAttributes& attributes, std::span<const Port> ports) = 0;
+
+ protected:
+  ~Observer() = default;
+};
+
+// There is at most one in a process, and it is never destroyed.
+void SetObserver(Observer* observer);
+Observer* TheObserver();
+
+}  // namespace onegru
+
+#endif  // ONEGRU_NATIVE_RUNTIMES_OBSERVER_H_

@@ -1,0 +1,99 @@
+// An ONNX GRU node, as a runtime's interface shows it: checked, and brought into the form of problem.h.
+//
+// For programs in which no Python is there to do it. The rules and the messages are those of onegru.dialects; the
+// tests compare the two.
+
+#ifndef ONEGRU_NATIVE_RUNTIMES_ONNX_GRU_H_
+#define ONEGRU_NATIVE_RUNTIMES_ONNX_GRU_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "native/packed.h"
+#include "native/problem.h"
+
+namespace onegru {
+
+// What the specification forbids. Names the argument, what it is, and what it must be.
+class IllegalGru : public std::invalid_argument {
+ public:
+  using std::invalid_argument::invalid_argument;
+};
+
+// Versions of the operator: the opsets that brought them.
+inline constexpr int kOnnxGruVersions[] = {1, 3, 7, 14, 22};
+
+// Those that are present.
+struct OnnxGruAttributes {
+  std::optional<std::vector<std::string>> activations;
+  std::vector<float> activation_alpha;
+  std::vector<float> activation_beta;
+  std::optional<float> clip;
+  std::optional<std::string> direction;
+  std::optional<std::int64_t> hidden_size;
+  std::optional<std::int64_t> layout;
+  std::optional<std::int64_t> linear_before_reset;
+  std::optional<std::int64_t> output_sequence;
+};
+
+// visit(name, value) for each of them.
+template <class Attributes, class F>
+void ForEachAttribute(Attributes& attributes, F&& visit) {
+  visit("activations", attributes.activations);
+  visit("activation_alpha", attributes.activation_alpha);
+  visit("activation_beta", attributes.activation_beta);
+  visit("clip", attributes.clip);
+  visit("direction", attributes.direction);
+  visit("hidden_size", attributes.hidden_size);
+  visit("layout", attributes.layout);
+  visit("linear_before_reset", attributes.linear_before_reset);
+  visit("output_sequence", attributes.output_sequence);
+}
+
+// A tensor of contiguous elements.
+struct Tensor {
+  ElementType type = ElementType::kFloat32;  // of lengths: not looked at, they are int32
+  std::span<const std::int64_t> shape;
+  const void* data = nullptr;
+  bool is_given = false;
+
+  std::size_t count() const;
+  std::size_t bytes() const { return count() * SizeOf(type); }
+};
+
+class OnnxGru {
+ public:
+  // Throws IllegalGru.
+  explicit OnnxGru(const OnnxGruAttributes& attributes);
+
+  // The weights, packed; of type `storage`, or their own. Throws IllegalGru.
+  std::shared_ptr<const Packed> Pack(const Tensor& W, const Tensor& R, const Tensor& B,
+                                     std::optional<ElementType> storage) const;
+
+  // A call, its outputs not yet set: they have the sizes [T, D, B, H] and [D, B, H], batch first under layout 1.
+  // `lengths` is memory for it. Throws IllegalGru.
+  Call MakeCall(const Packed& packed, const Tensor& X, const Tensor& sequence_lens, const Tensor& initial_h,
+                std::vector<std::int64_t>& lengths) const;
+  std::array<std::int64_t, 4> YShape(const Packed& packed, const Call& call) const;
+  std::array<std::int64_t, 3> StateShape(const Packed& packed, const Call& call) const;
+  void SetY(const Packed& packed, Call& call, void* Y) const;
+  void SetYh(const Packed& packed, Call& call, void* Y_h) const;
+
+ private:
+  Rows StateRows(const Packed& packed, const Call& call, const void* data) const;
+
+  Spec spec_{};  // but sizes and types
+  std::optional<std::int64_t> hidden_size_;
+  bool batch_first_ = false;
+};
+
+}  // namespace onegru
+
+#endif  // ONEGRU_NATIVE_RUNTIMES_ONNX_GRU_H_

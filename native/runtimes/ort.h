@@ -1,0 +1,166 @@
+// ONNX Runtime's C interface, as far as it is used here: it comes with no package, and a plugin must run with
+// every version. It is a table of functions that only grows at its end, so a function is its place and its
+// signature.
+//
+// Source: the public documentation of the C API (OrtApi, OrtEpApi, OrtEp, OrtEpFactory, OrtKernelImpl).
+// tests/test_execution_provider.py tries it on the oldest and the newest version that it is for.
+
+#ifndef ONEGRU_NATIVE_RUNTIMES_ORT_H_
+#define ONEGRU_NATIVE_RUNTIMES_ORT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace onegru::ort {
+
+// Of the versions whose interface is asked for: 1.25 has all that is here.
+inline constexpr std::uint32_t kOldestVersion = 25;
+inline constexpr std::uint32_t kNewestVersion = 31;
+
+// What only ONNX Runtime looks into.
+struct Status;
+struct Value;
+struct Node;
+struct Graph;
+struct GraphSupportInfo;
+struct KernelInfo;
+struct KernelContext;
+struct KernelRegistry;
+struct KernelDefBuilder;
+struct KernelDef;
+struct DataType;
+struct HardwareDevice;
+struct EpDevice;
+struct SessionOptions;
+struct Allocator;
+struct Logger;
+struct KeyValuePairs;
+
+enum ErrorCode { kFail = 1, kInvalidArgument = 2, kRuntimeException = 6 };
+enum TensorType { kFloat = 1, kInt32 = 6, kFloat16 = 10, kDouble = 11, kBFloat16 = 16 };
+inline constexpr int kCpu = 0;
+
+using Table = const void* const*;
+
+template <std::size_t kIndex, class Signature>
+struct Function;
+template <std::size_t kIndex, class Result, class... Arguments>
+struct Function<kIndex, Result(Arguments...)> {
+  Result operator()(Table table, Arguments... arguments) const {
+    return reinterpret_cast<Result (*)(Arguments...)>(const_cast<void*>(table[kIndex]))(arguments...);
+  }
+};
+
+// --- OrtApi
+inline constexpr Function<0, Status*(ErrorCode, const char*)> CreateStatus;
+inline constexpr Function<2, const char*(const Status*)> GetErrorMessage;
+inline constexpr Function<51, Status*(Value*, void**)> GetTensorMutableData;
+inline constexpr Function<76, Status*(Allocator*, void*)> AllocatorFree;
+inline constexpr Function<78, Status*(Allocator**)> GetAllocatorWithDefaultOptions;
+inline constexpr Function<85, Status*(const KernelInfo*, const char*, float*)> KernelInfoGetAttribute_float;
+inline constexpr Function<86, Status*(const KernelInfo*, const char*, std::int64_t*)> KernelInfoGetAttribute_int64;
+inline constexpr Function<87, Status*(const KernelInfo*, const char*, char*, std::size_t*)>
+    KernelInfoGetAttribute_string;
+inline constexpr Function<90, Status*(const KernelContext*, std::size_t, const Value**)> KernelContext_GetInput;
+inline constexpr Function<91, Status*(KernelContext*, std::size_t, const std::int64_t*, std::size_t, Value**)>
+    KernelContext_GetOutput;
+inline constexpr Function<93, void(Status*)> ReleaseStatus;
+inline constexpr Function<162, Status*(const KernelInfo*, const char*, float*, std::size_t*)>
+    KernelInfoGetAttributeArray_float;
+inline constexpr Function<230, Status*(const KernelInfo*, std::size_t*)> KernelInfo_GetInputCount;
+inline constexpr Function<231, Status*(const KernelInfo*, std::size_t*)> KernelInfo_GetOutputCount;
+inline constexpr Function<232, Status*(const KernelInfo*, std::size_t, char*, std::size_t*)> KernelInfo_GetInputName;
+inline constexpr Function<233, Status*(const KernelInfo*, std::size_t, char*, std::size_t*)> KernelInfo_GetOutputName;
+inline constexpr Function<238, Status*(const SessionOptions*, const char*, char*, std::size_t*)> GetSessionConfigEntry;
+inline constexpr Function<237, Status*(const SessionOptions*, const char*, int*)> HasSessionConfigEntry;
+inline constexpr Function<244, Status*(const KernelInfo*, char*, std::size_t*)> KernelInfo_GetNodeName;
+inline constexpr Function<249, Status*(const KernelInfo*, std::size_t, int*, const Value**)>
+    KernelInfoGetConstantInput_tensor;
+inline constexpr Function<274,
+                          Status*(const KernelContext*, void (*)(void*, std::size_t), std::size_t, std::size_t, void*)>
+    KernelContext_ParallelFor;
+inline constexpr Function<307, int(const HardwareDevice*)> HardwareDevice_Type;
+inline constexpr Function<317, Table()> GetEpApi;
+inline constexpr Function<344, Status*(const Graph*, std::size_t*)> Graph_GetNumNodes;
+inline constexpr Function<345, Status*(const Graph*, const Node**, std::size_t)> Graph_GetNodes;
+inline constexpr Function<350, Status*(const Node*, const char**)> Node_GetOperatorType;
+inline constexpr Function<351, Status*(const Node*, const char**)> Node_GetDomain;
+inline constexpr Function<352, Status*(const Node*, int*)> Node_GetSinceVersion;
+inline constexpr Function<414, Status*(const Value*, TensorType*, const std::int64_t**, std::size_t*)>
+    GetTensorElementTypeAndShapeDataReference;
+inline constexpr Function<417, Status*(const KernelInfo*, const char*, Allocator*, char***, std::size_t*)>
+    KernelInfoGetAttributeArray_string;
+
+struct Kernel;
+struct Ep;
+struct Factory;
+using CreateKernel = Status* (*)(void* state, const KernelInfo*, Kernel**);
+
+// --- OrtEpApi
+inline constexpr Function<0, Status*(Factory*, const HardwareDevice*, const KeyValuePairs*, const KeyValuePairs*,
+                                     EpDevice**)>
+    CreateEpDevice;
+inline constexpr Function<3, Status*(GraphSupportInfo*, const Node*)> AddSingleNode;
+inline constexpr Function<18, Status*(KernelRegistry**)> CreateKernelRegistry;
+inline constexpr Function<19, void(KernelRegistry*)> ReleaseKernelRegistry;
+inline constexpr Function<20, Status*(KernelRegistry*, const KernelDef*, CreateKernel, void*)> AddKernel;
+inline constexpr Function<21, Status*(KernelDefBuilder**)> CreateKernelDefBuilder;
+inline constexpr Function<22, void(KernelDefBuilder*)> ReleaseKernelDefBuilder;
+inline constexpr Function<23, Status*(KernelDefBuilder*, const char*)> SetOperatorType;
+inline constexpr Function<24, Status*(KernelDefBuilder*, const char*)> SetDomain;
+inline constexpr Function<25, Status*(KernelDefBuilder*, int, int)> SetSinceVersion;
+inline constexpr Function<26, Status*(KernelDefBuilder*, const char*)> SetExecutionProvider;
+inline constexpr Function<29, Status*(KernelDefBuilder*, const char*, const DataType* const*, std::size_t)>
+    AddTypeConstraint;
+inline constexpr Function<32, Status*(KernelDefBuilder*, KernelDef**)> Build;
+inline constexpr Function<33, void(KernelDef*)> ReleaseKernelDef;
+inline constexpr Function<40, Status*(TensorType, const DataType**)> GetTensorDataType;
+
+// --- what a plugin fills in: what is null is not offered
+
+struct ApiBase {
+  Table (*GetApi)(std::uint32_t version);
+  const char* (*GetVersionString)();
+};
+
+struct Kernel {  // OrtKernelImpl
+  std::uint32_t version;
+  std::uint32_t flags;
+  Status* (*Compute)(Kernel*, KernelContext*);
+  void (*Release)(Kernel*);
+  Status* (*PrePackWeight)(Kernel*, const Value*, int index, Allocator*, void* shared, bool* is_packed);
+  Status* (*SetSharedPrePackedWeight)(Kernel*, const void* const*, const std::size_t*, std::size_t, int);
+  void* later[4];
+};
+
+struct Ep {  // OrtEp
+  std::uint32_t version;
+  const char* (*GetName)(const Ep*);
+  Status* (*GetCapability)(Ep*, const Graph*, GraphSupportInfo*);
+  void* others[10];
+  Status* (*GetKernelRegistry)(Ep*, const KernelRegistry**);
+  void* later[16];
+};
+
+struct Factory {  // OrtEpFactory
+  std::uint32_t version;
+  const char* (*GetName)(const Factory*);
+  const char* (*GetVendor)(const Factory*);
+  Status* (*GetSupportedDevices)(Factory*, const HardwareDevice* const*, std::size_t, EpDevice**, std::size_t most,
+                                 std::size_t* count);
+  Status* (*CreateEp)(Factory*, const HardwareDevice* const*, const KeyValuePairs* const*, std::size_t,
+                      const SessionOptions*, const Logger*, Ep**);
+  void (*ReleaseEp)(Factory*, Ep*);
+  std::uint32_t (*GetVendorId)(const Factory*);
+  const char* (*GetVersion)(const Factory*);
+  void* ValidateCompiledModelCompatibilityInfo;
+  Status* (*CreateAllocator)(Factory*, const void* info, const KeyValuePairs*, Allocator**);
+  void (*ReleaseAllocator)(Factory*, Allocator*);
+  Status* (*CreateDataTransfer)(Factory*, void** transfer);
+  bool (*IsStreamAware)(const Factory*);
+  void* later[16];
+};
+
+}  // namespace onegru::ort
+
+#endif  // ONEGRU_NATIVE_RUNTIMES_ORT_H_

@@ -1,0 +1,109 @@
+// ONNX Runtime's interface as the rest of onegru takes it: exceptions on this side, statuses on the other.
+
+#ifndef ONEGRU_NATIVE_RUNTIMES_ORT_API_H_
+#define ONEGRU_NATIVE_RUNTIMES_ORT_API_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "native/runtimes/onnx_gru.h"
+#include "native/runtimes/ort.h"
+
+namespace onegru {
+
+// So that whoever gets a message can tell that it is ours.
+inline constexpr char kMessagePrefix[] = "onegru: ";
+
+// The tables, and what turns its statuses into exceptions and back.
+struct Api {
+  ort::Table api;
+  ort::Table ep;
+  std::uint32_t version;
+
+  void Check(ort::Status* status) const {
+    if (status == nullptr) return;
+    const std::string message = ort::GetErrorMessage(api, status);
+    ort::ReleaseStatus(api, status);
+    throw std::runtime_error(message);
+  }
+  // False: it failed, such as a look for an attribute that is absent.
+  bool Succeeds(ort::Status* status) const {
+    if (status != nullptr) ort::ReleaseStatus(api, status);
+    return status == nullptr;
+  }
+  ort::Status* Fail(ort::ErrorCode code, const std::string& message) const {
+    return ort::CreateStatus(api, code, (kMessagePrefix + message).c_str());
+  }
+
+  // where: what to put before a message, such as a node's name.
+  template <class F>
+  ort::Status* Try(F&& body, const std::string& where = "") const noexcept {
+    try {
+      body();
+      return nullptr;
+    } catch (const IllegalGru& error) {
+      return Fail(ort::kInvalidArgument, where + error.what());
+    } catch (const std::bad_alloc&) {
+      return ort::CreateStatus(api, ort::kFail, "onegru: sizes that exhaust memory");
+    } catch (const std::exception& error) {
+      return Fail(ort::kRuntimeException, error.what());
+    } catch (...) {
+      return ort::CreateStatus(api, ort::kFail, "onegru: unknown error");
+    }
+  }
+};
+
+// A text whose size is asked for first.
+template <class F>
+std::optional<std::string> Text(const Api& api, F&& get) {
+  std::size_t size = 0;
+  api.Succeeds(get(nullptr, &size));
+  if (size == 0) return {};
+  std::string text(size, '\0');
+  if (!api.Succeeds(get(text.data(), &size))) return {};
+  text.resize(std::strlen(text.c_str()));
+  return text;
+}
+
+inline std::optional<ElementType> TypeOf(ort::TensorType type) {
+  switch (type) {
+    case ort::kFloat16:
+      return ElementType::kFloat16;
+    case ort::kBFloat16:
+      return ElementType::kBFloat16;
+    case ort::kFloat:
+      return ElementType::kFloat32;
+    case ort::kDouble:
+      return ElementType::kFloat64;
+    case ort::kInt32:
+      break;
+  }
+  return {};
+}
+
+// A value as it lies there; none for null.
+inline Tensor View(const Api& api, const ort::Value* value) {
+  Tensor tensor;
+  if (value == nullptr) return tensor;
+  ort::TensorType type{};
+  const std::int64_t* shape = nullptr;
+  std::size_t rank = 0;
+  void* data = nullptr;
+  api.Check(ort::GetTensorElementTypeAndShapeDataReference(api.api, value, &type, &shape, &rank));
+  api.Check(ort::GetTensorMutableData(api.api, const_cast<ort::Value*>(value), &data));
+  tensor.type = TypeOf(type).value_or(ElementType::kFloat32);
+  tensor.shape = {shape, rank};
+  tensor.data = data;
+  tensor.is_given = true;
+  return tensor;
+}
+
+}  // namespace onegru
+
+#endif  // ONEGRU_NATIVE_RUNTIMES_ORT_API_H_

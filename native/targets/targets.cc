@@ -1,0 +1,112 @@
+// This file is compiled once for each SIMD target: foreach_target.h includes it again and again
+// with another HWY_TARGET. What follows HWY_ONCE is compiled a single time, at the end.
+
+#include "native/targets/targets.h"
+
+#include <atomic>
+#include <stdexcept>
+
+#undef HWY_TARGET_INCLUDE
+// The folder is needed: foreach_target.h would find Highway's own targets.cc first.
+#define HWY_TARGET_INCLUDE "native/targets/targets.cc"
+#include "hwy/foreach_target.h"  // before highway.h: it chooses the target that highway.h sets up
+
+#include "hwy/highway.h"
+
+// Within this block the compiler may use the target's instructions anywhere. Nothing here may need
+// an initialiser at load time: it would run on every CPU. Hence only constexpr and plain functions.
+HWY_BEFORE_NAMESPACE();
+namespace onegru {
+namespace HWY_NAMESPACE {
+
+constexpr bool kNativeFma = HWY_NATIVE_FMA != 0;
+
+std::size_t VectorBytes() {
+  namespace hn = hwy::HWY_NAMESPACE;
+  return hn::Lanes(hn::ScalableTag<std::uint8_t>());
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onegru
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#include "native/targets/target_list.h"
+
+namespace onegru {
+namespace {
+
+#define ONEGRU_ENTRY(ns, bit, name) {name, bit, ns::kNativeFma, &ns::VectorBytes},
+constexpr Target kTargets[] = {ONEGRU_FOR_EACH_TARGET(ONEGRU_ENTRY)};
+#undef ONEGRU_ENTRY
+
+constexpr std::int64_t AllBits() {
+  std::int64_t bits = 0;
+  for (const Target& target : kTargets) bits |= target.bit;
+  return bits;
+}
+static_assert((AllBits() & HWY_STATIC_TARGET) != 0, "target_list.h has to list at least the target every CPU can run");
+
+// Asked once: another library may change Highway's answer later, but not what the CPU can do.
+std::int64_t SupportedBits() {
+  // The static target is what the rest of this file was compiled for. If it could not run, neither
+  // could we; a libhwy built with another compiler may still not list it.
+  static const std::int64_t bits = hwy::SupportedTargets() | HWY_STATIC_TARGET;
+  return bits;
+}
+
+std::size_t BestIndex() {
+  std::size_t index = 0;
+  while (!IsAvailable(kTargets[index])) ++index;  // ends at the static target at the latest
+  return index;
+}
+
+std::atomic<std::size_t>& Chosen() {
+  static std::atomic<std::size_t> index = BestIndex();
+  return index;
+}
+
+[[noreturn]] void ThrowNoSuchTarget(std::string_view name, const char* reason) {
+  std::string message = "SIMD target \"" + std::string(name) + "\" " + reason + "; available here:";
+  const char* separator = " ";
+  for (const Target& target : kTargets) {
+    if (!IsAvailable(target)) continue;
+    message.append(separator).append(target.name);
+    separator = ", ";
+  }
+  throw std::invalid_argument(message);
+}
+
+std::size_t FindIndex(std::string_view name) {
+  for (std::size_t i = 0; i < std::size(kTargets); ++i) {
+    if (name != kTargets[i].name) continue;
+    if (!IsAvailable(kTargets[i])) ThrowNoSuchTarget(name, "cannot run on this CPU");
+    return i;
+  }
+  ThrowNoSuchTarget(name, "is not in this build");
+}
+
+}  // namespace
+
+std::span<const Target> CompiledTargets() { return kTargets; }
+
+bool IsAvailable(const Target& target) { return (SupportedBits() & target.bit) != 0; }
+
+std::size_t ChosenTargetIndex() { return Chosen().load(std::memory_order_relaxed); }
+
+std::size_t SelectTarget(std::optional<std::string_view> name) {
+  const std::size_t index = name ? FindIndex(*name) : BestIndex();
+  Chosen().store(index, std::memory_order_relaxed);
+  return index;
+}
+
+const Target& FindTarget(std::string_view name) { return kTargets[FindIndex(name)]; }
+
+std::string HighwayVersion() {
+  return std::to_string(HWY_MAJOR) + "." + std::to_string(HWY_MINOR) + "." + std::to_string(HWY_PATCH);
+}
+
+}  // namespace onegru
+
+#endif  // HWY_ONCE

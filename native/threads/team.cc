@@ -1,0 +1,61 @@
+#include "native/threads/team.h"
+
+namespace onegru {
+
+void Epoch::Begin(std::size_t count) {
+  members = count;
+  end_step.store(SIZE_MAX, std::memory_order_relaxed);
+  over_.store(false, std::memory_order_relaxed);
+  users_.store(count - 1, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < count; ++i) turns_[i].value.store(0, std::memory_order_relaxed);
+}
+
+bool Epoch::Meet(std::size_t member) {
+  MayStall();
+  const std::uint32_t turn = NextTurn(member);
+  for (Spin spin; !AllHaveCome(turn); spin.Once()) {
+    if (over_.load(std::memory_order_acquire)) return false;
+  }
+  return !over_.load(std::memory_order_acquire);
+}
+
+void Crew::Reset(std::size_t seats, std::size_t most_members, std::size_t epochs, unsigned char* scratch,
+                 std::size_t each) {
+  seat_count_ = seats;
+  most_members_ = most_members;
+  epochs_ = epochs;
+  for (std::size_t i = 0; i < epochs; ++i) epoch_[i].scratch = scratch + i * each;
+  closed_.store(false, std::memory_order_relaxed);
+}
+
+Epoch* Crew::FreeEpoch() const {
+  for (std::size_t i = 0; i < epochs_; ++i) {
+    if (epoch_[i].users_.load(std::memory_order_acquire) == 0) return &epoch_[i];
+  }
+  return nullptr;
+}
+
+Epoch* Crew::Gather() {
+  Epoch* const free = FreeEpoch();
+  if (free == nullptr) return nullptr;
+  std::size_t members = 1;
+  for (std::size_t i = 0; i < seat_count_ && members < most_members_ && here() != 0; ++i) {
+    std::uint32_t expected = kHere;
+    if (!seats_[i].state.compare_exchange_strong(expected, kCalled, std::memory_order_acquire)) continue;
+    here_.fetch_sub(1, std::memory_order_relaxed);
+    seats_[i].epoch = free;
+    seats_[i].member = members++;
+  }
+  if (members == 1) return nullptr;
+  free->Begin(members);
+  return free;
+}
+
+void Crew::Start() {
+  for (std::size_t i = 0; i < seat_count_; ++i) {
+    std::atomic<std::uint32_t>& state = seats_[i].state;
+    if (state.load(std::memory_order_relaxed) == kCalled) state.store(kIn, std::memory_order_release);
+  }
+}
+
+}  // namespace onegru

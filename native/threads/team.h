@@ -1,0 +1,209 @@
+// How several threads do one call, and nobody waits for one that the system does not run.
+//
+// Shares of a call (directions, groups of rows) are claimed. A helper that has one touches the caller's memory
+// only in windows, short moments between chunks of steps in which it reads the next inputs, and hands over the
+// outputs and states of the steps that are done. The caller can take the share back at any time but in a window,
+// and goes on where the helper last handed over; the late helper writes to memory that nobody reads until it
+// notices.
+//
+// Where the units of a step are split, one thread leads: it alone touches the caller's memory. Others join it for
+// an epoch, in which all meet after each step, with memory that the epoch has for itself. If one is late, the
+// leader ends the epoch, takes the states with which the step began, and begins the next one with those that are
+// there; the late one writes to the memory of an epoch that is over, up to one step ahead of the leader: so an
+// epoch has four buffers for states, not two. It joins again when it is back.
+
+#ifndef ONEGRU_NATIVE_THREADS_TEAM_H_
+#define ONEGRU_NATIVE_THREADS_TEAM_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "native/threads/threads.h"
+
+namespace onegru {
+
+// Who has a share, and how far a helper has handed it over.
+class Claim {
+ public:
+  // Where to go on: all rows before `begin` are done, and those from there on up to `step`. `states` are theirs;
+  // null: the initial ones, at step 0.
+  struct Place {
+    std::size_t begin = 0;
+    std::size_t step = 0;
+    const void* states = nullptr;
+  };
+
+  void Reset() {
+    phase_.store(kFree, std::memory_order_relaxed);
+    windows_.store(0, std::memory_order_relaxed);
+    place_ = {};
+  }
+
+  // Claims the share if it is free.
+  bool ByCaller() { return Change(kFree, kDone); }
+  bool ByHelper() { return Change(kFree, kHelped); }
+
+  // The helper's windows. False: the caller has taken the share back.
+  bool Open() {
+    MayStall();
+    Window::Open();
+    if (Change(kHelped, kOpen)) return true;
+    Window::Close();
+    return false;
+  }
+  void HandOver(const Place& place) { place_ = place; }
+  void Close(bool done) {
+    ONEGRU_COUNT(handed_over);
+    windows_.fetch_add(1, std::memory_order_relaxed);
+    phase_.store(done ? kDone : kHelped, std::memory_order_release);
+    Window::Close();
+    MayStall();
+  }
+
+  // The caller's side. How often a window has been closed tells whether the helper gets on.
+  bool IsDone() const { return phase_.load(std::memory_order_acquire) == kDone; }
+  std::uint32_t windows() const { return windows_.load(std::memory_order_relaxed); }
+  // False: it is done. Otherwise the place is where to go on.
+  bool TakeBack() {
+    for (Spin spin; !Change(kHelped, kTaken); spin.Once()) {
+      if (IsDone()) return false;
+    }
+    ONEGRU_COUNT(taken_back);
+    return true;
+  }
+  const Place& place() const { return place_; }
+
+ private:
+  enum Phase : std::uint32_t { kFree, kHelped, kOpen, kTaken, kDone };
+
+  bool Change(std::uint32_t from, std::uint32_t to) {
+    return phase_.compare_exchange_strong(from, to, std::memory_order_acq_rel);
+  }
+
+  alignas(64) std::atomic<std::uint32_t> phase_{kFree};
+  std::atomic<std::uint32_t> windows_{0};
+  Place place_;
+};
+
+// Some members who take steps together.
+class Epoch {
+ public:
+  unsigned char* scratch = nullptr;
+  std::size_t begin = 0;  // the first of its rows
+  std::size_t step = 0;   // where it begins
+  std::size_t members = 1;
+  // The step before which all leave it, as others have come. The leader says so before the meeting that comes
+  // last.
+  std::atomic<std::size_t> end_step{SIZE_MAX};
+
+  // Returns when every member has come as often as this one; what they wrote before is then visible. False: the
+  // epoch is over.
+  bool Meet(std::size_t member);
+  // The same for the leader, member 0: false if somebody is late; the epoch is over then.
+  template <class Most>  // most() → how long to wait for them
+  bool MeetAsLeader(Most&& most) {
+    const std::uint32_t turn = NextTurn(0);
+    for (int spins = 0; spins < kSpinsWithoutClock; ++spins) {
+      if (AllHaveCome(turn)) return true;
+      Spin::Pause();
+    }
+    for (Patience patience(most()); patience.Wait();) {
+      if (AllHaveCome(turn)) return true;
+    }
+    ONEGRU_COUNT(late);
+    End();
+    return false;
+  }
+  void End() { over_.store(true, std::memory_order_release); }
+
+ private:
+  friend class Crew;
+  static constexpr int kSpinsWithoutClock = 32;
+  struct alignas(64) Turn {
+    std::atomic<std::uint32_t> value{0};
+  };
+
+  void Begin(std::size_t count);
+  std::uint32_t NextTurn(std::size_t member) {
+    const std::uint32_t turn = turns_[member].value.load(std::memory_order_relaxed) + 1;
+    turns_[member].value.store(turn, std::memory_order_release);
+    return turn;
+  }
+  bool AllHaveCome(std::uint32_t turn) const {
+    for (std::size_t i = 0; i < members; ++i) {
+      if (static_cast<std::int32_t>(turns_[i].value.load(std::memory_order_acquire) - turn) < 0) return false;
+    }
+    return true;
+  }
+
+  alignas(64) std::atomic<bool> over_{false};
+  std::atomic<std::size_t> users_{0};  // members that are in it, but for the leader
+  Turn turns_[kMostThreads];
+};
+
+// Those who have come to help a leader.
+class Crew {
+ public:
+  static constexpr std::size_t kMostEpochs = 4;
+
+  void Reset(std::size_t seats, std::size_t most_members, std::size_t epochs, unsigned char* scratch, std::size_t each);
+
+  // --- the leader
+
+  std::size_t here() const { return here_.load(std::memory_order_relaxed); }
+  // An epoch with all who are here, to be prepared; null if nobody is, or helpers that are late hold all memory.
+  Epoch* Gather();
+  bool HasMemory() const { return FreeEpoch() != nullptr; }
+  // They begin.
+  void Start();
+  void Close() { closed_.store(true, std::memory_order_release); }
+
+  // --- a helper
+
+  // Joins epochs until the crew is closed. join(epoch, member)
+  template <class Join>
+  void Serve(std::size_t seat, Join&& join) {
+    Seat& mine = seats_[seat];
+    for (;;) {
+      MayStall();
+      here_.fetch_add(1, std::memory_order_relaxed);
+      mine.state.store(kHere, std::memory_order_release);
+      for (Spin spin; mine.state.load(std::memory_order_acquire) != kIn; spin.Once()) {
+        if (!closed_.load(std::memory_order_acquire)) continue;
+        std::uint32_t expected = kHere;
+        if (mine.state.compare_exchange_strong(expected, kAway, std::memory_order_acq_rel)) {
+          here_.fetch_sub(1, std::memory_order_relaxed);
+          return;
+        }
+      }
+      ONEGRU_COUNT(joined);
+      Epoch& epoch = *mine.epoch;
+      join(epoch, mine.member);
+      epoch.users_.fetch_sub(1, std::memory_order_release);
+    }
+  }
+
+ private:
+  enum State : std::uint32_t { kAway, kHere, kCalled, kIn };
+  struct alignas(64) Seat {
+    std::atomic<std::uint32_t> state{kAway};
+    Epoch* epoch = nullptr;
+    std::size_t member = 0;
+  };
+
+  Epoch* FreeEpoch() const;
+
+  std::size_t seat_count_ = 0;
+  std::size_t most_members_ = 1;
+  std::size_t epochs_ = 0;
+  std::atomic<bool> closed_{false};
+  alignas(64) std::atomic<std::size_t> here_{0};
+  Seat seats_[kMostThreads];
+  mutable Epoch epoch_[kMostEpochs];
+};
+
+}  // namespace onegru
+
+#endif  // ONEGRU_NATIVE_THREADS_TEAM_H_

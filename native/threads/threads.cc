@@ -1,0 +1,246 @@
+#include "native/threads/threads.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+namespace onegru {
+
+namespace {
+
+// Between calls about 3 µs, then about 250 µs in which any other thread may have the CPU, such as one of a runtime
+// that does the rest of a model: longer than the gap between two calls, shorter than anybody minds.
+constexpr int kSpinsWhenIdle = 100;
+constexpr int kYieldsWhenIdle = 400;
+// A worker that has missed so many calls in a row is not waited for, not even for a moment.
+constexpr int kMostMisses = 2;
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+std::atomic<std::size_t> g_num_threads{1};
+
+// The CPUs that the process had when this library was loaded: a thread that is started later, by a call within
+// another runtime's thread, would have the few of that thread.
+struct Affinity {
+  cpu_set_t set{};
+  bool known = sched_getaffinity(0, sizeof(set), &set) == 0;
+};
+const Affinity g_first_affinity{};
+
+void TakeFirstAffinity() {
+  if (g_first_affinity.known) sched_setaffinity(0, sizeof(g_first_affinity.set), &g_first_affinity.set);
+}
+
+// Goes to another CPU. A system may wake a thread on the CPU of the one that waits for it, and leave both there
+// for milliseconds, taking turns of which each costs more than the work. (A sleep of an instant does not help.)
+// If somebody else has changed the thread's CPUs meanwhile, theirs stay.
+void LeaveCpu(int cpu) {
+  cpu_set_t allowed, now;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || CPU_COUNT(&allowed) < 2) return;
+  cpu_set_t others = allowed;
+  CPU_CLR(cpu, &others);
+  if (sched_setaffinity(0, sizeof(others), &others) != 0) return;
+  if (sched_getaffinity(0, sizeof(now), &now) == 0 && CPU_EQUAL(&now, &others)) {
+    sched_setaffinity(0, sizeof(allowed), &allowed);
+  }
+}
+
+// How a worker and the one caller that has it at a time hand it over.
+enum State : std::uint32_t {
+  kFree,
+  kReserved,  // by a caller
+  kInvited,
+  kAtWork,
+};
+
+}  // namespace
+
+struct alignas(64) Worker {
+  std::atomic<std::uint32_t> state{kFree};
+  std::atomic<std::uint32_t> bell{0};  // rung to wake it
+  std::atomic<bool> asleep{false};
+  // Written by the caller that has reserved it.
+  Job* job = nullptr;
+  int caller_cpu = -1;
+  int misses = 0;  // how many invitations in a row were withdrawn
+
+  void Loop() {
+    int spins = 0;
+    for (;;) {
+      if (state.load(std::memory_order_acquire) == kInvited) {
+        std::uint32_t expected = kInvited;
+        if (state.compare_exchange_strong(expected, kAtWork, std::memory_order_acq_rel)) {
+          if (caller_cpu >= 0 && sched_getcpu() == caller_cpu) LeaveCpu(caller_cpu);
+          Job* const mine = job;
+          misses = 0;
+          mine->Help();
+          mine->Drop();
+          state.store(kFree, std::memory_order_release);
+          spins = 0;
+        }
+      } else if (++spins < kSpinsWhenIdle) {
+        Pause();
+      } else if (spins < kSpinsWhenIdle + kYieldsWhenIdle) {
+        sched_yield();
+      } else {
+        const std::uint32_t seen = bell.load(std::memory_order_relaxed);
+        asleep.store(true, std::memory_order_seq_cst);
+        if (state.load(std::memory_order_seq_cst) != kInvited) bell.wait(seen, std::memory_order_seq_cst);
+        asleep.store(false, std::memory_order_relaxed);
+        spins = 0;
+      }
+    }
+  }
+
+  void Ring() {
+    bell.fetch_add(1, std::memory_order_seq_cst);
+    bell.notify_one();
+  }
+};
+
+namespace {
+
+// Never destroyed: its threads run until the process ends.
+struct Pool {
+  std::mutex mutex;  // of whoever starts a thread
+  std::atomic<std::size_t> count{0};
+  std::unique_ptr<Worker> workers[kMostThreads];
+
+  // The n-th worker, started if there is none yet; null if the system has no thread to give.
+  Worker* At(std::size_t n) {
+    if (n < count.load(std::memory_order_acquire)) return workers[n].get();
+    const std::lock_guard lock(mutex);
+    const std::size_t now = count.load(std::memory_order_relaxed);
+    if (n < now) return workers[n].get();
+    auto worker = std::make_unique<Worker>();
+    try {
+      std::thread([w = worker.get()] {
+        TakeFirstAffinity();
+        w->Loop();
+      }).detach();
+    } catch (const std::system_error&) {
+      return nullptr;
+    }
+    workers[now] = std::move(worker);
+    count.store(now + 1, std::memory_order_release);
+    return workers[now].get();
+  }
+};
+
+std::atomic<Pool*> g_pool{nullptr};
+
+}  // namespace
+
+// A forked child has none of the threads: it forgets them, with their locks in whatever state.
+struct Forks {
+  static inline std::atomic<std::size_t> under_way{0};
+
+  static void Before() {
+    under_way.fetch_add(1, std::memory_order_seq_cst);
+    for (Spin spin; Window::open_.load(std::memory_order_seq_cst) != 0;) spin.Once();
+  }
+  static void AfterInParent() { under_way.fetch_sub(1, std::memory_order_release); }
+  static void AfterInChild() {
+    under_way.store(0, std::memory_order_relaxed);
+    Window::open_.store(0, std::memory_order_relaxed);
+    g_pool.store(nullptr);
+  }
+};
+
+void Window::Open() {
+  for (;;) {
+    open_.fetch_add(1, std::memory_order_seq_cst);
+    if (Forks::under_way.load(std::memory_order_seq_cst) == 0) return;
+    open_.fetch_sub(1, std::memory_order_release);
+    for (Spin spin; Forks::under_way.load(std::memory_order_acquire) != 0;) spin.Once();
+  }
+}
+
+namespace {
+
+Pool* ThePool() {
+  if (Pool* pool = g_pool.load(std::memory_order_acquire)) return pool;
+  static std::once_flag once;
+  std::call_once(once, [] { pthread_atfork(&Forks::Before, &Forks::AfterInParent, &Forks::AfterInChild); });
+  auto* const fresh = new Pool;
+  Pool* expected = nullptr;
+  if (g_pool.compare_exchange_strong(expected, fresh)) return fresh;
+  delete fresh;
+  return expected;
+}
+
+}  // namespace
+
+std::size_t NumThreads() { return g_num_threads.load(std::memory_order_relaxed); }
+
+void SetNumThreads(std::size_t count) {
+  g_num_threads.store(std::clamp<std::size_t>(count, 1, kMostThreads), std::memory_order_relaxed);
+}
+
+Invitation::Invitation(Job& job, std::size_t count, Sleepers sleepers) {
+  if (count == 0) return;
+#if defined(ONEGRU_STALL)
+  if (g_events.wakes_all) sleepers = Sleepers::kWake;
+#endif
+  Pool* const pool = ThePool();
+  const int cpu = sched_getcpu();
+  for (std::size_t n = 0; n < count; ++n) {  // no more than that may there be, whoever has them
+    Worker* const worker = pool->At(n);
+    if (worker == nullptr) break;
+    const bool asleep = worker->asleep.load(std::memory_order_relaxed);
+    if (asleep && sleepers != Sleepers::kWake) {
+      if (sleepers == Sleepers::kNudge) worker->Ring();
+      continue;
+    }
+    std::uint32_t expected = kFree;
+    if (!worker->state.compare_exchange_strong(expected, kReserved, std::memory_order_acquire)) continue;
+    job.Keep();
+    worker->job = &job;
+    worker->caller_cpu = cpu;
+    if (!asleep && worker->misses < kMostMisses) ++ready_;
+    worker->state.store(kInvited, std::memory_order_seq_cst);
+    if (worker->asleep.load(std::memory_order_seq_cst)) worker->Ring();
+    workers_[count_++] = worker;
+  }
+}
+
+Invitation::~Invitation() {
+  for (std::size_t n = 0; n < count_; ++n) {
+    Worker& worker = *workers_[n];
+    std::uint32_t expected = kInvited;
+    if (worker.state.compare_exchange_strong(expected, kReserved, std::memory_order_acquire)) {
+      ++worker.misses;
+      worker.job->Drop();
+      worker.state.store(kFree, std::memory_order_release);
+    }
+  }
+}
+
+void Spin::Pause() { onegru::Pause(); }
+void Spin::Yield() { sched_yield(); }
+
+bool Patience::Wait() {
+  constexpr int kSpinsToLook = 32;
+  Pause();
+  if (++spins_ % kSpinsToLook != 0) return true;
+  const auto now = std::chrono::steady_clock::now();
+  if (spins_ == kSpinsToLook) begin_ = now;
+  return now - begin_ < most_;
+}
+
+#if defined(ONEGRU_STALL)
+Events g_events;
+#endif
+
+}  // namespace onegru
