@@ -11,7 +11,7 @@
 
 namespace onegru {
 
-// Rounding, and what becomes of subnormals and exceptions; without the flags that say what has happened.
+// Rounding, treatment of subnormals, exception masks; without the sticky flags.
 #if defined(__x86_64__)
 inline constexpr std::uint32_t kDefaultFloatMode = 0x1f80;
 inline constexpr std::uint32_t kFloatFlags = 0x3f;
@@ -27,7 +27,7 @@ inline std::uint32_t GetFloatMode() {
 inline void SetFloatMode(std::uint32_t mode) { asm volatile("msr fpcr, %0" : : "r"(std::uint64_t{mode})); }
 #endif
 
-// IEEE 754's default mode, whatever the caller has set: nearest, subnormals kept. Restored at the end.
+// Sets IEEE 754's default mode (round to nearest, keep subnormals); restores the caller's at the end.
 class DefaultFloatMode {
  public:
   DefaultFloatMode() : saved_(GetFloatMode()) {

@@ -1,4 +1,4 @@
-// The interface between what decides (run.cc) and what computes (the kernels, one set per SIMD target).
+// The interface of the kernels, one set for each SIMD target.
 
 #ifndef ONEGRU_NATIVE_KERNEL_H_
 #define ONEGRU_NATIVE_KERNEL_H_
@@ -13,7 +13,7 @@
 
 namespace onegru {
 
-// One direction of some rows of the batch: the unit of work that needs no word with any other.
+// One direction of some rows of the batch: a unit of work independent of all others.
 struct Share {
   const Packed* packed;
   const Call* call;
@@ -22,23 +22,23 @@ struct Share {
   std::size_t row;            // the first row
   std::size_t stride;         // rows lie this far apart in `order`
   std::size_t rows;           // how many
-  std::size_t rows_at_once;   // how many go through time together
+  std::size_t rows_at_once;   // how many are processed together
   std::size_t steps_at_once;  // at most, how many rows of X are projected together
-  unsigned char* scratch;     // of whoever leads
-  Claim* claim = nullptr;     // of a helper that has the share
-  Crew* crew = nullptr;       // of those who may split its units
-  std::size_t ready = 0;      // how many of them come at once
+  unsigned char* scratch;     // the leader's
+  Claim* claim = nullptr;     // the helper's, if one has the share
+  Crew* crew = nullptr;       // the threads that may split its units
+  std::size_t ready = 0;      // how many of them are about to join
   Claim::Place from{};        // where to begin
 };
 
 struct Kernel {
   std::size_t lanes;  // units to a panel
-  // Does a share, with those of its crew who come.
+  // Computes a share, with those of its crew who join.
   void (*lead)(const Share& share);
-  // Takes part in an epoch of a share that another thread leads. scratch: for this member alone.
+  // Takes part in an epoch of a share that another thread leads. scratch: this member's own.
   void (*join)(const Share& share, Epoch& epoch, std::size_t member, unsigned char* scratch);
-  // Does two shares alone, step by step in turn: what one waits for, the other fills. Each has no more rows than
-  // go through time together.
+  // Computes two shares on one thread, alternating step by step to hide latency. Neither has more than rows_at_once
+  // rows.
   void (*run_pair)(const Share& first, const Share& second);
   // y[i] = f(x[i]), count a multiple of lanes; for tests of accuracy.
   void (*activate)(const Activation& activation, std::size_t count, const void* x, void* y);
@@ -51,22 +51,22 @@ const Kernel& Float64Kernel(bool linear_before_reset, std::size_t target);
 const Kernel& Float16Kernel(bool linear_before_reset, std::size_t target);
 const Kernel& BFloat16Kernel(bool linear_before_reset, std::size_t target);
 
-// How many steps of a single row are projected ahead of time, together.
+// For how many steps of a single row the products with x are computed together, ahead of time.
 inline constexpr std::size_t kAheadRows = 8;
-// Matrices of so many bytes come from the last cache or from memory in each sweep. W is then swept as seldom as
-// may be: for this many rows of X together.
+// A matrix of this many bytes comes from the last-level cache or memory in each sweep, so W is swept as rarely as
+// possible: once for this many rows of X.
 inline constexpr std::size_t kLargeMatrix = 8 << 20;
 inline constexpr std::size_t kRowsOfLarge = 64;
 
-// Who has some scratch.
+// Whose scratch memory it is.
 enum class Holder {
-  kCaller,  // leads with the caller's memory at hand
-  kHelper,  // leads, with copies of inputs, and outputs and states to be handed over
-  kEpoch,   // members share it
-  kMember,  // what each of them has for itself
+  kCaller,  // leads, and may touch the caller's memory
+  kHelper,  // leads, with copies of inputs, and with outputs and states to hand over
+  kEpoch,   // shared by the members
+  kMember,  // a member's own
 };
 
-// The parts of some scratch, in bytes from its beginning.
+// The parts of scratch memory, as byte offsets.
 struct ScratchPlan {
   std::size_t h, rh, z, xp, attention, x, x_rows, h_rows, x_block, y, states, bytes = 0;
 
@@ -100,7 +100,7 @@ struct ScratchPlan {
   }
 };
 
-// A pool of threads that is not ours: calls task(data, 0…count - 1), all at once or one after another, and returns
+// Another runtime's thread pool: `run` calls task(data, 0…count - 1), in parallel or one after another, and returns
 // when all have returned.
 struct ForeignPool {
   void (*run)(void* pool, std::size_t count, void (*task)(void* data, std::size_t index), void* data);
@@ -108,10 +108,10 @@ struct ForeignPool {
   std::size_t threads;
 };
 
-// Runs a call, by itself or with threads: ours, or those of `pool`. `call.watch` may stop it.
+// Runs a call, on this thread or several: ours, or those of `pool`. `call.watch` may stop it.
 void Run(const std::shared_ptr<const Packed>& packed, const Call& call, const ForeignPool* pool = nullptr);
 
-// The most scratch that a call with this layer may take, whatever T is.
+// The most scratch that a call of this layer can take, for any T.
 std::size_t ScratchBound(const Packed& packed, std::size_t B);
 
 }  // namespace onegru

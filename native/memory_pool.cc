@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kHugePage = 2 << 20;
-// From here on huge pages pay: NumPy's own figure.
+// From this size on huge pages pay: NumPy's own figure.
 constexpr std::size_t kHugeFrom = 4 << 20;
 
 }  // namespace
@@ -47,7 +47,7 @@ void* MemoryPool::Allocate(std::size_t bytes) noexcept {
     Leaving leaving;
     const std::lock_guard lock(mutex_);
     RemoveOld(Clock::now(), leaving);
-    // The best fit that wastes no more than a quarter; of several the latest, which caches may still hold.
+    // The best fit that wastes no more than a quarter; among equals the latest, which may still be in cache.
     std::size_t best = count_;
     for (std::size_t i = count_; i-- > 0;) {
       const std::size_t size = blocks_[i]->size;
@@ -129,7 +129,7 @@ void MemoryPool::RemoveOld(Clock::time_point now, Leaving& leaving) {
 
 namespace {
 
-// Made when the library is loaded: a fork while another thread makes it would leave the child to wait for ever.
+// Created when the library is loaded: a fork while another thread creates it would deadlock the child.
 MemoryPool& g_pool = *[] {
   auto* const made = new MemoryPool;
   pthread_atfork([] { g_pool.mutex().lock(); }, [] { g_pool.mutex().unlock(); }, [] { g_pool.mutex().unlock(); });

@@ -1,7 +1,7 @@
-// Memory that is used again: for large arrays that calls make, as fresh pages cost more than the arithmetic.
+// A memory pool for the large arrays that calls return: fresh pages cost more than the arithmetic.
 //
-// What is freed is kept, up to a bound, for the next array of about that size. What nobody has asked for in a
-// while goes back to the system when memory is next asked for or freed, or at once by Release.
+// Freed blocks are kept, up to a bound, for the next array of about that size. Blocks unused for a while go back to
+// the system at the next allocation or deallocation, or at once by Release.
 
 #ifndef ONEGRU_NATIVE_MEMORY_POOL_H_
 #define ONEGRU_NATIVE_MEMORY_POOL_H_
@@ -30,15 +30,15 @@ class MemoryPool {
   void* Reallocate(void* data, std::size_t bytes) noexcept;
   void Free(void* data) noexcept;
 
-  // Gives back all that is kept, and tells how many bytes that was.
+  // Gives all kept blocks back to the system; returns their bytes.
   std::size_t Release() noexcept;
   std::size_t bytes_kept() noexcept;
 
-  // Held while the process forks, so that the child finds the pool whole.
+  // Held while the process forks, so that the child finds the pool consistent.
   std::mutex& mutex() { return mutex_; }
 
  private:
-  // Its data come kAlignment bytes after it.
+  // Its data begin kAlignment bytes after it.
   struct Block {
     std::size_t size;  // of the data
     Clock::time_point freed;
@@ -47,7 +47,7 @@ class MemoryPool {
   };
   static_assert(sizeof(Block) <= kAlignment);
 
-  // Blocks that leave the pool; given back when nobody waits for it.
+  // Blocks that leave the pool; given back once the mutex is released.
   class Leaving;
 
   static Block* BlockOf(void* data) { return reinterpret_cast<Block*>(static_cast<char*>(data) - kAlignment); }
@@ -58,7 +58,7 @@ class MemoryPool {
 
   const Clock::duration kept_for_;
   std::mutex mutex_;
-  Block* blocks_[kMostBlocksKept];  // the longest kept first
+  Block* blocks_[kMostBlocksKept];  // the oldest first
   std::size_t count_ = 0;
   std::size_t bytes_ = 0;
 };

@@ -19,7 +19,7 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 std::size_t RoundUp(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Where an element of a panel lies, from its beginning.
+// The offset of an element in a panel.
 std::size_t Place(ElementType storage, std::size_t K, std::size_t gates, std::size_t width, std::size_t k,
                   std::size_t gate, std::size_t unit) {
   if (!InPairs(storage) || k == K / 2 * 2) return (k * gates + gate) * width + unit;
@@ -115,8 +115,8 @@ void PackBiases(const Spec& spec, const Geometry& geometry, const T* B, T* bx, T
 void AlignedDelete::operator()(void* pointer) const { std::free(pointer); }
 
 AlignedBytes AllocateAligned(std::size_t bytes) {
-  // Huge pages for what fills them: a sweep over a matrix then misses no address translation, and the CPU's
-  // prefetchers, which stop at the end of a page, run on.
+  // Huge pages where they fit: no TLB misses in a sweep over a matrix, and prefetchers, which stop at page ends, keep
+  // going.
   const std::size_t huge = bytes / kHugePage * kHugePage;
   const std::size_t alignment = huge ? kHugePage : kAlignment;
   bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;

@@ -60,7 +60,7 @@ class Packed {
   // W [D, 3H, I], R [D, 3H, H] and B [D, 6H] are contiguous, of the type that is computed in.
   Packed(const Spec& spec, std::size_t target, std::size_t lanes, const void* W, const void* R, const void* B);
 
-  // The matrices as they came, in the storage type's precision: W [D, 3H, I] and R [D, 3H, H].
+  // The matrices as given, in the storage type's precision: W [D, 3H, I] and R [D, 3H, H].
   void Unpack(void* W, void* R) const;
 
   const Spec& spec() const { return spec_; }

@@ -6,15 +6,15 @@
 namespace onegru {
 namespace {
 
-// What the projection of X may take: a part of the second-level cache of every CPU in use.
+// Bytes of the products with x: a part of any CPU's second-level cache.
 constexpr std::size_t kProjectionBytes = 192 * 1024;
 constexpr std::size_t kMostRowsAtOnce = 64;
-// Numbers of X that are projected together: a sweep of one panel over them takes some milliseconds.
+// Numbers of X that are multiplied together: a sweep of one panel over them takes some milliseconds.
 constexpr std::size_t kMostInputsAtOnce = 1 << 22;
 // Room for the products of two chunks of a single row, however large they are.
 constexpr std::size_t kLeastStepsAtOnce = 2 * kAheadRows;
-// Up to here a step takes as long as its longest chain of operations, and two chains take no longer than one.
-// Vectors of a step, and bytes of both directions' matrices R.
+// Up to these limits a step takes as long as its longest dependency chain, and two chains take no longer than one:
+// vectors of a step, and bytes of both directions' matrices R.
 constexpr std::size_t kMostVectorsOfPair = 4;
 constexpr std::size_t kMostBytesOfPair = 24 * 1024;
 
@@ -64,7 +64,7 @@ void OrderByLength(const Call& call, std::vector<std::int32_t>& order) {
 
 Share ShareOf(const Packed& packed, const Call& call, const Plan& plan, const std::vector<std::int32_t>& order,
               std::size_t index, unsigned char* scratch) {
-  // Rows in order of length are dealt out like cards, others in one piece.
+  // Rows ordered by length are dealt round-robin, others in one block.
   const std::size_t groups = plan.row_groups, group = index % groups;
   const bool in_order = !order.empty();
   const std::size_t begin = in_order ? group : call.B * group / groups;

@@ -21,7 +21,7 @@ inline double Flops(const Spec& spec, const Call& call) {
 
 struct Plan {
   std::size_t directions;  // how many run side by side
-  std::size_t row_groups;  // into how many the rows are dealt
+  std::size_t row_groups;  // into how many the rows are divided
   std::size_t members;     // how many may split the units of a share
   std::size_t rows_at_once;
   std::size_t steps_at_once;

@@ -1,6 +1,5 @@
-// What is computed and on what: plain data, shared by packing, kernels, threads and bindings.
-//
-// The letters are those of the operators' texts: X, h, W, R, B; z, r, n; T, B, I, H, D.
+// A layer's specification and a call, as plain data. The letters are those of the specifications: X, h, W, R, B; z, r,
+// n; T, B, I, H, D.
 
 #ifndef ONEGRU_NATIVE_PROBLEM_H_
 #define ONEGRU_NATIVE_PROBLEM_H_
@@ -17,7 +16,7 @@ constexpr std::size_t SizeOf(ElementType type) {
   return type == ElementType::kFloat64 ? 8 : type == ElementType::kFloat32 ? 4 : 2;
 }
 
-// Of the numbers that elements of a type are computed with.
+// Bytes of the type that elements of a type are computed in.
 constexpr std::size_t ComputedSize(ElementType type) { return type == ElementType::kFloat64 ? 8 : 4; }
 
 constexpr const char* NameOf(ElementType type) {
@@ -75,22 +74,22 @@ struct Rows {
   }
 };
 
-// Can stop a call. A stopped call returns soon: its outputs are unspecified, and all else is as it was.
+// Can stop a call: it then returns soon, its outputs unspecified and everything else unchanged.
 class Watch {
  public:
-  // work: about how many multiply-adds of a thread may pass between two questions.
+  // work: roughly how many multiply-adds a thread may do between two checks.
   explicit Watch(std::int64_t work) : work_(work) {}
 
   std::int64_t work() const { return work_; }
   bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
-  // For the thread that made the call; the others learn it from stopped().
+  // Only for the thread that made the call; the others check stopped().
   void Ask() {
     if (!stopped() && ShouldStop()) stopped_.store(true, std::memory_order_relaxed);
   }
 
  protected:
   ~Watch() = default;
-  // May do anything, run another call included.
+  // May do anything, including another call.
   virtual bool ShouldStop() = 0;
 
  private:
@@ -98,7 +97,7 @@ class Watch {
   std::atomic<bool> stopped_{false};
 };
 
-// One call. Data that are null are absent.
+// One call. Null data are absent.
 struct Call {
   std::size_t T;
   std::size_t B;
@@ -110,7 +109,7 @@ struct Call {
   Rows Y_h;                        // [D, B] rows of H
   const std::int32_t* state_rows;  // [B]: the rows of initial_h and Y_h to use; null for row b
   bool wide_state;                 // initial_h and Y_h are of the type that is computed in, whatever X is
-  unsigned turn;                   // odd: begin with a sweep backwards, where the call before ended
+  unsigned turn;                   // odd: the first sweep goes backwards, from where the previous call ended
   Watch* watch;                    // may stop the call
 };
 

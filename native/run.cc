@@ -1,4 +1,4 @@
-// A call, by one thread or by several. Who does what of its plan is found out on the way: team.h.
+// A call, by one thread or several. Which thread does which part of the plan is decided as they come: team.h.
 
 #include <atomic>
 #include <chrono>
@@ -27,13 +27,13 @@ const Kernel& KernelFor(ElementType storage, bool linear_before_reset, std::size
 
 namespace {
 
-// From so many FLOPs of a call on, measured, it pays to share it, and to wake threads for it.
+// From these FLOPs of a call on, measured, it pays to share it, and to wake threads for it.
 constexpr double kFlopsToShare = 1.2e5;
 constexpr double kFlopsToWake = 4.0e6;
-// A thread that calls again within this time is worth a second one that is awake.
+// For a thread that calls again within this time it pays to wake a worker in advance.
 constexpr std::chrono::microseconds kSoon{200};
 
-// Memory that calls use again and again.
+// Memory reused from call to call.
 struct Buffer {
   AlignedBytes memory;
   std::size_t size = 0;
@@ -42,7 +42,7 @@ struct Buffer {
     const bool huge_call_is_over = size > kKept && bytes < size / 4;
     if (size < bytes || huge_call_is_over) {
       memory = nullptr;
-      size = 0;  // until there is memory again: there may be none
+      size = 0;  // allocation may throw
       memory = AllocateAligned(bytes);
       size = bytes;
     }
@@ -52,7 +52,7 @@ struct Buffer {
   static constexpr std::size_t kKept = 8 << 20;
 };
 
-// What a call works with that nobody helps with. Each thread has its own, so no call waits for another.
+// The memory of calls on one thread. Each thread has its own, so no call waits for another.
 struct Workspace {
   Buffer scratch;
   std::vector<std::int32_t> order;
@@ -62,7 +62,7 @@ struct Workspace {
 
 thread_local Workspace t_workspace;
 
-// The thread's workspace; a new one for a call within a call, as a watch may make.
+// The thread's workspace; a new one for a nested call, as a watch may make.
 class WorkspaceLoan {
  public:
   WorkspaceLoan() : lent_(&t_workspace) {
@@ -94,11 +94,11 @@ const Kernel& KernelOf(const Packed& packed) {
   return KernelFor(packed.spec().storage, packed.spec().linear_before_reset, packed.target());
 }
 
-// A call that others may help with. It owns what they read and write, but for the caller's memory, which they
-// touch in windows only.
+// A call that other threads may help with. It owns what they read and write, except the caller's memory, which they
+// touch only in windows.
 class CallJob final : public Job {
  public:
-  // As the next call of this thread.
+  // For the thread's next call.
   void Prepare(const std::shared_ptr<const Packed>& packed, const Call& call, const Plan& plan) {
     packed_ = packed;
     call_ = call;
@@ -124,7 +124,7 @@ class CallJob final : public Job {
     inside_.store(1, std::memory_order_release);
   }
 
-  // Does all that nobody else does. `ready`: how many helpers are about to come. `watch` may stop it.
+  // Does everything that nobody else does. `ready`: how many helpers are about to come. `watch` may stop it.
   void Lead(std::size_t ready, Watch* watch) {
     Call call = call_;
     call.watch = watch;
@@ -160,7 +160,7 @@ class CallJob final : public Job {
  private:
   static constexpr std::chrono::nanoseconds kLeastPatience{10000};
 
-  // Nobody comes when all have left: the layer may go then.
+  // Nobody enters once all have left: the layer may be freed then.
   bool Enter() {
     std::size_t inside = inside_.load(std::memory_order_relaxed);
     while (inside != 0) {
@@ -208,8 +208,8 @@ class CallJob final : public Job {
     return shares_;
   }
 
-  // Waits for a helper as long as it gets on, which takes no longer than `most` from one window to the next; else
-  // does the rest of its share.
+  // Waits for a helper as long as it makes progress, taking at most `most` from one window to the next; else does the
+  // rest of its share.
   void WaitOrTakeBack(const Call& call, std::size_t index, std::chrono::nanoseconds most) {
     Claim& claim = claims_[index];
     std::uint32_t windows = claim.windows();
@@ -223,7 +223,7 @@ class CallJob final : public Job {
       } else if (claim.TakeBack()) {
         Share share = ShareOf(*packed_, call, plan_, order_, index, caller_);
         share.from = claim.place();
-        KernelOf(*packed_).lead(share);  // nothing, if the call is stopped
+        KernelOf(*packed_).lead(share);  // does nothing if the call is stopped
         return;
       }
     }
@@ -245,10 +245,10 @@ class CallJob final : public Job {
   Crew crews_[2];
   std::atomic<std::size_t> next_seat_{0};
   std::atomic<bool> closed_{true};
-  std::atomic<std::size_t> inside_{0};  // the caller and those who help
+  std::atomic<std::size_t> inside_{0};  // the caller and its helpers
 };
 
-// The jobs of a thread: a helper may still be about to leave the last one, or be late in it.
+// A thread's jobs: a helper may still be in the previous one.
 class Jobs {
  public:
   ~Jobs() {
@@ -263,7 +263,7 @@ class Jobs {
       if (job->IsOurs()) return *job;
     }
     jobs_[0]->Drop();
-    jobs_[0] = nullptr;  // until there is another: there may be no memory
+    jobs_[0] = nullptr;  // allocation may throw
     return *(jobs_[0] = new CallJob);
   }
 
@@ -287,7 +287,7 @@ void RunAlone(const Packed& packed, const Call& call, const Plan& plan, Workspac
   for (std::size_t d = 0; d < packed.spec().D; ++d) KernelOf(packed).lead(share(d, memory));
 }
 
-// One of several tasks, all the same: whoever comes first leads.
+// Identical tasks: the first one to run leads.
 struct ForeignTasks {
   CallJob& job;
   Watch* watch;
@@ -309,12 +309,12 @@ struct ForeignTasks {
   }
 };
 
-// Whether a thread's foreign pools help. One that runs its tasks one after another, or wakes its threads when all
-// is done, costs more than it gives: it is tried now and then only.
-class Guests {
+// Whether other runtimes' pools help a thread. A pool that runs its tasks one after another, or wakes its threads too
+// late, costs more than it gains: it is only tried now and then.
+class PoolTrials {
  public:
-  bool MayCome() { return misses_ < kMostMisses || ++calls_ % kCallsToTry == 0; }
-  void Count(bool came) { misses_ = came ? 0 : misses_ + 1; }
+  bool IsDue() { return misses_ < kMostMisses || ++calls_ % kCallsToTry == 0; }
+  void Count(bool helped) { misses_ = helped ? 0 : misses_ + 1; }
 
  private:
   static constexpr unsigned kMostMisses = 3;
@@ -322,7 +322,7 @@ class Guests {
   unsigned misses_ = 0;
   unsigned calls_ = 0;
 };
-thread_local Guests t_guests;
+thread_local PoolTrials t_pool_trials;
 
 }  // namespace
 
@@ -332,7 +332,7 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
   const double flops = Flops(packed->spec(), call);
   const WorkspaceLoan loan;
   call.turn = (*loan).turn++;
-  const auto most = [&] { return pool == nullptr ? NumThreads() : t_guests.MayCome() ? pool->threads : 1; };
+  const auto most = [&] { return pool == nullptr ? NumThreads() : t_pool_trials.IsDue() ? pool->threads : 1; };
   const std::size_t allowed = flops < kFlopsToShare || loan.is_nested() ? 1 : most();
   const Plan plan = MakePlan(*packed, call, allowed);
   if (plan.threads() == 1) return RunAlone(*packed, call, plan, *loan);
@@ -341,7 +341,7 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
   if (pool != nullptr) {
     ForeignTasks tasks{job, call.watch, plan.threads() - 1};
     pool->run(pool->pool, plan.threads(), &ForeignTasks::Run, &tasks);
-    return t_guests.Count(tasks.has_helper.load(std::memory_order_relaxed));
+    return t_pool_trials.Count(tasks.has_helper.load(std::memory_order_relaxed));
   }
   const Invitation invitation(job, plan.threads() - 1,
                               flops >= kFlopsToWake ? Sleepers::kWake

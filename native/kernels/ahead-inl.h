@@ -1,9 +1,9 @@
-// Products with x done ahead of their steps, beside the products with h.
+// Products with x computed ahead of their steps, interleaved with the products with h.
 //
-// A step of one row waits for its matrix to come from a cache, and its arithmetic units idle; a product with x of
-// several rows keeps them busy and waits for nothing. So the steps of one chunk of kAheadRows steps do the
-// products of the next chunk, a few inputs of a tile of rows between the inputs of each panel of R. The sums of a
-// tile rest in memory from one panel of R to the next, as they are, so each is still one sum in order of k.
+// A step of one row is bound by fetching its matrix from a cache, and leaves arithmetic units idle; a product with x of
+// several rows is bound by arithmetic. So the steps of a chunk of kAheadRows steps also
+// compute the products of the next chunk: a few inputs of a tile of rows between the inputs of each panel of R. A
+// tile's sums are stored unchanged between two panels of R, so each is still one sum in order of k.
 
 #include "hwy/highway.h"
 #include "native/kernel.h"
@@ -23,10 +23,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // The tile of rows needs 24 registers, the panel of R four more.
 inline constexpr bool kCanProjectAhead = kLargeTiles;
-// A member's part of R must be larger than the first-level cache by so much that waiting for it is what takes
-// time.
+// A member's part of R must exceed the first-level cache by so much that fetching it takes most of the time.
 inline constexpr size_t kLeastBytesAhead = 96 * 1024;
-// A chunk costs the same however few of its steps there are: the second one must be worth it.
+// A chunk costs the same however few steps it has: the second one must be worth it.
 inline constexpr size_t kLeastStepsAhead = kAheadRows * 3 / 2 + 1;
 // How many panels of 1, 2 or 3 gates go side by side then.
 inline constexpr size_t kWideAhead[] = {0, 4, 2, 1};
@@ -34,16 +33,16 @@ inline constexpr size_t kWideAhead[] = {0, 4, 2, 1};
 template <class C, class S>
 class Ahead {
  public:
-  // Whether there is anything left to do ahead.
+  // Whether there is work left.
   bool waiting() const { return panel_ < last_; }
 
-  // Forgets what is not done.
+  // Drops the work that is left.
   void Drop() { panel_ = last_ = 0; }
 
   // The products of kAheadRows rows with the panels [first, last) of W, all of them whole.
   //
-  // x: [k][row]. bias: as PackedDirection::bx. sums: [panel][row][z, r, n][lanes], from panel 0 on. H: the inputs
-  // of R, by whose panels the work is measured out, so that it is done when kAheadRows steps are.
+  // x: [k][row]. bias: as PackedDirection::bx. sums: [panel][row][z, r, n][lanes], from panel 0 on. H: the inputs of
+  // R, over whose panels the work is spread so that it ends with kAheadRows steps.
   void Start(const S* W, size_t I, size_t H, const Geometry& geometry, size_t first, size_t last, const C* x,
              const C* bias, C* sums) {
     W_ = W;
@@ -111,7 +110,7 @@ class Ahead {
     for (size_t v = 0; v < kStreams; ++v) result[0][v] = sums[0][v];
   }
 
-  // What is left, as long as go_on() says so.
+  // Does what is left, as long as go_on().
   template <class D, class GoOn>
   HWY_NOINLINE void Finish(D d, GoOn go_on) {
     while (waiting() && go_on()) {
@@ -185,7 +184,7 @@ class Ahead {
   const S* W_ = nullptr;
   size_t I_ = 0, H_ = 0;
   Geometry geometry_{};
-  size_t panel_ = 0, last_ = 0;  // the panel under way
+  size_t panel_ = 0, last_ = 0;  // the current panel
   size_t k_ = 0;                 // its next input
   size_t done_ = 0;              // inputs of W so far, over all panels
   size_t passed_ = 0;            // vectors of R so far

@@ -40,7 +40,7 @@ class Projection : public RowsUnderWay<C> {
   Projection(const Share& share, Holder holder, unsigned char* own)
       : Base(share, holder, own), weights_(share.packed->direction(share.d)) {}
 
-  // From this step on, by `members`.
+  // Starts a chunk at this step, with `members` threads.
   void StartChunks(size_t members) {
     chunk_ = 0;
     is_first_of_chunk_ = true;
@@ -70,8 +70,8 @@ class Projection : public RowsUnderWay<C> {
     ++chunk_;
   }
 
-  // For this step alone, of one row and one panel: the CPU does it while the step before waits for its chains of
-  // operations. It has no such time to spare where there are more panels, or two directions in turns.
+  // For this step alone, of one row and one panel: it fits into the latency of the previous step. With more panels, or
+  // two directions in turns, there is no such idle time.
   void PrepareStep() {
     this->TakeInput(step_, 0, 0, true);
     x_from_ = x_rows_;
@@ -117,7 +117,7 @@ class Projection : public RowsUnderWay<C> {
   }
 
  private:
-  // For as many steps as fit the buffer.
+  // For as many steps as fit into the buffer.
   HWY_INLINE void PrepareChunk() {
     const size_t place = PlaceOf(chunk_, share_.steps_at_once);
     x_count_ = TakeInputs(projected_, share_.steps_at_once, place, !shared_);
@@ -169,8 +169,8 @@ class Projection : public RowsUnderWay<C> {
     if (this->GoOn(rows * (last_ - first_))) Project(rows, first);
   }
 
-  // Whether the gates of our last panel are taken side by side: it is so narrow that they are two vectors then,
-  // and has so many inputs that it pays. A single row waits for its chain of operations either way.
+  // Whether the gates of our last panel are computed side by side: it is so narrow that they fill at most two vectors,
+  // and has so many inputs that it pays. A single row is bound by latency either way.
   bool IsJoint(size_t rows) const {
     const size_t full = geometry_.full_panels();
     return rows > 1 && last_ > full && 3 * geometry_.width(full) <= 2 * kLanes && spec_.I > kMostInputsByStep;
@@ -264,13 +264,13 @@ class Projection : public RowsUnderWay<C> {
     }
   };
 
-  // Not inlined: there are no registers to spare in a step.
+  // Not inlined: a step has no registers to spare.
   template <size_t kRows, size_t kPanels, class D, class Width>
   HWY_NOINLINE void ProjectOne(D d, size_t row, size_t panel, Width width) {
     Do<kRows, kPanels>(ProjectOp{this}, d, row, panel, width);
   }
 
-  // Asks for the rows of X of the tile below: their numbers are used one at a time, too late to wait for each.
+  // Prefetches the rows of X of the next tile: hardware would fetch each too late.
   template <class Tile>
   HWY_INLINE void PrefetchRowsAfter(const Tile& tile) const {
     const size_t begin = tile.row + Tile::kRows, end = begin + Tile::kRows;
@@ -302,8 +302,8 @@ class Projection : public RowsUnderWay<C> {
   const PackedDirection weights_;
   Projecting projecting_ = Projecting::kByChunk;
   bool is_few_ = false;            // one row, few panels
-  size_t x_count_ = 0;             // rows of X that are projected together
-  size_t chunk_ = 0;               // how many chunks of steps were prepared
+  size_t x_count_ = 0;             // rows of X that are multiplied together
+  size_t chunk_ = 0;               // how many chunks were prepared
   bool is_first_of_chunk_ = true;  // this step
   size_t projected_ = 0;           // xp is there up to this step
   const C* attention_step_ = nullptr;
@@ -314,7 +314,7 @@ class Projection : public RowsUnderWay<C> {
   C* xp_to_ = nullptr;                // where a tile puts it
   const C* xp_step_ = nullptr;        // that of this step
   C* xp_ahead_ = nullptr;             // that of the next chunk
-  const C** x_from_ = nullptr;        // the rows of X that are projected
+  const C** x_from_ = nullptr;        // the rows of X that are multiplied
 };
 
 }  // namespace HWY_NAMESPACE

@@ -1,4 +1,4 @@
-// The rows of a share on their way through time: where they lie, what comes in and what goes out.
+// The rows of a share: where they are in memory, their inputs and outputs.
 //
 // C: the type that is computed in.
 
@@ -24,21 +24,21 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class C>
 class RowsUnderWay {
  public:
-  // Before `rows` rows of a panel go through a step, and before X of as many is projected: false if the call is to
-  // stop. Their work may be left out then.
+  // Called before `rows` rows of a panel take a step, or before X of as many is multiplied: false if the call is to
+  // stop. That work may be skipped then.
   HWY_INLINE bool GoOn(size_t rows) {
     until_look_ -= static_cast<std::int64_t>(rows);
     return HWY_LIKELY(until_look_ > 0) || Look();
   }
 
-  // Whether so many rows of a panel take so long that there must be looks between them.
+  // Whether this many rows of a panel take so long that GoOn must be called between them.
   HWY_INLINE bool IsLong(size_t rows) const { return static_cast<std::int64_t>(rows) > per_look_; }
 
  protected:
   using D = hn::ScalableTag<C>;
   static constexpr size_t kLanes = hn::MaxLanes(D());
 
-  // own: scratch of this thread. A member that joins an epoch has nothing else of its own.
+  // own: this thread's scratch. A member of an epoch has nothing else of its own.
   RowsUnderWay(const Share& share, Holder holder, unsigned char* own)
       : share_(share),
         call_(*share.call),
@@ -85,8 +85,8 @@ class RowsUnderWay {
     UseScratch(epoch.scratch, PlanOf(Holder::kEpoch), 4);
   }
 
-  // The rows from `begin` on, as many as go through time together. The longest come first, so those that still run
-  // are always the first slots. False if there are none.
+  // Takes the rows from `begin` on, as many as are processed together. The longest come first, so the active ones are
+  // always the first slots. False if there are none.
   bool Take(size_t begin) {
     begin_ = begin;
     count_ = begin < share_.rows ? HWY_MIN(share_.rows_at_once, share_.rows - begin) : 0;
@@ -133,7 +133,7 @@ class RowsUnderWay {
     }
   }
 
-  // Numbers that were computed, as elements of the layer's type.
+  // Computed numbers, converted to the layer's type.
   void Write(const C* from, size_t count, char* to) const {
     if (native_) {
       std::memcpy(to, from, count * sizeof(C));
@@ -145,8 +145,8 @@ class RowsUnderWay {
   // Where the rows of X of a chunk of steps lie in x_rows_, x_ and attention_; chunks take turns.
   size_t PlaceOf(size_t chunk, size_t each) const { return shared_ || each == kAheadRows ? (chunk & 1) * each : 0; }
 
-  // Finds the rows of X for the steps from `step` on, up to `most` rows, and counts them; `step` is then the one
-  // after them. Copies or converts them if need be; attention too.
+  // Finds the rows of X for the steps from `step` on, at most `most`, and counts them; `step` is then the step after
+  // them. Copies or converts them if need be; attention too.
   size_t TakeInputs(size_t& step, size_t most, size_t place, bool copies) {
     size_t rows = 0, running = count_;
     if (!copies_ && !shared_ && call_.lengths == nullptr && share_.order == nullptr && !spec_.attention) {
@@ -175,7 +175,7 @@ class RowsUnderWay {
     if (spec_.attention) Read(call_.attention.at(t, 0, Row(slot)), 1, attention_ + place);
   }
 
-  // Elements of the layer's type, as numbers to compute with.
+  // Elements of the layer's type, converted to C.
   void Read(const char* from, size_t count, C* to) const {
     if (native_) {
       std::memcpy(to, from, count * sizeof(C));
@@ -200,7 +200,7 @@ class RowsUnderWay {
     }
   }
 
-  // The states of all rows when `step` begins, from here to there.
+  // Copies the states of all rows before `step`, out and back.
   void SaveStates(size_t step, C* to) const {
     for (size_t slot = 0; slot < count_; ++slot) {
       std::memcpy(to + slot * padded_, LastState(step, slot), padded_ * sizeof(C));
@@ -212,7 +212,7 @@ class RowsUnderWay {
     }
   }
 
-  // Goes on with the states of a step in an epoch's scratch, or back in our own.
+  // Moves the states to an epoch's scratch, or back to our own.
   template <class Change>
   void MoveStates(size_t step, Change&& change) {
     C* const from[] = {h_[0], h_[1], h_[2], h_[3]};
@@ -266,7 +266,7 @@ class RowsUnderWay {
     return true;
   }
 
-  // The rows of Y up to this step, from where they were kept.
+  // Copies the rows of Y up to this step to the caller's.
   void WriteY() {
     if (holder_ != Holder::kHelper || call_.Y.data == nullptr) return;
     const size_t size = spec_.H * SizeOf(spec_.type);
@@ -294,19 +294,19 @@ class RowsUnderWay {
   const bool reversed_;
   const bool native_;  // X, h and Y are of the type that is computed in
   const Holder holder_;
-  Watch* const watch_;            // of the thread that made the call
-  const std::int64_t per_look_;   // rows of a panel between two looks at it
-  std::int64_t until_look_;       // until the next
+  Watch* const watch_;            // the call's, on the thread that made it
+  const std::int64_t per_look_;   // rows of a panel between two checks of it
+  std::int64_t until_look_;       // until the next check
   size_t first_ = 0, last_ = 0;   // this member's panels
   bool shared_ = false;           // scratch, with other members
   bool copies_ = false;           // inputs are not used where they lie
-  size_t begin_ = 0, count_ = 0;  // the rows under way
+  size_t begin_ = 0, count_ = 0;  // the rows being processed
   size_t steps_ = 0;              // of the longest of them
   size_t step_ = 0;               // the next
   size_t active_ = 0;             // the rows that have this step
-  size_t written_ = 0;            // a helper's rows of Y are handed over up to this step
+  size_t written_ = 0;            // a helper has handed over its rows of Y up to this step
   size_t y_step_ = 0;             // and those of this one are kept here
-  C* h_[4];                       // the states [slot][padded] of steps, in turns
+  C* h_[4];                       // the states [slot][padded], buffers in rotation
   size_t h_mask_ = 1;
   C* rh_;         // r∘h [slot][padded], reset before
   C* z_;          // z [slot][padded], reset before
@@ -316,8 +316,8 @@ class RowsUnderWay {
   C* x_block_;    // rows of X done ahead [k][row]
   const C** x_rows_;
   const C** h_rows_;
-  char* y_ = nullptr;    // rows of Y to be handed over
-  C* states_ = nullptr;  // states that are handed over
+  char* y_ = nullptr;    // rows of Y to hand over
+  C* states_ = nullptr;  // states to hand over
 
  private:
   // A row of a panel takes 3·lanes products with I or with H numbers.
@@ -329,7 +329,7 @@ class RowsUnderWay {
 
   HWY_NOINLINE bool Look() {
     watch_->Ask();
-    SetFloatMode(kDefaultFloatMode);  // whatever a signal's handler has done to it
+    SetFloatMode(kDefaultFloatMode);  // a signal handler may have changed it
     until_look_ = watch_->stopped() ? 0 : per_look_;
     return !watch_->stopped();
   }

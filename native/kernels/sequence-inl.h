@@ -40,7 +40,7 @@ class Sequence : StepOfRows<C, S> {
     }
   }
 
-  // The rows from `begin` on are taken through time by Begin, Advance until it says no, End.
+  // The rows from `begin` on: Begin, Advance until it returns false, End.
   bool Begin(size_t begin) {
     if (!this->Take(begin)) return false;
     if (!Open()) return false;
@@ -69,8 +69,7 @@ class Sequence : StepOfRows<C, S> {
     }
   }
 
-  // One step, or what comes before it; false if there was none left, it is for others to do, or the call is to
-  // stop.
+  // Takes one step; false if none is left, others continue, or the call is to stop.
   bool Advance() {
     if (step_ == steps_) return false;
     if (share_.crew != nullptr && leads()) {
@@ -109,15 +108,15 @@ class Sequence : StepOfRows<C, S> {
   }
 
  private:
-  // A step of one row and one panel is too short to look at the watch each time.
+  // A step of one row and one panel is too short to check the watch each time.
   static constexpr size_t kStepsPerLook = 1024;
 
   bool EpochEnds() const { return epoch_->end_step.load(std::memory_order_relaxed) == step_; }
 
   // --- who does the units
 
-  // Goes on with all who are there, perhaps alone. `ready`: how many are worth a moment's wait. False if the
-  // caller has taken the share back.
+  // Continues with all who are here, perhaps alone. `ready`: how many to wait for, briefly. False if the caller has
+  // taken the share back.
   bool Regroup(size_t ready) {
     Crew& crew = *share_.crew;
     if (!HandOver()) return false;
@@ -153,7 +152,7 @@ class Sequence : StepOfRows<C, S> {
     return epoch_->MeetAsLeader([this] { return MostPatience(); });
   }
 
-  // Who takes twice as long as it has taken so far is late.
+  // A member that takes twice as long as steps have taken so far is late.
   std::chrono::nanoseconds MostPatience() const {
     const double each_row = 6.0 * static_cast<double>(spec_.H) / static_cast<double>(epoch_->members);
     double flops = each_row * static_cast<double>(spec_.H * active_);
@@ -166,7 +165,7 @@ class Sequence : StepOfRows<C, S> {
 
   static constexpr std::chrono::nanoseconds kMomentForReady{2000};
   static constexpr std::chrono::nanoseconds kLeastPatience{4000};
-  static constexpr double kSlowGigaflops = 15;  // FLOPs a ns of one thread that has to wait for memory
+  static constexpr double kSlowGigaflops = 15;  // of one thread that waits for memory
   static constexpr int kMeetingsToKnow = 16;
 
   void StartChunks() {
@@ -174,7 +173,7 @@ class Sequence : StepOfRows<C, S> {
     Base::StartChunks(shared_ ? epoch_->members : 1);
   }
 
-  // The leader takes the inputs of the next chunk for all members, before they meet at the end of this one.
+  // The leader reads the inputs of the next chunk for all members, before the barrier at the end of this one.
   bool TakeInputsOfNext() {
     if (!leads() || step_ + 1 != projected_) return true;
     if (share_.crew->here() != 0 && share_.crew->HasMemory()) {
@@ -186,13 +185,13 @@ class Sequence : StepOfRows<C, S> {
     if (step == steps_) return true;
     const size_t most = this->MostOfChunk();
     if (!Open()) return false;
-    // chunk_ is the next one already; with work ahead, the one after it is due.
+    // chunk_ is already the next one; if it is multiplied ahead, the one after it is due.
     TakeInputs(step, most, PlaceOf(this->IsAhead() ? chunk_ + 1 : chunk_, most), true);
     Close();
     return true;
   }
 
-  // False if not all members have done it; the states with which it began are as they were.
+  // False if a member is late; the states before the step are unchanged.
   bool Step() {
     if constexpr (kCanProjectAhead) {
       if (this->IsAhead()) return StepWith<true>();
@@ -206,11 +205,11 @@ class Sequence : StepOfRows<C, S> {
       this->template ComputeAfter<kBesideAhead>();
     } else {
       this->template ComputeGates<kBesideAhead>();
-      if (HWY_UNLIKELY(shared_) && !Meet()) return false;  // all of r∘h is there
+      if (HWY_UNLIKELY(shared_) && !Meet()) return false;  // r∘h is complete
       this->template ComputeState<kBesideAhead>();
     }
     if (HWY_LIKELY(!shared_)) return true;
-    if (!TakeInputsOfNext() || !Meet()) return false;  // all of the new state is there
+    if (!TakeInputsOfNext() || !Meet()) return false;  // the new state is complete
     if (leads()) this->WriteOthersUnits();
     return true;
   }

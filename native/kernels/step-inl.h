@@ -49,7 +49,7 @@ class StepOfRows : public Projection<C, S> {
     ForOurTiles<kBesideAhead>(AfterOp<kBesideAhead>{this});
   }
 
-  // Reset before: z, and r∘h; then, once all members have them, n and h.
+  // Reset before: z and r∘h; then, once all members have r∘h, n and h.
   template <bool kBesideAhead>
   HWY_INLINE void ComputeGates() {
     for (size_t slot = 0; slot < active_; ++slot) h_rows_[slot] = State(step_, slot);
@@ -61,7 +61,7 @@ class StepOfRows : public Projection<C, S> {
     ForOurTiles<kBesideAhead>(StateOp<kBesideAhead>{this});
   }
 
-  // To Y, what other members computed in this step.
+  // Writes to Y what other members computed in this step.
   void WriteOthersUnits() const {
     const size_t begin = last_ * kLanes;
     if (call_.Y.data == nullptr || begin >= spec_.H) return;
@@ -188,7 +188,7 @@ class StepOfRows : public Projection<C, S> {
     return hn::Mul(hn::Set(d, C{1} - attention_step_[slot]), z);
   }
 
-  // Where a tile's units are in rows of scratch.
+  // The place of a tile's units in rows of scratch.
   template <class At>
   HWY_INLINE C* In(C* rows, const At& at) const {
     return rows + at.row * padded_ + at.panel * kLanes;

@@ -1,4 +1,4 @@
-// Tiles: how rows and panels are covered by blocks whose sums fit into registers.
+// Tiles: blocks of rows and panels whose sums fit into registers.
 
 #include <type_traits>
 
@@ -12,7 +12,7 @@
 #define ONEGRU_NATIVE_KERNELS_TILE_INL_H_
 #endif
 
-// Of a lambda that is a loop's body: the compiler must not call it.
+// For a lambda that is a loop's body: it must be inlined.
 #undef ONEGRU_INLINE
 #define ONEGRU_INLINE HWY_ATTR __attribute__((always_inline))
 
@@ -118,9 +118,9 @@ HWY_INLINE void WithTag(D d, size_t width, F&& f) {
   f(d);
 }
 
-// What is done with tiles, an Op, has three stages: Sum(tile) computes the products, Gates(rows) and Finish(rows)
-// what becomes of them. Each loop of a stage does one operation for all vectors before the next: an activation is a
-// long chain of operations, and the CPU overlaps two only if they are close together.
+// What is done with tiles, an Op, has three stages: Sum(tile) computes the products, Gates(rows) and Finish(rows) the
+// rest. Each loop of a stage does one operation for all vectors before the next: an activation is a long dependency
+// chain, and the CPU overlaps two only if they are close together.
 
 // A few rows at a time: all of them would not leave registers for the work.
 template <size_t kFrom, class Op, class Tile>
@@ -141,7 +141,7 @@ HWY_INLINE void Do(const Op& op, D d, size_t row, size_t panel, Width width) {
   FinishRows<0>(op, tile);
 }
 
-// A tile of several rows, which takes long enough to be called: it is wanted in several places.
+// A tile of several rows, which takes long enough for a call: several places need it.
 template <size_t kRows, size_t kPanels, class Op, class D, class Width>
 HWY_NOINLINE void DoApart(Op op, D d, size_t row, size_t panel, Width width) {
   Do<kRows, kPanels>(op, d, row, panel, width);
@@ -232,13 +232,12 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
   if (!backwards) narrow();
 }
 
-// The same for one row and all panels where they are few: no search for tiles.
+// The most panels for ForFew.
 inline constexpr size_t kFewPanels = kLargeTiles ? 2 : 4;
-// Up to so many inputs a single panel's products with x fit into the time that a step waits for its activations.
+// Up to this many inputs a single panel's products with x fit into the latency of a step's activations.
 inline constexpr size_t kMostInputsByStep = 20;
 
-// kWhole panels, and a short one with short vectors, in turns: no chain of operations then waits for another to
-// leave the CPU's queues.
+// kWhole panels and a narrow one with shorter vectors, stage by stage, so that their dependency chains overlap.
 template <size_t kWhole, class D, class Short, class Op>
 HWY_INLINE void DoMixed(const Op& op, D d, Short short_d, size_t width) {
   using Long = Tile<1, kWhole, Op::kGates, D, Whole<D>>;
@@ -255,6 +254,7 @@ HWY_INLINE void DoMixed(const Op& op, D d, Short short_d, size_t width) {
   op.Finish(narrow_row);
 }
 
+// As ForTiles, for one row and few panels.
 template <class D, class Op>
 HWY_INLINE void ForFew(D d, const Geometry& geometry, const Op& op) {
   constexpr size_t kLanes = hn::MaxLanes(D());

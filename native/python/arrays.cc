@@ -11,7 +11,7 @@ namespace nb = nanobind;
 namespace onegru {
 namespace {
 
-// From here on fresh memory takes longer than to ask the pool: the system hands it out page by page.
+// From this size on fresh memory, which the system provides page by page, takes longer than the pool.
 constexpr double kBytesFromPool = 64 * 1024;
 
 PyDataMem_Handler g_handler = {"onegru",
@@ -38,8 +38,8 @@ bool SetHandler(PyObject* handler) {
   return before != nullptr;
 }
 
-// NumPy's arrays take memory by what is set for the context, and give it back by what they got it from. Another
-// setting than NumPy's own is somebody's wish.
+// NumPy allocates with the handler set for the context, and frees with the array's own. A handler other than NumPy's
+// default is the user's choice.
 PyObject* NewFromPool(PyArray_Descr* descr, const Shape& shape) {
   static PyObject* const ours = PyCapsule_New(&g_handler, "mem_handler", nullptr);
   const nb::object before = nb::steal(PyDataMem_GetHandler());
@@ -52,7 +52,7 @@ PyObject* NewFromPool(PyArray_Descr* descr, const Shape& shape) {
 }
 
 bool HasSizes(PyArrayObject* array, const Shape& shape) {
-  bool same = true;  // few numbers: a call to compare them would take longer
+  bool same = true;  // few numbers: a library call would take longer
   for (int axis = 0; axis < shape.rank; ++axis) same &= PyArray_DIM(array, axis) == shape.sizes[axis];
   return same;
 }

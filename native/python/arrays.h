@@ -1,5 +1,5 @@
-// NumPy's arrays as native code sees them, through NumPy's own C interface: looking at one costs some nanoseconds
-// there, and a quarter of a microsecond by any protocol, as much as a step of a small GRU.
+// NumPy's arrays through its C API: to inspect one takes nanoseconds, against a quarter of a microsecond by any
+// protocol, as long as a step of a small GRU.
 
 #ifndef ONEGRU_NATIVE_PYTHON_ARRAYS_H_
 #define ONEGRU_NATIVE_PYTHON_ARRAYS_H_
@@ -22,7 +22,7 @@
 
 namespace onegru {
 
-// Before everything else here. Throws Python's exception.
+// Must be called before anything else here. Throws Python's exception.
 void ImportNumpy();
 
 inline PyArrayObject* AsArray(nanobind::handle object) {
@@ -43,20 +43,20 @@ struct Shape {
   npy_intp sizes[4];
 };
 
-// The object as an array of this type and rank, its elements aligned, the last axis contiguous; else null. Types
-// are known by the very object that a layer was made with.
+// The object as an array of this type and rank, its elements aligned, the last axis contiguous; else null. Types are
+// compared by identity with the layer's.
 PyArrayObject* AsInput(PyObject* object, PyArray_Descr* descr, int rank);
 // As an array of this shape.
 PyArrayObject* AsInput(PyObject* object, PyArray_Descr* descr, const Shape& shape);
-// That is contiguous, and can be written.
+// As a contiguous, writeable array of this shape.
 PyArrayObject* AsOutput(PyObject* object, PyArray_Descr* descr, const Shape& shape);
 // An array of this shape and any strides, or with one more axis of size one.
 PyArrayObject* AsScores(PyObject* object, PyArray_Descr* descr, const Shape& shape);
 
-// A new array, its elements not set. Not valid, without an exception, where there can be none.
+// A new array, uninitialized. Not valid, without an exception, if none can be made.
 nanobind::object NewArray(PyArray_Descr* descr, const Shape& shape);
 
-// The bytes among which the elements of an array lie.
+// The address range of an array's elements.
 struct Span {
   const char* begin = nullptr;
   const char* end = nullptr;
@@ -75,11 +75,11 @@ inline Span SpanOf(PyArrayObject* array) {  // of null: none
   return span;
 }
 
-// A copy of a few integers 0…most, which stays as it is once checked.
+// A copy of a few integers 0…most, so that nobody changes them after the check.
 template <class T>
 class Integers {
  public:
-  // False: it is no list or tuple of such integers, nor an array [n] of them in int32 or int64.
+  // False: it is neither a list or tuple of such integers nor an int32 or int64 array [n] of them.
   bool Read(PyObject* object, std::int64_t most);
   bool AreDistinct(std::int64_t most) const;
 

@@ -1,8 +1,6 @@
-// The calls that are made once for every frame, taken by C where Python's own way to a method costs as much as the
-// step of a small layer: 0.4 µs for layer(X, initial_h, out=(Y, Y_h)), 0.1 µs for stream.step(x, out=h).
-//
-// The base classes of onegru.GRU and onegru.Stream. A call that is plain is done here; what is declined goes to a
-// method in Python.
+// The fast path of calls made once per frame: base classes of onegru.GRU and onegru.Stream. A call in Python's own way
+// costs as much as the step of a small layer: 0.4 µs for layer(X, initial_h, out=(Y, Y_h)), 0.1 µs for stream.step(x,
+// out=h). What the fast path declines goes to a method in Python.
 
 #include <algorithm>
 #include <cstring>
@@ -65,7 +63,7 @@ struct Names {
   PyObject* names[kCount];
 };
 
-// A layout as an argument; none if it has to be looked at more closely.
+// A layout argument; none if it needs a closer look.
 std::optional<int> LayoutOf(PyObject* object, int own) {
   if (!IsGiven(object)) return own;
   int overflow = 0;
@@ -96,7 +94,7 @@ const Names<kCallNames>& TheCallNames() {
   return names;
 }
 
-// What caller(…) returns where the call is plain.
+// What caller(…) returns on the fast path; null if it declines.
 PyObject* TryGiven(const Caller& caller, PyObject* const (&values)[kCallNames]) {
   const std::optional<int> layout = LayoutOf(values[kLayout], caller.layout);
   if (caller.layer == nullptr || values[kX] == nullptr || !layout) return nullptr;
@@ -146,7 +144,7 @@ PyObject* Call(PyObject* self, PyObject* args, PyObject* kwargs) {
 PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* keywords) {
   const Py_ssize_t given = PyVectorcall_NARGS(flags);
   PyObject* values[kCallNames] = {};
-  // Somebody has given the class another since: Python 3.11 comes here still.
+  // The class was given another __call__ since: Python 3.11 still comes here.
   if (const ternaryfunc call = Py_TYPE(self)->tp_call; call != Call) {
     const nb::object all = nb::steal(PyTuple_New(given)), named = nb::steal(PyDict_New());
     if (!all.is_valid() || !named.is_valid()) return nullptr;
@@ -165,7 +163,7 @@ PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t flags,
   return run.is_valid() ? PyObject_Vectorcall(run.ptr(), args, static_cast<std::size_t>(given), keywords) : nullptr;
 }
 
-// caller.try_call(…): what caller(…) returns where the call is plain, else None.
+// caller.try_call(…): what caller(…) returns on the fast path, else None.
 PyObject* TryCallMethod(PyObject* self, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
   PyObject* values[kCallNames] = {};
   const bool is_made = nb::inst_ready(self);

@@ -1,6 +1,7 @@
 // A layer and a stream as Python sees them: arrays in, arrays out, no arithmetic.
 //
-// What is given may be anything: Try… look at it, and do what is plain. The rest comes checked.
+// The arguments of Try… may be anything: they are inspected, and the fast path is taken if it applies. Those of Run
+// are checked by the caller.
 
 #include "native/python/layer.h"
 
@@ -208,7 +209,7 @@ class Stream {
     const int rank = given.is_one_step ? 2 : 3;
     PyArrayObject* const x = AsInput(given.X, descr, rank);
     if (x == nullptr || PyArray_DIM(x, rank - 1) != static_cast<npy_intp>(spec.I)) return {};
-    Call call = call_;  // a copy: other threads may use this stream, against the rules, without harm to memory
+    Call call = call_;  // a copy: concurrent use, though not allowed, must not corrupt memory
     Integers<std::int32_t> rows;
     if (IsGiven(given.rows)) {
       const auto last = static_cast<std::int64_t>(call.B) - 1;
@@ -268,7 +269,7 @@ class Stream {
   }
 
  private:
-  // A call that is stopped leaves the state as it was: some rows may have theirs already, others not.
+  // A stopped call leaves the state as it was: some rows may already have a new one.
   void RunOrRestore(const Call& call) const {
     if (!IsWatched(layer_.spec(), call)) return layer_.Run(call);
     char* const state = call_.Y_h.data;

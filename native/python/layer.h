@@ -10,7 +10,7 @@ namespace onegru {
 class Layer;
 class Stream;
 
-// An argument that may be left out: null, or None.
+// Whether an optional argument is given: neither null nor None.
 inline bool IsGiven(PyObject* object) { return object != nullptr && object != Py_None; }
 
 // What a call is given, as Python's objects.
@@ -34,15 +34,15 @@ struct StepArguments {
   PyObject* out = nullptr;
 };
 
-// Do a plain call: arrays of the layer's type, aligned, of the right shapes; inputs whose last axis is contiguous,
-// attention of any strides; lengths and rows as int32, int64, list or tuple; outputs that are contiguous, apart
-// from inputs (Y_h may be initial_h) and from each other, or absent, then new. Return (Y, Y_h), or Y. Otherwise
-// nothing is done and what they return is not valid: the caller then finds what is wrong, or falls back to the
-// general path. They throw what a signal's handler raised meanwhile.
+// The fast path: arrays of the layer's type, aligned, of the right shapes; inputs whose last axis is contiguous,
+// attention of any strides; lengths and rows as int32, int64, list or tuple; outputs that are contiguous and overlap
+// neither inputs (but Y_h may be initial_h) nor each other, or are absent, then new. Return (Y, Y_h), or Y. Otherwise
+// nothing is done and the result is not valid: the caller then falls back to the general path, or finds what is wrong.
+// Throw what a signal's handler raised meanwhile.
 nanobind::object TryCall(const Layer& layer, const CallArguments& given);
 nanobind::object TrySteps(Stream& stream, const StepArguments& given);
 
-// What is in an object of theirs; null for None.
+// The C++ object of a Python object; null for None.
 const Layer* LayerIn(nanobind::handle object);
 Stream* StreamIn(nanobind::handle object);
 

@@ -16,16 +16,16 @@ namespace nb = nanobind;
 namespace onegru {
 namespace {
 
-// Below this many FLOPs a call is over sooner than the interpreter's lock changes hands.
+// Below this many FLOPs a call takes less time than a release of the interpreter's lock.
 constexpr double kFlopsToRelease = 1.0e6;
-// Below this many it is over before anybody waits for it, even without SIMD: it is not watched for signals.
+// Below this many it is over before anybody notices, even without SIMD: it is not watched for signals.
 constexpr double kFlopsToWatch = 1.0e7;
-// Between two looks at the clock: some 50 µs of a core, milliseconds without SIMD.
+// Between two reads of the clock: some 50 µs of a core, milliseconds without SIMD.
 constexpr std::int64_t kProductsPerLook = std::int64_t{1} << 22;
-// Between two looks for signals. To look takes the interpreter's lock, which others may hold for 5 ms.
+// Between two checks for signals. A check takes the interpreter's lock, which others may hold for 5 ms.
 constexpr std::chrono::milliseconds kSignalsEvery{50};
 
-// Gives the interpreter's lock away while this lives.
+// Releases the interpreter's lock for its lifetime.
 class Unlocked {
  public:
   Unlocked() { Release(); }
@@ -34,8 +34,8 @@ class Unlocked {
   Unlocked& operator=(const Unlocked&) = delete;
 
   void Release() { state_ = PyEval_SaveThread(); }
-  // When Python ends, it ends every other thread that asks for the lock: before 3.14 by unwinding the stack, and
-  // that ends the process where a function may not throw. Such a thread stops here instead, as it does since.
+  // At exit Python ends every other thread that asks for the lock: before 3.14 by unwinding its stack, which
+  // terminates the process at a function that may not throw. Such a thread hangs here instead, as it does since 3.14.
   void Take() {
     try {
       PyEval_RestoreThread(state_);

@@ -42,7 +42,7 @@ bool ReadLengths(const OnegruGraphCall& given, std::vector<std::int64_t>& length
   return true;
 }
 
-// Elements in the layer's type where a runtime has float32 for all types, and back.
+// A runtime's float32 elements, converted to the layer's type and back.
 class Converted {
  public:
   Converted(ElementType type, std::size_t size) : type_(type), is_needed_(size == 4 && type != ElementType::kFloat32) {}

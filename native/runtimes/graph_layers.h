@@ -1,5 +1,5 @@
-// Layers that nodes of another runtime's graph run: known to it by numbers, and run through a table of functions,
-// so that the library that holds the nodes holds no kernels. OpenVINO's operator (openvino_gru.cc) is one.
+// Layers in another runtime's graph: its nodes know them by number, and run them through a table of functions, so that
+// the nodes' library needs no kernels. OpenVINO's operator (openvino_gru.cc) is one such node.
 
 #ifndef ONEGRU_NATIVE_RUNTIMES_GRAPH_LAYERS_H_
 #define ONEGRU_NATIVE_RUNTIMES_GRAPH_LAYERS_H_
@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <memory>
 
-// C, as the two libraries may be of different compilers.
+// C, as different compilers may have built the two libraries.
 extern "C" {
 
 // A call in OpenVINO's axes; a cell's is one of one step. All arrays are contiguous.
@@ -32,7 +32,7 @@ struct OnegruGraphApi {
   // The layer of a number; null if there is none. To be closed.
   void* (*open)(std::int64_t number);
   void (*close)(void* layer);
-  // Null, or what is wrong, in words that stay.
+  // Null, or a message with static lifetime.
   const char* (*run)(const void* layer, const struct OnegruGraphCall* call);
 };
 }
@@ -43,7 +43,7 @@ class Packed;
 
 const OnegruGraphApi& GraphApi();
 
-// By which graphs know a layer, as long as somebody has it.
+// The number by which graphs know a layer, as long as it lives.
 std::int64_t NumberOf(const std::shared_ptr<const Packed>& packed);
 
 }  // namespace onegru

@@ -72,7 +72,7 @@ OnnxGruAttributes ReadAttributes(const Api& api, const ort::KernelInfo* info) {
   return attributes;
 }
 
-// What to put before a message about a node.
+// The prefix of messages about a node.
 std::string PlaceOf(const Api& api, const ort::KernelInfo* info, const std::string& name) {
   if (!name.empty()) return "GRU node '" + name + "': ";
   for (std::size_t output = 0; output < 2; ++output) {
@@ -84,7 +84,7 @@ std::string PlaceOf(const Api& api, const ort::KernelInfo* info, const std::stri
   return "GRU node: ";
 }
 
-// Weights that are computed by the model, and what was made of them.
+// Weights that the model computes, and their packed form.
 struct Computed {
   explicit Computed(const Tensor (&tensors)[3]) {
     for (std::size_t i = 0; i < 3; ++i) {
@@ -159,7 +159,7 @@ class GruKernel : public ort::Kernel {
     Show(Moment::kWeights, ports);
   }
 
-  // Whether an input is a constant that nobody needs any more.
+  // Whether an input is a constant that is packed, and so no longer needed.
   bool HasTaken(int input) const {
     return packed_ != nullptr && !IsObserved() && (input == kW || input == kR || input == kB);
   }
@@ -244,7 +244,7 @@ class GruKernel : public ort::Kernel {
                                 ort::Status* const status =
                                     ort::KernelContext_ParallelFor(api.api, where, task, count, count, data);
                                 if (status == nullptr) return;
-                                ort::ReleaseStatus(api.api, status);  // it has begun none of them
+                                ort::ReleaseStatus(api.api, status);  // none has begun
                                 for (std::size_t i = 0; i < count; ++i) task(data, i);
                               },
                               &pool, options_.threads != 0 ? options_.threads : NumThreads()};
@@ -260,7 +260,7 @@ class GruKernel : public ort::Kernel {
   const OnnxGru gru_;
   std::size_t input_count_ = 0;
   std::size_t output_count_ = 0;
-  std::shared_ptr<const Packed> packed_;  // of constants; null: they are computed
+  std::shared_ptr<const Packed> packed_;  // of constants; null: the model computes them
   mutable std::mutex mutex_;
   mutable std::shared_ptr<const Computed> computed_;
 };

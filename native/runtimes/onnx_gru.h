@@ -1,7 +1,5 @@
-// An ONNX GRU node, as a runtime's interface shows it: checked, and brought into the form of problem.h.
-//
-// For programs in which no Python is there to do it. The rules and the messages are those of onegru.dialects; the
-// tests compare the two.
+// An ONNX GRU node, checked and lowered to the form of problem.h: for programs without Python. The rules and the
+// messages are those of the Python package; the tests compare the two.
 
 #ifndef ONEGRU_NATIVE_RUNTIMES_ONNX_GRU_H_
 #define ONEGRU_NATIVE_RUNTIMES_ONNX_GRU_H_
@@ -30,7 +28,7 @@ class IllegalGru : public std::invalid_argument {
 // Versions of the operator: the opsets that brought them.
 inline constexpr int kOnnxGruVersions[] = {1, 3, 7, 14, 22};
 
-// Those that are present.
+// Attributes that are absent have no value, or are empty.
 struct OnnxGruAttributes {
   std::optional<std::vector<std::string>> activations;
   std::vector<float> activation_alpha;
@@ -59,7 +57,7 @@ void ForEachAttribute(Attributes& attributes, F&& visit) {
 
 // A tensor of contiguous elements.
 struct Tensor {
-  ElementType type = ElementType::kFloat32;  // of lengths: not looked at, they are int32
+  ElementType type = ElementType::kFloat32;  // of lengths: ignored, they are int32
   std::span<const std::int64_t> shape;
   const void* data = nullptr;
   bool is_given = false;

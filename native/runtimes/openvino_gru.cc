@@ -20,7 +20,7 @@ namespace {
 
 const OnegruGraphApi* g_api = nullptr;
 
-// On OpenVINO's own threads: others would take their CPUs.
+// On OpenVINO's own threads: others would compete for their CPUs.
 void RunTasks(void*, std::size_t count, void (*task)(void*, std::size_t), void* data) {
   tbb::parallel_for(std::size_t{0}, count, [&](std::size_t index) { task(data, index); }, tbb::static_partitioner());
 }
@@ -132,7 +132,7 @@ class OneGRU : public ov::op::Op {
     bool has_attention = false;
   };
 
-  // Goes before a message.
+  // The prefix of messages.
   std::string Place() const { return "OneGRU node '" + get_friendly_name() + "': "; }
 
   Attributes attributes_;

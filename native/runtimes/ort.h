@@ -1,9 +1,8 @@
-// ONNX Runtime's C interface, as far as it is used here: it comes with no package, and a plugin must run with
-// every version. It is a table of functions that only grows at its end, so a function is its place and its
-// signature.
+// ONNX Runtime's C API, as far as it is used here: its headers come with no package, and a plugin must run with every
+// version. It is a table of functions that only grows at its end, so a function is an index and a signature.
 //
 // Source: the public documentation of the C API (OrtApi, OrtEpApi, OrtEp, OrtEpFactory, OrtKernelImpl).
-// tests/test_execution_provider.py tries it on the oldest and the newest version that it is for.
+// tests/test_execution_provider.py runs it on the oldest and the newest supported version.
 
 #ifndef ONEGRU_NATIVE_RUNTIMES_ORT_H_
 #define ONEGRU_NATIVE_RUNTIMES_ORT_H_
@@ -13,11 +12,11 @@
 
 namespace onegru::ort {
 
-// Of the versions whose interface is asked for: 1.25 has all that is here.
+// The API versions asked for: 1.25 has everything used here.
 inline constexpr std::uint32_t kOldestVersion = 25;
 inline constexpr std::uint32_t kNewestVersion = 31;
 
-// What only ONNX Runtime looks into.
+// Opaque types.
 struct Status;
 struct Value;
 struct Node;

@@ -1,4 +1,4 @@
-// ONNX Runtime's interface as the rest of onegru takes it: exceptions on this side, statuses on the other.
+// ONNX Runtime's interface with C++ exceptions in place of statuses.
 
 #ifndef ONEGRU_NATIVE_RUNTIMES_ORT_API_H_
 #define ONEGRU_NATIVE_RUNTIMES_ORT_API_H_
@@ -17,10 +17,10 @@
 
 namespace onegru {
 
-// So that whoever gets a message can tell that it is ours.
+// Tells the user that a message is ours.
 inline constexpr char kMessagePrefix[] = "onegru: ";
 
-// The tables, and what turns its statuses into exceptions and back.
+// The tables of functions; turns statuses into exceptions and back.
 struct Api {
   ort::Table api;
   ort::Table ep;
@@ -32,7 +32,7 @@ struct Api {
     ort::ReleaseStatus(api, status);
     throw std::runtime_error(message);
   }
-  // False: it failed, such as a look for an attribute that is absent.
+  // False: it failed, as the lookup of an absent attribute does.
   bool Succeeds(ort::Status* status) const {
     if (status != nullptr) ort::ReleaseStatus(api, status);
     return status == nullptr;
@@ -41,7 +41,7 @@ struct Api {
     return ort::CreateStatus(api, code, (kMessagePrefix + message).c_str());
   }
 
-  // where: what to put before a message, such as a node's name.
+  // where: the prefix of a message, such as a node's name.
   template <class F>
   ort::Status* Try(F&& body, const std::string& where = "") const noexcept {
     try {
@@ -59,7 +59,7 @@ struct Api {
   }
 };
 
-// A text whose size is asked for first.
+// A string; its size is queried first.
 template <class F>
 std::optional<std::string> Text(const Api& api, F&& get) {
   std::size_t size = 0;
@@ -87,7 +87,7 @@ inline std::optional<ElementType> TypeOf(ort::TensorType type) {
   return {};
 }
 
-// A value as it lies there; none for null.
+// A value's tensor, not copied; none for null.
 inline Tensor View(const Api& api, const ort::Value* value) {
   Tensor tensor;
   if (value == nullptr) return tensor;

@@ -1,4 +1,4 @@
-// What this machine can do at most, for benchmarks to hold results against: once for each SIMD target.
+// The peak speed of one core, for benchmarks to compare with: once for each SIMD target.
 
 #include <chrono>
 #include <cstddef>
@@ -20,7 +20,7 @@ double Fma(std::size_t count, float* sink) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;
   const V a = hn::Set(d, 0.999f), b = hn::Set(d, 1e-3f);
-  // All different, or the compiler would see one sum.
+  // All different, or the compiler would merge them.
   V s0 = hn::Set(d, *sink), s1 = hn::Add(s0, b), s2 = hn::Add(s1, b), s3 = hn::Add(s2, b);
   V s4 = hn::Add(s3, b), s5 = hn::Add(s4, b), s6 = hn::Add(s5, b), s7 = hn::Add(s6, b);
   V t0 = hn::Add(s7, b), t1 = hn::Add(t0, b), t2 = hn::Add(t1, b), t3 = hn::Add(t2, b);
@@ -44,7 +44,7 @@ double Fma(std::size_t count, float* sink) {
   return 24.0 * static_cast<double>(count * hn::Lanes(d));
 }
 
-// Reads a buffer once, by sums that do not wait for each other.
+// Reads a buffer once, in independent sums.
 void Read(const float* from, std::size_t count, float* sink) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;

@@ -1,4 +1,4 @@
-// What one core of this machine can do at most.
+// The peak speed of one core.
 
 #ifndef ONEGRU_NATIVE_TARGETS_LIMITS_H_
 #define ONEGRU_NATIVE_TARGETS_LIMITS_H_

@@ -48,7 +48,7 @@ constexpr std::int64_t AllBits() {
 }
 static_assert((AllBits() & HWY_STATIC_TARGET) != 0, "target_list.h has to list at least the target every CPU can run");
 
-// Asked once: another library may change Highway's answer later, but not what the CPU can do.
+// Asked once: another library may change Highway's answer later, but the CPU stays the same.
 std::int64_t SupportedBits() {
   // The static target is what the rest of this file was compiled for. If it could not run, neither
   // could we; a libhwy built with another compiler may still not list it.

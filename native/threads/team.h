@@ -1,16 +1,15 @@
-// How several threads do one call, and nobody waits for one that the system does not run.
+// Several threads work on one call, and none waits for a thread that the system does not run.
 //
-// Shares of a call (directions, groups of rows) are claimed. A helper that has one touches the caller's memory
-// only in windows, short moments between chunks of steps in which it reads the next inputs, and hands over the
-// outputs and states of the steps that are done. The caller can take the share back at any time but in a window,
-// and goes on where the helper last handed over; the late helper writes to memory that nobody reads until it
-// notices.
+// Shares of a call (directions, groups of rows) are claimed. A helper touches the caller's memory only in windows:
+// short periods between chunks of steps in which it reads the next inputs, and hands over the outputs and states of
+// the steps that are done. The caller can take the share back at any time except in a window, and continues from the
+// last hand-over; until it notices, the late helper writes to memory that nobody reads.
 //
-// Where the units of a step are split, one thread leads: it alone touches the caller's memory. Others join it for
-// an epoch, in which all meet after each step, with memory that the epoch has for itself. If one is late, the
-// leader ends the epoch, takes the states with which the step began, and begins the next one with those that are
-// there; the late one writes to the memory of an epoch that is over, up to one step ahead of the leader: so an
-// epoch has four buffers for states, not two. It joins again when it is back.
+// Where the units of a step are split, one thread leads: it alone touches the caller's memory. Others join it for an
+// epoch, in which all synchronize after each step, in memory of the epoch's own. If one is late, the leader ends the
+// epoch, returns to the states before the step, and begins the next epoch with the threads that are there. The late
+// one keeps writing to the old epoch's memory, up to one step ahead of the leader: so an epoch has four buffers for
+// states, not two. It joins again when it is back.
 
 #ifndef ONEGRU_NATIVE_THREADS_TEAM_H_
 #define ONEGRU_NATIVE_THREADS_TEAM_H_
@@ -24,11 +23,11 @@
 
 namespace onegru {
 
-// Who has a share, and how far a helper has handed it over.
+// Who owns a share, and how far a helper has handed it over.
 class Claim {
  public:
-  // Where to go on: all rows before `begin` are done, and those from there on up to `step`. `states` are theirs;
-  // null: the initial ones, at step 0.
+  // Where to continue: all rows before `begin` are done, those from there on up to `step`. `states` are theirs; null:
+  // the initial ones, at step 0.
   struct Place {
     std::size_t begin = 0;
     std::size_t step = 0;
@@ -62,10 +61,10 @@ class Claim {
     MayStall();
   }
 
-  // The caller's side. How often a window has been closed tells whether the helper gets on.
+  // The caller's side. The number of windows closed tells whether the helper makes progress.
   bool IsDone() const { return phase_.load(std::memory_order_acquire) == kDone; }
   std::uint32_t windows() const { return windows_.load(std::memory_order_relaxed); }
-  // False: it is done. Otherwise the place is where to go on.
+  // False: it is done. Otherwise place() is where to continue.
   bool TakeBack() {
     for (Spin spin; !Change(kHelped, kTaken); spin.Once()) {
       if (IsDone()) return false;
@@ -87,21 +86,20 @@ class Claim {
   Place place_;
 };
 
-// Some members who take steps together.
+// A run of steps that members take together.
 class Epoch {
  public:
   unsigned char* scratch = nullptr;
   std::size_t begin = 0;  // the first of its rows
   std::size_t step = 0;   // where it begins
   std::size_t members = 1;
-  // The step before which all leave it, as others have come. The leader says so before the meeting that comes
-  // last.
+  // The step before which all leave, as others have come. The leader sets it before the last barrier.
   std::atomic<std::size_t> end_step{SIZE_MAX};
 
-  // Returns when every member has come as often as this one; what they wrote before is then visible. False: the
-  // epoch is over.
+  // A barrier: returns when every member has arrived as often as this one, and makes what they wrote visible. False:
+  // the epoch is over.
   bool Meet(std::size_t member);
-  // The same for the leader, member 0: false if somebody is late; the epoch is over then.
+  // The leader's, member 0: false if a member is late, which ends the epoch.
   template <class Most>  // most() → how long to wait for them
   bool MeetAsLeader(Most&& most) {
     const std::uint32_t turn = NextTurn(0);
@@ -139,11 +137,11 @@ class Epoch {
   }
 
   alignas(64) std::atomic<bool> over_{false};
-  std::atomic<std::size_t> users_{0};  // members that are in it, but for the leader
+  std::atomic<std::size_t> users_{0};  // members in it, except the leader
   Turn turns_[kMostThreads];
 };
 
-// Those who have come to help a leader.
+// The threads that have come to help a leader.
 class Crew {
  public:
   static constexpr std::size_t kMostEpochs = 4;
@@ -153,10 +151,10 @@ class Crew {
   // --- the leader
 
   std::size_t here() const { return here_.load(std::memory_order_relaxed); }
-  // An epoch with all who are here, to be prepared; null if nobody is, or helpers that are late hold all memory.
+  // An epoch with all who are here, for the leader to prepare; null if nobody is, or late helpers occupy all epochs.
   Epoch* Gather();
   bool HasMemory() const { return FreeEpoch() != nullptr; }
-  // They begin.
+  // Lets them begin.
   void Start();
   void Close() { closed_.store(true, std::memory_order_release); }
 

@@ -13,11 +13,11 @@ namespace onegru {
 
 namespace {
 
-// Between calls about 3 µs, then about 250 µs in which any other thread may have the CPU, such as one of a runtime
-// that does the rest of a model: longer than the gap between two calls, shorter than anybody minds.
+// After a job a worker spins for about 3 µs, then yields for about 250 µs, to a runtime's threads that compute the
+// rest of a model, say: longer than the gap between two calls, too short to matter.
 constexpr int kSpinsWhenIdle = 100;
 constexpr int kYieldsWhenIdle = 400;
-// A worker that has missed so many calls in a row is not waited for, not even for a moment.
+// A worker that has missed this many calls in a row is not waited for at all.
 constexpr int kMostMisses = 2;
 
 void Pause() {
@@ -30,8 +30,8 @@ void Pause() {
 
 std::atomic<std::size_t> g_num_threads{1};
 
-// The CPUs that the process had when this library was loaded: a thread that is started later, by a call within
-// another runtime's thread, would have the few of that thread.
+// The process's CPUs when this library was loaded: a worker started later, by a call on another runtime's thread,
+// would inherit the few of that thread.
 struct Affinity {
   cpu_set_t set{};
   bool known = sched_getaffinity(0, sizeof(set), &set) == 0;
@@ -42,9 +42,9 @@ void TakeFirstAffinity() {
   if (g_first_affinity.known) sched_setaffinity(0, sizeof(g_first_affinity.set), &g_first_affinity.set);
 }
 
-// Goes to another CPU. A system may wake a thread on the CPU of the one that waits for it, and leave both there
-// for milliseconds, taking turns of which each costs more than the work. (A sleep of an instant does not help.)
-// If somebody else has changed the thread's CPUs meanwhile, theirs stay.
+// Moves to another CPU. The system may wake a thread on the CPU of the one that waits for it, and leave both there for
+// milliseconds, switching at a higher cost than that of the work. (A very short sleep does not help.) If somebody else
+// changes the thread's CPUs meanwhile, theirs stay.
 void LeaveCpu(int cpu) {
   cpu_set_t allowed, now;
   if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || CPU_COUNT(&allowed) < 2) return;
@@ -56,7 +56,7 @@ void LeaveCpu(int cpu) {
   }
 }
 
-// How a worker and the one caller that has it at a time hand it over.
+// The handshake of a worker and the one caller that holds it.
 enum State : std::uint32_t {
   kFree,
   kReserved,  // by a caller
@@ -113,11 +113,11 @@ namespace {
 
 // Never destroyed: its threads run until the process ends.
 struct Pool {
-  std::mutex mutex;  // of whoever starts a thread
+  std::mutex mutex;  // held while a worker is started
   std::atomic<std::size_t> count{0};
   std::unique_ptr<Worker> workers[kMostThreads];
 
-  // The n-th worker, started if there is none yet; null if the system has no thread to give.
+  // The n-th worker, started if need be; null if the system can start no more threads.
   Worker* At(std::size_t n) {
     if (n < count.load(std::memory_order_acquire)) return workers[n].get();
     const std::lock_guard lock(mutex);
@@ -142,7 +142,7 @@ std::atomic<Pool*> g_pool{nullptr};
 
 }  // namespace
 
-// A forked child has none of the threads: it forgets them, with their locks in whatever state.
+// A forked child has none of the threads: it abandons them, with their locks in whatever state.
 struct Forks {
   static inline std::atomic<std::size_t> under_way{0};
 

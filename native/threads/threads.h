@@ -1,9 +1,9 @@
-// Threads that stay: started when first needed, spinning for a moment after a job, then asleep.
+// Worker threads: started when first needed, spinning for a moment after a job, then asleep.
 //
-// Nobody waits for them. A caller invites those that are free and goes on by itself; who comes helps, and who has
-// not come when the caller is done is not missed. A helper may be late in a job whose call has returned: a job
-// owns what it touches, and lives until the last helper has left. Several callers share the threads; how many
-// come never changes a result. A forked child starts with none and makes its own.
+// Nobody waits for them. A caller invites those that are free and starts alone; those that come help, and those that
+// have not come by the end are not needed. A helper may still be in a job whose call has returned: a job owns what it
+// touches, and lives until the last helper has left. All callers share the workers; how many come never changes a
+// result. A forked child starts with none and creates its own.
 
 #ifndef ONEGRU_NATIVE_THREADS_THREADS_H_
 #define ONEGRU_NATIVE_THREADS_THREADS_H_
@@ -18,15 +18,15 @@ namespace onegru {
 
 inline constexpr std::size_t kMostThreads = 64;
 
-// How many threads a call may use, its own included; at least 1.
+// How many threads a call may use, including its own; at least 1.
 std::size_t NumThreads();
 void SetNumThreads(std::size_t count);
 
-// What others may help with.
+// Work that other threads may help with.
 class Job {
  public:
   virtual ~Job() = default;
-  // At any time, also when all is done.
+  // May be called at any time, even when all is done.
   virtual void Help() = 0;
 
   void Keep() { holders_.fetch_add(1, std::memory_order_relaxed); }
@@ -41,12 +41,12 @@ class Job {
 };
 
 enum class Sleepers {
-  kWake,   // they are invited
-  kNudge,  // they are woken, but not invited: the next call finds them awake
+  kWake,   // invite them
+  kNudge,  // wake them without an invitation: the next call finds them awake
   kLeave,
 };
 
-// Invites up to `count` threads to a job; withdrawn at the end of this from those that have not come.
+// Invites up to `count` workers to a job; the destructor uninvites those that have not come.
 class Invitation {
  public:
   Invitation(Job& job, std::size_t count, Sleepers sleepers);
@@ -54,8 +54,8 @@ class Invitation {
   Invitation(const Invitation&) = delete;
   Invitation& operator=(const Invitation&) = delete;
 
-  // How many are invited; and how many of them were awake and have come whenever they were, so that a moment's
-  // wait for them is well spent.
+  // How many are invited; and how many of them are awake and have come reliably, so that it pays to wait a moment for
+  // them.
   std::size_t count() const { return count_; }
   std::size_t ready() const { return ready_; }
 
@@ -65,8 +65,7 @@ class Invitation {
   struct Worker* workers_[kMostThreads];
 };
 
-// Waiting without sleeping: pauses first, then lets other threads have the CPU, as whoever is waited for may need
-// this very one.
+// Busy waiting: pauses first, then yields, as the thread that is waited for may need this CPU.
 class Spin {
  public:
   void Once() {
@@ -84,7 +83,7 @@ class Spin {
   int spins_ = 0;
 };
 
-// How long somebody has been waited for. Looks at the clock now and then only.
+// Busy waiting with a timeout. Reads the clock only now and then.
 class Patience {
  public:
   explicit Patience(std::chrono::nanoseconds most) : most_(most) {}
@@ -97,8 +96,8 @@ class Patience {
   int spins_ = 0;
 };
 
-// While a helper lives in one of these, it touches memory of a caller, and the process does not fork: a child
-// would find that memory half written, by a thread that it does not have.
+// While a helper is in a window it touches a caller's memory, and the process does not fork: the child would find that
+// memory half written, by a thread that it does not have.
 class Window {
  public:
   static void Open();
@@ -110,10 +109,10 @@ class Window {
 };
 
 #if defined(ONEGRU_STALL)
-// For tests: called where a helper may be stopped by the system; and how often what happened.
+// For tests: a hook wherever the system may suspend a helper, and counts of events.
 struct Events {
   std::atomic<void (*)()> stall{nullptr};
-  bool wakes_all = false;  // whoever sleeps is invited
+  bool wakes_all = false;  // invite sleeping workers, too
   std::atomic<std::size_t> late{0}, taken_back{0}, handed_over{0}, joined{0};
 };
 extern Events g_events;
