@@ -186,8 +186,11 @@ ELSEWHERE = {
         "openvino_exchange",
         "openvino_extensions",
         "release_memory",
+        "rewrite",
         "save",
+        "save_layers",
         "targets",
+        "verify",
     ),
     *("to_keras", "to_torch"),  # which need their frameworks
 }

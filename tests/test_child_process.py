@@ -87,11 +87,10 @@ FUNCTIONS = """
 import os, sys
 import numpy as np
 import onegru
-from onegru.verification.compare_runtimes import compare_runtimes
 
 def work():
     assert onegru.load_layers("x.keras") and onegru.load_layers("x.h5") and onegru.load_layers("x.onnx")
-    found = verify(onegru.load("x.onnx"), {"X": np.ones((2, 1, 5), np.float32)})
+    found = onegru.verify("x.onnx", {"X": np.ones((2, 1, 5), np.float32)})
     assert all(item.status == "agrees" for item in found.runtimes), found
 
 os.chdir(sys.argv[1])

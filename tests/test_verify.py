@@ -221,9 +221,18 @@ def test_the_public_function(tmp_path: Path) -> None:
     assert onegru.verify(path, feeds(), against=path, runtimes=["onnxruntime"]).against is not None
     wrong = [
         ({"runtimes": ["tvm"]}, "runtime: 'tvm'; must be one of"),
-        ({"inputs": feeds(), "dims": {"T": 3}}, "dims: given beside inputs; must be None then"),
+        ({"inputs": feeds(), "dims": {"T": 3}}, "dims: given with inputs"),
         ({"dims": {"nothing": 3}}, "dims: 'nothing'; must be an open dimension"),
         ({"against": 3}, "against: 3; must be"),
+        ({"runtimes": "onnx"}, "runtimes: 'onnx'; must be a list of names"),
+        ({"precision": "f8"}, "precision: 'f8'; must be"),
+        ({"seed": -1}, "seed: -1; must be"),
+        ({"seed": np.zeros(0)}, "seed: an array"),
+        ({"inputs": 3}, "inputs: 3; must be a mapping"),
+        ({"tolerance": -1.0}, "tolerance: -1.0; must be at least 0"),
+        ({"timeout": 0}, "timeout: 0.0; must be above 0 and finite"),
+        ({"timeout": float("inf")}, "timeout: inf; must be above 0 and finite"),
+        ({"progress": 3}, "progress: 3; must be a function"),
     ]
     for arguments, message in wrong:
         with pytest.raises(onegru.SpecError, match=re.escape(message)):

@@ -1,4 +1,4 @@
-# Types of the compiled module; keep together with native/python/bindings.cc, calls.cc, layer.cc and observer.cc.
+# Types of the compiled module, which native/python makes; keep the two together.
 
 from collections.abc import Callable, Sequence
 from typing import Any

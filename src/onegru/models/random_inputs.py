@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from onegru.core.arguments import integer, shown
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.machine import memory_size
@@ -18,6 +19,7 @@ from onegru.operators.schema import CANONICAL_AXES, Role
 
 __all__ = [
     "Dims",
+    "check_random_inputs",
     "dimension_name",
     "draw",
     "draw_call",
@@ -31,6 +33,24 @@ Dims = Mapping[str, int | tuple[int, ...]]
 
 # Sizes to try for open dimensions, in order: steps, rows, all others.
 _SIZES = ((7, 3, 4), (1, 1, 1), (16, 1, 16), (64, 2, 64))
+
+
+def check_random_inputs(inputs: object, dims: object, seed: object) -> None:
+    """Check the arguments of what draws a model's inputs unless they are given.
+
+    Raises:
+        SpecError: one is not legal, or `dims` is given beside `inputs`.
+    """
+    integer("seed", seed, 0)
+    if inputs is not None and not isinstance(inputs, Mapping):
+        raise SpecError(f"inputs: {shown(inputs)}; must be a mapping from names to arrays")
+    if dims is not None and not isinstance(dims, Mapping):
+        raise SpecError(f"dims: {shown(dims)}; must be a mapping from names to sizes")
+    for name, told in (dims or {}).items():
+        for size in told if isinstance(told, tuple) else (told,):
+            integer(f"dims[{name!r}]", size, 1)
+    if dims and inputs is not None:
+        raise SpecError("dims: given with inputs, whose sizes are their own; must be left out")
 
 
 def size_plans() -> Iterator[tuple[int, int, int]]:

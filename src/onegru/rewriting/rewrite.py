@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from onegru.core.arguments import file_path, flag, integer, number, shown
+from onegru.core.arguments import file_path, flag, number
 from onegru.core.compare import TOLERANCE_REWRITTEN, difference, magnitude
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, OneGRUError, SpecError, needs_extra
 from onegru.models.model import Model
-from onegru.models.random_inputs import Dims, draw_inputs, size_plans
+from onegru.models.random_inputs import Dims, check_random_inputs, draw_inputs, size_plans
 from onegru.system.atomic_write import write_files
 from onegru.system.bounded import check_regular
 
@@ -212,18 +212,9 @@ def _check_arguments(
 
 def _check_check(inputs: object, dims: object, seed: object, tolerance: object, check: bool) -> None:
     """Raise SpecError unless what the check takes is legal, and has an effect."""
-    integer("seed", seed, 0)
+    check_random_inputs(inputs, dims, seed)
     if tolerance is not None and not 0 <= number("tolerance", tolerance) < float("inf"):
         raise SpecError(f"tolerance: {tolerance}; must be at least 0 and finite")
-    if inputs is not None and not isinstance(inputs, Mapping):
-        raise SpecError(f"inputs: {shown(inputs)}; must be a mapping from names to arrays")
-    if dims is not None and not isinstance(dims, Mapping):
-        raise SpecError(f"dims: {shown(dims)}; must be a mapping from names to sizes")
-    for name, told in (dims or {}).items():
-        for size in told if isinstance(told, tuple) else (told,):
-            integer(f"dims[{name!r}]", size, 1)
-    if dims and inputs is not None:
-        raise SpecError("dims: given with inputs, whose sizes are their own; must be left out")
     for name, value in (("inputs", inputs), ("dims", dims or None), ("tolerance", tolerance)):
         if value is not None and not check:
             raise SpecError(f"{name}: given with check=False, where it has no effect; must be left out")

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onegru.core.arguments import file_path
+from onegru.core.arguments import file_path, number, shown
 from onegru.core.errors import OneGRUError, SpecError
 from onegru.formats.recognise import Kind, model_kind
 from onegru.models.load import load
 from onegru.models.model import Model
-from onegru.models.random_inputs import Dims, draw_inputs, size_plans
+from onegru.models.random_inputs import Dims, check_random_inputs, draw_inputs, size_plans
 from onegru.verification.compare_models import compare_with
 from onegru.verification.compare_runtimes import Progress, compare_runtimes
 from onegru.verification.results import Verification
@@ -65,7 +65,17 @@ def verify(
         FormatError: a file is broken, or the model cannot be run.
         MissingExtraError: a runtime that is named, or a package that a file needs, is not installed.
     """
+    if not isinstance(runtimes, list | tuple) or not all(isinstance(name, str) for name in runtimes):
+        raise SpecError(f"runtimes: {shown(runtimes)}; must be a list of names")
     chosen = chosen_runtimes(runtimes, precision)
+    check_random_inputs(inputs, dims, seed)
+    if tolerance is not None and not number("tolerance", tolerance) >= 0:
+        raise SpecError(f"tolerance: {tolerance}; must be at least 0")
+    timeout = number("timeout", timeout)
+    if not 0 < timeout < float("inf"):
+        raise SpecError(f"timeout: {timeout}; must be above 0 and finite")
+    if progress is not None and not callable(progress):
+        raise SpecError(f"progress: {shown(progress)}; must be a function")
     if not isinstance(model, Model):
         model = load(file_path("model", model))
     file = Path(model.path)
@@ -75,8 +85,6 @@ def verify(
             raise SpecError(f"runtime: {runtime.name} {reason}; {model.path} is none")
     if inputs is None:
         inputs = _random_inputs(model, seed, dims)
-    elif dims:
-        raise SpecError("dims: given beside inputs; must be None then")
     compared = None
     if against is not None:
         path = file_path("against", against)

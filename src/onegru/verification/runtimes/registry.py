@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from onegru.core.arguments import choice
 from onegru.core.errors import MissingExtraError, SpecError
 from onegru.verification.runtimes.base import Runtime
 from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
@@ -30,8 +31,7 @@ def chosen_runtimes(names: Sequence[str], precision: str = "f32") -> tuple[Runti
         SpecError: there is no such runtime or precision.
         MissingExtraError: a runtime that is named is not installed.
     """
-    if precision not in PRECISIONS:
-        raise SpecError(f"precision: {precision!r}; must be {' or '.join(map(repr, PRECISIONS))}")
+    choice("precision", precision, PRECISIONS)
     runtimes = {
         item.name: replace(item, precision=precision) if isinstance(item, OpenVino) else item
         for item in RUNTIMES
