@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 import onegru
+from onegru.core.errors import needs_extra
 from tests.layers import make_gru, make_stack
 
 Array = NDArray[Any]
@@ -218,7 +219,7 @@ def test_a_refused_import_is_told_across_processes() -> None:
     """As a pool of processes does it: an error that cannot be read would leave it waiting for ever."""
     with (
         pytest.raises(onegru.MissingExtraError) as caught,
-        onegru.core.errors.needs_extra("no_such_package", "extra", "this"),
+        needs_extra("no_such_package", "extra", "this"),
     ):
         import no_such_package  # type: ignore[import-not-found]  # noqa: F401
     caught.value.add_note("while testing")

@@ -464,6 +464,6 @@ def test_a_step_is_taken_whichever_way_it_is_asked_for() -> None:
 
 @pytest.mark.filterwarnings("ignore:nanobind")
 def test_a_stream_that_was_never_made_says_so() -> None:
-    empty = onegru.layers.stream.Stream.__new__(onegru.layers.stream.Stream)
+    empty = onegru.Stream.__new__(onegru.Stream)
     with pytest.raises(AttributeError):
         empty.step(draw(B, I), out=draw(B, H))
