@@ -18,8 +18,9 @@ from onegru.layers.functional import augru_cell, augru_sequence, gru, gru_cell, 
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, StackStream
 from onegru.layers.stream import Stream
+from onegru.models.gru_node import GruNode
 from onegru.models.load import load
-from onegru.models.model import GruNode, Model
+from onegru.models.model import Model
 from onegru.models.stream import ModelStream
 
 if TYPE_CHECKING:

@@ -7,8 +7,6 @@ import signal
 import sys
 from types import FrameType
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run the command line; exit code 2 and one line on bad input."""

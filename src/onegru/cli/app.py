@@ -21,8 +21,6 @@ from onegru.cli.progress import waiting
 from onegru.cli.tables import Screen, printable, show_report, show_run, show_targets, show_timings
 from onegru.cli.verify import verify_command
 
-__all__ = ["run"]
-
 app = typer.Typer(
     name="onegru",
     help="Every GRU, exact: run and inspect models that hold GRUs.",

@@ -16,8 +16,6 @@ from onegru.core.errors import OneGRUError
 from onegru.formats.recognise import Kind, layers_kind
 from onegru.models.model import Model
 
-__all__ = ["Timing", "measure"]
-
 _TURN = 0.1  # seconds
 _SETTLE = 0.02  # seconds, for the other's threads to fall asleep
 

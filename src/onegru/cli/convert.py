@@ -29,8 +29,6 @@ from onegru.models.load import load
 from onegru.models.select_layers import read_source
 from onegru.runtimes.known_issues import Verdict
 
-__all__ = ["convert_command"]
-
 
 def _check_target(target: Path, overwrite: bool) -> None:
     suffix = target.suffix.lower()

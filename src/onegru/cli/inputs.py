@@ -21,8 +21,6 @@ from onegru.models.random_inputs import Dims, dimension_name, draw, shapes_of
 from onegru.system.array_files import Header, read_npy, read_npz
 from onegru.system.bounded import check_regular
 
-__all__ = ["DimOption", "DimsOption", "explained", "gather_inputs", "parse_dims", "split_name"]
-
 DimOption = Annotated[
     list[str] | None,
     typer.Option(

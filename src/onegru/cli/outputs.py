@@ -20,8 +20,6 @@ from onegru.core.errors import SpecError
 from onegru.models.model import Model
 from onegru.system.atomic_write import write_files
 
-__all__ = ["Target", "check_targets", "print_json", "write_outputs"]
-
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -12,8 +12,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-__all__ = ["Watch", "waiting"]
-
 _PATIENCE = 2.0  # seconds
 
 

@@ -19,17 +19,6 @@ from onegru.cli.tables import Screen, printable
 from onegru.core.errors import SpecError
 from onegru.rewriting.rewrite import Report, rewrite
 
-__all__ = [
-    "Decompose",
-    "Float16",
-    "ForRuntime",
-    "NoCheck",
-    "Split",
-    "Tolerance",
-    "convert_model",
-    "show_report",
-]
-
 Float16 = Annotated[bool, typer.Option("--float16", help="GRU nodes in float16, with Casts around them.")]
 Split = Annotated[
     bool, typer.Option("--bidirectional-split", help="A forward and a reverse node for a bidirectional one.")

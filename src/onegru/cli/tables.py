@@ -22,8 +22,6 @@ from onegru.formats.graph import TensorInfo
 from onegru.models.inspect import GruReport, Report
 from onegru.models.model import Model
 
-__all__ = ["Screen", "printable", "show_report", "show_run", "show_targets"]
-
 
 class Screen(Console):
     """Where tables go; that nobody reads on is no failure, and the caller's to handle."""

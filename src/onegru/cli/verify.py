@@ -29,8 +29,6 @@ from onegru.verification.results import (
 )
 from onegru.verification.runtimes.registry import PRECISIONS, RUNTIMES
 
-__all__ = ["show_verification", "verify_command"]
-
 
 def verify_command(
     model: Annotated[

@@ -13,8 +13,6 @@ from onegru.core.arguments import number, shown
 from onegru.core.dtypes import to_float32
 from onegru.core.errors import SpecError
 
-__all__ = ["ACTIVATIONS", "Activation", "ActivationKind", "assign_parameters", "find_kind"]
-
 
 @dataclass(frozen=True, slots=True)
 class ActivationKind:

@@ -12,8 +12,6 @@ import numpy as np
 
 from onegru.core.errors import SpecError
 
-__all__ = ["choice", "file_path", "flag", "integer", "number", "shown"]
-
 _LONGEST = 100
 
 

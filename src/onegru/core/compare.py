@@ -11,20 +11,6 @@ import numpy as np
 from onegru.core.dtypes import ELEMENT_TYPES, Array
 from onegru.core.errors import SpecError
 
-__all__ = [
-    "SENSITIVITY_FACTOR",
-    "TOLERANCE_ACROSS_RUNTIMES",
-    "TOLERANCE_CONVERTED",
-    "TOLERANCE_REWRITTEN",
-    "Agreement",
-    "Difference",
-    "agreement",
-    "beyond",
-    "difference",
-    "magnitude",
-    "tolerance_of",
-]
-
 # How far two results that should be equal may be apart, by element type.
 
 #: Of layers converted from one file to another, times `magnitude`: eight times the distance from 1 to the

@@ -12,20 +12,6 @@ import numpy.typing as npt
 from onegru import _native
 from onegru.core.errors import SpecError, needs_extra
 
-__all__ = [
-    "ELEMENT_TYPES",
-    "Array",
-    "as_array_of",
-    "as_float_array",
-    "as_lengths",
-    "bfloat16",
-    "convert",
-    "default_float_mode",
-    "numpy_dtype",
-    "refuse_grad",
-    "to_float32",
-]
-
 Array = npt.NDArray[Any]
 
 #: Every element type that an operator computes on, by NumPy's (and ml_dtypes's) name.

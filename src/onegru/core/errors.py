@@ -9,16 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = [
-    "FormatError",
-    "MissingExtraError",
-    "OneGRUError",
-    "SpecError",
-    "SpecWarning",
-    "needs_extra",
-    "prefixed_errors",
-]
-
 
 class OneGRUError(Exception):
     """Base of every error that onegru raises on purpose."""

@@ -6,8 +6,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["memory_size", "usable_cpus"]
-
 
 def usable_cpus(root: Path = Path("/")) -> int:
     """The CPUs of the process's affinity mask, or what its control groups leave of them; at least 1.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-__all__ = ["state_of"]
-
 
 def state_of(instance: object, without: Collection[str] = (), **instead: object) -> Any:
     """What a `__getstate__` gives: an instance's attributes, those in slots included.

@@ -14,18 +14,6 @@ import numpy as np
 from onegru.core.dtypes import Array, as_lengths
 from onegru.core.errors import SpecError
 
-__all__ = [
-    "arrange",
-    "as_rows",
-    "check_out",
-    "check_shape",
-    "empty",
-    "fits",
-    "overlap",
-    "overlaps_itself",
-    "side_by_side",
-]
-
 _TERMS = {
     "T": "seq_length",
     "B": "batch_size",

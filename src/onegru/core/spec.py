@@ -15,8 +15,6 @@ from onegru.core.arguments import choice, flag, integer, number, shown
 from onegru.core.dtypes import ELEMENT_TYPES, Array, as_float_array
 from onegru.core.errors import SpecError
 
-__all__ = ["DIRECTIONS", "Direction", "Spec", "Weights"]
-
 Direction = Literal["forward", "reverse", "bidirectional"]
 
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)

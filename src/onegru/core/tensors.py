@@ -10,8 +10,6 @@ import numpy as np
 from onegru.core.dtypes import Array, as_float_array, numpy_dtype
 from onegru.core.errors import SpecError
 
-__all__ = ["as_tensor", "is_mapping"]
-
 
 def as_tensor(name: str, value: object, must_be: tuple[str, ...] = ()) -> Array:
     """A tensor of any framework as an array of its own element type, bfloat16 included.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["count", "duration"]
-
 
 def count(number: int, noun: str) -> str:
     """A number of things, as "1 GRU node" or "2 GRU nodes"."""

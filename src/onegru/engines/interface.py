@@ -9,8 +9,6 @@ from onegru import _native
 from onegru.core.dtypes import Array
 from onegru.core.spec import Weights
 
-__all__ = ["Engine", "EngineStream", "Problem"]
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:

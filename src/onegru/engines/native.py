@@ -19,8 +19,6 @@ from onegru.core.machine import usable_cpus
 from onegru.core.spec import Spec, Weights
 from onegru.engines.interface import EngineStream, Problem
 
-__all__ = ["NativeEngine", "Targets", "get_num_threads", "release_memory", "set_num_threads", "targets"]
-
 _FUNCTIONS = {name: index for index, name in enumerate(ACTIVATIONS)}
 _MOST_THREADS = 64
 

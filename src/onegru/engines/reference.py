@@ -22,8 +22,6 @@ from onegru.core.activations import Activation
 from onegru.core.dtypes import Array
 from onegru.core.spec import Spec, Weights
 
-__all__ = ["ReferenceWeights", "activate", "run"]
-
 Float64 = npt.NDArray[np.float64]
 
 _Function = Callable[[Float64, float, float], Float64]

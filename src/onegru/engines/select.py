@@ -14,8 +14,6 @@ from onegru.engines import reference
 from onegru.engines.interface import Engine, EngineStream, Problem
 from onegru.engines.native import NativeEngine
 
-__all__ = ["ENGINES", "make_engine"]
-
 
 class ReferenceEngine:
     """The NumPy float64 reference, its results rounded once to the element type."""

@@ -13,8 +13,6 @@ from onegru.frameworks.pytorch import find_groups, is_recurrent, read_group
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 
-__all__ = ["read_pytorch", "read_safetensors"]
-
 # How deep the mappings of a checkpoint may be nested: {"state_dict": {"model": …}} is usual.
 _DEPTH = 8
 _LONGEST_NAME = 1000

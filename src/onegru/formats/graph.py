@@ -12,27 +12,6 @@ from onegru.core.dtypes import Array, convert
 from onegru.core.errors import prefixed_errors
 from onegru.operators.schema import Operator, Port, Role
 
-__all__ = [
-    "STATES_KEY",
-    "STATES_WORD",
-    "Conversion",
-    "Dimension",
-    "Graph",
-    "GruStep",
-    "Observer",
-    "OwnStep",
-    "Run",
-    "Runner",
-    "Step",
-    "TensorInfo",
-    "Whole",
-    "batch_axes",
-    "by_name",
-    "direct_states",
-    "initial_states",
-    "nested_words",
-]
-
 #: A fixed size, the name of a symbolic one, or None for one that is neither known nor named.
 Dimension = int | str | None
 

@@ -26,8 +26,6 @@ from onegru.frameworks.keras_config import generation_of, is_gru, is_own
 from onegru.system.bounded import parse_json
 from onegru.system.child_process import READING, write_answer
 
-__all__ = ["main"]
-
 _MODELS = ("Functional", "Sequential", "Model")
 _DEPTH = 16
 _MOST_GROUPS = 100_000

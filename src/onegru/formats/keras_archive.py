@@ -22,8 +22,6 @@ from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.system.child_process import READING, read_answer, run_child
 
-__all__ = ["read_keras"]
-
 _READER = "onegru.formats.keras"
 
 

@@ -23,8 +23,6 @@ from onegru.core.errors import FormatError, OneGRUError
 from onegru.formats.zip_file import open_zip, read_member
 from onegru.system.bounded import LARGEST_TEXT
 
-__all__ = ["Tensor", "Unknown", "read_torch"]
-
 # The number at the start of what PyTorch before 1.6 wrote, as a pickle.
 _LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 

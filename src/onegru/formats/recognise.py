@@ -9,8 +9,6 @@ from typing import Literal
 from onegru.core.errors import FormatError
 from onegru.system.bounded import LARGEST_TEXT, check_regular
 
-__all__ = ["Kind", "kind_of", "kind_of_start", "layers_kind", "model_kind"]
-
 
 class Kind(Enum):
     """A kind of file: what to call it, and what onegru finds in it."""

@@ -24,8 +24,6 @@ from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.system.bounded import LARGEST_TEXT, check_regular, parse_json
 
-__all__ = ["read_layers", "read_metadata", "safetensors_bytes"]
-
 _FORMAT = 1
 _KEY = "onegru"
 

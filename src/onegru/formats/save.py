@@ -13,8 +13,6 @@ from onegru.core.errors import SpecError, needs_extra
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 
-__all__ = ["SUFFIXES", "save", "save_layers"]
-
 #: The ends of the names of files that `save` writes, and the options that each takes.
 SUFFIXES: dict[str, tuple[str, ...]] = {
     ".onnx": ("opset", "layout", "initial_h", "sequence_lens", "batch_size", "seq_length"),

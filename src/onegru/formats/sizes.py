@@ -14,8 +14,6 @@ from dataclasses import replace
 from onegru.core.dtypes import Array
 from onegru.formats.graph import GruStep
 
-__all__ = ["Sizes"]
-
 _Size = int | tuple[str, int]  # a number, or whatever size this axis of this value has
 
 _SAME_NUMBERS = frozenset({"Cast", "Convert", "Identity", "Reshape", "Squeeze", "Unsqueeze"})

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from onegru.core.spec import Spec, Weights
 
-__all__ = ["Interface", "Layers", "suffixes"]
-
 #: Layers in canonical form, the lowest first.
 Layers = Sequence[tuple[Spec, Weights]]
 

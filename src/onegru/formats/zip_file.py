@@ -11,8 +11,6 @@ from pathlib import Path
 from onegru.core.errors import FormatError
 from onegru.system.bounded import LARGEST_TEXT
 
-__all__ = ["open_zip", "read_member"]
-
 # The most bytes that an archive is read by at once, so also those of its directory: 200,000 members.
 _LARGEST_READ = 2 * LARGEST_TEXT
 

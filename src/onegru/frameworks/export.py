@@ -11,8 +11,6 @@ from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.system.atomic_write import write_files
 
-__all__ = ["write_keras", "write_pytorch"]
-
 
 def write_pytorch(source: GRU | Stack, path: Path) -> None:
     """Write the state dict of an `nn.GRU`, as `torch.save` does.

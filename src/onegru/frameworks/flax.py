@@ -18,8 +18,6 @@ from onegru.frameworks.layouts import FLAX_LINEN, FLAX_NNX, Framework
 from onegru.frameworks.weights import find_activation, read, write
 from onegru.layers.gru import GRU
 
-__all__ = ["Form", "from_flax", "to_flax"]
-
 Form = Literal["linen", "nnx"]
 
 _FORMS: Mapping[Form, Framework] = {"linen": FLAX_LINEN, "nnx": FLAX_NNX}

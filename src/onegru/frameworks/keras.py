@@ -16,8 +16,6 @@ from onegru.frameworks.weights import activation_name, find_activation, write
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 
-__all__ = ["from_keras", "to_keras", "to_keras_weights"]
-
 
 def from_keras(
     source: object,

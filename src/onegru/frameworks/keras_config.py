@@ -24,8 +24,6 @@ from onegru.frameworks.weights import find_activation, read
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 
-__all__ = ["RECURRENT", "Generation", "from_arrays", "from_config", "generation_of", "is_gru", "is_own"]
-
 #: The classes of layers that may hold GRUs; Keras 2 had CuDNNGRU as well.
 RECURRENT = ("GRU", "GRUCell", "RNN", "Bidirectional")
 

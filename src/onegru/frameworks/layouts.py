@@ -13,19 +13,6 @@ from typing import Literal
 from onegru.core.activations import Activation
 from onegru.core.dtypes import to_float32
 
-__all__ = [
-    "FLAX_LINEN",
-    "FLAX_NNX",
-    "KERAS",
-    "KERAS_2",
-    "KERAS_2_ACTIVATION_LAYERS",
-    "KERAS_ACTIVATION_LAYERS",
-    "PYTORCH",
-    "Block",
-    "Framework",
-    "TensorForm",
-]
-
 #: A block of the canonical weights: rows of W or R, or a part of their biases Wb and Rb.
 Block = Literal["W", "R", "Wb", "Rb"]
 

@@ -16,16 +16,6 @@ from onegru.frameworks.weights import read, write
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 
-__all__ = [
-    "Group",
-    "find_groups",
-    "from_torch",
-    "is_recurrent",
-    "read_group",
-    "to_torch",
-    "to_torch_state_dict",
-]
-
 # A tensor of any recurrent module of PyTorch, or of a cell, whose tensors have no layer.
 _NAME = re.compile(
     r"(?P<prefix>(?:.*\.)?)(?P<tensor>weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)"

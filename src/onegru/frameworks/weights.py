@@ -14,14 +14,6 @@ from onegru.core.spec import Direction, Spec, Weights
 from onegru.core.tensors import as_tensor
 from onegru.frameworks.layouts import Block, Framework, TensorForm
 
-__all__ = [
-    "Arrays",
-    "activation_name",
-    "find_activation",
-    "read",
-    "write",
-]
-
 #: One direction's tensors, by the framework's names.
 Arrays = Mapping[str, object]
 

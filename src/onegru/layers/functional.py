@@ -21,8 +21,6 @@ from onegru.operators.onnx import gru_version
 from onegru.operators.openvino import AUGRU_CELL, AUGRU_SEQUENCE, GRU_CELL, GRU_SEQUENCE
 from onegru.operators.schema import Operator
 
-__all__ = ["augru_cell", "augru_sequence", "gru", "gru_cell", "gru_sequence"]
-
 
 def gru(
     X: ArrayLike,

@@ -22,8 +22,6 @@ from onegru.operators.lowering import lower
 from onegru.operators.onnx import NEWEST
 from onegru.operators.schema import CANONICAL_AXES, Port
 
-__all__ = ["GRU", "check_layout", "native_of"]
-
 # Attention scores by (layout, whether they have a last axis of size one).
 _ATTENTION_PORTS = {
     (0, False): Port("attention", "A", "TB"),

@@ -15,8 +15,6 @@ from onegru.core.shapes import check_shape, empty
 from onegru.core.tensors import as_tensor
 from onegru.layers.gru import check_layout
 
-__all__ = ["pad"]
-
 
 def pad(sequences: Sequence[ArrayLike] | Any, *, layout: int = 0) -> tuple[Array, Array]:
     """Put sequences of different lengths side by side, zeros behind the shorter ones.

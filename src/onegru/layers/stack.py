@@ -17,8 +17,6 @@ from onegru.core.shapes import side_by_side
 from onegru.layers.gru import GRU, check_layout
 from onegru.layers.stream import Stream, load_states, save_states
 
-__all__ = ["Stack", "StackStream", "layers_of"]
-
 
 class Stack:
     """Layers on top of each other; the batch's lengths hold for all of them, as in PyTorch's `nn.GRU`.

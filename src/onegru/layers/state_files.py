@@ -13,8 +13,6 @@ from onegru.core.errors import FormatError
 from onegru.system.array_files import Header, read_npz
 from onegru.system.atomic_write import write_files
 
-__all__ = ["Header", "read_states", "write_states"]
-
 _KEY = "state/"
 
 

@@ -18,8 +18,6 @@ from onegru.core.shapes import arrange, as_rows, check_out, check_shape, empty
 from onegru.core.spec import Spec
 from onegru.engines.interface import Engine
 
-__all__ = ["Stream", "load_states", "save_states"]
-
 
 class Layer(Protocol):
     """What a stream needs of a layer."""
@@ -228,7 +226,8 @@ def save_states(path: str | os.PathLike[str], streams: Sequence[Stream]) -> None
 
 def load_states(path: str | os.PathLike[str], streams: Sequence[Stream]) -> None:
     """Set the states of as many streams as were written, all or none; raises as `Stream.load` does."""
-    from onegru.layers.state_files import Header, read_states  # takes a while, and few need it
+    from onegru.layers.state_files import read_states  # takes a while, and few need it
+    from onegru.system.array_files import Header
 
     wanted = {str(index): stream.state for index, stream in enumerate(streams)}
 

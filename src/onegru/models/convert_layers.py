@@ -28,8 +28,6 @@ from onegru.models.select_layers import joined
 from onegru.operators.schema import CANONICAL_AXES, Role
 from onegru.system.atomic_write import naming, write_files
 
-__all__ = ["WRITERS", "Check", "convert_layers"]
-
 #: What writes each kind of file that `onegru.save` does not, without options.
 WRITERS: Mapping[str, Callable[[GRU | Stack, Path], None]] = {".pt": write_pytorch, ".keras": write_keras}
 

@@ -14,8 +14,6 @@ from onegru.formats.graph import GruStep
 from onegru.layers.gru import GRU
 from onegru.operators.lowering import Lowered, check_attributes, lower
 
-__all__ = ["GruNode"]
-
 _WEIGHTS = ("W", "R", "B")
 
 

@@ -20,8 +20,6 @@ from onegru.runtimes.execution_provider import register
 with needs_extra("onnxruntime", "onnxruntime", "onegru.InferenceSession"):
     import onnxruntime
 
-__all__ = ["InferenceSession"]
-
 _CPU = "CPUExecutionProvider"
 
 Provider = str | tuple[str, Mapping[str, object]]

@@ -12,8 +12,6 @@ from onegru.core.errors import SpecError
 from onegru.core.shapes import fits
 from onegru.formats.graph import TensorInfo
 
-__all__ = ["Inputs", "check_fit", "fit", "fits_shape", "words_of"]
-
 
 class Inputs:
     """What a model takes, for a quick look at what it is given."""

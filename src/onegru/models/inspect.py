@@ -12,14 +12,13 @@ from onegru.core.errors import SpecWarning
 from onegru.formats.graph import Graph, TensorInfo, nested_words
 from onegru.formats.recognise import layers_kind
 from onegru.layers.gru import GRU
+from onegru.models.gru_node import GruNode
 from onegru.models.load import read_graph
 from onegru.models.load_layers import named_layers
-from onegru.models.model import GruNode, Model
+from onegru.models.model import Model
 from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import read_activations, read_clip
 from onegru.runtimes.known_issues import Facts, Verdict, verdicts
-
-__all__ = ["GruReport", "Report", "inspect", "report"]
 
 
 @dataclass(frozen=True, slots=True)

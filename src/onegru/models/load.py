@@ -13,9 +13,7 @@ from onegru.formats.recognise import Kind, kind_of_start, model_kind
 from onegru.models.model import Model
 
 if TYPE_CHECKING:
-    from onegru.formats.onnx.read import ModelProto
-
-__all__ = ["graph_of", "load", "read_graph"]
+    from onnx import ModelProto
 
 
 def load(

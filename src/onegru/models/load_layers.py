@@ -12,8 +12,6 @@ from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.models.load import load
 
-__all__ = ["load_layers", "named_layers"]
-
 
 def load_layers(
     path: str | os.PathLike[str], *, name: str | None = None, keras_version: str | None = None

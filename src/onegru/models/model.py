@@ -21,8 +21,6 @@ from onegru.models.stream import ModelStream
 if TYPE_CHECKING:
     pass
 
-__all__ = ["GruNode", "Model"]
-
 Progress = Callable[[int, int], None]
 
 

@@ -17,17 +17,6 @@ from onegru.formats.graph import TensorInfo
 from onegru.models.model import Model
 from onegru.operators.schema import CANONICAL_AXES, Role
 
-__all__ = [
-    "Dims",
-    "check_random_inputs",
-    "dimension_name",
-    "draw",
-    "draw_call",
-    "draw_inputs",
-    "shapes_of",
-    "size_plans",
-]
-
 #: Sizes of open dimensions, by name, and whole shapes of inputs.
 Dims = Mapping[str, int | tuple[int, ...]]
 

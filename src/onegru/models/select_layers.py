@@ -15,14 +15,12 @@ from onegru.core.shapes import arrange, side_by_side
 from onegru.formats.recognise import layers_kind
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
+from onegru.models.gru_node import GruNode
 from onegru.models.load import load
 from onegru.models.load_layers import load_layers
-from onegru.models.model import GruNode, Model
+from onegru.models.model import Model
 from onegru.models.random_inputs import draw_inputs
 from onegru.operators.schema import CANONICAL_AXES
-
-__all__ = ["joined", "layers_of_model", "read_source"]
-
 
 _OPEN_SIZES = (3, 3, 3)  # of all dimensions that a model leaves open, so that they fit each other
 

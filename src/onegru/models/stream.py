@@ -16,8 +16,6 @@ from onegru.core.shapes import as_rows
 from onegru.formats.graph import Graph, TensorInfo, batch_axes
 from onegru.models.inputs import fits_shape
 
-__all__ = ["ModelStream"]
-
 
 class Runnable(Protocol):
     """What a stream needs of a model."""
@@ -223,7 +221,7 @@ class ModelStream:
             FormatError: it is not such a file.
             SpecError: a state does not fit this model. The states stay as they are.
         """
-        from onegru.layers.state_files import Header, read_states  # takes a while, and few need it
+        from onegru.layers.state_files import read_states  # takes a while, and few need it
 
         def expected(name: str, header: Header) -> str:
             info = self._info(name)

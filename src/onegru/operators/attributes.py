@@ -18,8 +18,6 @@ from onegru.core.dtypes import to_float32
 from onegru.core.errors import SpecError
 from onegru.operators.schema import Attribute, Operator
 
-__all__ = ["read_attributes"]
-
 
 def read_attributes(operator: Operator, given: Mapping[str, object]) -> dict[str, Any]:
     """The value of every attribute of `operator`: as given, else its default.

@@ -22,8 +22,6 @@ from onegru.core.spec import Direction, Spec, Weights
 from onegru.operators.attributes import read_attributes
 from onegru.operators.schema import Operator, Port
 
-__all__ = ["Lowered", "check_attributes", "check_weights", "lower", "read_activations", "read_clip"]
-
 
 @dataclass(frozen=True, slots=True)
 class Lowered:

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from onegru.core.spec import DIRECTIONS
 from onegru.operators.schema import Attribute, Operator, Port
 
-__all__ = ["GRU_VERSIONS", "NEWEST", "gru_version"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Delta:

@@ -12,8 +12,6 @@ from onegru.core.dtypes import ELEMENT_TYPES
 from onegru.core.spec import DIRECTIONS
 from onegru.operators.schema import Attribute, Operator, Port
 
-__all__ = ["AUGRU_CELL", "AUGRU_SEQUENCE", "GRU_CELL", "GRU_SEQUENCE", "OPERATORS", "RANDOM"]
-
 #: Types of layers that give other results each time, which are never taken for constants.
 RANDOM = ("RandomUniform", "Multinomial", "DropOut")
 

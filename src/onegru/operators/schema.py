@@ -12,8 +12,6 @@ from typing import Literal
 
 from onegru.core.activations import ACTIVATIONS
 
-__all__ = ["CANONICAL_AXES", "Attribute", "Kind", "Operator", "Port", "Role"]
-
 Kind = Literal["int", "flag", "float", "floats", "string", "strings"]
 Role = Literal["X", "initial_h", "sequence_lens", "W", "R", "B", "A", "Y", "Y_h"]
 

@@ -10,8 +10,6 @@ import numpy as np
 from onegru.core.activations import Activation
 from onegru.rewriting.scope import Draft
 
-__all__ = ["SPELLINGS", "Spelling", "spell_activation"]
-
 
 def spell_activation(body: Draft, dtype: str, activation: Activation, x: str, what: str) -> str:
     """Add the nodes that compute an activation of a value.

@@ -18,8 +18,6 @@ from onegru.formats.onnx.read import is_onnx
 from onegru.rewriting.form import Form, require
 from onegru.rewriting.scope import Draft, Scope
 
-__all__ = ["Around", "to_float16", "to_layout", "to_two_directions"]
-
 _SWAPPED = (1, 0, 2)
 _TO_TIME_FIRST = (1, 2, 0, 3)
 _TO_BATCH_FIRST = (2, 0, 1, 3)

@@ -20,8 +20,6 @@ from onegru.rewriting.activation_ops import spell_activation
 from onegru.rewriting.form import Form, require
 from onegru.rewriting.scope import Draft, Scope, code_of
 
-__all__ = ["OLDEST_OPSET", "decompose"]
-
 #: The oldest opset that has all of the operators.
 OLDEST_OPSET = 11
 

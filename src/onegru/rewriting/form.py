@@ -23,8 +23,6 @@ from onegru.operators.schema import Operator
 from onegru.rewriting.scope import Scope
 from onegru.runtimes.known_issues import Facts
 
-__all__ = ["Form", "attributes_of", "facts_of", "node_of", "read_form"]
-
 _DEFAULT = (Activation("Sigmoid"), Activation("Tanh"))
 
 

@@ -30,8 +30,6 @@ from onegru.rewriting.opset import convert_nodes, inferred_types
 from onegru.rewriting.plan import Changes, Plan, check_decomposable, plan_node, written_attributes
 from onegru.rewriting.scope import Names, Scope, all_graphs
 
-__all__ = ["NodeChange", "Rewritten", "rewrite_model"]
-
 _LARGEST_FILE = 2**31 - 1  # bytes; protobuf writes no more
 
 

@@ -17,8 +17,6 @@ from onegru.formats.onnx.read import attribute_graphs, describe, is_gru, is_onnx
 from onegru.formats.onnx.upgrade import OLDEST, infer_types, lift
 from onegru.rewriting.scope import Scope, value_types
 
-__all__ = ["convert_nodes", "inferred_types"]
-
 # Their form is the same from these versions on; what changed is the types that they take. Scan-8 had a batch.
 _CONTROL = {"If": 1, "Loop": 1, "Scan": 9, "SequenceMap": 17}
 # Attributes that came later, without which a node does what it did before; the converter lacks some of them.

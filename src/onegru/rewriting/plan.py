@@ -16,8 +16,6 @@ from onegru.rewriting.form import Form, attributes_of, facts_of
 from onegru.rewriting.scope import Scope
 from onegru.runtimes.known_issues import verdicts
 
-__all__ = ["Changes", "Plan", "check_decomposable", "check_opset", "plan_node", "written_attributes"]
-
 #: What is done to a node; "fill" writes out what runtimes take for granted.
 Plan = frozenset[str]
 

@@ -22,8 +22,6 @@ from onegru.system.bounded import check_regular
 if TYPE_CHECKING:
     from onegru.rewriting.model_pass import Rewritten
 
-__all__ = ["NodeReport", "OutputReport", "Report", "rewrite"]
-
 _RUNTIME_FACTOR = 10.0  # other runtimes approximate the activations less closely
 _RUNTIMES = ("onnxruntime", "openvino")
 _CHECKS = 2  # on inputs of so many different sizes, where sizes are open

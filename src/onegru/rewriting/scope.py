@@ -15,8 +15,6 @@ from onegru.formats.onnx.node import constant_value, is_plain_constant
 from onegru.formats.onnx.order import node_inputs
 from onegru.formats.onnx.read import Source, attribute_graphs, to_array
 
-__all__ = ["Draft", "Names", "Scope", "all_graphs", "code_of", "value_types"]
-
 
 def all_graphs(graph: GraphProto) -> Iterator[GraphProto]:
     """A graph and the bodies in it, however deep."""

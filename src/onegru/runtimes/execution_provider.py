@@ -18,8 +18,6 @@ from onegru.layers.gru import GRU
 from onegru.operators.lowering import lower
 from onegru.operators.onnx import GRU_VERSIONS
 
-__all__ = ["add_observer", "get_ep_name", "get_ep_names", "get_library_path", "register", "remove_observer"]
-
 _NAME = "OnegruExecutionProvider"
 _OLDEST = (1, 25)
 

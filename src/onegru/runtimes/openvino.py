@@ -6,8 +6,6 @@ from typing import Any
 
 from onegru.core.errors import needs_extra
 
-__all__ = ["openvino_exchange", "openvino_extensions"]
-
 
 def openvino_exchange(model: Any) -> int:
     """Exchange the GRU layers of an OpenVINO model for onegru's.

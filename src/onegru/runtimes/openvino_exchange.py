@@ -25,8 +25,6 @@ from onegru.operators.schema import Operator
 from onegru.runtimes.openvino_graph import bodies_of, sizes_of
 from onegru.runtimes.openvino_op import CLASSES, GruOp, array_of, attributes_of, set_outputs
 
-__all__ = ["Seen", "exchange", "exchange_all", "layers_in", "weights_in"]
-
 _WEIGHTS = ("W", "R", "B")
 # Weights may be computed from constants by so many layers, and come to so many numbers on the way.
 _MOST_LAYERS = 100

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["bodies_of", "sizes_of"]
-
 
 def sizes_of(shape: Any) -> tuple[int | None, ...] | None:
     """The sizes of a PartialShape, None for open ones; None if even the rank is open."""

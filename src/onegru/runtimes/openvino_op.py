@@ -23,8 +23,6 @@ from onegru.operators.openvino import OPERATORS
 from onegru.operators.schema import Attribute, Operator, Port
 from onegru.runtimes.openvino_graph import sizes_of
 
-__all__ = ["CLASSES", "GruOp", "array_of", "attributes_of", "set_outputs"]
-
 _VERSION = "extension"  # what OpenVINO calls the version of every operator that is added to it
 
 _ELEMENT_TYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from onegru.core.errors import FormatError, OneGRUError
 from onegru.system.bounded import check_regular
 
-__all__ = ["Header", "read_npy", "read_npz"]
-
 # NumPy refuses longer headers as well, but only when it has read them.
 _MAX_HEADER = 10_000
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import IO
 
-__all__ = ["naming", "write_files"]
-
 
 def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object]]]) -> None:
     """Write files under other names beside their places, then rename them: all of them, or none.

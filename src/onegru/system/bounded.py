@@ -10,8 +10,6 @@ from typing import Any
 
 from onegru.core.errors import FormatError
 
-__all__ = ["LARGEST_TEXT", "check_regular", "parse_json"]
-
 #: The most bytes of JSON or of a pickle that are read: as objects they take twenty times as much memory.
 LARGEST_TEXT = 16 << 20
 

@@ -36,8 +36,6 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.machine import memory_size
 from onegru.system.bounded import LARGEST_TEXT, parse_json
 
-__all__ = ["READING", "Ended", "Limits", "main", "read_answer", "run_child", "running", "write_answer"]
-
 _START = """
 import json, sys
 sys.path[:] = json.loads(sys.argv.pop(1))

@@ -19,8 +19,6 @@ from onegru.verification.diagnose import diagnose
 from onegru.verification.gru_call import Call, in_type
 from onegru.verification.results import LayerResult
 
-__all__ = ["compare_calls", "drawn_call", "is_alike", "of_layer", "same_inputs", "trace_pair"]
-
 # Sizes of drawn inputs: all different, and long enough for every gate to matter.
 _STEPS, _ROWS = 7, 3
 

@@ -29,8 +29,6 @@ from onegru.verification.runtimes.subprocess_runner import run_apart
 from onegru.verification.runtimes.torch import TorchCheckpoint
 from onegru.verification.trace import Trace, traced_run
 
-__all__ = ["compare_with"]
-
 #: GRUs by name, in running order: with a node's own operator, or as layers.
 Named = Sequence[tuple[str, Call]]
 

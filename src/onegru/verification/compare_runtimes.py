@@ -18,8 +18,6 @@ from onegru.verification.runtimes.registry import RUNTIMES
 from onegru.verification.runtimes.subprocess_runner import Outcome, run_apart
 from onegru.verification.trace import Trace, tolerances, traced_run
 
-__all__ = ["Progress", "Tolerances", "compare_outputs", "compare_runtimes"]
-
 Progress = Callable[[int, int], None]
 
 

@@ -14,8 +14,6 @@ from onegru.core.errors import SpecError
 from onegru.verification.gru_call import Call, in_type
 from onegru.verification.mistakes import gate_orders, pairs_of_theories, theories
 
-__all__ = ["diagnose"]
-
 
 def diagnose(call: Call, got: Mapping[str, Array]) -> str | None:
     """The mistake that would give `got`, in words that follow "as if"; None if none of those tried would.

@@ -13,11 +13,9 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecWarning
 from onegru.core.spec import Spec, Weights
 from onegru.layers.gru import GRU
-from onegru.models.model import GruNode
+from onegru.models.gru_node import GruNode
 from onegru.operators.lowering import lower
 from onegru.operators.schema import Operator, Port
-
-__all__ = ["Call", "Place", "call_of", "first_place", "in_type", "nudged", "sensitivity"]
 
 _WEIGHTS = ("W", "R", "B")
 

@@ -13,16 +13,15 @@ from typing import Any
 
 from onegru.core.errors import OneGRUError
 from onegru.formats.recognise import Kind, layers_kind
+from onegru.models.gru_node import GruNode
 from onegru.models.inspect import report
-from onegru.models.model import GruNode, Model
+from onegru.models.model import Model
 from onegru.verification.diagnose import diagnose
 from onegru.verification.gru_call import Call, call_of, first_place
 from onegru.verification.results import Fault
 from onegru.verification.runtimes.base import Probe, Runtime, Subject
 from onegru.verification.runtimes.subprocess_runner import Outcome
 from onegru.verification.trace import given_values, probed_values
-
-__all__ = ["Run", "fault_in", "find_fault", "subject_of"]
 
 #: Runs a subject in a runtime, apart from this process.
 Run = Callable[[Runtime, Subject, Mapping[str, Any]], Outcome]

@@ -15,8 +15,6 @@ from onegru.operators.schema import Port
 from onegru.verification.gru_call import Call
 from onegru.verification.weight_mistakes import GATE_ORDERS, WEIGHT_MISTAKES, Mistake
 
-__all__ = ["Theory", "gate_orders", "pairs_of_theories", "theories"]
-
 
 @dataclass(frozen=True, slots=True)
 class Theory:

@@ -18,8 +18,6 @@ from onegru.formats.onnx.read import Source, attribute_graphs, read_model, to_ar
 from onegru.formats.onnx.upgrade import OLDEST
 from onegru.formats.onnx.whole.session import Session
 
-__all__ = ["newest_opset", "node_opset", "one_node_model", "whole_model"]
-
 
 @functools.cache
 def newest_opset() -> int:

@@ -13,8 +13,6 @@ from onegru.formats.graph import Graph, by_name
 from onegru.models.model import Model
 from onegru.verification.gru_call import nudged, sensitivity
 
-__all__ = ["Trace", "given_values", "probed_values", "tolerances", "traced_run"]
-
 
 @dataclass(frozen=True, slots=True)
 class Trace:

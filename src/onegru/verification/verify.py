@@ -20,8 +20,6 @@ from onegru.verification.results import Verification
 from onegru.verification.runtimes.base import Subject
 from onegru.verification.runtimes.registry import chosen_runtimes
 
-__all__ = ["verify"]
-
 
 def verify(
     model: Model | str | os.PathLike[str],

@@ -12,8 +12,6 @@ from onegru.core.dtypes import Array
 from onegru.core.spec import Spec, Weights
 from onegru.verification.gru_call import Call
 
-__all__ = ["GATE_ORDERS", "WEIGHT_MISTAKES", "Mistake"]
-
 #: Turns a call into that of someone who made a mistake; None where the mistake changes nothing about it.
 Mistake = Callable[[Call], Call | None]
 

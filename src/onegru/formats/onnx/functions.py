@@ -8,8 +8,6 @@ from onnx import FunctionProto, ModelProto, NodeProto
 
 from onegru.formats.onnx.read import Source, attribute_graphs, is_gru
 
-__all__ = ["all_nodes", "call_key", "function_key", "unfold_functions"]
-
 _MAX_NODES = 100_000
 _MAX_DEPTH = 100
 # What they may come to: so many times the file, and so much in any case.

@@ -11,8 +11,6 @@ from onegru.formats.graph import GruStep
 from onegru.formats.onnx.node import is_plain_constant
 from onegru.formats.onnx.read import describe, is_gru
 
-__all__ = ["find_nested"]
-
 _Constant = TensorProto | NodeProto
 #: The values of bodies; None for one that is no constant, and may hide one of the model's.
 _Values = MutableMapping[str, _Constant | None]

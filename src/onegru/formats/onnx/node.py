@@ -12,15 +12,6 @@ from onegru.formats.graph import Dimension, TensorInfo
 from onegru.formats.onnx.read import Source, describe, is_onnx, to_array
 from onegru.operators.schema import Kind, Operator
 
-__all__ = [
-    "constant_value",
-    "fixed_sizes",
-    "is_plain_constant",
-    "node_attributes",
-    "tensor_info",
-    "type_words",
-]
-
 _ATTRIBUTE_FIELDS = {
     AttributeProto.INT: "i",
     AttributeProto.FLOAT: "f",

@@ -8,8 +8,6 @@ from onnx import GraphProto, NodeProto
 
 from onegru.formats.onnx.read import Source, attribute_graphs, describe
 
-__all__ = ["node_inputs", "sort_nodes"]
-
 
 def free_names(graph: GraphProto) -> set[str]:
     """The names that a body takes from the graphs around it."""

@@ -30,24 +30,6 @@ from onnx import (
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, SpecError
 
-__all__ = [
-    "ModelProto",
-    "Source",
-    "all_tensors",
-    "attribute_graphs",
-    "check_tensor",
-    "describe",
-    "external_bytes",
-    "external_files",
-    "external_tensors",
-    "is_gru",
-    "is_onnx",
-    "read_model",
-    "replace_nodes",
-    "serialized",
-    "to_array",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Source:

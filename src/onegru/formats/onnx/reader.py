@@ -55,8 +55,6 @@ from onegru.operators.lowering import check_attributes, check_weights
 from onegru.operators.onnx import gru_version
 from onegru.operators.schema import Operator
 
-__all__ = ["load_onnx", "model_opset", "parse_onnx"]
-
 _WEIGHTS = ("W", "R", "B")
 _SEARCHED = 1 << 20
 

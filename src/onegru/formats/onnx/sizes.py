@@ -10,8 +10,6 @@ from onegru.core.dtypes import Array
 from onegru.formats.onnx.read import is_gru, is_onnx
 from onegru.formats.sizes import Sizes
 
-__all__ = ["OnnxSizes"]
-
 
 class OnnxSizes(Sizes):
     """See `onegru.formats.sizes.Sizes`.

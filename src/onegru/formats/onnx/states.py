@@ -18,8 +18,6 @@ from onnx import GraphProto, NodeProto, TensorProto
 from onegru.formats.graph import GruStep, TensorInfo
 from onegru.formats.onnx.read import is_onnx
 
-__all__ = ["find_states"]
-
 _MOVES = {"Identity", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Flatten", "Cast"}
 _CUTS = {"Slice", "Split", "Gather"}
 _JOINS = {"Concat"}

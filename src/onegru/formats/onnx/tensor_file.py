@@ -10,8 +10,6 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError
 from onegru.formats.onnx.read import Source, check_tensor, to_array
 
-__all__ = ["read_tensor"]
-
 
 def read_tensor(path: Path) -> tuple[str, Array]:
     """The name and values of a serialized TensorProto.

@@ -11,8 +11,6 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, v
 from onegru.formats.onnx.order import node_inputs
 from onegru.formats.onnx.read import Source, attribute_graphs, describe, is_gru, is_onnx, replace_nodes
 
-__all__ = ["OLDEST", "infer_types", "lift"]
-
 #: The oldest opset that ONNX Runtime promises to run.
 OLDEST = 7
 

@@ -17,8 +17,6 @@ from onegru.core.dtypes import Array
 from onegru.formats.graph import OwnStep
 from onegru.formats.onnx.read import Source, describe, is_onnx
 
-__all__ = ["View", "ViewStep", "view_of"]
-
 #: The constant of a name as integers, if it is one axis of them; else None.
 Integers = Callable[[str], tuple[int, ...] | None]
 

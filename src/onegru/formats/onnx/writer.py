@@ -17,8 +17,6 @@ from onegru.formats.writing import Interface, Layers, suffixes
 from onegru.operators.onnx import GRU_VERSIONS, gru_version
 from onegru.operators.schema import Operator
 
-__all__ = ["onnx_bytes"]
-
 _NEWEST_OPSET = max(GRU_VERSIONS)
 _MAX_BYTES = 2**31 - 2**20  # a file may have 2 GiB; its words need far less than the rest
 

@@ -11,8 +11,6 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.formats.graph import STATES_KEY, STATES_WORD
 from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS
 
-__all__ = ["Net", "Shape", "Value"]
-
 #: None for a size that is open.
 Shape = tuple[int | None, ...]
 

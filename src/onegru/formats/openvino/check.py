@@ -10,8 +10,6 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, needs_extra
 
-__all__ = ["run_openvino"]
-
 
 def run_openvino(model: bytes, where: str, feeds: Mapping[str, Array], outputs: list[str]) -> list[Array]:
     """What OpenVINO's CPU plugin makes of a serialized ONNX model, at inference precision float32.

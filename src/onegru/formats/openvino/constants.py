@@ -11,8 +11,6 @@ from onegru.formats.openvino.fields import ELEMENT_TYPES, Words
 from onegru.formats.openvino.xml import Layer
 from onegru.system.bounded import check_regular
 
-__all__ = ["Constants"]
-
 # How many bits an element takes, for the types that no array has; OpenVINO unpacks them.
 _PACKED = {"u1": 1, "u2": 2, "u4": 4, "i4": 4, "nf4": 4, "f4e2m1": 4, "f8e4m3": 8, "f8e5m2": 8, "f8e8m0": 8}
 

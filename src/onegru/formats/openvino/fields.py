@@ -13,8 +13,6 @@ from onegru.formats.graph import Dimension
 from onegru.formats.openvino.xml import IrPort, Layer
 from onegru.operators.schema import Attribute
 
-__all__ = ["ELEMENT_TYPES", "ELEMENT_WORDS", "PRECISIONS", "Words"]
-
 _Item = TypeVar("_Item")
 
 #: The element types that arrays can have, by the words of an IR.

@@ -19,8 +19,6 @@ from onegru.formats.graph import GruStep, Observer
 from onegru.formats.openvino.fields import ELEMENT_TYPES
 from onegru.runtimes.openvino_graph import bodies_of, sizes_of
 
-__all__ = ["Network", "weights_of"]
-
 # Where in its own sources a message arose, and the check that failed there.
 _SOURCES = re.compile(
     r"Exception from \S+:\d+:|(Check '[^']*'|RuntimeError: Check '[^']*') failed at \S+:\d+:|RuntimeError:"

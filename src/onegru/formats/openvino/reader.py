@@ -35,8 +35,6 @@ from onegru.operators.lowering import check_attributes
 from onegru.operators.openvino import OPERATORS
 from onegru.operators.schema import Operator
 
-__all__ = ["load_ir"]
-
 # How often a file that is replaced meanwhile is read anew.
 _TRIES = 10
 

@@ -12,8 +12,6 @@ from onegru.formats.openvino.fields import Words
 from onegru.formats.openvino.xml import Layer
 from onegru.operators.openvino import OPERATORS, RANDOM
 
-__all__ = ["PlacedLayer", "Steps", "Walker"]
-
 
 @dataclass(frozen=True, slots=True)
 class PlacedLayer:

@@ -12,8 +12,6 @@ from onegru.core.errors import MissingExtraError
 from onegru.formats.graph import Conversion, GruStep, Observer, Run, Whole
 from onegru.formats.openvino.xml import Element
 
-__all__ = ["IrConstants", "OpenvinoWhole", "marked"]
-
 
 class OpenvinoWhole(Whole):
     """See `onegru.formats.graph.Whole`.

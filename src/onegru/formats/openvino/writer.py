@@ -24,8 +24,6 @@ from onegru.operators.openvino import AUGRU_CELL, AUGRU_SEQUENCE, GRU_CELL, GRU_
 from onegru.operators.schema import Operator, Port, Role
 from onegru.system.atomic_write import write_files
 
-__all__ = ["write_ir"]
-
 
 def write_ir(path: Path, layers: Layers, cell: bool, interface: Interface) -> None:
     """Write an .xml, and its .bin beside it.

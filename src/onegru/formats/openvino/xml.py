@@ -12,8 +12,6 @@ from pathlib import Path
 
 from onegru.core.errors import FormatError
 
-__all__ = ["Element", "IrPort", "Layer", "Net", "inner_layers", "parse_net", "read_xml"]
-
 _MAX_DEPTH = 200
 
 

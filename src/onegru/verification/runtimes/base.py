@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Protocol
 
-__all__ = ["Probe", "Runtime", "Subject", "installed_version"]
-
 
 @dataclass(frozen=True, slots=True)
 class Probe:

@@ -10,8 +10,6 @@ import numpy as np
 
 from onegru.verification.runtimes.base import Subject, installed_version
 
-__all__ = ["OnnxEvaluator"]
-
 
 @dataclass(frozen=True, slots=True)
 class OnnxEvaluator:

@@ -10,8 +10,6 @@ from typing import Any
 from onegru.core.errors import FormatError
 from onegru.verification.runtimes.base import Subject, installed_version
 
-__all__ = ["OnnxRuntime"]
-
 # How a session's errors put what ONNX Runtime says.
 _FRAME = re.compile(r".*: ONNX Runtime (?:refuses it|fails) \((.*)\)", re.DOTALL)
 

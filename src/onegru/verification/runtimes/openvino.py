@@ -14,8 +14,6 @@ import numpy as np
 from onegru.core.dtypes import Array, bfloat16
 from onegru.verification.runtimes.base import Probe, Subject, installed_version
 
-__all__ = ["OpenVino"]
-
 # By default it computes in 16 bits where the processor does so quickly, which few comparisons survive.
 _OPTIONS = {"f32": {"INFERENCE_PRECISION_HINT": "f32"}, "default": {}}
 

@@ -12,8 +12,6 @@ from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
 from onegru.verification.runtimes.onnxruntime import OnnxRuntime
 from onegru.verification.runtimes.openvino import OpenVino
 
-__all__ = ["PRECISIONS", "RUNTIMES", "chosen_runtimes"]
-
 #: Every runtime that models are checked against, where it is installed.
 RUNTIMES: tuple[Runtime, ...] = (OnnxRuntime(), OpenVino(), OnnxEvaluator())
 

@@ -17,8 +17,6 @@ from onegru.core.dtypes import Array
 from onegru.system.child_process import read_answer, run_child, running
 from onegru.verification.runtimes.base import Runtime, Subject
 
-__all__ = ["Outcome", "run_apart"]
-
 Status = Literal["ran", "refuses", "crashed", "timed out"]
 
 

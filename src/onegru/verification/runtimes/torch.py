@@ -11,8 +11,6 @@ from typing import Any
 from onegru.formats.recognise import Kind, kind_of
 from onegru.verification.runtimes.base import Subject, installed_version
 
-__all__ = ["TorchCheckpoint"]
-
 _WEIGHT = re.compile(r"(?P<prefix>.*\.)?weight_ih_l(?P<layer>[0-9]{1,3})(?P<reverse>_reverse)?")
 
 

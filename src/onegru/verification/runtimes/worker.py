@@ -11,8 +11,6 @@ import numpy as np
 
 from onegru.system.child_process import write_answer
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str]) -> None:
     """Do what the file `request` in the current folder says, and leave the answer there. No arguments."""

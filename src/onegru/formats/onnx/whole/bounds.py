@@ -22,8 +22,6 @@ from onegru.formats.onnx.read import (
     is_onnx,
 )
 
-__all__ = ["Ahead", "check_bounds"]
-
 # What may be computed ahead of the runs: so many times the file, and so much that a file of any size may.
 _TIMES, _FREE = 16, 2**26
 # What shapes may come to, in numbers: ONNX Runtime takes 280 bytes for each (seen on 1.31).

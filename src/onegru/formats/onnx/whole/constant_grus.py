@@ -12,8 +12,6 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from onegru.formats.onnx.read import attribute_graphs, is_gru
 
-__all__ = ["has_constant_grus"]
-
 # What gives a value: a node; True for a constant, False for an input.
 _Givers = MutableMapping[str, NodeProto | bool]
 

@@ -16,8 +16,6 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 from onegru.core.dtypes import Array
 from onegru.formats.onnx.read import attribute_graphs, describe, is_onnx, replace_nodes
 
-__all__ = ["guard"]
-
 # Whether X may have no steps, no rows, no features.
 _MAY_BE_EMPTY: Mapping[str, tuple[bool, bool, bool]] = {
     "LSTM": (True, False, False),

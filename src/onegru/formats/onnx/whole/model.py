@@ -16,8 +16,6 @@ from onegru.formats.onnx.whole.guard import guard
 from onegru.formats.onnx.whole.session import Session
 from onegru.runtimes.execution_provider import add_observer, remove_observer
 
-__all__ = ["OnnxWhole", "runnable"]
-
 
 class OnnxWhole(Whole):
     """See `onegru.formats.graph.Whole`.

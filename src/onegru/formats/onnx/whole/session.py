@@ -16,8 +16,6 @@ from onegru.engines.native import get_num_threads
 from onegru.formats.onnx.read import Source
 from onegru.runtimes.execution_provider import register
 
-__all__ = ["Session"]
-
 # What its messages begin with: a code and its name.
 _STATUS = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
 # What a GRU node that is not legal, or gets what is not, says through it.
