@@ -17,7 +17,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --pr
 PIP_SELF := $(PIP) --no-build-isolation --editable
 
 # Python sources are absent on purpose: an editable install reads them where they are.
-BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc)
+BUILD_INPUTS := pyproject.toml CMakeLists.txt $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
 CODE := $(wildcard src tests docs examples benchmarks)
 
 .PHONY: help run test test-frameworks bench lint sanitize threads tiles neon accuracy fuzz clean

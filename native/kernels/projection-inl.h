@@ -94,10 +94,10 @@ class Projection : public RowsUnderWay<C> {
     ProjectOne<Tile::kRows, Tile::kPanels>(tile.d, tile.row, tile.panel, tile.width);
   }
 
-  // Where the products with x of a row and a panel are in this step.
+  // The products with x of a gate, in this step.
   template <class At>
-  HWY_INLINE const C* Projected(const At& at) const {
-    return xp_step_ + at.row * xp_row_ + at.panel * xp_panel_;
+  HWY_INLINE auto Xp(const At& at, size_t gate) const {
+    return hn::LoadU(at.d, xp_step_ + at.row * xp_row_ + at.panel * xp_panel_ + gate * kLanes);
   }
 
   // sums += rows of h, or of r∘h · a packed matrix; beside it, what is done ahead.
@@ -204,11 +204,11 @@ class Projection : public RowsUnderWay<C> {
 
     template <class Tile>
     HWY_INLINE void Sum(Tile& tile) const {
-      tile.ForEach([&](auto at) ONEGRU_INLINE {
+      tile.ForEach(ONEGRU_AT {
         const C* const bias = static_cast<const C*>(self->weights_.bx) + at.panel * 3 * kLanes;
-        at.z = hn::LoadU(tile.d, bias);
-        at.r = hn::LoadU(tile.d, bias + kLanes);
-        at.n = hn::LoadU(tile.d, bias + 2 * kLanes);
+        at.z = hn::LoadU(at.d, bias);
+        at.r = hn::LoadU(at.d, bias + kLanes);
+        at.n = hn::LoadU(at.d, bias + 2 * kLanes);
       });
       self->PrefetchRowsAfter(tile);
       self->AddProduct(self->weights_.W, self->spec_.I, self->x_from_, tile);
@@ -219,11 +219,11 @@ class Projection : public RowsUnderWay<C> {
 
     template <class Rows>
     HWY_INLINE void Finish(Rows rows) const {
-      rows.ForEach([&](auto at) ONEGRU_INLINE {
+      rows.ForEach(ONEGRU_AT {
         C* const to = self->xp_to_ + at.row * self->xp_row_ + at.panel * self->xp_panel_;
-        hn::StoreU(at.z, rows.tile.d, to);
-        hn::StoreU(at.r, rows.tile.d, to + kLanes);
-        hn::StoreU(at.n, rows.tile.d, to + 2 * kLanes);
+        hn::StoreU(at.z, at.d, to);
+        hn::StoreU(at.r, at.d, to + kLanes);
+        hn::StoreU(at.n, at.d, to + 2 * kLanes);
       });
     }
   };
@@ -254,12 +254,11 @@ class Projection : public RowsUnderWay<C> {
     template <class Rows>
     HWY_INLINE void Finish(Rows rows) const {
       C gates[(kVectors + 1) * kLanes] = {};
-      rows.ForEach([&](auto at) ONEGRU_INLINE {
-        hn::StoreU(at.z, rows.tile.d, gates);
-        if (kVectors == 2) hn::StoreU(at.r, rows.tile.d, gates + kLanes);
+      rows.ForEach(ONEGRU_AT {
+        hn::StoreU(at.z, at.d, gates);
+        if (kVectors == 2) hn::StoreU(at.r, at.d, gates + kLanes);
         C* const to = self->xp_to_ + at.row * self->xp_row_ + at.panel * self->xp_panel_;
-        for (size_t g = 0; g < 3; ++g)
-          hn::StoreU(hn::LoadU(rows.tile.d, gates + g * at.width), rows.tile.d, to + g * kLanes);
+        for (size_t g = 0; g < 3; ++g) hn::StoreU(hn::LoadU(at.d, gates + g * at.width), at.d, to + g * kLanes);
       });
     }
   };

@@ -91,29 +91,21 @@ class StepOfRows : public Projection<C, S> {
     template <class Tile>
     HWY_INLINE void Sum(Tile& tile) const {
       if (self->projecting_ == Projecting::kByTile) self->ProjectTile(tile);
-      tile.ForEach([&](auto at) ONEGRU_INLINE {
-        at.z = hn::LoadU(tile.d, self->Projected(at));
-        at.r = hn::LoadU(tile.d, self->Projected(at) + kLanes);
-        at.n = hn::LoadU(tile.d, static_cast<const C*>(self->weights_.bn) + at.panel * kLanes);
-      });
+      tile.ForEach(ONEGRU_AT { at.z = self->Xp(at, kZ), at.r = self->Xp(at, kR), at.n = self->Bn(at); });
       self->template AddRecurrent<kBesideAhead>(self->weights_.R, tile);
     }
 
     template <class Rows>
     HWY_INLINE void Gates(Rows rows) const {
-      const auto d = rows.tile.d;
-      rows.ForEach([&](auto at) ONEGRU_INLINE { at.r = self->F(d, at.r); });
-      rows.ForEach([&](auto at) ONEGRU_INLINE {
-        at.n = hn::MulAdd(at.r, at.n, hn::LoadU(d, self->Projected(at) + 2 * kLanes));
-      });
-      rows.ForEach([&](auto at) ONEGRU_INLINE { at.z = self->Attend(d, self->F(d, at.z), at.row); });
+      rows.ForEach(ONEGRU_AT { at.r = self->F(at, at.r); });
+      rows.ForEach(ONEGRU_AT { at.n = hn::MulAdd(at.r, at.n, self->Xp(at, kN)); });
+      rows.ForEach(ONEGRU_AT { at.z = self->Attend(at, self->F(at, at.z)); });
     }
 
     template <class Rows>
     HWY_INLINE void Finish(Rows rows) const {
-      const auto d = rows.tile.d;
-      rows.ForEach([&](auto at) ONEGRU_INLINE { at.n = self->G(d, at.n); });
-      rows.ForEach([&](auto at) ONEGRU_INLINE { self->Blend(d, at.z, at.n, at); });
+      rows.ForEach(ONEGRU_AT { at.n = self->G(at, at.n); });
+      rows.ForEach(ONEGRU_AT { self->Blend(at, at.z, at.n); });
     }
   };
 
@@ -125,26 +117,20 @@ class StepOfRows : public Projection<C, S> {
     template <class Tile>
     HWY_INLINE void Sum(Tile& tile) const {
       if (self->projecting_ == Projecting::kByTile) self->ProjectTile(tile);
-      tile.ForEach([&](auto at) ONEGRU_INLINE {
-        at.z = hn::LoadU(tile.d, self->Projected(at));
-        at.r = hn::LoadU(tile.d, self->Projected(at) + kLanes);
-      });
+      tile.ForEach(ONEGRU_AT { at.z = self->Xp(at, kZ), at.r = self->Xp(at, kR); });
       self->template AddRecurrent<kBesideAhead>(self->weights_.R, tile);
     }
 
     template <class Rows>
     HWY_INLINE void Gates(Rows rows) const {
-      const auto d = rows.tile.d;
-      rows.ForEach([&](auto at) ONEGRU_INLINE { at.r = self->F(d, at.r); });
-      rows.ForEach([&](auto at) ONEGRU_INLINE {
-        hn::Store(hn::Mul(at.r, hn::Load(d, self->In(self->State(self->step_, 0), at))), d, self->In(self->rh_, at));
-      });
-      rows.ForEach([&](auto at) ONEGRU_INLINE { at.z = self->Attend(d, self->F(d, at.z), at.row); });
+      rows.ForEach(ONEGRU_AT { at.r = self->F(at, at.r); });
+      rows.ForEach(ONEGRU_AT { self->Put(at, hn::Mul(at.r, self->H(at)), self->rh_); });
+      rows.ForEach(ONEGRU_AT { at.z = self->Attend(at, self->F(at, at.z)); });
     }
 
     template <class Rows>
     HWY_INLINE void Finish(Rows rows) const {
-      rows.ForEach([&](auto at) ONEGRU_INLINE { hn::Store(at.z, rows.tile.d, self->In(self->z_, at)); });
+      rows.ForEach(ONEGRU_AT { self->Put(at, at.z, self->z_); });
     }
   };
 
@@ -155,7 +141,7 @@ class StepOfRows : public Projection<C, S> {
 
     template <class Tile>
     HWY_INLINE void Sum(Tile& tile) const {
-      tile.ForEach([&](auto at) ONEGRU_INLINE { at.n = hn::LoadU(tile.d, self->Projected(at) + 2 * kLanes); });
+      tile.ForEach(ONEGRU_AT { at.n = self->Xp(at, kN); });
       self->template AddRecurrent<kBesideAhead>(self->weights_.N, tile);
     }
 
@@ -164,48 +150,65 @@ class StepOfRows : public Projection<C, S> {
 
     template <class Rows>
     HWY_INLINE void Finish(Rows rows) const {
-      const auto d = rows.tile.d;
-      rows.ForEach([&](auto at) ONEGRU_INLINE { at.n = self->G(d, at.n); });
-      rows.ForEach([&](auto at) ONEGRU_INLINE { self->Blend(d, hn::Load(d, self->In(self->z_, at)), at.n, at); });
+      rows.ForEach(ONEGRU_AT { at.n = self->G(at, at.n); });
+      rows.ForEach(ONEGRU_AT { self->Blend(at, self->Get(at, self->z_), at.n); });
     }
   };
 
-  template <class D, class V>
-  HWY_INLINE V F(D d, V x) const {
-    if (HWY_LIKELY(is_default_)) return Sigmoid(d, x);
-    return Activate(d, f_, Clip(d, x, hn::Set(d, static_cast<C>(spec_.clip))));
+  enum Gate : size_t { kZ, kR, kN };
+
+  template <class At, class V>
+  HWY_INLINE V F(const At& at, V x) const {
+    if (HWY_LIKELY(is_default_)) return Sigmoid(at.d, x);
+    return Activate(at.d, f_, Clip(at.d, x, hn::Set(at.d, static_cast<C>(spec_.clip))));
   }
-  template <class D, class V>
-  HWY_INLINE V G(D d, V x) const {
-    if (HWY_LIKELY(is_default_)) return Tanh(d, x);
-    return Activate(d, g_, Clip(d, x, hn::Set(d, static_cast<C>(spec_.clip))));
+  template <class At, class V>
+  HWY_INLINE V G(const At& at, V x) const {
+    if (HWY_LIKELY(is_default_)) return Tanh(at.d, x);
+    return Activate(at.d, g_, Clip(at.d, x, hn::Set(at.d, static_cast<C>(spec_.clip))));
   }
 
   // (1 - a)·z
-  template <class D, class V>
-  HWY_INLINE V Attend(D d, V z, size_t slot) const {
+  template <class At, class V>
+  HWY_INLINE V Attend(const At& at, V z) const {
     if (HWY_LIKELY(!spec_.attention)) return z;
-    return hn::Mul(hn::Set(d, C{1} - attention_step_[slot]), z);
+    return hn::Mul(hn::Set(at.d, C{1} - attention_step_[at.row]), z);
   }
 
-  // The place of a tile's units in rows of scratch.
+  template <class At>
+  HWY_INLINE auto Bn(const At& at) const {
+    return hn::LoadU(at.d, static_cast<const C*>(weights_.bn) + at.panel * kLanes);
+  }
+
+  // Units in rows of scratch.
   template <class At>
   HWY_INLINE C* In(C* rows, const At& at) const {
     return rows + at.row * padded_ + at.panel * kLanes;
   }
+  template <class At>
+  HWY_INLINE auto Get(const At& at, C* rows) const {
+    return hn::Load(at.d, In(rows, at));
+  }
+  template <class At, class V>
+  HWY_INLINE void Put(const At& at, V units, C* rows) const {
+    hn::Store(units, at.d, In(rows, at));
+  }
+  template <class At>
+  HWY_INLINE auto H(const At& at) const {
+    return Get(at, State(step_, 0));
+  }
 
   // h = (1 - z)∘n + z∘h, to the next state and to Y.
-  template <class D, class V, class At>
-  HWY_INLINE void Blend(D d, V z, V n, const At& at) const {
-    const V h = hn::Load(d, In(State(step_, 0), at));
-    const V next = hn::MulAdd(hn::Sub(hn::Set(d, C{1}), z), n, hn::Mul(z, h));  // n comes last
+  template <class At, class V>
+  HWY_INLINE void Blend(const At& at, V z, V n) const {
+    const V next = hn::MulAdd(hn::Sub(hn::Set(at.d, C{1}), z), n, hn::Mul(z, H(at)));  // n comes last
     C* const state = In(State(step_ + 1, 0), at);
-    hn::Store(next, d, state);
+    hn::Store(next, at.d, state);
     if (call_.Y.data == nullptr || holder_ == Holder::kMember) return;
     char* const y = PlaceOfY(at.row);
     if (HWY_UNLIKELY(!native_)) return this->Narrow(state, at.width, y + 2 * at.panel * kLanes);
     C* const to = reinterpret_cast<C*>(y) + at.panel * kLanes;
-    if (HWY_LIKELY(at.width == hn::MaxLanes(d))) return hn::StoreU(next, d, to);
+    if (HWY_LIKELY(at.width == hn::MaxLanes(at.d))) return hn::StoreU(next, at.d, to);
     for (size_t i = 0; i < at.width; ++i) to[i] = state[i];
   }
 

@@ -12,9 +12,9 @@
 #define ONEGRU_NATIVE_KERNELS_TILE_INL_H_
 #endif
 
-// For a lambda that is a loop's body: it must be inlined.
-#undef ONEGRU_INLINE
-#define ONEGRU_INLINE HWY_ATTR __attribute__((always_inline))
+// The head of a lambda that is a loop's body, and must be inlined.
+#undef ONEGRU_AT
+#define ONEGRU_AT [&](auto at) HWY_ATTR __attribute__((always_inline))
 
 HWY_BEFORE_NAMESPACE();
 namespace onegru {
@@ -30,6 +30,7 @@ struct Tile {
   // One row of one panel. Of fewer gates than three: n alone, or z and r.
   struct At {
     V &z, &r, &n;
+    D d;
     size_t row, panel;
     size_t width;  // units
   };
@@ -44,7 +45,7 @@ struct Tile {
     for (size_t i = kFrom * kPanels; i < kTo * kPanels; ++i) {
       const size_t r = i / kPanels, p = i % kPanels;
       V* const gates = &sums[r][p * kGates];
-      f(At{gates[0], gates[kGates > 1 ? 1 : 0], gates[kGates - 1], row + r, panel + p,
+      f(At{gates[0], gates[kGates > 1 ? 1 : 0], gates[kGates - 1], d, row + r, panel + p,
            p + 1 < kPanels ? size_t{Whole<D>::value} : size_t{width}});
     }
   }

@@ -8,17 +8,12 @@
 #include <cxxabi.h>
 #include <exception>
 
-#include "native/kernel.h"
-#include "native/plan.h"
-
 namespace nb = nanobind;
 
 namespace onegru {
 namespace {
 
-// Below this many FLOPs a call takes less time than a release of the interpreter's lock.
-constexpr double kFlopsToRelease = 1.0e6;
-// Below this many it is over before anybody notices, even without SIMD: it is not watched for signals.
+// Below this many FLOPs a call is over before anybody notices, even without SIMD: it is not watched for signals.
 constexpr double kFlopsToWatch = 1.0e7;
 // Between two reads of the clock: some 50 µs of a core, milliseconds without SIMD.
 constexpr std::int64_t kProductsPerLook = std::int64_t{1} << 22;
@@ -88,20 +83,18 @@ class SignalWatch final : public Watch {
 
 bool IsWatched(const Spec& spec, const Call& call) { return Flops(spec, call) >= kFlopsToWatch; }
 
-void RunFromPython(const std::shared_ptr<const Packed>& packed, const Call& call) {
-  const double flops = Flops(packed->spec(), call);
-  if (flops < kFlopsToRelease) return Run(packed, call);
+void RunUnlocked(const std::shared_ptr<const Packed>& packed, const Call& call) {
   bool stopped = false;
   {
     Unlocked unlocked;
-    if (flops < kFlopsToWatch) {
-      Run(packed, call);
-    } else {
+    if (IsWatched(packed->spec(), call)) {
       SignalWatch watch(unlocked);
       Call watched = call;
       watched.watch = &watch;
       Run(packed, watched);
       stopped = watch.stopped();
+    } else {
+      Run(packed, call);
     }
   }
   if (stopped) throw nb::python_error();

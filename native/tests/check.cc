@@ -1,11 +1,10 @@
 // Random problems on every target of this CPU, against plain loops in double.
 //
 //   check [PROBLEMS]
-//   check --calls CALLS      so many calls in each way in which threads may meet: check_threads.h
+//   check --calls CALLS      this many calls in each way in which threads may meet: check_threads.h
 //
 // Each problem runs with 1…4 threads, which must give the same bits; some are stopped on the way. The bits of all
-// results are hashed, for each target with FMA: the hashes of all such targets, on all machines, must be one and
-// the same.
+// results are hashed for each target: the targets with FMA, on all machines, must have the same hash.
 
 #include <cinttypes>
 #include <cmath>
@@ -25,7 +24,7 @@ namespace {
 
 constexpr std::size_t kMostThreads = 4;
 
-// Is asked as often as may be, makes a call of its own at the first question, and stops at a later one.
+// Checked as often as possible; makes a nested call at the first check, and stops the call at a later one.
 class Stopper final : public Watch {
  public:
   Stopper(const Problem& p, const std::shared_ptr<const Packed>& packed, std::size_t at)
@@ -117,7 +116,7 @@ void CheckProblem(std::size_t number, std::vector<std::uint64_t>& hashes) {
 
 // --- rows beside rows
 
-// A row's bits do not depend on the rows beside it, for every number of them.
+// A row's bits do not depend on how many rows are beside it.
 void CheckRows(std::size_t target) {
   constexpr std::size_t kMostRows = 40;
   const char* const name = CompiledTargets()[target].name;
@@ -135,7 +134,7 @@ void CheckRows(std::size_t target) {
       few.has_lengths = few.is_stream = false, few.wants_Y = few.wants_Y_h = true, few.swapped = false, few.y_gap = 0;
       few.has_initial_h = true;
       Random same(number);
-      few.X.Make(p.spec.type, p.T, 1, B, p.spec.I, 0, true);  // row after row, so that all draw the same ones
+      few.X.Make(p.spec.type, p.T, 1, B, p.spec.I, 0, true);  // row by row, so that all get the same numbers
       few.initial_h.Make(p.spec.type, 1, p.spec.D, B, p.spec.H, 0, true);
       few.attention.Make(p.spec.type, p.T, 1, B, 1, 0, true);
       for (std::size_t b = 0; b < B; ++b) {
@@ -191,7 +190,7 @@ int Main(int argc, char** argv) {
   if (common != nullptr) std::printf("hash %016" PRIx64 " of %zu problems\n", *common, problems);
   std::printf("helpers joined %zu epochs, were late in %zu, handed over %zu times, lost %zu shares\n",
               g_events.joined.load(), g_events.late.load(), g_events.handed_over.load(), g_events.taken_back.load());
-  if (problems >= 100) {  // or the tests above test nothing
+  if (problems >= 100) {  // otherwise the tests above test nothing
     Check(g_events.joined != 0 && g_events.late != 0 && g_events.handed_over != 0 && g_events.taken_back != 0,
           "helpers of all kinds", problems, "all", 0);
   }

@@ -26,7 +26,7 @@ bool Holds(const void* data, unsigned char value, std::size_t bytes) {
   return true;
 }
 
-// Allocates, fills, looks at, resizes and frees: false if somebody else wrote to what it had.
+// Allocates, fills, checks, resizes and frees: false if somebody else wrote to its memory.
 bool UseAtRandom(MemoryPool& pool, std::uint32_t seed, int turns) {
   struct Piece {
     void* data = nullptr;
@@ -118,7 +118,7 @@ void CheckResizing() {
   pool.Free(nullptr);
 }
 
-// Of the pool of the process: used by several threads while the process forks.
+// The process's pool, used by several threads while the process forks.
 void CheckSharing() {
   std::atomic<int> good{0};
   std::atomic<bool> over{false};
@@ -136,7 +136,7 @@ void CheckSharing() {
   for (int i = 0; i < 10; ++i) {
     const pid_t child = fork();
     if (child == 0) {
-      alarm(60);  // a child that waits for a thread it does not have
+      alarm(60);  // kills a child that waits for a thread it does not have
       _exit(UseAtRandom(ThePool(), 9, 50) ? 0 : 1);
     }
     int status = 1;

@@ -1,4 +1,4 @@
-// The tests of native/memory_pool.h, a part of check.cc.
+// Tests of native/memory_pool.h, part of check.cc.
 
 #ifndef ONEGRU_NATIVE_TESTS_CHECK_POOL_H_
 #define ONEGRU_NATIVE_TESTS_CHECK_POOL_H_

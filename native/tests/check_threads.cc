@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::size_t kMostThreads = 4;
 
-// Several callers, some with the same layer, share the threads.
+// Several callers, some with the same layer, share the workers.
 void CheckCallers(std::size_t target) {
   constexpr std::size_t kCallers = 4, kCalls = 12;
   const std::size_t numbers[] = {9, 19, 29};
@@ -53,13 +53,13 @@ void CheckCallers(std::size_t target) {
     Check(good[caller] == static_cast<int>(kCalls), "callers at once", caller, CompiledTargets()[target].name, 3);
 }
 
-// --- helpers that the system stops
+// --- helpers that the system suspends
 
 enum class Stalls { kNone, kShort, kRare, kUntilReleased };
 std::atomic<Stalls> g_stalls{Stalls::kNone};
 std::atomic<bool> g_released{true};
 
-// At one of the places where a helper may be stopped.
+// Called wherever a helper may be suspended.
 void Stall() {
   static std::atomic<std::uint64_t> seeds{1};
   thread_local Random random(seeds.fetch_add(1));
@@ -73,11 +73,11 @@ void Stall() {
   }
 }
 
-// Problems that several threads do; every tenth is one.
+// Problems for several threads: every tenth.
 std::size_t LargeProblem(std::size_t n) { return 10 * n + 9; }
 
-// Nothing of a call may be touched when it has returned, so a helper is stopped until the results, the inputs and
-// the layer are gone.
+// No helper may touch a call's memory after it has returned, so one is suspended until the results, the inputs and the
+// layer are freed.
 void CheckStalled(std::size_t target, std::size_t problems) {
   const char* const name = CompiledTargets()[target].name;
   const Stalling stalling;
@@ -101,7 +101,7 @@ void CheckStalled(std::size_t target, std::size_t problems) {
   }
 }
 
-// --- a pool that is not ours
+// --- another runtime's pool
 
 struct Tasks {
   static void InTurn(void*, std::size_t count, void (*task)(void*, std::size_t), void* data) {
@@ -138,7 +138,7 @@ void CheckForkBesideWindow() {
   const Problem p = MakeProblem(LargeProblem(0));
   SetNumThreads(2);
   g_events.wakes_all = true;
-  RunOnce(p, Pack(p, ChosenTargetIndex()));  // the first invitation of helpers is when forks are looked at
+  RunOnce(p, Pack(p, ChosenTargetIndex()));  // the first invitation installs the fork handlers
   g_events.wakes_all = false;
   for (std::size_t n = 0; n < 20; ++n) {
     std::atomic<bool> open{false}, half_written{false};
@@ -154,7 +154,7 @@ void CheckForkBesideWindow() {
     const pid_t child = fork();
     if (child == 0) {
       alarm(60);
-      Window::Open();  // and it may open its own
+      Window::Open();  // and it can open its own
       Window::Close();
       _exit(half_written ? 1 : 0);
     }
@@ -166,7 +166,7 @@ void CheckForkBesideWindow() {
 
 // --- many calls
 
-// Small ones, as more meet then: in rows, in units and in directions.
+// Small ones, so that threads meet more often: in rows, in units and in directions.
 struct Layer {
   Problem problem;
   std::shared_ptr<const Packed> packed;
@@ -203,7 +203,7 @@ std::vector<Layer> MakeLayers() {
   return layers;
 }
 
-// Ends the process, and says what it did last, when nothing has been counted for a minute.
+// Ends the process, with its last activity, when nothing has been counted for a minute.
 class Watchdog {
  public:
   Watchdog() : thread_([this] { Look(); }) {}
@@ -236,7 +236,7 @@ class Watchdog {
   std::thread thread_;
 };
 
-// A thread that does the tasks of others, one after another.
+// A thread that runs the tasks of others, one after another.
 class PoolOfOne {
  public:
   PoolOfOne() : thread_([this] { Loop(); }) {}
@@ -269,7 +269,7 @@ class PoolOfOne {
   std::thread thread_;
 };
 
-// Another thread that does something again and again.
+// A thread that repeats an action.
 class Meanwhile {
  public:
   template <class F>

@@ -1,5 +1,5 @@
-// The tests of native/threads/threads.h and native/threads/team.h, a part of check.cc: whoever computes what, and
-// whoever stops meanwhile, the bits are the same, and nobody waits for ever.
+// Tests of native/threads, part of check.cc: whichever thread computes what, and whichever is suspended meanwhile, the
+// bits are the same, and nobody waits forever.
 
 #ifndef ONEGRU_NATIVE_TESTS_CHECK_THREADS_H_
 #define ONEGRU_NATIVE_TESTS_CHECK_THREADS_H_
@@ -8,7 +8,7 @@
 
 namespace onegru {
 
-// While it lives, helpers stop for a moment at random.
+// For its lifetime, helpers pause briefly at random.
 class Stalling {
  public:
   Stalling();
@@ -19,9 +19,8 @@ class Stalling {
 
 void CheckThreads(std::size_t target, std::size_t problems);
 
-// So many calls of each kind: helpers that stop; a foreign pool of one thread; tasks one after another; 8 callers
-// at once; other numbers of threads and other CPUs meanwhile; forks meanwhile. Ends the process if none comes to
-// its end for a minute.
+// This many calls of each kind: helpers that pause; another runtime's pool of one thread; tasks one after another; 8
+// callers at once; changing numbers of threads and CPUs; forks. Ends the process if no call finishes for a minute.
 void CheckCalls(std::size_t calls);
 
 }  // namespace onegru

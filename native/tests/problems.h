@@ -14,9 +14,9 @@
 
 namespace onegru {
 
-// Counts what is good, and prints what is not.
+// Counts a check, and prints it if it failed.
 void Check(bool good, const char* what, std::size_t problem = 0, const char* target = "all", std::size_t threads = 0);
-// Prints how many were good; whether all were.
+// Prints how many checks passed; whether all did.
 bool AllGood();
 
 // SplitMix64's recurrence: the same numbers everywhere.
@@ -47,7 +47,7 @@ ElementType ComputedType(ElementType type);
 
 inline constexpr unsigned char kUntouched = 0xa5;
 
-// Rows in memory of exactly the size that they need: a sanitizer sees what reads or writes past it.
+// Rows in memory of exactly the needed size, so that sanitizers detect accesses past it.
 struct Array {
   ElementType type = ElementType::kFloat32;
   std::size_t sizes[4] = {};  // time, direction, row, element
@@ -85,7 +85,7 @@ struct Array {
   void Fill(Random& random, double scale) {
     ForEach([&](auto t, auto d, auto b, auto i) { Store(type, scale * random.Unit(), At(t, d, b, i)); });
   }
-  // Whether only elements were written, and the gaps are as they were.
+  // Whether the gaps between elements are unchanged.
   bool GapsUntouched() const {
     std::vector<bool> element(bytes);
     ForEach([&](auto t, auto d, auto b, auto i) {
@@ -112,7 +112,7 @@ struct Problem {
   std::size_t Length(std::size_t b) const { return has_lengths ? static_cast<std::size_t>(lengths[b]) : T; }
 };
 
-// Every tenth is large enough for several threads, in rows or in units.
+// Every tenth is large enough for several threads, by rows or by units.
 Problem MakeProblem(std::size_t number);
 
 struct Expected {
@@ -120,7 +120,7 @@ struct Expected {
   double largest = 1;          // of all gates and states
 };
 
-// By plain loops.
+// The solution by plain loops.
 Expected Plainly(const Problem& p);
 
 struct Result {

@@ -222,6 +222,7 @@ class ModelStream:
             SpecError: a state does not fit this model. The states stay as they are.
         """
         from onegru.layers.state_files import read_states  # takes a while, and few need it
+        from onegru.system.array_files import Header
 
         def expected(name: str, header: Header) -> str:
             info = self._info(name)
