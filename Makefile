@@ -32,7 +32,7 @@ test: lint  ## build, lint, then run every test
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-frameworks: $(VENV)/.frameworks  ## conversions against PyTorch, Keras and Flax, which it installs: some GB
-	@JAX_PLATFORMS=cpu KERAS_BACKEND=torch $(BIN)/python -m pytest tests/frameworks tests/test_frameworks.py
+	@JAX_PLATFORMS=cpu KERAS_BACKEND=torch $(BIN)/python -m pytest tests/frameworks
 
 bench: $(VENV)/.dev  ## time onegru against other runtimes: most of an hour; ARGS=--tables, --beside or --drawn for a part
 	@$(BIN)/python -m benchmarks.run $(ARGS)

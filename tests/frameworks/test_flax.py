@@ -11,7 +11,7 @@ import pytest
 
 import onegru
 from onegru import MissingExtraError, SpecError
-from tests.framework_cases import (
+from tests.support.framework_cases import (
     TOLERANCES,
     H,
     I,

@@ -15,7 +15,17 @@ import pytest
 
 import onegru
 from onegru import FormatError, MissingExtraError, SpecError
-from tests.framework_cases import TOLERANCES, H, I, draw, largest_difference, layer, run, same_weights, stack
+from tests.support.framework_cases import (
+    TOLERANCES,
+    H,
+    I,
+    draw,
+    largest_difference,
+    layer,
+    run,
+    same_weights,
+    stack,
+)
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 torch = pytest.importorskip("torch")

@@ -10,7 +10,7 @@ import pytest
 
 import onegru
 from onegru import FormatError, MissingExtraError, SpecError
-from tests.framework_cases import (
+from tests.support.framework_cases import (
     DIALECTS,
     TOLERANCES,
     H,

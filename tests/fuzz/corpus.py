@@ -18,9 +18,9 @@ import onnx
 from onnx import ModelProto, TensorProto
 
 import onegru
-from tests.ir_files import IrWriter, write_case
-from tests.layers import make_gru, make_stack
-from tests.onnx_models import B, H, I, T, graph, gru, model, node, numbers, tensor, value, weights
+from tests.support.ir_files import IrWriter, write_case
+from tests.support.layers import make_gru, make_stack
+from tests.support.onnx_models import B, H, I, T, graph, gru, model, node, numbers, tensor, value, weights
 
 __all__ = ["KINDS", "NEEDS", "PROBE", "Files", "corpus"]
 

@@ -1,0 +1,495 @@
+"""`onegru convert`: every kind of file to every other, checked; refusals; nothing lost or left behind."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import onegru
+import onegru.cli.app
+from onegru import GRU, FormatError, SpecError, Stack
+from onegru.layers.stack import layers_of
+from onegru.models import convert_layers as checking
+from onegru.models.convert_layers import convert_layers
+from onegru.models.select_layers import layers_of_model, read_source
+from onegru.runtimes.known_issues import MEASURED
+from tests.support.layers import I, call, draw, make_gru, make_stack, reference, same_layers
+from tests.support.onnx_models import Shape, graph, gru, model, node, tensor, value, weights
+from tests.support.onnx_models import save as save_model
+
+pytest.importorskip("safetensors")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command left: exit code, stdout, stderr."""
+
+    code: int
+    out: str
+    err: str
+
+    def refused(self, message: str) -> None:
+        assert (self.code, self.out) == (2, "")
+        assert self.err.startswith("onegru: ") and self.err.count("\n") == 1
+        assert message in self.err
+
+
+Convert = Callable[..., Result]
+
+
+@pytest.fixture
+def convert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Convert:
+    """The command, in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["onegru", "convert", *map(str, arguments)])
+        capfd.readouterr()
+        code = onegru.cli.app.run()
+        captured = capfd.readouterr()
+        assert "Traceback" not in captured.err
+        return Result(code, captured.out, captured.err)
+
+    return run
+
+
+def reads_whole_irs(folder: Path) -> bool:
+    """Whether IRs with other layers than GRUs are read, as those of stacks are."""
+    onegru.save(make_stack(2), folder / "probe.xml")
+    try:
+        onegru.load(folder / "probe.xml")
+    except FormatError:
+        return False
+    finally:
+        for suffix in (".xml", ".bin"):
+            (folder / "probe").with_suffix(suffix).unlink()
+    return True
+
+
+# ---- every pair
+
+# The end of the file's name, and options of `onegru.save`.
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "onnx 1": (".onnx", {"opset": 1}),
+    "onnx 3": (".onnx", {"opset": 3, "sequence_lens": True}),
+    "onnx 7": (".onnx", {"opset": 7}),
+    "onnx 14": (".onnx", {"opset": 14, "layout": 1}),
+    "onnx 22": (".onnx", {"sequence_lens": True, "initial_h": False}),
+    "sequences": (".xml", {}),
+    "cells": (".xml", {"cell": True}),
+    "safetensors": (".safetensors", {}),
+}
+
+
+def layers_for(kind: str, other: str) -> list[GRU | Stack]:
+    """Layers that both kinds can express: one to three, in every direction, with both resets."""
+    cells = "cells" in (kind, other)
+    is_ir = cells or "sequences" in (kind, other)
+    found: list[GRU | Stack] = []
+    for after in (False,) if "onnx 1" in (kind, other) else (False, True):
+        found.append(make_gru(linear_before_reset=after))
+        found.append(make_stack(2, ("forward",) if cells else ("reverse",), linear_before_reset=after))
+        directions = ("forward",) if cells else ("bidirectional", "forward", "bidirectional")
+        found.append(make_stack(3, directions, linear_before_reset=after))
+    names = ["Tanh", "Sigmoid"] if is_ir else ["HardSigmoid", "Affine"]
+    alphas: dict[str, Any] = {} if is_ir else {"activation_alpha": [0.25, 0.5]}
+    found.append(make_gru(activations=names, clip=0.5, **alphas))
+    if not cells:
+        alphas = {} if is_ir else {"activation_alpha": [0.25, 0.5, 0.2, 0.75]}
+        found.append(make_gru(direction="bidirectional", activations=names * 2, clip=0.5, **alphas))
+    return found
+
+
+@pytest.mark.parametrize("first", KINDS)
+@pytest.mark.parametrize("second", KINDS)
+def test_every_pair(tmp_path: Path, first: str, second: str) -> None:
+    whole_irs = reads_whole_irs(tmp_path)
+    for number, layers in enumerate(layers_for(first, second)):
+        if isinstance(layers, Stack) and "sequences" in (first, second) and not whole_irs:
+            continue
+        source, target = (tmp_path / f"{number}.{kind}{KINDS[kind][0]}" for kind in (first, second))
+        target = target.with_stem(f"{target.stem} again")
+        onegru.save(layers, source, **KINDS[first][1])
+        checks = convert_layers(read_source(source), target, KINDS[second][1])
+        assert all(item.agrees for item in checks)
+        found = read_source(target)
+        assert [layer.spec for layer in layers_of(found)] == [layer.spec for layer in layers_of(layers)]
+        X, states = draw(layers)
+        Y, Y_h = call(found, X, states, [6, 1, 3])
+        wanted, wanted_h = call(reference(layers), X, states, [6, 1, 3])
+        for array, expected in zip((Y, *Y_h), (wanted, *wanted_h), strict=True):
+            np.testing.assert_allclose(array, expected, rtol=0, atol=1e-6)
+        if not {"sequences", "cells"} & {first, second}:  # which add biases
+            assert same_layers(found, layers)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("name", ["m.onnx", "m.xml", "m.safetensors"])
+def test_other_types(convert: Convert, dtype: str, name: str) -> None:
+    layer = make_gru(dtype=dtype, direction="bidirectional", linear_before_reset=True)
+    onegru.save(layer, "start.safetensors")
+    assert convert("start.safetensors", name).code == 0
+    found = read_source(Path(name))
+    assert isinstance(found, GRU) and found.spec == layer.spec
+    assert np.array_equal(found.weights.R, layer.weights.R)
+
+
+def test_attention(convert: Convert) -> None:
+    layer = make_gru(attention=True)
+    onegru.save(layer, "start.safetensors")
+    for source, target, options in (
+        ("start.safetensors", "a.xml", ()),
+        ("a.xml", "b.xml", ("--cell",)),
+        ("b.xml", "c.safetensors", ()),
+    ):
+        result = convert(source, target, *options)
+        assert result.code == 0, result.out + result.err
+    X, states = draw(layer)
+    A = np.random.default_rng(1).uniform(0, 1, X.shape[:2]).astype("f")
+    found = read_source(Path("c.safetensors"))
+    assert isinstance(found, GRU)
+    for a, b in zip(found(X, states[0], attention=A), layer(X, states[0], attention=A), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+    convert("c.safetensors", "d.onnx").refused("attention: True; ONNX's GRU has none in any version")
+    assert not Path("d.onnx").exists()
+
+
+# ---- what is printed, and what a difference does
+
+
+def test_what_is_printed(convert: Convert) -> None:
+    onegru.save(make_gru(), "a.onnx")
+    result = convert("a.onnx", "b.xml")
+    assert (result.code, result.err) == (0, "")
+    lines = [line.split() for line in result.out.splitlines()]
+    assert [line[0] for line in lines if line and line[-1] == "agrees"] == ["Y", "Ho"]
+    wrote, known = result.out.splitlines()[-2:]
+    assert wrote == "wrote b.xml"
+    assert known.startswith(f"openvino {MEASURED['openvino']} miscomputes it: ignores lengths shorter than X")
+    fixed = convert("a.onnx", "fixed.xml", "--batch-size", 2, "--seq-length", 3)
+    assert fixed.out.endswith("wrote fixed.xml\n")
+    document = json.loads(convert("b.xml", "c.safetensors", "--json").out)
+    assert (document["source"], document["target"], document["written"]) == ("b.xml", "c.safetensors", True)
+    assert [item["output"] for item in document["outputs"]] == ["Y", "Y_h"]
+    assert document["elsewhere"] == []
+    assert all(item["agrees"] and item["difference"]["max_abs"] <= 1e-6 for item in document["outputs"])
+
+
+@pytest.mark.parametrize("name", ["b.onnx", "b.xml", "b.safetensors"])
+@pytest.mark.parametrize("existed", [True, False])
+def test_a_difference_leaves_nothing(
+    convert: Convert, monkeypatch: pytest.MonkeyPatch, name: str, existed: bool
+) -> None:
+    """A writer with a fault: one weight is off by 1e-3."""
+    onegru.save(make_gru(), "a.onnx")
+    if existed:
+        onegru.save(make_gru(7), name)
+    before = {item.name: item.read_bytes() for item in Path().iterdir()}
+    weights = make_gru().weights
+    R = weights.R.copy()
+    R[0, 1, 1] += 1e-3
+    faulty = GRU(weights.W, R, weights.B)
+    save = onegru.save
+    monkeypatch.setattr(
+        "onegru.models.convert_layers.save", lambda _, path, **options: save(faulty, path, **options)
+    )
+    as_layers = ["--initial-h"] if name == "b.onnx" else []  # else the model would be rewritten as a whole
+    result = convert("a.onnx", name, "--overwrite", *as_layers)
+    assert (result.code, result.err) == (1, "")
+    assert "differs, most at [" in result.out and f"did not write {name}\n" in result.out
+    assert {item.name: item.read_bytes() for item in Path().iterdir()} == before
+    document = json.loads(convert("a.onnx", name, "--overwrite", "--json", *as_layers).out)
+    assert document["written"] is False and not document["outputs"][0]["agrees"]
+
+
+def test_the_check_sees_lengths_and_states(tmp_path: Path) -> None:
+    """A target that ignores what it is given differs from a source that does not."""
+    layer = make_gru(direction="reverse")
+    path = tmp_path / "m.onnx"
+    onegru.save(layer, path, sequence_lens=True)
+    proto = onnx.load(path)
+    assert all(item.agrees and item.difference.max_abs == 0 for item in checking._check(layer, path))
+    for index in (4, 5):  # sequence_lens, initial_h
+        changed = onnx.ModelProto()
+        changed.CopyFrom(proto)
+        name = changed.graph.node[0].input[index]
+        changed.graph.node[0].input[index] = ""
+        kept = [info for info in changed.graph.input if info.name != name]
+        del changed.graph.input[:]
+        changed.graph.input.extend(kept)
+        path.write_bytes(changed.SerializeToString())
+        assert all(
+            item.agrees for item in checking._check(layer, path)
+        )  # without the input it is another model
+        changed.graph.input.extend(info for info in proto.graph.input if info.name == name)
+        path.write_bytes(changed.SerializeToString())
+        with pytest.raises(FormatError, match="is no input or output of a GRU node"):
+            checking._check(layer, path)
+    wrong = make_gru(direction="forward")
+    onegru.save(wrong, path)
+    assert not any(item.agrees for item in checking._check(layer, path))
+
+
+def test_the_tolerance_grows_with_the_numbers(tmp_path: Path) -> None:
+    layer = make_gru(activations=["Sigmoid", "Affine"], activation_alpha=[100.0])
+    path = tmp_path / "m.safetensors"
+    onegru.save(layer, path)
+    assert all(item.tolerance > 1e-5 for item in checking._check(layer, path))
+    assert all(item.tolerance == 1e-6 for item in [*check_of(make_gru(), tmp_path)])
+
+
+def check_of(layer: GRU, folder: Path) -> list[checking.Check]:
+    onegru.save(layer, folder / "x.safetensors")
+    return checking._check(layer, folder / "x.safetensors")
+
+
+# ---- models: which GRU
+
+
+def test_a_model_as_torch_exports_it(convert: Convert) -> None:
+    """Batch first by Transpose, states of zeros made on the way, outputs squeezed: still nothing but GRUs."""
+    constants = {**weights(0, "0", H=4), **weights(1, "1", I=4, H=4), "shape": np.array([1, -1, 4])}
+    nodes = [
+        node("Transpose", ["X"], ["x"], perm=[1, 0, 2]),
+        node("Shape", ["x"], ["sizes"]),
+        node("Gather", ["sizes", "one"], ["batch"], axis=0),
+        node("Concat", ["first", "batch", "last"], ["state"], axis=0),
+        node("ConstantOfShape", ["state"], ["zeros"], value=tensor("", np.zeros(1, np.float32))),
+        gru("x", ["y0", "h0"], W="W0", R="R0", bias="B0", initial_h="zeros", hidden_size=4, name="below"),
+        node("Squeeze", ["y0", "one"], ["y1"]),
+        gru("y1", ["y2", "h1"], W="W1", R="R1", bias="B1", initial_h="zeros", hidden_size=4, name="above"),
+        node("Squeeze", ["y2", "one"], ["y3"]),
+        node("Transpose", ["y3"], ["Y"], perm=[1, 0, 2]),
+        node("Concat", ["h0", "h1"], ["H"], axis=0),
+    ]
+    constants |= {"one": np.array([1]), "first": np.array([1]), "last": np.array([4])}
+    del constants["shape"]
+    proto = model(graph(nodes, [value("X", shape=["b", "t", I])], ["Y", "H"], constants))
+    save_model(Path(), proto, "torch.onnx")
+    result = convert("torch.onnx", "stack.safetensors")
+    assert result.code == 0, result.out + result.err
+    stack = read_source(Path("stack.safetensors"))
+    assert isinstance(stack, Stack) and len(stack) == 2
+    X, _ = draw(stack)
+    Y, Y_h = stack(X.swapaxes(0, 1), layout=1)
+    results = onegru.load("torch.onnx").run({"X": X.swapaxes(0, 1)})
+    np.testing.assert_array_equal(results["Y"], Y[:, :, 0])
+    np.testing.assert_array_equal(results["H"], np.concatenate([h.swapaxes(0, 1) for h in Y_h]))
+
+
+def two_grus(between: list[onnx.NodeProto], constants: dict[str, Any], shape: Shape = ("t", "b", 4)) -> None:
+    """model.onnx in the current folder: two GRUs with nodes between them, from y to x1."""
+    nodes = [
+        node("Squeeze", ["y0", "one"], ["y"]),
+        *between,
+        gru("x1", ["Y", "Y_h"], W="W1", R="R1", bias="B1", hidden_size=4, name="above"),
+    ]
+    first = gru("X", ["y0"], W="W0", R="R0", bias="B0", hidden_size=4, name="below")
+    held = {**weights(0, "0", I=4, H=4), **weights(1, "1", I=4, H=4), "one": np.array([1]), **constants}
+    save_model(Path(), model(graph([first, *nodes], [value("X", shape=shape)], ["Y", "Y_h"], held)))
+
+
+def test_what_lies_between_counts(convert: Convert) -> None:
+    two_grus([node("Identity", ["y"], ["x1"])], {})
+    assert convert("model.onnx", "0.safetensors").code == 0
+    between = {
+        "Relu": [node("Relu", ["y"], ["x1"])],
+        "transposed": [node("Transpose", ["y"], ["x1"], perm=[1, 0, 2])],
+        "scaled": [node("Mul", ["y", "scale"], ["x1"])],
+        "reversed": [node("Gather", ["y", "backwards"], ["x1"], axis=2)],
+    }
+    for number, (name, nodes) in enumerate(between.items(), start=1):
+        constants: dict[str, Any] = {"scaled": {"scale": np.array([1, 1, 2, 1], np.float32)}}.get(name, {})
+        if name == "reversed":
+            constants = {"backwards": np.array([3, 2, 1, 0])}
+        two_grus(nodes, constants)
+        convert("model.onnx", f"{number}.safetensors").refused(
+            "model.onnx: its GRUs are not fed by one another; say with nodes (--node NAME) which to take, of "
+            "'below', 'above'"
+        )
+        assert not Path(f"{number}.safetensors").exists()
+
+
+def test_nodes_by_name(convert: Convert) -> None:
+    two_grus([node("Relu", ["y"], ["x1"])], {})
+    loaded = {gru.name: gru.layer for gru in onegru.load("model.onnx").gru_nodes}
+    assert convert("model.onnx", "a.safetensors", "--node", "above").code == 0
+    above = loaded["above"]
+    assert above is not None and same_layers(read_source(Path("a.safetensors")), above)
+    assert convert("model.onnx", "b.safetensors", "--node", "above", "--node", "below").code == 0
+    stack = read_source(Path("b.safetensors"))
+    assert isinstance(stack, Stack) and same_layers(stack.layers[0], above)
+    convert("model.onnx", "c.safetensors", "--node", "between").refused(
+        "nodes: 'between'; no such GRU node in model.onnx; must be one of 'below', 'above'"
+    )
+
+
+NOT_ALONE: dict[str, tuple[list[onnx.NodeProto], str]] = {
+    "before": (
+        [node("Tanh", ["X"], ["x"]), gru("x", ["Y", "Y_h"], name="g")],
+        "changes its input before the first GRU",
+    ),
+    "after": (
+        [gru("X", ["y", "Y_h"], name="g"), node("Neg", ["y"], ["Y"])],
+        "changes what its GRUs give",
+    ),
+    "own state": (
+        [gru("X", ["Y", "Y_h"], initial_h="h", name="g")],
+        "has an initial state of its own",
+    ),
+    "side by side": (
+        [gru("X", ["Y"], name="g"), gru("X", ["Y_h"], name="g2")],
+        "its GRUs are not fed by one another",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NOT_ALONE.values(), ids=NOT_ALONE)
+def test_a_model_that_does_more(convert: Convert, case: tuple[list[onnx.NodeProto], str]) -> None:
+    nodes, reason = case
+    constants = {**weights(), "h": np.full((1, 2, 3), 0.5, np.float32)}
+    save_model(Path(), model(graph(nodes, [value("X", shape=[4, 2, I])], ["Y", "Y_h"], constants)))
+    convert("model.onnx", "m.xml").refused(
+        f"model.onnx: {reason}; say with nodes (--node NAME) which to take"
+    )
+    result = convert("model.onnx", "m.xml", "--node", "g")
+    assert result.code == 0, result.err
+    says = "the state that 'g' starts from is left out, as a layer has none" in " ".join(result.err.split())
+    assert says == (reason == "has an initial state of its own")
+
+
+def test_other_lengths_for_each_layer(convert: Convert) -> None:
+    constants = {**weights(0, "0", I=4, H=4), **weights(1, "1", I=4, H=4), "one": np.array([1])}
+    nodes = [
+        gru("X", ["y0"], W="W0", R="R0", bias="B0", hidden_size=4, name="below", lens="short"),
+        node("Squeeze", ["y0", "one"], ["x1"]),
+        gru("x1", ["Y", "Y_h"], W="W1", R="R1", bias="B1", hidden_size=4, name="above"),
+    ]
+    constants["short"] = np.array([1, 2], np.int32)
+    save_model(Path(), model(graph(nodes, [value("X", shape=[4, 2, 4])], ["Y"], constants)))
+    convert("model.onnx", "m.safetensors").refused("its GRUs have different lengths")
+
+
+def test_models_without_layers(convert: Convert) -> None:
+    proto = graph([node("Relu", ["X"], ["Y"])], [value("X", shape=[2])], ["Y"])
+    save_model(Path(), model(proto))
+    convert("model.onnx", "m.xml").refused("model.onnx: has no GRU node")
+    names = {name: array for name, array in weights().items() if name != "W"}
+    infos = [value("X", shape=[4, 2, I]), value("W", shape=[1, 9, I])]
+    save_model(Path(), model(graph([gru("X", ["Y"], name="g")], infos, ["Y"], names)))
+    convert("model.onnx", "m.xml").refused("the weights of 'g' are computed; must be constants")
+
+
+# ---- arguments
+
+
+def test_arguments(convert: Convert) -> None:
+    onegru.save(make_gru(), "a.onnx")
+    onegru.save(make_gru(), "a.safetensors")
+    convert("a.onnx", "b.pb").refused("TARGET: 'b.pb'; must end in .onnx, .xml, .safetensors")
+    convert("a.pb", "b.onnx").refused("a.pb: No such file or directory")
+    np.save("a.npy", np.zeros(3))
+    convert("a.npy", "b.onnx").refused("a.npy: an .npy array of NumPy; must be one of these: ONNX model, ")
+    Path("a.npy").unlink()
+    convert("none.onnx", "b.xml").refused("none.onnx: No such file or directory")
+    convert("none.safetensors", "b.xml").refused("none.safetensors: No such file or directory")
+    convert("a.onnx", "none/b.xml").refused("TARGET: folder 'none' does not exist")
+    convert("a.onnx", "b.xml", "--opset", 14).refused("opset: 14; must be None for .xml")
+    convert("a.onnx", "b.onnx", "--cell").refused("cell: True; must be None for .onnx")
+    convert("a.safetensors", "b.onnx", "--node", "g").refused("nodes: 'g'; no such GRU in a.safetensors")
+    Path("folder.onnx").mkdir()
+    convert("a.onnx", "folder.onnx", "--overwrite").refused("TARGET: 'folder.onnx' is a folder")
+    assert sorted(item.name for item in Path().iterdir()) == ["a.onnx", "a.safetensors", "folder.onnx"]
+
+
+def test_nothing_is_lost(convert: Convert) -> None:
+    onegru.save(make_gru(), "a.xml")
+    Path("b.bin").write_bytes(b"something else")
+    convert("a.xml", "b.xml").refused("TARGET: 'b.bin' exists; replace it with --overwrite")
+    assert Path("b.bin").read_bytes() == b"something else" and not Path("b.xml").exists()
+    convert("a.xml", "a.xml", "--overwrite").refused("is the source, or a part of it; must be another file")
+    Path("link.xml").symlink_to("a.xml")
+    convert("a.xml", "link.xml", "--overwrite").refused("is the source, or a part of it")
+    assert convert("a.xml", "b.xml", "--overwrite").code == 0
+    assert Path("b.bin").read_bytes() == Path("a.bin").read_bytes()
+
+
+def test_sizes_and_inputs(convert: Convert) -> None:
+    onegru.save(make_gru(), "a.onnx")
+    result = convert("a.onnx", "b.onnx", "--batch-size", 2, "--seq-length", 5, "--no-initial-h", "--lengths")
+    assert result.code == 0, result.err
+    found = onegru.load("b.onnx")
+    assert {info.name: info.shape for info in found.inputs} == {"X": (5, 2, I), "sequence_lens": (2,)}
+
+
+def test_a_writer_without_options(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"must end in"):
+        convert_layers(make_gru(), tmp_path / "m.pb", {})
+    with pytest.raises(SpecError, match=r"opset: 14; has no effect on \.pt"):
+        convert_layers(make_gru(), tmp_path / "m.pt", {"opset": 14})
+
+
+def test_models_from_python(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="no GRU node"):
+        proto = graph([node("Relu", ["X"], ["Y"])], [value("X", shape=[2])], ["Y"])
+        layers_of_model(onegru.load(save_model(tmp_path, model(proto))))
+    # One GRU alone need not be run to be known, and so may leave its input's shape open.
+    proto = graph([gru("X", ["Y"], bias="B")], [value("X")], ["Y"], weights())
+    found = layers_of_model(onegru.load(save_model(tmp_path, model(proto))))
+    assert isinstance(found, GRU) and np.array_equal(found.weights.W, weights()["W"])
+
+
+@pytest.mark.parametrize("name", ["time flipped", "output flipped", "lengths", "joined", "output cut"])
+def test_what_a_layer_would_lose_is_refused(convert: Convert, name: str) -> None:
+    """Numbers that are only moved, but to other places: a layer by itself is not that model."""
+    x = value("X", shape=["t", "b", I])
+    half = value("X2", shape=["t", "b", 1])
+    constants = weights()
+    flip = {
+        "start": np.array([-1]),
+        "stop": np.array([-(2**31)]),
+        "axis": np.array([0]),
+        "step": np.array([-1]),
+    }
+    cut = {"start": np.array([1]), "stop": np.array([2]), "axis": np.array([3]), "step": np.array([1])}
+    cases: dict[str, tuple[list[Any], list[Any], dict[str, Any]]] = {
+        "time flipped": (
+            [node("Slice", ["X", *flip], ["x"]), gru("x", ["Y"], name="g")],
+            [x],
+            flip,
+        ),
+        "output flipped": ([gru("X", ["y"], name="g"), node("Slice", ["y", *flip], ["Y"])], [x], flip),
+        "lengths": ([gru("X", ["Y"], lens="n", name="g")], [value("X", shape=["t", 3, I])], {}),
+        "joined": (
+            [node("Concat", ["X1", "X2"], ["x"], axis=2), gru("x", ["Y"], name="g")],
+            [value("X1", shape=["t", "b", I - 1]), half],
+            {},
+        ),
+        "output cut": ([gru("X", ["y"], name="g"), node("Slice", ["y", *cut], ["Y"])], [x], cut),
+    }
+    nodes, inputs, more = cases[name]
+    if name == "lengths":
+        more = {"n": np.array([1, 2, 3], np.int32)}
+    save_model(Path(), model(graph(nodes, inputs, ["Y"], {**constants, **more})))
+    result = convert("model.onnx", "m.xml")
+    assert result.code == 2 and "say with nodes (--node NAME)" in result.err
+    assert not Path("m.xml").exists()
+
+
+def test_external_data_are_not_overwritten(convert: Convert) -> None:
+    save_model(Path(), model(graph([gru("X", ["Y"])], [value("X", shape=["t", "b", I])], ["Y"], weights())))
+    onnx.save(
+        onnx.load("model.onnx"), "e.onnx", save_as_external_data=True, location="e.bin", size_threshold=0
+    )
+    before = Path("e.bin").read_bytes()
+    convert("e.onnx", "e.xml", "--overwrite").refused("is the source, or a part of it")
+    assert Path("e.bin").read_bytes() == before

@@ -1,0 +1,81 @@
+"""The options of `onegru convert` that rewrite a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onegru
+from tests.support.onnx_models import I, graph, gru, model, numbers, save, value, weights
+
+typer = pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+from typer.testing import CliRunner  # noqa: E402
+
+from onegru.cli.app import app  # noqa: E402
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    nodes = [gru("X", ["Y"], bias="B", name="gru [1]", direction="bidirectional")]
+    proto = graph(nodes, [value("X", shape=["T", "N", I])], [value("Y", shape=[None] * 4)], weights(D=2))
+    return save(tmp_path, model(proto))
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["convert", *(str(argument) for argument in arguments)])
+
+
+def test_report(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target.onnx"
+    options = ("--opset", 22, "--layout", 1, "--float16", "--bidirectional-split", "--dim", "T=5")
+    result = run(source, target, *options)
+    assert result.exit_code == 0, result.output
+    lines = result.output.split("\n")
+    assert lines[0] == f"wrote {target}, opset 14 became 22"
+    assert lines[1:5] == [
+        "gru [1]",
+        "  layout 0 became 1",
+        "  float32 became float16",
+        "  bidirectional became a forward and a reverse node",
+    ]
+    assert any(line.split()[:2] == ["Y", "onegru"] for line in lines)
+    X = numbers(1, 3, 2, I)
+    found, wanted = (onegru.load(path).run({"X": X})["Y"] for path in (target, source))
+    assert np.abs(found - wanted).max() < 2e-3
+
+
+def test_json(source: Path, tmp_path: Path) -> None:
+    result = run(source, tmp_path / "target.onnx", "--for", "onnxruntime", "--decompose", "--json")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.output)
+    assert report["opsets"] == [14, 14]
+    assert report["nodes"] == [
+        {"name": "gru [1]", "done": ["spelled in other operators, with 2 Scans"], "reasons": []}
+    ]
+    assert {item["runtime"] for item in report["outputs"]} == {"onegru", "onnxruntime"}
+    assert all(0 < item["max_abs"] < 1e-6 and item["max_ulp"] > 0 for item in report["outputs"])
+
+
+def test_what_does_not_go_together(source: Path, tmp_path: Path) -> None:
+    for target, *options in (("a.xml", "--float16"), ("a.onnx", "--for", "openvino", "--cell")):
+        result = run(source, tmp_path / target, *options)
+        assert isinstance(result.exception, onegru.SpecError), options
+        assert "rewrites a whole model" in str(result.exception)
+    (tmp_path / "there.onnx").write_bytes(b"something")
+    result = run(source, tmp_path / "there.onnx", "--decompose")
+    assert "exists" in str(result.exception)
+    assert (tmp_path / "there.onnx").read_bytes() == b"something"
+
+
+def test_errors(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target.onnx"
+    for options in (("--layout", 2), ("--for", "tvm"), ("--opset", 0), ("--tolerance", 0, "--decompose")):
+        result = run(source, target, *options)
+        assert isinstance(result.exception, onegru.OneGRUError), options
+        assert not target.exists()

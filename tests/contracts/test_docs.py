@@ -1,0 +1,157 @@
+"""What the documents say is so: tables are up to date, examples run, links and paths lead somewhere."""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import re
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs.generate import FILES, TABLES, update
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = sorted(
+    path for pattern in ("*.md", "docs/*.md", "examples/*/*.md") for path in ROOT.glob(pattern)
+)
+SCRIPT = Path(sys.executable).with_name("onegru")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_tables_are_up_to_date(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert update(text) == text, "run: python docs/generate.py"
+
+
+def test_every_table_is_used() -> None:
+    texts = "".join((ROOT / name).read_text(encoding="utf-8") for name in FILES)
+    assert set(re.findall(r"<!-- table: (\w+) -->", texts)) == set(TABLES)
+
+
+# ---- examples
+
+
+@pytest.fixture
+def beside_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder but for the examples, so that nothing is written among the sources."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.usefixtures("beside_examples")
+def test_python_examples() -> None:
+    """The blocks run one after the other; what a print is said to print, it prints."""
+    names: dict[str, Any] = {}
+    said, printed = [], io.StringIO()
+    for block in blocks("python"):
+        ast.parse(block)  # a syntax error is easier to read here
+        said += re.findall(r"^ *print\(.*\)  # (.*)$", block, re.MULTILINE)
+        with redirect_stdout(printed):
+            exec(compile(block, "README.md", "exec"), names)
+    assert printed.getvalue().splitlines() == said
+
+
+@pytest.mark.usefixtures("beside_examples")
+def test_console_examples() -> None:
+    commands = 0
+    for block in blocks("console"):
+        for session in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, shown = session.partition("\n")
+            program, *arguments = command.split()
+            assert program == "onegru"
+            result = subprocess.run(
+                [SCRIPT, *arguments],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                env={**os.environ, "COLUMNS": "80"},
+            )
+            assert (result.returncode, result.stderr) == (0, "")
+            for part in shown.split("…\n"):
+                assert outline(part) in outline(result.stdout)
+            commands += 1
+    assert commands >= 2
+
+
+def outline(text: str) -> str:
+    """A text without what differs from run to run and from machine to machine: figures, times, spaces."""
+    text = re.sub(r"-?\d+\.\d+(e-?\d+)?", "0.0", text)
+    text = re.sub(
+        r"0\.0 +\d+ *$", "0.0 0", text, flags=re.MULTILINE
+    )  # an error in ULP, behind another figure
+    return " ".join(re.sub(r"\b[0-9.]+ [mµ]?s\b", "0.0 s", text).split())
+
+
+def test_the_digits_example(tmp_path: Path) -> None:
+    """What the README shows of `make run` is what it prints."""
+    shown = re.search(r"<!-- output of: (\S+) -->\n```\n(.*?)```", README, re.DOTALL)
+    assert shown is not None
+    result = subprocess.run(
+        [sys.executable, ROOT / shown[1], "--picture", tmp_path / "digits.png"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"},
+    )
+    assert result.returncode == 0, result.stderr
+    assert outline(shown[2]) in outline(result.stdout)
+    assert (tmp_path / "digits.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("script", "shown"),
+    [
+        ("stream", ["the same bits as one call over all frames: True", "states: {'h_out': 'h'}"]),
+        ("convert", ["ONNX Runtime: largest difference", "OpenVINO: largest difference"]),
+        ("verify", ["exit code 0", "as if the gates z and r were swapped in W and R alone", "exit code 1"]),
+    ],
+)
+def test_the_denoiser_examples(script: str, shown: list[str]) -> None:
+    result = subprocess.run(
+        [sys.executable, ROOT / "examples" / "denoiser" / f"{script}.py"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "300", "PYTHONUNBUFFERED": "1"},
+    )
+    assert result.returncode == 0, result.stderr
+    for words in shown:
+        assert words in result.stdout
+
+
+# ---- links and paths
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links(path: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text(encoding="utf-8")):
+        if not link.startswith("https://"):
+            assert (path.parent / link).exists(), link
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        *(f"docs/{name}.md" for name in ("operators", "numerics", "conversion")),
+    ],
+)
+def test_named_files_exist(name: str) -> None:
+    """Code that looks like a path from the root of the repository, such as `src/onegru/core/spec.py`."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    pattern = r"`((?:src|native|tests|docs|examples|benchmarks)/[\w./*<>-]*)`"
+    for path in re.findall(pattern, text):
+        if "<" not in path:
+            assert list(ROOT.glob(path)), path

@@ -1,0 +1,65 @@
+"""The extras: what they bring, who asks for it, and the table of the README."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import onegru
+
+ROOT = Path(__file__).parents[2]
+EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+    "optional-dependencies"
+]
+
+
+def brings(extra: str) -> set[str]:
+    """The packages that an extra brings, by way of others too."""
+    packages: set[str] = set()
+    for item in EXTRAS[extra]:
+        name = re.match(r"[\w-]+", item)
+        assert name is not None
+        inner = re.fullmatch(r"onegru\[(.*)\]", item)
+        packages |= {found for part in inner[1].split(",") for found in brings(part)} if inner else {name[0]}
+    return packages
+
+
+def asked_for() -> set[tuple[str, str]]:
+    """Every (package, extra) that an error of the sources names."""
+    found = set()
+    for path in Path(onegru.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+            if is_call and node.func.id in ("needs_extra", "MissingExtraError"):  # type: ignore[attr-defined]
+                values = [item.value for item in node.args[:2] if isinstance(item, ast.Constant)]  # type: ignore[attr-defined]
+                if len(values) == 2:
+                    found.add((str(values[0]).split()[0], str(values[1])))
+    return found
+
+
+def test_errors_name_an_extra_that_brings_the_package() -> None:
+    found = asked_for()
+    assert ("h5py", "keras-files") in found and len(found) >= 8
+    for package, extra in found:
+        assert package in brings(extra), f"{extra} does not bring {package}"
+
+
+def test_all_reads_every_file_and_brings_no_framework() -> None:
+    packages = brings("all")
+    assert {
+        "onnx",
+        "onnxruntime",
+        "openvino",
+        "h5py",
+        "safetensors",
+        "ml_dtypes",
+        "typer",
+        "rich",
+    } == packages
+
+
+def test_the_readme_lists_every_extra() -> None:
+    table = (ROOT / "README.md").read_text().split("| extra | brings | for |")[1].split("\n\n")[0]
+    assert sorted(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == sorted(EXTRAS)

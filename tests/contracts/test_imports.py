@@ -1,0 +1,299 @@
+"""Imports go one way, optional packages stay optional, and `import onegru` is quick."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import onegru
+from tests.support.ir_files import write_case
+from tests.support.onnx_models import graph, gru, model, save, value, weights
+
+SOURCE = Path(onegru.__file__).parent
+
+# A folder is a layer, the lowest first. A module imports from its own folder and from those of lower rows,
+# never from another folder of its own row.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("core",),
+    ("system", "operators", "engines"),
+    ("layers",),
+    ("frameworks", "runtimes"),
+    ("formats",),
+    ("models",),
+    ("rewriting", "verification"),
+    ("cli",),
+)
+# Above all folders but the command line: modules for other packages, and the public names.
+PUBLIC = ("backend", "execution_provider", "__init__")
+MOST_ENTRIES = 13
+
+# The only modules that may import a package beside NumPy and the standard library.
+OPTIONAL = {
+    "onnx": (
+        "formats.onnx.*",
+        "rewriting.*",
+        "verification.probe",
+        "verification.runtimes.onnx_reference",
+        "models.inference_session",
+        "backend",
+    ),
+    "google": ("formats.onnx.*", "rewriting.*"),  # protobuf, which onnx itself needs
+    "onnxruntime": ("runtimes.execution_provider", "formats.onnx.whole.session", "models.inference_session"),
+    "openvino": (
+        "runtimes.openvino_op",
+        "runtimes.openvino_exchange",
+        "formats.openvino.network",
+        "formats.openvino.check",
+        "verification.runtimes.openvino",
+    ),
+    "ml_dtypes": ("core.dtypes",),
+    "keras": ("frameworks.keras", "frameworks.export"),
+    "flax": ("frameworks.flax",),
+    "safetensors": ("formats.checkpoint", "formats.safetensors"),
+    "h5py": ("formats.keras",),
+    "torch": ("frameworks.pytorch", "frameworks.export", "verification.runtimes.torch"),
+    "typer": ("cli.*",),
+    "rich": ("cli.*",),
+}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module: whether it is one of onegru's, and its name, without "onegru."."""
+
+    name: str
+    own: bool
+    line: int
+
+
+def module_names() -> list[str]:
+    paths = (path.relative_to(SOURCE).with_suffix("") for path in SOURCE.rglob("*.py"))
+    return sorted(".".join(path.parts) for path in paths)
+
+
+MODULES = module_names()
+
+
+def imports(module: str) -> Iterator[Import]:
+    """Everything that a module imports, within functions too; names under TYPE_CHECKING count as well."""
+    tree = ast.parse((SOURCE / Path(*module.split("."))).with_suffix(".py").read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield resolve(alias.name, node.lineno)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module is not None, f"{module}: a relative import"
+            for alias in node.names:
+                yield resolve(f"{node.module}.{alias.name}", node.lineno)
+
+
+def resolve(name: str, line: int) -> Import:
+    """The module that an imported name is, or lies in."""
+    first, _, rest = name.partition(".")
+    if first != "onegru":
+        return Import(first, False, line)
+    parts = rest.split(".") if rest else []
+    while parts:
+        candidate = ".".join(parts)
+        if candidate in MODULES or candidate == "_native":
+            return Import(candidate, True, line)
+        if f"{candidate}.__init__" in MODULES:
+            return Import(f"{candidate}.__init__", True, line)
+        parts.pop()
+    return Import("__init__", True, line)
+
+
+def row(module: str) -> float:
+    """The layer of a module: its folder's row."""
+    if module == "_native":
+        return -1
+    if module == "__main__":
+        return len(LAYERS)
+    if module in PUBLIC:
+        return len(LAYERS) - 2 + (PUBLIC.index(module) + 1) / 4
+    folder = module.partition(".")[0]
+    return next(number for number, folders in enumerate(LAYERS) if folder in folders)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_go_one_way(module: str) -> None:
+    folder = module.partition(".")[0]
+    for item in imports(module):
+        if item.own and (item.name.partition(".")[0] != folder or module in PUBLIC):
+            assert row(item.name) < row(module), f"{module}:{item.line} imports {item.name}, which lies above"
+
+
+def test_folders_are_small() -> None:
+    for folder in {path.parent for path in SOURCE.rglob("*.py")} - {SOURCE}:
+        entries = [item.name for item in folder.iterdir() if not item.name.startswith("__")]
+        assert len(entries) <= MOST_ENTRIES, f"{folder}: {len(entries)} entries"
+
+
+def test_every_folder_is_a_layer() -> None:
+    folders = {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders == {folder for row in LAYERS for folder in row}
+
+
+def test_no_cycles() -> None:
+    graph = {
+        module: {item.name for item in imports(module) if item.own and item.name != module}
+        for module in MODULES
+    }
+    tuple(TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_other_packages_are_imported_where_they_belong(module: str) -> None:
+    for item in imports(module):
+        if item.own or item.name == "numpy" or item.name in sys.stdlib_module_names:
+            continue
+        allowed = OPTIONAL.get(item.name, ())
+        assert any(fnmatchcase(module, pattern) for pattern in allowed), f"{module}:{item.line}: {item.name}"
+
+
+# ---- what happens without the optional packages
+
+BLOCK = """
+    import sys
+
+    class Block:
+        def find_spec(self, name, path=None, target=None):
+            first = name.partition(".")[0]
+            if blocked(first):
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    sys.meta_path.insert(0, Block())
+"""
+
+
+def python(blocked: str, code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run code in a new interpreter where the packages that `blocked` (an expression of `name`) are not."""
+    lines = f"blocked = lambda name: {blocked}\n" + textwrap.dedent(BLOCK) + textwrap.dedent(code)
+    command = [sys.executable, "-c", lines, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_numpy_is_enough() -> None:
+    result = python(
+        "name not in sys.stdlib_module_names | {'numpy', 'onegru'}",
+        """
+        import numpy as np
+        import onegru
+
+        ones = np.ones
+        Y, Y_h = onegru.gru(ones((2, 1, 3)), ones((1, 6, 3)), ones((1, 6, 2)))
+        assert Y.shape == (2, 1, 1, 2) and np.all(Y[-1] == Y_h)
+        print({name.partition(".")[0] for name in sys.modules} & {"onnx", "onnxruntime", "ml_dtypes", "rich"})
+        """,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "set()\n"
+
+
+def test_import_time() -> None:
+    code = """
+        import numpy
+        import time
+        began = time.perf_counter()
+        import onegru
+        print(time.perf_counter() - began)
+    """
+    seconds = min(float(python("False", code).stdout) for _ in range(5))
+    print(f"import onegru, after NumPy: {seconds * 1e3:.1f} ms")  # should be under 50
+    assert seconds < 0.15
+
+
+LOAD = """
+    import onegru
+    try:
+        onegru.load(sys.argv[1])
+    except onegru.MissingExtraError as error:
+        assert isinstance(error, ImportError)
+        print(error.package, error.extra, error)
+"""
+
+
+@pytest.fixture
+def onnx_path(tmp_path: Path) -> Path:
+    """A GRU and another node."""
+    nodes = [gru("X", ["Y"], bias="B")]
+    nodes.append(nodes[0].__class__(op_type="Relu", input=["Y"], output=["Z"], name="relu"))
+    proto = graph(nodes, [value("X", shape=["T", "N", 5])], ["Z"], weights())
+    return save(tmp_path, model(proto))
+
+
+def test_onnx_files_without_onnx(onnx_path: Path) -> None:
+    result = python("name == 'onnx'", LOAD, onnx_path)
+    assert result.stdout == f"onnx onnx {onnx_path} needs onnx: pip install 'onegru[onnx]'\n"
+
+
+def test_other_nodes_without_onnxruntime(onnx_path: Path) -> None:
+    result = python("name == 'onnxruntime'", LOAD, onnx_path)
+    assert result.stdout == (
+        f"onnxruntime onnxruntime {onnx_path}: Relu node 'relu' needs onnxruntime: "
+        "pip install 'onegru[onnxruntime]'\n"
+    )
+
+
+def test_grus_alone_without_onnxruntime(tmp_path: Path) -> None:
+    path = save(tmp_path, model(graph([gru("X", ["Y"])], [value("X", shape=[2, 1, 5])], ["Y"], weights())))
+    result = python("name == 'onnxruntime'", LOAD + "\n    else:\n        print('loaded')", path)
+    assert result.stdout == "loaded\n", result.stderr
+
+
+def test_irs_without_any_optional_package(tmp_path: Path) -> None:
+    inputs = {
+        "X": np.ones((1, 5), np.float32),
+        "initial_hidden_state": np.ones((1, 3), np.float32),
+        **{name: array[0] for name, array in weights().items() if name != "B"},
+    }
+    path = write_case(tmp_path / "cell.xml", "gru_cell", dict(inputs), {"hidden_size": 3})
+    blocked = "name in ('onnx', 'onnxruntime', 'openvino', 'ml_dtypes', 'typer', 'rich')"
+    result = python(blocked, LOAD + "\n    else:\n        print('loaded')", path)
+    assert result.stdout == "loaded\n", result.stderr
+
+
+def test_bfloat16_without_ml_dtypes(tmp_path: Path) -> None:
+    inputs = {
+        "X": np.ones((1, 5), np.float32),
+        "initial_hidden_state": np.ones((1, 3), np.float32),
+        **{name: array[0] for name, array in weights().items() if name != "B"},
+    }
+    path = write_case(tmp_path / "cell.xml", "gru_cell", dict(inputs), {"hidden_size": 3})
+    path.write_text(path.read_text().replace('"f32"', '"bf16"').replace('size="180"', 'size="90"'))
+    path.write_text(path.read_text().replace('size="108"', 'size="54"'))
+    result = python("name == 'ml_dtypes'", LOAD, path)
+    assert "ml_dtypes bfloat16" in result.stdout, result.stdout + result.stderr
+    assert result.stdout.endswith("needs ml_dtypes: pip install 'onegru[bfloat16]'\n")
+
+
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_command_line_without_its_packages(package: str) -> None:
+    result = python(f"name == {package!r}", "from onegru.cli import main\nmain()")
+    assert result.returncode == 2
+    assert result.stderr == "onegru: the command line needs typer and rich: pip install 'onegru[cli]'\n"
+    assert result.stdout == ""
+
+
+def test_command_line_without_onnx(onnx_path: Path, tmp_path: Path) -> None:
+    code = "from onegru.cli import main\nmain()"
+    result = python("name == 'onnx'", code, "inspect", onnx_path)
+    assert result.returncode == 2
+    assert result.stderr == f"onegru: {onnx_path} needs onnx: pip install 'onegru[onnx]'\n"
+
+
+def test_broken_packages_are_not_called_missing(tmp_path: Path) -> None:
+    (tmp_path / "onnx.py").write_text("import a_package_that_it_needs_and_that_is_not_there")
+    code = f"sys.path.insert(0, {str(tmp_path)!r})\nimport onegru\nonegru.load(sys.argv[1])"
+    result = python("False", code, save(tmp_path, b""))
+    assert result.stderr.splitlines()[-1].startswith("ModuleNotFoundError")

@@ -1,0 +1,228 @@
+"""Everything public pickles and copies: class, attributes, what it does; nothing that changes is shared."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import onegru
+from onegru.core.errors import needs_extra
+from tests.support.layers import make_gru, make_stack
+
+Array = NDArray[Any]
+
+DENOISER = Path(__file__).parents[2] / "examples" / "denoiser" / "denoiser.onnx"
+B, I = 2, 5
+X = np.random.default_rng(1).standard_normal((3, B, I)).astype(np.float32)
+FRAMES = np.random.default_rng(2).standard_normal((3, 1, 1, 16)).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Case:
+    """How to make an object of a class, or of a subclass, and what it is known by."""
+
+    make: Callable[[type[Any]], Any]
+    known_by: Callable[[Any], Any]
+    begin: Callable[[Any], Any] = lambda instance: None
+
+
+def made_of(kind: Any, base: Any, *arguments: Any, **keywords: Any) -> Any:
+    """An object whose class has no constructor of its own for users: as the class makes it itself."""
+    instance = kind.__new__(kind)
+    base.__init__(instance, *arguments, **keywords)
+    return instance
+
+
+def layer_of(kind: type[Any]) -> Any:
+    layer = make_gru(clip=0.5, weight_storage="bfloat16")
+    return kind.from_canonical(layer.spec, layer.weights, "auto", "bfloat16")
+
+
+def describe(spec: onegru.Spec) -> dict[str, Any]:
+    return {name: getattr(spec, name) for name in type(spec).__dataclass_fields__}
+
+
+def error(message: str) -> Case:
+    return Case(lambda kind: kind(message), lambda error: (str(error), error.args))
+
+
+def model_stream(kind: type[Any]) -> Any:
+    stream = onegru.load(DENOISER).stream()
+    return made_of(kind, onegru.ModelStream, stream._model, stream.pairs, {})
+
+
+@cache
+def graph() -> Any:
+    return onegru.load(DENOISER).graph
+
+
+def node_of(kind: type[Any]) -> Any:
+    model = onegru.load(DENOISER)
+    (step,) = (gru.step for gru in model.gru_nodes)
+    layer = made_of(kind, onegru.GruNode, step, "place: ", "auto")
+    layer.prepare(dict(model.graph.constants), (), {})
+    return layer
+
+
+def run_node(node: Any) -> Any:
+    values = {name: np.ones((1, 1, 1), np.float32) for name in node.step.inputs.values()}
+    values[node.step.inputs["X"]] = np.ones((2, 1, node.layer.spec.input_size), np.float32)
+    values[node.step.inputs["initial_h"]] = np.ones((1, 1, node.layer.spec.hidden_size), np.float32)
+    node.run(values)
+    return node.name, node.operator, [values[name] for name in node.step.outputs.values()]
+
+
+CASES = {
+    "Activation": Case(lambda kind: kind("Elu", 0.5), str),
+    "FormatError": error("m.onnx: broken"),
+    "GRU": Case(layer_of, lambda layer: (*layer(X), describe(layer.spec), layer.weight_storage, repr(layer))),
+    "GruNode": Case(node_of, run_node),
+    "InferenceSession": Case(lambda kind: kind(DENOISER), lambda session: session.run(None, denoise(0))),
+    "MissingExtraError": Case(
+        lambda kind: kind("onnx", "extra", "m.onnx"),
+        lambda error: (str(error), error.args, error.package, error.extra, error.purpose),
+    ),
+    "Model": Case(
+        lambda kind: made_of(kind, onegru.Model, graph()), lambda model: [*model.run(denoise(0)).values()]
+    ),
+    "ModelStream": Case(
+        model_stream,
+        lambda stream: ([*stream.step({"x": FRAMES[1]}).values()], stream.state["h"]),
+        lambda stream: stream.step({"x": FRAMES[0]}),
+    ),
+    "OneGRUError": error("none"),
+    "Spec": Case(lambda kind: kind(1, 2, "float32", clip=0.5), describe),
+    "SpecError": error("X: wrong"),
+    "SpecWarning": error("B: without effect"),
+    "Stack": Case(lambda kind: kind(make_stack(2).layers), lambda stack: (stack(X)[0], repr(stack))),
+    "StackStream": Case(
+        lambda kind: made_of(kind, onegru.StackStream, [g.stream(B) for g in make_stack(2).layers]),
+        lambda stream: (stream.step(X[1]), *stream.state),
+        lambda stream: stream.step(X[0]),
+    ),
+    "Stream": Case(
+        lambda kind: made_of(kind, onegru.Stream, make_gru(), B),
+        lambda stream: (stream.step(X[1]), stream.state),
+        lambda stream: stream.step(X[0]),
+    ),
+    "Targets": Case(
+        lambda kind: kind(("AVX2",), "AVX2"), lambda targets: (targets.available, targets.chosen)
+    ),
+    "Weights": Case(
+        lambda kind: kind(X, X, X),
+        lambda weights: (weights.W, weights.R, weights.B, weights.B.flags.writeable),
+    ),
+}
+
+
+def denoise(frame: int) -> dict[str, Array]:
+    return {"x": FRAMES[frame], "h": np.ones(graph_state_shape(), np.float32)}
+
+
+@cache
+def graph_state_shape() -> tuple[int, ...]:
+    stream = onegru.load(DENOISER).stream()
+    stream.step({"x": FRAMES[0]})
+    return stream.state["h"].shape
+
+
+CLASSES = {name: item for name in onegru.__all__ if inspect.isclass(item := getattr(onegru, name))}
+
+# Pickles look classes up by name: subclasses stand in this module, with a slot of their own, which Python's
+# exceptions do not keep.
+SUBCLASSES: dict[str, type[Any]] = {
+    name: type(
+        f"Own{name}",
+        (kind,),
+        {"__module__": __name__, "__slots__": () if issubclass(kind, Exception) else ("slot",)},
+    )
+    for name, kind in CLASSES.items()
+    if not is_dataclass(kind)  # those are frozen
+}
+globals().update({kind.__name__: kind for kind in SUBCLASSES.values()})
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    **{f"pickle {n}": lambda item, n=n: pickle.loads(pickle.dumps(item, n)) for n in (2, 5)},  # type: ignore[misc]
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+}
+
+
+def test_every_public_class_has_a_case() -> None:
+    assert CASES.keys() == CLASSES.keys()
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_public_classes_are_onegrus_own(name: str) -> None:
+    assert CLASSES[name].__module__ == "onegru"
+    assert CLASSES[name].__qualname__ == name
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", CLASSES)
+def test_objects_pickle_and_copy(name: str, way: str) -> None:
+    case = CASES[name]
+    item = case.make(CLASSES[name])
+    case.begin(item)
+    twin = WAYS[way](item)
+    assert type(twin) is CLASSES[name]
+    # What it is known by may change it: the other's state is its own.
+    np.testing.assert_equal(case.known_by(twin), case.known_by(item))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", SUBCLASSES)
+def test_subclasses_pickle_and_copy(name: str, way: str) -> None:
+    case = CASES[name]
+    item = case.make(SUBCLASSES[name])
+    case.begin(item)
+    item.slot, item.label, item.itself = ["in a slot"], {"a": 1}, item
+    twin = WAYS[way](item)
+    assert type(twin) is SUBCLASSES[name]
+    assert (twin.slot, twin.label) == (["in a slot"], {"a": 1})
+    assert twin.itself is (item if way == "copy" else twin)
+    assert (twin.label is item.label) == (way == "copy")
+    np.testing.assert_equal(case.known_by(twin), case.known_by(item))
+
+
+@pytest.mark.parametrize("name", ["GRU", "Stream", "Model"])
+def test_what_is_made_anew_is_in_no_pickle(name: str) -> None:
+    assert CASES[name].make(CLASSES[name]).__getstate__() is None
+
+
+def test_a_pickle_holds_a_layer_once() -> None:
+    layer = make_gru(hidden=64)
+    streams = [layer.stream() for _ in range(10)]
+    assert len(pickle.dumps(streams)) < 1.5 * len(pickle.dumps(layer))
+    twins = pickle.loads(pickle.dumps((layer, streams)))
+    assert all(stream._layer is twins[0] for stream in twins[1])
+
+
+def test_layers_and_streams_name_public_classes_alone() -> None:
+    """So that a pickle is read by a version whose modules lie elsewhere."""
+    stack = make_stack(2, activations=["Elu", "Tanh"])
+    pickled = pickle.dumps((make_gru(), stack, stack.stream(), make_gru().stream()), 2)
+    assert b"onegru." not in pickled
+
+
+def test_a_refused_import_is_told_across_processes() -> None:
+    """As a pool of processes does it: an error that cannot be read would leave it waiting for ever."""
+    with (
+        pytest.raises(onegru.MissingExtraError) as caught,
+        needs_extra("no_such_package", "extra", "this"),
+    ):
+        import no_such_package  # type: ignore[import-not-found]  # noqa: F401
+    caught.value.add_note("while testing")
+    twin = pickle.loads(pickle.dumps(caught.value))
+    assert str(twin) == "this needs no_such_package: pip install 'onegru[extra]'"
+    assert twin.__notes__ == ["while testing"]

@@ -1,0 +1,113 @@
+"""What a type checker tells of a program that uses onegru, and an editor of its objects."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from mypy import api
+
+import onegru
+from tests.support.layers import make_gru, make_stack
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PROGRAM = """
+import numpy as np
+import onegru
+
+W = R = X = np.zeros((1, 3, 1), np.float32)
+
+layer = onegru.GRU(W, R, direction="reverse")
+onegru.GRU(W, R, direction="forwards")  # direction
+onegru.gru(X, W, R, direction="foward", opset=1)
+onegru.gru(X, W, R, direction="backward")  # direction
+onegru.gru_sequence(X, X, [1], W, R, X, hidden_size=1, direction="foward")  # direction
+onegru.augru_sequence(X, X, [1], W, R, X, X, hidden_size=1, direction="reverse")  # direction
+onegru.GRU(None, R)  # Argument 1
+layer(object())  # Argument 1
+layer(X, sequence_lens=X.tolist(), layouts=1)  # layouts
+layer([[[1.0]]], None, sequence_lens=[1], layout=1, out=None)[0].shape
+stream = layer.stream(batch_size="2")  # batch_size
+stream.step([[1.0]], rows=[0], out=[[1.0]])  # out
+stack = onegru.Stack([layer, "layer"])  # List item 1
+size: str = stack[0].input_size  # "int"
+for each in stack:
+    each.hidden_sizes  # hidden_sizes
+onegru.Spec(1, 2, "float32", "up")  # Argument 4
+"""
+
+
+def test_mypy_finds_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    monkeypatch.chdir(ROOT)  # with the cache and the settings of `make lint`
+    found, problems, _ = api.run([str(program), "--hide-error-context", "--no-error-summary", "--no-pretty"])
+    assert problems == ""
+    errors = dict(re.findall(r"^.*program\.py:(\d+): error: (.*)$", found, re.MULTILINE))
+    wanted = {
+        str(number): line.partition("  # ")[2]
+        for number, line in enumerate(PROGRAM.splitlines(), start=1)
+        if "  # " in line
+    }
+    assert errors.keys() == wanted.keys(), found
+    for number, words in wanted.items():
+        assert words in errors[number]
+
+
+def test_dir_holds_what_users_need() -> None:
+    names = [name for name in dir(onegru) if not name.startswith("__")]
+    assert sorted({*names} - {"backend"}) == sorted({*onegru.__all__} - {"__version__"})
+    for name in names:
+        if name not in ("backend", "execution_provider"):
+            assert not isinstance(getattr(onegru, name), ModuleType)
+
+
+def test_sizes_are_attributes() -> None:
+    layer, stack = make_gru(inputs=5, hidden=4), make_stack(2)
+    assert (layer.input_size, layer.hidden_size) == (5, 4)
+    stream = layer.stream(3)
+    assert (stream.batch_size, stream.input_size, stream.hidden_size) == (3, 5, 4)
+    first, last = stack.layers
+    for item in (stack, stack.stream(2)):
+        assert (item.input_size, item.hidden_size) == (first.input_size, last.hidden_size)
+    assert stack.stream(2).batch_size == 2
+
+
+def test_a_stack_is_a_sequence_of_layers() -> None:
+    stack = make_stack(3)
+    assert len(stack) == 3
+    assert tuple(stack) == stack.layers
+    assert (stack[0], stack[-1]) == (stack.layers[0], stack.layers[2])
+    with pytest.raises(IndexError):
+        stack[3]
+
+
+def test_weights_are_shown_by_their_shapes() -> None:
+    layer = make_gru(inputs=500, hidden=400)
+    assert repr(layer.weights) == "Weights(W [1, 1200, 500], R [1, 1200, 400], B [1, 2400], float32)"
+    assert repr(np.asarray(layer.weights.W)) not in repr((layer, layer.weights, sys.modules[__name__]))
+
+
+def test_a_layer_tells_how_it_is_called() -> None:
+    layer = make_gru()
+    expected = [(p.name, p.kind, p.default) for p in inspect.signature(layer.run).parameters.values()]
+    for called in (layer, layer.__call__):
+        told = inspect.signature(called).parameters.values()
+        assert [(p.name, p.kind, p.default) for p in told] == expected
+    assert layer.__call__.__doc__ == layer.run.__doc__
+
+    class Own(onegru.GRU):
+        def __call__(self, X: object) -> object:  # type: ignore[override]
+            """Its own way."""
+            return X
+
+    own = Own.from_canonical(layer.spec, layer.weights)
+    assert list(inspect.signature(own).parameters) == ["X"]
+    assert own.__call__.__doc__ == "Its own way."
+    assert list(inspect.signature(onegru.GRU).parameters)[:3] == ["W", "R", "B"]

@@ -1,0 +1,691 @@
+# ruff: noqa: E501 - messages and changes stand whole, on one line
+"""IRs with other layers than GRUs: cut at the GRU layers, the rest run by OpenVINO.
+
+Everything is compared with OpenVINO itself, where it can read the file, and with the reference engine.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino
+import pytest
+from numpy.typing import NDArray
+from openvino import opset13 as ops
+
+import onegru
+from onegru.runtimes import openvino_exchange as _openvino_exchange
+from tests.support import onnx_models
+from tests.support.ir_files import IrWriter, write_case
+
+Array = NDArray[Any]
+
+T, B, I, H = 6, 3, 4, 5
+
+
+def draw(*shape: int, seed: int = 1, dtype: Any = np.float32) -> Array:
+    return np.random.default_rng(seed).uniform(-0.5, 0.5, shape).astype(dtype)
+
+
+def weights(inputs: int, hidden: int = H, D: int = 1, seed: int = 3, after: bool = False) -> list[Any]:
+    """W, R, B of a GRUSequence, as constants."""
+    N = (4 if after else 3) * hidden
+    shapes = (D, 3 * hidden, inputs), (D, 3 * hidden, hidden), (D, N)
+    return [ops.constant(draw(*shape, seed=seed + place)) for place, shape in enumerate(shapes)]
+
+
+def sequence(x: Any, inputs: int, hidden: int = H, direction: str = "forward", seed: int = 3) -> Any:
+    """A GRUSequence over x [B, T, inputs], state and lengths computed from x's shape, as converters do."""
+    D = 2 if direction == "bidirectional" else 1
+    axis = ops.constant(np.int64(0))
+    batch, steps = (
+        ops.gather(ops.shape_of(x), ops.constant(np.array([place], np.int64)), axis) for place in (0, 1)
+    )
+    shape = ops.concat([batch, ops.constant(np.array([D, hidden], np.int64))], 0)
+    state = ops.broadcast(ops.constant(np.float32(0)), shape)
+    return ops.gru_sequence(
+        x, state, ops.broadcast(steps, batch), *weights(inputs, hidden, D, seed), hidden, direction
+    )
+
+
+def save(path: Path, outputs: Mapping[str, Any], inputs: list[Any], *, half: bool = False) -> Path:
+    results = []
+    for name, value in outputs.items():
+        value.set_names({name})
+        results.append(ops.result(value))
+    openvino.save_model(openvino.Model(results, inputs, "test"), path, compress_to_fp16=half)
+    return path
+
+
+def by_openvino(path: Path, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    results = compiled(dict(feeds))
+    return {name: np.array(results[port]) for port in compiled.outputs for name in port.names}
+
+
+def check(path: Path, feeds: Mapping[str, Array], *, grus: int, with_openvino: bool = True) -> onegru.Model:
+    """Load it, and compare its outputs with OpenVINO's and the reference's."""
+    model = onegru.load(path)
+    assert len(model.gru_nodes) == grus
+    found = model.run(feeds)
+    peers = {"the reference": onegru.load(path, engine="reference").run(feeds)}
+    if with_openvino:
+        peers["OpenVINO"] = by_openvino(path, feeds)
+    for peer, expected in peers.items():
+        for name, array in found.items():
+            assert array.dtype == expected[name].dtype, peer
+            np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-6, err_msg=peer)
+    return model
+
+
+# Models of the kinds that there are
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_convolutions_before_a_gru_and_a_linear_head_after(tmp_path: Path, half: bool) -> None:
+    x = ops.parameter([-1, I, -1], np.float32, name="audio")
+    front = ops.convolution(x, ops.constant(draw(8, I, 3)), [1], [1], [1], [1])
+    front = ops.relu(ops.add(front, ops.constant(draw(1, 8, 1, seed=7))))
+    moved = ops.transpose(front, ops.constant(np.array([0, 2, 1])))
+    gru = sequence(moved, 8)
+    states = ops.squeeze(gru.output(0), ops.constant(np.array([1])))
+    head = ops.add(ops.matmul(states, ops.constant(draw(H, 2)), False, False), ops.constant(draw(2)))
+    outputs = {"logits": ops.softmax(head, 2).output(0), "last": gru.output(1)}
+    path = save(tmp_path / "model.xml", outputs, [x], half=half)
+    model = check(path, {"audio": draw(B, I, T)}, grus=1)
+    for batch, steps in ((1, 1), (2, 11)):
+        check(path, {"audio": draw(batch, I, steps)}, grus=1)
+    assert model.gru_nodes[0].layer is not None  # its weights are constants: made once
+    assert [(info.name, info.dtype, info.shape) for info in model.inputs] == [
+        ("audio", "float32", (None, I, None))
+    ]
+    assert {info.name: info.shape for info in model.outputs} == {
+        "logits": (None, None, 2),
+        "last": (None, 1, H),
+    }
+    assert model.other_node_count > 10
+
+
+def test_two_grus_with_layers_between(tmp_path: Path) -> None:
+    x = ops.parameter([-1, -1, I], np.float32, name="x")
+    first = sequence(x, I, direction="bidirectional")
+    merged = ops.reshape(
+        ops.transpose(first.output(0), ops.constant(np.array([0, 2, 1, 3]))),
+        ops.constant(np.array([0, 0, 2 * H])),
+        True,
+    )
+    mixed = ops.concat([merged, ops.multiply(x, ops.constant(np.float32(0.5)))], 2)  # x goes around the GRU
+    second = sequence(mixed, 2 * H + I, 3, "reverse", seed=20)
+    summed = ops.reduce_mean(second.output(0), ops.constant(np.array([2])))
+    both = ops.concat([summed, ops.reduce_max(first.output(1), ops.constant(np.array([1])), True)], 2)
+    path = save(tmp_path / "two.xml", {"out": both.output(0)}, [x])
+    model = check(path, {"x": draw(B, T, I)}, grus=2)
+    assert [layer.layer.spec.direction for layer in model.gru_nodes if layer.layer is not None] == [
+        "bidirectional",
+        "reverse",
+    ]
+
+
+def test_an_unrolled_loop_of_cells(tmp_path: Path) -> None:
+    x = ops.parameter([-1, 4, I], np.float32, name="x")
+    state: Any = ops.parameter([-1, H], np.float32, name="h")
+    inputs = [x, state]
+    W, R, Bias = (ops.constant(draw(*shape, seed=9)) for shape in ((3 * H, I), (3 * H, H), (3 * H,)))
+    steps = ops.split(x, ops.constant(np.int64(1)), 4)
+    for place in range(4):
+        step = ops.squeeze(steps.output(place), ops.constant(np.array([1])))
+        state = ops.gru_cell(step, state, W, R, Bias, H)
+    path = save(tmp_path / "loop.xml", {"out": ops.tanh(state).output(0)}, inputs)
+    model = check(path, {"x": draw(B, 4, I), "h": draw(B, H)}, grus=4)
+    assert len({id(layer.layer) for layer in model.gru_nodes}) == 1  # shared weights, a shared layer
+
+
+@pytest.mark.parametrize("opset", [7, 14, 22])
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_what_openvino_makes_of_onnx_models(tmp_path: Path, opset: int, after: int, direction: str) -> None:
+    """OpenVINO's own converter computes lengths and states from shapes, and weights through Split and Add."""
+    D = 2 if direction == "bidirectional" else 1
+    make = onnx_models.node
+    arrays: dict[str, Any] = {
+        "W": draw(D, 3 * H, I),
+        "R": draw(D, 3 * H, H, seed=2),
+        "B": draw(D, 6 * H, seed=5),
+    }
+    nodes = [
+        make("Tanh", ["X"], ["x"]),
+        make(
+            "GRU",
+            ["x", "W", "R", "B", "lens", "h"],
+            ["Y", "Y_h"],
+            hidden_size=H,
+            direction=direction,
+            linear_before_reset=after,
+        ),
+        make("Relu", ["Y"], ["out"]),
+    ]
+    inputs = [
+        onnx_models.value("X", shape=["T", "B", I]),
+        onnx_models.value("lens", "int32", ["B"]),
+        onnx_models.value("h", shape=[D, "B", H]),
+    ]
+    graph = onnx_models.graph(nodes, inputs, ["out", "Y_h"], arrays)
+    source = onnx_models.save(tmp_path, onnx_models.model(graph, opset=opset))
+    path = tmp_path / "converted.xml"
+    openvino.save_model(openvino.convert_model(source), path, compress_to_fp16=False)
+    feeds = {"X": draw(T, B, I), "lens": np.array([T] * B, np.int32), "h": draw(D, B, H, seed=8)}
+    model = check(path, feeds, grus=1)
+    feeds["lens"] = np.array([T, 2, 4], np.int32)  # which OpenVINO ignores where X's shape is open
+    check(path, feeds, grus=1, with_openvino=False)
+    assert model.gru_nodes[0].layer is not None  # weights through other layers are computed once
+    expected = onegru.load(source).run(feeds)
+    for name, array in model.run(feeds).items():
+        np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-6)
+
+
+def test_weights_computed_from_constants(tmp_path: Path) -> None:
+    """Reshape, Transpose and FakeQuantize of constants: once, ahead of every run."""
+    x = ops.parameter([-1, -1, I], np.float32, name="x")
+    h = ops.parameter([-1, 1, H], np.float32, name="h")
+    lens = ops.parameter([-1], np.int64, name="lens")
+    low, high = ops.constant(np.float32(-0.5)), ops.constant(np.float32(0.5))
+    W = ops.transpose(ops.constant(draw(1, I, 3 * H)), ops.constant(np.array([0, 2, 1])))
+    R = ops.fake_quantize(ops.constant(draw(1, 3 * H, H)), low, high, low, high, 256)
+    Bias = ops.reshape(ops.constant(draw(3, H)), ops.constant(np.array([1, -1])), False)
+    gru = ops.gru_sequence(x, h, lens, W, R, Bias, H, "forward")
+    path = tmp_path / "x.xml"
+    # OpenVINO would fold them itself: keep them as they are.
+    model = openvino.Model([ops.result(gru.output(0))], [x, h, lens], "test")
+    openvino.serialize(model, path)
+    assert "FakeQuantize" in path.read_text()
+    gru.output(0).set_names({"out"})
+    openvino.serialize(model, path)
+    feeds = {"x": draw(B, T, I), "h": draw(B, 1, H), "lens": np.array([T] * B)}
+    loaded = check(path, feeds, grus=1)
+    layer = loaded.gru_nodes[0].layer
+    assert layer is not None
+    assert len(np.unique(layer.weights.R)) <= 256
+    np.testing.assert_array_equal(layer.weights.W[0], draw(1, I, 3 * H)[0].T)
+    assert loaded.other_node_count == 0  # nothing is left for the run
+
+
+def test_augru_between_other_layers(tmp_path: Path) -> None:
+    """A file that OpenVINO cannot read at all."""
+    arrays: dict[str, Any] = {"W": draw(1, 3 * H, I), "R": draw(1, 3 * H, H), "B": draw(1, 3 * H)}
+    x, lengths = draw(B, T, I, seed=4), np.array([T, 1, 4], np.int32)
+
+    def write(version: str) -> Path:
+        ir = IrWriter()
+        value = ir.parameter("x", "float32", "?,?,4")
+        lens = ir.parameter("lens", "int32", "?")
+        zeros = ir.const("h", np.zeros((B, 1, H), np.float32))
+        moved = ir.layer("Tanh", "tanh", {}, [value])[0]
+        score = ir.layer(
+            "ReduceMean", "mean", {"keep_dims": "true"}, [moved, ir.const("last", np.array([2]))]
+        )[0]
+        score = ir.layer("Sigmoid", "score", {}, [score])[0]
+        taken = [moved, zeros, lens, *(ir.const(name, array) for name, array in arrays.items()), score]
+        y, ho = ir.gru("augru_sequence", "augru", {"hidden_size": H}, taken)
+        ir.result("y", ir.layer("Relu", "relu", {}, [y], names=["y"])[0])
+        ir.result("ho", ho)
+        path = ir.write(tmp_path / "augru.xml")
+        path.write_text(path.read_text().replace("ie_internal_opset", version))
+        return path
+
+    tanh = np.tanh(x)
+    score = 1 / (1 + np.exp(-tanh.mean(2, keepdims=True)))
+    Y, Ho = onegru.augru_sequence(
+        tanh, np.zeros((B, 1, H), np.float32), lengths, **arrays, A=score, hidden_size=H, engine="reference"
+    )
+    for version in ("ie_internal_opset", "extension"):
+        path = write(version)
+        found = onegru.load(path).run({"x": x, "lens": lengths})
+        np.testing.assert_allclose(found["y"], np.maximum(Y, 0), rtol=0, atol=1e-6)
+        np.testing.assert_allclose(found["augru.Ho"], Ho, rtol=0, atol=1e-6)
+        with pytest.raises(RuntimeError):
+            openvino.Core().read_model(path)
+
+
+def test_augru_cells_against_openvinos_own(tmp_path: Path) -> None:
+    """Core.read_model reads no AUGRU layer, but compile_model reads an AUGRUCell straight from a file."""
+    arrays: dict[str, Any] = {"X": draw(B, I), "H_t": draw(B, H, seed=2)}
+    arrays |= {"W": draw(3 * H, I), "R": draw(3 * H, H), "B": draw(3 * H), "A": draw(B, 1, seed=5)}
+    path = write_case(
+        tmp_path / "x.xml", "augru_cell", arrays, {"hidden_size": H, "activations": "sigmoid,tanh"}
+    )
+    feeds = {name: arrays[name] for name in ("X", "H_t", "A")}
+    check(path, feeds, grus=1)
+
+
+def test_grus_in_onegrus_own_version(tmp_path: Path) -> None:
+    ir = IrWriter()
+    arrays: dict[str, Any] = {"W": draw(3 * H, I), "R": draw(3 * H, H), "B": draw(3 * H)}
+    values = [ir.parameter("X", "float32", "?,4"), ir.parameter("h", "float32", "?,5")]
+    values += [ir.const(name, array) for name, array in arrays.items()]
+    ir.result("out", ir.gru("gru_cell", "gru", {"hidden_size": H}, values)[0])
+    path = ir.write(tmp_path / "x.xml")
+    path.write_text(path.read_text().replace('version="opset3"', 'version="extension"'))
+    X, h = draw(B, I), draw(B, H)
+    found = onegru.load(path).run({"X": X, "h": h})["gru.Ho"]
+    np.testing.assert_array_equal(found, onegru.gru_cell(X, h, **arrays, hidden_size=H))
+
+
+def test_bodies_without_grus_go_along(tmp_path: Path) -> None:
+    """An If, whose bodies have constants of their own, before a GRU."""
+    x = ops.parameter([-1, -1, I], np.float32, name="x")
+    flag = ops.parameter([], bool, name="flag")
+    bodies = []
+    for factor in (0.25, -0.5):
+        inner = ops.parameter([-1, -1, I], np.float32)
+        scaled = ops.result(ops.multiply(inner, ops.constant(np.full((1, 1, I), factor, np.float32))))
+        bodies.append((inner, scaled, openvino.Model([scaled], [inner], "body")))
+    branch = ops.if_op(flag)
+    branch.set_then_body(bodies[0][2])
+    branch.set_else_body(bodies[1][2])
+    branch.set_input(x.output(0), bodies[0][0], bodies[1][0])
+    chosen = branch.set_output(bodies[0][1], bodies[1][1])
+    gru = sequence(chosen, I)
+    path = save(tmp_path / "if.xml", {"out": gru.output(0)}, [x, flag])
+    for value in (True, False):
+        check(path, {"x": draw(B, T, I), "flag": np.array(value)}, grus=1)
+
+
+# Types and values
+
+
+NUMBERS = ["float16", "float32", "float64", "int8", "int16", "int32", "int64"]
+NUMBERS += ["uint8", "uint16", "uint32", "uint64", "bool"]
+
+
+@pytest.mark.parametrize("dtype", [*NUMBERS, "bfloat16"])
+@pytest.mark.parametrize("shape", [(2, 3), (0, 3)])
+def test_every_element_type_goes_in_and_out(tmp_path: Path, dtype: str, shape: tuple[int, int]) -> None:
+    x = ops.parameter([-1, 3], openvino.Type.bf16 if dtype == "bfloat16" else np.dtype(dtype), name="x")
+    doubled = ops.concat([x, x], 0)
+    path = save(tmp_path / "x.xml", {"out": doubled.output(0)}, [x])
+    given = np.arange(shape[0] * 3).reshape(shape).astype(onnx_models.numpy_type(dtype))
+    given.flags.writeable = False
+    model = onegru.load(path)
+    assert model.inputs[0].dtype == model.outputs[0].dtype == dtype
+    out = model.run({"x": given})["out"]
+    assert out.dtype == given.dtype
+    np.testing.assert_array_equal(out, np.concatenate([given, given]))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_grus_of_other_types_between_other_layers(tmp_path: Path, dtype: str) -> None:
+    numpy_type = onnx_models.numpy_type(dtype)
+    ir = IrWriter()
+    arrays: dict[str, Any] = {"W": draw(3 * H, I), "R": draw(3 * H, H), "B": draw(3 * H)}
+    arrays = {name: array.astype(numpy_type) for name, array in arrays.items()}
+    x, h = ir.parameter("x", dtype, "?,4"), ir.parameter("h", dtype, "?,5")
+    moved = ir.layer("Relu", "before", {}, [x], dtype=dtype)[0]
+    gru = ir.gru(
+        "gru_cell", "gru", {"hidden_size": H}, [moved, h, *(ir.const(n, a) for n, a in arrays.items())]
+    )[0]
+    ir.result("out", ir.layer("Relu", "after", {}, [gru], dtype=dtype, names=["out"])[0])
+    X, state = draw(B, I).astype(numpy_type), draw(B, H).astype(numpy_type)
+    found = onegru.load(ir.write(tmp_path / "x.xml")).run({"x": X, "h": state})["out"]
+    expected = onegru.gru_cell(np.maximum(X, 0), state, **arrays, hidden_size=H)
+    assert found.dtype == numpy_type
+    tolerance = 1e-7 if dtype == "float64" else 0  # OpenVINO's CPU computes float64 layers in float32
+    np.testing.assert_allclose(
+        found.astype(np.float64), np.maximum(expected, 0).astype(np.float64), rtol=0, atol=tolerance
+    )
+
+
+def test_inputs_that_are_not_contiguous(tmp_path: Path) -> None:
+    x = ops.parameter([-1, 3], np.float32, name="x")
+    path = save(tmp_path / "x.xml", {"out": ops.negative(x).output(0)}, [x])
+    given = draw(3, 4).T
+    np.testing.assert_array_equal(onegru.load(path).run({"x": given})["out"], -given)
+
+
+def test_packed_constants_are_openvinos_to_unpack(tmp_path: Path) -> None:
+    """Four-bit weights of a MatMul, as weight compression writes them."""
+    ir = IrWriter()
+    x = ir.parameter("x", "float32", "?,4")
+    data = {"element_type": "u4", "shape": "4, 2", "offset": "0", "size": "4"}
+    ir.weights += bytes([0x10, 0x32, 0x54, 0x76])
+    packed = ir.layer("Const", "packed", data)[0]
+    wide = ir.convert("wide", packed, "float32")
+    transposes = {"transpose_a": "false", "transpose_b": "false"}
+    ir.result("r", ir.layer("MatMul", "matmul", transposes, [x, wide], names=["out"])[0])
+    path = ir.write(tmp_path / "x.xml")
+    path.write_text(path.read_text().replace('precision="FP32" />', 'precision="U4" />', 2))
+    X = draw(B, 4)
+    numbers = np.arange(8, dtype=np.float32).reshape(4, 2)
+    np.testing.assert_allclose(onegru.load(path).run({"x": X})["out"], X @ numbers, rtol=0, atol=1e-6)
+
+
+def test_constants_as_outputs(tmp_path: Path) -> None:
+    ir = IrWriter()
+    constant = ir.const("c", draw(2, 3))
+    ir.result("plain", constant)
+    ir.result("changed", ir.layer("Relu", "relu", {}, [constant], names=["relu"])[0])
+    model = onegru.load(ir.write(tmp_path / "x.xml"))
+    names = [info.name for info in model.outputs]
+    first = model.run({})
+    first[names[0]][...] = 9  # the caller's own: the next run does not see it
+    first[names[1]][...] = 9
+    second = model.run({})
+    np.testing.assert_array_equal(second[names[0]], draw(2, 3))
+    np.testing.assert_array_equal(second["relu"], np.maximum(draw(2, 3), 0))
+
+
+# A model as an object
+
+
+def small(folder: Path) -> Path:
+    x = ops.parameter([-1, -1, I], np.float32, name="x")
+    gru = sequence(ops.tanh(x), I)
+    return save(folder / "small.xml", {"out": ops.relu(gru.output(0)).output(0)}, [x])
+
+
+def test_models_pickle(tmp_path: Path) -> None:
+    model = onegru.load(small(tmp_path))
+    text = pickle.dumps(model)
+    for path in tmp_path.iterdir():
+        path.unlink()  # the twin needs the files no more
+    twin = pickle.loads(text)
+    x = draw(B, T, I)
+    np.testing.assert_array_equal(twin.run({"x": x})["out"], model.run({"x": x})["out"])
+
+
+def test_threads_may_share_a_model(tmp_path: Path) -> None:
+    model = onegru.load(small(tmp_path))
+    inputs = [draw(1 + seed, T, I, seed=seed) for seed in range(6)]
+    expected = [model.run({"x": x})["out"] for x in inputs]
+    wrong: list[int] = []
+
+    def work(place: int) -> None:
+        for _ in range(20):
+            if not np.array_equal(model.run({"x": inputs[place]})["out"], expected[place]):
+                wrong.append(place)
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(len(inputs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_outputs_are_the_callers_own(tmp_path: Path) -> None:
+    model = onegru.load(small(tmp_path))
+    first = model.run({"x": draw(B, T, I)})["out"]
+    kept = first.copy()
+    model.run({"x": draw(B, T, I, seed=8)})
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_without_openvino(tmp_path: Path) -> None:
+    code = """
+        import sys
+        sys.modules["openvino"] = None
+        import onegru
+        try:
+            onegru.load(sys.argv[1])
+        except onegru.MissingExtraError as error:
+            print(error.package, error.extra, error)
+    """
+    path = small(tmp_path)
+    command = [sys.executable, "-c", textwrap.dedent(code), str(path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert re.fullmatch(
+        rf"openvino openvino {re.escape(str(path))}: \w+ layer '\w+' needs openvino: "
+        r"pip install 'onegru\[openvino\]'\n",
+        result.stdout,
+    ), result.stdout + result.stderr
+
+
+# Faults
+
+
+def refuse(path: Path, message: str, error: type[Exception] = onegru.FormatError) -> None:
+    with pytest.raises(error, match=message) as caught:
+        onegru.load(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def write_chain(folder: Path) -> Path:
+    """x → Relu → MatMul with a constant → result, written by hand."""
+    ir = IrWriter()
+    x = ir.parameter("x", "float32", "?,4")
+    relu = ir.layer("Relu", "relu", {}, [x])[0]
+    transposes = {"transpose_a": "false", "transpose_b": "false"}
+    product = ir.layer("MatMul", "product", transposes, [relu, ir.const("W", draw(4, 2))], names=["out"])[0]
+    ir.result("result", product)
+    return ir.write(folder / "chain.xml")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.replace('type="Relu"', 'type="Mystery"'), "OpenVINO refuses it .*Mystery"),
+        (lambda t: t.replace('type="Relu" version="opset1"', 'type="Relu" version="opset99"'), "OpenVINO refuses it .*Relu layer relu"),
+        (lambda t: t.replace('type="Relu"', 'type="Assign"'), "Assign layer 'relu': keeps a state from one run to the next"),
+        (lambda t: t.replace('type="Relu"', 'type="ReadValue"'), "ReadValue layer 'relu': keeps a state"),
+        (lambda t: t.replace('shape="4, 2"', 'shape="2, 4"'), "OpenVINO refuses it .*Incompatible MatMul"),
+        (lambda t: t.replace('offset="0"', 'offset="8"'), "Const layer 'W': ends at byte 40 of its .bin, which has 32"),
+        (lambda t: t.replace('size="32"', 'size="31"'), r"Const layer 'W': size 31; must be 32 for float32 \[4, 2\]"),
+        (lambda t: t.replace('element_type="f32" shape="4, 2"', 'element_type="string" shape="4, 2"'), "element_type 'string'; must be"),
+        (lambda t: t.replace('from-layer="0" from-port="0"', 'from-layer="3" from-port="2"'), "waits for itself; the graph has a cycle"),
+        (lambda t: re.sub(r'<edge from-layer="0"[^>]*>', "", t), "Relu layer 'relu': no edge leads to its input port '0'"),
+        (lambda t: t.replace('element_type="f32"', 'element_type="u4"', 1), "element_type 'u4'; must be one of"),
+        (lambda t: t.replace('precision="FP32"', ""), "OpenVINO refuses it .*precision"),
+    ],
+)  # fmt: skip
+def test_broken_files(tmp_path: Path, change: Callable[[str], str], message: str) -> None:
+    path = write_chain(tmp_path)
+    text = path.read_text()
+    assert change(text) != text
+    path.write_text(change(text))
+    refuse(path, message)
+
+
+def test_grus_in_bodies(tmp_path: Path) -> None:
+    x = ops.parameter([-1, 4, I], np.float32, name="x")
+    h = ops.parameter([-1, H], np.float32, name="h")
+    inner_x, inner_h = (ops.parameter(shape, np.float32) for shape in ([-1, 1, I], [-1, H]))
+    step = ops.squeeze(inner_x, ops.constant(np.array([1])))
+    arrays: dict[str, Any] = {"W": draw(3 * H, I), "R": draw(3 * H, H), "B": draw(3 * H)}
+    cell = ops.gru_cell(step, inner_h, *map(ops.constant, arrays.values()), H)
+    loop = ops.tensor_iterator()
+    body = openvino.Model([ops.result(cell)], [inner_x, inner_h], "body")
+    loop.set_body(body)
+    loop.set_sliced_input(inner_x, x.output(0), 0, 1, 1, -1, 1)
+    loop.set_merged_input(inner_h, h.output(0), cell.output(0))
+    last = loop.get_iter_value(cell.output(0), -1)
+    path = save(tmp_path / "loop.xml", {"out": last}, [x, h])
+    model = onegru.load(path)
+    (gru,) = model.gru_nodes
+    assert gru.bodies[0].startswith("a body of TensorIterator layer")
+    assert gru.layer is not None and gru.layer.hidden_size == H
+    X, state = draw(B, 4, I), draw(B, H)
+    wanted = state
+    for t in range(4):
+        wanted = onegru.gru_cell(X[:, t], wanted, **arrays, hidden_size=H)
+    for _ in range(3):  # as it is, and made for these sizes
+        np.testing.assert_array_equal(model.run({"x": X, "h": state})["out"], wanted)
+    (seen,) = model.trace({"x": X, "h": state})
+    np.testing.assert_array_equal(seen["Ho"], wanted)
+    np.testing.assert_array_equal(seen["X"], X[:, 3])
+    reference = onegru.load(path, engine="reference").run({"x": X, "h": state})["out"]
+    np.testing.assert_allclose(reference, wanted, atol=1e-6)
+
+
+def test_an_augru_cell_in_a_tensor_iterator(tmp_path: Path) -> None:
+    """Which no runtime reads from a file."""
+    x, a = ops.parameter([-1, 4, I], np.float32, name="x"), ops.parameter([-1, 4, 1], np.float32, name="a")
+    h = ops.parameter([-1, H], np.float32, name="h")
+    inner_x, inner_a = (ops.parameter([-1, 1, size], np.float32) for size in (I, 1))
+    inner_h = ops.parameter([-1, H], np.float32)
+    axis = ops.constant(np.array([1]))
+    arrays: dict[str, Any] = {"W": draw(3 * H, I), "R": draw(3 * H, H), "B": draw(3 * H)}
+    (augru,) = (c for c in onegru.openvino_extensions() if c.operator.name == "AUGRUCell")
+    weights = [ops.constant(array) for array in arrays.values()]
+    inputs = [ops.squeeze(inner_x, axis), inner_h, *weights, ops.squeeze(inner_a, axis)]
+    cell = augru(inputs, hidden_size=H)
+    loop = ops.tensor_iterator()
+    loop.set_body(openvino.Model([ops.result(cell)], [inner_x, inner_h, inner_a], "body"))
+    loop.set_sliced_input(inner_x, x.output(0), 0, 1, 1, -1, 1)
+    loop.set_sliced_input(inner_a, a.output(0), 0, 1, 1, -1, 1)
+    loop.set_merged_input(inner_h, h.output(0), cell.output(0))
+    path = save(tmp_path / "loop.xml", {"out": loop.get_iter_value(cell.output(0), -1)}, [x, h, a])
+    assert 'type="AUGRUCell"' in path.read_text()
+    model = onegru.load(path)
+    X, state, A = draw(B, 4, I), draw(B, H), np.abs(draw(B, 4, 1))
+    wanted = state
+    for t in range(4):
+        wanted = onegru.augru_cell(X[:, t], wanted, **arrays, A=A[:, t], hidden_size=H)
+    for _ in range(3):
+        np.testing.assert_array_equal(model.run({"x": X, "h": state, "a": A})["out"], wanted)
+    assert [gru.operator for gru in model.gru_nodes] == ["AUGRUCell"]
+
+
+def test_what_traces_and_references_take_goes_with_them(tmp_path: Path) -> None:
+    test_grus_in_bodies(tmp_path)
+    model = onegru.load(tmp_path / "loop.xml")
+    feeds = {"x": draw(B, 4, I), "h": draw(B, H)}
+    gc.collect()
+    before = len(_openvino_exchange._states)
+    for _ in range(4):
+        model.trace(feeds)
+        onegru.load(tmp_path / "loop.xml", engine="reference")
+    gc.collect()
+    assert len(_openvino_exchange._states) == before
+
+
+def test_models_are_freed(tmp_path: Path) -> None:
+    """OpenVINO keeps Python's operators for ever; what they took goes with the model."""
+    hidden = 512
+    x = ops.parameter([2, 3, I], np.float32, name="x")
+    first = ops.squeeze(sequence(x, I, hidden).output(0), ops.constant(np.int64(1)))
+    path = save(tmp_path / "m.xml", {"y": sequence(first, hidden, hidden).output(0)}, [x])
+    program = """
+        import gc, os, sys
+        import onegru
+        held = []
+        for turn in range(30):
+            onegru.load(sys.argv[1])
+            gc.collect()
+            held.append(int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGESIZE"))
+        print(held[-1] - held[9])
+    """
+    program = textwrap.dedent(program)
+    grown = int(subprocess.check_output([sys.executable, "-c", program, str(path)], text=True))
+    assert grown < 2 * path.with_suffix(".bin").stat().st_size
+
+
+def test_constants_in_bodies_are_checked(tmp_path: Path) -> None:
+    test_bodies_without_grus_go_along(tmp_path)
+    path = tmp_path / "if.xml"
+    text = path.read_text()
+    inner = text.index("<then_body>")
+    at = re.compile(r'offset="\d+"').search(text, inner)
+    assert at is not None
+    path.write_text(text[: at.start()] + 'offset="99999999"' + text[at.end() :])
+    refuse(path, "Const layer '.*': ends at byte 100000015 of its .bin")
+
+
+def test_sizes_beyond_memory_are_refused_before_they_are_tried(tmp_path: Path) -> None:
+    ir = IrWriter()
+    size = ir.const("size", np.array([2**20, 2**20, 2**20]))
+    one = ir.const("one", np.ones((), np.float32))
+    wide = ir.layer("Broadcast", "wide", {"mode": "numpy"}, [one, size], version="opset3")[0]
+    total = ir.layer("ReduceSum", "sum", {"keep_dims": "false"}, [wide, ir.const("axes", np.arange(3))])[0]
+    ir.result("out", total)
+    refuse(
+        ir.write(tmp_path / "x.xml"),
+        r"Broadcast layer 'wide' gives \[1048576, .* beyond this machine's memory",
+    )
+
+
+def test_sizes_beyond_memory_are_refused_where_others_are_open(tmp_path: Path) -> None:
+    """As many bytes, not numbers, as this machine has; the number of rows is known in runs alone."""
+    ir = IrWriter()
+    x = ir.parameter("x", "float32", "?")
+    rows = ir.layer("ShapeOf", "rows", {"output_type": "i64"}, [x], version="opset3", dtype="int64")[0]
+    half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    size = ir.const("size", np.array([2**20, half // 2**20]))
+    shape = ir.layer("Concat", "shape", {"axis": "0"}, [rows, size], dtype="int64")[0]
+    one = ir.const("one", np.ones((), np.float32))
+    wide = ir.layer("Broadcast", "wide", {"mode": "numpy"}, [one, shape], version="opset3")[0]
+    total = ir.layer("ReduceSum", "sum", {"keep_dims": "false"}, [wide, ir.const("axes", np.arange(3))])[0]
+    ir.result("out", total)
+    refuse(
+        ir.write(tmp_path / "x.xml"), r"Broadcast layer 'wide' gives \[\?, 1048576, .* beyond this machine's"
+    )
+
+
+def test_an_index_beyond_a_shape_is_refused_before_it_is_tried(tmp_path: Path) -> None:
+    """OpenVINO's CPU would read memory that is not its own, and end the process."""
+    x = ops.parameter([-1, -1, I], np.float32, name="x")
+    for index, message in (
+        (3, "index 3; must be within the 3"),
+        (-4, "index -4; must be"),
+        (2**54, "index 1801"),
+    ):
+        at = ops.constant(np.array([index], np.int64))
+        size = ops.gather(ops.shape_of(x), at, ops.constant(np.int64(0)))
+        path = save(tmp_path / "x.xml", {"out": size.output(0)}, [x])
+        refuse(path, rf"Gather layer '\w+': {message}")
+
+
+def test_inputs_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    model = onegru.load(write_chain(tmp_path))
+    for wrong in (draw(2, 3), draw(2, 4, dtype=np.float64), draw(4)):
+        with pytest.raises(onegru.SpecError, match="'x': "):
+            model.run({"x": wrong})
+
+
+def test_faults_that_only_the_run_shows(tmp_path: Path) -> None:
+    x, y = (ops.parameter([-1, -1], np.float32, name=name) for name in "xy")
+    path = save(tmp_path / "x.xml", {"out": ops.matmul(x, y, False, False).output(0)}, [x, y])
+    model = onegru.load(path)
+    with pytest.raises(onegru.FormatError, match=r"OpenVINO fails \(.*MatMul") as caught:
+        model.run({"x": draw(2, 3), "y": draw(4, 5)})
+    assert "\n" not in str(caught.value)
+    np.testing.assert_allclose(  # and the next run is none the worse for it
+        model.run({"x": draw(2, 3), "y": draw(3, 5)})["out"], draw(2, 3) @ draw(3, 5), rtol=0, atol=1e-6
+    )
+
+
+def test_single_bytes_changed_are_read_or_refused(tmp_path: Path) -> None:
+    path = small(tmp_path)
+    text = path.read_bytes()
+    rng = np.random.default_rng(7)
+    for _ in range(60):
+        changed = bytearray(text)
+        changed[rng.integers(len(text))] = rng.integers(256)
+        path.write_bytes(changed)
+        try:
+            onegru.load(path)
+        except onegru.OneGRUError as error:
+            assert "\n" not in str(error)
+
+
+def test_large_constants_of_small_files(tmp_path: Path) -> None:
+    """OpenVINO would compute them when the model is loaded."""
+    X = ops.parameter([1], np.float32, name="X")
+    size = ops.constant(np.array([2**28], np.int64))
+    many = ops.broadcast(ops.constant(np.float32(1)), size)
+    total = ops.reduce_sum(many, ops.constant(np.array([0], np.int64)), False)
+    model = openvino.Model([ops.add(X, total).output(0)], [X], "m")
+    openvino.save_model(model, tmp_path / "m.xml", compress_to_fp16=False)
+    message = r"Broadcast layer .* gives \[268435456\]; constants come to far more"
+    with pytest.raises(onegru.FormatError, match=message):
+        onegru.load(tmp_path / "m.xml")

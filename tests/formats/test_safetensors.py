@@ -1,0 +1,270 @@
+"""Layers in .safetensors files: bits and specs come back, and what strangers write is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onegru
+from onegru import GRU, FormatError, Stack
+from onegru.formats.safetensors import read_layers
+from onegru.layers.stack import layers_of
+from tests.support.cases import DTYPES
+from tests.support.layers import I, make_gru, make_stack, same_layers
+
+safetensors = pytest.importorskip("safetensors")
+
+Document = dict[str, Any]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_everything_comes_back(tmp_path: Path, dtype: str, after: bool, direction: str) -> None:
+    names = ["Affine", "ScaledTanh", "LeakyRelu", "Softplus"][: 4 if direction == "bidirectional" else 2]
+    layer = make_gru(
+        dtype=dtype,
+        direction=direction,
+        linear_before_reset=after,
+        clip=0.7,
+        activations=names,
+        activation_alpha=[0.1, 0.2, 0.3][: 3 if len(names) == 4 else 2],
+        activation_beta=[0.4, 0.5],
+        attention=True,
+    )
+    path = tmp_path / "layer.safetensors"
+    onegru.save(layer, path)
+    found = read_layers(path)
+    assert isinstance(found, GRU) and same_layers(found, layer)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_stacks(tmp_path: Path, count: int) -> None:
+    stack = make_stack(count, ("bidirectional", "forward"))
+    path = tmp_path / "stack.safetensors"
+    onegru.save(stack, path)
+    found = read_layers(path)
+    assert isinstance(found, Stack) and same_layers(found, stack)
+
+
+def test_what_the_file_is(tmp_path: Path) -> None:
+    """Names, types and metadata, read with the format's own package."""
+    layer = make_gru()
+    path = tmp_path / "layer.safetensors"
+    onegru.save(layer, path)
+    with safetensors.safe_open(path, framework="np") as file:
+        assert set(file.keys()) == {"layers.0.W", "layers.0.R", "layers.0.B"}
+        assert np.array_equal(file.get_tensor("layers.0.R"), layer.weights.R)
+        assert json.loads(file.metadata()["onegru"]) == {
+            "format": 1,
+            "stack": False,
+            "layers": [
+                {
+                    "input_size": 5,
+                    "hidden_size": 4,
+                    "dtype": "float32",
+                    "direction": "forward",
+                    "linear_before_reset": False,
+                    "clip": None,
+                    "activations": [[["Sigmoid", None, None], ["Tanh", None, None]]],
+                    "attention": False,
+                }
+            ],
+        }
+
+
+def test_of_no_inputs(tmp_path: Path) -> None:
+    layer = make_gru(inputs=0)
+    path = tmp_path / "layer.safetensors"
+    onegru.save(layer, path)
+    assert same_layers(read_layers(path), layer)
+
+
+# ---- hostile files
+
+
+def write(path: Path, tensors: dict[str, np.ndarray[Any, Any]], metadata: dict[str, str] | None) -> None:
+    """A file of the format, whatever it holds."""
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata is not None else {}
+    names = {"float16": "F16", "float32": "F32", "float64": "F64", "int64": "I64"}
+    data = b""
+    for name, array in tensors.items():
+        ends = [len(data), len(data) + array.nbytes]
+        header[name] = {"dtype": names[array.dtype.name], "shape": array.shape, "data_offsets": ends}
+        data += array.tobytes()
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def good() -> tuple[dict[str, np.ndarray[Any, Any]], Document]:
+    """The tensors and the metadata of a sound file."""
+    tensors: dict[str, np.ndarray[Any, Any]] = {}
+    specs = []
+    for index, layer in enumerate(layers_of(make_stack(2))):
+        spec, weights = layer.spec, layer.weights
+        tensors |= {f"layers.{index}.{name}": getattr(weights, name) for name in "WRB"}
+        specs.append(
+            {
+                "input_size": spec.input_size,
+                "hidden_size": spec.hidden_size,
+                "dtype": spec.dtype,
+                "direction": spec.direction,
+                "linear_before_reset": False,
+                "clip": 2,
+                "activations": [[["Sigmoid", None, None], ["LeakyRelu", 0.5, None]]],
+                "attention": False,
+            }
+        )
+    return tensors, {"format": 1, "stack": True, "layers": specs}
+
+
+def test_the_hand_made_file_is_sound(tmp_path: Path) -> None:
+    tensors, document = good()
+    write(tmp_path / "x.safetensors", tensors, {"onegru": json.dumps(document), "other": "words"})
+    found = read_layers(tmp_path / "x.safetensors")
+    assert isinstance(found, Stack) and found.layers[1].spec.clip == 2
+    assert found.layers[0].spec.activations[0][1].alpha == 0.5
+
+
+def in_layer(name: str, value: object) -> Callable[[Document], object]:
+    return lambda document: document["layers"][1].update({name: value})
+
+
+def in_document(name: str, value: object) -> Callable[[Document], object]:
+    return lambda document: document.update({name: value})
+
+
+BAD_DOCUMENTS: dict[str, tuple[Callable[[Document], object], str]] = {
+    "later format": (in_document("format", 2), "format 2; must be 1"),
+    "no format": (lambda document: document.pop("format"), "format None; must be 1"),
+    "format True": (in_document("format", True), "format True; must be 1"),
+    "another key": (in_document("extra", 1), "has format, stack, layers, extra; must be"),
+    "no layers": (in_document("layers", []), "layers must be a list of at least one"),
+    "layers of words": (in_document("layers", "two"), "layers must be a list"),
+    "stack 1": (in_document("stack", 1), "stack true or false"),
+    "no stack": (in_document("stack", False), "2 layers that are no stack; must be 1"),
+    "layer of words": (in_document("layers", ["x", "y"]), "layer 0: must be an object with input_size"),
+    "missing field": (lambda d: d["layers"][0].pop("clip"), "layer 0: must be an object"),
+    "extra field": (in_layer("gates", 3), "layer 1: must be an object"),
+    "text for number": (in_layer("input_size", "4"), "input_size: '4'; must be an integer"),
+    "true for number": (in_layer("hidden_size", True), "hidden_size: True; must be an integer"),
+    "fraction": (in_layer("hidden_size", 3.0), "hidden_size: 3.0; must be an integer"),
+    "negative": (in_layer("hidden_size", -1), "hidden_size: -1; must be at least 1"),
+    "huge": (in_layer("hidden_size", 10**30), "at most 2"),
+    "another size": (in_layer("hidden_size", 7), "layer 1: W: float32"),
+    "input size": (in_layer("input_size", 3), "layer 1: W: float32"),
+    "number for flag": (in_layer("attention", 0), "attention: 0; must be true or false"),
+    "attention in a stack": (in_layer("attention", True), "takes attention scores"),
+    "dtype": (in_layer("dtype", "int8"), "dtype: 'int8'; must be one of"),
+    "another dtype": (in_layer("dtype", "float64"), "must be float64"),
+    "direction": (in_layer("direction", "sideways"), "direction: 'sideways'; must be one of"),
+    "two directions": (in_layer("direction", "bidirectional"), "activations: 1 pairs"),
+    "clip 0": (in_layer("clip", 0), "clip: 0.0; must be > 0"),
+    "clip true": (in_layer("clip", True), "clip: True; must be a number or null"),
+    "clip beyond": (in_layer("clip", 10**400), "clip: a number beyond float64"),
+    "activations": (in_layer("activations", [["Sigmoid", "Tanh"]]), "a function must be a list of its name"),
+    "activation": (in_layer("activations", [[["Sin", None, None]] * 2]), "unknown function 'Sin'"),
+    "one activation": (in_layer("activations", [[["Tanh", None, None]]]), "must be pairs"),
+    "alpha": (in_layer("activations", [[["Tanh", 1.0, None]] * 2]), "Tanh takes no alpha"),
+    "no alpha": (in_layer("activations", [[["Elu", None, None]] * 2]), "Elu needs alpha"),
+    "alpha of words": (in_layer("activations", [[["Elu", "1", None]] * 2]), "'1'; must be a number"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_DOCUMENTS.values(), ids=BAD_DOCUMENTS)
+def test_bad_documents(tmp_path: Path, case: tuple[Callable[[Document], object], str]) -> None:
+    change, message = case
+    tensors, document = good()
+    change(document)
+    path = tmp_path / "x.safetensors"
+    write(path, tensors, {"onegru": json.dumps(document)})
+    with pytest.raises(FormatError) as caught:
+        read_layers(path)
+    assert str(caught.value).startswith(f"{path}: ") and message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "null", "[]", "1", "NaN", '{"format": NaN}', "[" * 100_000, '{"format": ' + "9" * 5000 + "}"],
+    ids=range(9),
+)
+def test_metadata_that_is_no_document(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.safetensors"
+    write(path, good()[0], {"onegru": text})
+    with pytest.raises(FormatError, match="metadata 'onegru'"):
+        read_layers(path)
+
+
+def test_tensors_that_do_not_fit(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    tensors, document = good()
+    metadata = {"onegru": json.dumps(document)}
+
+    def refused(message: str, changed: dict[str, Any], words: dict[str, str] | None = metadata) -> None:
+        write(path, changed, words)
+        with pytest.raises(FormatError, match=message):
+            read_layers(path)
+
+    refused("no 'onegru' in its metadata", tensors, None)
+    refused("no 'onegru' in its metadata", tensors, {"format": "pt"})
+    refused(r"'layers\.1\.B': missing", {name: tensors[name] for name in tensors if name != "layers.1.B"})
+    refused(r"'layers\.2\.W': of no layer", {**tensors, "layers.2.W": tensors["layers.1.W"]})
+    refused("layer 0: W: float32", {**tensors, "layers.0.W": tensors["layers.0.W"][:, :-1]})
+    refused("layer 0: W: float32", {**tensors, "layers.0.W": tensors["layers.0.W"].reshape(-1, I)})
+    refused("layer 1: R: float64", {**tensors, "layers.1.R": tensors["layers.1.R"].astype(np.float64)})
+    refused("tensors of type I64", {**tensors, "layers.1.R": tensors["layers.1.R"].astype(np.int64)})
+
+
+def test_broken_files(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    onegru.save(make_gru(), path)
+    whole = path.read_bytes()
+    header = int.from_bytes(whole[:8], "little")
+    changed = [
+        b"",
+        whole[:4],
+        whole[:-1],
+        whole + b"\0",
+        b"\xff" * 8 + whole[8:],
+        whole[: 8 + header // 2],
+        (header + 1000000).to_bytes(8, "little") + whole[8:],
+        whole[:8] + b"[" * header + whole[8 + header :],
+        b"PK\x03\x04" + whole[4:],
+    ]
+    deep = b'{"__metadata__":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    changed.append(len(deep).to_bytes(8, "little") + deep)
+    large = b"[" + b"[]," * (6 << 20) + b"1]"
+    changed.append(len(large).to_bytes(8, "little") + large)
+    for data in changed:
+        path.write_bytes(data)
+        for read in (read_layers, onegru.load_layers):
+            with pytest.raises(FormatError, match="not a safetensors file, or truncated"):
+                read(path)
+    with pytest.raises(OSError, match="nowhere"):
+        read_layers(tmp_path / "nowhere")
+    with pytest.raises(FormatError, match="not a regular file"):
+        read_layers(Path("/dev/null"))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_flipped_bytes_never_crash(tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "x.safetensors"
+    onegru.save(make_stack(2), path)
+    whole = bytearray(path.read_bytes())
+    rng = np.random.default_rng(seed)
+    end = 8 + int.from_bytes(whole[:8], "little")
+    for _ in range(100):
+        data = whole.copy()
+        for place in rng.integers(0, end, rng.integers(1, 4)):
+            data[place] = rng.integers(0, 256)
+        path.write_bytes(data)
+        try:
+            found = read_layers(path)
+        except FormatError:
+            continue
+        assert isinstance(found, Stack) and len(found) == 2

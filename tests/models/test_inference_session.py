@@ -1,0 +1,152 @@
+"""The drop-in session: ONNX Runtime's own, with onegru's GRUs in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import onegru
+from onegru import InferenceSession, SpecError
+from tests.support.onnx_models import B, H, I, T, graph, gru, model, node, numbers, save, value, weights
+
+DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
+X = numbers(1, T, B, I)
+WEIGHTS: dict[str, Any] = dict(weights())
+
+
+@pytest.fixture(scope="module")
+def sessions() -> tuple[InferenceSession, onnxruntime.InferenceSession]:
+    return InferenceSession(str(DIGITS)), onnxruntime.InferenceSession(str(DIGITS))
+
+
+def streaming(folder: Path, **attributes: Any) -> Path:
+    nodes = [
+        node("Relu", ["X"], ["positive"]),
+        gru("positive", ["Y", "h_out"], bias="B", initial_h="h", **attributes),
+    ]
+    inputs = [value("X", shape=["T", "N", I]), value("h", shape=[1, "N", H])]
+    return save(folder, model(graph(nodes, inputs, ["Y", value("h_out", shape=[1, "N", H])], weights())))
+
+
+def test_answers_as_onnxruntime(
+    sessions: tuple[InferenceSession, onnxruntime.InferenceSession],
+) -> None:
+    ours, theirs = sessions
+    assert isinstance(ours, onnxruntime.InferenceSession)
+    for mine, its in ((ours.get_inputs(), theirs.get_inputs()), (ours.get_outputs(), theirs.get_outputs())):
+        assert [(a.name, a.type, a.shape) for a in mine] == [(b.name, b.type, b.shape) for b in its]
+    assert ours.get_providers() == ["OnegruExecutionProvider", "CPUExecutionProvider"]
+    name = theirs.get_inputs()[0].name
+    shape = [size if isinstance(size, int) else 3 for size in theirs.get_inputs()[0].shape]
+    feed = {name: np.random.default_rng(1).standard_normal(shape).astype(np.float32)}
+    for got, want in zip(ours.run(None, feed), theirs.run(None, feed), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5)
+    last = theirs.get_outputs()[-1].name
+    assert len(ours.run([last], feed)) == 1
+    assert ours.get_modelmeta().graph_name == theirs.get_modelmeta().graph_name
+
+
+def test_binds_inputs_and_outputs(tmp_path: Path) -> None:
+    session = InferenceSession(streaming(tmp_path))
+    binding = session.io_binding()
+    h, out = np.zeros((1, B, H), np.float32), np.empty((1, B, H), np.float32)
+    binding.bind_cpu_input("X", X)
+    binding.bind_cpu_input("h", h)
+    binding.bind_output("h_out", "cpu", 0, np.float32, out.shape, out.ctypes.data)
+    session.run_with_iobinding(binding, onnxruntime.RunOptions())
+    np.testing.assert_array_equal(out, onegru.gru(np.maximum(X, 0), **WEIGHTS)[1])
+
+
+def test_takes_bytes_and_refuses_as_onnxruntime() -> None:
+    session = InferenceSession(DIGITS.read_bytes())
+    assert session.get_inputs()[0].name == InferenceSession(DIGITS).get_inputs()[0].name
+    with pytest.raises(Exception, match="INVALID_PROTOBUF"):
+        InferenceSession(b"nonsense")
+
+
+def test_providers_and_engines(tmp_path: Path) -> None:
+    path = streaming(tmp_path, linear_before_reset=1)
+    wanted = onegru.gru(np.maximum(X, 0), **WEIGHTS, linear_before_reset=1)
+    feed = {"X": X, "h": np.zeros((1, B, H), np.float32)}
+    given: list[dict[str, Any]] = [
+        {"providers": ["CPUExecutionProvider"]},
+        {"providers": ["CPUExecutionProvider"], "provider_options": [{}]},
+        {"providers": [("OnegruExecutionProvider", {"threads": "1"}), "CPUExecutionProvider"]},
+        {"engine": "native"},
+        {"disabled_optimizers": ["ConstantFolding"]},
+    ]
+    for arguments in given:
+        for got, want in zip(InferenceSession(path, **arguments).run(None, feed), wanted, strict=True):
+            np.testing.assert_array_equal(got, want)
+    layer = onegru.GRU(**WEIGHTS, linear_before_reset=True, engine="reference")
+    got = InferenceSession(path, engine="reference").run(None, feed)
+    np.testing.assert_array_equal(got[0], layer(np.maximum(X, 0))[0])
+    with pytest.raises(SpecError, match="engine: 'fast'"):
+        InferenceSession(path, engine="fast")
+
+    own = ("OnegruExecutionProvider", {"engine": "reference"})
+    for arguments in (
+        {"providers": [own]},
+        {"providers": ["OnegruExecutionProvider"], "engine": "reference"},
+        {"providers": [own[0]], "provider_options": [own[1]]},
+        {"providers": [own, "CPUExecutionProvider"], "engine": "reference"},
+    ):
+        session = InferenceSession(path, **arguments)
+        np.testing.assert_array_equal(session.run(None, feed)[0], got[0])
+        assert session.model._engine == "reference"
+    with pytest.raises(SpecError, match="engine: 'native'; must be 'reference', as the provider"):
+        InferenceSession(path, engine="native", providers=[own])
+    for wrong in ("CPUExecutionProvider", 3):
+        with pytest.raises(SpecError, match=r"providers: .*; must be a list of names"):
+            InferenceSession(path, providers=wrong)  # type: ignore[arg-type]
+
+
+def test_an_illegal_node_is_not_left_to_onnxruntime(tmp_path: Path) -> None:
+    """Which takes some of them, and computes something."""
+    with pytest.raises(Exception, match=r"onegru: GRU node that gives 'Y': clip: -2; must be > 0"):
+        InferenceSession(streaming(tmp_path, clip=-2.0))
+
+
+def test_streams(tmp_path: Path) -> None:
+    session = InferenceSession(streaming(tmp_path))
+    stream = session.stream()
+    assert stream.pairs == {"h_out": "h"}
+    whole, _ = onegru.gru(np.maximum(X, 0), **WEIGHTS)
+    for t in range(T):
+        got = stream.step({"X": X[t : t + 1]})["Y"]
+        np.testing.assert_array_equal(got, whole[t : t + 1])
+    assert session.model is session.model
+    assert session.model.gru_nodes[0].layer is not None
+    (seen,) = session.model.trace({"X": X, "h": np.zeros((1, B, H), np.float32)})
+    np.testing.assert_array_equal(seen["X"], np.maximum(X, 0))
+
+
+def test_a_node_that_takes_constants_alone_is_not_computed_by_onnxruntime(tmp_path: Path) -> None:
+    """Which folds it, wrong for these activations, when a session is made."""
+    attributes: dict[str, Any] = {"activations": ["HardSigmoid", "Affine"]}
+    nodes = [gru("const", ["", "Y_h"], bias="B", name="g", **attributes), node("Add", ["Y_h", "a"], ["Z"])]
+    constants = {**weights(), "const": X}
+    proto = model(graph(nodes, [value("a", shape=[])], ["Z"], constants))
+    wanted = onegru.gru(X, **WEIGHTS, **attributes)[1]
+    feed = {"a": np.zeros((), np.float32)}
+    path = save(tmp_path, proto)
+    for session in (InferenceSession(path), InferenceSession(path.read_bytes())):
+        np.testing.assert_array_equal(session.run(None, feed)[0], wanted)
+    loaded = onegru.load(path)
+    np.testing.assert_array_equal(loaded.run(feed)["Z"], wanted)
+    np.testing.assert_array_equal(loaded.trace(feed)[0]["Y_h"], wanted)
+    reference = onegru.load(path, engine="reference").run(feed)["Z"]
+    np.testing.assert_allclose(reference, wanted, atol=1e-6)
+
+
+def test_other_providers_do_not_drop_onegru(tmp_path: Path) -> None:
+    session = InferenceSession(streaming(tmp_path))
+    session.set_providers(["CPUExecutionProvider"])
+    assert session.get_providers()[0] == "OnegruExecutionProvider"
+    for wrong in ([5], [()], [None]):
+        with pytest.raises(SpecError, match=r"providers: .*; must be names, or tuples"):
+            InferenceSession(streaming(tmp_path), providers=wrong)  # type: ignore[arg-type]

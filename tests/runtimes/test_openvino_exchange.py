@@ -1,0 +1,219 @@
+"""GRU layers of OpenVINO's models exchanged for onegru's: the bits of the function, in bodies too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import openvino
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openvino import opset8 as ops
+
+import onegru
+import onegru.runtimes.openvino_exchange as exchange
+from onegru import SpecError
+from tests.support.cases import Case, openvino_cases
+
+T, B, I, H = 5, 2, 3, 4
+SETTINGS = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+RNG = np.random.default_rng(11)
+
+
+def draw(*shape: int) -> Any:
+    return RNG.uniform(-1, 1, shape).astype(np.float32)
+
+
+def run(model: Any, feeds: Mapping[str, Any]) -> list[Any]:
+    compiled = openvino.Core().compile_model(model, "CPU", SETTINGS)
+    request = compiled.create_infer_request()
+    request.infer(dict(feeds))
+    return [np.array(request.get_tensor(output).data) for output in compiled.outputs]
+
+
+@pytest.fixture(params=["C++", "Python"])
+def operator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which of the two operators stands in the place of a layer."""
+    if request.param == "Python":
+        monkeypatch.setattr(exchange, "_factory", lambda: None)
+    else:
+        assert exchange._factory() is not None, "built where OpenVINO's wheel is there for the build"
+    return str(request.param)
+
+
+def same_bits(got: Any, want: Any) -> bool:
+    return bool(got.shape == want.shape and got.tobytes() == want.tobytes())
+
+
+NODES: Mapping[str, Callable[..., Any]] = {"gru_cell": ops.gru_cell, "gru_sequence": ops.gru_sequence}
+
+
+@pytest.mark.filterwarnings("ignore::onegru.SpecWarning")
+@pytest.mark.parametrize("native", [True, False])
+@settings(max_examples=60, deadline=None)
+@given(openvino_cases(), st.booleans())
+def test_one_layer_has_the_bits_of_the_function(native: bool, case: Case, is_constant: bool) -> None:
+    if case.dtype.name != "float32":
+        return  # OpenVINO's Python makes no constants of the others in one way
+    if is_constant and any(a is not None and a.size == 0 for a in case.inputs.values()):
+        return  # nor empty ones
+    classes = {cls.operator.name.lower(): cls for cls in onegru.openvino_extensions()}
+    cls = classes[case.function.replace("_", "")]
+    inputs, parameters, feeds = [], [], {}
+    for port in cls.operator.inputs:
+        array = case.inputs.get(port.name)
+        if array is None:
+            continue
+        if is_constant and port.role in ("W", "R", "B"):
+            inputs.append(ops.constant(array))
+        else:
+            parameter = ops.parameter(array.shape, array.dtype, name=port.name)
+            parameter.output(0).get_tensor().set_names({port.name})
+            inputs.append(parameter)
+            parameters.append(parameter)
+            feeds[port.name] = array
+    node = cls(inputs, **case.attributes)
+    model = openvino.Model([ops.result(output) for output in node.outputs()], parameters, "m")
+    factory = exchange._factory
+    if not native:
+        exchange._factory = lambda: None  # type: ignore[assignment]
+    try:
+        assert onegru.openvino_exchange(model) == 1
+    finally:
+        exchange._factory = factory
+    wanted = getattr(onegru, case.function)(**case.arguments)
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    if any(array.size == 0 for array in (*feeds.values(), *wanted)):
+        return  # OpenVINO does not run nodes whose outputs are empty
+    for got, want in zip(run(model, feeds), wanted, strict=True):
+        assert same_bits(got, want), case
+
+
+# --- bodies
+
+
+WEIGHTS: dict[str, Any] = {"W": draw(3 * H, I), "R": draw(3 * H, H), "B": draw(3 * H)}
+
+
+def constants() -> list[Any]:
+    return [ops.constant(array) for array in WEIGHTS.values()]
+
+
+def cell(x: Any, h: Any) -> Any:
+    return ops.gru_cell(x, h, *constants(), H)
+
+
+def exact(X: Any, h: Any, reverse: bool = False) -> Any:
+    for t in range(X.shape[1])[:: -1 if reverse else 1]:
+        h = onegru.gru_cell(X[:, t], h, **WEIGHTS, hidden_size=H)
+    return h
+
+
+def iterated(reverse: bool, weights_outside: bool = False) -> Any:
+    """A TensorIterator over steps of X: sliced inputs, a back edge."""
+    x, h = ops.parameter([-1, -1, I], np.float32, name="x"), ops.parameter([-1, H], np.float32, name="h")
+    inner_x, inner_h = ops.parameter([-1, 1, I], np.float32), ops.parameter([-1, H], np.float32)
+    step = ops.squeeze(inner_x, ops.constant(np.array([1])))
+    inner: list[Any] = []
+    if weights_outside:
+        inner = [ops.parameter(array.shape, np.float32) for array in WEIGHTS.values()]
+        made = ops.gru_cell(step, inner_h, *inner, H)
+    else:
+        made = cell(step, inner_h)
+    loop = ops.tensor_iterator()
+    loop.set_body(openvino.Model([ops.result(made)], [inner_x, inner_h, *inner], "body"))
+    if reverse:
+        loop.set_sliced_input(inner_x, x.output(0), -1, -1, 1, 0, 1)
+    else:
+        loop.set_sliced_input(inner_x, x.output(0), 0, 1, 1, -1, 1)
+    loop.set_merged_input(inner_h, h.output(0), made.output(0))
+    for parameter, constant in zip(inner, constants(), strict=False):
+        loop.set_invariant_input(parameter, constant.output(0))
+    last = loop.get_iter_value(made.output(0), -1)
+    return openvino.Model([ops.result(last)], [x, h], "iterated")
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("weights_outside", [False, True])
+def test_a_cell_in_a_tensor_iterator(operator: str, reverse: bool, weights_outside: bool) -> None:
+    model, X, h = iterated(reverse, weights_outside), draw(B, T, I), draw(B, H)
+    assert onegru.openvino_exchange(model) == 1
+    (got,) = run(model, {"x": X, "h": h})
+    assert same_bits(got, exact(X, h, reverse))
+    model.reshape({"x": [B, T, I], "h": [B, H]})
+    assert same_bits(run(model, {"x": X, "h": h})[0], got)
+
+
+def test_a_cell_in_a_loop(operator: str) -> None:
+    x, h = ops.parameter([-1, I], np.float32, name="x"), ops.parameter([-1, H], np.float32, name="h")
+    inner_x, inner_h = ops.parameter([-1, I], np.float32), ops.parameter([-1, H], np.float32)
+    made = cell(inner_x, inner_h)
+    going = ops.constant(np.array([True]))
+    loop = ops.loop(ops.constant(np.array(T)), ops.constant(np.array(True)))
+    loop.set_function(openvino.Model([ops.result(made), ops.result(going)], [inner_x, inner_h], "body"))
+    loop.set_special_body_ports([-1, 1])
+    loop.set_invariant_input(inner_x, x.output(0))
+    loop.set_merged_input(inner_h, h.output(0), made.output(0))
+    model = openvino.Model([ops.result(loop.get_iter_value(made.output(0), -1))], [x, h], "m")
+    assert onegru.openvino_exchange(model) == 1
+    X, state = draw(B, I), draw(B, H)
+    wanted = exact(np.repeat(X[:, None], T, 1), state)
+    assert same_bits(run(model, {"x": X, "h": state})[0], wanted)
+
+
+def test_a_cell_in_an_if(operator: str) -> None:
+    flag = ops.parameter([], bool, name="flag")
+    x, h = ops.parameter([-1, I], np.float32, name="x"), ops.parameter([-1, H], np.float32, name="h")
+    branch = ops.if_op(flag)
+    bodies = []
+    for make in (cell, lambda _, inner: ops.negative(inner)):
+        inner_x, inner_h = ops.parameter([-1, I], np.float32), ops.parameter([-1, H], np.float32)
+        result = ops.result(make(inner_x, inner_h))
+        used = [inner_x, inner_h] if make is cell else [inner_h]
+        bodies.append(
+            (inner_x if make is cell else None, inner_h, result, openvino.Model([result], used, "b"))
+        )
+    branch.set_then_body(bodies[0][3])
+    branch.set_else_body(bodies[1][3])
+    branch.set_input(x.output(0), bodies[0][0], None)
+    branch.set_input(h.output(0), bodies[0][1], bodies[1][1])
+    out = branch.set_output(bodies[0][2], bodies[1][2])
+    model = openvino.Model([ops.result(out)], [flag, x, h], "m")
+    assert onegru.openvino_exchange(model) == 1
+    X, state = draw(B, I), draw(B, H)
+    for value, wanted in ((True, exact(X[:, None], state)), (False, -state)):
+        assert same_bits(run(model, {"flag": np.array(value), "x": X, "h": state})[0], wanted)
+
+
+def test_it_must_be_a_model() -> None:
+    with pytest.raises(SpecError, match=r"model: 3; must be an openvino\.Model"):
+        onegru.openvino_exchange(3)
+
+
+def sequence_with_lengths(lengths: list[int]) -> Any:
+    x = ops.parameter([2, -1, I], np.float32, name="x")
+    h = ops.constant(np.zeros((2, 1, H), np.float32))
+    arrays = [ops.constant(array[None]) for array in WEIGHTS.values()]
+    made = ops.gru_sequence(x, h, ops.constant(np.array(lengths, np.int32)), *arrays, H, "forward")
+    return openvino.Model([ops.result(made.output(0))], [x], "m")
+
+
+def test_lengths_hold_when_a_model_is_reshaped_again(operator: str) -> None:
+    model = sequence_with_lengths([5, 5])
+    model.reshape([2, 5, I])
+    onegru.openvino_exchange(model)
+    model.reshape([2, 7, I])
+    X = draw(2, 7, I)
+    (got,) = run(model, {0: X})  # type: ignore[dict-item]
+    arrays = {name: array[None] for name, array in WEIGHTS.items()}
+    wanted: Any = onegru.gru_sequence(X, np.zeros((2, 1, H), np.float32), [5, 5], **arrays, hidden_size=H)
+    assert same_bits(got, wanted[0])
+
+
+def test_lengths_beyond_the_steps_are_refused(operator: str) -> None:
+    model = sequence_with_lengths([5, 9])
+    onegru.openvino_exchange(model)
+    with pytest.raises(RuntimeError, match=r"OneGRU node '.*': sequence_lengths"):
+        run(model, {0: draw(2, 5, I)})  # type: ignore[dict-item]

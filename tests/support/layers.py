@@ -1,0 +1,80 @@
+"""Layers and stacks of random weights, small enough that rounding stays below 1e-6 in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onegru import GRU, Stack
+from onegru.layers.stack import layers_of
+from tests.support.cases import DTYPES
+
+Array = NDArray[Any]
+
+I, H = 5, 4
+
+
+def make_gru(
+    seed: int = 0,
+    *,
+    inputs: int = I,
+    hidden: int = H,
+    direction: Any = "forward",
+    dtype: str = "float32",
+    **arguments: Any,
+) -> GRU:
+    """A layer."""
+    rng = np.random.default_rng(seed)
+    D = 2 if direction == "bidirectional" else 1
+    shapes = ((D, 3 * hidden, inputs), (D, 3 * hidden, hidden), (D, 6 * hidden))
+    W, R, B = (rng.uniform(-0.5, 0.5, shape).astype(DTYPES[dtype]) for shape in shapes)
+    return GRU(W, R, B, direction=direction, **arguments)
+
+
+def make_stack(count: int, directions: Sequence[str] = ("forward",), **arguments: Any) -> Stack:
+    """A stack of layers of different sizes, whose directions are taken in turn."""
+    layers: list[GRU] = []
+    inputs = I
+    for index in range(count):
+        direction = directions[index % len(directions)]
+        layers.append(make_gru(index, inputs=inputs, hidden=H - index, direction=direction, **arguments))
+        inputs = layers[-1].spec.num_directions * layers[-1].spec.hidden_size
+    return Stack(layers)
+
+
+def draw(layers: GRU | Stack, T: int = 6, B: int = 3, seed: int = 9) -> tuple[Array, list[Array]]:
+    """X [T, B, I], and a state [D, B, H] for each layer."""
+    rng = np.random.default_rng(seed)
+    specs = [layer.spec for layer in layers_of(layers)]
+    dtype = DTYPES[specs[0].dtype]
+    X = rng.standard_normal((T, B, specs[0].input_size)).astype(dtype)
+    return X, [rng.uniform(-1, 1, (s.num_directions, B, s.hidden_size)).astype(dtype) for s in specs]
+
+
+def call(
+    layers: GRU | Stack, X: Array, states: Sequence[Array] | None = None, lengths: Any = None
+) -> tuple[Array, tuple[Array, ...]]:
+    """Y, and the Y_h of each layer."""
+    if isinstance(layers, Stack):
+        return layers(X, None if states is None else list(states), sequence_lens=lengths)
+    Y, Y_h = layers(X, None if states is None else states[0], sequence_lens=lengths)
+    return Y, (Y_h,)
+
+
+def reference(layers: GRU | Stack) -> GRU | Stack:
+    """The same run by the float64 reference."""
+    made = [GRU.from_canonical(layer.spec, layer.weights, "reference") for layer in layers_of(layers)]
+    return Stack(made) if isinstance(layers, Stack) else made[0]
+
+
+def same_layers(a: GRU | Stack, b: GRU | Stack) -> bool:
+    """Whether two have the same specs and the same bits."""
+    pairs = list(zip(layers_of(a), layers_of(b), strict=True))
+    return type(a) is type(b) and all(
+        left.spec == right.spec
+        and all(np.array_equal(getattr(left.weights, n), getattr(right.weights, n)) for n in "WRB")
+        for left, right in pairs
+    )

@@ -1,0 +1,230 @@
+"""Faults to plant in ONNX models, and runtimes that have them: importable, as they run in other processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto
+
+from onegru import Model
+from onegru.formats.onnx.read import Source
+from onegru.formats.onnx.reader import parse_onnx
+from onegru.verification.runtimes.base import Subject
+from tests.support.onnx_models import tensor
+
+
+def _node(proto: ModelProto, name: str) -> NodeProto:
+    found: NodeProto = next(node for node in proto.graph.node if node.name == name)
+    return found
+
+
+def _drop(attribute: str) -> Callable[[ModelProto, NodeProto], None]:
+    def change(proto: ModelProto, node: NodeProto) -> None:
+        kept = [item for item in node.attribute if item.name != attribute]
+        assert len(kept) == len(node.attribute) - 1, f"the node has no {attribute}"
+        del node.attribute[:]
+        node.attribute.extend(kept)
+
+    return change
+
+
+def _set(attribute: str, value: Any) -> Callable[[ModelProto, NodeProto], None]:
+    def change(proto: ModelProto, node: NodeProto) -> None:
+        kept = [item for item in node.attribute if item.name != attribute]
+        del node.attribute[:]
+        node.attribute.extend([*kept, onnx.helper.make_attribute(attribute, value)])
+
+    return change
+
+
+def _drop_input(index: int) -> Callable[[ModelProto, NodeProto], None]:
+    def change(proto: ModelProto, node: NodeProto) -> None:
+        assert node.input[index], f"the node has no input {index}"
+        node.input[index] = ""
+
+    return change
+
+
+def _gates(order: tuple[int, int, int], inputs: tuple[int, ...]) -> Callable[[ModelProto, NodeProto], None]:
+    """Another order of z, r, h in W, R, B, which are inputs 1, 2, 3."""
+
+    def turn(array: Any, H: int) -> Any:
+        blocks = array.reshape(array.shape[0], -1, 3, H, *array.shape[2:])
+        return blocks[:, :, list(order)].reshape(array.shape)
+
+    return _on_weights(turn, inputs)
+
+
+def _on_weights(
+    turn: Callable[[Any, int], Any], inputs: tuple[int, ...]
+) -> Callable[[ModelProto, NodeProto], None]:
+    def change(proto: ModelProto, node: NodeProto) -> None:
+        H = next(item.i for item in node.attribute if item.name == "hidden_size")
+        for index in inputs:
+            initializer = next(item for item in proto.graph.initializer if item.name == node.input[index])
+            array = onnx.numpy_helper.to_array(initializer)
+            initializer.CopyFrom(tensor(initializer.name, np.ascontiguousarray(turn(array, H))))
+
+    return change
+
+
+def _transpose(array: Any, H: int) -> Any:
+    return array.reshape(-1, 3, H, H).swapaxes(2, 3).reshape(array.shape)
+
+
+def _exchange_biases(array: Any, H: int) -> Any:
+    return np.concatenate([array[:, 3 * H :], array[:, : 3 * H]], axis=1)
+
+
+#: Faults by name: changes of one node of a model.
+FAULTS: Mapping[str, Callable[[ModelProto, NodeProto], None]] = {
+    "reset before": _set("linear_before_reset", 0),
+    "reset after": _set("linear_before_reset", 1),
+    "no clip": _drop("clip"),
+    "no layout": _drop("layout"),
+    "no activations": _drop("activations"),
+    "no alpha": _drop("activation_alpha"),
+    "reverse": _set("direction", "reverse"),
+    "no lengths": _drop_input(4),
+    "no state": _drop_input(5),
+    "no bias": _drop_input(3),
+    "z and r": _gates((1, 0, 2), (1, 2, 3)),
+    "r, h, z": _gates((1, 2, 0), (1, 2, 3)),
+    "z and r of R": _gates((1, 0, 2), (2,)),
+    "R transposed": _on_weights(_transpose, (2,)),
+    "Wb and Rb": _on_weights(_exchange_biases, (3,)),
+}
+
+
+def mutated(proto: ModelProto, fault: str, node: str) -> ModelProto:
+    """A copy of the model with a fault in the node of this name."""
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    FAULTS[fault](copy, _node(copy, node))
+    return copy
+
+
+@dataclass(frozen=True)
+class Fake:
+    """A runtime that runs ONNX models by onegru; see `onegru.verification.runtimes.base.Runtime`."""
+
+    name: str = "fake"
+    precision: str = field(default="", kw_only=True)
+
+    def version(self) -> str | None:
+        return "1.0"
+
+    def refuses(self, subject: Subject) -> str | None:
+        return None
+
+    def change(self, proto: ModelProto) -> ModelProto:
+        return proto
+
+    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        assert subject.model is not None
+        proto = self.change(ModelProto.FromString(subject.model))
+        return dict(Model(parse_onnx(proto.SerializeToString(), Source("fake"))).run(inputs))
+
+
+@dataclass(frozen=True)
+class Mutant(Fake):
+    """One with a fault in one node, wherever the node is."""
+
+    fault: str = "no clip"
+    node: str = "GRU_1"
+
+    def change(self, proto: ModelProto) -> ModelProto:
+        return mutated(proto, self.fault, self.node)
+
+
+@dataclass(frozen=True)
+class Shy(Mutant):
+    """One that gives a model's last output alone: what goes on inside it cannot be asked."""
+
+    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        assert subject.model is not None
+        proto = ModelProto.FromString(subject.model)
+        if len(proto.graph.output) > 2:
+            raise ValueError("gives two outputs at most")
+        return super().run(subject, inputs)
+
+
+@dataclass(frozen=True)
+class Shifty(Mutant):
+    """One that is wrong only where nobody asks what goes on inside a model."""
+
+    def change(self, proto: ModelProto) -> ModelProto:
+        return proto if len(proto.graph.output) > 2 else super().change(proto)
+
+
+@dataclass(frozen=True)
+class Outside(Fake):
+    """One whose other operators are wrong."""
+
+    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        results = super().run(subject, inputs)
+        if "S2" in results:  # else it is a node alone
+            results["S2"] = results["S2"] + np.float32(0.25)
+        return results
+
+
+@dataclass(frozen=True)
+class Crashing(Fake):
+    """One that ends its process."""
+
+    signal: int = signal.SIGSEGV
+
+    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        os.kill(os.getpid(), self.signal)
+        time.sleep(60)
+        return {}
+
+
+@dataclass(frozen=True)
+class Quitting(Fake):
+    """One that leaves without a word."""
+
+    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        os._exit(3)
+
+
+@dataclass(frozen=True)
+class Hanging(Fake):
+    """One that never comes back."""
+
+    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        time.sleep(600)
+        return {}
+
+
+@dataclass(frozen=True)
+class Refusing(Fake):
+    """One that raises."""
+
+    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        raise RuntimeError("no such\noperator")
+
+
+@dataclass(frozen=True)
+class Forgetful(Fake):
+    """One that leaves an output out."""
+
+    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        results = super().run(subject, inputs)
+        del results["H2"]
+        return results
+
+
+@dataclass(frozen=True)
+class Absent(Fake):
+    """One that is not installed."""
+
+    def version(self) -> str | None:
+        return None

@@ -1,0 +1,153 @@
+"""Models with faults planted in them, and what a verification says of them: shared by several tests."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import onegru
+from onegru.verification.compare_runtimes import compare_runtimes
+from onegru.verification.results import Fault, RuntimeResult, Verification
+from onegru.verification.runtimes.base import Runtime, Subject
+from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
+from onegru.verification.runtimes.onnxruntime import OnnxRuntime
+from onegru.verification.runtimes.openvino import OpenVino
+from onegru.verification.runtimes.subprocess_runner import Outcome
+from tests.support.ir_files import IrWriter
+from tests.support.onnx_models import Arrays, I, graph, gru, model, node, numbers, value, weights
+
+T, B, H = 4, 2, 3
+
+
+def chain(bare: bool = False, dtype: str = "float32", **second: Any) -> onnx.ModelProto:
+    """Three GRUs: X and a state, for the second also lengths, to S2 and H2. The second has these attributes.
+
+    Under layout 1 it stands between transpositions.
+    """
+    constants: Arrays = {"ax": np.array([1]), "flat": np.array([B, T, H])}
+    nodes = []
+    x, size = "X", I
+    for k in range(3):
+        constants |= weights(k, str(k), I=size, dtype=dtype)
+        attributes = {"linear_before_reset": 1, **second} if k == 1 else {}
+        batch_first = attributes.get("layout") == 1
+        if batch_first:
+            nodes.append(node("Transpose", [x], ["X_b"], perm=[1, 0, 2]))
+            x = "X_b"
+        names: dict[str, Any] = {} if bare else {"initial_h": "h_b" if batch_first else "h"}
+        if k == 1 and not bare:
+            names["lens"] = "lens"
+        if batch_first and not bare:
+            nodes.append(node("Transpose", ["h"], ["h_b"], perm=[1, 0, 2]))
+        own: dict[str, Any] = {"W": f"W{k}", "R": f"R{k}", "bias": f"B{k}", "name": f"GRU_{k}"}
+        nodes.append(gru(x, [f"Y{k}", f"H{k}"], **own, **names, **attributes))
+        if batch_first:
+            nodes.append(node("Reshape", [f"Y{k}", "flat"], ["Y_b"]))
+            nodes.append(node("Transpose", ["Y_b"], [f"S{k}"], perm=[1, 0, 2]))
+        else:
+            nodes.append(node("Squeeze", [f"Y{k}", "ax"], [f"S{k}"]))
+        x, size = f"S{k}", H
+    inputs = [value("X", dtype, ["t", "b", I])]
+    if not bare:
+        inputs += [value("lens", "int32", ["b"]), value("h", dtype, [1, "b", H])]
+    return model(graph(nodes, inputs, [value("S2", dtype), value("H2", dtype)], constants))
+
+
+def feeds(bare: bool = False, dtype: str = "float32") -> Arrays:
+    arrays = {"X": numbers(7, T, B, I, dtype=dtype)}
+    if not bare:
+        arrays |= {"lens": np.array([T, 2], np.int32), "h": numbers(8, 1, B, H, dtype=dtype)}
+    return arrays
+
+
+def verified(path: Path, inputs: Arrays, *runtimes: Runtime, **options: Any) -> Verification:
+    with contextlib.chdir(path.parent):  # runtimes of these tests are not found in the current folder
+        return compare_runtimes(onegru.load(path), inputs, runtimes=runtimes, **options)
+
+
+def only(found: Verification) -> RuntimeResult:
+    """The result of the one runtime beside onegru, which agrees with itself."""
+    own, other = found.runtimes
+    assert (own.runtime, own.status) == ("onegru", "agrees")
+    return other
+
+
+def fault_of(found: Verification) -> Fault:
+    result = only(found)
+    assert result.status == "differs" and not found.agrees
+    assert result.fault is not None, result.reason
+    return result.fault
+
+
+REAL: list[Runtime] = [OnnxRuntime(), OpenVino(), OnnxEvaluator()]
+
+
+def run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runtimes run in this process."""
+
+    def run(runtime: Runtime, subject: Subject, inputs: Arrays, timeout: float) -> Outcome:
+        try:
+            return Outcome("ran", runtime.run(subject, inputs))
+        except Exception as error:
+            return Outcome("refuses", reason=repr(error))
+
+    monkeypatch.setattr("onegru.verification.compare_runtimes.run_apart", run)
+
+
+# What is planted, in a second GRU with which attributes, and what it is called.
+PLANTED: list[tuple[str, dict[str, Any], str]] = [
+    ("reset before", {}, "linear_before_reset were 0"),
+    ("reset after", {"linear_before_reset": 0}, "linear_before_reset were 1"),
+    ("no clip", {"clip": 0.25}, "clip were ignored"),
+    ("no layout", {"layout": 1}, "layout were ignored: 0 in place of 1"),
+    ("no activations", {"activations": ["Relu", "Softsign"]}, "activations were ignored: Sigmoid and Tanh"),
+    (
+        "no alpha",
+        {"activations": ["Sigmoid", "LeakyRelu"], "activation_alpha": [0.5]},
+        "activation_alpha and activation_beta were ignored",
+    ),
+    ("reverse", {}, "the direction were reversed"),
+    ("no lengths", {}, "sequence_lens were ignored"),
+    ("no state", {}, "initial_h were ignored"),
+    ("no bias", {}, "B were ignored"),
+    ("z and r", {}, "the gates z and r were swapped"),
+    ("r, h, z", {}, "the weights for z, r, h were those of r, h, z"),
+    ("z and r of R", {}, "the gates z and r were swapped in R alone"),
+    ("R transposed", {}, "R were transposed"),
+    ("Wb and Rb", {}, "Wb and Rb were exchanged"),
+]
+
+
+def planted_in(fault: str, attributes: dict[str, Any]) -> tuple[onnx.ModelProto, Arrays]:
+    """A model in which the fault matters. Under another layout there are no lengths or state to refuse it."""
+    bare = fault == "no layout"
+    return chain(bare, **attributes), feeds(bare)
+
+
+def ir(tmp_path: Path, lengths: tuple[int, ...], *, clip: bool = False) -> tuple[Path, Arrays]:
+    """Two GRUSequence layers side by side, of an open batch; the second with a clip if wanted."""
+    writer = IrWriter()
+    x = writer.parameter("X", "float32", "?,?,5")
+    state = writer.parameter("state", "float32", "?,1,3")
+    lens = writer.parameter("lens", "int32", "?")
+    for k in range(2):
+        arrays = weights(k)
+        arrays["B"] = arrays["B"][:, : 3 * H].copy()
+        taken = [writer.const(f"{name}{k}", array) for name, array in arrays.items()]
+        attributes = {"hidden_size": H, "activations": ["sigmoid", "tanh"]}
+        if clip or k:
+            attributes["clip"] = 0.25
+        Y, Ho = writer.gru("gru_sequence", f"gru {k}", attributes, [x, state, lens, *taken])
+        writer.result(f"Y{k}", Y)
+        writer.result(f"Ho{k}", Ho)
+    inputs = {
+        "X": numbers(1, B, T, I),
+        "state": numbers(2, B, 1, H),
+        "lens": np.array(lengths, np.int32),
+    }
+    return writer.write(tmp_path / "model.xml"), inputs

@@ -1,0 +1,303 @@
+"""Processes that onegru starts: what they import, what they may take, what is believed of their answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import onegru
+from onegru import FormatError
+from onegru.formats import keras_archive
+from onegru.system.child_process import READING, Limits, read_answer, run_child
+from tests.support.keras_files import keras_3
+from tests.support.onnx_models import graph, gru, model, save, value, weights
+
+ROOT = Path(__file__).parents[2]
+
+# Modules that a child, or a library in it, imports; each notes that it was run.
+PLANTS = (
+    *(
+        "json",
+        "numpy",
+        "h5py",
+        "zipfile",
+        "pickle",
+        "onnxruntime",
+        "openvino",
+        "onnx",
+        "re",
+        "runpy",
+        "random",
+    ),
+    *("sitecustomize", "usercustomize", "onegru", "signal", "resource", "ml_dtypes", "tempfile", "typing"),
+)
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A folder with models, and with modules that write a file `marker` beside it."""
+    folder = tmp_path / "downloads"
+    folder.mkdir()
+    for name in PLANTS:
+        (folder / f"{name}.py").write_text(f"open({str(tmp_path / 'marker')!r}, 'a').write(__name__ + ' ')")
+    keras_3(folder / "x.keras")
+    keras_3(folder / "x.h5")
+    proto = graph([gru("X", ["Y"], bias="B")], [value("X", shape=[2, 1, 5])], ["Y"], weights())
+    save(folder, model(proto), "x.onnx")
+    return folder
+
+
+def python(folder: Path, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-c", code, *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+COMMANDS = (
+    "convert x.keras a.onnx",
+    "convert x.h5 b.safetensors",
+    "convert x.onnx c.xml",
+    "convert x.onnx d.onnx --layout 1",
+    "inspect x.onnx",
+    "run x.onnx --random 0",
+    "bench x.onnx --random 0 --rounds 1",
+    "verify x.onnx --random 0",
+    "verify x.onnx --random 0 --against x.keras",
+    "targets",
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_import_nothing_of_the_current_folder(hostile: Path, command: str) -> None:
+    pytest.importorskip("typer")
+    result = python(hostile, "import sys; from onegru.cli import main; sys.exit(main())", *command.split())
+    assert not (hostile.parent / "marker").exists(), (hostile.parent / "marker").read_text()
+    assert result.returncode in (0, 1), result.stderr
+
+
+# Once where it is clean, so that this process imports nothing later; then where it is not.
+FUNCTIONS = """
+import os, sys
+import numpy as np
+import onegru
+
+def work():
+    assert onegru.load_layers("x.keras") and onegru.load_layers("x.h5") and onegru.load_layers("x.onnx")
+    found = onegru.verify("x.onnx", {"X": np.ones((2, 1, 5), np.float32)})
+    assert all(item.status == "agrees" for item in found.runtimes), found
+
+os.chdir(sys.argv[1])
+work()
+os.chdir(sys.argv[2])
+sys.path[:0] = ["", ".", os.getcwd()]
+os.environ.update(PYTHONPATH=":" + os.getcwd(), PYTHONSTARTUP="json.py", PYTHONINSPECT="1")
+os.environ["PYTHONHOME"] = os.getcwd()
+work()
+"""
+
+
+def test_functions_import_nothing_of_the_current_folder(hostile: Path, tmp_path: Path) -> None:
+    clean = tmp_path / "clean"
+    clean.mkdir()
+    for name in ("x.keras", "x.h5", "x.onnx"):
+        (clean / name).write_bytes((hostile / name).read_bytes())
+    result = python(tmp_path, FUNCTIONS, str(clean), str(hostile))
+    assert not (tmp_path / "marker").exists(), (tmp_path / "marker").read_text()
+    assert result.returncode == 0, result.stderr
+
+
+def test_onegru_in_the_current_folder_is_found(tmp_path: Path) -> None:
+    """It comes last there: what hides another module is still not imported."""
+    copy = tmp_path / "onegru"
+    copy.mkdir()
+    for part in (*Path(onegru.__file__).parent.iterdir(), Path(onegru._native.__file__ or "")):
+        if not (copy / part.name).exists():
+            (copy / part.name).symlink_to(part)
+    (tmp_path / "json.py").write_text("open('marker', 'w')")
+    code = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+sys.meta_path[:] = [finder for finder in sys.meta_path if isinstance(finder, type)]  # no editable install
+import onegru
+assert onegru.__file__.startswith(sys.argv[1]), onegru.__file__
+onegru.load_layers("x.keras")
+"""
+    keras_3(tmp_path / "x.keras")
+    result = python(tmp_path, code, str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    assert not (tmp_path / "marker").exists()
+
+
+# ---- limits, by modules that are there for these tests
+
+
+def child(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module whose `main` does this; its name."""
+    modules = folder / "modules"
+    modules.mkdir()
+    (modules / "body_of_a_child.py").write_text(f"def main(arguments):\n    {body}\n")
+    monkeypatch.syspath_prepend(str(modules))
+    monkeypatch.chdir(folder)
+    return "body_of_a_child"
+
+
+@pytest.mark.parametrize(
+    ("body", "limits", "code", "words"),
+    [
+        ("import time; time.sleep(60)", Limits(2, 30, 4 << 30), None, ""),
+        ("while True: pass", Limits(60, 2, 4 << 30), -signal.SIGKILL, ""),
+        ("bytearray(3 << 30)", Limits(60, 30, 2 << 30, 1), 1, "MemoryError"),
+        ("import os; os.abort()", Limits(60, 30, 4 << 30), -signal.SIGABRT, ""),
+        ("assert input() == 'x'", Limits(60, 30, 4 << 30), 1, "EOFError: EOF when reading a line"),
+    ],
+    ids=["sleeps", "computes", "takes memory", "crashes", "reads"],
+)
+def test_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, limits: Limits, code: int | None, words: str
+) -> None:
+    began = time.monotonic()
+    ended = run_child(child(tmp_path, body, monkeypatch), [], tmp_path, limits)
+    assert ended.code == code and (ended.words == words or not words)
+    assert time.monotonic() - began < 30
+
+
+def test_what_a_child_starts_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = "import subprocess, time; p = subprocess.Popen(['sleep', '60'])"
+    body = f"{starts}; print(p.pid, file=open('pid', 'w'), flush=True); time.sleep(60)"
+    run_child(child(tmp_path, body, monkeypatch), [], tmp_path, Limits(3, 30, 4 << 30))
+    number = int((tmp_path / "pid").read_text())
+    state = Path(f"/proc/{number}/stat")
+    deadline = time.monotonic() + 10
+    while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline, "the child's child is still there"
+        time.sleep(0.05)
+
+
+def test_an_interrupt_ends_the_child(hostile: Path, tmp_path: Path) -> None:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "slow.py").write_text(
+        "import os, time\n"
+        "def main(arguments):\n    open(arguments[0], 'w').write(str(os.getpid()))\n    time.sleep(60)"
+    )
+    code = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from onegru.system.child_process import READING, run_child
+run_child("slow", [sys.argv[2]], Path(sys.argv[3]), READING)
+"""
+    place = tmp_path / "work"
+    place.mkdir()
+    command = [sys.executable, "-c", code, str(tmp_path / "modules"), str(tmp_path / "pid"), str(place)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=tmp_path) as process:
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        process.wait(10)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("import os; os.abort()", "the reading process ended with -6"),
+        ("raise SystemExit('words')", "the reading process ended with 1: words"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "not read within 30 s of computing"),
+        ("open('answer', 'w')", "the reading process left"),
+    ],
+)
+def test_a_library_that_crashes_takes_only_its_own_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, message: str
+) -> None:
+    monkeypatch.setattr(keras_archive, "_READER", child(tmp_path, body, monkeypatch))
+    with pytest.raises(FormatError, match=message):
+        onegru.load_layers(keras_3(tmp_path / "x.keras"))
+
+
+# ---- answers
+
+
+def answer(folder: Path, head: object, data: bytes = b"") -> None:
+    text = head if isinstance(head, bytes) else json.dumps(head).encode()
+    (folder / "answer").write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def test_answers_that_are_right(tmp_path: Path) -> None:
+    answer(tmp_path, {"x": 1, "arrays": [["float32", [2]], ["<U2", [1]], ["int64", [0, 3]]]}, bytes(16))
+    head, arrays = read_answer(tmp_path)
+    assert head == {"x": 1}
+    assert [(array.dtype, array.shape) for array in arrays] == [
+        (np.dtype("float32"), (2,)),
+        (np.dtype("<U2"), (1,)),
+        (np.dtype("int64"), (0, 3)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("head", "data"),
+    [
+        (b"", b""),
+        (b"[" * 10_000 + b"]" * 10_000, b""),
+        (b"nonsense", b""),
+        ([], b""),
+        ({}, b""),
+        ({"arrays": [["object", [1]]]}, bytes(8)),
+        ({"arrays": [["float32,float32", [1]]]}, bytes(8)),
+        ({"arrays": [["float32", [1 << 62, 1 << 62]]]}, bytes(8)),
+        ({"arrays": [["float32", [-1]]]}, bytes(8)),
+        ({"arrays": [["float32", [True]]]}, bytes(4)),
+        ({"arrays": [["float32", [2]]]}, bytes(7)),
+        ({"arrays": [["float32", [2]]]}, bytes(9)),
+        ({"arrays": [["float32"]]}, bytes(9)),
+        ({"arrays": [[["float32"], [2]]]}, bytes(8)),
+    ],
+)
+def test_answers_that_are_wrong(tmp_path: Path, head: object, data: bytes) -> None:
+    answer(tmp_path, head, data)
+    with pytest.raises(ValueError):
+        read_answer(tmp_path)
+
+
+def test_answers_that_are_no_files(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_answer(tmp_path)
+    (tmp_path / "answer").symlink_to("/etc/passwd")
+    with pytest.raises(OSError):
+        read_answer(tmp_path)
+    (tmp_path / "answer").unlink()
+    os.mkfifo(tmp_path / "answer")
+    with pytest.raises((ValueError, OSError)):
+        read_answer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        {"layers": [["gru", "GRU", {}, 4]]},
+        {"layers": [["gru", "GRU", {}, -1]]},
+        {"layers": [["gru", "GRU", [], 0]]},
+        {"layers": [["gru", 3, {}, 0]]},
+        {"layers": [[]]},
+        {"layers": 3},
+    ],
+)
+def test_a_reading_process_that_has_gone_astray(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: object
+) -> None:
+    monkeypatch.setattr(keras_archive, "read_answer", lambda folder: (head, []))
+    with pytest.raises(FormatError, match=r"x\.keras: not a model that Keras saved"):
+        onegru.load_layers(keras_3(tmp_path / "x.keras"))
+
+
+def test_the_limits_of_reading_suit_honest_files() -> None:
+    assert READING.cpu_seconds <= 30 and READING.seconds <= 60
