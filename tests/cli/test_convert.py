@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +12,13 @@ import onnx
 import pytest
 
 import onegru
-import onegru.cli.app
 from onegru import GRU, FormatError, SpecError, Stack
 from onegru.layers.stack import layers_of
 from onegru.models import convert_layers as checking
 from onegru.models.convert_layers import convert_layers
 from onegru.models.select_layers import layers_of_model, read_source
 from onegru.runtimes.known_issues import MEASURED
+from tests.support.cli import Cli
 from tests.support.layers import I, call, draw, make_gru, make_stack, reference, same_layers
 from tests.support.onnx_models import Shape, graph, gru, model, node, tensor, value, weights
 from tests.support.onnx_models import save as save_model
@@ -28,38 +26,9 @@ from tests.support.onnx_models import save as save_model
 pytest.importorskip("safetensors")
 
 
-@dataclass(frozen=True)
-class Result:
-    """What a command left: exit code, stdout, stderr."""
-
-    code: int
-    out: str
-    err: str
-
-    def refused(self, message: str) -> None:
-        assert (self.code, self.out) == (2, "")
-        assert self.err.startswith("onegru: ") and self.err.count("\n") == 1
-        assert message in self.err
-
-
-Convert = Callable[..., Result]
-
-
 @pytest.fixture
-def convert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Convert:
-    """The command, in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*arguments: object) -> Result:
-        monkeypatch.setattr(sys, "argv", ["onegru", "convert", *map(str, arguments)])
-        capfd.readouterr()
-        code = onegru.cli.app.run()
-        captured = capfd.readouterr()
-        assert "Traceback" not in captured.err
-        return Result(code, captured.out, captured.err)
-
-    return run
+def convert(cli: Cli) -> Cli:
+    return partial(cli, "convert")
 
 
 def reads_whole_irs(folder: Path) -> bool:
@@ -134,7 +103,7 @@ def test_every_pair(tmp_path: Path, first: str, second: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 @pytest.mark.parametrize("name", ["m.onnx", "m.xml", "m.safetensors"])
-def test_other_types(convert: Convert, dtype: str, name: str) -> None:
+def test_other_types(convert: Cli, dtype: str, name: str) -> None:
     layer = make_gru(dtype=dtype, direction="bidirectional", linear_before_reset=True)
     onegru.save(layer, "start.safetensors")
     assert convert("start.safetensors", name).code == 0
@@ -143,7 +112,7 @@ def test_other_types(convert: Convert, dtype: str, name: str) -> None:
     assert np.array_equal(found.weights.R, layer.weights.R)
 
 
-def test_attention(convert: Convert) -> None:
+def test_attention(convert: Cli) -> None:
     layer = make_gru(attention=True)
     onegru.save(layer, "start.safetensors")
     for source, target, options in (
@@ -166,7 +135,7 @@ def test_attention(convert: Convert) -> None:
 # ---- what is printed, and what a difference does
 
 
-def test_what_is_printed(convert: Convert) -> None:
+def test_what_is_printed(convert: Cli) -> None:
     onegru.save(make_gru(), "a.onnx")
     result = convert("a.onnx", "b.xml")
     assert (result.code, result.err) == (0, "")
@@ -187,7 +156,7 @@ def test_what_is_printed(convert: Convert) -> None:
 @pytest.mark.parametrize("name", ["b.onnx", "b.xml", "b.safetensors"])
 @pytest.mark.parametrize("existed", [True, False])
 def test_a_difference_leaves_nothing(
-    convert: Convert, monkeypatch: pytest.MonkeyPatch, name: str, existed: bool
+    convert: Cli, monkeypatch: pytest.MonkeyPatch, name: str, existed: bool
 ) -> None:
     """A writer with a fault: one weight is off by 1e-3."""
     onegru.save(make_gru(), "a.onnx")
@@ -255,7 +224,7 @@ def check_of(layer: GRU, folder: Path) -> list[checking.Check]:
 # ---- models: which GRU
 
 
-def test_a_model_as_torch_exports_it(convert: Convert) -> None:
+def test_a_model_as_torch_exports_it(convert: Cli) -> None:
     """Batch first by Transpose, states of zeros made on the way, outputs squeezed: still nothing but GRUs."""
     constants = {**weights(0, "0", H=4), **weights(1, "1", I=4, H=4), "shape": np.array([1, -1, 4])}
     nodes = [
@@ -298,7 +267,7 @@ def two_grus(between: list[onnx.NodeProto], constants: dict[str, Any], shape: Sh
     save_model(Path(), model(graph([first, *nodes], [value("X", shape=shape)], ["Y", "Y_h"], held)))
 
 
-def test_what_lies_between_counts(convert: Convert) -> None:
+def test_what_lies_between_counts(convert: Cli) -> None:
     two_grus([node("Identity", ["y"], ["x1"])], {})
     assert convert("model.onnx", "0.safetensors").code == 0
     between = {
@@ -319,7 +288,7 @@ def test_what_lies_between_counts(convert: Convert) -> None:
         assert not Path(f"{number}.safetensors").exists()
 
 
-def test_nodes_by_name(convert: Convert) -> None:
+def test_nodes_by_name(convert: Cli) -> None:
     two_grus([node("Relu", ["y"], ["x1"])], {})
     loaded = {gru.name: gru.layer for gru in onegru.load("model.onnx").gru_nodes}
     assert convert("model.onnx", "a.safetensors", "--node", "above").code == 0
@@ -354,7 +323,7 @@ NOT_ALONE: dict[str, tuple[list[onnx.NodeProto], str]] = {
 
 
 @pytest.mark.parametrize("case", NOT_ALONE.values(), ids=NOT_ALONE)
-def test_a_model_that_does_more(convert: Convert, case: tuple[list[onnx.NodeProto], str]) -> None:
+def test_a_model_that_does_more(convert: Cli, case: tuple[list[onnx.NodeProto], str]) -> None:
     nodes, reason = case
     constants = {**weights(), "h": np.full((1, 2, 3), 0.5, np.float32)}
     save_model(Path(), model(graph(nodes, [value("X", shape=[4, 2, I])], ["Y", "Y_h"], constants)))
@@ -367,7 +336,7 @@ def test_a_model_that_does_more(convert: Convert, case: tuple[list[onnx.NodeProt
     assert says == (reason == "has an initial state of its own")
 
 
-def test_other_lengths_for_each_layer(convert: Convert) -> None:
+def test_other_lengths_for_each_layer(convert: Cli) -> None:
     constants = {**weights(0, "0", I=4, H=4), **weights(1, "1", I=4, H=4), "one": np.array([1])}
     nodes = [
         gru("X", ["y0"], W="W0", R="R0", bias="B0", hidden_size=4, name="below", lens="short"),
@@ -379,7 +348,7 @@ def test_other_lengths_for_each_layer(convert: Convert) -> None:
     convert("model.onnx", "m.safetensors").refused("its GRUs have different lengths")
 
 
-def test_models_without_layers(convert: Convert) -> None:
+def test_models_without_layers(convert: Cli) -> None:
     proto = graph([node("Relu", ["X"], ["Y"])], [value("X", shape=[2])], ["Y"])
     save_model(Path(), model(proto))
     convert("model.onnx", "m.xml").refused("model.onnx: has no GRU node")
@@ -392,7 +361,7 @@ def test_models_without_layers(convert: Convert) -> None:
 # ---- arguments
 
 
-def test_arguments(convert: Convert) -> None:
+def test_arguments(convert: Cli) -> None:
     onegru.save(make_gru(), "a.onnx")
     onegru.save(make_gru(), "a.safetensors")
     convert("a.onnx", "b.pb").refused("TARGET: 'b.pb'; must end in .onnx, .xml, .safetensors")
@@ -411,7 +380,7 @@ def test_arguments(convert: Convert) -> None:
     assert sorted(item.name for item in Path().iterdir()) == ["a.onnx", "a.safetensors", "folder.onnx"]
 
 
-def test_nothing_is_lost(convert: Convert) -> None:
+def test_nothing_is_lost(convert: Cli) -> None:
     onegru.save(make_gru(), "a.xml")
     Path("b.bin").write_bytes(b"something else")
     convert("a.xml", "b.xml").refused("TARGET: 'b.bin' exists; replace it with --overwrite")
@@ -423,7 +392,7 @@ def test_nothing_is_lost(convert: Convert) -> None:
     assert Path("b.bin").read_bytes() == Path("a.bin").read_bytes()
 
 
-def test_sizes_and_inputs(convert: Convert) -> None:
+def test_sizes_and_inputs(convert: Cli) -> None:
     onegru.save(make_gru(), "a.onnx")
     result = convert("a.onnx", "b.onnx", "--batch-size", 2, "--seq-length", 5, "--no-initial-h", "--lengths")
     assert result.code == 0, result.err
@@ -449,7 +418,7 @@ def test_models_from_python(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["time flipped", "output flipped", "lengths", "joined", "output cut"])
-def test_what_a_layer_would_lose_is_refused(convert: Convert, name: str) -> None:
+def test_what_a_layer_would_lose_is_refused(convert: Cli, name: str) -> None:
     """Numbers that are only moved, but to other places: a layer by itself is not that model."""
     x = value("X", shape=["t", "b", I])
     half = value("X2", shape=["t", "b", 1])
@@ -485,7 +454,7 @@ def test_what_a_layer_would_lose_is_refused(convert: Convert, name: str) -> None
     assert not Path("m.xml").exists()
 
 
-def test_external_data_are_not_overwritten(convert: Convert) -> None:
+def test_external_data_are_not_overwritten(convert: Cli) -> None:
     save_model(Path(), model(graph([gru("X", ["Y"])], [value("X", shape=["t", "b", I])], ["Y"], weights())))
     onnx.save(
         onnx.load("model.onnx"), "e.onnx", save_as_external_data=True, location="e.bin", size_threshold=0

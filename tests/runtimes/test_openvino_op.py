@@ -89,7 +89,9 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("function", "attributes"), CASES)
-def test_files_read_and_run_by_openvino(tmp_path: Path, function: str, attributes: dict[str, Any]) -> None:
+def test_files_read_and_run_openvino_results(
+    tmp_path: Path, function: str, attributes: dict[str, Any]
+) -> None:
     """The same numbers as onegru's functions, its own reader and its reference."""
     D = 2 if attributes.get("direction") == "bidirectional" else 1
     arrays = inputs_of(function, D=D, after=attributes.get("linear_before_reset", False))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
+
+import onegru
 
 Array = NDArray[Any]
 
@@ -162,3 +165,18 @@ def write_case(
     for value, name in zip(outputs, OPERATORS[function][2], strict=True):
         ir.result(name, value)
     return ir.write(path)
+
+
+def edit(path: Path, change: Callable[[str], str]) -> Path:
+    text = path.read_text()
+    changed = change(text)
+    assert changed != text
+    path.write_text(changed)
+    return path
+
+
+def refuse(path: Path, message: str, error: type[Exception] = onegru.FormatError) -> None:
+    with pytest.raises(error, match=message) as caught:
+        onegru.load(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)

@@ -19,6 +19,7 @@ from onnx import (
     ValueInfoProto,
 )
 
+import onegru
 from onegru import Model, load
 
 Array = NDArray[Any]
@@ -95,6 +96,15 @@ def weights(
     }
 
 
+# What many models here are made of: one GRU node on X.
+X = numbers(99, T, B, I)
+X_INFO = value("X", "float32", ["time", "batch", I])
+WEIGHTS = weights()
+PLAIN = gru("X", ["Y", "Y_h"], bias="B", name="g")
+EXPECTED: Arrays = dict(zip(("Y", "Y_h"), onegru.gru(X, *WEIGHTS.values()), strict=True))
+"""What the node PLAIN gives."""
+
+
 def graph(
     nodes: Sequence[NodeProto],
     inputs: Sequence[ValueInfoProto] = (),
@@ -135,18 +145,3 @@ def save(folder: Path, proto: ModelProto | bytes, name: str = "model.onnx") -> P
 def loaded(folder: Path, proto: ModelProto | bytes) -> Model:
     """Write a model and load it."""
     return load(save(folder, proto))
-
-
-def onnxruntime_results(proto: ModelProto, feeds: Mapping[str, object]) -> Arrays:
-    """What ONNX Runtime makes of the whole model."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    names = [output.name for output in session.get_outputs()]
-    arrays = {name: item if isinstance(item, list) else np.asarray(item) for name, item in feeds.items()}
-    return dict(zip(names, session.run(names, arrays), strict=True))

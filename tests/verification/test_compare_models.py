@@ -10,7 +10,6 @@ import onnx
 import pytest
 
 import onegru
-import onegru.cli.app
 from onegru.verification.compare_models import compare_with
 from tests.support import mutants
 from tests.support.onnx_models import I, graph, gru, model, node, save, value, weights

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import onegru
-import onegru.cli.app
 from onegru.core.compare import TOLERANCE_ACROSS_RUNTIMES, agreement, difference
 from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
 from tests.support import mutants

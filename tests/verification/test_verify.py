@@ -12,7 +12,6 @@ import onnx
 import pytest
 
 import onegru
-import onegru.cli.app
 from onegru.formats.graph import Graph
 from onegru.verification.compare_runtimes import compare_runtimes
 from onegru.verification.diagnose import diagnose

@@ -24,10 +24,10 @@ from tests.support.onnx_models import (
     model,
     node,
     numbers,
-    onnxruntime_results,
     value,
     weights,
 )
+from tests.support.runtimes import onnxruntime_results
 
 X = numbers(99, T, B, I)
 X_INFO = value("X", "float32", ["time", "batch", I])

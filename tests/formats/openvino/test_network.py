@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - messages and changes stand whole, on one line
 """IRs with other layers than GRUs: cut at the GRU layers, the rest run by OpenVINO.
 
 Everything is compared with OpenVINO itself, where it can read the file, and with the reference engine.
@@ -6,88 +5,24 @@ Everything is compared with OpenVINO itself, where it can read the file, and wit
 
 from __future__ import annotations
 
-import gc
-import os
 import pickle
 import re
 import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import openvino
 import pytest
-from numpy.typing import NDArray
 from openvino import opset13 as ops
 
 import onegru
-from onegru.runtimes import openvino_exchange as _openvino_exchange
 from tests.support import onnx_models
 from tests.support.ir_files import IrWriter, write_case
-
-Array = NDArray[Any]
-
-T, B, I, H = 6, 3, 4, 5
-
-
-def draw(*shape: int, seed: int = 1, dtype: Any = np.float32) -> Array:
-    return np.random.default_rng(seed).uniform(-0.5, 0.5, shape).astype(dtype)
-
-
-def weights(inputs: int, hidden: int = H, D: int = 1, seed: int = 3, after: bool = False) -> list[Any]:
-    """W, R, B of a GRUSequence, as constants."""
-    N = (4 if after else 3) * hidden
-    shapes = (D, 3 * hidden, inputs), (D, 3 * hidden, hidden), (D, N)
-    return [ops.constant(draw(*shape, seed=seed + place)) for place, shape in enumerate(shapes)]
-
-
-def sequence(x: Any, inputs: int, hidden: int = H, direction: str = "forward", seed: int = 3) -> Any:
-    """A GRUSequence over x [B, T, inputs], state and lengths computed from x's shape, as converters do."""
-    D = 2 if direction == "bidirectional" else 1
-    axis = ops.constant(np.int64(0))
-    batch, steps = (
-        ops.gather(ops.shape_of(x), ops.constant(np.array([place], np.int64)), axis) for place in (0, 1)
-    )
-    shape = ops.concat([batch, ops.constant(np.array([D, hidden], np.int64))], 0)
-    state = ops.broadcast(ops.constant(np.float32(0)), shape)
-    return ops.gru_sequence(
-        x, state, ops.broadcast(steps, batch), *weights(inputs, hidden, D, seed), hidden, direction
-    )
-
-
-def save(path: Path, outputs: Mapping[str, Any], inputs: list[Any], *, half: bool = False) -> Path:
-    results = []
-    for name, value in outputs.items():
-        value.set_names({name})
-        results.append(ops.result(value))
-    openvino.save_model(openvino.Model(results, inputs, "test"), path, compress_to_fp16=half)
-    return path
-
-
-def by_openvino(path: Path, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    results = compiled(dict(feeds))
-    return {name: np.array(results[port]) for port in compiled.outputs for name in port.names}
-
-
-def check(path: Path, feeds: Mapping[str, Array], *, grus: int, with_openvino: bool = True) -> onegru.Model:
-    """Load it, and compare its outputs with OpenVINO's and the reference's."""
-    model = onegru.load(path)
-    assert len(model.gru_nodes) == grus
-    found = model.run(feeds)
-    peers = {"the reference": onegru.load(path, engine="reference").run(feeds)}
-    if with_openvino:
-        peers["OpenVINO"] = by_openvino(path, feeds)
-    for peer, expected in peers.items():
-        for name, array in found.items():
-            assert array.dtype == expected[name].dtype, peer
-            np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-6, err_msg=peer)
-    return model
-
+from tests.support.openvino_models import B, H, I, T, check, draw, save, sequence, small
 
 # Models of the kinds that there are
 
@@ -281,26 +216,6 @@ def test_grus_in_onegrus_own_version(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, onegru.gru_cell(X, h, **arrays, hidden_size=H))
 
 
-def test_bodies_without_grus_go_along(tmp_path: Path) -> None:
-    """An If, whose bodies have constants of their own, before a GRU."""
-    x = ops.parameter([-1, -1, I], np.float32, name="x")
-    flag = ops.parameter([], bool, name="flag")
-    bodies = []
-    for factor in (0.25, -0.5):
-        inner = ops.parameter([-1, -1, I], np.float32)
-        scaled = ops.result(ops.multiply(inner, ops.constant(np.full((1, 1, I), factor, np.float32))))
-        bodies.append((inner, scaled, openvino.Model([scaled], [inner], "body")))
-    branch = ops.if_op(flag)
-    branch.set_then_body(bodies[0][2])
-    branch.set_else_body(bodies[1][2])
-    branch.set_input(x.output(0), bodies[0][0], bodies[1][0])
-    chosen = branch.set_output(bodies[0][1], bodies[1][1])
-    gru = sequence(chosen, I)
-    path = save(tmp_path / "if.xml", {"out": gru.output(0)}, [x, flag])
-    for value in (True, False):
-        check(path, {"x": draw(B, T, I), "flag": np.array(value)}, grus=1)
-
-
 # Types and values
 
 
@@ -384,15 +299,6 @@ def test_constants_as_outputs(tmp_path: Path) -> None:
     np.testing.assert_array_equal(second["relu"], np.maximum(draw(2, 3), 0))
 
 
-# A model as an object
-
-
-def small(folder: Path) -> Path:
-    x = ops.parameter([-1, -1, I], np.float32, name="x")
-    gru = sequence(ops.tanh(x), I)
-    return save(folder / "small.xml", {"out": ops.relu(gru.output(0)).output(0)}, [x])
-
-
 def test_models_pickle(tmp_path: Path) -> None:
     model = onegru.load(small(tmp_path))
     text = pickle.dumps(model)
@@ -450,125 +356,6 @@ def test_without_openvino(tmp_path: Path) -> None:
     ), result.stdout + result.stderr
 
 
-# Faults
-
-
-def refuse(path: Path, message: str, error: type[Exception] = onegru.FormatError) -> None:
-    with pytest.raises(error, match=message) as caught:
-        onegru.load(path)
-    assert str(caught.value).startswith(str(path))
-    assert "\n" not in str(caught.value)
-
-
-def write_chain(folder: Path) -> Path:
-    """x → Relu → MatMul with a constant → result, written by hand."""
-    ir = IrWriter()
-    x = ir.parameter("x", "float32", "?,4")
-    relu = ir.layer("Relu", "relu", {}, [x])[0]
-    transposes = {"transpose_a": "false", "transpose_b": "false"}
-    product = ir.layer("MatMul", "product", transposes, [relu, ir.const("W", draw(4, 2))], names=["out"])[0]
-    ir.result("result", product)
-    return ir.write(folder / "chain.xml")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda t: t.replace('type="Relu"', 'type="Mystery"'), "OpenVINO refuses it .*Mystery"),
-        (lambda t: t.replace('type="Relu" version="opset1"', 'type="Relu" version="opset99"'), "OpenVINO refuses it .*Relu layer relu"),
-        (lambda t: t.replace('type="Relu"', 'type="Assign"'), "Assign layer 'relu': keeps a state from one run to the next"),
-        (lambda t: t.replace('type="Relu"', 'type="ReadValue"'), "ReadValue layer 'relu': keeps a state"),
-        (lambda t: t.replace('shape="4, 2"', 'shape="2, 4"'), "OpenVINO refuses it .*Incompatible MatMul"),
-        (lambda t: t.replace('offset="0"', 'offset="8"'), "Const layer 'W': ends at byte 40 of its .bin, which has 32"),
-        (lambda t: t.replace('size="32"', 'size="31"'), r"Const layer 'W': size 31; must be 32 for float32 \[4, 2\]"),
-        (lambda t: t.replace('element_type="f32" shape="4, 2"', 'element_type="string" shape="4, 2"'), "element_type 'string'; must be"),
-        (lambda t: t.replace('from-layer="0" from-port="0"', 'from-layer="3" from-port="2"'), "waits for itself; the graph has a cycle"),
-        (lambda t: re.sub(r'<edge from-layer="0"[^>]*>', "", t), "Relu layer 'relu': no edge leads to its input port '0'"),
-        (lambda t: t.replace('element_type="f32"', 'element_type="u4"', 1), "element_type 'u4'; must be one of"),
-        (lambda t: t.replace('precision="FP32"', ""), "OpenVINO refuses it .*precision"),
-    ],
-)  # fmt: skip
-def test_broken_files(tmp_path: Path, change: Callable[[str], str], message: str) -> None:
-    path = write_chain(tmp_path)
-    text = path.read_text()
-    assert change(text) != text
-    path.write_text(change(text))
-    refuse(path, message)
-
-
-def test_grus_in_bodies(tmp_path: Path) -> None:
-    x = ops.parameter([-1, 4, I], np.float32, name="x")
-    h = ops.parameter([-1, H], np.float32, name="h")
-    inner_x, inner_h = (ops.parameter(shape, np.float32) for shape in ([-1, 1, I], [-1, H]))
-    step = ops.squeeze(inner_x, ops.constant(np.array([1])))
-    arrays: dict[str, Any] = {"W": draw(3 * H, I), "R": draw(3 * H, H), "B": draw(3 * H)}
-    cell = ops.gru_cell(step, inner_h, *map(ops.constant, arrays.values()), H)
-    loop = ops.tensor_iterator()
-    body = openvino.Model([ops.result(cell)], [inner_x, inner_h], "body")
-    loop.set_body(body)
-    loop.set_sliced_input(inner_x, x.output(0), 0, 1, 1, -1, 1)
-    loop.set_merged_input(inner_h, h.output(0), cell.output(0))
-    last = loop.get_iter_value(cell.output(0), -1)
-    path = save(tmp_path / "loop.xml", {"out": last}, [x, h])
-    model = onegru.load(path)
-    (gru,) = model.gru_nodes
-    assert gru.bodies[0].startswith("a body of TensorIterator layer")
-    assert gru.layer is not None and gru.layer.hidden_size == H
-    X, state = draw(B, 4, I), draw(B, H)
-    wanted = state
-    for t in range(4):
-        wanted = onegru.gru_cell(X[:, t], wanted, **arrays, hidden_size=H)
-    for _ in range(3):  # as it is, and made for these sizes
-        np.testing.assert_array_equal(model.run({"x": X, "h": state})["out"], wanted)
-    (seen,) = model.trace({"x": X, "h": state})
-    np.testing.assert_array_equal(seen["Ho"], wanted)
-    np.testing.assert_array_equal(seen["X"], X[:, 3])
-    reference = onegru.load(path, engine="reference").run({"x": X, "h": state})["out"]
-    np.testing.assert_allclose(reference, wanted, atol=1e-6)
-
-
-def test_an_augru_cell_in_a_tensor_iterator(tmp_path: Path) -> None:
-    """Which no runtime reads from a file."""
-    x, a = ops.parameter([-1, 4, I], np.float32, name="x"), ops.parameter([-1, 4, 1], np.float32, name="a")
-    h = ops.parameter([-1, H], np.float32, name="h")
-    inner_x, inner_a = (ops.parameter([-1, 1, size], np.float32) for size in (I, 1))
-    inner_h = ops.parameter([-1, H], np.float32)
-    axis = ops.constant(np.array([1]))
-    arrays: dict[str, Any] = {"W": draw(3 * H, I), "R": draw(3 * H, H), "B": draw(3 * H)}
-    (augru,) = (c for c in onegru.openvino_extensions() if c.operator.name == "AUGRUCell")
-    weights = [ops.constant(array) for array in arrays.values()]
-    inputs = [ops.squeeze(inner_x, axis), inner_h, *weights, ops.squeeze(inner_a, axis)]
-    cell = augru(inputs, hidden_size=H)
-    loop = ops.tensor_iterator()
-    loop.set_body(openvino.Model([ops.result(cell)], [inner_x, inner_h, inner_a], "body"))
-    loop.set_sliced_input(inner_x, x.output(0), 0, 1, 1, -1, 1)
-    loop.set_sliced_input(inner_a, a.output(0), 0, 1, 1, -1, 1)
-    loop.set_merged_input(inner_h, h.output(0), cell.output(0))
-    path = save(tmp_path / "loop.xml", {"out": loop.get_iter_value(cell.output(0), -1)}, [x, h, a])
-    assert 'type="AUGRUCell"' in path.read_text()
-    model = onegru.load(path)
-    X, state, A = draw(B, 4, I), draw(B, H), np.abs(draw(B, 4, 1))
-    wanted = state
-    for t in range(4):
-        wanted = onegru.augru_cell(X[:, t], wanted, **arrays, A=A[:, t], hidden_size=H)
-    for _ in range(3):
-        np.testing.assert_array_equal(model.run({"x": X, "h": state, "a": A})["out"], wanted)
-    assert [gru.operator for gru in model.gru_nodes] == ["AUGRUCell"]
-
-
-def test_what_traces_and_references_take_goes_with_them(tmp_path: Path) -> None:
-    test_grus_in_bodies(tmp_path)
-    model = onegru.load(tmp_path / "loop.xml")
-    feeds = {"x": draw(B, 4, I), "h": draw(B, H)}
-    gc.collect()
-    before = len(_openvino_exchange._states)
-    for _ in range(4):
-        model.trace(feeds)
-        onegru.load(tmp_path / "loop.xml", engine="reference")
-    gc.collect()
-    assert len(_openvino_exchange._states) == before
-
-
 def test_models_are_freed(tmp_path: Path) -> None:
     """OpenVINO keeps Python's operators for ever; what they took goes with the model."""
     hidden = 512
@@ -588,104 +375,3 @@ def test_models_are_freed(tmp_path: Path) -> None:
     program = textwrap.dedent(program)
     grown = int(subprocess.check_output([sys.executable, "-c", program, str(path)], text=True))
     assert grown < 2 * path.with_suffix(".bin").stat().st_size
-
-
-def test_constants_in_bodies_are_checked(tmp_path: Path) -> None:
-    test_bodies_without_grus_go_along(tmp_path)
-    path = tmp_path / "if.xml"
-    text = path.read_text()
-    inner = text.index("<then_body>")
-    at = re.compile(r'offset="\d+"').search(text, inner)
-    assert at is not None
-    path.write_text(text[: at.start()] + 'offset="99999999"' + text[at.end() :])
-    refuse(path, "Const layer '.*': ends at byte 100000015 of its .bin")
-
-
-def test_sizes_beyond_memory_are_refused_before_they_are_tried(tmp_path: Path) -> None:
-    ir = IrWriter()
-    size = ir.const("size", np.array([2**20, 2**20, 2**20]))
-    one = ir.const("one", np.ones((), np.float32))
-    wide = ir.layer("Broadcast", "wide", {"mode": "numpy"}, [one, size], version="opset3")[0]
-    total = ir.layer("ReduceSum", "sum", {"keep_dims": "false"}, [wide, ir.const("axes", np.arange(3))])[0]
-    ir.result("out", total)
-    refuse(
-        ir.write(tmp_path / "x.xml"),
-        r"Broadcast layer 'wide' gives \[1048576, .* beyond this machine's memory",
-    )
-
-
-def test_sizes_beyond_memory_are_refused_where_others_are_open(tmp_path: Path) -> None:
-    """As many bytes, not numbers, as this machine has; the number of rows is known in runs alone."""
-    ir = IrWriter()
-    x = ir.parameter("x", "float32", "?")
-    rows = ir.layer("ShapeOf", "rows", {"output_type": "i64"}, [x], version="opset3", dtype="int64")[0]
-    half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    size = ir.const("size", np.array([2**20, half // 2**20]))
-    shape = ir.layer("Concat", "shape", {"axis": "0"}, [rows, size], dtype="int64")[0]
-    one = ir.const("one", np.ones((), np.float32))
-    wide = ir.layer("Broadcast", "wide", {"mode": "numpy"}, [one, shape], version="opset3")[0]
-    total = ir.layer("ReduceSum", "sum", {"keep_dims": "false"}, [wide, ir.const("axes", np.arange(3))])[0]
-    ir.result("out", total)
-    refuse(
-        ir.write(tmp_path / "x.xml"), r"Broadcast layer 'wide' gives \[\?, 1048576, .* beyond this machine's"
-    )
-
-
-def test_an_index_beyond_a_shape_is_refused_before_it_is_tried(tmp_path: Path) -> None:
-    """OpenVINO's CPU would read memory that is not its own, and end the process."""
-    x = ops.parameter([-1, -1, I], np.float32, name="x")
-    for index, message in (
-        (3, "index 3; must be within the 3"),
-        (-4, "index -4; must be"),
-        (2**54, "index 1801"),
-    ):
-        at = ops.constant(np.array([index], np.int64))
-        size = ops.gather(ops.shape_of(x), at, ops.constant(np.int64(0)))
-        path = save(tmp_path / "x.xml", {"out": size.output(0)}, [x])
-        refuse(path, rf"Gather layer '\w+': {message}")
-
-
-def test_inputs_that_do_not_fit_are_named(tmp_path: Path) -> None:
-    model = onegru.load(write_chain(tmp_path))
-    for wrong in (draw(2, 3), draw(2, 4, dtype=np.float64), draw(4)):
-        with pytest.raises(onegru.SpecError, match="'x': "):
-            model.run({"x": wrong})
-
-
-def test_faults_that_only_the_run_shows(tmp_path: Path) -> None:
-    x, y = (ops.parameter([-1, -1], np.float32, name=name) for name in "xy")
-    path = save(tmp_path / "x.xml", {"out": ops.matmul(x, y, False, False).output(0)}, [x, y])
-    model = onegru.load(path)
-    with pytest.raises(onegru.FormatError, match=r"OpenVINO fails \(.*MatMul") as caught:
-        model.run({"x": draw(2, 3), "y": draw(4, 5)})
-    assert "\n" not in str(caught.value)
-    np.testing.assert_allclose(  # and the next run is none the worse for it
-        model.run({"x": draw(2, 3), "y": draw(3, 5)})["out"], draw(2, 3) @ draw(3, 5), rtol=0, atol=1e-6
-    )
-
-
-def test_single_bytes_changed_are_read_or_refused(tmp_path: Path) -> None:
-    path = small(tmp_path)
-    text = path.read_bytes()
-    rng = np.random.default_rng(7)
-    for _ in range(60):
-        changed = bytearray(text)
-        changed[rng.integers(len(text))] = rng.integers(256)
-        path.write_bytes(changed)
-        try:
-            onegru.load(path)
-        except onegru.OneGRUError as error:
-            assert "\n" not in str(error)
-
-
-def test_large_constants_of_small_files(tmp_path: Path) -> None:
-    """OpenVINO would compute them when the model is loaded."""
-    X = ops.parameter([1], np.float32, name="X")
-    size = ops.constant(np.array([2**28], np.int64))
-    many = ops.broadcast(ops.constant(np.float32(1)), size)
-    total = ops.reduce_sum(many, ops.constant(np.array([0], np.int64)), False)
-    model = openvino.Model([ops.add(X, total).output(0)], [X], "m")
-    openvino.save_model(model, tmp_path / "m.xml", compress_to_fp16=False)
-    message = r"Broadcast layer .* gives \[268435456\]; constants come to far more"
-    with pytest.raises(onegru.FormatError, match=message):
-        onegru.load(tmp_path / "m.xml")

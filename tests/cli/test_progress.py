@@ -1,0 +1,69 @@
+"""The progress bar, and what is seen of it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+
+# ---- the bar
+
+SLOW = """
+import sys, time
+from onegru.cli import progress as waiting
+waiting._PATIENCE = float(sys.argv[1])
+with waiting.waiting("running [a] model") as watch:
+    for done in range(8):
+        watch.progress(done, 8)
+        time.sleep(0.05)
+    watch.progress(8, 8)
+print("done")
+"""
+
+
+def in_terminal(code: str, *arguments: str) -> str:
+    """What a program writes to a terminal of 80 columns."""
+    parent, child = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    command = [sys.executable, "-c", code, *arguments]
+    with subprocess.Popen(command, stdout=child, stderr=child, env=environment) as process:
+        os.close(child)
+        written = b""
+        limit = time.monotonic() + 60
+        while time.monotonic() < limit:
+            if select.select([parent], [], [], 1)[0]:
+                try:
+                    written += os.read(parent, 65536)
+                except OSError:  # the other end is closed
+                    break
+    os.close(parent)
+    assert process.returncode == 0
+    return written.decode()
+
+
+def test_bar_after_some_patience_that_leaves_nothing() -> None:
+    written = in_terminal(SLOW, "0.1")
+    assert "running [a] model" in written
+    *_, residue = written.split("\x1b[2K")  # each redrawing erases the line first
+    assert re.sub(r"\x1b\[[?0-9;]*[A-Za-z]|\r", "", residue) == "done\n"
+    assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")  # the cursor is shown again
+
+
+def test_no_bar_for_what_is_quick() -> None:
+    assert in_terminal(SLOW, "30").replace("\r", "") == "done\n"
+
+
+def test_no_bar_outside_a_terminal() -> None:
+    for environment in ({}, {"FORCE_COLOR": "1"}):
+        result = subprocess.run(
+            [sys.executable, "-c", SLOW, "0.1"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**os.environ, **environment},
+        )
+        assert (result.stdout, result.stderr) == ("done\n", "")

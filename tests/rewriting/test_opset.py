@@ -1,0 +1,133 @@
+"""Rewriting to and from other opsets, the first versions included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import onegru
+from onegru.rewriting.rewrite import rewrite
+from tests.support.onnx_models import (
+    B,
+    I,
+    T,
+    graph,
+    gru,
+    model,
+    node,
+    numbers,
+    save,
+    value,
+    weights,
+)
+from tests.support.rewrite_cases import (
+    assert_close,
+    attributes,
+    expected,
+    grus,
+    rewritten,
+)
+from tests.support.runtimes import onnxruntime_results
+
+# ---- versions 1 and 3, and the oldest files
+
+
+@pytest.mark.parametrize("opset", [1, 3])
+def test_to_the_first_versions(opset: int, tmp_path: Path) -> None:
+    nodes = [gru("X", ["Y", ""], bias="B", name="gru", layout=1)]
+    source = model(graph(nodes, [value("X", shape=[2, 4, I])], [value("Y", shape=[None] * 4)], weights()))
+    _, target = rewritten(tmp_path, source, opset=opset)
+    (item,) = grus(target)
+    assert attributes(item)["output_sequence"] == 1 and "layout" not in attributes(item)
+    assert len(item.output) == (2 if opset == 1 else 1)  # Y_h is required in version 1
+    feeds = {"X": numbers(1, 2, 4, I)}
+    assert_close(
+        onegru.load(tmp_path / "target.onnx").run(feeds), expected(tmp_path / "model.onnx", feeds), 1e-6
+    )
+
+
+@pytest.mark.parametrize("opset", [1, 3])
+@pytest.mark.parametrize("options", [{"opset": 22}, {"runtime": "onnxruntime"}, {"decompose": True}])
+def test_from_the_first_versions(opset: int, options: dict[str, Any], tmp_path: Path) -> None:
+    more: dict[str, Any] = {"direction": "foward"} if opset == 1 else {"linear_before_reset": 3}
+    nodes = [
+        node("Add", ["x", "shift"], ["X"], broadcast=1, name="add"),
+        gru("X", ["Y", "Y_h"], name="gru", output_sequence=1, **more),
+    ]
+    outputs = [value("Y", shape=[None] * 4), value("Y_h", shape=[None] * 3)]
+    constants = {**weights(), "shift": numbers(3, I)}
+    del constants["B"]
+    source = model(graph(nodes, [value("x", shape=["T", "N", I])], outputs, constants), opset=opset)
+    report, target = rewritten(tmp_path, source, **options)
+    assert report.opsets[0] == opset and report.others == ("Add node 'add'",)
+    feeds = {"x": numbers(1, T, B, I)}
+    wanted = expected(tmp_path / "model.onnx", feeds)
+    assert_close(onnxruntime_results(target, feeds), wanted, 1e-5)
+
+
+def test_constants_before_ir_4(tmp_path: Path) -> None:
+    constants = weights(D=2)
+    inputs = [value("X", shape=[T, B, I])]
+    inputs += [value(name, shape=array.shape) for name, array in constants.items()]
+    nodes = [gru("X", ["Y"], bias="B", direction="bidirectional")]
+    source = model(graph(nodes, inputs, [value("Y", shape=[None] * 4)], constants), opset=9, ir=3)
+    _, target = rewritten(tmp_path, source, split=True)
+    assert target.ir_version == 3 and [item.name for item in target.graph.input] == ["X"]
+    feeds = {"X": numbers(1, T, B, I)}
+    assert_close(onnxruntime_results(target, feeds), expected(tmp_path / "model.onnx", feeds), 1e-5)
+
+
+# ---- the rest of the model
+
+
+def test_other_nodes_at_another_opset(tmp_path: Path) -> None:
+    """Only what changed between the opsets is converted: Squeeze, whose axes became an input."""
+    nodes = [
+        node("Relu", ["x"], ["X"], name="relu", doc_string="kept"),
+        gru("X", ["Y"], bias="B", name="gru"),
+        node("Squeeze", ["Y"], ["S"], name="squeeze", axes=[1], doc_string="kept too"),
+        node("Custom", ["S"], ["Z"], domain="elsewhere", name="custom"),
+    ]
+    proto = graph(nodes, [value("x", shape=["T", "N", I])], ["Z"], weights())
+    proto.output[0].type.tensor_type.shape.SetInParent()
+    source = model(proto, opset=11, domains={"elsewhere": 2})
+    source.metadata_props.add(key="author", value="someone")
+    report, target = rewritten(tmp_path, source, opset=18, check=False)
+    assert report.others == ("Squeeze node 'squeeze'",) and report.outputs == ()
+    by_name = {item.name: item for item in target.graph.node}
+    for name in ("relu", "custom"):
+        assert by_name[name] == next(item for item in source.graph.node if item.name == name)
+    assert by_name["squeeze"].doc_string == "kept too" and len(by_name["squeeze"].input) == 2
+    assert {entry.domain: entry.version for entry in target.opset_import} == {"": 18, "elsewhere": 2}
+    assert target.metadata_props == source.metadata_props
+
+
+def test_newer_attributes_at_their_defaults(tmp_path: Path) -> None:
+    """What an older opset cannot say is left out where it says nothing; onnx's converter refuses these."""
+    nodes = [
+        node("Shape", ["x"], ["shape"], name="shape"),
+        node("Reshape", ["x", "shape"], ["X"], name="reshape", allowzero=0),
+        gru("X", ["Y"], name="gru"),
+    ]
+    proto = graph(nodes, [value("x", shape=["T", "N", I])], [value("Y", shape=[None] * 4)], weights())
+    report, target = rewritten(tmp_path, model(proto, opset=18), opset=13)
+    assert report.others == ("Reshape node 'reshape'",)
+    assert [len(item.attribute) for item in target.graph.node[:2]] == [0, 0]
+    refused = model(proto, opset=18)
+    refused.graph.node[1].attribute[0].i = 1
+    with pytest.raises(onegru.FormatError, match="Reshape node 'reshape': cannot be brought"):
+        rewrite(save(tmp_path, refused), tmp_path / "target.onnx", opset=13)
+
+
+def test_what_cannot_be_converted_is_named(tmp_path: Path) -> None:
+    nodes = [
+        node("LayerNormalization", ["x", "scale"], ["X"], name="norm"),
+        gru("X", ["Y"], name="gru"),
+    ]
+    constants = {**weights(), "scale": numbers(4, I)}
+    source = model(graph(nodes, [value("x", shape=["T", "N", I])], ["Y"], constants), opset=17)
+    with pytest.raises(onegru.FormatError, match="LayerNormalization node 'norm': cannot be brought"):
+        rewrite(save(tmp_path, source), tmp_path / "target.onnx", opset=13)
+    assert not (tmp_path / "target.onnx").exists()

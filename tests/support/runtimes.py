@@ -1,0 +1,41 @@
+"""What other runtimes make of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+from tests.support.onnx_models import Array, Arrays
+
+
+def onnxruntime_results(proto: ModelProto, feeds: Mapping[str, object]) -> Arrays:
+    """What ONNX Runtime makes of the whole model."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    names = [output.name for output in session.get_outputs()]
+    arrays = {name: item if isinstance(item, list) else np.asarray(item) for name, item in feeds.items()}
+    return dict(zip(names, session.run(names, arrays), strict=True))
+
+
+def openvino_results(model: Path | ModelProto, feeds: Mapping[str, Array]) -> Arrays:
+    """What OpenVINO makes of a model, in float32; feeds that it does not take are left out."""
+    openvino = pytest.importorskip("openvino")
+    core = openvino.Core()
+    read = core.read_model(model if isinstance(model, Path) else model.SerializeToString())
+    compiled = core.compile_model(read, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    taken = {
+        port: next(array for name, array in feeds.items() if name in port.names) for port in compiled.inputs
+    }
+    results = compiled(taken)
+    found = {name: np.array(results[port]) for port in compiled.outputs for name in port.names}
+    return found if isinstance(model, Path) else {item.name: found[item.name] for item in model.graph.output}
