@@ -34,8 +34,6 @@ from tests.support.onnx_models import (
     value,
 )
 
-# ---- run: inputs and outputs
-
 
 @pytest.mark.parametrize(
     "argument", ["X=x.npy", "x.npy", "x.npz", "X=x.npz", "X=other.npz", "x.pb", "X=y.pb"]
@@ -93,7 +91,7 @@ def test_random_draws_what_is_not_given(cli: Cli) -> None:
 
 @pytest.mark.parametrize(("seq", "least", "most"), [(0, 0, 0), (1, 1, 1), (3, 1, 3)])
 @pytest.mark.parametrize("layout", [0, 1])
-def test_drawn_lengths_are_legal(cli: Cli, layout: int, seq: int, least: int, most: int) -> None:
+def test_random_lengths_are_legal(cli: Cli, layout: int, seq: int, least: int, most: int) -> None:
     name = write_gru(lens="lens", layout=layout)
     loaded = onegru.load(name)
     # The model calls its axes seq, batch whatever the layout makes of them.
@@ -103,17 +101,17 @@ def test_drawn_lengths_are_legal(cli: Cli, layout: int, seq: int, least: int, mo
         proto.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "seq"
         onnx.save(proto, name)
         loaded = onegru.load(name)
-    drawn = set()
+    found = set()
     for seed in range(20):
         values, _ = gather_inputs(loaded, [], seed, {time_axis: seq, other_axis: 6})
         assert values["lens"].dtype == np.int32
         assert values["X"].shape[layout] == seq
-        drawn |= set(values["lens"].tolist())
+        found |= set(values["lens"].tolist())
         loaded.run(values)
-    assert (min(drawn), max(drawn)) == (least, most)
+    assert (min(found), max(found)) == (least, most)
 
 
-def test_drawn_lengths_fit_every_gru_that_takes_them(cli: Cli) -> None:
+def test_random_lengths_fit_every_gru_that_takes_them(cli: Cli) -> None:
     nodes = [gru(x, [f"Y{x}"], lens="lens") for x in ("A", "B", "C")]
     nodes.insert(0, node("Identity", ["A2"], ["A"]))  # its length is not known before a run
     shapes: dict[str, list[int | str | None]] = {
@@ -156,7 +154,7 @@ def test_sizes_of_open_dimensions(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "bench", "verify"])
-def test_drawn_inputs_that_contradict_each_other(cli: Cli, command: str) -> None:
+def test_random_inputs_that_contradict_each_other(cli: Cli, command: str) -> None:
     """A number that a shape must equal cannot be drawn: the message says what to do."""
     inputs = [value("X", shape=[4, "batch", I]), value("rows", "int64", [1])]
     nodes = [

@@ -93,9 +93,6 @@ def test_outputs_that_are_no_tensors(cli: Cli) -> None:
     assert files() == {"model.onnx"}
 
 
-# ---- output files are whole, or as they were
-
-
 @pytest.mark.parametrize("outputs", [["out.npz"], ["Y=out.npy"], ["Y=out.npy", "Y_h=h.npz"]])
 @pytest.mark.parametrize("fault", ["space", "interrupt", "memory"])
 def test_a_failed_write_changes_nothing(

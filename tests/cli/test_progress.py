@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-# ---- the bar
+from tests.support.processes import run_python
 
 SLOW = """
 import sys, time
@@ -58,12 +58,6 @@ def test_no_bar_for_what_is_quick() -> None:
 
 
 def test_no_bar_outside_a_terminal() -> None:
-    for environment in ({}, {"FORCE_COLOR": "1"}):
-        result = subprocess.run(
-            [sys.executable, "-c", SLOW, "0.1"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env={**os.environ, **environment},
-        )
+    for environment in (None, {"FORCE_COLOR": "1"}):
+        result = run_python(SLOW, "0.1", environment=environment)
         assert (result.stdout, result.stderr) == ("done\n", "")

@@ -184,7 +184,7 @@ def test_files_are_known_by_what_they_hold(verify: Cli) -> None:
     assert "onnxruntime" in out and "refuses" not in out
 
 
-def test_a_reference_that_cannot_be_compared_is_no_fault_of_drawn_inputs(verify: Cli) -> None:
+def test_a_reference_that_cannot_be_compared_is_no_fault_of_random_inputs(verify: Cli) -> None:
     save(Path(), chain(True))
     save(Path(), b"\x08no model", "broken.onnx")
     code, out, err = verify("model.onnx", *DIMS, "--against", "broken.onnx")

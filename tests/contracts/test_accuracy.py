@@ -17,9 +17,7 @@ import onegru
 from benchmarks.accuracy import MEASURED, Worst, fma_targets, native, ulp_errors, worst_error
 from onegru import _native
 from onegru.core.activations import Activation
-from onegru.core.dtypes import bfloat16
-
-Array = npt.NDArray[Any]
+from onegru.core.dtypes import Array, bfloat16
 
 ids = [str(activation) for activation in MEASURED]
 needs_fma = pytest.mark.skipif(not fma_targets(), reason="no target with FMA on this processor")

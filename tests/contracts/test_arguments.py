@@ -9,13 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import onegru
 from onegru import SpecError
 from tests.support.layers import make_gru, make_stack
-
-Array = NDArray[Any]
 
 T, B, I, H = 3, 2, 5, 4
 

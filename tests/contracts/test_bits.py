@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import onegru
 from onegru import _native
+from onegru.core.dtypes import Array
 from onegru.core.spec import DIRECTIONS
+from tests.support.bits import TYPES, assert_bits
+from tests.support.layers import normal_gru
+from tests.support.processes import run_python
 
-Array = NDArray[Any]
-
-TYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 SIZES = [(3, 4), (13, 20), (36, 36), (8, 64), (70, 67), (64, 130)]
 
 
@@ -32,25 +29,11 @@ def _threads() -> Iterator[None]:
 
 
 def make(I: int, H: int, dtype: Any, direction: Any = "forward", **options: Any) -> onegru.GRU:
-    rng = np.random.default_rng(I * 1000 + H)
-    d = 2 if direction == "bidirectional" else 1
-    scale = 1 / np.sqrt(H)
-    W, R, B = (
-        (rng.standard_normal(s) * scale).astype(dtype) for s in ((d, 3 * H, I), (d, 3 * H, H), (d, 6 * H))
-    )
-    return onegru.GRU(W, R, B, direction=direction, engine="native", **options)
+    return normal_gru(I, H, dtype, direction, seed=I * 1000 + H, engine="native", **options)
 
 
 def draw(*shape: int, dtype: Any, seed: int = 3) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
-
-
-def bits(array: Array) -> Array:
-    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
-
-
-def assert_bits(actual: Array, expected: Array) -> None:
-    np.testing.assert_array_equal(bits(actual), bits(expected))
 
 
 @pytest.mark.parametrize(("dtype", "size", "after"), itertools.product(TYPES, SIZES, [False, True]))
@@ -229,15 +212,8 @@ print(digest.hexdigest())
 
 
 def run_on(target: str, threads: int = 1) -> list[str]:
-    environment = {**os.environ, "ONEGRU_TARGET": target, "ONEGRU_NUM_THREADS": str(threads)}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.split()
+    environment = {"ONEGRU_TARGET": target, "ONEGRU_NUM_THREADS": str(threads)}
+    return run_python(PROGRAM, options=("-W", "ignore"), environment=environment).stdout.split()
 
 
 def test_targets_with_fma_agree_and_are_the_ones_that_ran() -> None:
@@ -296,7 +272,7 @@ def test_the_mode_in_which_a_layer_is_made_changes_nothing() -> None:
             libm.fesetround(0)
             assert layer(X)[0].tobytes() == plain.tobytes()
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+    run_python(code)
 
 
 ROUNDING = """
@@ -336,11 +312,7 @@ ROUNDING = """
 @pytest.mark.skipif(sys.platform != "linux", reason="the C library's constants are those of Linux")
 def test_numbers_are_rounded_to_nearest_in_every_mode() -> None:
     """clip, alpha, beta and what is converted from type to type."""
-    found = {}
-    for mode in range(4):
-        command = [sys.executable, "-c", textwrap.dedent(ROUNDING), str(mode)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        found[mode] = done.stdout
+    found = [run_python(ROUNDING, mode).stdout for mode in range(4)]
     assert f"{float(np.float32(0.1)).hex()}" in found[0]
     assert "3.5e+38; must be within float32" in found[0]
     assert found[1] == found[2] == found[3] == found[0]

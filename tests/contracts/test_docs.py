@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from docs.generate import FILES, TABLES, update
+from tests.support.cli import script
+from tests.support.repository import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = sorted(
     path for pattern in ("*.md", "docs/*.md", "examples/*/*.md") for path in ROOT.glob(pattern)
 )
-SCRIPT = Path(sys.executable).with_name("onegru")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -70,16 +70,10 @@ def test_console_examples() -> None:
             command, _, shown = session.partition("\n")
             program, *arguments = command.split()
             assert program == "onegru"
-            result = subprocess.run(
-                [SCRIPT, *arguments],
-                capture_output=True,
-                text=True,
-                timeout=60,
-                env={**os.environ, "COLUMNS": "80"},
-            )
-            assert (result.returncode, result.stderr) == (0, "")
+            result = script(*arguments, COLUMNS="80")
+            assert (result.code, result.err) == (0, "")
             for part in shown.split("…\n"):
-                assert outline(part) in outline(result.stdout)
+                assert outline(part) in outline(result.out)
             commands += 1
     assert commands >= 2
 
@@ -110,16 +104,16 @@ def test_the_digits_example(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "shown"),
+    ("name", "shown"),
     [
         ("stream", ["the same bits as one call over all frames: True", "states: {'h_out': 'h'}"]),
         ("convert", ["ONNX Runtime: largest difference", "OpenVINO: largest difference"]),
         ("verify", ["exit code 0", "as if the gates z and r were swapped in W and R alone", "exit code 1"]),
     ],
 )
-def test_the_denoiser_examples(script: str, shown: list[str]) -> None:
+def test_the_denoiser_examples(name: str, shown: list[str]) -> None:
     result = subprocess.run(
-        [sys.executable, ROOT / "examples" / "denoiser" / f"{script}.py"],
+        [sys.executable, ROOT / "examples" / "denoiser" / f"{name}.py"],
         capture_output=True,
         text=True,
         timeout=120,

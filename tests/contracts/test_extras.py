@@ -8,8 +8,8 @@ import tomllib
 from pathlib import Path
 
 import onegru
+from tests.support.repository import ROOT
 
-ROOT = Path(__file__).parents[2]
 EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
     "optional-dependencies"
 ]

@@ -1,4 +1,4 @@
-"""Calls that native code takes at once: the bits and the messages of the general path, whatever is given."""
+"""The fast path: calls that native code takes at once, with the bits and the messages of the general path."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import onegru
+from onegru.core.dtypes import Array
+from tests.support.bits import TYPES
+from tests.support.layers import normal_gru
 
-Array = NDArray[Any]
-
-TYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 I, H = 3, 5
 
 
@@ -24,12 +22,7 @@ class Other(np.ndarray[Any, Any]):
 
 
 def make(dtype: Any, D: int = 1, sizes: tuple[int, int] = (I, H), **options: Any) -> onegru.GRU:
-    rng = np.random.default_rng(1)
-    i, h = sizes
-    shapes = (D, 3 * h, i), (D, 3 * h, h), (D, 6 * h)
-    W, R, bias = ((rng.standard_normal(s) / np.sqrt(h)).astype(dtype) for s in shapes)
-    direction: Any = "bidirectional" if D == 2 else "forward"
-    return onegru.GRU(W, R, bias, direction=direction, **options)
+    return normal_gru(*sizes, dtype, "bidirectional" if D == 2 else "forward", **options)
 
 
 def draw(*shape: int, dtype: Any = np.float32) -> Array:
@@ -133,7 +126,7 @@ def test_the_last_state_may_be_the_first(layout: int, lengths: bool) -> None:
         onegru.set_num_threads(before)
 
 
-def test_what_is_not_plain_goes_the_general_way() -> None:
+def test_other_calls_take_the_general_path() -> None:
     layer = make(np.float32, sizes=(H, H))
     X, h = draw(4, 3, H), draw(1, 3, H)
     Y, Y_h = layer(X, h)
@@ -310,7 +303,7 @@ def test_what_is_wrong_in_a_step_is_refused_in_the_same_words() -> None:
 
 
 @pytest.mark.parametrize("layout", [0, 1])
-def test_a_models_nodes_are_plain_calls(layout: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_models_nodes_take_the_fast_path(layout: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lengths and batch first included; lengths must still be of a type that the specification has."""
     onnx = pytest.importorskip("onnx")
     from tests.support.onnx_models import graph, gru, model, value, weights

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -18,6 +16,7 @@ import pytest
 import onegru
 from tests.support.ir_files import write_case
 from tests.support.onnx_models import graph, gru, model, save, value, weights
+from tests.support.processes import run_python, run_python_without
 
 SOURCE = Path(onegru.__file__).parent
 
@@ -161,30 +160,8 @@ def test_other_packages_are_imported_where_they_belong(module: str) -> None:
         assert any(fnmatchcase(module, pattern) for pattern in allowed), f"{module}:{item.line}: {item.name}"
 
 
-# ---- what happens without the optional packages
-
-BLOCK = """
-    import sys
-
-    class Block:
-        def find_spec(self, name, path=None, target=None):
-            first = name.partition(".")[0]
-            if blocked(first):
-                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-    sys.meta_path.insert(0, Block())
-"""
-
-
-def python(blocked: str, code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run code in a new interpreter where the packages that `blocked` (an expression of `name`) are not."""
-    lines = f"blocked = lambda name: {blocked}\n" + textwrap.dedent(BLOCK) + textwrap.dedent(code)
-    command = [sys.executable, "-c", lines, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-
 def test_numpy_is_enough() -> None:
-    result = python(
+    result = run_python_without(
         "name not in sys.stdlib_module_names | {'numpy', 'onegru'}",
         """
         import numpy as np
@@ -208,7 +185,7 @@ def test_import_time() -> None:
         import onegru
         print(time.perf_counter() - began)
     """
-    seconds = min(float(python("False", code).stdout) for _ in range(5))
+    seconds = min(float(run_python(code).stdout) for _ in range(5))
     print(f"import onegru, after NumPy: {seconds * 1e3:.1f} ms")  # should be under 50
     assert seconds < 0.15
 
@@ -233,12 +210,12 @@ def onnx_path(tmp_path: Path) -> Path:
 
 
 def test_onnx_files_without_onnx(onnx_path: Path) -> None:
-    result = python("name == 'onnx'", LOAD, onnx_path)
+    result = run_python_without("name == 'onnx'", LOAD, onnx_path)
     assert result.stdout == f"onnx onnx {onnx_path} needs onnx: pip install 'onegru[onnx]'\n"
 
 
 def test_other_nodes_without_onnxruntime(onnx_path: Path) -> None:
-    result = python("name == 'onnxruntime'", LOAD, onnx_path)
+    result = run_python_without("name == 'onnxruntime'", LOAD, onnx_path)
     assert result.stdout == (
         f"onnxruntime onnxruntime {onnx_path}: Relu node 'relu' needs onnxruntime: "
         "pip install 'onegru[onnxruntime]'\n"
@@ -247,7 +224,7 @@ def test_other_nodes_without_onnxruntime(onnx_path: Path) -> None:
 
 def test_grus_alone_without_onnxruntime(tmp_path: Path) -> None:
     path = save(tmp_path, model(graph([gru("X", ["Y"])], [value("X", shape=[2, 1, 5])], ["Y"], weights())))
-    result = python("name == 'onnxruntime'", LOAD + "\n    else:\n        print('loaded')", path)
+    result = run_python_without("name == 'onnxruntime'", LOAD + "\n    else:\n        print('loaded')", path)
     assert result.stdout == "loaded\n", result.stderr
 
 
@@ -259,7 +236,7 @@ def test_irs_without_any_optional_package(tmp_path: Path) -> None:
     }
     path = write_case(tmp_path / "cell.xml", "gru_cell", dict(inputs), {"hidden_size": 3})
     blocked = "name in ('onnx', 'onnxruntime', 'openvino', 'ml_dtypes', 'typer', 'rich')"
-    result = python(blocked, LOAD + "\n    else:\n        print('loaded')", path)
+    result = run_python_without(blocked, LOAD + "\n    else:\n        print('loaded')", path)
     assert result.stdout == "loaded\n", result.stderr
 
 
@@ -272,14 +249,14 @@ def test_bfloat16_without_ml_dtypes(tmp_path: Path) -> None:
     path = write_case(tmp_path / "cell.xml", "gru_cell", dict(inputs), {"hidden_size": 3})
     path.write_text(path.read_text().replace('"f32"', '"bf16"').replace('size="180"', 'size="90"'))
     path.write_text(path.read_text().replace('size="108"', 'size="54"'))
-    result = python("name == 'ml_dtypes'", LOAD, path)
+    result = run_python_without("name == 'ml_dtypes'", LOAD, path)
     assert "ml_dtypes bfloat16" in result.stdout, result.stdout + result.stderr
     assert result.stdout.endswith("needs ml_dtypes: pip install 'onegru[bfloat16]'\n")
 
 
 @pytest.mark.parametrize("package", ["typer", "rich"])
 def test_command_line_without_its_packages(package: str) -> None:
-    result = python(f"name == {package!r}", "from onegru.cli import main\nmain()")
+    result = run_python_without(f"name == {package!r}", "from onegru.cli import main\nmain()")
     assert result.returncode == 2
     assert result.stderr == "onegru: the command line needs typer and rich: pip install 'onegru[cli]'\n"
     assert result.stdout == ""
@@ -287,7 +264,7 @@ def test_command_line_without_its_packages(package: str) -> None:
 
 def test_command_line_without_onnx(onnx_path: Path, tmp_path: Path) -> None:
     code = "from onegru.cli import main\nmain()"
-    result = python("name == 'onnx'", code, "inspect", onnx_path)
+    result = run_python_without("name == 'onnx'", code, "inspect", onnx_path)
     assert result.returncode == 2
     assert result.stderr == f"onegru: {onnx_path} needs onnx: pip install 'onegru[onnx]'\n"
 
@@ -295,5 +272,5 @@ def test_command_line_without_onnx(onnx_path: Path, tmp_path: Path) -> None:
 def test_broken_packages_are_not_called_missing(tmp_path: Path) -> None:
     (tmp_path / "onnx.py").write_text("import a_package_that_it_needs_and_that_is_not_there")
     code = f"sys.path.insert(0, {str(tmp_path)!r})\nimport onegru\nonegru.load(sys.argv[1])"
-    result = python("False", code, save(tmp_path, b""))
+    result = run_python_without("False", code, save(tmp_path, b""))
     assert result.stderr.splitlines()[-1].startswith("ModuleNotFoundError")

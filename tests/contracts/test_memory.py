@@ -6,26 +6,19 @@ import copy
 import itertools
 import pickle
 import queue
-import subprocess
 import sys
-import textwrap
-import threading
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 import onegru
 from onegru.engines.native import NativeEngine
+from tests.support.cases import DTYPES
+from tests.support.processes import run_python
+from tests.support.threads import run_threads
 
 SIZES = [64, 65, 72, 79, 80, 96, 100, 127, 128, 129, 160, 200, 255, 256, 257]
-TYPES = {
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float32": np.dtype(np.float32),
-    "float64": np.dtype(np.float64),
-}
 
 
 def engine_of(layer: onegru.GRU) -> NativeEngine:
@@ -35,16 +28,16 @@ def engine_of(layer: onegru.GRU) -> NativeEngine:
 
 
 def make(I: int, H: int, dtype: str, D: int, after: bool, storage: str | None = None) -> onegru.GRU:
-    W, R, B = (np.zeros(shape, TYPES[dtype]) for shape in ((D, 3 * H, I), (D, 3 * H, H), (D, 6 * H)))
+    W, R, B = (np.zeros(shape, DTYPES[dtype]) for shape in ((D, 3 * H, I), (D, 3 * H, H), (D, 6 * H)))
     direction: Any = "bidirectional" if D == 2 else "forward"
     return onegru.GRU(W, R, B, direction=direction, linear_before_reset=after, weight_storage=storage)
 
 
-@pytest.mark.parametrize(("dtype", "after"), itertools.product(TYPES, [False, True]))
+@pytest.mark.parametrize(("dtype", "after"), itertools.product(DTYPES, [False, True]))
 def test_weights_are_kept_once(dtype: str, after: bool) -> None:
     most = 0.0
     for H, I, D in itertools.product(SIZES, (1, 64, 100), (1, 2)):
-        given = D * (3 * H * I + 3 * H * H + 6 * H) * TYPES[dtype].itemsize
+        given = D * (3 * H * I + 3 * H * H + 6 * H) * DTYPES[dtype].itemsize
         most = max(most, engine_of(make(I, H, dtype, D, after)).packed_bytes / given)
     print(f"{dtype}, after={after}: {most:.4f}")
     assert most <= 1.05
@@ -57,7 +50,7 @@ def test_16_bit_storage_halves_the_matrices(storage: str, after: bool) -> None:
         assert engine_of(make(I, H, "float32", 1, after, storage)).packed_bytes <= 1.05 * given
 
 
-@pytest.mark.parametrize(("dtype", "after"), itertools.product(TYPES, [False, True]))
+@pytest.mark.parametrize(("dtype", "after"), itertools.product(DTYPES, [False, True]))
 def test_scratch_is_bounded(dtype: str, after: bool) -> None:
     """The figure of docs: some rows at once, each 3 (+ 4) rows of hidden units, whatever the batch."""
     threads = onegru.get_num_threads()
@@ -138,15 +131,7 @@ print(after if sys.argv[2] == "peak" else after - before)
 
 
 def run(program: str, *arguments: str) -> int:
-    done = subprocess.run(
-        [sys.executable, "-c", PEAK_SO_FAR + program, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout)
+    return int(run_python(PEAK_SO_FAR + program, *arguments).stdout)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux")
@@ -182,7 +167,7 @@ def test_a_thread_works_on_after_it_ran_out_of_memory() -> None:
         small(x)
         big(X, out=out)
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+    run_python(code)
 
 
 # Outputs that are not given
@@ -262,11 +247,7 @@ def test_new_outputs_may_go_to_other_threads() -> None:
             if not np.array_equal(Y, expected):
                 wrong.append(1)
 
-    threads = [threading.Thread(target=work) for work in (give, give, take, take)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(lambda work: work(), (give, give, take, take))
     assert not wrong
 
 

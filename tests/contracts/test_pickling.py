@@ -8,20 +8,17 @@ import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import onegru
+from onegru.core.dtypes import Array
 from onegru.core.errors import needs_extra
 from tests.support.layers import make_gru, make_stack
+from tests.support.repository import DENOISER
 
-Array = NDArray[Any]
-
-DENOISER = Path(__file__).parents[2] / "examples" / "denoiser" / "denoiser.onnx"
 B, I = 2, 5
 X = np.random.default_rng(1).standard_normal((3, B, I)).astype(np.float32)
 FRAMES = np.random.default_rng(2).standard_normal((3, 1, 1, 16)).astype(np.float32)

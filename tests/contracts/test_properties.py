@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 
 import onegru
 from onegru import _native
+from onegru.core.dtypes import Array
 from onegru.runtimes.known_issues import Facts, verdicts
 from tests.support import oracle
-from tests.support.cases import Array, Case, gru_cases, onnx_model, openvino_cases
+from tests.support.cases import Case, gru_cases, onnx_model, openvino_cases
 from tests.support.ir_files import OPERATORS, write_case
 
 ORACLES: dict[str, Callable[..., Any]] = {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
+
+from tests.support.processes import run_python
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sends signals as Linux does")
 
@@ -39,9 +40,7 @@ def after(seconds, signum=signal.SIGINT):
 
 
 def run(program: str, *arguments: object, rc: int = 0) -> str:
-    command = [sys.executable, "-c", PRELUDE + program, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == rc, done.stderr
+    done = run_python(PRELUDE + program, *arguments, status=rc, timeout=300)
     assert not done.stderr
     return done.stdout
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -11,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import onegru
 from onegru.core.machine import usable_cpus
-
-Array = NDArray[Any]
+from tests.support.layers import normal_gru
+from tests.support.processes import Done, run_python
+from tests.support.threads import run_threads
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux")
 SECONDS = 60
@@ -28,17 +27,9 @@ def _threads() -> Iterator[None]:
     onegru.set_num_threads(None)
 
 
-def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    names = {"ONEGRU_NUM_THREADS", "OMP_NUM_THREADS"}
-    inherited = {name: value for name, value in os.environ.items() if name not in names}
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        env={**inherited, **environment},
-        check=False,
-    )
+def run(program: str, **environment: str) -> Done:
+    variables = {"ONEGRU_NUM_THREADS": None, "OMP_NUM_THREADS": None, **environment}
+    return run_python(program, status=None, environment=variables, timeout=SECONDS)
 
 
 def output_of(program: str, **environment: str) -> str:
@@ -233,13 +224,7 @@ def test_a_forked_child_computes_the_same_bits() -> None:
 
 
 def make(I: int, H: int, direction: Any = "forward", **options: Any) -> onegru.GRU:
-    rng = np.random.default_rng(H)
-    d = 2 if direction == "bidirectional" else 1
-    W, R, B = (
-        rng.standard_normal(s, np.float32) / np.float32(H**0.5)
-        for s in ((d, 3 * H, I), (d, 3 * H, H), (d, 6 * H))
-    )
-    return onegru.GRU(W, R, B, direction=direction, **options)
+    return normal_gru(I, H, np.float32, direction, seed=H, **options)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
@@ -271,12 +256,7 @@ def test_several_callers_get_the_same_bits(threads: int) -> None:
                 if any(a.tobytes() != b.tobytes() for a, b in zip(one, other, strict=True)):
                     wrong.append(f"caller {caller}, layer {which}, turn {turn}")
 
-    callers = [threading.Thread(target=work, args=(caller,), daemon=True) for caller in range(8)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join(SECONDS)
-    assert not any(caller.is_alive() for caller in callers)
+    run_threads(work, range(8), SECONDS)
     assert not wrong
 
 
@@ -286,16 +266,12 @@ def test_streams_of_one_layer_in_several_threads() -> None:
     expected = layer(X)[0].tobytes()
     found: list[bytes] = []
 
-    def work() -> None:
+    def work(_: int) -> None:
         stream = layer.stream(1)
         found.append(np.stack([stream.step(x) for x in X]).tobytes())
 
     onegru.set_num_threads(2)
-    callers = [threading.Thread(target=work, daemon=True) for _ in range(4)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join(SECONDS)
+    run_threads(work, range(4), SECONDS)
     assert found == [expected] * 4
 
 

@@ -14,8 +14,7 @@ from mypy import api
 
 import onegru
 from tests.support.layers import make_gru, make_stack
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.repository import ROOT
 
 PROGRAM = """
 import numpy as np

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import os
 import re
-import subprocess
-import sys
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,14 +13,13 @@ import pytest
 
 import onegru
 from onegru import _native
+from tests.support.processes import Done, run_python
 
 SHOW = "import onegru; print(onegru.targets().chosen)"
 
 
-def import_with(target: str, code: str = SHOW) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "ONEGRU_TARGET": target}
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+def import_with(target: str, code: str = SHOW) -> Done:
+    return run_python(code, status=None, environment={"ONEGRU_TARGET": target})
 
 
 def test_targets() -> None:
@@ -146,8 +143,7 @@ def test_a_subinterpreter_is_refused_and_breaks_nothing(name: str) -> None:
     create, run = WAYS[name]
     create = create if create.startswith("from") else f"import {create}"
     code = SUBINTERPRETER.format(create=create, run=run.format(_IMPORT))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    done = run_python(code)
     assert not done.stderr
     refused = "onegru: imported in a subinterpreter; must be imported in the main one"
     if name == "_xxsubinterpreters":  # isolated ones are refused by Python itself, in its own words

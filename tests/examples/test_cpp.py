@@ -11,9 +11,7 @@ import onnxruntime
 import pytest
 
 import onegru
-
-ROOT = Path(__file__).parents[2]
-DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
+from tests.support.repository import DIGITS, ROOT
 
 
 def test_the_example_runs(tmp_path: Path) -> None:

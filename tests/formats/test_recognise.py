@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import pickle
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +20,7 @@ from tests.support.ir_files import write_case
 from tests.support.keras_files import keras_3
 from tests.support.layers import make_gru, make_stack
 from tests.support.onnx_models import H, I, graph, gru, model, save, value, weights
+from tests.support.processes import run_python
 from tests.support.torch_files import write_checkpoint
 
 
@@ -191,9 +190,7 @@ try:
 except onegru.MissingExtraError:
     print("as expected")
 """
-    command = [sys.executable, "-c", code, str(tmp_path / "x.onnx")]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert result.stdout == f"{expected}\nas expected\n"
+    assert run_python(code, tmp_path / "x.onnx").stdout == f"{expected}\nas expected\n"
 
 
 def test_weights_that_are_computed_without_a_runtime(tmp_path: Path) -> None:
@@ -209,10 +206,7 @@ def test_weights_that_are_computed_without_a_runtime(tmp_path: Path) -> None:
     path = save(tmp_path, model(proto))
     assert onegru.inspect(path).grus[0].input_size == I
     code = "import sys; sys.modules['onnxruntime'] = None; import onegru; print(onegru.inspect(sys.argv[1]))"
-    result = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
-    )
-    assert f"input_size={I}, hidden_size={H}" in result.stdout
+    assert f"input_size={I}, hidden_size={H}" in run_python(code, path).stdout
 
 
 def test_a_broken_part_does_not_keep_a_model_from_being_described(tmp_path: Path) -> None:

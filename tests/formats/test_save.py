@@ -13,9 +13,10 @@ import pytest
 
 import onegru
 from onegru import GRU, SpecError
-from tests.contracts.test_imports import python
+from onegru.core.dtypes import Array
 from tests.support.kill_points import kill_points
-from tests.support.layers import Array, H, I, call, draw, make_gru, make_stack
+from tests.support.layers import H, I, call, draw, make_gru, make_stack
+from tests.support.processes import run_python_without
 from tests.support.runtimes import openvino_results
 from tests.support.saved_models import (
     assert_same_as,
@@ -355,13 +356,15 @@ SAVE = """
 
 
 def test_irs_need_no_package(tmp_path: Path) -> None:
-    result = python("name not in sys.stdlib_module_names | {'numpy', 'onegru'}", SAVE, tmp_path / "m.xml")
+    result = run_python_without(
+        "name not in sys.stdlib_module_names | {'numpy', 'onegru'}", SAVE, tmp_path / "m.xml"
+    )
     assert result.stdout == "saved\n", result.stderr
 
 
 @pytest.mark.parametrize("package", ["onnx", "safetensors"])
 def test_a_missing_package_is_named(tmp_path: Path, package: str) -> None:
     path = tmp_path / f"m.{package}"
-    result = python(f"name == {package!r}", SAVE, path)
+    result = run_python_without(f"name == {package!r}", SAVE, path)
     assert f"needs {package}: pip install 'onegru[{package}]'\n" in result.stdout, result.stderr
     assert not list(tmp_path.iterdir())

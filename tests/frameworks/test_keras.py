@@ -35,7 +35,7 @@ if keras.backend.backend() != "torch":
 
 
 def build(made: Any, dtype: str = "float32", seed: int = 0) -> Any:
-    """A layer with weights drawn for it."""
+    """A layer with random weights."""
     made.build((None, None, I) if not isinstance(made, keras.layers.GRUCell) else (None, I))
     for index, variable in enumerate(made.weights):
         variable.assign(draw(variable.shape, dtype, seed + index) * 0.6)

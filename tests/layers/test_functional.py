@@ -28,9 +28,6 @@ def test_openvino_spellings_of_no_clip(clip: float | None) -> None:
     assert not np.array_equal(onegru.gru_cell(**arguments, clip=0.5), onegru.gru_cell(**arguments))
 
 
-# Values
-
-
 def test_values_are_rounded_to_float32_first() -> None:
     arguments: dict[str, Any] = {
         name: np.full(a.shape, 0.3, np.float64) for name, a in gru_arguments().items() if name in "XWR"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 import re
-import threading
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,14 +12,13 @@ from unittest import mock
 import ml_dtypes
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import onegru
 from onegru import SpecError
 from onegru.core.activations import Activation
+from onegru.core.dtypes import Array
 from onegru.core.spec import DIRECTIONS, Spec, Weights
-
-Array = NDArray[Any]
+from tests.support.threads import run_threads
 
 T, B, I, H = 5, 3, 2, 4
 
@@ -384,11 +382,7 @@ def test_threads_may_share_a_layer() -> None:
         for _ in range(20):
             found[n] = layer(inputs[n])[0]
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(len(inputs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(work, range(len(inputs)))
     for n, wanted in enumerate(expected):
         np.testing.assert_array_equal(found[n], wanted)
 

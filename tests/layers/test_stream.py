@@ -10,39 +10,23 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import onegru
+from onegru.core.dtypes import Array
+from tests.support.bits import TYPES, assert_bits
+from tests.support.layers import normal_gru
 
-Array = NDArray[Any]
-
-TYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 B, I, H = 4, 3, 5
 
 
 def make(
     dtype: Any = np.float32, sizes: tuple[int, int] = (I, H), direction: Any = "forward", **options: Any
 ) -> onegru.GRU:
-    rng = np.random.default_rng(1)
-    i, h = sizes
-    d = 2 if direction == "bidirectional" else 1
-    W, R, bias = (
-        (rng.standard_normal(s) / np.sqrt(h)).astype(dtype)
-        for s in ((d, 3 * h, i), (d, 3 * h, h), (d, 6 * h))
-    )
-    return onegru.GRU(W, R, bias, direction=direction, **options)
+    return normal_gru(*sizes, dtype, direction, **options)
 
 
 def draw(*shape: int, dtype: Any = np.float32, seed: int = 2) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
-
-
-def assert_bits(actual: Array, expected: Array) -> None:
-    assert actual.dtype == expected.dtype
-    view = f"u{actual.dtype.itemsize}"
-    np.testing.assert_array_equal(
-        np.ascontiguousarray(actual).view(view), np.ascontiguousarray(expected).view(view)
-    )
 
 
 def refuse(message: str, call: Any, *args: Any, **kwargs: Any) -> None:

@@ -11,11 +11,24 @@ import pytest
 
 import onegru
 from onegru import InferenceSession, SpecError
-from tests.support.onnx_models import B, H, I, T, graph, gru, model, node, numbers, save, value, weights
+from tests.support.onnx_models import (
+    WEIGHTS,
+    B,
+    H,
+    I,
+    T,
+    graph,
+    gru,
+    model,
+    node,
+    numbers,
+    save,
+    value,
+    weights,
+)
+from tests.support.repository import DIGITS
 
-DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 X = numbers(1, T, B, I)
-WEIGHTS: dict[str, Any] = dict(weights())
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import onegru
 from onegru import FormatError, MissingExtraError, SpecError
 from tests.support.ir_files import write_case
 from tests.support.onnx_models import H, I, graph, gru, model, save, value, weights
+from tests.support.processes import run_python
 
 
 def onnx_model(tmp_path: Path, names: tuple[str, ...], weight: str = "W") -> Path:
@@ -104,5 +104,4 @@ def test_import_takes_no_framework() -> None:
     code = (
         "import sys, onegru; print({'torch', 'keras', 'flax', 'jax', 'h5py', 'zipfile'} & sys.modules.keys())"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "set()"
+    assert run_python(code).stdout.strip() == "set()"

@@ -18,12 +18,14 @@ from onnx import TensorProto, ValueInfoProto
 
 import onegru
 from onegru import FormatError, Model, SpecError, SpecWarning
+from onegru.core.dtypes import Array
 from tests.support.onnx_models import (
-    Array,
+    WEIGHTS,
     B,
     H,
     I,
     T,
+    X,
     graph,
     gru,
     loaded,
@@ -33,11 +35,9 @@ from tests.support.onnx_models import (
     save,
     tensor,
     value,
-    weights,
 )
+from tests.support.threads import run_threads
 
-X = numbers(99, T, B, I)
-WEIGHTS = weights()
 LENS = np.array([4, 2], np.int32)
 H0 = numbers(3, 1, B, H)
 INPUTS = [
@@ -266,11 +266,7 @@ def test_two_threads_at_once(ours: Model) -> None:
             got = ours.run(feeds[which])
             wrong.extend(name for name in got if not np.array_equal(got[name], want[which][name]))
 
-    threads = [threading.Thread(target=work, args=(which,)) for which in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(work, range(4))
     assert wrong == []
 
 

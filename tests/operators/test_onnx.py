@@ -9,8 +9,6 @@ import onegru
 from onegru.operators.onnx import GRU_VERSIONS, gru_version
 from tests.support.operator_arguments import gru_arguments
 
-# Versions
-
 
 @pytest.mark.parametrize(
     ("opset", "version"),

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import onegru
+from onegru.core.dtypes import Array
 from onegru.rewriting import activation_ops
 from onegru.rewriting.rewrite import rewrite
 from tests.support.onnx_models import (
-    Array,
     I,
     graph,
     gru,
@@ -26,8 +26,6 @@ from tests.support.onnx_models import (
 from tests.support.rewrite_cases import (
     Case,
 )
-
-# ---- refusals
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,11 @@ from onegru import execution_provider
 from onegru.operators.lowering import lower
 from onegru.operators.onnx import gru_version
 from tests.support import onnx_models as m
+from tests.support.bits import same_bits
 from tests.support.cases import Case, gru_cases, onnx_model
+from tests.support.processes import run_python
+from tests.support.repository import ROOT
+from tests.support.threads import run_threads
 
 CPU = "CPUExecutionProvider"
 
@@ -60,10 +62,6 @@ def as_array(value: Any) -> Any:
     return np.frombuffer(data, m.numpy_type("bfloat16")).reshape(shape)
 
 
-def same_bits(got: Any, want: Any) -> bool:
-    return bool(got.shape == want.shape and got.tobytes() == want.tobytes())
-
-
 @settings(max_examples=150, deadline=None)
 @given(gru_cases(), st.booleans(), st.sampled_from(["auto", "reference"]))
 def test_one_node_has_the_bits_of_the_function(case: Case, constant_weights: bool, engine: str) -> None:
@@ -97,11 +95,10 @@ def gru_model(nodes: Any, inputs: Any, outputs: Any, constants: Any = None, **ar
 
 X = m.numbers(1, m.T, m.B, m.I)
 STATE = m.numbers(2, 1, m.B, m.H)
-WEIGHTS: dict[str, Any] = dict(m.weights())
 
 
 def gru_of(state: Any, **arguments: Any) -> Any:
-    return onegru.gru(X, **WEIGHTS, initial_h=state, linear_before_reset=1, **arguments)[1]
+    return onegru.gru(X, **m.WEIGHTS, initial_h=state, linear_before_reset=1, **arguments)[1]
 
 
 INNER = m.gru("X", ["", "inner_h"], bias="B", initial_h="given", linear_before_reset=1, name="inner")
@@ -154,7 +151,7 @@ def test_a_node_in_a_body(nodes: Any, times: int) -> None:
     made = nodes()
     if times == 1:
         made = [m.node("Identity", ["start"], ["given"]), *made]
-    constants = [m.tensor(name, array) for name, array in WEIGHTS.items()]
+    constants = [m.tensor(name, array) for name, array in m.WEIGHTS.items()]
     constants += [m.tensor("three", np.int64(3)), m.tensor("steps", np.zeros(3, np.float32))]
     inputs = [m.value("X", shape=X.shape), m.value("start", shape=STATE.shape), m.value("yes", "bool", [])]
     opened = session(m.model(m.graph(made, inputs, ["Z"], constants)))
@@ -193,7 +190,7 @@ def test_computed_weights_are_packed_when_they_change() -> None:
     inputs = [m.value("X", shape=X.shape), m.value("factor", shape=[])]
     opened = session(gru_model(nodes, inputs, ["Y_h"]))
     for factor in np.array([0.5, 0.5, 2, 0.5, -1], np.float32):
-        wanted = onegru.gru(X, **{**WEIGHTS, "W": WEIGHTS["W"] * factor}, linear_before_reset=1)[1]
+        wanted = onegru.gru(X, **{**m.WEIGHTS, "W": m.WEIGHTS["W"] * factor}, linear_before_reset=1)[1]
         assert same_bits(opened.run(None, {"X": X, "factor": np.asarray(factor)})[0], wanted)
 
 
@@ -258,7 +255,7 @@ def test_an_illegal_node_is_refused_as_the_function_refuses_it(attributes: Any, 
         session(model)
     assert f"onegru: GRU node 'gru': {message}" in str(refused.value)
     with pytest.raises(onegru.SpecError) as said:
-        onegru.gru(X, **WEIGHTS, hidden_size=hidden_size, **attributes)
+        onegru.gru(X, **m.WEIGHTS, hidden_size=hidden_size, **attributes)
     assert str(said.value) in str(refused.value).replace("0 or 1", "0 or 1")
 
 
@@ -290,7 +287,7 @@ def test_an_illegal_input_is_refused_as_the_function_refuses_it(feeds: Any, mess
         opened.run(None, given)
     assert f"onegru: GRU node 'gru': {message}" in str(refused.value)
     with pytest.raises(onegru.SpecError) as said:
-        onegru.gru(given["X"], **WEIGHTS, sequence_lens=given["lens"], initial_h=given["h"])
+        onegru.gru(given["X"], **m.WEIGHTS, sequence_lens=given["lens"], initial_h=given["h"])
     assert str(said.value) in str(refused.value)
 
 
@@ -315,7 +312,7 @@ def test_options_are_honoured_or_refused(options: dict[str, str], message: str) 
 
 @pytest.mark.parametrize("storage", ["float16", "bfloat16"])
 def test_weight_storage(storage: str) -> None:
-    layer = onegru.GRU(**WEIGHTS, weight_storage=storage)
+    layer = onegru.GRU(**m.WEIGHTS, weight_storage=storage)
     Y, Y_h = session(plain_model(), weight_storage=storage, threads="1").run(None, {"X": X})
     assert all(map(same_bits, (Y, Y_h), layer(X)))
 
@@ -337,11 +334,7 @@ def test_threads_and_sessions_at_once() -> None:
             if not same_bits(opened.run(["Y"], {"X": inputs[index]})[0], wanted[index]):
                 wrong.append(index)
 
-    workers = [threading.Thread(target=work, args=(index,)) for index in range(8)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    run_threads(work, range(8))
     assert not wrong
 
 
@@ -374,15 +367,7 @@ def child(session):
 
 
 def run_program(program: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM + program, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=Path(__file__).parents[2],
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python(PROGRAM + program, *arguments, folder=ROOT, timeout=300)
     assert not done.stderr
     return done.stdout
 
@@ -434,7 +419,7 @@ def test_an_exception_in_a_callback_ends_the_run() -> None:
         opened.run(None, {"X": X})
     execution_provider.remove_observer(number)
     Y, _ = opened.run(None, {"X": X})  # nobody looks any more
-    assert same_bits(Y, onegru.gru(X, **WEIGHTS)[0])
+    assert same_bits(Y, onegru.gru(X, **m.WEIGHTS)[0])
 
 
 def test_what_an_observer_sees() -> None:
@@ -446,11 +431,11 @@ def test_what_an_observer_sees() -> None:
     number = execution_provider.add_observer(look)
     session(plain_model(), observer=str(number)).run(None, {"X": X})
     execution_provider.remove_observer(number)
-    Y, Y_h = onegru.gru(X, **WEIGHTS)
+    Y, Y_h = onegru.gru(X, **m.WEIGHTS)
     (_, first, weights), (node, second, arrays) = seen
     assert (node, first, second) == ("gru", "weights", "done")
     assert sorted(weights) == ["B", "R", "W"]
-    wanted = {**WEIGHTS, "X": X, "Y": Y, "Y_h": Y_h}
+    wanted = {**m.WEIGHTS, "X": X, "Y": Y, "Y_h": Y_h}
     assert arrays.keys() == wanted.keys()
     assert all(same_bits(arrays[name], wanted[name]) for name in wanted)
 

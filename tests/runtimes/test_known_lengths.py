@@ -14,8 +14,6 @@ from onegru.models.inspect import report
 from onegru.runtimes.known_issues import MEASURED
 from tests.support.known_issues import Arrays, is_right
 
-# ---- lengths: what a file tells of them, and what OpenVINO then makes of it ----
-
 
 @dataclass(frozen=True)
 class Chain:

@@ -15,6 +15,7 @@ from openvino import opset8 as ops
 import onegru
 import onegru.runtimes.openvino_exchange as exchange
 from onegru import SpecError
+from tests.support.bits import same_bits
 from tests.support.cases import Case, openvino_cases
 
 T, B, I, H = 5, 2, 3, 4
@@ -41,10 +42,6 @@ def operator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     else:
         assert exchange._factory() is not None, "built where OpenVINO's wheel is there for the build"
     return str(request.param)
-
-
-def same_bits(got: Any, want: Any) -> bool:
-    return bool(got.shape == want.shape and got.tobytes() == want.tobytes())
 
 
 NODES: Mapping[str, Callable[..., Any]] = {"gru_cell": ops.gru_cell, "gru_sequence": ops.gru_sequence}

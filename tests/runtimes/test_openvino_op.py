@@ -3,10 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,16 +10,16 @@ from typing import Any
 import numpy as np
 import openvino
 import pytest
-from numpy.typing import NDArray
 from openvino import opset13 as ops
 
 import onegru
+from onegru.core.dtypes import Array
 from onegru.operators import lowering as dialect
 from onegru.runtimes import openvino_op as _openvino_op
 from tests.support.cases import DTYPES
 from tests.support.ir_files import IrWriter, write_case
-
-Array = NDArray[Any]
+from tests.support.processes import run_python
+from tests.support.threads import run_threads
 
 T, B, I, H = 6, 3, 4, 5
 
@@ -270,11 +266,7 @@ def test_several_requests_at_once(tmp_path: Path) -> None:
             if not np.array_equal(request.get_tensor("gru.Y").data, expected):
                 wrong.append(seed)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(work, range(3))
     assert not wrong
 
 
@@ -322,13 +314,8 @@ def test_nodes_refuse_what_their_texts_do_not_have() -> None:
         node_class("AUGRUCell")(list(parameters(arrays).values()), hidden_size=H)
 
 
-def python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
 def test_without_openvino() -> None:
-    result = python("""
+    result = run_python("""
         import sys
         sys.modules["openvino"] = None
         import onegru
@@ -346,7 +333,7 @@ def test_nothing_is_said_when_the_interpreter_ends(tmp_path: Path) -> None:
     """OpenVINO keeps nodes past the interpreter's end, where the native module would report what is left."""
     arrays = inputs_of("augru_sequence")
     np.savez(tmp_path / "x.npz", **dict[str, Any](feeds(arrays)))
-    result = python(
+    result = run_python(
         """
         import sys
         import numpy, openvino, onegru

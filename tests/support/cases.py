@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 import onnx
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from onegru.core.dtypes import Array
+
 Rng = np.random.Generator
 
 DTYPES = {

@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import onegru
+from onegru.core.dtypes import Array
 from onegru.core.spec import Weights
 from onegru.operators.lowering import lower
 from onegru.operators.openvino import GRU_SEQUENCE
-
-Array = npt.NDArray[Any]
 
 I, H = 3, 4
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.ir_files import Array, write_case
+from onegru.core.dtypes import Array
+from tests.support.ir_files import write_case
 
 T, B, I, H = 4, 3, 2, 5
 

@@ -10,11 +10,9 @@ from xml.sax.saxutils import quoteattr
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import onegru
-
-Array = NDArray[Any]
+from onegru.core.dtypes import Array
 
 ELEMENT_TYPES = {
     "float16": "f16",

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from onegru import GRU, Stack
+from onegru.core.dtypes import Array
 from onegru.layers.stack import layers_of
 from tests.support.cases import DTYPES
-
-Array = NDArray[Any]
 
 I, H = 5, 4
 
@@ -32,6 +30,17 @@ def make_gru(
     shapes = ((D, 3 * hidden, inputs), (D, 3 * hidden, hidden), (D, 6 * hidden))
     W, R, B = (rng.uniform(-0.5, 0.5, shape).astype(DTYPES[dtype]) for shape in shapes)
     return GRU(W, R, B, direction=direction, **arguments)
+
+
+def normal_gru(
+    I: int, H: int, dtype: Any = np.float32, direction: Any = "forward", *, seed: int = 1, **options: Any
+) -> GRU:
+    """A layer of normally distributed weights, which grow less with a larger H."""
+    rng = np.random.default_rng(seed)
+    D = 2 if direction == "bidirectional" else 1
+    shapes = (D, 3 * H, I), (D, 3 * H, H), (D, 6 * H)
+    W, R, B = ((rng.standard_normal(shape) / np.sqrt(H)).astype(dtype) for shape in shapes)
+    return GRU(W, R, B, direction=direction, **options)
 
 
 def make_stack(count: int, directions: Sequence[str] = ("forward",), **arguments: Any) -> Stack:

@@ -26,11 +26,13 @@ from tests.support.onnx_models import (
 )
 from tests.support.runtimes import onnxruntime_results
 
+Outputs = Sequence[str | ValueInfoProto]
+
 
 def check(
     folder: Path,
     nodes: Sequence[NodeProto],
-    outputs: Sequence[str | ValueInfoProto],
+    outputs: Outputs,
     constants: Mapping[str, Any] = WEIGHTS,
     *,
     inputs: Sequence[ValueInfoProto] = (X_INFO,),
@@ -46,6 +48,31 @@ def check(
     count = sum(item.op_type == "GRU" for item in nodes)
     assert len(ours.gru_nodes) == count, "every GRU node outside of bodies is onegru's"
     return ours
+
+
+def check_results(
+    folder: Path,
+    nodes: Sequence[NodeProto],
+    outputs: Outputs,
+    constants: Mapping[str, Any] = WEIGHTS,
+    inputs: Sequence[ValueInfoProto] = (X_INFO,),
+    **feeds: object,
+) -> dict[str, Any]:
+    """The same for outputs that may be sequences; returns them."""
+    proto = model(graph(nodes, inputs, outputs, constants))
+    feeds = feeds or {"X": X}
+    got, expected = loaded(folder, proto).run(feeds), onnxruntime_results(proto, feeds)
+    for name, want in expected.items():
+        for ours, theirs in zip(
+            *([x] if isinstance(x, np.ndarray) else x for x in (got[name], want)), strict=True
+        ):
+            assert ours.shape == theirs.shape
+            assert ours.dtype == theirs.dtype
+            if ours.dtype.kind == "f":
+                np.testing.assert_allclose(ours, theirs, atol=2e-6, err_msg=name)
+            else:
+                np.testing.assert_array_equal(ours, theirs, err_msg=name)
+    return got
 
 
 def assert_close(got: Mapping[str, Any], expected: Mapping[str, Any], tolerance: float = 2e-6) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import (
     FunctionProto,
     GraphProto,
@@ -21,8 +20,8 @@ from onnx import (
 
 import onegru
 from onegru import Model, load
+from onegru.core.dtypes import Array
 
-Array = NDArray[Any]
 Arrays = dict[str, Array]
 Shape = Sequence[int | str | None]
 
@@ -99,7 +98,7 @@ def weights(
 # What many models here are made of: one GRU node on X.
 X = numbers(99, T, B, I)
 X_INFO = value("X", "float32", ["time", "batch", I])
-WEIGHTS = weights()
+WEIGHTS: dict[str, Any] = weights()
 PLAIN = gru("X", ["Y", "Y_h"], bias="B", name="g")
 EXPECTED: Arrays = dict(zip(("Y", "Y_h"), onegru.gru(X, *WEIGHTS.values()), strict=True))
 """What the node PLAIN gives."""

@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 import openvino
-from numpy.typing import NDArray
 from openvino import opset13 as ops
 
 import onegru
+from onegru.core.dtypes import Array
 from tests.support.runtimes import openvino_results
-
-Array = NDArray[Any]
 
 T, B, I, H = 6, 3, 4, 5
 
@@ -51,9 +49,6 @@ def save(path: Path, outputs: Mapping[str, Any], inputs: list[Any], *, half: boo
         results.append(ops.result(value))
     openvino.save_model(openvino.Model(results, inputs, "test"), path, compress_to_fp16=half)
     return path
-
-
-# A model as an object
 
 
 def small(folder: Path) -> Path:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from onegru.core.dtypes import Array
 
 T, B, I, H = 4, 3, 2, 5
 F32 = np.dtype(np.float32)

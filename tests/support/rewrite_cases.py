@@ -13,9 +13,9 @@ import pytest
 from onnx import ModelProto, NodeProto
 
 import onegru
+from onegru.core.dtypes import Array
 from onegru.rewriting.rewrite import Report, rewrite
 from tests.support.onnx_models import (
-    Array,
     Arrays,
     B,
     H,

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from tests.support.onnx_models import Array, Arrays
+from onegru.core.dtypes import Array
+from tests.support.onnx_models import Arrays
 
 
 def onnxruntime_results(proto: ModelProto, feeds: Mapping[str, object]) -> Arrays:
@@ -31,8 +32,8 @@ def openvino_results(model: Path | ModelProto, feeds: Mapping[str, Array]) -> Ar
     """What OpenVINO makes of a model, in float32; feeds that it does not take are left out."""
     openvino = pytest.importorskip("openvino")
     core = openvino.Core()
-    read = core.read_model(model if isinstance(model, Path) else model.SerializeToString())
-    compiled = core.compile_model(read, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    source = model if isinstance(model, Path) else core.read_model(model.SerializeToString())
+    compiled = core.compile_model(source, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     taken = {
         port: next(array for name, array in feeds.items() if name in port.names) for port in compiled.inputs
     }

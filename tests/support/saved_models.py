@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from onegru import GRU, Stack
-from tests.support.layers import Array
+from onegru.core.dtypes import Array
 
-DIRECTIONS = ("forward", "reverse", "bidirectional")
 LENGTHS = np.array([6, 1, 4], np.int32)
 TOLERANCE = 1e-6
 GROWN_TOLERANCE = 3e-6  # of states beyond 1: sums in OpenVINO's order, then growth; 1.1e-6 seen

@@ -13,11 +13,10 @@ import pytest
 import onegru
 from onegru.verification.compare_runtimes import compare_runtimes
 from onegru.verification.results import Fault, RuntimeResult, Verification
-from onegru.verification.runtimes.base import Runtime, Subject
+from onegru.verification.runtimes.base import Runtime
 from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
 from onegru.verification.runtimes.onnxruntime import OnnxRuntime
 from onegru.verification.runtimes.openvino import OpenVino
-from onegru.verification.runtimes.subprocess_runner import Outcome
 from tests.support.ir_files import IrWriter
 from tests.support.onnx_models import Arrays, I, graph, gru, model, node, numbers, value, weights
 
@@ -87,18 +86,6 @@ def fault_of(found: Verification) -> Fault:
 REAL: list[Runtime] = [OnnxRuntime(), OpenVino(), OnnxEvaluator()]
 
 
-def run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let runtimes run in this process."""
-
-    def run(runtime: Runtime, subject: Subject, inputs: Arrays, timeout: float) -> Outcome:
-        try:
-            return Outcome("ran", runtime.run(subject, inputs))
-        except Exception as error:
-            return Outcome("refuses", reason=repr(error))
-
-    monkeypatch.setattr("onegru.verification.compare_runtimes.run_apart", run)
-
-
 # What is planted, in a second GRU with which attributes, and what it is called.
 PLANTED: list[tuple[str, dict[str, Any], str]] = [
     ("reset before", {}, "linear_before_reset were 0"),
@@ -121,6 +108,9 @@ PLANTED: list[tuple[str, dict[str, Any], str]] = [
     ("R transposed", {}, "R were transposed"),
     ("Wb and Rb", {}, "Wb and Rb were exchanged"),
 ]
+
+
+planted = pytest.mark.parametrize(("fault", "attributes", "words"), PLANTED, ids=[p[0] for p in PLANTED])
 
 
 def planted_in(fault: str, attributes: dict[str, Any]) -> tuple[onnx.ModelProto, Arrays]:

@@ -6,8 +6,6 @@ import errno
 import os
 import shutil
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +18,7 @@ import onegru
 from onegru.rewriting import rewrite as surgery
 from onegru.system.atomic_write import write_files
 from tests.support.kill_points import kill_points
+from tests.support.processes import run_python
 
 
 def put(*files: tuple[Path, bytes]) -> None:
@@ -215,11 +214,7 @@ def save_states(path: Path) -> None:
 
 def command(*arguments: object) -> None:
     """The command line, whose errors are its own."""
-    result = subprocess.run(
-        [sys.executable, "-c", "from onegru.cli import main; main()", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-    )
+    result = run_python("from onegru.cli import main; main()", *arguments, status=None)
     if result.returncode:
         assert result.returncode == 2 and result.stderr.count("\n") == 1
         raise OSError(0, result.stderr, arguments[-1])

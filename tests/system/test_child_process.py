@@ -19,8 +19,7 @@ from onegru.formats import keras_archive
 from onegru.system.child_process import READING, Limits, read_answer, run_child
 from tests.support.keras_files import keras_3
 from tests.support.onnx_models import graph, gru, model, save, value, weights
-
-ROOT = Path(__file__).parents[2]
+from tests.support.processes import Done, run_python
 
 # Modules that a child, or a library in it, imports; each notes that it was run.
 PLANTS = (
@@ -55,9 +54,8 @@ def hostile(tmp_path: Path) -> Path:
     return folder
 
 
-def python(folder: Path, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-c", code, *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+def python(folder: Path, code: str, *arguments: str) -> Done:
+    return run_python(code, *arguments, status=None, options=("-P",), folder=folder)
 
 
 COMMANDS = (

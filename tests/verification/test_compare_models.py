@@ -14,16 +14,14 @@ from onegru.verification.compare_models import compare_with
 from tests.support import mutants
 from tests.support.onnx_models import I, graph, gru, model, node, save, value, weights
 from tests.support.verify_cases import (
-    PLANTED,
     H,
     T,
     chain,
     feeds,
     ir,
+    planted,
     planted_in,
 )
-
-planted = pytest.mark.parametrize(("fault", "attributes", "words"), PLANTED, ids=[p[0] for p in PLANTED])
 
 
 @planted

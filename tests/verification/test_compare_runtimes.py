@@ -15,16 +15,8 @@ from tests.support.onnx_models import graph, gru, model, save, value, weights
 from tests.support.verify_cases import (
     chain,
     feeds,
-    run_here,
     verified,
 )
-
-
-@pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runtimes run here, as they do no harm, and a process for each would take a second."""
-    run_here(monkeypatch)
-
 
 # ---- what counts as agreement
 

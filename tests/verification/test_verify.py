@@ -23,26 +23,16 @@ from onegru.verification.trace import traced_run
 from tests.support import mutants
 from tests.support.onnx_models import I, graph, gru, model, node, save, value, weights
 from tests.support.verify_cases import (
-    PLANTED,
     REAL,
     T,
     chain,
     fault_of,
     feeds,
     only,
+    planted,
     planted_in,
-    run_here,
     verified,
 )
-
-
-@pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runtimes run here, as they do no harm, and a process for each would take a second."""
-    run_here(monkeypatch)
-
-
-planted = pytest.mark.parametrize(("fault", "attributes", "words"), PLANTED, ids=[p[0] for p in PLANTED])
 
 
 @planted

@@ -34,8 +34,6 @@ from tests.support.onnx_models import (
     weights,
 )
 
-# ---- where weights come from ----
-
 
 def results(
     folder: Path, proto: ModelProto, feeds: Mapping[str, object] | None = None
@@ -177,7 +175,7 @@ def test_what_is_computed_from_a_default_follows_it(tmp_path: Path) -> None:
     np.testing.assert_allclose(got["Z"], Y_h + np.array([0, 1, 2], np.float32), atol=1e-6)
 
 
-def test_random_weights_are_drawn_in_each_run(tmp_path: Path) -> None:
+def test_random_weights_are_new_in_each_run(tmp_path: Path) -> None:
     nodes = [node("RandomNormal", [], ["W"], shape=[1, 3 * H, I]), PLAIN]
     ours = loaded(tmp_path, model(graph(nodes, [X_INFO], ["Y"], {"R": WEIGHTS["R"], "B": WEIGHTS["B"]})))
     first, second = (ours.run({"X": X})["Y"] for _ in range(2))

@@ -15,23 +15,18 @@ from onnx import FunctionProto, ModelProto, NodeProto
 import onegru
 from onegru import FormatError
 from tests.support.onnx_models import (
-    B,
-    I,
-    T,
+    WEIGHTS,
+    X_INFO,
+    X,
     graph,
     gru,
     loaded,
     model,
     node,
-    numbers,
     value,
-    weights,
 )
 from tests.support.runtimes import onnxruntime_results
 
-X = numbers(99, T, B, I)
-X_INFO = value("X", "float32", ["time", "batch", I])
-WEIGHTS = weights()
 NAMES = ["x", "w", "r", "b"]
 
 

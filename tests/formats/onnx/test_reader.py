@@ -5,7 +5,6 @@ Where ONNX Runtime runs the model right, it is the witness; elsewhere the operat
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ from tests.support.onnx_models import (
     value,
     weights,
 )
+from tests.support.processes import run_python
 from tests.support.runtimes import onnxruntime_results
 
 SECOND = weights(1, "2", I=H)  # for a GRU on another one's output
@@ -200,7 +200,7 @@ def test_twenty_grus_in_a_chain(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_any_arrangement(tmp_path: Path, seed: int) -> None:
-    """Graphs of GRUs and other nodes, drawn at random; everything has shape [T, B, 4] or [1, B, 4]."""
+    """Graphs of GRUs and other nodes, at random; everything has shape [T, B, 4] or [1, B, 4]."""
     rng = np.random.default_rng(seed)
     constants: dict[str, Any] = {**ONE, **weights(seed, I=4, H=4), **weights(seed + 1, "2", I=4, H=4)}
     nodes: list[NodeProto] = []
@@ -361,7 +361,7 @@ import numpy, onegru
 outputs = onegru.load({str(path)!r}).run({{"X": numpy.load({str(tmp_path / "X.npy")!r})}})
 numpy.savez({str(tmp_path / "out.npz")!r}, **outputs)
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run_python(code)
     with np.load(tmp_path / "out.npz") as got:
         expected = loaded(tmp_path, path.read_bytes()).run({"X": X})
         assert_close(dict(got), expected, 0)

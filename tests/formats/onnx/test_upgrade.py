@@ -12,8 +12,8 @@ from onnx import ModelProto, NodeProto, ValueInfoProto
 
 import onegru
 from onegru import FormatError
+from onegru.core.dtypes import Array
 from tests.support.onnx_models import (
-    Array,
     Shape,
     graph,
     gru,

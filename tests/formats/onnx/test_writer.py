@@ -10,11 +10,11 @@ import pytest
 
 import onegru
 from onegru import SpecError
-from tests.support.cases import DTYPES, TAKERS
-from tests.support.layers import Array, H, I, call, draw, make_gru, make_stack, reference
+from onegru.core.dtypes import Array
+from tests.support.cases import DIRECTIONS, DTYPES, TAKERS
+from tests.support.layers import H, I, call, draw, make_gru, make_stack, reference
 from tests.support.runtimes import onnxruntime_results
 from tests.support.saved_models import (
-    DIRECTIONS,
     LENGTHS,
     assert_close,
 )
@@ -25,9 +25,6 @@ def onnx_feeds(X: Array, states: list[Array], lengths: Array | None = None) -> d
     names = [f"initial_h_{index}" for index in range(len(states))] if len(states) > 1 else ["initial_h"]
     feeds = {"X": X, **dict(zip(names, states, strict=True))}
     return feeds if lengths is None else {**feeds, "sequence_lens": lengths}
-
-
-# ---- ONNX
 
 
 @pytest.mark.parametrize("opset", [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 14, 15, 21, 22])

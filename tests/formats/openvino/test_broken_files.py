@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 import onegru
+from onegru.core.dtypes import Array
 from tests.support.ir_cells import H, cell_inputs, draw, write_cell
-from tests.support.ir_files import Array, IrWriter, edit, refuse, write_case
-
-# Faults
+from tests.support.ir_files import IrWriter, edit, refuse, write_case
 
 
 @pytest.mark.parametrize(

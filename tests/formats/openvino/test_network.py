@@ -7,10 +7,6 @@ from __future__ import annotations
 
 import pickle
 import re
-import subprocess
-import sys
-import textwrap
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +19,8 @@ import onegru
 from tests.support import onnx_models
 from tests.support.ir_files import IrWriter, write_case
 from tests.support.openvino_models import B, H, I, T, check, draw, save, sequence, small
+from tests.support.processes import run_python
+from tests.support.threads import run_threads
 
 # Models of the kinds that there are
 
@@ -320,11 +318,7 @@ def test_threads_may_share_a_model(tmp_path: Path) -> None:
             if not np.array_equal(model.run({"x": inputs[place]})["out"], expected[place]):
                 wrong.append(place)
 
-    threads = [threading.Thread(target=work, args=(place,)) for place in range(len(inputs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(work, range(len(inputs)))
     assert not wrong
 
 
@@ -347,8 +341,7 @@ def test_without_openvino(tmp_path: Path) -> None:
             print(error.package, error.extra, error)
     """
     path = small(tmp_path)
-    command = [sys.executable, "-c", textwrap.dedent(code), str(path)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    result = run_python(code, path, status=None)
     assert re.fullmatch(
         rf"openvino openvino {re.escape(str(path))}: \w+ layer '\w+' needs openvino: "
         r"pip install 'onegru\[openvino\]'\n",
@@ -372,6 +365,5 @@ def test_models_are_freed(tmp_path: Path) -> None:
             held.append(int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGESIZE"))
         print(held[-1] - held[9])
     """
-    program = textwrap.dedent(program)
-    grown = int(subprocess.check_output([sys.executable, "-c", program, str(path)], text=True))
+    grown = int(run_python(program, path).stdout)
     assert grown < 2 * path.with_suffix(".bin").stat().st_size

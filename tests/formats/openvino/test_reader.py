@@ -8,16 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import onegru
+from onegru.core.dtypes import Array
 from tests.support.ir_cells import B, H, I, T, cell_inputs, draw, feeds, write_cell
 from tests.support.ir_files import IrWriter, edit, refuse, write_case
-
-Array = NDArray[Any]
-
-
-# What real files have
 
 
 def test_a_cell_by_its_port_and_layer_names(tmp_path: Path) -> None:

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 import onegru
-from tests.support.cases import DTYPES
+from tests.support.cases import DIRECTIONS, DTYPES
 from tests.support.layers import H, call, draw, make_gru, make_stack, reference
 from tests.support.runtimes import openvino_results
 from tests.support.saved_models import (
-    DIRECTIONS,
     LENGTHS,
     assert_close,
     assert_same_as,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,9 @@ from onnx import GraphProto, NodeProto
 
 import onegru
 from onegru import SpecError, SpecWarning
+from tests.support.onnx_checks import check_results
 from tests.support.onnx_models import (
+    EXPECTED,
     PLAIN,
     WEIGHTS,
     X_INFO,
@@ -33,9 +33,7 @@ from tests.support.onnx_models import (
     value,
     weights,
 )
-from tests.support.onnx_whole import Y_H, check
-
-# ---- bodies ----
+from tests.support.processes import run_python
 
 
 def branches(yes: Sequence[NodeProto], no: Sequence[NodeProto], name: str = "Z") -> NodeProto:
@@ -62,20 +60,20 @@ def test_results_captured_in_a_body(tmp_path: Path, which: bool) -> None:
         gru("P", ["", "end"], initial_h="Y_h"),
         node("Add", ["Z", "end"], ["sum"]),
     ]
-    check(tmp_path, nodes, ["Z", "sum"], WEIGHTS, BOTH, X=X, which=np.array(which))
+    check_results(tmp_path, nodes, ["Z", "sum"], WEIGHTS, BOTH, X=X, which=np.array(which))
 
 
 def test_bodies_in_bodies_capture_too(tmp_path: Path) -> None:
     inner = branches([node("Neg", ["Y_h"], ["deep"])], [node("Abs", ["Y_h"], ["deeper"])], "mid")
     nodes = [PLAIN, branches([inner, node("Mul", ["mid", "Y_h"], ["a"])], [node("Abs", ["Y_h"], ["b"])])]
-    check(tmp_path, nodes, ["Z"], WEIGHTS, BOTH, X=X, which=np.array(True))
+    check_results(tmp_path, nodes, ["Z"], WEIGHTS, BOTH, X=X, which=np.array(True))
 
 
 def test_bodies_with_values_of_their_own_name(tmp_path: Path) -> None:
     """What a body defines itself is not taken from outside."""
     own = graph([node("Add", ["k", "Y_h"], ["a"])], [], ["a"], {"k": np.array([5], np.float32)})
     nodes = [PLAIN, node("If", ["which"], ["Z"], then_branch=own, else_branch=own)]
-    check(tmp_path, nodes, ["Z"], WEIGHTS, BOTH, X=X, which=np.array(True))
+    check_results(tmp_path, nodes, ["Z"], WEIGHTS, BOTH, X=X, which=np.array(True))
 
 
 def loop(body_nodes: Sequence[NodeProto], state: str) -> list[NodeProto]:
@@ -95,14 +93,14 @@ def scan(body_nodes: Sequence[NodeProto], state: str) -> list[NodeProto]:
 def test_grus_in_bodies_that_onnxruntime_runs_right(tmp_path: Path) -> None:
     inner = gru("X", ["", "new"], bias="B", initial_h="h", linear_before_reset=1)
     constants = {**WEIGHTS, "three": np.array(3)}
-    check(tmp_path, [PLAIN, *loop([inner], "new")], ["Z"], constants)
+    check_results(tmp_path, [PLAIN, *loop([inner], "new")], ["Z"], constants)
 
     steps = [node("Unsqueeze", ["step", "zero"], ["x"]), gru("x", ["", "new"], initial_h="h")]
-    check(tmp_path, [PLAIN, *scan(steps, "new")], ["Z"], {**WEIGHTS, "zero": np.array([0])})
+    check_results(tmp_path, [PLAIN, *scan(steps, "new")], ["Z"], {**WEIGHTS, "zero": np.array([0])})
 
     either = branches([gru("X", ["", "a"])], [gru("X", ["", "b"], direction="reverse")])
     for which in (True, False):
-        check(tmp_path, [either], ["Z"], WEIGHTS, BOTH, X=X, which=np.array(which))
+        check_results(tmp_path, [either], ["Z"], WEIGHTS, BOTH, X=X, which=np.array(which))
 
 
 def body_of(inner: NodeProto, kind: str) -> tuple[list[NodeProto], str]:
@@ -199,10 +197,7 @@ for T, B in [(0, 2), (4, 0), (0, 0), (4, 2)]:
 
 def run_on_nothing(path: Path) -> list[str]:
     """Run a model without steps, without rows, without both, and with both: in a process that may end."""
-    done = subprocess.run(
-        [sys.executable, "-c", EMPTY, str(path)], capture_output=True, text=True, check=True
-    )
-    return done.stdout.splitlines()
+    return run_python(EMPTY, path).stdout.splitlines()
 
 
 @pytest.mark.parametrize("opset", [7, 14])
@@ -238,7 +233,7 @@ def test_the_shape_of_what_an_lstm_gives_stays_known(tmp_path: Path) -> None:
     ]
     nodes[3].input[0] = "start"
     constants = {**WEIGHTS, "lw": numbers(1, 1, 4 * H, I), "lr": numbers(2, 1, 4 * H, H)}
-    check(tmp_path, nodes, ["Z", "sum"], {**constants, "zero": np.zeros((B, H), np.float32)})
+    check_results(tmp_path, nodes, ["Z", "sum"], {**constants, "zero": np.zeros((B, H), np.float32)})
 
 
 def total() -> GraphProto:
@@ -250,7 +245,7 @@ def test_a_trace_where_the_condition_is_a_constant(tmp_path: Path) -> None:
     nodes = [branches([gru("X", ["", "a"], bias="B")], [gru("X", ["", "b"])])]
     proto = model(graph(nodes, [X_INFO], ["Z"], {**WEIGHTS, "which": np.array(True)}))
     ours = loaded(tmp_path, proto)
-    np.testing.assert_array_equal(ours.run({"X": X})["Z"], Y_H)
+    np.testing.assert_array_equal(ours.run({"X": X})["Z"], EXPECTED["Y_h"])
     seen = [arrays for arrays in ours.trace({"X": X}) if arrays]
     assert len(seen) == 1
-    np.testing.assert_array_equal(seen[0]["Y_h"], Y_H)
+    np.testing.assert_array_equal(seen[0]["Y_h"], EXPECTED["Y_h"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +12,8 @@ from onnx import NodeProto, TensorProto, helper
 from onnx.numpy_helper import from_array
 
 import onegru
-from tests.support.layers import Array
+from onegru.core.dtypes import Array
+from tests.support.processes import run_python
 
 node = helper.make_node
 MANY = 180_000_000  # numbers, 720 MB; ONNX Runtime by itself computes constants of up to 1 GiB
@@ -126,9 +125,7 @@ def load(path: Path) -> tuple[int, str]:
     small = write(
         path.with_name("small.onnx"), ([node("Identity", ["c"], ["k"])], [tensor("c", [1], "float32")])
     )
-    result = subprocess.run(
-        [sys.executable, "-c", LOAD, small, path], capture_output=True, text=True, timeout=60, check=True
-    )
+    result = run_python(LOAD, small, path, timeout=60)
     return int(result.stdout) // 1024, result.stderr.strip()
 
 

@@ -12,7 +12,9 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 import onegru
 from onegru import FormatError
+from tests.support.onnx_checks import Outputs, check_results
 from tests.support.onnx_models import (
+    EXPECTED,
     PLAIN,
     WEIGHTS,
     X_INFO,
@@ -30,7 +32,6 @@ from tests.support.onnx_models import (
     value,
     weights,
 )
-from tests.support.onnx_whole import Y_H, Outputs, check
 
 # ---- types of values around GRU nodes ----
 
@@ -85,7 +86,7 @@ def test_numbers_of_any_type_cross(tmp_path: Path, dtype: str) -> None:
         node("If", ["yes"], ["Z"], then_branch=body, else_branch=body),
     ]
     x = np.rint(np.abs(X) * 100).astype(np.float32)
-    check(tmp_path, nodes, [value("Z", dtype)], {**WEIGHTS, "high": np.array(9, np.float32)}, X=x)
+    check_results(tmp_path, nodes, [value("Z", dtype)], {**WEIGHTS, "high": np.array(9, np.float32)}, X=x)
 
 
 def test_float16_crosses(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ def test_strings_cross(tmp_path: Path) -> None:
         node("ArgMax", ["Y_h"], ["best"], axis=2, keepdims=0),
         node("Gather", ["sorted", "best"], ["answer"]),
     ]
-    got = check(
+    got = check_results(
         tmp_path,
         nodes,
         [value("answer", "str"), value("sorted", "str")],
@@ -130,7 +131,7 @@ def test_sequences_cross(tmp_path: Path) -> None:
     ]
     inputs = [X_INFO, kind("given", TensorProto.FLOAT, None)]
     outputs = [kind("late", TensorProto.FLOAT, None), kind("extended", TensorProto.FLOAT, None)]
-    got = check(tmp_path, nodes, outputs, WEIGHTS, inputs, X=X, given=[numbers(0, 2), numbers(1, 3)])
+    got = check_results(tmp_path, nodes, outputs, WEIGHTS, inputs, X=X, given=[numbers(0, 2), numbers(1, 3)])
     assert [item.shape for item in got["extended"]] == [(2,), (3,), (1, B, H)]
 
 
@@ -182,7 +183,7 @@ def test_shapes_cross(tmp_path: Path) -> None:
         node("Scan", ["start", "S"], ["last", "all"], body=body, num_scan_inputs=1),
     ]
     constants = {**WEIGHTS, "one": np.array([1]), "start": np.zeros((B, H), np.float32)}
-    check(tmp_path, nodes, ["last", "all"], constants)
+    check_results(tmp_path, nodes, ["last", "all"], constants)
 
 
 def test_model_without_shapes(tmp_path: Path) -> None:
@@ -202,7 +203,7 @@ def test_model_without_shapes(tmp_path: Path) -> None:
 def test_a_type_that_only_the_weights_tell(tmp_path: Path) -> None:
     nodes = [PLAIN, node("Neg", ["Y_h"], ["Z"])]
     proto = model(graph(nodes, [onnx.ValueInfoProto(name="X")], ["Z"], WEIGHTS))
-    np.testing.assert_array_equal(loaded(tmp_path, proto).run({"X": X})["Z"], -Y_H)
+    np.testing.assert_array_equal(loaded(tmp_path, proto).run({"X": X})["Z"], -EXPECTED["Y_h"])
 
 
 # ---- faults of other nodes ----
@@ -258,7 +259,7 @@ def other_domain() -> ModelProto:
 
 def test_operators_of_onnxruntime_itself(tmp_path: Path) -> None:
     got = loaded(tmp_path, other_domain()).run({"X": X})
-    np.testing.assert_allclose(got["Z"], 2 * Y_H @ numbers(1, H, 2), atol=1e-6)
+    np.testing.assert_allclose(got["Z"], 2 * EXPECTED["Y_h"] @ numbers(1, H, 2), atol=1e-6)
 
 
 def test_an_output_that_changes_its_shape_from_run_to_run(tmp_path: Path) -> None:

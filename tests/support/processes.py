@@ -1,0 +1,65 @@
+"""Programs that run in an interpreter of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+Done = subprocess.CompletedProcess[str]
+
+
+def run_python(
+    code: str,
+    *arguments: object,
+    status: int | None = 0,
+    options: Sequence[str] = (),
+    environment: Mapping[str, str | None] | None = None,
+    folder: Path | None = None,
+    timeout: float = 120,
+) -> Done:
+    """Run code in a new interpreter, and take what it prints.
+
+    Args:
+        code: the program; may be indented.
+        arguments: its `sys.argv[1:]`.
+        status: the exit status that it must have; None for any.
+        options: of the interpreter.
+        environment: variables to set, or with None to leave out.
+        folder: where it runs.
+        timeout: in seconds.
+    """
+    command = [sys.executable, *options, "-c", textwrap.dedent(code), *map(str, arguments)]
+    variables = {**os.environ, **(environment or {})}
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=folder,
+        env={name: value for name, value in variables.items() if value is not None},
+    )
+    assert status is None or done.returncode == status, done.stderr
+    return done
+
+
+BLOCK = """
+import sys
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        first = name.partition(".")[0]
+        if blocked(first):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Block())
+"""
+
+
+def run_python_without(blocked: str, code: str, *arguments: object) -> Done:
+    """Run code where the packages that `blocked` (an expression of `name`) are not; it may fail."""
+    lines = f"blocked = lambda name: {blocked}\n{BLOCK}{textwrap.dedent(code)}"
+    return run_python(lines, *arguments, status=None)

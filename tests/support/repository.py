@@ -1,0 +1,9 @@
+"""Where the repository and its examples are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
+DENOISER = ROOT / "examples" / "denoiser" / "denoiser.onnx"

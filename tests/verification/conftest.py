@@ -1,0 +1,22 @@
+"""What tests of verification share."""
+
+from __future__ import annotations
+
+import pytest
+
+from onegru.verification.runtimes.base import Runtime, Subject
+from onegru.verification.runtimes.subprocess_runner import Outcome
+from tests.support.onnx_models import Arrays
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runtimes run here, as they do no harm, and a process for each would take a second."""
+
+    def run(runtime: Runtime, subject: Subject, inputs: Arrays, timeout: float) -> Outcome:
+        try:
+            return Outcome("ran", runtime.run(subject, inputs))
+        except Exception as error:
+            return Outcome("refuses", reason=repr(error))
+
+    monkeypatch.setattr("onegru.verification.compare_runtimes.run_apart", run)
