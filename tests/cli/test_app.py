@@ -13,18 +13,9 @@ import numpy as np
 import pytest
 
 import onegru
-from onegru.cli import progress as waiting
+from onegru.cli import progress
 from tests.support.cli import SCRIPT, Cli, Result, X, expected, files, same, script, write_gru
-from tests.support.onnx_models import (
-    WEIGHTS,
-    I,
-    graph,
-    gru,
-    model,
-    node,
-    save,
-    value,
-)
+from tests.support.onnx_models import WEIGHTS, I, graph, gru, model, node, save, value
 
 
 def test_strings(cli: Cli) -> None:
@@ -283,4 +274,4 @@ def test_script_whose_output_has_no_room(cli: Cli) -> None:
 
 
 def test_patience() -> None:
-    assert waiting._PATIENCE == 2.0
+    assert progress._PATIENCE == 2.0

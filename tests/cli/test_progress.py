@@ -14,9 +14,9 @@ from tests.support.processes import run_python
 
 SLOW = """
 import sys, time
-from onegru.cli import progress as waiting
-waiting._PATIENCE = float(sys.argv[1])
-with waiting.waiting("running [a] model") as watch:
+from onegru.cli import progress
+progress._PATIENCE = float(sys.argv[1])
+with progress.waiting("running [a] model") as watch:
     for done in range(8):
         watch.progress(done, 8)
         time.sleep(0.05)

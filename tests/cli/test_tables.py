@@ -12,18 +12,7 @@ import pytest
 import onegru
 from tests.support.cli import Cli, X, expected, same, write_gru
 from tests.support.layers import make_stack
-from tests.support.onnx_models import (
-    WEIGHTS,
-    H,
-    I,
-    graph,
-    gru,
-    model,
-    node,
-    save,
-    tensor,
-    value,
-)
+from tests.support.onnx_models import WEIGHTS, H, I, graph, gru, model, node, save, tensor, value
 
 # ---- run: what it prints
 

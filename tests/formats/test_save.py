@@ -1,4 +1,4 @@
-"""What `onegru.save` writes: other runtimes run it, onegru reads it back with the same bits."""
+"""What `onegru.save` refuses, states that may be left out, files that are whole or as they were."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from tests.support.kill_points import kill_points
 from tests.support.layers import H, I, call, draw, make_gru, make_stack
 from tests.support.processes import run_python_without
 from tests.support.runtimes import openvino_results
-from tests.support.saved_models import (
-    assert_same_as,
-)
+from tests.support.saved_models import assert_same_as
 
 # ---- what cannot be written
 

@@ -12,20 +12,8 @@ import onegru
 from onegru.core.dtypes import Array
 from onegru.rewriting import activation_ops
 from onegru.rewriting.rewrite import rewrite
-from tests.support.onnx_models import (
-    I,
-    graph,
-    gru,
-    model,
-    node,
-    numbers,
-    save,
-    value,
-    weights,
-)
-from tests.support.rewrite_cases import (
-    Case,
-)
+from tests.support.onnx_models import I, graph, gru, model, node, numbers, save, value, weights
+from tests.support.rewrite_cases import Case
 
 
 @pytest.mark.parametrize(

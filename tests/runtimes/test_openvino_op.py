@@ -14,7 +14,7 @@ from openvino import opset13 as ops
 
 import onegru
 from onegru.core.dtypes import Array
-from onegru.operators import lowering as dialect
+from onegru.operators import lowering
 from onegru.runtimes import openvino_op as _openvino_op
 from tests.support.cases import DTYPES
 from tests.support.ir_files import IrWriter, write_case
@@ -85,9 +85,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("function", "attributes"), CASES)
-def test_files_read_and_run_openvino_results(
-    tmp_path: Path, function: str, attributes: dict[str, Any]
-) -> None:
+def test_files_read_and_run_by_openvino(tmp_path: Path, function: str, attributes: dict[str, Any]) -> None:
     """The same numbers as onegru's functions, its own reader and its reference."""
     D = 2 if attributes.get("direction") == "bidirectional" else 1
     arrays = inputs_of(function, D=D, after=attributes.get("linear_before_reset", False))
@@ -225,7 +223,7 @@ def test_nodes_made_in_python_are_saved_and_read_again(tmp_path: Path) -> None:
 
 def test_the_layer_is_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
-    lower = dialect.lower
+    lower = lowering.lower
 
     def counting(*arguments: Any) -> Any:
         made.append(arguments)

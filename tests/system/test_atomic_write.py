@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import onegru
-from onegru.rewriting import rewrite as surgery
+from onegru.rewriting.rewrite import rewrite as rewrite_model
 from onegru.system.atomic_write import write_files
 from tests.support.kill_points import kill_points
 from tests.support.processes import run_python
@@ -204,7 +204,7 @@ def layer() -> onegru.GRU:
 
 def rewrite(path: Path) -> None:
     onegru.save(layer(), path.parent / "source.onnx")
-    surgery.rewrite(path.parent / "source.onnx", path, opset=14)
+    rewrite_model(path.parent / "source.onnx", path, opset=14)
 
 
 def save_states(path: Path) -> None:

@@ -13,15 +13,7 @@ import onegru
 from onegru.verification.compare_models import compare_with
 from tests.support import mutants
 from tests.support.onnx_models import I, graph, gru, model, node, save, value, weights
-from tests.support.verify_cases import (
-    H,
-    T,
-    chain,
-    feeds,
-    ir,
-    planted,
-    planted_in,
-)
+from tests.support.verify_cases import H, T, chain, feeds, ir, planted, planted_in
 
 
 @planted

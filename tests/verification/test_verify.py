@@ -22,17 +22,7 @@ from onegru.verification.runtimes.onnxruntime import OnnxRuntime
 from onegru.verification.trace import traced_run
 from tests.support import mutants
 from tests.support.onnx_models import I, graph, gru, model, node, save, value, weights
-from tests.support.verify_cases import (
-    REAL,
-    T,
-    chain,
-    fault_of,
-    feeds,
-    only,
-    planted,
-    planted_in,
-    verified,
-)
+from tests.support.verify_cases import REAL, T, chain, fault_of, feeds, only, planted, planted_in, verified
 
 
 @planted

@@ -1,4 +1,4 @@
-"""ONNX files as strangers write them: external data, and what a broken or hostile file may hold."""
+"""ONNX files as strangers write them: what a broken or hostile file may hold."""
 
 from __future__ import annotations
 

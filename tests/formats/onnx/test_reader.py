@@ -1,4 +1,4 @@
-"""Whole ONNX models: where they are cut, where weights come from, and what comes out.
+"""Whole ONNX models: where they are cut, and what comes out.
 
 Where ONNX Runtime runs the model right, it is the witness; elsewhere the operator functions and NumPy are.
 """

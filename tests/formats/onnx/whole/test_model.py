@@ -1,4 +1,4 @@
-"""Models that ONNX Runtime runs as a whole: the types around GRU nodes, bodies, faults of other nodes."""
+"""Models that ONNX Runtime runs as a whole: the types around GRU nodes, faults of other nodes."""
 
 from __future__ import annotations
 
