@@ -2,7 +2,7 @@
 // version. It is a table of functions that only grows at its end, so a function is an index and a signature.
 //
 // Source: the public documentation of the C API (OrtApi, OrtEpApi, OrtEp, OrtEpFactory, OrtKernelImpl).
-// tests/test_execution_provider.py runs it on the oldest and the newest supported version.
+// tests/runtimes/test_execution_provider.py runs it on the oldest and the newest supported version.
 
 #ifndef ONEGRU_NATIVE_RUNTIMES_ORT_H_
 #define ONEGRU_NATIVE_RUNTIMES_ORT_H_

@@ -13,7 +13,7 @@ from onegru.formats.recognise import Kind, kind_of_start, model_kind
 from onegru.models.model import Model
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onegru.formats.onnx.read import ModelProto
 
 
 def load(

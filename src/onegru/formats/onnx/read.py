@@ -20,12 +20,12 @@ from onnx import (
     AttributeProto,
     FunctionProto,
     GraphProto,
-    ModelProto,
     NodeProto,
     OperatorSetIdProto,
     SparseTensorProto,
     TensorProto,
 )
+from onnx import ModelProto as ModelProto  # for the types of others
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, SpecError
