@@ -153,10 +153,7 @@ def _text(value: object) -> str:
 
 
 def _read(
-    path: Path,
-    model: Mapping[str, Any],
-    arrays_of: Callable[[_Found], list[Array]],
-    name: str | None,
+    path: Path, model: Mapping[str, Any], arrays_of: Callable[[_Found], list[Array]], name: str | None
 ) -> Collected:
     layers: dict[str, _Found] = {}
     for found in _layers(model, (), (), _DEPTH):

@@ -193,12 +193,7 @@ def _expressible(framework: Framework, spec: Spec, where: str) -> tuple[TensorFo
 
 
 def _write_direction(
-    framework: Framework,
-    forms: Sequence[TensorForm],
-    spec: Spec,
-    weights: Weights,
-    index: int,
-    where: str,
+    framework: Framework, forms: Sequence[TensorForm], spec: Spec, weights: Weights, index: int, where: str
 ) -> dict[str, Array]:
     H = spec.hidden_size
     parts = {"W": weights.W[index], "R": weights.R[index]}

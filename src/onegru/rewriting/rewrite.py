@@ -182,12 +182,7 @@ def rewrite(
 
 
 def _check_arguments(
-    target: Path,
-    layout: int | None,
-    dtype: str | None,
-    split: bool,
-    decompose: bool,
-    runtime: str | None,
+    target: Path, layout: int | None, dtype: str | None, split: bool, decompose: bool, runtime: str | None
 ) -> None:
     if layout not in (None, 0, 1) or isinstance(layout, bool):
         raise SpecError(f"layout: {layout!r}; must be 0 or 1")

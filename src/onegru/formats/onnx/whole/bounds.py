@@ -14,13 +14,7 @@ import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onegru.formats.onnx.functions import all_nodes, call_key, function_key
-from onegru.formats.onnx.read import (
-    Source,
-    attribute_graphs,
-    describe,
-    external_files,
-    is_onnx,
-)
+from onegru.formats.onnx.read import Source, attribute_graphs, describe, external_files, is_onnx
 
 # What may be computed ahead of the runs: so many times the file, and so much that a file of any size may.
 _TIMES, _FREE = 16, 2**26

@@ -17,9 +17,7 @@ from onegru.core.dtypes import Array
 from onegru.formats.onnx.read import attribute_graphs, describe, is_onnx, replace_nodes
 
 # Whether X may have no steps, no rows, no features.
-_MAY_BE_EMPTY: Mapping[str, tuple[bool, bool, bool]] = {
-    "LSTM": (True, False, False),
-}
+_MAY_BE_EMPTY: Mapping[str, tuple[bool, bool, bool]] = {"LSTM": (True, False, False)}
 
 
 def guard(model: ModelProto) -> bool:
