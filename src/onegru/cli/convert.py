@@ -221,9 +221,9 @@ def _check_not_the_source(source: Path, target: Path) -> None:
     parts = {*_files(source)}
     if source.is_file() and layers_kind(source) is Kind.ONNX and any(p.exists() for p in _files(target)):
         with needs_extra("onnx", "onnx", str(source)):
-            from onegru.formats.onnx.read import Source, external_files, read_model
+            from onegru.formats.onnx.read import Source, external_files, external_tensors, read_model
         place = Source(str(source), source.parent)
-        parts |= external_files(place, read_model(place, source.read_bytes()))
+        parts |= external_files(place, external_tensors(read_model(place, source.read_bytes())))
     for path in _files(target):
         for other in parts:
             if path.exists() and other.exists() and path.samefile(other):

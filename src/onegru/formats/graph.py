@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -152,19 +153,12 @@ class OwnStep(Step):
         gives: the values that it gives.
     """
 
+    reads: Collection[str] = ()
+    gives: Collection[str] = ()
+
     def __init__(self, reads: tuple[str, ...], gives: tuple[str, ...]) -> None:
-        self._reads = reads
-        self._gives = gives
-
-    @property
-    def reads(self) -> Collection[str]:
-        """The values that it takes."""
-        return self._reads
-
-    @property
-    def gives(self) -> Collection[str]:
-        """The values that it gives."""
-        return self._gives
+        self.reads = reads
+        self.gives = gives
 
     def runner(self, layers: Mapping[GruStep, Runner]) -> Runner:
         """Itself."""
@@ -196,7 +190,7 @@ class Conversion(OwnStep):
         Raises:
             SpecError: a number does not fit the type.
         """
-        (source,), (target,) = self._reads, self._gives
+        (source,), (target,) = self.reads, self.gives
         with prefixed_errors(self._place):
             values[target] = convert(values[source], self.dtype)
 
@@ -270,6 +264,30 @@ def nested_words(grus: Iterable[GruStep]) -> tuple[str, ...]:
     return tuple(f"{gru} in {', in '.join(reversed(gru.bodies))}" for gru in grus if gru.bodies)
 
 
+class LazyConstants(Mapping[str, Array]):
+    """The constants of a graph, read when the first of them is asked for.
+
+    Args:
+        read: reads all of them.
+    """
+
+    def __init__(self, read: Callable[[], Mapping[str, Array]]) -> None:
+        self._read = read
+
+    @functools.cached_property
+    def _arrays(self) -> Mapping[str, Array]:
+        return self._read()
+
+    def __getitem__(self, name: str) -> Array:
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+
 #: What `onegru.save` writes into the metadata of a model whose initial states may be left out.
 STATES_KEY, STATES_WORD = "onegru.initial_h", "optional"
 
@@ -283,25 +301,21 @@ def initial_states(graph: Graph) -> frozenset[str]:
 
 
 def direct_states(
-    grus: Iterable[GruStep], inputs: Iterable[TensorInfo], outputs: Iterable[TensorInfo]
+    grus: Iterable[GruStep], inputs: Iterable[TensorInfo], outputs: Sequence[TensorInfo]
 ) -> tuple[tuple[str, str], ...]:
     """Pairs of an output and the input that takes it in the next run, where both touch a GRU node.
 
     An input that two GRU nodes start from is left out; of two outputs that are one value, the first is taken.
     """
     takers = {info.value: info.name for info in inputs}
-    givers: dict[str, str] = {}
-    for info in outputs:
-        givers.setdefault(info.value, info.name)
-    pairs: list[tuple[str, str]] = []
-    uses: list[str] = []
-    for gru in grus:
-        taken, given = takers.get(_value(gru, "initial_h")), givers.get(_value(gru, "Y_h"))
-        if taken is not None:
-            uses.append(taken)
-            if given is not None:
-                pairs.append((given, taken))
-    return tuple(pair for pair in pairs if uses.count(pair[1]) == 1)
+    givers = {info.value: info.name for info in reversed(outputs)}
+    pairs = [(givers.get(_value(gru, "Y_h")), takers.get(_value(gru, "initial_h"))) for gru in grus]
+    uses = Counter(taken for _, taken in pairs)
+    return tuple(
+        (given, taken)
+        for given, taken in pairs
+        if given is not None and taken is not None and uses[taken] == 1
+    )
 
 
 def batch_axes(graph: Graph) -> dict[str, int]:

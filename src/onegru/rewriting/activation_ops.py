@@ -1,17 +1,19 @@
-"""The eleven activation functions spelled in elementary ONNX operators."""
+"""The eleven activation functions, expressed with elementary ONNX operators."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from onegru.core.activations import Activation
 from onegru.rewriting.scope import Draft
 
+# Adds a node of some type on values and numbers, and returns the name of its output.
+_Op = Callable[..., str]
 
-def spell_activation(body: Draft, dtype: str, activation: Activation, x: str, what: str) -> str:
+
+def express_activation(body: Draft, dtype: str, activation: Activation, x: str, what: str) -> str:
     """Add the nodes that compute an activation of a value.
 
     Args:
@@ -24,43 +26,33 @@ def spell_activation(body: Draft, dtype: str, activation: Activation, x: str, wh
     Returns:
         the name of the result.
     """
-    spelling = Spelling(body, lambda number: body.scope.number(number, dtype), what)
-    return SPELLINGS[activation.name](spelling, x, activation)
+
+    def op(kind: str, *inputs: str | float) -> str:
+        names = [item if isinstance(item, str) else body.scope.number(item, dtype) for item in inputs]
+        return body.op(kind, names, f"{what}/{kind.lower()}")
+
+    return EXPRESSIONS[activation.name](op, x, activation)
 
 
-@dataclass
-class Spelling:
-    """What the spelling of an activation function needs."""
-
-    body: Draft
-    number: Callable[[float], str]
-    what: str
-
-    def __call__(self, kind: str, *inputs: str | float) -> str:
-        """Add a node on values and numbers, and return what it gives."""
-        names = [item if isinstance(item, str) else self.number(item) for item in inputs]
-        return self.body.op(kind, names, f"{self.what}/{kind.lower()}")
-
-
-def _affine(op: Spelling, x: str, alpha: float, beta: float) -> str:
+def _affine(op: _Op, x: str, alpha: float, beta: float) -> str:
     return op("Add", op("Mul", x, alpha), beta)
 
 
-def _softplus(op: Spelling, x: str) -> str:
-    """The sum max(x, 0) + log(1 + e^-|x|), which overflows nowhere."""
+def _softplus(op: _Op, x: str) -> str:
+    """The sum max(x, 0) + log(1 + e^-|x|), which never overflows."""
     small = op("Exp", op("Neg", op("Abs", x)))
     return op("Add", op("Max", x, 0.0), op("Log", op("Add", small, 1.0)))
 
 
-def _softsign(op: Spelling, x: str) -> str:
-    """The quotient x / (1 + |x|), with the largest numbers in the place of infinity: 1."""
+def _softsign(op: _Op, x: str) -> str:
+    """The quotient x / (1 + |x|); infinity is replaced by a large number, so that the result is 1."""
     largest = float(np.finfo(np.float32).max) / 4
     x = op("Max", op("Min", x, largest), -largest)
     return op("Div", x, op("Add", op("Abs", x), 1.0))
 
 
-#: Each function in operators that compute float64 too and pass NaN on, which its own operator may not do.
-SPELLINGS: Mapping[str, Callable[[Spelling, str, Activation], str]] = {
+#: Each function, of operators that take float64 too and propagate NaN, which its own operator may not do.
+EXPRESSIONS: Mapping[str, Callable[[_Op, str, Activation], str]] = {
     "Relu": lambda op, x, a: op("Relu", x),
     "Tanh": lambda op, x, a: op("Tanh", x),
     "Sigmoid": lambda op, x, a: op("Sigmoid", x),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from onegru.core.dtypes import Array, default_float_mode
 from onegru.core.errors import SpecError
 from onegru.formats.onnx.read import is_onnx
 from onegru.rewriting.form import Form, require
-from onegru.rewriting.scope import Draft, Scope
+from onegru.rewriting.scope import Draft, Scope, code_of
 
 _SWAPPED = (1, 0, 2)
 _TO_TIME_FIRST = (1, 2, 0, 3)
@@ -29,9 +30,9 @@ class Around:
 
     Attributes:
         scope: where they go.
-        before: those that the node needs before it.
-        after: those that it needs after it.
-        dropped: the outputs of Transposes that the node now gives itself.
+        before: those that come before the node.
+        after: those that come after it.
+        dropped: the outputs of Transposes that are now the node's own.
     """
 
     scope: Scope
@@ -40,14 +41,14 @@ class Around:
     dropped: set[str] = field(default_factory=set)
 
     def enter(self, form: Form, port: str, kind: str, **attributes: Any) -> str:
-        """A node on the way to an input; the value that the input then takes."""
+        """Add a node before an input; returns the value that the input then takes."""
         draft = Draft(self.scope, form.base)
         value = draft.op(kind, [form.inputs[port]], port, **attributes)
         self.before += draft.nodes
         return value
 
     def leave(self, form: Form, port: str, kind: str, **attributes: Any) -> str:
-        """A node on the way from an output; the value that the output then gives."""
+        """Add a node behind an output; returns the output's new name."""
         draft = Draft(self.scope, form.base)
         value = draft.fresh(port)
         draft.op(kind, [value], port, form.outputs[port], **attributes)
@@ -56,11 +57,11 @@ class Around:
 
 
 def to_layout(around: Around, form: Form, layout: int) -> Form:
-    """The same node in another layout, with Transposes around it where none cancels out."""
+    """The same node in another layout, with Transposes around it unless they cancel out."""
     inputs = {port: _swapped_input(around, form, port) for port in ("X", "initial_h") if port in form.inputs}
     outputs = {}
     if "Y" in form.outputs:
-        # From what the node gives to what the graph expects, and back.
+        # From the node's layout to that of the graph around it, and back.
         perm, back = (_TO_TIME_FIRST, _TO_BATCH_FIRST) if layout else (_TO_BATCH_FIRST, _TO_TIME_FIRST)
         outputs["Y"] = _swapped_output(around, form, "Y", perm, back)
     if "Y_h" in form.outputs:
@@ -89,9 +90,7 @@ def _swapped_output(
 
 def _perm(node: NodeProto) -> tuple[int, ...] | None:
     """A Transpose's permutation; None for other nodes."""
-    if node.op_type != "Transpose" or not is_onnx(node):
-        return None
-    if len(node.input) != 1 or len(node.output) != 1:
+    if node.op_type != "Transpose" or not is_onnx(node) or len(node.input) != 1 or len(node.output) != 1:
         return None
     return tuple(next((item.ints for item in node.attribute if item.name == "perm"), ()))
 
@@ -100,7 +99,7 @@ def to_float16(around: Around, form: Form) -> Form:
     """The same node in float16, with Casts around it.
 
     Raises:
-        FormatError: the element type cannot be told.
+        FormatError: the element type is not known.
         SpecError: a weight is beyond float16.
     """
     dtype, _ = require(around.scope, form, "float16")
@@ -110,23 +109,10 @@ def to_float16(around: Around, form: Form) -> Form:
             continue
         array = around.scope.constant(form.inputs[port])
         if array is None:
-            draft = Draft(around.scope, form.base)
-            inputs[port] = draft.cast(form.inputs[port], "float16", port)
-            around.before += draft.nodes
+            inputs[port] = around.enter(form, port, "Cast", to=code_of("float16"))
         else:
-            inputs[port] = _constant(
-                around.scope,
-                form,
-                port,
-                "float16",
-                lambda array=array: _as_float16(form, array),  # type: ignore[misc]
-            )
-    outputs = {}
-    for port in form.outputs:
-        draft = Draft(around.scope, form.base)
-        outputs[port] = draft.fresh(port)
-        draft.cast(outputs[port], dtype, port, form.outputs[port])
-        around.after[:0] = draft.nodes
+            inputs[port] = _constant(around.scope, form, port, "float16", partial(_as_float16, form, array))
+    outputs = {port: around.leave(form, port, "Cast", to=code_of(dtype)) for port in form.outputs}
     return replace(form.with_names(inputs, outputs), dtype="float16")
 
 

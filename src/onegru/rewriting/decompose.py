@@ -1,7 +1,7 @@
-"""A GRU spelled in operators that every runtime has: for each direction a product of all steps, and a Scan.
+"""A GRU expressed with operators that every runtime has: per direction a product of all steps, and a Scan.
 
-16-bit types are computed in float32, as the operator is, and rounded at the end. A row of lengths keeps its
-state past its end, and before it where the direction is reverse, so both directions need a mask alone.
+16-bit types are computed in float32, as the operator is, and rounded at the end. A row keeps its state beyond
+its length, at whichever end of the sequence that is, so a mask suffices for both directions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from onnx import NodeProto, TensorProto
 
 from onegru.core.activations import Activation
 from onegru.core.dtypes import Array
-from onegru.rewriting.activation_ops import spell_activation
+from onegru.rewriting.activation_ops import express_activation
 from onegru.rewriting.form import Form, require
 from onegru.rewriting.scope import Draft, Scope, code_of
 
@@ -35,7 +35,7 @@ def decompose(scope: Scope, form: Form) -> list[NodeProto]:
     """
     dtype, hidden_size = require(scope, form, "decompose")
     draft = Draft(scope, form.base)
-    _Spelling(draft, form, dtype, hidden_size).spell()
+    _Expansion(draft, form, dtype, hidden_size).expand()
     return draft.nodes
 
 
@@ -52,8 +52,8 @@ class _Weights:
     """Biases of the recurrent product, where the reset gate acts after it."""
 
 
-class _Spelling:
-    """One node being spelled."""
+class _Expansion:
+    """One node being expressed with others."""
 
     def __init__(self, draft: Draft, form: Form, dtype: str, hidden_size: int) -> None:
         self.draft = draft
@@ -63,9 +63,9 @@ class _Spelling:
         self.dtype = "float64" if dtype == "float64" else "float32"
         self.H = hidden_size
 
-    def spell(self) -> None:
+    def expand(self) -> None:
         draft, form = self.draft, self.form
-        # Casts lie side by side: ONNX Runtime 1.31 dies of some Transposes between two.
+        # Casts follow each other directly: ONNX Runtime 1.31 crashes on some Transposes between two.
         X = self._computed(form.inputs["X"], "X")
         if form.layout:
             X = draft.op("Transpose", [X], "X", perm=[1, 0, 2])
@@ -94,10 +94,10 @@ class _Spelling:
         return self.scope.number(0.0, self.dtype)
 
     def _computed(self, name: str, what: str) -> str:
-        """A value in the type that is computed in."""
-        return (
-            name if self.stored == self.dtype else self.draft.cast(name, self.dtype, f"{what}_{self.dtype}")
-        )
+        """A value in the type of the computation."""
+        if self.stored == self.dtype:
+            return name
+        return self.draft.cast(name, self.dtype, f"{what}_{self.dtype}")
 
     def _mask(self, shape: str) -> tuple[str | None, str | None]:
         """Whether each step of each row is within its length [T, B, 1], and each row has any [B, 1]."""
@@ -120,10 +120,9 @@ class _Spelling:
             sizes = draft.op("Concat", [rows, scope.integers(self.H)], f"{index}/sizes", axis=0)
             zeros = onnx.numpy_helper.from_array(np.zeros(1, self.dtype))
             return draft.op("ConstantOfShape", [sizes], f"{index}/first", value=zeros)
-        axis = 1 if self.form.layout else 0
-        place = scope.integer(index)
-        taken = draft.op("Gather", [self.form.inputs["initial_h"], place], f"{index}/initial_h", axis=axis)
-        return self._computed(taken, f"{index}/initial_h")
+        inputs = [self.form.inputs["initial_h"], scope.integer(index)]
+        first = draft.op("Gather", inputs, f"{index}/initial_h", axis=1 if self.form.layout else 0)
+        return self._computed(first, f"{index}/initial_h")
 
     def _finish(self, parts: Sequence[str], axis: int, perm: Sequence[int], port: str) -> None:
         """Put the directions together, in the node's type and layout, under the output's own name."""
@@ -134,18 +133,17 @@ class _Spelling:
         if self.stored != self.dtype:
             steps.append(lambda value, output: draft.cast(value, self.stored, port, output))
         last = form.outputs[port]
+        joined = "" if steps else last
         many = len(parts) > 1
         values = [
-            draft.unsqueeze(part, [axis], f"{index}/{port}", "" if many or steps else last)
+            draft.unsqueeze(part, [axis], f"{index}/{port}", "" if many else joined)
             for index, part in enumerate(parts)
         ]
-        value = values[0]
-        if many:
-            value = draft.op("Concat", values, port, "" if steps else last, axis=axis)
-        for index, step in enumerate(steps):
-            value = step(value, last if index == len(steps) - 1 else "")
+        value = draft.op("Concat", values, port, joined, axis=axis) if many else values[0]
+        for step in steps:
+            value = step(value, last if step is steps[-1] else "")
 
-    # Weights: the same steps on constants, which are done now, and on values, which become nodes
+    # Weights: the same steps on constants, at once, and on other values, as nodes
 
     def _weights(self, index: int) -> _Weights:
         form, H = self.form, self.H
@@ -156,8 +154,7 @@ class _Spelling:
         R = tuple(self._stored(part, f"R{number}", index) for number, part in enumerate(parts))
         if "B" not in form.inputs:
             return _Weights(W, R, None, None)
-        B = self._cast(self._pick(self._value("B"), [index], 0), "B")
-        B = self._reshape(B, [6 * H])
+        B = self._reshape(self._cast(self._pick(self._value("B"), [index], 0), "B"), [6 * H])
         inner: str | None = None
         if form.linear_before_reset:
             gates = self._add(self._pick(B, range(2 * H), 0), self._pick(B, range(3 * H, 5 * H), 0))
@@ -178,14 +175,11 @@ class _Spelling:
         return self._squeeze(value, f"{index}/{name}")
 
     def _stored(self, value: _Tensor, what: str, index: int) -> str:
-        """A matrix in the type that is computed in."""
-        if what != "W" and not isinstance(value, str):
-            value = value.astype(self.dtype)  # a constant, as OpenVINO needs it within the loop
-            return self._named(
-                value, (what[0], index, what, self.form.linear_before_reset), f"{what}_{index}"
-            )
-        name = self._named(value, (what[0], index, what, self.form.linear_before_reset), f"{what}_{index}")
-        return self._computed(name, f"{index}/{what}")
+        """A matrix in the type of the computation."""
+        key = (what[0], index, what, self.form.linear_before_reset)
+        if what != "W" and not isinstance(value, str):  # a constant, as OpenVINO needs it within the loop
+            return self._named(value.astype(self.dtype), key, f"{what}_{index}")
+        return self._computed(self._named(value, key, f"{what}_{index}"), f"{index}/{what}")
 
     def _value(self, name: str) -> _Tensor:
         given = self.form.inputs[name]
@@ -232,9 +226,8 @@ class _Spelling:
     def _named(self, value: _Tensor, key: tuple[object, ...], what: str) -> str:
         if isinstance(value, str):
             return value
-        array: Array = value
         origin = self.form.inputs[str(key[0])]
-        return self.scope.shared((origin, self.stored, *key), f"{origin}/{what}", lambda: array)
+        return self.scope.shared((origin, self.stored, *key), f"{origin}/{what}", lambda: value)
 
     # The loop
 
@@ -278,20 +271,16 @@ class _Spelling:
         directions: dict[str, Any] = {"scan_input_directions": [int(reverse)] * count}
         if len(given) > states:
             directions["scan_output_directions"] = [int(reverse)] * (len(given) - states)
-        node = onnx.helper.make_node(
-            "Scan",
-            taken,
-            given,
-            name=draft.fresh(f"{index}/Scan"),
-            body=graph,
-            num_scan_inputs=count,
-            **directions,
+        name = draft.fresh(f"{index}/Scan")
+        draft.nodes.append(
+            onnx.helper.make_node(
+                "Scan", taken, given, name=name, body=graph, num_scan_inputs=count, **directions
+            )
         )
-        draft.nodes.append(node)
         return given[0], given[-1]
 
     def _carried(self, body: Draft, weights: _Weights) -> tuple[_Weights, dict[str, tuple[str, int]]]:
-        """Weights as the body has them: computed ones become states, as OpenVINO sees only constants there.
+        """Weights as the body has them: computed ones become states, as OpenVINO only sees constants there.
 
         Returns:
             the weights, and for each computed value its name in the body and its rank.
@@ -305,7 +294,7 @@ class _Spelling:
             return carried[name][0]
 
         R = tuple(inside(name, 2) for name in weights.R)
-        inner = inside(weights.inner, 1) if weights.inner is not None else None
+        inner = None if weights.inner is None else inside(weights.inner, 1)
         return _Weights(weights.W, R, weights.added, inner), carried
 
 
@@ -351,4 +340,4 @@ class _Step:
         if self.form.clip is not None:
             x = body.op("Min", [x, self._number(self.form.clip)], f"{what}_below")
             x = body.op("Max", [x, self._number(-self.form.clip)], f"{what}_clipped")
-        return spell_activation(body, self.dtype, activation, x, what)
+        return express_activation(body, self.dtype, activation, x, what)

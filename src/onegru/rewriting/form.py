@@ -1,9 +1,10 @@
-"""What a GRU node of an ONNX graph computes, apart from how its version spells it; and back to a node."""
+"""What a GRU node of an ONNX graph computes, whatever version it is written in; and back to a node."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import onnx
@@ -14,7 +15,7 @@ from onegru.core.dtypes import ELEMENT_TYPES, Array
 from onegru.core.errors import FormatError, SpecError, SpecWarning
 from onegru.formats.graph import GruStep
 from onegru.formats.onnx.node import node_attributes
-from onegru.formats.onnx.read import describe
+from onegru.formats.onnx.read import describe, trimmed
 from onegru.formats.onnx.sizes import OnnxSizes
 from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import check_attributes, lower, read_activations, read_clip
@@ -42,8 +43,8 @@ class Form:
         activations: (f, g) for each direction.
         layout: 0 or 1.
         hidden_size: H; None where it is not known.
-        spelled: the attributes that the file gives.
-        inputs: names by the specification's words; absent ones left out.
+        stated: the attributes that the file states.
+        inputs: names by those of the specification; absent ones left out.
         outputs: likewise.
     """
 
@@ -58,7 +59,7 @@ class Form:
     activations: tuple[tuple[Activation, Activation], ...]
     layout: int
     hidden_size: int | None
-    spelled: Mapping[str, object]
+    stated: Mapping[str, object]
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
 
@@ -119,7 +120,7 @@ def read_form(scope: Scope, node: NodeProto, opset: int) -> Form:
         activations=activations,
         layout=int(values.get("layout", 0)),
         hidden_size=hidden_size,
-        spelled=attributes,
+        stated=attributes,
         inputs=inputs,
         outputs=outputs,
     )
@@ -128,7 +129,7 @@ def read_form(scope: Scope, node: NodeProto, opset: int) -> Form:
 def _check_constants(
     constants: Mapping[str, Array | None], num_directions: int, hidden_size: int | None, place: str
 ) -> None:
-    """Check the weights that are constants where others are not, so that they are not seen together."""
+    """Check the weights that are constants, as `lower` does not see them where others are not."""
     gates = 3 * hidden_size if hidden_size else None
     wanted = {
         "W": (num_directions, gates, None),
@@ -150,29 +151,29 @@ def _check_constants(
 
 
 def attributes_of(form: Form, opset: int) -> dict[str, object]:
-    """The attributes that say it at this opset, whatever a runtime takes for granted written out.
+    """The attributes of the node at this opset, with defaults written out where runtimes differ.
 
     Raises:
-        SpecError: that version of the operator cannot say it.
+        SpecError: that version of the operator cannot express it.
     """
     operator = operator_at(opset)
     functions = [function for pair in form.activations for function in pair]
     wanted: dict[str, object] = {}
     if form.hidden_size is not None:
         wanted["hidden_size"] = form.hidden_size
-    if form.direction != "forward" or "direction" in form.spelled:
+    if form.direction != "forward" or "direction" in form.stated:
         wanted["direction"] = form.direction
-    if form.linear_before_reset or ("linear_before_reset" in form.spelled and opset >= 3):
+    if form.linear_before_reset or ("linear_before_reset" in form.stated and opset >= 3):
         wanted["linear_before_reset"] = int(form.linear_before_reset)
     if form.clip is not None:
         wanted["clip"] = form.clip
-    if any(pair != _DEFAULT for pair in form.activations) or form.spelled.get("activations"):
+    if any(pair != _DEFAULT for pair in form.activations) or form.stated.get("activations"):
         wanted["activations"] = [function.name for function in functions]
         for parameter in ("alpha", "beta"):
             takers = [item for item in functions if parameter in ACTIVATIONS[item.name].takes]
             if takers:
                 wanted[f"activation_{parameter}"] = [getattr(item, parameter) for item in takers]
-    if form.layout or ("layout" in form.spelled and opset >= 14):
+    if form.layout or ("layout" in form.stated and opset >= 14):
         wanted["layout"] = form.layout
     if "output_sequence" in operator.attributes and "Y" in form.outputs:
         wanted["output_sequence"] = 1
@@ -188,7 +189,7 @@ def attributes_of(form: Form, opset: int) -> dict[str, object]:
 
 
 def node_of(scope: Scope, form: Form) -> NodeProto:
-    """The node, as its scope's opset spells it. Raises as `attributes_of` does."""
+    """The node, as its scope's opset writes it. Raises as `attributes_of` does."""
     operator = operator_at(scope.opset)
     inputs = [form.inputs.get(port.name, "") for port in operator.inputs]
     outputs = [
@@ -196,24 +197,19 @@ def node_of(scope: Scope, form: Form) -> NodeProto:
         or (scope.names.fresh(f"{form.base}/{port.name}") if port.required else "")
         for port in operator.outputs
     ]
-    for names in (inputs, outputs):
-        while names and not names[-1]:
-            names.pop()
-    node = onnx.helper.make_node("GRU", inputs, outputs, name=form.name)
-    kept = NodeProto()
-    kept.CopyFrom(form.origin)
+    attributes = attributes_of(form, scope.opset)
+    node = deepcopy(form.origin)
     for field in ("input", "output", "attribute"):
-        kept.ClearField(field)
-    kept.input.extend(node.input)
-    kept.output.extend(node.output)
-    kept.name = form.name
-    for name, value in attributes_of(form, scope.opset).items():
-        kept.attribute.append(onnx.helper.make_attribute(name, value))
-    return kept
+        node.ClearField(field)
+    node.name = form.name
+    node.input.extend(trimmed(inputs))
+    node.output.extend(trimmed(outputs))
+    node.attribute.extend(onnx.helper.make_attribute(name, value) for name, value in attributes.items())
+    return node
 
 
 def facts_of(scope: Scope, form: Form, attributes: Mapping[str, object]) -> Facts:
-    """What the table of known faults asks."""
+    """What the table of known issues needs to know."""
     node = GruStep(form.name, operator_at(scope.opset), attributes, form.inputs, form.outputs)
     sizes = OnnxSizes(scope.givers, scope.shape, scope.integers_of)
     shape = sizes.x_shape(node)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import MutableSequence
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onegru.core.errors import SpecError
-from onegru.formats.onnx.functions import unfold_functions
+from onegru.formats.onnx.functions import all_nodes, unfold_functions
 from onegru.formats.onnx.order import sort_nodes
 from onegru.formats.onnx.read import (
     Source,
@@ -33,21 +34,8 @@ from onegru.rewriting.scope import Names, Scope, all_graphs
 _LARGEST_FILE = 2**31 - 1  # bytes; protobuf writes no more
 
 
-@dataclass(frozen=True, slots=True)
-class NodeChange:
-    """What was done to one GRU node, in words; nothing where it stayed as it was.
-
-    Attributes:
-        name: the node's name, or that of an output.
-        done: what was done.
-        reasons: what the target runtime is known to do to the node as it was.
-        dtypes: the element types that it had and has.
-    """
-
-    name: str
-    done: tuple[str, ...]
-    reasons: tuple[str, ...]
-    dtypes: tuple[str, ...]
+#: The fields of a `NodeReport`.
+NodeChange = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +46,7 @@ class Rewritten:
         model: the model.
         opsets: the opset that the source has, and that it has now.
         nodes: what was done to each GRU node.
+        dtypes: the element types that the GRU nodes had and have.
         others: the other nodes that the new opset changed, in words.
         notes: what else was done.
     """
@@ -65,6 +54,7 @@ class Rewritten:
     model: ModelProto
     opsets: tuple[int, int]
     nodes: tuple[NodeChange, ...]
+    dtypes: frozenset[str]
     others: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -102,6 +92,7 @@ class _Rewriter:
         self.changes = changes
         self.notes: list[str] = []
         self.nodes: list[NodeChange] = []
+        self.dtypes: set[str] = set()
         self.others: list[str] = []
         self.retired: set[str] = set()
         given = read_model(source, data)
@@ -117,7 +108,7 @@ class _Rewriter:
         self.new = changes.opset or self._least_opset()
 
     def rewrite(self) -> Rewritten:
-        if not any(is_gru(node) for node in _all_nodes(self.model.graph)):
+        if not any(map(is_gru, all_nodes(self.model.graph.node))):
             raise self.source.error("holds no GRU node; there is nothing to rewrite")
         if self.changes.opset is None and self.changes.layout and "layout" in operator_at(self.new).later:
             needed = operator_at(self.new).later["layout"]
@@ -130,7 +121,12 @@ class _Rewriter:
         self._rewrite_graph(self.model.graph, None)
         self._drop_retired()
         return Rewritten(
-            self.model, (self.old, self.new), tuple(self.nodes), tuple(self.others), tuple(self.notes)
+            model=self.model,
+            opsets=(self.old, self.new),
+            nodes=tuple(self.nodes),
+            dtypes=frozenset(self.dtypes),
+            others=tuple(self.others),
+            notes=tuple(self.notes),
         )
 
     def _embed(self, size: int) -> None:
@@ -165,7 +161,7 @@ class _Rewriter:
             scope = self._scope(self.model.graph, None, least)
             plans = [
                 self._plan(scope, read_form(scope, node, self.old))[0]
-                for node in _all_nodes(self.model.graph)
+                for node in all_nodes(self.model.graph.node)
                 if is_gru(node)
             ]
             if any("decompose" in plan for plan in plans):
@@ -200,7 +196,7 @@ class _Rewriter:
         scope = Scope(self.source, graph, self.new, 3, Names(ModelProto(graph=graph)), {})
         changed = convert_nodes(scope, versions[0] if versions else self.old, self.new)
         bodies = (body for node in function.node for body in attribute_graphs(node))
-        nested = [node for body in bodies for node in _all_nodes(body) if is_onnx(node)]
+        nested = any(is_onnx(node) for body in bodies for node in all_nodes(body.node))
         if nested or (changed and any(item.ref_attr_name for node in graph.node for item in node.attribute)):
             raise self.source.error(
                 f"function {function.name!r}: cannot be brought from opset {self.old} to {self.new} "
@@ -233,17 +229,16 @@ class _Rewriter:
         nodes = [node for node in nodes if node.op_type != "Transpose" or not dropped & set(node.output)]
         replace_nodes(graph, [*scope.early, *nodes])
         self.retired |= scope.retired
-        _drop_value_info(graph, before - _given(graph))
+        _drop(graph.value_info, before - _given(graph))
 
     def _rewrite_node(self, scope: Scope, node: NodeProto) -> tuple[Around, list[NodeProto]]:
         form = read_form(scope, node, self.old)
         plan, reasons = self._plan(scope, form)
         around = Around(scope)
         name = node.name or form.base
-        now = "float16" if "float16" in plan else form.dtype
-        dtypes = tuple(dtype for dtype in (form.dtype, now) if dtype)
+        self.dtypes |= {dtype for dtype in (form.dtype, *plan & {"float16"}) if dtype}
         if not plan:
-            self.nodes.append(NodeChange(name, (), reasons, dtypes))
+            self.nodes.append((name, (), reasons))
             return around, [node]
         done: list[str] = []
         scope.retired.update(form.inputs[port] for port in ("W", "R", "B") if port in form.inputs)
@@ -256,7 +251,7 @@ class _Rewriter:
         if "decompose" in plan:
             count = len(form.activations)
             done.append(f"spelled in other operators, with {count} Scan{'s'[: count - 1]}")
-            self.nodes.append(NodeChange(name, tuple(done), reasons, dtypes))
+            self.nodes.append((name, tuple(done), reasons))
             check_decomposable(scope, form)
             return around, decompose(scope, form)
         forms = [form]
@@ -265,7 +260,7 @@ class _Rewriter:
             forms = to_two_directions(around, form)
         nodes = [node_of(scope, item) for item in forms]
         written = written_attributes(form, self.new) if len(nodes) == 1 else []
-        self.nodes.append(NodeChange(name, tuple(done + written), reasons, dtypes))
+        self.nodes.append((name, tuple(done + written), reasons))
         return around, nodes
 
     def _plan(self, scope: Scope, form: Form) -> tuple[Plan, tuple[str, ...]]:
@@ -281,13 +276,10 @@ class _Rewriter:
         unused = self.retired - used
         for graph in graphs:
             gone = {tensor.name for tensor in graph.initializer} & unused
-            inputs = {value.name for value in graph.input}
-            if self.model.ir_version >= 4:
-                gone -= inputs  # a default that a caller may replace is part of the interface
-            if gone:
-                kept = [tensor for tensor in graph.initializer if tensor.name not in gone]
-                _refill(graph.initializer, kept)
-                _refill(graph.input, [value for value in graph.input if value.name not in gone])
+            if self.model.ir_version >= 4:  # a default that a caller may replace is part of the interface
+                gone -= {value.name for value in graph.input}
+            _drop(graph.initializer, gone)
+            _drop(graph.input, gone)
             left = [
                 node
                 for node in graph.node
@@ -296,29 +288,15 @@ class _Rewriter:
             if len(left) < len(graph.node):
                 gone |= unused
                 replace_nodes(graph, left)
-            _drop_value_info(graph, gone)
+            _drop(graph.value_info, gone)
 
 
-def _refill(field: object, items: list[object]) -> None:
-    """Give a repeated field these messages, some of its own."""
-    copies = []
-    for item in items:
-        copy = type(item)()
-        copy.CopyFrom(item)  # type: ignore[attr-defined]
-        copies.append(copy)
-    del field[:]  # type: ignore[attr-defined]
-    field.extend(copies)  # type: ignore[attr-defined]
-
-
-def _drop_value_info(graph: GraphProto, names: set[str]) -> None:
-    if any(value.name in names for value in graph.value_info):
-        _refill(graph.value_info, [value for value in graph.value_info if value.name not in names])
+def _drop(field: MutableSequence[Any], names: set[str]) -> None:
+    """Take the messages of these names out of a repeated field."""
+    for index in reversed(range(len(field))):
+        if field[index].name in names:
+            del field[index]
 
 
 def _given(graph: GraphProto) -> set[str]:
     return {name for node in graph.node for name in node.output}
-
-
-def _all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    for part in all_graphs(graph):
-        yield from part.node

@@ -1,11 +1,11 @@
-"""Bringing the other nodes of a graph to another opset: each alone, by onnx's own converter, where it must.
+"""Converting the other nodes of a graph to another opset: each by itself, by onnx's own converter.
 
 A node whose operator did not change in between stays as it is, byte for byte.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from copy import deepcopy
 
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, version_converter
@@ -13,11 +13,11 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, Valu
 from onegru.core.errors import FormatError
 from onegru.formats.onnx.node import type_words
 from onegru.formats.onnx.order import node_inputs
-from onegru.formats.onnx.read import attribute_graphs, describe, is_gru, is_onnx, replace_nodes
-from onegru.formats.onnx.upgrade import OLDEST, infer_types, lift
+from onegru.formats.onnx.read import attribute_graphs, describe, is_gru, is_onnx, replace_nodes, trimmed
+from onegru.formats.onnx.upgrade import OLDEST, converter_reason, infer_shapes, infer_types, upgrade
 from onegru.rewriting.scope import Scope, value_types
 
-# Their form is the same from these versions on; what changed is the types that they take. Scan-8 had a batch.
+# From these versions on, their form is the same: only the types that they take changed. Scan-8 had a batch.
 _CONTROL = {"If": 1, "Loop": 1, "Scan": 9, "SequenceMap": 17}
 # Attributes that came later, without which a node does what it did before; the converter lacks some of them.
 _WITHOUT_EFFECT = {
@@ -33,7 +33,7 @@ _LARGEST = 4096  # elements of a constant that the converter may look at, such a
 
 
 def convert_nodes(scope: Scope, old: int, new: int) -> list[str]:
-    """Bring the nodes of a scope's graph, not those of bodies, from one opset to another, GRUs left out.
+    """Convert the nodes of a scope's graph, but not those of bodies nor GRUs, from one opset to another.
 
     Returns:
         the nodes that changed, in words.
@@ -110,12 +110,11 @@ def _converted(scope: Scope, node: NodeProto, old: int, new: int) -> list[NodePr
         return [plain]
     model = _alone(scope, node, old)
     if old < OLDEST <= new:
-        model = lift(scope.source, model)
+        model = upgrade(scope.source, model)
     try:
         model = version_converter.convert_version(model, new)
     except Exception as error:  # a C++ exception of no particular class
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise _cannot(scope, node, old, new, lines[-1].rpartition("failed: ")[2]) from None
+        raise _cannot(scope, node, old, new, converter_reason(error)) from None
     graph = model.graph
     if len(graph.node) == 1 and _same_content(graph.node[0], node):
         return None
@@ -132,15 +131,14 @@ def _without_defaults(node: NodeProto, old: int, new: int) -> NodeProto | None:
     ]
     if not spare:
         return None
-    plain = NodeProto()
-    plain.CopyFrom(node)
+    plain = deepcopy(node)
     for item in spare:
         plain.attribute.remove(item)
     return plain
 
 
 def _alone(scope: Scope, node: NodeProto, opset: int) -> ModelProto:
-    """A model of the node alone; small constants are given along, as the converter may ask for them."""
+    """A model of the node alone, with small constants, as the converter may need them."""
     tensors: list[TensorProto] = []
     inputs: list[ValueInfoProto] = []
     for name in sorted(node_inputs(node)):
@@ -148,16 +146,8 @@ def _alone(scope: Scope, node: NodeProto, opset: int) -> ModelProto:
         if array is not None and array.size <= _LARGEST:
             tensors.append(onnx.numpy_helper.from_array(array, name))
         else:
-            info = ValueInfoProto(name=name)
-            if (kind := _type_of(scope, name)) is not None:
-                info.type.CopyFrom(kind)
-            inputs.append(info)
-    outputs = []
-    for name in filter(None, node.output):
-        info = ValueInfoProto(name=name)
-        if (kind := scope.types.get(name)) is not None:
-            info.type.CopyFrom(kind)
-        outputs.append(info)
+            inputs.append(ValueInfoProto(name=name, type=_type_of(scope, name)))
+    outputs = [ValueInfoProto(name=name, type=scope.types.get(name)) for name in filter(None, node.output)]
     graph = onnx.helper.make_graph([node], "node", inputs, outputs, tensors)
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8)
 
@@ -173,16 +163,9 @@ def _type_of(scope: Scope, name: str) -> TypeProto | None:
 def _same_content(one: NodeProto, other: NodeProto) -> bool:
     def key(node: NodeProto) -> object:
         attributes = sorted(item.SerializeToString(deterministic=True) for item in node.attribute)
-        return node.op_type, _trimmed(node.input), _trimmed(node.output), attributes
+        return node.op_type, trimmed(node.input), trimmed(node.output), attributes
 
     return key(one) == key(other)
-
-
-def _trimmed(names: Iterable[str]) -> list[str]:
-    trimmed = list(names)
-    while trimmed and not trimmed[-1]:
-        trimmed.pop()
-    return trimmed
 
 
 def _adopted(scope: Scope, node: NodeProto, graph: GraphProto) -> list[NodeProto]:
@@ -204,8 +187,7 @@ def _adopted(scope: Scope, node: NodeProto, graph: GraphProto) -> list[NodeProto
     heir = next((item for item in graph.node if item.op_type == node.op_type), graph.node[-1])
     nodes: list[NodeProto] = []
     for item in graph.node:
-        copy = NodeProto()
-        copy.CopyFrom(item)
+        copy = deepcopy(item)
         del copy.input[:], copy.output[:]
         copy.input.extend(map(name_of, item.input))
         copy.output.extend(map(name_of, item.output))
@@ -220,11 +202,7 @@ def _adopted(scope: Scope, node: NodeProto, graph: GraphProto) -> list[NodeProto
 
 
 def inferred_types(model: ModelProto) -> dict[str, TypeProto]:
-    """The types of a model's values as onnx infers them; what it says itself where inference fails."""
-    try:
-        inferred = onnx.shape_inference.infer_shapes(model)
-    except Exception:  # inference is a help, not a condition
-        inferred = model
-    types = value_types(inferred.graph)
+    """The types of a model's values as onnx infers them, or as the model states them if inference fails."""
+    types = value_types(infer_shapes(model).graph)
     versions = [entry.version for entry in model.opset_import if is_onnx(entry)]
     return types if not versions or versions[0] >= OLDEST else {**types, **infer_types(model)}

@@ -1,4 +1,4 @@
-"""Which changes a GRU node needs: those that are asked for, and the least that mends it for a runtime."""
+"""Which changes a GRU node needs: those asked for, and the fewest that make it right in a runtime."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import onnx
 from onegru.core.activations import Activation
 from onegru.core.errors import SpecError
 from onegru.formats.onnx.read import Source, is_gru
-from onegru.operators.onnx import gru_version
 from onegru.rewriting.decompose import OLDEST_OPSET
-from onegru.rewriting.form import Form, attributes_of, facts_of
+from onegru.rewriting.form import Form, attributes_of, facts_of, operator_at
 from onegru.rewriting.scope import Scope
 from onegru.runtimes.known_issues import verdicts
 
-#: What is done to a node; "fill" writes out what runtimes take for granted.
+#: What is done to a node; "fill" writes out defaults where runtimes differ.
 Plan = frozenset[str]
 
 
@@ -45,13 +44,13 @@ def plan_node(
         source: the file.
 
     Raises:
-        FormatError: no change mends it.
-        SpecError: the opset asked for cannot say it.
+        FormatError: no change makes it right.
+        SpecError: the opset asked for cannot express it.
     """
     wanted = _asked(scope, form, changes, old)
     if changes.runtime is None:
         return wanted, ()
-    facts = replace(facts_of(scope, form, form.spelled), version=_version(old))
+    facts = replace(facts_of(scope, form, form.stated), version=operator_at(old).version)
     reasons = tuple(item.reason for item in verdicts(facts) if item.runtime == changes.runtime)
     if changes.runtime == "openvino":
         reasons += _openvino_faults(scope, form)
@@ -67,7 +66,7 @@ def plan_node(
 
 
 def _openvino_faults(scope: Scope, form: Form) -> tuple[str, ...]:
-    """What OpenVINO 2026.4 does to a node because of the nodes around it, which the table does not know."""
+    """What OpenVINO 2026.4 gets wrong because of the nodes around a node, which the table does not cover."""
     found = []
     if sum(is_gru(node) for node in scope.takers.get(form.inputs["X"], ())) > 1:
         found.append("miscomputes a GRU whose X another GRU takes too")
@@ -91,21 +90,18 @@ def _asked(scope: Scope, form: Form, changes: Changes, old: int) -> Plan:
         found.add("float16")
     if changes.split and form.direction == "bidirectional":
         found.add("split")
-    if found or changes.runtime is None or _version(old) != _version(scope.opset):
+    if found or changes.runtime is None or operator_at(old).version != operator_at(scope.opset).version:
         found.add("fill")
     return frozenset(found)
 
 
 def _ways(form: Form, changes: Changes) -> Iterator[Plan]:
-    """Changes that may mend a node without spelling it in other operators, the least first."""
-    layouts = [Plan()]
-    if form.layout and changes.layout is None:
-        layouts.append(Plan({"layout"}))
-    splits = [Plan()]
-    if form.direction == "bidirectional" and changes.runtime != "openvino":
-        splits.append(Plan({"split"}))
-    for more in splits:
-        yield from (Plan({"fill"}) | more | layout for layout in layouts)
+    """Changes that may make a node right without other operators, the fewest first."""
+    may_change_layout = form.layout and changes.layout is None
+    layouts = ((), ("layout",)) if may_change_layout else ((),)
+    may_split = form.direction == "bidirectional" and changes.runtime != "openvino"
+    for split in ((), ("split",)) if may_split else ((),):
+        yield from (Plan(("fill", *split, *layout)) for layout in layouts)
 
 
 def _has_faults(scope: Scope, form: Form, plan: Plan, changes: Changes) -> bool:
@@ -136,7 +132,7 @@ def check_opset(opset: int) -> None:
 
 
 def check_decomposable(scope: Scope, form: Form) -> None:
-    """Raise SpecError unless the opset has the operators that a GRU is spelled in."""
+    """Raise SpecError unless the opset has the operators that a GRU is expressed with."""
     if scope.opset < OLDEST_OPSET:
         raise SpecError(
             f"opset: {scope.opset}; must be at least {OLDEST_OPSET} to spell {form.label} in other operators"
@@ -144,11 +140,11 @@ def check_decomposable(scope: Scope, form: Form) -> None:
 
 
 def written_attributes(form: Form, opset: int) -> list[str]:
-    """What attributes the node gets that it had not, or loses, in words."""
+    """The attributes that the node gains, loses or changes, in words."""
     now = attributes_of(form, opset)
     words = []
-    for name in sorted({*now, *form.spelled} - {"layout"}):
-        had, has = form.spelled.get(name), now.get(name)
+    for name in sorted({*now, *form.stated} - {"layout"}):
+        had, has = form.stated.get(name), now.get(name)
         if has is None:
             words.append(f"{name} left out")
         elif had is None:
@@ -162,10 +158,3 @@ def _words(value: object) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_words, value)) + "]"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _version(opset: int) -> int:
-    """The version of GRU that an opset has."""
-    operator = gru_version(opset)
-    assert operator is not None, "an opset is at least 1"
-    return operator.version

@@ -174,7 +174,7 @@ def rewrite(
         source=str(source),
         target=str(target),
         opsets=rewritten.opsets,
-        nodes=tuple(NodeReport(node.name, node.done, node.reasons) for node in rewritten.nodes),
+        nodes=tuple(NodeReport(*node) for node in rewritten.nodes),
         others=rewritten.others,
         notes=tuple(notes),
         outputs=outputs,
@@ -244,13 +244,12 @@ def _cases(model: Model, seed: int, dims: Dims | None) -> Iterator[dict[str, Arr
 
 
 def _limits(rewritten: Rewritten, tolerance: float | None) -> _Limit:
-    """The tolerance for a runtime and what the source's output is."""
-    dtypes = {dtype for node in rewritten.nodes for dtype in node.dtypes}
+    """The tolerance of a runtime's output, given the source's."""
 
     def limit(runtime: str, expected: Array) -> float:
         if expected.dtype.name not in TOLERANCE_REWRITTEN:
             return 0.0
-        base = max(TOLERANCE_REWRITTEN.get(dtype, 0.0) for dtype in {expected.dtype.name, *dtypes})
+        base = max(TOLERANCE_REWRITTEN.get(dtype, 0.0) for dtype in {expected.dtype.name, *rewritten.dtypes})
         if tolerance is not None:
             base = tolerance
         elif runtime != "onegru":

@@ -11,7 +11,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
 from onegru.core.dtypes import Array, numpy_dtype
-from onegru.formats.onnx.node import constant_value, is_plain_constant
+from onegru.formats.onnx.node import constant_value, fixed_sizes, is_plain_constant
 from onegru.formats.onnx.order import node_inputs
 from onegru.formats.onnx.read import Source, attribute_graphs, to_array
 
@@ -103,20 +103,15 @@ class Scope:
         """The value of a constant; None for anything else, a default that a caller may replace included."""
         if name in self._arrays:
             return self._arrays[name]
-        if name in self._tensors:
-            is_default = name in self._inputs and self.ir_version >= 4
-            if is_default:
-                return None
+        if name in self._tensors and not (name in self._inputs and self.ir_version >= 4):
             self._arrays[name] = to_array(self.source, self._tensors[name])
-            return self._arrays[name]
-        if name in self.givers:
-            if not is_plain_constant(self.givers[name]):
-                return None
+        elif name in self.givers and is_plain_constant(self.givers[name]):
             self._arrays[name] = constant_value(self.source, self.givers[name])
-            return self._arrays[name]
-        if name in self._inputs or self.outer is None:
+        elif name in self._inputs or name in self.givers or self.outer is None:
             return None
-        return self.outer.constant(name)
+        else:
+            return self.outer.constant(name)
+        return self._arrays[name]
 
     def integers_of(self, name: str) -> Array | None:
         """The value of a constant of integers; None for anything else."""
@@ -144,15 +139,13 @@ class Scope:
     def number(self, value: float, dtype: str | np.dtype[Any]) -> str:
         """A scalar constant."""
         array = np.asarray(value, dtype)
-        return self.shared(
-            ("number", str(array.dtype), repr(value)), f"onegru/{array.dtype}_{value:g}", lambda: array
-        )
+        key = ("number", array.dtype.name, repr(value))
+        return self.shared(key, f"onegru/{array.dtype}_{value:g}", lambda: array)
 
     def integer(self, value: int) -> str:
         """A scalar constant of int64."""
-        return self.shared(
-            ("int64", value), f"onegru/int64_scalar_{value}", lambda: np.array(value, np.int64)
-        )
+        array = np.array(value, np.int64)
+        return self.shared(("int64", value), f"onegru/int64_scalar_{value}", lambda: array)
 
     def integers(self, *values: int) -> str:
         """A constant list of int64."""
@@ -173,10 +166,7 @@ class Scope:
         array = self.constant(name)
         if array is not None:
             return array.shape
-        kind = self.types.get(name, TypeProto()).tensor_type
-        if not kind.HasField("shape"):
-            return None
-        return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim)
+        return fixed_sizes(self.types.get(name, TypeProto()))
 
 
 class Draft:
@@ -217,10 +207,8 @@ class Draft:
         """Cut the last axis of a matrix; since opset 13 the sizes are an input."""
         outputs = [self.fresh(name) for name in names]
         name = self.fresh("Split")
-        if self.scope.opset < 13:
-            node = onnx.helper.make_node("Split", [value], outputs, name=name, axis=1, split=list(sizes))
-        else:
-            inputs = [value, self.scope.integers(*sizes)]
-            node = onnx.helper.make_node("Split", inputs, outputs, name=name, axis=1)
-        self.nodes.append(node)
+        has_input = self.scope.opset >= 13
+        inputs = [value, self.scope.integers(*sizes)] if has_input else [value]
+        attributes: dict[str, Any] = {} if has_input else {"split": list(sizes)}
+        self.nodes.append(onnx.helper.make_node("Split", inputs, outputs, name=name, axis=1, **attributes))
         return outputs

@@ -1,4 +1,4 @@
-"""Functions that an ONNX model brings along: those that hold GRU nodes take the place of their calls."""
+"""The functions of an ONNX model: those that hold GRU nodes are inlined."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onegru.formats.onnx.read import Source, attribute_graphs, is_gru
 
 _MAX_NODES = 100_000
 _MAX_DEPTH = 100
-# What they may come to: so many times the file, and so much in any case.
+# How large they may become when inlined: so many times the file, or so many bytes if that is more.
 _TIMES, _FREE_BYTES = 16, 2**26
 
 # What a call names: domain, name and overload.
@@ -27,7 +27,7 @@ def unfold_functions(source: Source, model: ModelProto) -> ModelProto:
         return model
     functions: dict[_Key, FunctionProto] = {}
     for function in model.functions:
-        key = function_key(function)
+        key = call_key(function)
         if key in functions:
             raise source.error(f"function {function.name!r} is defined twice")
         if key[:2] == ("", "GRU"):
@@ -56,18 +56,10 @@ def unfold_functions(source: Source, model: ModelProto) -> ModelProto:
     return model
 
 
-def _key(domain: str, name: str, owner: NodeProto | FunctionProto) -> _Key:
-    return ("" if domain == "ai.onnx" else domain, name, getattr(owner, "overload", ""))
-
-
-def call_key(node: NodeProto) -> _Key:
-    """What a node calls."""
-    return _key(node.domain, node.op_type, node)
-
-
-def function_key(function: FunctionProto) -> _Key:
-    """What calls of a function name."""
-    return _key(function.domain, function.name, function)
+def call_key(owner: NodeProto | FunctionProto) -> _Key:
+    """What a node calls; what a function is called by."""
+    name = owner.op_type if isinstance(owner, NodeProto) else owner.name
+    return "" if owner.domain == "ai.onnx" else owner.domain, name, owner.overload
 
 
 def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:

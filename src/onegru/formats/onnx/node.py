@@ -1,4 +1,4 @@
-"""What the single nodes and values of an ONNX graph say: attributes, constants, types."""
+"""Single nodes and values of an ONNX graph: attributes, constants, types."""
 
 from __future__ import annotations
 
@@ -8,18 +8,10 @@ import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from onegru.core.dtypes import Array
-from onegru.formats.graph import Dimension, TensorInfo
-from onegru.formats.onnx.read import Source, describe, is_onnx, to_array
+from onegru.formats.graph import TensorInfo
+from onegru.formats.onnx.read import PLAIN_TYPES, Source, describe, element_type, is_onnx, to_array
 from onegru.operators.schema import Kind, Operator
 
-_ATTRIBUTE_FIELDS = {
-    AttributeProto.INT: "i",
-    AttributeProto.FLOAT: "f",
-    AttributeProto.STRING: "s",
-    AttributeProto.INTS: "ints",
-    AttributeProto.FLOATS: "floats",
-    AttributeProto.STRINGS: "strings",
-}
 _ATTRIBUTE_TYPES: Mapping[Kind, AttributeProto.AttributeType] = {
     "int": AttributeProto.INT,
     "flag": AttributeProto.INT,
@@ -31,32 +23,29 @@ _ATTRIBUTE_TYPES: Mapping[Kind, AttributeProto.AttributeType] = {
 
 
 def node_attributes(source: Source, node: NodeProto, operator: Operator) -> dict[str, object]:
-    """The attributes of a node that is of this operator.
+    """The attributes of a node of this operator.
 
     Raises:
-        FormatError: one is there twice, is not text, or is of another type than the operator's.
+        FormatError: one is there twice, is not UTF-8, or is not of the type that the operator demands.
     """
     values: dict[str, object] = {}
     for attribute in node.attribute:
         place = f"{describe(node)}: attribute {attribute.name!r}"
         if attribute.name in values:
             raise source.error(f"{place} is there twice")
-        field = _ATTRIBUTE_FIELDS.get(attribute.type)
-        if field is None or attribute.ref_attr_name:
+        if attribute.type not in PLAIN_TYPES or attribute.ref_attr_name:
             raise source.error(f"{place} has no plain value")
         if (known := operator.attributes.get(attribute.name)) is not None:
             wanted = _ATTRIBUTE_TYPES[known.kind]
             if attribute.type != wanted:
                 have, must = map(AttributeProto.AttributeType.Name, (attribute.type, wanted))
                 raise source.error(f"{place} is of type {have}; must be {must}")
-        value = getattr(attribute, field)
+        value = onnx.helper.get_attribute_value(attribute)
         try:
-            if field == "s":
+            if attribute.type == AttributeProto.STRING:
                 value = value.decode()
-            elif field == "strings":
+            elif attribute.type == AttributeProto.STRINGS:
                 value = [item.decode() for item in value]
-            elif field in ("floats", "ints"):
-                value = list(value)
         except UnicodeDecodeError:
             raise source.error(f"{place} is not UTF-8") from None
         values[attribute.name] = value
@@ -90,7 +79,7 @@ def constant_value(source: Source, node: NodeProto) -> Array:
     """What a plain Constant holds.
 
     Raises:
-        FormatError: it holds something else than it says.
+        FormatError: its attribute is not one of Constant's, or broken.
     """
     attribute = node.attribute[0]
     kind, code = _CONSTANT_TYPES.get(attribute.name, (AttributeProto.UNDEFINED, TensorProto.UNDEFINED))
@@ -110,29 +99,17 @@ def tensor_info(value: ValueInfoProto, *, optional: bool = False) -> TensorInfo:
     if kind != "tensor_type":
         return TensorInfo(value.name, type_words(value.type) or "unknown", None, optional, is_tensor=False)
     tensor = value.type.tensor_type
-    if tensor.elem_type == TensorProto.STRING:
-        dtype = "str"
-    else:
-        try:
-            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
-        except (KeyError, ValueError):
-            dtype = "unknown"
-    if not tensor.HasField("shape"):
-        return TensorInfo(value.name, dtype, None, optional)
-    shape: list[Dimension] = []
-    for dim in tensor.shape.dim:
-        if dim.HasField("dim_value") and dim.dim_value >= 0:
-            shape.append(dim.dim_value)
-        else:
-            shape.append(dim.dim_param or None)
-    return TensorInfo(value.name, dtype, tuple(shape), optional)
-
-
-# A type in words, as ONNX Runtime spells it: "tensor(float)", "seq(tensor(int64))", …
+    known = element_type(tensor.elem_type)
+    dtype = "unknown" if known is None else "str" if tensor.elem_type == TensorProto.STRING else known.name
+    sizes, shape = fixed_sizes(value.type), None
+    if sizes is not None:
+        names = (dim.dim_param or None for dim in tensor.shape.dim)
+        shape = tuple(name if size is None else size for size, name in zip(sizes, names, strict=True))
+    return TensorInfo(value.name, dtype, shape, optional)
 
 
 def type_words(kind: TypeProto) -> str:
-    """A type in words; empty where there are none for it."""
+    """A type as ONNX Runtime writes it, such as "seq(tensor(float))"; empty if it is not known."""
     match kind.WhichOneof("value"):
         case "tensor_type":
             known = kind.tensor_type.elem_type in set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}

@@ -1,7 +1,8 @@
-"""The order of the nodes of an ONNX graph: which node waits for which, bodies included."""
+"""The order of the nodes of an ONNX graph: which node depends on which, bodies included."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from onnx import GraphProto, NodeProto
@@ -28,11 +29,22 @@ def node_inputs(node: NodeProto) -> set[str]:
     return names
 
 
+def needed_nodes(nodes: Sequence[NodeProto], values: Iterable[str]) -> list[NodeProto]:
+    """Those of the nodes that these values depend on; nodes come in an order in which they can be run."""
+    wanted = set(values)
+    needed: list[NodeProto] = []
+    for node in reversed(nodes):
+        if wanted & set(node.output):
+            needed.append(node)
+            wanted |= node_inputs(node)
+    return needed[::-1]
+
+
 def sort_nodes(source: Source, graph: GraphProto) -> list[NodeProto]:
     """The nodes in an order in which they can be run.
 
     Raises:
-        FormatError: a name is given twice or never, or nodes wait for each other.
+        FormatError: a value is defined twice or nowhere, or the graph has a cycle.
     """
     given: dict[str, int | None] = {}
 
@@ -58,19 +70,16 @@ def sort_nodes(source: Source, graph: GraphProto) -> list[NodeProto]:
 
     waits: list[set[int]] = []
     for node in graph.node:
-        needed: set[int] = set()
-        for name in node_inputs(node):
-            if name not in given:
-                raise source.error(f"{describe(node)}: input {name!r} is defined nowhere")
-            if (giver := given[name]) is not None:
-                needed.add(giver)
-        waits.append(needed)
+        names = node_inputs(node)
+        if unknown := sorted(names - given.keys()):
+            raise source.error(f"{describe(node)}: input {unknown[0]!r} is defined nowhere")
+        waits.append({giver for name in names if (giver := given[name]) is not None})
     for value in graph.output:
         if value.name not in given:
             raise source.error(f"graph output {value.name!r} is defined nowhere")
     nodes = list(graph.node)
     if all(not needed or max(needed) < index for index, needed in enumerate(waits)):
-        return nodes  # as nearly every file has them
+        return nodes  # as in nearly every file
     try:
         return [nodes[index] for index in TopologicalSorter(dict(enumerate(waits))).static_order()]
     except CycleError as error:

@@ -1,4 +1,4 @@
-"""Reading an .onnx file as what it is: something a stranger wrote.
+"""Reading .onnx files that nobody vouches for.
 
 What comes out is a ModelProto whose names are text, whose tensors are as large as they say, and whose
 external data lie inside the model's folder.
@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+import numpy as np
 import onnx
 from google.protobuf.message import Message  # type: ignore[import-untyped]
 from onnx import (
@@ -39,7 +40,7 @@ class Source:
         name: what to call it in messages.
         folder: the folder that its external data must lie in; None if it may have none.
         file: the file; None for a model in memory.
-        version: what no other content of it has.
+        version: changes whenever the file is written.
     """
 
     name: str
@@ -54,7 +55,7 @@ class Source:
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether it is a file that has not been written since."""
+        """Whether it is a file, and has not been written since."""
         try:
             return self.file is not None and _version_of(self.file) == self.version
         except OSError:
@@ -109,6 +110,14 @@ def is_onnx(thing: NodeProto | OperatorSetIdProto) -> bool:
     return thing.domain in ("", "ai.onnx")
 
 
+def trimmed(names: Iterable[str]) -> list[str]:
+    """The inputs or outputs of a node, without absent ones at their end."""
+    kept = list(names)
+    while kept and not kept[-1]:
+        kept.pop()
+    return kept
+
+
 def replace_nodes(owner: GraphProto | FunctionProto, nodes: Iterable[NodeProto]) -> None:
     """Give a graph or a function these nodes instead of its own, which may be among them."""
     copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
@@ -129,23 +138,15 @@ def describe(node: NodeProto) -> str:
     return f"{node.op_type} node that gives {output!r}"
 
 
-# Attributes of these types hold numbers and text, and nothing else: `read_model` has seen to it.
-_PLAIN = frozenset(
-    (
-        AttributeProto.FLOAT,
-        AttributeProto.INT,
-        AttributeProto.STRING,
-        AttributeProto.FLOATS,
-        AttributeProto.INTS,
-        AttributeProto.STRINGS,
-    )
-)
+#: Attributes of these types hold numbers or text, and nothing else: `read_model` has made sure.
+PLAIN_TYPES = {AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.STRING}
+PLAIN_TYPES |= {AttributeProto.FLOATS, AttributeProto.INTS, AttributeProto.STRINGS}
 
 
 def attribute_graphs(node: NodeProto) -> Iterator[GraphProto]:
     """The bodies that a node has."""
     for attribute in node.attribute:
-        if attribute.type not in _PLAIN:
+        if attribute.type not in PLAIN_TYPES:
             yield from _graphs(attribute)
 
 
@@ -153,6 +154,14 @@ def _graphs(attribute: AttributeProto) -> Iterator[GraphProto]:
     if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
         yield attribute.g
     yield from attribute.graphs
+
+
+def element_type(code: int) -> np.dtype[Any] | None:
+    """The element type that ONNX numbers so; None if there is none."""
+    try:
+        return onnx.helper.tensor_dtype_to_np_dtype(code)
+    except (KeyError, ValueError):
+        return None
 
 
 def to_array(source: Source, tensor: TensorProto) -> Array:
@@ -163,21 +172,20 @@ def to_array(source: Source, tensor: TensorProto) -> Array:
     """
     if tensor.data_location == TensorProto.EXTERNAL:
         raw = external_bytes(source, tensor)
-        inline = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=raw, name=tensor.name)
-        tensor = inline
+        tensor = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=raw, name=tensor.name)
     try:
         return onnx.numpy_helper.to_array(tensor)
     except Exception as error:  # whatever the helper stumbles over, the tensor is at fault
         raise source.error(f"tensor {tensor.name!r}: cannot be read ({error})") from None
 
 
-def external_files(source: Source, model: ModelProto) -> set[Path]:
-    """The files beside a model that hold its external data.
+def external_files(source: Source, tensors: Iterable[TensorProto]) -> set[Path]:
+    """The files that hold the data of external tensors.
 
     Raises:
-        FormatError: its data lie outside its folder.
+        FormatError: one lies outside the model's folder.
     """
-    return {_external_place(source, tensor)[0] for tensor in external_tensors(model)}
+    return {_external_place(source, tensor)[0] for tensor in tensors}
 
 
 def external_tensors(model: ModelProto) -> list[TensorProto]:
@@ -216,7 +224,7 @@ def _check_text(source: Source, message: Message) -> None:
         return
     if isinstance(message, NodeProto) and not message.op_type:
         raise source.error("a node names no operator; must name one")
-    is_plain = isinstance(message, AttributeProto) and message.type in _PLAIN
+    is_plain = isinstance(message, AttributeProto) and message.type in PLAIN_TYPES
     for field, value in message.ListFields():
         if is_plain and field.name in _PARTS:
             raise source.error(f"attribute {message.name!r}: holds {field.name!r}, which its type is not")
@@ -255,7 +263,7 @@ def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
 
 def _attribute_tensors(attributes: Iterable[AttributeProto]) -> Iterator[TensorProto]:
     for attribute in attributes:
-        if attribute.type in _PLAIN:
+        if attribute.type in PLAIN_TYPES:
             continue
         if attribute.HasField("t"):
             yield attribute.t
@@ -312,16 +320,15 @@ def _byte_count(source: Source, tensor: TensorProto) -> int:
 
 def _bits(source: Source, tensor: TensorProto) -> int:
     """How many bits an element takes; 8 for a string."""
-    try:
-        name = TensorProto.DataType.Name(tensor.data_type)
-        size = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    except (KeyError, ValueError):
-        raise source.error(f"tensor {tensor.name!r}: unknown element type {tensor.data_type}") from None
+    dtype = element_type(tensor.data_type)
+    if dtype is None:
+        raise source.error(f"tensor {tensor.name!r}: unknown element type {tensor.data_type}")
+    name = TensorProto.DataType.Name(tensor.data_type)
     if name.endswith(("INT4", "FLOAT4E2M1")):
         return 4
     if name.endswith("INT2"):
         return 2
-    return 8 if name == "STRING" else int(size) * 8
+    return 8 if name == "STRING" else dtype.itemsize * 8
 
 
 def _external_place(source: Source, tensor: TensorProto) -> tuple[Path, int, int]:

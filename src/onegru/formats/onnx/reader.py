@@ -1,13 +1,13 @@
 """From an .onnx file to a `Graph`.
 
-A model of nothing but GRU nodes and nodes that move axes becomes steps, which NumPy does. Every other one
-is run as a whole by ONNX Runtime, which gives the GRU nodes to onegru.
+A model of nothing but GRU nodes and nodes that move axes becomes steps that need NumPy alone. Every other one
+is run as a whole by ONNX Runtime, with onegru for its GRU nodes.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
-from onegru.formats.graph import STATES_KEY, STATES_WORD, Graph, GruStep, Step, initial_states
+from onegru.formats.graph import STATES_KEY, STATES_WORD, Graph, GruStep, LazyConstants, Step, initial_states
 from onegru.formats.onnx.functions import unfold_functions
 from onegru.formats.onnx.nested import find_nested
 from onegru.formats.onnx.node import (
@@ -27,7 +27,7 @@ from onegru.formats.onnx.node import (
     node_attributes,
     tensor_info,
 )
-from onegru.formats.onnx.order import node_inputs, sort_nodes
+from onegru.formats.onnx.order import needed_nodes, node_inputs, sort_nodes
 from onegru.formats.onnx.read import (
     Source,
     attribute_graphs,
@@ -39,27 +39,20 @@ from onegru.formats.onnx.read import (
     to_array,
 )
 from onegru.formats.onnx.sizes import OnnxSizes
-from onegru.formats.onnx.states import find_states
+from onegru.formats.onnx.states import evaluate, find_states
 from onegru.formats.onnx.views import ViewStep, view_of
 from onegru.formats.onnx.whole.bounds import Ahead, check_bounds
 from onegru.formats.onnx.whole.constant_grus import has_constant_grus
 from onegru.formats.onnx.whole.model import OnnxWhole, runnable
 from onegru.operators.lowering import check_attributes, check_weights
 from onegru.operators.onnx import gru_version
-from onegru.operators.schema import Operator
 
 _WEIGHTS = ("W", "R", "B")
 _SEARCHED = 1 << 20
 
-# These give other results each time: they are never run ahead of time. Dropout may, too.
-_RANDOM = {
-    "RandomNormal",
-    "RandomUniform",
-    "RandomNormalLike",
-    "RandomUniformLike",
-    "Multinomial",
-    "Bernoulli",
-}
+# Their results differ from run to run, so they are never run ahead of time. Those of Dropout may, too.
+_RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"}
+_RANDOM |= {"Multinomial", "Bernoulli"}
 
 
 def load_onnx(path: Path) -> Graph:
@@ -67,7 +60,7 @@ def load_onnx(path: Path) -> Graph:
 
     Raises:
         FormatError: the file is broken, hostile or beyond what onegru reads.
-        SpecError: a GRU node's text forbids an attribute that it has.
+        SpecError: the specification forbids an attribute of a GRU node.
     """
     try:
         source = Source.of(path)
@@ -84,25 +77,9 @@ def parse_onnx(data: bytes, source: Source) -> Graph:
     return _Reader(source, data).read()
 
 
-class _Constants(Mapping[str, Array]):
-    """The constants that the GRU nodes of a model use, read when they are first asked for."""
-
-    def __init__(self, source: Source, data: bytes) -> None:
-        self._source = source
-        self._data = data
-
-    @functools.cached_property
-    def _arrays(self) -> dict[str, Array]:
-        return _Reader(self._source, self._data).constants()
-
-    def __getitem__(self, name: str) -> Array:
-        return self._arrays[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
+def _constants(source: Source, data: bytes) -> dict[str, Array]:
+    """The constants that the GRU nodes of a serialized model use."""
+    return _Reader(source, data).constants()
 
 
 class _Reader:
@@ -148,7 +125,7 @@ class _Reader:
         constants: Mapping[str, Array] | None = None if steps is None else self._folded(ahead)
         whole: OnnxWhole | None = None
         if steps is None or constants is None:
-            constants, steps = _Constants(self.source, self.data), ()
+            constants, steps = LazyConstants(functools.partial(_constants, self.source, self.data)), ()
             plain = sum(map(is_plain_constant, self.nodes))
             whole = self._whole(len(self.nodes) - plain - len(self.grus) - len(ahead))
         is_ours = any(
@@ -171,22 +148,19 @@ class _Reader:
         found = self._folded(self._ahead_of_runs())
         if found is None:
             found = self._folded([]) or {}
-        for name, constant in self.inner.items():
-            if isinstance(constant, NodeProto):
-                found[name] = constant_value(self.source, constant)
-            else:
-                found[name] = to_array(self.source, constant)
-        return found
+        return found | {name: self._array(constant) for name, constant in self.inner.items()}
+
+    def _array(self, constant: TensorProto | NodeProto) -> Array:
+        """The values of an initializer or a plain Constant."""
+        if isinstance(constant, NodeProto):
+            return constant_value(self.source, constant)
+        return to_array(self.source, constant)
 
     # GRU nodes
 
-    def _operator(self) -> Operator:
+    def _gru_node(self, node: NodeProto, bodies: tuple[str, ...] = ()) -> GruStep:
         operator = gru_version(self.opset)
         assert operator is not None, "model_opset lets none below 1 through"
-        return operator
-
-    def _gru_node(self, node: NodeProto, bodies: tuple[str, ...] = ()) -> GruStep:
-        operator = self._operator()
         place = f"{self.source.name}: {describe(node)}"
         if len(node.input) > len(operator.inputs):
             raise SpecError(f"{place}: {len(node.input)} inputs; must be at most {len(operator.inputs)}")
@@ -194,20 +168,18 @@ class _Reader:
             raise SpecError(f"{place}: {len(node.output)} outputs; must be at most {len(operator.outputs)}")
         attributes = node_attributes(self.source, node, operator)
         scope = "".join(f"{body}/" for body in bodies)  # the same name may be another value elsewhere
-        ports = zip(operator.inputs, node.input, strict=False)
-        inputs = {port.name: scope + name for port, name in ports if name}
-        ports = zip(operator.outputs, node.output, strict=False)
-        outputs = {port.name: scope + name for port, name in ports if name}
-        for port in operator.inputs:
-            if port.required and port.name not in inputs:
-                raise SpecError(f"{place}: {port.name}: missing; {operator} requires it")
-        for port in operator.outputs:
-            if port.required and port.name not in outputs:
-                raise SpecError(f"{place}: output {port.name}: missing; {operator} requires it")
+        inputs, outputs = (
+            {port.name: scope + name for port, name in zip(ports, names, strict=False) if name}
+            for ports, names in ((operator.inputs, node.input), (operator.outputs, node.output))
+        )
+        for side, ports, values in (("", operator.inputs, inputs), ("output ", operator.outputs, outputs)):
+            for port in ports:
+                if port.required and port.name not in values:
+                    raise SpecError(f"{place}: {side}{port.name}: missing; {operator} requires it")
         asked = "output_sequence" in operator.attributes and attributes.get("output_sequence") == 1
         if asked and "Y" not in outputs:
             raise SpecError(f"{place}: output Y: missing; {operator} requires it with output_sequence = 1")
-        name = node.name or next((name for name in node.output if name), "GRU")
+        name = node.name or next(filter(None, node.output), "GRU")
         return GruStep(name, operator, attributes, inputs, outputs, bodies)
 
     def _constant(self, name: str) -> TensorProto | NodeProto | None:
@@ -285,40 +257,30 @@ class _Reader:
     # What is known before any input is
 
     def _ahead_of_runs(self) -> list[NodeProto]:
-        """The nodes that compute weights from constants alone, as far as those are not too large."""
+        """The nodes that compute weights from constants alone, unless the results are too large."""
+        # Whether a value depends on constants alone.
         known = dict.fromkeys(set(self.tensors) - self.defaults | self.sparse, True)
         chosen: set[int] = set()
-
-        def look(name: str) -> None:
-            """Find out whether a value depends on constants alone; choose the nodes that compute it."""
-            waiting = [name]
-            while waiting:
-                node = self.givers.get(waiting[-1])
-                if waiting[-1] in known or node is None:
-                    known.setdefault(waiting.pop(), False)
-                    continue
-                may = is_onnx(node) and not is_gru(node) and node.op_type not in _RANDOM
-                may = may and (is_plain_constant(node) or self.ahead.fits(node))
-                may = may and not any(attribute_graphs(node))
-                inputs = [taken for taken in node.input if taken] if may else []
-                if missing := [taken for taken in inputs if taken not in known]:
-                    waiting += missing
-                    continue
-                may = may and all(known[taken] for taken in inputs)
-                known.update(dict.fromkeys(node.output, may))
-                if may and not is_plain_constant(node):
-                    chosen.add(id(node))
-
         weights = [gru.inputs[n] for gru in self.grus.values() for n in _WEIGHTS if n in gru.inputs]
-        for name in weights:
-            look(name)
-        wanted = {name for name in weights if known[name]}
-        needed: list[NodeProto] = []
-        for node in reversed(self.nodes) if chosen else ():
-            if id(node) in chosen and wanted & set(node.output):
-                needed.append(node)
-                wanted |= node_inputs(node)
-        return needed[::-1]
+        waiting = list(weights)
+        while waiting:
+            node = self.givers.get(waiting[-1])
+            if waiting[-1] in known or node is None:
+                known.setdefault(waiting.pop(), False)
+                continue
+            may = is_onnx(node) and not is_gru(node) and node.op_type not in _RANDOM
+            may = may and (is_plain_constant(node) or self.ahead.fits(node))
+            may = may and not any(attribute_graphs(node))
+            inputs = [taken for taken in node.input if taken] if may else []
+            if missing := [taken for taken in inputs if taken not in known]:
+                waiting += missing
+                continue
+            may = may and all(known[taken] for taken in inputs)
+            known.update(dict.fromkeys(node.output, may))
+            if may and not is_plain_constant(node):
+                chosen.add(id(node))
+        nodes = [node for node in self.nodes if id(node) in chosen]
+        return needed_nodes(nodes, (name for name in weights if known[name]))
 
     def _folded(self, ahead: Sequence[NodeProto]) -> dict[str, Array] | None:
         """The constants that GRU nodes and outputs use, and the defaults of inputs.
@@ -333,16 +295,15 @@ class _Reader:
         wanted |= {value.name for value in self.graph.output} | self.defaults
         found: dict[str, Array] = {}
         for name in wanted:
-            if name in self.tensors:
-                found[name] = to_array(self.source, self.tensors[name])
-            elif name in self.givers and is_plain_constant(self.givers[name]):
-                found[name] = constant_value(self.source, self.givers[name])
+            constant = self.tensors.get(name) or self.givers.get(name)
+            if isinstance(constant, TensorProto) or (constant is not None and is_plain_constant(constant)):
+                found[name] = self._array(constant)
         names = sorted({name for node in ahead for name in node.output} & wanted)
         computed = self._computed(ahead, names) if names else {}
         return None if computed is None else found | computed
 
     def _computed(self, nodes: Sequence[NodeProto], names: Sequence[str]) -> dict[str, Array] | None:
-        """What nodes give that take constants alone; None where onnx's own evaluator does not run them."""
+        """The outputs of nodes that take constants alone; None if onnx's own evaluator does not run them."""
         used = {name for node in nodes for name in node_inputs(node)}
         givers = (self.givers[name] for name in sorted(used & self.givers.keys()))
         constants = {id(node): node for node in givers if is_plain_constant(node)}
@@ -355,21 +316,13 @@ class _Reader:
         graph.sparse_initializer.extend(
             tensor for tensor in self.graph.sparse_initializer if tensor.values.name in used
         )
-        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", self.opset)])
-        try:
-            from onnx.reference import ReferenceEvaluator
-
-            with np.errstate(all="ignore"):
-                arrays = list(ReferenceEvaluator(model).run(None, {}))
-        except Exception:  # whatever it cannot do, or what is wrong with the nodes: a runtime will tell
-            return None
-        known = [array for array in arrays if isinstance(array, np.ndarray)]
-        return dict(zip(names, known, strict=True)) if len(known) == len(names) else None
+        arrays = evaluate(graph, self.opset, {})
+        return None if arrays is None else dict(zip(names, arrays, strict=True))
 
     # As steps
 
     def _steps(self, ahead: set[int]) -> tuple[Step, ...] | None:
-        """What to run, if it is GRU nodes and moves of axes alone; else None.
+        """What to run, if that is nothing but GRU nodes and nodes that move axes; else None.
 
         Args:
             ahead: the nodes that are run ahead of all runs, by their identities.
@@ -385,8 +338,7 @@ class _Reader:
             elif wanted & set(node.output) and not is_plain_constant(node) and id(node) not in ahead:
                 if view_of(node, self.opset, self._integers) is None or self._is_inline(node.input[0]):
                     return None
-                taken, given = (node.input[0],), (node.output[0],)
-                steps.append(ViewStep(self.source, [node], taken, given, self.opset, self._integers))
+                steps.append(ViewStep(self.source, node, self.opset, self._integers))
                 wanted.add(node.input[0])
         return tuple(steps[::-1])
 
@@ -429,7 +381,7 @@ def model_opset(source: Source, model: ModelProto) -> int:
     versions = [entry.version for entry in model.opset_import if is_onnx(entry)]
     if not versions:
         if model.ir_version < 3:
-            return 1  # before IR version 3 a model had no way to say
+            return 1  # before IR version 3 a model could not name one
         if any(is_onnx(node) for node in model.graph.node):
             raise source.error("opset_import: no version of the ONNX operators; must name one")
         return onnx.defs.onnx_opset_version()

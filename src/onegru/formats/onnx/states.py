@@ -1,8 +1,8 @@
-"""Which inputs of an ONNX model are states, and which outputs are what becomes of them.
+"""Which inputs of an ONNX model are states, and which outputs are the same states after a run.
 
 An exported streaming model has the initial state of its GRUs as an input and their last state as an output.
-Between the two and the GRU nodes lie only nodes that move, cut or join arrays. That what goes out as the
-state of a GRU comes back to the same GRU, number for number, is proved by sending numbered elements through.
+Between these and the GRU nodes lie only nodes that move, cut or join arrays. Numbered elements are sent
+through them to prove that the last state of a GRU comes back to the same GRU, each number at its place.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto
 
+from onegru.core.dtypes import Array
 from onegru.formats.graph import GruStep, TensorInfo
 from onegru.formats.onnx.read import is_onnx
 
@@ -38,9 +39,9 @@ def find_states(
     """Pairs of an output and the input that takes it in the next run.
 
     An input and an output are a pair if they reach the same forward GRU nodes, are of one type and shape, and
-    each element of the output, had the GRUs given back their initial states, would be the input's at its
-    place. Of several such outputs, which hold the same numbers, it is the one that a GRU node gives itself,
-    or else the first. A state that two GRU nodes start from, and what cannot be proved, is left out.
+    each element of the output would be the input's at its place if the GRUs returned their initial states. Of
+    several such outputs, which hold the same numbers, it is the one that is a GRU node's own, or else the
+    first. A state that two GRU nodes start from, and what cannot be proved, is left out.
 
     Args:
         graph: the model's graph.
@@ -55,7 +56,8 @@ def find_states(
         gru.inputs["initial_h"]: gru.outputs["Y_h"]
         for gru in grus
         if gru.attributes.get("direction", "forward") in ("forward", "foward")
-        and _is_carried(gru)
+        and "initial_h" in gru.inputs
+        and "Y_h" in gru.outputs
         and nodes_of_start[gru.inputs["initial_h"]] == 1
     }
     if not starts:
@@ -84,10 +86,6 @@ def find_states(
     return tuple((output, taker) for taker, output in found.items())
 
 
-def _is_carried(gru: GruStep) -> bool:
-    return "initial_h" in gru.inputs and "Y_h" in gru.outputs
-
-
 def _comes_back(
     graph: GraphProto,
     opset: int,
@@ -96,7 +94,7 @@ def _comes_back(
     info: TensorInfo,
     output: str,
 ) -> bool:
-    """Whether numbered elements of an input come back at their places, if each GRU gives its initial state.
+    """Whether numbered elements of an input come back at their places, if each GRU keeps its initial state.
 
     Args:
         graph: the model's graph.
@@ -120,22 +118,27 @@ def _comes_back(
     used = {name for node in order for name in node.input}
     kind = onnx.helper.make_tensor_value_info(info.name, TensorProto.DOUBLE, None)
     small = [t for t in graph.initializer if t.name in used and math.prod(t.dims) <= _MOST_ELEMENTS]
-    model = onnx.helper.make_model(
-        onnx.helper.make_graph(order, "states", [kind], [onnx.ValueInfoProto(name=output)], small),
-        opset_imports=[onnx.helper.make_opsetid("", opset)],
-    )
+    part = onnx.helper.make_graph(order, "states", [kind], [onnx.ValueInfoProto(name=output)], small)
     numbered = np.arange(math.prod(shape), dtype=np.float64).reshape(shape) + 0.5
+    results = evaluate(part, opset, {info.name: numbered})
+    return results is not None and np.array_equal(results[0], numbered)
+
+
+def evaluate(graph: GraphProto, opset: int, feeds: Mapping[str, Array]) -> list[Array] | None:
+    """The outputs of a graph by onnx's own evaluator; None if it cannot run it, or they are no arrays."""
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
     try:
         from onnx.reference import ReferenceEvaluator
 
-        (back,) = ReferenceEvaluator(model).run(None, {info.name: numbered})
-    except Exception:  # whatever it cannot do, or the nodes do not fit these sizes: nothing is proved
-        return False
-    return isinstance(back, np.ndarray) and np.array_equal(back, numbered)
+        with np.errstate(all="ignore"):
+            results = list(ReferenceEvaluator(model).run(None, dict(feeds)))
+    except Exception:  # an operator that it does not have, or whatever is wrong with the nodes
+        return None
+    return results if all(isinstance(result, np.ndarray) for result in results) else None
 
 
 def _needed(others: Sequence[NodeProto], bridges: Sequence[NodeProto], output: str) -> list[NodeProto] | None:
-    """The nodes that an output is made of, in an order in which they run; None if they are too many."""
+    """The nodes that an output depends on, in running order; None if there are too many."""
     givers = {name: node for node in (*others, *bridges) for name in node.output if name}
     order: list[NodeProto] = []
     seen: set[int] = set()
@@ -172,7 +175,7 @@ def _reached(
 
 
 def _alike(info: TensorInfo, output: TensorInfo) -> bool:
-    """Whether an output may be what an input takes: sizes that are both fixed are equal."""
+    """Whether an input may take an output: sizes that are fixed in both are equal."""
     if info.dtype != output.dtype:
         return False
     if info.shape is None or output.shape is None:

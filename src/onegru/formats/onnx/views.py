@@ -1,13 +1,13 @@
-"""A part of an ONNX graph that only moves axes, which needs no other runtime.
+"""Nodes that only move axes, for which no other runtime is needed.
 
-Between the GRUs of exported models lie a Squeeze or a Transpose and nothing else: NumPy does them in less
-time than another runtime takes to be called.
+In exported models there is often just a Squeeze or a Transpose between two GRUs: NumPy computes it in less
+time than it takes to call another runtime.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,27 +17,14 @@ from onegru.core.dtypes import Array
 from onegru.formats.graph import OwnStep
 from onegru.formats.onnx.read import Source, describe, is_onnx
 
-#: The constant of a name as integers, if it is one axis of them; else None.
+#: The integers of a one-dimensional constant, by its name; None for any other value.
 Integers = Callable[[str], tuple[int, ...] | None]
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """What a node does to an array.
+def view_of(node: NodeProto, opset: int, integers: Integers) -> Callable[[Any], Any] | None:
+    """What a node does to its first input; None unless it only moves axes, as its constants say.
 
-    Attributes:
-        apply: it.
-        is_identity: whether it gives what it gets, be it an array or not.
-    """
-
-    apply: Callable[[Array], Array]
-    is_identity: bool = False
-
-
-def view_of(node: NodeProto, opset: int, integers: Integers) -> View | None:
-    """What a node does to its first input; None if it is not a move of axes that constants alone tell.
-
-    A node whose attributes or inputs are not exactly those of its opset is left to ONNX Runtime to judge.
+    A node whose attributes or inputs are not exactly those of its opset is left to ONNX Runtime.
 
     Args:
         node: the node.
@@ -49,14 +36,14 @@ def view_of(node: NodeProto, opset: int, integers: Integers) -> View | None:
     inputs = [name for name in node.input if name]
     given = {attribute.name: attribute for attribute in node.attribute}
     if node.op_type == "Identity":
-        return View(lambda x: x, is_identity=True) if len(inputs) == 1 and not given else None
+        return (lambda x: x) if len(inputs) == 1 and not given else None  # x need not be an array
     if node.op_type == "Transpose":
         if len(inputs) != 1 or given.keys() - {"perm"}:
             return None
         order = _list(given["perm"]) if given else None
         if given and (not order or sorted(order) != list(range(len(order)))):
             return None
-        return View(lambda x: x.transpose(order))
+        return lambda x: np.asarray(x).transpose(order)
     if node.op_type not in _INPUT_FROM:
         return None
     by_input = opset >= _INPUT_FROM[node.op_type]
@@ -74,14 +61,14 @@ def view_of(node: NodeProto, opset: int, integers: Integers) -> View | None:
         return None
     match node.op_type:
         case "Squeeze":
-            return View(lambda x: x.squeeze(numbers))
+            return lambda x: np.asarray(x).squeeze(numbers)
         case "Unsqueeze":
-            return View(lambda x: np.expand_dims(x, numbers))
+            return lambda x: np.expand_dims(x, numbers)
     keeps_zero = allowzero is not None and allowzero.i != 0
-    return View(lambda x: x.reshape(_sizes(x, numbers, keeps_zero)))
+    return lambda x: _reshaped(np.asarray(x), numbers, keeps_zero)
 
 
-#: From which opset on the axes, or the shape, are an input.
+# The opset from which on the axes, or the shape, are an input.
 _INPUT_FROM = {"Squeeze": 13, "Unsqueeze": 13, "Reshape": 5}
 
 
@@ -89,67 +76,45 @@ def _list(attribute: AttributeProto) -> tuple[int, ...] | None:
     return tuple(attribute.ints) if attribute.type == AttributeProto.INTS else None
 
 
-def _sizes(x: Array, sizes: tuple[int, ...], keeps_zero: bool) -> tuple[int, ...]:
-    """Reshape's sizes: 0 stands for the size that the input has there, unless told otherwise."""
-    if keeps_zero or 0 not in sizes:
-        return sizes
-    if any(size == 0 and index >= x.ndim for index, size in enumerate(sizes)):
-        raise ValueError(f"shape {list(sizes)} for an array of rank {x.ndim}")
-    return tuple(size or x.shape[index] for index, size in enumerate(sizes))
+def _reshaped(x: Array, sizes: tuple[int, ...], keeps_zero: bool) -> Array:
+    """Reshape: unless `keeps_zero`, a size of 0 stands for that of the input's axis."""
+    if not keeps_zero and 0 in sizes:
+        if any(size == 0 and index >= x.ndim for index, size in enumerate(sizes)):
+            raise ValueError(f"shape {list(sizes)} for an array of rank {x.ndim}")
+        sizes = tuple(size or x.shape[index] for index, size in enumerate(sizes))
+    return x.reshape(sizes)
 
 
 class ViewStep(OwnStep):
-    """Nodes that only move axes; see `onegru.formats.graph.OwnStep`."""
+    """A node that only moves axes; see `onegru.formats.graph.OwnStep`."""
 
+    node_count = 1
     gives_views = True
 
-    def __init__(
-        self,
-        source: Source,
-        nodes: Sequence[NodeProto],
-        reads: tuple[str, ...],
-        gives: tuple[str, ...],
-        opset: int,
-        integers: Integers,
-    ) -> None:
-        self._opset = opset
+    def __init__(self, source: Source, node: NodeProto, opset: int, integers: Integers) -> None:
+        super().__init__((node.input[0],), (node.output[0],))
         self._source = source
-        super().__init__(reads, gives)
-        self._nodes = tuple(nodes)
-        self.node_count = len(self._nodes)
-        second = {name for node in nodes for name in node.input[1:]}
-        self._constants = {name: values for name in second if (values := integers(name)) is not None}
-        self._views = self._make_views()
+        self._node = node
+        self._opset = opset
+        self._constants = {name: found for name in node.input[1:] if (found := integers(name)) is not None}
 
-    def _make_views(self) -> list[tuple[str, str, View]]:
-        views = ((node, view_of(node, self._opset, self._constants.get)) for node in self._nodes)
-        return [(node.input[0], node.output[0], view) for node, view in views if view is not None]
+    @functools.cached_property
+    def _view(self) -> Callable[[Any], Any]:
+        view = view_of(self._node, self._opset, self._constants.get)
+        assert view is not None, "the reader makes steps of such nodes alone"
+        return view
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_views": None}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self._views = self._make_views()
+        return {name: value for name, value in self.__dict__.items() if name != "_view"}
 
     def run(self, values: dict[str, Any]) -> None:
-        """Add its outputs to the values; they share their inputs' memory.
+        """Add its output to the values; it shares the input's memory.
 
         Raises:
-            FormatError: a node does not fit the array that it gets.
+            FormatError: the node does not fit the array that it is given.
         """
-        if len(self._views) == 1:  # as between two GRUs
-            taken, given, view = self._views[0]
-            try:
-                values[given] = view.apply(values[taken])
-                return
-            except (ValueError, AttributeError):
-                pass  # what is wrong, or no array yet, is seen below
-        found = {name: values[name] for name in self._reads}
-        for index, (taken, given, view) in enumerate(self._views):
-            try:
-                value = found[taken]
-                found[given] = value if view.is_identity else view.apply(np.asarray(value))
-            except ValueError as error:  # NumPy's AxisError, too
-                raise self._source.error(f"{describe(self._nodes[index])}: {error}") from None
-        values.update((name, found[name]) for name in self._gives)
+        (source,), (target,) = self.reads, self.gives
+        try:
+            values[target] = self._view(values[source])
+        except ValueError as error:  # NumPy's AxisError, too
+            raise self._source.error(f"{describe(self._node)}: {error}") from None

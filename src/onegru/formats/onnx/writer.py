@@ -9,20 +9,21 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, ValueInfoProto
 
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec, Weights
 from onegru.formats.graph import STATES_KEY, STATES_WORD
+from onegru.formats.onnx.read import trimmed
 from onegru.formats.writing import Interface, Layers, suffixes
 from onegru.operators.onnx import GRU_VERSIONS, gru_version
 from onegru.operators.schema import Operator
 
 _NEWEST_OPSET = max(GRU_VERSIONS)
-_MAX_BYTES = 2**31 - 2**20  # a file may have 2 GiB; its words need far less than the rest
+_MAX_BYTES = 2**31 - 2**20  # a file may have 2 GiB; all but the weights needs far less than the rest
 
 
 def onnx_bytes(layers: Layers, opset: int, layout: int, interface: Interface) -> bytes:
-    """A serialized model: GRU nodes, and between them what puts the directions side by side.
+    """A serialized model: GRU nodes, and between them nodes that put the directions side by side.
 
     Args:
         layers: the layers, the lowest first.
@@ -78,11 +79,9 @@ class _Graph:
         names += [self.constant(name + suffix, array) for name, array in _tensors(weights).items()]
         names.append("sequence_lens" if self.interface.sequence_lens else "")
         names.append(f"initial_h{suffix}" if self.interface.initial_h else "")
-        while not names[-1]:
-            names.pop()
-        self.nodes.append(
-            onnx.helper.make_node("GRU", names, [Y, f"Y_h{suffix}"], name=f"GRU{suffix}", **attributes)
-        )
+        outputs = [Y, f"Y_h{suffix}"]
+        node = onnx.helper.make_node("GRU", trimmed(names), outputs, name=f"GRU{suffix}", **attributes)
+        self.nodes.append(node)
         return Y
 
     def _attributes(self, spec: Spec) -> dict[str, Any]:
@@ -113,7 +112,7 @@ class _Graph:
         return attributes
 
     def side_by_side(self, spec: Spec, Y: str, name: str) -> str:
-        """Add what makes [T, B, D·H] of Y ([B, T, D·H] under layout 1); returns its name."""
+        """Add nodes that turn Y into [T, B, D·H] ([B, T, D·H] under layout 1); returns the result's name."""
         D, H = spec.num_directions, spec.hidden_size
         if self.layout == 0 and D == 1:
             return self._with_integers("Squeeze", "axes", [1], since=13, value=Y, name=name)
@@ -128,12 +127,11 @@ class _Graph:
         self, kind: str, argument: str, integers: list[int], *, since: int, value: str, name: str
     ) -> str:
         """Add a node with a list of integers: an attribute, or from opset `since` an input."""
+        inputs = [value]
+        attributes: dict[str, Any] = {argument: integers}
         if self.opset >= since:
-            inputs = [value, self.constant(f"{name}.{argument}", np.array(integers, np.int64))]
-            self.nodes.append(onnx.helper.make_node(kind, inputs, [name], name=name))
-        else:
-            attributes: dict[str, Any] = {argument: integers}
-            self.nodes.append(onnx.helper.make_node(kind, [value], [name], name=name, **attributes))
+            inputs.append(self.constant(f"{name}.{argument}", np.array(attributes.pop(argument), np.int64)))
+        self.nodes.append(onnx.helper.make_node(kind, inputs, [name], name=name, **attributes))
         return name
 
     def serialized(self, layers: Layers) -> bytes:
@@ -173,8 +171,5 @@ class _Graph:
             "H": spec.hidden_size,
         }
         port = next(port for port in self.operator.ports(self.layout) if port.role == role)
-        dtype = getattr(TensorProto, _TYPES[spec.dtype])
+        dtype = onnx.helper.np_dtype_to_tensor_dtype(numpy_dtype(spec.dtype))
         return onnx.helper.make_tensor_value_info(name, dtype, [sizes[axis] for axis in port.axes])
-
-
-_TYPES = {"float16": "FLOAT16", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE"}

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from onegru.formats.onnx.functions import all_nodes, call_key, function_key
-from onegru.formats.onnx.read import Source, attribute_graphs, describe, external_files, is_onnx
+from onegru.formats.onnx.functions import all_nodes, call_key
+from onegru.formats.onnx.read import Source, attribute_graphs, describe, element_type, external_files, is_onnx
 
-# What may be computed ahead of the runs: so many times the file, and so much that a file of any size may.
+# How many bytes may be computed ahead of the runs: so many times the file, and these for a file of any size.
 _TIMES, _FREE = 16, 2**26
 # What shapes may come to, in numbers: ONNX Runtime takes 280 bytes for each (seen on 1.31).
 _NUMBERS = 2**18
@@ -42,10 +42,11 @@ def check_bounds(
     Raises:
         FormatError: sparse or external tensors, or shapes, come to far more than the file holds.
     """
-    files = external_files(source, model) if external else set()
+    files = external_files(source, external)
     most = _FREE + _TIMES * (size + sum(path.stat().st_size for path in files))
     total = 0
-    for graph in _graphs(model.graph, model.functions):
+    owners = all_nodes(node for owner in (model.graph, *model.functions) for node in owner.node)
+    for graph in (model.graph, *(body for owner in owners for body in attribute_graphs(owner))):
         for sparse in graph.sparse_initializer:
             total += abs(math.prod(sparse.dims)) * _item_size(sparse.values.data_type)
             if total > most:
@@ -83,7 +84,7 @@ class Ahead:
         chosen: list[NodeProto] = []
         plain: list[NodeProto] = []
         known: set[str] = set()
-        inner = 0  # nodes in bodies and functions, of which nobody knows what they depend on
+        inner = 0  # nodes in bodies and functions, whose dependencies are not followed
         calls = _Calls(model.functions)
         for node in nodes:
             inner += calls.count(node)
@@ -103,10 +104,10 @@ class Ahead:
 
 
 class _Calls:
-    """How many nodes lie behind one: in its bodies, and in the functions that it calls."""
+    """How many nodes one stands for: those in its bodies, and in the functions that it calls."""
 
     def __init__(self, functions: Iterable[FunctionProto]) -> None:
-        self._functions = {function_key(function): function for function in functions}
+        self._functions = {call_key(function): function for function in functions}
         self._counts: dict[object, int] = {}
 
     def count(self, node: NodeProto) -> int:
@@ -123,7 +124,7 @@ class _Calls:
 
 
 def _inferred(model: ModelProto, plain: Sequence[NodeProto], chosen: Sequence[NodeProto]) -> dict[str, int]:
-    """The bytes of each value that some nodes give, as far as onnx can tell without computing anything."""
+    """The bytes of each output of some nodes, as far as onnx can tell without computing anything."""
     graph = GraphProto(name="constants")
     used = {name for node in chosen for name in node.input}
     held = {tensor.name: tensor for tensor in model.graph.initializer if tensor.name in used}
@@ -164,16 +165,16 @@ def _inferred(model: ModelProto, plain: Sequence[NodeProto], chosen: Sequence[No
     return sizes
 
 
-# What gives no more than its first input.
+# Operators whose output is no larger than their first input.
 _MOVES = {"Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
 
 
 class _Shapes:
-    """Integers of one axis that a runtime follows from node to node, in case they become shapes."""
+    """Lists of integers that a runtime follows from node to node, in case they become shapes."""
 
     def __init__(self, source: Source, model: ModelProto, size: int) -> None:
         self._source = source
-        self._functions = {function_key(function): function for function in model.functions}
+        self._functions = {call_key(function): function for function in model.functions}
         self._left = _NUMBERS + size // 8
 
     def follow(
@@ -192,7 +193,7 @@ class _Shapes:
             depth: how many bodies and calls they lie in.
         """
         known = dict(outer)
-        known |= {name: _count(tensor) for name, tensor in tensors.items() if _is_shape(tensor)}
+        known |= {name: math.prod(tensor.dims) for name, tensor in tensors.items() if _is_shape(tensor)}
         for node in nodes:
             count = self._given(node, known)
             if count is not None and node.output:
@@ -227,7 +228,7 @@ class _Shapes:
                 if attribute.name == "value_ints":
                     return len(attribute.ints)
                 if attribute.name == "value" and _is_shape(attribute.t):
-                    return _count(attribute.t)
+                    return int(math.prod(attribute.t.dims))
             return None
         if node.op_type not in _FOLLOWED or not node.input or node.input[0] not in known:
             return None
@@ -237,7 +238,7 @@ class _Shapes:
         return max(counts)
 
 
-# What an operator makes of them is followed, too.
+# Operators whose results are followed, too.
 _FOLLOWED = {"Add", "Cast", "Concat", "Div", "Gather", "Identity", "Max", "Min", "Mod", "Mul", "Neg"}
 _FOLLOWED |= {"Reshape", "Slice", "Squeeze", "Sub", "Unsqueeze", "Where"}
 _RANK = 8
@@ -248,25 +249,9 @@ def _is_shape(tensor: TensorProto) -> bool:
     return tensor.data_type in (TensorProto.INT32, TensorProto.INT64) and len(tensor.dims) <= 1
 
 
-def _count(tensor: TensorProto) -> int:
-    return math.prod(tensor.dims)
-
-
 def _item_size(code: int) -> int:
     """The bytes of an element, as an array has it."""
     if code == TensorProto.STRING:
         return 64
-    try:
-        return onnx.helper.tensor_dtype_to_np_dtype(code).itemsize
-    except (KeyError, ValueError):
-        return 16
-
-
-def _graphs(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> Iterator[GraphProto]:
-    """The graph and all bodies in it, those of functions too."""
-    yield graph
-    owners: list[GraphProto | FunctionProto] = [graph, *functions]
-    for owner in owners:
-        for node in owner.node:
-            for body in attribute_graphs(node):
-                yield from _graphs(body)
+    dtype = element_type(code)
+    return 16 if dtype is None else dtype.itemsize

@@ -6,7 +6,7 @@ ONNX Runtime computes such nodes when a session is made, by its own kernel, befo
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, MutableMapping
+from collections.abc import MutableMapping
 
 from onnx import GraphProto, ModelProto, NodeProto
 
@@ -18,14 +18,8 @@ _Givers = MutableMapping[str, NodeProto | bool]
 
 def has_constant_grus(model: ModelProto) -> bool:
     """Whether it has; in bodies and functions, too."""
-    bodies = [model.graph, *(_as_graph(function.node) for function in model.functions)]
+    bodies = [model.graph, *(GraphProto(node=function.node) for function in model.functions)]
     return any(_has(body, {}, model.ir_version >= 4) for body in bodies)
-
-
-def _as_graph(nodes: Iterable[NodeProto]) -> GraphProto:
-    graph = GraphProto()
-    graph.node.extend(nodes)
-    return graph
 
 
 def _has(graph: GraphProto, around: _Givers, inputs_first: bool) -> bool:
@@ -33,23 +27,19 @@ def _has(graph: GraphProto, around: _Givers, inputs_first: bool) -> bool:
     own |= {tensor.values.name: True for tensor in graph.sparse_initializer}
     inputs = {value.name: False for value in graph.input}
     own = {**own, **inputs} if inputs_first else {**inputs, **own}
-    grus: list[NodeProto] = []
-    owners: list[NodeProto] = []
-    for node in graph.node:
-        own |= dict.fromkeys(node.output, node)
-        if is_gru(node):
-            grus.append(node)
-        elif any(attribute_graphs(node)):
-            owners.append(node)
+    own |= {name: node for node in graph.node for name in node.output}
     givers = ChainMap(own, around)
     known: dict[str, bool] = {}
-    if any(all(_is_constant(name, givers, known) for name in node.input if name) for node in grus):
-        return True
-    return any(_has(body, givers, inputs_first) for node in owners for body in attribute_graphs(node))
+    return any(
+        all(_is_constant(name, givers, known) for name in node.input if name)
+        if is_gru(node)
+        else any(_has(body, givers, inputs_first) for body in attribute_graphs(node))
+        for node in graph.node
+    )
 
 
 def _is_constant(name: str, givers: _Givers, known: dict[str, bool]) -> bool:
-    """Whether there is no way from an input, or from a node with bodies, to a value."""
+    """Whether a value depends on no input, and on no node with bodies."""
     seen: set[str] = set()
     waiting = [name]
     while waiting:
@@ -58,14 +48,11 @@ def _is_constant(name: str, givers: _Givers, known: dict[str, bool]) -> bool:
             continue
         seen.add(value)
         giver = givers.get(value, False)
-        if giver is False or known.get(value) is False:
+        if giver is True:
+            continue
+        if not isinstance(giver, NodeProto) or known.get(value) is False or any(attribute_graphs(giver)):
             known[name] = False
             return False
-        if giver is not True:
-            assert isinstance(giver, NodeProto)
-            if any(attribute_graphs(giver)):
-                known[name] = False
-                return False
-            waiting += [taken for taken in giver.input if taken]
+        waiting += filter(None, giver.input)
     known.update(dict.fromkeys(seen, True))
     return True

@@ -6,12 +6,12 @@ import weakref
 from collections.abc import Sequence
 
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, ValueInfoProto
 
 from onegru.formats.graph import Observer, Run, Whole
-from onegru.formats.onnx.order import node_inputs
+from onegru.formats.onnx.order import needed_nodes
 from onegru.formats.onnx.read import Source, is_onnx, replace_nodes
-from onegru.formats.onnx.upgrade import OLDEST, infer_types, lift
+from onegru.formats.onnx.upgrade import OLDEST, infer_types, upgrade
 from onegru.formats.onnx.whole.guard import guard
 from onegru.formats.onnx.whole.session import Session
 from onegru.runtimes.execution_provider import add_observer, remove_observer
@@ -81,7 +81,7 @@ def runnable(
         opset: the version of its operators.
 
     Raises:
-        FormatError: it is too old to be lifted, or too large.
+        FormatError: it is too old to be upgraded, or too large.
     """
     version, is_changed = model.ir_version, data is None
     if model.ir_version < 4:  # an initializer that is an input as well is a constant, until then
@@ -95,9 +95,10 @@ def runnable(
         is_changed = True
     model.ir_version = _least_ir_version(model)
     if opset < OLDEST:
-        _keep_needed(model.graph, nodes)
-        _tell_types(model)
-        model, is_changed = lift(source, model), True
+        # The nodes that no output needs are left out: the converter may not know them.
+        replace_nodes(model.graph, needed_nodes(nodes, (value.name for value in model.graph.output)))
+        _add_types(model)
+        model, is_changed = upgrade(source, model), True
     is_changed |= guard(model)
     if data is not None and not is_changed and model.ir_version == version:
         return data
@@ -107,19 +108,8 @@ def runnable(
         raise source.error(f"too large to be handed to ONNX Runtime ({error})") from None
 
 
-def _keep_needed(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
-    """Leave out the nodes that no output needs: they need not be liftable."""
-    wanted = {value.name for value in graph.output}
-    kept: list[NodeProto] = []
-    for node in reversed(nodes):
-        if wanted & set(node.output):
-            kept.append(node)
-            wanted |= node_inputs(node)
-    replace_nodes(graph, kept[::-1])
-
-
-def _tell_types(model: ModelProto) -> None:
-    """Write down what the converter asks for."""
+def _add_types(model: ModelProto) -> None:
+    """Add the types and shapes that the converter needs to know."""
     graph = model.graph
     types = infer_types(model)
     for value in graph.output:
@@ -132,7 +122,7 @@ def _tell_types(model: ModelProto) -> None:
 
 
 def _least_ir_version(model: ModelProto) -> int:
-    """The oldest IR version that will do: onnx writes newer ones than ONNX Runtime knows."""
+    """The oldest IR version that suffices: onnx writes newer ones than ONNX Runtime knows."""
     needed = onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True)
     if model.functions:
         needed = max(needed, 10 if any(getattr(f, "overload", "") for f in model.functions) else 8)
