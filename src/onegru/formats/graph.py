@@ -45,7 +45,7 @@ class TensorInfo:
 
 
 def by_name(infos: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
-    """Inputs or outputs by every name that stands for one of them: a name of its own before an alias."""
+    """Inputs or outputs by every name that means just one of them; names take precedence over aliases."""
     infos = list(infos)
     names = {info.name: info for info in infos}
     aliases = Counter(alias for info in infos for alias in set(info.aliases))
@@ -102,7 +102,7 @@ class GruStep(Step):
         attributes: those that are present.
         inputs: the value that each input takes, by the input's name; absent ones left out.
         outputs: the value that each output gives, likewise.
-        bodies: where it lies in bodies of other nodes: in words, the outermost first.
+        bodies: the bodies of other nodes that it lies in, in words, the outermost first.
         x_shape: what the file says of the shape of X, None for sizes that are not fixed; None if even the
             rank is unknown.
         full_length: whether its lengths are X's number of steps, whatever a run is given.
@@ -208,7 +208,7 @@ class Whole(ABC):
 
     Args:
         node_count: how many other nodes it has, without constants and what is computed from them alone.
-        shared: the outputs whose arrays are somebody else's, too.
+        shared: the outputs that share memory with inputs or constants.
     """
 
     def __init__(self, node_count: int, shared: frozenset[str]) -> None:

@@ -1,10 +1,11 @@
 """The reading half of `keras_archive`: what a saved Keras model says of its GRUs, sent as plain data.
 
-It runs in a process of its own, as the HDF5 library can be brought to crash by a broken file.
+It runs in a process of its own, as a broken file can crash the HDF5 library.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import zipfile
@@ -36,7 +37,7 @@ _CONTAINERS = ("layers", "_layer_checkpoint_dependencies", "layer_checkpoint_dep
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The place of a layer among those of its class within a model: the how manieth of how many."""
+    """The place of a layer among those of its class within a model, and how many those are."""
 
     kind: str
     index: int
@@ -45,7 +46,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A layer of the configuration: what it is, and names and places of it and of the models around it."""
+    """A layer of the configuration, with the names and places of the models around it and its own."""
 
     path: tuple[str, ...]
     places: tuple[_Place, ...]
@@ -71,9 +72,8 @@ def main(arguments: Sequence[str]) -> None:
         head = [(key, found.kind, found.config, len(own)) for key, found, own in collected]
         write_answer({"keras_version": version, "layers": head}, arrays)
     except MemoryError:
-        write_answer(
-            {"error": "FormatError", "message": f"{shown}: takes over {READING.memory} bytes to read"}
-        )
+        message = f"{shown}: takes over {READING.memory} bytes to read"
+        write_answer({"error": "FormatError", "message": message})
     except OneGRUError as error:
         write_answer({"error": type(error).__name__, "message": str(error)})
 
@@ -171,10 +171,8 @@ def _layers(
     model: Mapping[str, Any], path: tuple[str, ...], places: tuple[_Place, ...], depth: int
 ) -> Iterator[_Found]:
     """The layers of GRUs within a model's configuration."""
-    config = model.get("config")
-    entries = (
-        config.get("layers") if is_mapping(config) else config
-    )  # a list, of Sequential before Keras 2.2.3
+    config = model.get("config")  # of Sequential before Keras 2.2.3, a list
+    entries = config.get("layers") if is_mapping(config) else config
     entries = [item for item in entries if is_mapping(item)] if isinstance(entries, list) else []
     kinds = Counter(str(entry.get("class_name")) for entry in entries)
     before: Counter[str] = Counter()
@@ -182,7 +180,7 @@ def _layers(
         kind, own = str(entry.get("class_name")), entry.get("config")
         place = _Place(kind, before[kind], kinds[kind])
         before[kind] += 1
-        # A Sequential's list has no name in it; its entry may have one.
+        # Such a list holds no name; the entry may have one.
         inner = (*path, str(own.get("name") if is_mapping(own) else entry.get("name")))
         if kind in _MODELS and depth:
             yield from _layers(entry, inner, (*places, place), depth - 1)
@@ -315,19 +313,11 @@ class _LegacyWeights(_Weights):
         root = self._child(self._file, "model_weights") if "model_weights" in self._file else self._file
         group = self._child(root, found.path[0])
         inner = f"/{'/'.join(found.path if self._joined else found.path[-1:])}/"
-        arrays = []
-        for name in self._names(group):
-            if len(found.path) == 1 or inner in f"/{name}":
-                node = group
-                for part in name.split("/"):
-                    node = self._child(node, part)
-                arrays.append(self._array(node))
-        return arrays
+        names = [name for name in self._names(group) if len(found.path) == 1 or inner in f"/{name}"]
+        return [self._array(functools.reduce(self._child, name.split("/"), group)) for name in names]
 
     def _names(self, group: Any) -> Iterator[str]:
-        """The paths, which are dealt out to several attributes where they are many."""
-        attributes = group.attrs
-        several = (f"weight_names{index}" for index in range(len(attributes)))
+        """The paths, which are spread over several attributes if there are many."""
+        several = (f"weight_names{index}" for index in range(len(group.attrs)))
         for attribute in ("weight_names", *several):
-            if attribute in attributes:
-                yield from map(_text, attributes[attribute])
+            yield from map(_text, group.attrs.get(attribute, ()))

@@ -1,7 +1,7 @@
 """GRUs in models that Keras 2 or 3 saved: `.keras` archives and legacy `.h5` files.
 
 The configuration is read as data and the weights as arrays: nothing of Keras runs, so nothing that a file
-says can make it run code. `keras_reader` reads the file in a process of its own.
+says can make it run code. `onegru.formats.keras` reads the file in a process of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import signal
 import tempfile
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def read_keras(
     Args:
         path: a `.keras` or `.h5` file.
         name: the only one to read; None for all.
-        keras_version: what wrote the file, such as "2.3", if it does not tell; None if it does.
+        keras_version: the version that wrote the file, such as "2.3"; None if the file says it.
 
     Raises:
         FormatError: the file is broken, of a version of Keras that is not known, or has weights alone.
@@ -53,8 +54,8 @@ def read_keras(
     layers: dict[str, GRU | Stack] = {}
     rest = iter(arrays)
     for key, kind, config, count in described:
-        own = [next(rest) for _ in range(count)]
-        layers[key] = from_config(kind, config, list(own), generation=generation, where=f"{path}: {key}: ")
+        own: list[object] = list(islice(rest, count))
+        layers[key] = from_config(kind, config, own, generation=generation, where=f"{path}: {key}: ")
     return layers
 
 

@@ -1,12 +1,13 @@
 """What `torch.save` wrote, read without PyTorch and without running anything.
 
-A pickle is a program for a machine that calls what it is told to. Here each of its instructions is read by
-`pickletools`, and only containers, plain values and tensors come of it; whatever else a file names stands
-there as `Unknown`. So each step takes no more memory than the file has bytes for, and nothing is ever run.
+A pickle is a program for a machine that calls whatever it names. Here `pickletools` reads its instructions,
+and only containers, plain values and tensors are made; anything else becomes `Unknown`. So no step takes more
+memory than the file has bytes, and nothing is ever called.
 """
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import pickletools
@@ -14,22 +15,21 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import IO, Any
 
 import numpy as np
 
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import FormatError, OneGRUError
+from onegru.formats.recognise import LEGACY_PYTORCH
 from onegru.formats.zip_file import open_zip, read_member
 from onegru.system.bounded import LARGEST_TEXT
-
-# The number at the start of what PyTorch before 1.6 wrote, as a pickle.
-_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 
 # The most instructions of a pickle; a tensor takes about 60, and a second is enough for a million.
 _MOST = 4_000_000
 
-# The types of storages by PyTorch's names: how many bytes an element has, and what it is where that matters.
+# The types of storages by PyTorch's names: the bytes of an element, and its type if it is floating-point.
 _STORAGES: Mapping[str, tuple[int, str | None]] = {
     "HalfStorage": (2, "float16"),
     "BFloat16Storage": (2, "bfloat16"),
@@ -46,7 +46,7 @@ _STORAGES: Mapping[str, tuple[int, str | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """What a file names, or makes of it, that is neither plain nor a tensor."""
+    """An object that a file names or makes, and that is neither a plain value nor a tensor."""
 
     name: str
 
@@ -77,7 +77,7 @@ class Tensor:
         """Its numbers, as they lie in the file's copy in memory.
 
         Raises:
-            ValueError: they are no floating-point numbers, or the file does not hold each.
+            ValueError: they are not floating-point numbers, or the file does not hold all of them.
         """
         if _STORAGES[self.storage.kind][1] is None:
             raise ValueError(f"of a {self.storage.kind}; must be of floating-point numbers")
@@ -101,8 +101,8 @@ def read_torch(path: Path) -> tuple[object, int]:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            start = file.read(len(_LEGACY))
-        return (_read_legacy(path) if start == _LEGACY else _read_zip(path)), size
+            is_legacy = file.read(len(LEGACY_PYTORCH)) == LEGACY_PYTORCH
+        return (_read_legacy(path) if is_legacy else _read_zip(path)), size
     except (OneGRUError, OSError):
         raise
     except Exception as error:  # zipfile, pickletools and bad instructions raise many kinds
@@ -116,14 +116,13 @@ def _read_zip(path: Path) -> object:
         texts = [name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")]
         if len(texts) != 1:
             raise ValueError(f"holds {'no' if not texts else 'more than one'} data.pkl of its own")
-        text = texts[0]
-        folder = text.removesuffix("data.pkl")
+        folder = texts[0].removesuffix("data.pkl")
         if f"{folder}constants.pkl" in names:
             raise FormatError(f"{path}: a TorchScript program; must be a state dict, as torch.save writes it")
         order = "little"
         if f"{folder}byteorder" in names:
             order = read_member(path, archive, f"{folder}byteorder", 10).decode()
-        content = read_member(path, archive, text)
+        content = read_member(path, archive, texts[0])
 
     def fetch(storage: _Storage) -> bytearray:
         with open_zip(path) as archive:
@@ -177,18 +176,15 @@ def _size(storage: _Storage) -> int:
 
 def _cached(fetch: Callable[[_Storage], bytearray], order: str) -> Callable[[_Storage], Array]:
     """The numbers of a storage, fetched once."""
-    known: dict[_Storage, Array] = {}
 
-    def get(storage: _Storage) -> Array:
-        if storage not in known:
-            data = fetch(storage)
-            name = _STORAGES[storage.kind][1]
-            assert name is not None, "checked by the tensor"
-            array = np.frombuffer(data, f"{'<' if order == 'little' else '>'}u{_STORAGES[storage.kind][0]}")
-            known[storage] = array.astype(array.dtype.newbyteorder("="), copy=False).view(numpy_dtype(name))
-        return known[storage]
+    @functools.cache
+    def numbers(storage: _Storage) -> Array:
+        size, name = _STORAGES[storage.kind]
+        assert name is not None, "checked by the tensor"
+        array = np.frombuffer(fetch(storage), f"{'<' if order == 'little' else '>'}u{size}")
+        return array.astype(array.dtype.newbyteorder("="), copy=False).view(numpy_dtype(name))
 
-    return get
+    return numbers
 
 
 class _Machine:
@@ -243,11 +239,8 @@ class _Machine:
                 stack[-count:] = [tuple(stack[-count:])]
             case "LIST" | "FROZENSET":
                 stack.append(self._popped())
-            case "APPEND":
-                item = stack.pop()
-                _fill(stack[-1], list, [item])
-            case "APPENDS" | "ADDITEMS":
-                items = self._popped()
+            case "APPEND" | "APPENDS" | "ADDITEMS":
+                items = [stack.pop()] if name == "APPEND" else self._popped()
                 _fill(stack[-1], list, items)
             case "SETITEM":
                 value, key = stack.pop(), stack.pop()
@@ -308,7 +301,7 @@ class _Machine:
             case "collections.OrderedDict", (list() as pairs,):  # Python 2's
                 self._spend(len(pairs))
                 made: dict[Any, Any] = {}
-                _fill(made, dict, ((key, value) for key, value in pairs))
+                _fill(made, dict, pairs)
                 return made
             case "torch.Size", (tuple() as sizes,):
                 return sizes
@@ -317,14 +310,9 @@ class _Machine:
                 (Tensor() as tensor, *_),
             ):
                 return tensor
-            case "torch._tensor._rebuild_from_type_v2", (
-                Unknown() as inner,
-                Unknown() as kind,
-                inner_arguments,
-                _,
-            ):
+            case "torch._tensor._rebuild_from_type_v2", (Unknown() as inner, Unknown() as kind, given, _):
                 if kind.name in ("torch.Tensor", "torch.nn.parameter.Parameter") and inner != function:
-                    return self._made(inner, inner_arguments)
+                    return self._made(inner, given)
             case "torch._utils._rebuild_tensor_v2" | "torch._utils._rebuild_tensor", (_Storage(), *_):
                 return self._tensor(*arguments) or Unknown(name)
         return Unknown(name)
@@ -347,40 +335,19 @@ def _fill(container: Any, kind: type[Any], items: Any) -> None:
         raise ValueError(f"items for a {type(container).__name__}")
     if kind is list:
         container.extend(items)
-        return
-    for key, value in items:
-        # A tuple's hash goes as deep as the tuple.
-        container[key if isinstance(key, _KEYS) or key is None else Unknown(type(key).__name__)] = value
+    else:  # other keys would be hashed, which takes a tuple's hash as deep as the tuple
+        known = (
+            (key if isinstance(key, _KEYS) else Unknown(type(key).__name__), value) for key, value in items
+        )
+        container.update(known)
 
 
-_KEYS = (str, bytes, int, float, bool)
+_KEYS = (str, bytes, int, float, bool, NoneType)
 
 # Instructions whose argument is the value, and those that stand for one.
-_PLAIN = frozenset(
-    (
-        "INT",
-        "BININT",
-        "BININT1",
-        "BININT2",
-        "LONG",
-        "LONG1",
-        "LONG4",
-        "FLOAT",
-        "BINFLOAT",
-        "STRING",
-        "BINSTRING",
-    )
-) | frozenset(
-    (
-        "SHORT_BINSTRING",
-        "UNICODE",
-        "SHORT_BINUNICODE",
-        "BINUNICODE",
-        "BINUNICODE8",
-        "BINBYTES",
-        "SHORT_BINBYTES",
-    )
-)
+_PLAIN = {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"}
+_PLAIN |= {"STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES"}
+_PLAIN |= {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
 _VALUES: Mapping[str, Callable[[], object]] = {
     "NONE": lambda: None,
     "NEWTRUE": lambda: True,

@@ -1,4 +1,4 @@
-"""What kind of file a file is: told by what it holds, as names say little."""
+"""What kind of file a file is, by its content, as names say little."""
 
 from __future__ import annotations
 
@@ -35,10 +35,13 @@ class Kind(Enum):
         self.holds = holds
 
 
-# What files begin with, at a place.
+#: What files of PyTorch before 1.6 begin with: a number, as a pickle.
+LEGACY_PYTORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+
+# The bytes that files have at their beginning, or a few bytes behind it.
 _STARTS: tuple[tuple[int, bytes, Kind], ...] = (
     (0, b"\x89HDF\r\n\x1a\n", Kind.KERAS),
-    (0, b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", Kind.PYTORCH),  # before 1.6
+    (0, LEGACY_PYTORCH, Kind.PYTORCH),
     (0, b"\x93NUMPY", Kind.NPY),
     (4, b"TFL3", Kind.TFLITE),
     (4, b"ORTM", Kind.ORT),
@@ -50,7 +53,7 @@ _STARTS: tuple[tuple[int, bytes, Kind], ...] = (
 # The keys of ModelProto's fields but ir_version: the names, model_version, graph, opset_import, …
 _MODEL_FIELDS = {0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42, 0x72, 0xA2, 0xCA, 0xD2}
 
-# What reads a file whose content says nothing, by the end of its name; it says what is wrong with the file.
+# What reads a file whose content says nothing, by the end of its name; the reader says what is wrong with it.
 _NAMES = {
     ".xml": Kind.OPENVINO,
     ".safetensors": Kind.SAFETENSORS,
@@ -75,7 +78,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def kind_of_start(start: bytes, size: int) -> Kind:
-    """The kind of a file by its first 1024 bytes and its size; a zip archive's is not told further."""
+    """The kind of a file by its first 1024 bytes and its size; all zip archives are of one kind here."""
     if start.startswith(b"PK"):
         return Kind.ZIP
     # A length first, which may look like the start of anything.
@@ -95,7 +98,7 @@ def kind_of_start(start: bytes, size: int) -> Kind:
 
 
 def _kind_of_zip(path: Path) -> Kind:
-    import zipfile  # not wanted by most, and slow to import
+    import zipfile  # slow to import, and rarely needed
 
     from onegru.formats.zip_file import open_zip
 
@@ -107,10 +110,10 @@ def _kind_of_zip(path: Path) -> Kind:
     if {"config.json", "metadata.json"} <= names:
         return Kind.KERAS
     folders = {name.removesuffix("data.pkl") for name in names if name.endswith("/data.pkl")}
+    if any(f"{folder}constants.pkl" in names for folder in folders):
+        return Kind.TORCHSCRIPT
     if folders:
-        return (
-            Kind.TORCHSCRIPT if any(f"{folder}constants.pkl" in names for folder in folders) else Kind.PYTORCH
-        )
+        return Kind.PYTORCH
     return Kind.NPZ if names and all(name.endswith(".npy") for name in names) else Kind.ZIP
 
 

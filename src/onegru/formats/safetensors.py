@@ -57,8 +57,7 @@ def safetensors_bytes(layers: Layers, stack: bool) -> bytes:
     arrays: dict[str, Array] = {}
     for index, (_, weights) in enumerate(layers):
         for name, array in (("W", weights.W), ("R", weights.R), ("B", weights.B)):
-            order = array.dtype.newbyteorder("<")
-            arrays[f"layers.{index}.{name}"] = np.ascontiguousarray(array.astype(order, copy=False))
+            arrays[f"layers.{index}.{name}"] = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     document = {"format": _FORMAT, "stack": stack, "layers": [_spec_json(spec) for spec, _ in layers]}
     tensors = {
         name: safetensors.TensorSpec(
@@ -200,8 +199,7 @@ def _read_spec(item: object) -> Spec:
 def _read_pair(pair: object) -> tuple[Activation, Activation]:
     if not isinstance(pair, list) or len(pair) != 2:
         raise SpecError("activations: must be pairs of functions, one for each direction")
-    f, g = (_read_function(function) for function in pair)
-    return f, g
+    return _read_function(pair[0]), _read_function(pair[1])
 
 
 def _read_function(function: object) -> Activation:

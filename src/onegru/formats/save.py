@@ -69,7 +69,7 @@ def save(
         MissingExtraError: a package that the file's kind needs is not installed.
         OSError: the file cannot be written. What was there is as it was.
     """
-    # Imported here, as `import onegru` need not know how to write.
+    # Imported here, as `import onegru` does not need them.
     from onegru.formats.writing import Interface
     from onegru.system.atomic_write import write_files
 
@@ -79,27 +79,22 @@ def save(
     kind = path.suffix.lower()
     if kind not in SUFFIXES or "\0" in str(path):
         raise SpecError(f"path: {str(path)!r}; must end in {', '.join(SUFFIXES)}")
-    given = {
-        "opset": opset,
-        "layout": layout,
-        "cell": cell,
-        "initial_h": initial_h,
-        "sequence_lens": sequence_lens,
-        "batch_size": batch_size,
-        "seq_length": seq_length,
-    }
+    given: dict[str, Any] = {"opset": opset, "layout": layout, "cell": cell, "initial_h": initial_h}
+    given |= {"sequence_lens": sequence_lens, "batch_size": batch_size, "seq_length": seq_length}
     _check_options(kind, given)
     parts = [(layer.spec, layer.weights) for layer in layers_of(layers)]
-    interface = Interface(**_interface(given, kind == ".xml" and not cell))
+    has_lengths = kind == ".xml" and not cell if sequence_lens is None else bool(sequence_lens)
+    # Through int, as a size may be one of NumPy's integers, which other packages refuse.
+    sizes = [None if size is None else int(size) for size in (batch_size, seq_length)]
+    interface = Interface(initial_h is None or bool(initial_h), has_lengths, *sizes)
     if kind == ".safetensors":
         from onegru.formats.safetensors import safetensors_bytes
 
         content = safetensors_bytes(parts, isinstance(layers, Stack))
     elif kind == ".onnx":
-        numbers = (22 if opset is None else int(opset), 0 if layout is None else int(layout))
         with needs_extra("onnx", "onnx", str(path)):
             from onegru.formats.onnx.writer import onnx_bytes
-        content = onnx_bytes(parts, *numbers, interface)
+        content = onnx_bytes(parts, int(opset or 22), int(layout or 0), interface)
     else:
         from onegru.formats.openvino.writer import write_ir
 
@@ -131,12 +126,3 @@ def _check_options(kind: str, given: Mapping[str, object]) -> None:
             raise SpecError(f"{name}: {value}; must be at least 1, and below 2**63")
         if given["cell"] and value and name in ("sequence_lens", "seq_length"):
             raise SpecError(f"{name}: {value!r}; must be None for a cell, which takes one step")
-
-
-def _interface(given: Mapping[str, Any], has_lengths: bool) -> dict[str, Any]:
-    """The model's inputs: as given, else initial states, and lengths if `has_lengths`."""
-    chosen: dict[str, Any] = {"initial_h": True, "sequence_lens": has_lengths}
-    names = ("initial_h", "sequence_lens", "batch_size", "seq_length")
-    # Through int, as a size may be one of NumPy's integers, which other packages refuse.
-    sizes = {name: int(given[name]) for name in names[2:] if given[name] is not None}
-    return chosen | {name: bool(given[name]) for name in names[:2] if given[name] is not None} | sizes

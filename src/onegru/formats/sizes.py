@@ -1,7 +1,7 @@
-"""Sizes that a graph computes from shapes: whether the lengths of a GRU node are the whole of its X.
+"""Sizes that a graph computes from shapes: whether the lengths of a GRU node cover all steps of its X.
 
-An exporter that has no lengths to give makes them of X's own shape (Shape or ShapeOf, Gather, Broadcast) or
-writes X's number of steps as a constant. Only what is seen here counts; the rest is unknown.
+An exporter without lengths makes them from X's own shape (Shape or ShapeOf, Gather, Broadcast) or writes X's
+number of steps as a constant. Whatever is not recognized here is unknown.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Sizes(ABC):
 
     @abstractmethod
     def giver(self, value: str) -> tuple[str, Sequence[str]] | None:
-        """The type of the node that gives a value as its first output, and its inputs; None if there is none.
+        """The type of the node whose first output a value is, and its inputs, of which there is at least one.
 
-        A GRU node is none.
+        None if there is no such node, or if it is a GRU.
         """
 
     @abstractmethod
@@ -51,7 +51,7 @@ class Sizes(ABC):
 
     @abstractmethod
     def axes(self, value: str) -> Sequence[int] | None:
-        """The axes that the Transpose, Squeeze or Reshape that gives a value is told as constants."""
+        """The constant axes, or sizes, of the Transpose, Squeeze or Reshape whose output a value is."""
 
     def add(self, node: GruStep) -> GruStep:
         """The node with what is known of its X and lengths; nodes are added in running order."""
@@ -89,7 +89,7 @@ class Sizes(ABC):
         if giver is None or depth > _MOST_STEPS:
             return None
         kind, inputs = giver
-        if kind in _SAME_NUMBERS | _REPEATED_NUMBERS and inputs:
+        if kind in _SAME_NUMBERS | _REPEATED_NUMBERS:
             return self._each(inputs[0], depth + 1)
         elements = self._elements(value, depth)
         return elements[0] if elements and len(set(elements)) == 1 else None
@@ -103,13 +103,13 @@ class Sizes(ABC):
         if giver is None or depth > _MOST_STEPS:
             return None
         kind, inputs = giver
-        if kind in ("Shape", "ShapeOf") and inputs:
+        if kind in ("Shape", "ShapeOf"):
             return self._shape(inputs[0], depth + 1)
         if kind == "Concat":
             parts = [self._elements(name, depth + 1) for name in inputs[:_MOST_ELEMENTS]]
             known = [part for part in parts if part is not None]
             return tuple(size for part in known for size in part) if len(known) == len(inputs) else None
-        first = self._elements(inputs[0], depth + 1) if inputs else None
+        first = self._elements(inputs[0], depth + 1)
         if first is None or kind in _SAME_NUMBERS:
             return first
         rest = [self.integers(name) for name in inputs[1:]]
@@ -117,12 +117,9 @@ class Sizes(ABC):
             at = rest[0].ravel().tolist()
             fits = all(-len(first) <= index < len(first) for index in at)
             return tuple(first[index] for index in at) if fits else None
-        if (
-            kind == "Slice"
-            and len(rest) >= 2
-            and all(array is not None and array.size == 1 for array in rest)
-        ):
-            start, end, *others = (int(array.flat[0]) for array in rest if array is not None)
+        numbers = [int(array.flat[0]) for array in rest if array is not None and array.size == 1]
+        if kind == "Slice" and 2 <= len(numbers) == len(rest):
+            start, end, *others = numbers
             return first[start:end] if set(others) <= {0, 1} else None  # along axis 0, each one
         return None
 
@@ -152,8 +149,6 @@ class Sizes(ABC):
             array = self.integers(value)
             return None if array is None else array.shape
         kind, inputs = giver
-        if not inputs:
-            return None
         first = self._shape(inputs[0], depth + 1)
         if first is None or kind in _SAME_SHAPE:
             return first
@@ -172,7 +167,7 @@ def _axes_of(node: GruStep, name: str) -> str:
 def _moved(
     kind: str, value: str, sizes: tuple[_Size, ...], axes: Sequence[int] | None
 ) -> tuple[_Size, ...] | None:
-    """The sizes after a Transpose, Squeeze or Reshape that is told these axes, or sizes."""
+    """The sizes after a Transpose or Squeeze with these axes, or a Reshape with these sizes."""
     if axes is None:
         return None
     rank = len(sizes)

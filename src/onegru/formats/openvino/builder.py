@@ -1,4 +1,4 @@
-"""An OpenVINO IR being put together, layer by layer: the text of the .xml, the bytes of the .bin."""
+"""Building an OpenVINO IR layer by layer: the text of the .xml, the bytes of the .bin."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.formats.graph import STATES_KEY, STATES_WORD
 from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS
+from onegru.formats.openvino.xml import EDGE_ENDS
 
-#: None for a size that is open.
+#: A shape; None for a size that is open.
 Shape = tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a layer gives: the layer's and the port's id, type and shape."""
+    """An output of a layer: the ids of layer and port, type and shape."""
 
     layer: int
     port: int
@@ -66,13 +67,8 @@ class Net:
             side = ET.SubElement(element, "input")
             for port, value in enumerate(inputs):
                 _add_port(side, port, value.dtype, value.shape, "")
-                ends = {
-                    "from-layer": value.layer,
-                    "from-port": value.port,
-                    "to-layer": index,
-                    "to-port": port,
-                }
-                ET.SubElement(self._edges, "edge", {key: str(end) for key, end in ends.items()})
+                ends = map(str, (value.layer, value.port, index, port))
+                ET.SubElement(self._edges, "edge", dict(zip(EDGE_ENDS, ends, strict=True)))
         values: list[Value] = []
         if outputs:
             side = ET.SubElement(element, "output")

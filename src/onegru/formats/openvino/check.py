@@ -1,4 +1,4 @@
-"""OpenVINO, to check a rewritten ONNX model in it: the one module of this part that imports it."""
+"""Checking a rewritten ONNX model in OpenVINO."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onegru.core.errors import FormatError, needs_extra
 
 
 def run_openvino(model: bytes, where: str, feeds: Mapping[str, Array], outputs: list[str]) -> list[Array]:
-    """What OpenVINO's CPU plugin makes of a serialized ONNX model, at inference precision float32.
+    """Run a serialized ONNX model in OpenVINO's CPU plugin, at inference precision float32.
 
     Args:
         model: the model.

@@ -37,11 +37,10 @@ class Constants:
         """Refuse a constant that is not as large as its shape says, or lies beyond the .bin.
 
         Returns:
-            what makes it another constant than others: its type, shape and place.
+            what tells it from other constants: its type, shape and place.
         """
         words = self.words
-        kind, shape, offset, size = self._place(layer)
-        key = (kind, shape, offset, size)
+        key = kind, shape, offset, size = self._place(layer)
         if key in self._seen:
             return key
         self._seen.add(key)
@@ -67,11 +66,8 @@ class Constants:
         dtype = self.words.element_type(layer, "element_type")
         _, shape, offset, size = self._place(layer)
         raw = self.weights[offset : offset + size] if size else np.zeros(0, np.uint8)
-        array: Array
-        if dtype == "bool":
-            array = (raw != 0).reshape(shape)
-        else:
-            array = raw.view(numpy_dtype(dtype).newbyteorder("<")).reshape(shape)
+        numbers: Array = raw != 0 if dtype == "bool" else raw.view(numpy_dtype(dtype).newbyteorder("<"))
+        array = numbers.reshape(shape)
         array.flags.writeable = False
         return array
 
@@ -92,7 +88,7 @@ class Constants:
 
     def _read(self, layer: Layer) -> Array:
         if self._weights is None:
-            # A link is followed: the file's name is the user's, not the IR's.
+            # A link is followed: the file's name comes from the user, not from the IR.
             path = self.words.path.with_suffix(".bin")
             check_regular(path)
             try:

@@ -1,4 +1,4 @@
-"""The words of an IR: what the texts in a layer's <data> stand for."""
+"""The words of an IR: what the strings in a layer's <data> mean."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Words:
         return tuple(read(layer, name, item) for item in _split(self.data(layer, name)))
 
     def shape(self, layer: Layer, name: str) -> tuple[Dimension, ...] | None:
-        """A shape that may be open; None for "...", where even the rank is."""
+        """A shape with sizes that may be open; None for "...", an open rank."""
         return None if self.data(layer, name).strip() == "..." else self.items(layer, name, self.dimension)
 
     def integer(self, layer: Layer, name: str, text: str) -> int:
@@ -109,7 +109,7 @@ class Words:
         return self.integer(layer, name, text)
 
     def attribute(self, layer: Layer, attribute: Attribute | None, text: str) -> object:
-        """The value that a text stands for; the text itself where the operator has no such attribute."""
+        """The value that a string stands for; the string itself if the operator has no such attribute."""
         if attribute is None:
             return text.strip()
         match attribute.kind:
@@ -118,9 +118,10 @@ class Words:
             case "float":
                 return self.number(layer, attribute.name, text)
             case "flag":
-                if text.strip().lower() not in ("true", "false", "1", "0"):
+                word = text.strip().lower()
+                if word not in ("true", "false", "1", "0"):
                     raise self.error(f"{layer}: {attribute.name}: {text!r}; must be true, false, 1 or 0")
-                return text.strip().lower() in ("true", "1")
+                return word in ("true", "1")
             case "floats":
                 return [self.number(layer, attribute.name, item) for item in _split(text)]
             case "strings":

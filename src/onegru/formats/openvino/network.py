@@ -1,4 +1,4 @@
-"""OpenVINO: the one module of `files` that imports it."""
+"""Whole models in OpenVINO, which this module and `check` alone import here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import math
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,12 @@ from onegru.formats.graph import GruStep, Observer
 from onegru.formats.openvino.fields import ELEMENT_TYPES
 from onegru.runtimes.openvino_graph import bodies_of, sizes_of
 
-# Where in its own sources a message arose, and the check that failed there.
+# The place in OpenVINO's sources that a message comes from, and the check that failed there.
 _SOURCES = re.compile(
     r"Exception from \S+:\d+:|(Check '[^']*'|RuntimeError: Check '[^']*') failed at \S+:\d+:|RuntimeError:"
 )
 
-# What a GRU layer that gets what is not legal says through OpenVINO.
+# The message of a GRU layer with illegal inputs, within one of OpenVINO's.
 _OURS = re.compile(r"OneGRU node '(.*?)': (.*?)(?: At: .*)?$")
 
 # For how many sets of sizes a model is compiled, and how many are remembered until they come again.
@@ -35,15 +35,14 @@ _PLAIN = {"f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u
 # What may be computed ahead of the runs: so many times the constants, and so much in any case.
 _TIMES, _FREE = 16, 2**26
 
-# Computing as the file says: no lower precision than its own, and one run at a time as fast as can be.
+# Computing as the file says: no lower precision than its own, and each single run as fast as possible.
 _PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
 
 
 class Network:
     """A model that OpenVINO runs on the CPU, its GRU layers by onegru; threads may run it at the same time.
 
-    It is compiled for the sizes that arrive: for each set of them that comes twice, up to a few; else, and
-    until then, for any.
+    It is compiled for any sizes, and again for each set of sizes that comes a second time, up to a few.
 
     Args:
         text: an IR's XML, with GRU layers named by their numbers.
@@ -89,7 +88,7 @@ class Network:
             number = _number_of(layer.node, self._place)
             gru = grus[number]
             layer.node.set_friendly_name(gru.name)
-            seen = None if observer is None else _seen(observer, number)
+            seen = None if observer is None else functools.partial(observer, number, "done")
             try:
                 exchange(
                     layer,
@@ -146,8 +145,7 @@ class Network:
                 return self._any
             try:
                 model = self._model.clone()
-                names = [port for port in model.inputs]
-                model.reshape({port: list(shape) for port, shape in zip(names, sizes, strict=True)})
+                model.reshape({port: list(shape) for port, shape in zip(model.inputs, sizes, strict=True)})
                 self._sized[sizes] = self._compiled(model)
             except Exception:  # it is made for other sizes: as it is, it may run them
                 self._sized[sizes] = self._any
@@ -203,7 +201,7 @@ class _Request:
 
 
 class _SizedRequest:
-    """For one set of sizes: arrays that OpenVINO reads and writes in place, as to ask for them takes long."""
+    """For one set of sizes: OpenVINO reads and writes these arrays in place; to ask for its own is slow."""
 
     def __init__(self, compiled: Any) -> None:
         import openvino
@@ -263,12 +261,8 @@ def _number_of(node: Any, place: str) -> int:
     return int(name)
 
 
-def _seen(observer: Observer, number: int) -> Callable[[Mapping[str, Array]], None]:
-    return lambda arrays: observer(number, "done", arrays)
-
-
 def _check(network: Any, place: str, constants: int) -> None:
-    """Refuse, before it is tried, what would end the process."""
+    """Refuse models that would end the process."""
     memory = memory_size()
     constant: set[str] = set()  # layers that OpenVINO computes ahead of all runs
     ahead = 0
@@ -289,7 +283,7 @@ def _check(network: Any, place: str, constants: int) -> None:
 
 
 def _is_constant(layer: Any, constant: set[str]) -> bool:
-    """Whether a layer computes something from constants alone; it is added to those that do or are one."""
+    """Whether a layer computes something from constants alone; it joins `constant` then, or as a constant."""
     takes = [port.get_node().get_name() for port in layer.input_values()]
     if layer.get_type_name() == "Constant" or (takes and constant.issuperset(takes)):
         constant.add(layer.get_name())

@@ -1,13 +1,13 @@
 """From an OpenVINO IR (.xml with .bin) to a `Graph`.
 
-Where a file holds nothing but Parameter, Const, Convert, Result, GRUCell, GRUSequence, AUGRUCell and
-AUGRUSequence, it becomes steps, and OpenVINO is not needed. Every other one is run as a whole by OpenVINO,
-which gives the GRU layers to onegru. Source of the format: OpenVINO's IR versions 10 and 11, as `semantics`
-in the project's documentation settles them.
+A file of nothing but Parameter, Const, Convert, Result, GRUCell, GRUSequence, AUGRUCell and AUGRUSequence
+layers becomes steps, for which OpenVINO is not needed. Every other one is run as a whole by OpenVINO, with
+onegru for its GRU layers. The format is that of OpenVINO's IR versions 10 and 11.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +21,7 @@ from onegru.formats.graph import (
     STATES_WORD,
     Graph,
     GruStep,
+    LazyConstants,
     TensorInfo,
     direct_states,
     initial_states,
@@ -28,19 +29,19 @@ from onegru.formats.graph import (
 from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.fields import ELEMENT_TYPES, Words
 from onegru.formats.openvino.steps import PlacedLayer, Walker
-from onegru.formats.openvino.whole import IrConstants, OpenvinoWhole, marked
+from onegru.formats.openvino.whole import OpenvinoWhole, all_constants, marked
 from onegru.formats.openvino.xml import Element, IrPort, Layer, Net, inner_layers, parse_net, read_xml
 from onegru.formats.sizes import Sizes
 from onegru.operators.lowering import check_attributes
 from onegru.operators.openvino import OPERATORS
 from onegru.operators.schema import Operator
 
-# How often a file that is replaced meanwhile is read anew.
+# How often a file is read again if it is replaced meanwhile.
 _TRIES = 10
 
 _STATEFUL = ("ReadValue", "Assign")
 
-# How many inputs and outputs those have that onegru reads itself.
+# The numbers of inputs and outputs of the layers that onegru reads itself.
 _PORTS: Mapping[str, tuple[int, int]] = {
     "Parameter": (0, 1),
     "Const": (0, 1),
@@ -54,30 +55,26 @@ def load_ir(path: Path) -> Graph:
 
     Raises:
         FormatError: a file is broken, hostile, or holds what onegru does not run.
-        SpecError: a layer's text forbids an attribute that it has.
+        SpecError: the specification forbids an attribute of a layer.
     """
     for _ in range(_TRIES):
         before = _version(path)
-        graph, fault = None, None
         try:
             root = read_xml(path)
             graph = _Reader(path, parse_net(path, root), root).read()
             info = root.all("net", "rt_info", *STATES_KEY.split("."))
             if any(element.attributes.get("value") == STATES_WORD for element in info):
-                states = initial_states(graph)
-                graph = replace(graph, zero_inputs=states)
-        except (FormatError, SpecError) as error:
-            fault = error
-        if _version(path) == before:  # else the .bin may be of another one
-            if graph is None:
-                assert fault is not None
-                raise fault
-            return graph
+                graph = replace(graph, zero_inputs=initial_states(graph))
+            if _version(path) == before:  # else the .bin may belong to another .xml
+                return graph
+        except (FormatError, SpecError):
+            if _version(path) == before:
+                raise
     raise FormatError(f"{path}: is replaced again and again while it is read")
 
 
 def _version(path: Path) -> tuple[int, ...]:
-    """What no other content of a file has."""
+    """What changes whenever a file is written."""
     status = path.stat()
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
@@ -102,7 +99,7 @@ class _Reader:
         self.constants = Constants(self.words)
         self.types: dict[str, ValueType] = {}
         self.grus: dict[str, GruStep] = {}
-        self._same: dict[str, str] = {}  # values that are others once more, and which those are
+        self._same: dict[str, str] = {}  # values that repeat others, and which those are
         self._firsts: dict[tuple[object, ...], str] = {}
         self.sizes = _IrSizes(self)
 
@@ -127,8 +124,9 @@ class _Reader:
             states=direct_states(self.grus.values(), parameters, results),
         )
         steps = None if self.nested else walker.steps()
+        constants, conversions = walker.plain_constants()
         if steps is not None:
-            return replace(graph, constants=steps.constants, steps=steps.steps, prelude=steps.prelude)
+            return replace(graph, constants=constants, steps=steps, prelude=tuple(conversions))
         layers = [self.net.layers[key] for key in self.grus] + [layer for layer, _ in self.nested]
         for gru in graph.grus:
             check_attributes(gru.operator, gru.attributes, f"{self.path}: {gru}: ")
@@ -142,13 +140,14 @@ class _Reader:
             len(walker.others),
             str(walker.others[0].layer) if walker.others else "the model",
         )
-        return replace(graph, constants=IrConstants(*walker.plain_constants(), whole), whole=whole)
+        lazy = LazyConstants(functools.partial(all_constants, constants, conversions, whole))
+        return replace(graph, constants=lazy, whole=whole)
 
     def error(self, message: str) -> FormatError:
         return self.words.error(message)
 
     def _distinct(self, side: str, infos: list[TensorInfo]) -> list[TensorInfo]:
-        """The same with a name of its own for each: the first that no other has before it."""
+        """The same under distinct names: of each, the first that none before it has taken."""
         taken: set[str] = set()
         distinct: list[TensorInfo] = []
         for info in infos:
@@ -242,16 +241,14 @@ class _Reader:
 
     def _result(self, layer: Layer) -> TensorInfo:
         value = self.taken(layer)
-        port = self._port(self.giver(layer, layer.inputs[0]))
+        layer_id, port_id = self.giver(layer, layer.inputs[0])
+        port = next(port for port in self.net.layers[layer_id].outputs if port.id == port_id)
         names = (*port.names, layer.name)
         shape = tuple(self.words.dimension(layer, "dim", dim) for dim in port.dims) if port.dims else None
         return TensorInfo(names[0], self.types[value].words, shape, aliases=names[1:], value=value)
 
-    def _port(self, giver: tuple[str, str]) -> IrPort:
-        return next(port for port in self.net.layers[giver[0]].outputs if port.id == giver[1])
-
     def _place(self, layer: Layer) -> PlacedLayer | None:
-        """The layer with the values that go through it; None where another one gives the same already."""
+        """The layer with its values; None if another one computes the same already."""
         takes = tuple(self.taken(layer, index) for index in range(len(layer.inputs)))
         gives = tuple(self._given(layer, index) for index in range(len(layer.outputs)))
         key: tuple[object, ...] | None = None
@@ -278,14 +275,10 @@ class _Reader:
     def _nested_gru(self, layer: Layer, owner: Layer) -> GruStep:
         """A GRU layer in a body, whose values have names of their own."""
         operator = self._check_ports(layer)
-        inputs = {
-            port.name: f"{owner.id}/{layer.id}:{given.id}"
-            for port, given in zip(operator.inputs, layer.inputs, strict=False)
-        }
-        outputs = {
-            port.name: f"{owner.id}/{layer.id}:{given.id}"
-            for port, given in zip(operator.outputs, layer.outputs, strict=False)
-        }
+        inputs, outputs = (
+            {port.name: f"{owner.id}/{layer.id}:{own.id}" for port, own in zip(ports, given, strict=False)}
+            for ports, given in ((operator.inputs, layer.inputs), (operator.outputs, layer.outputs))
+        )
         attributes = self._attributes(layer, operator)
         return GruStep(layer.name, operator, attributes, inputs, outputs, (f"a body of {owner}",))
 
@@ -308,21 +301,13 @@ class _Reader:
 
     def _gru(self, layer: Layer) -> GruStep:
         operator = self._check_ports(layer)
-        is_cell = len(operator.outputs) == 1
-        if is_cell and len(layer.outputs) == 2:
+        if len(operator.outputs) < len(layer.outputs):  # a cell's
             self._same[self._given(layer, 1)] = self._given(layer, 0)  # both carry Ho
-        inputs = {
-            port.name: self.taken(layer, index)
-            for index, port in enumerate(operator.inputs[: len(layer.inputs)])
-        }
-        count = 1 if is_cell else len(layer.outputs)
-        outputs = {
-            port.name: self._given(layer, index) for index, port in enumerate(operator.outputs[:count])
-        }
-        self.types.update(
-            (value, ValueType(self.types[inputs["X"]].words))
-            for value in (self._given(layer, index) for index in range(len(layer.outputs)))
-        )
+        takes = [self.taken(layer, index) for index in range(len(layer.inputs))]
+        gives = [self._given(layer, index) for index in range(len(layer.outputs))]
+        inputs = {port.name: value for port, value in zip(operator.inputs, takes, strict=False)}
+        outputs = {port.name: value for port, value in zip(operator.outputs, gives, strict=False)}
+        self.types.update(dict.fromkeys(gives, ValueType(self.types[inputs["X"]].words)))
         attributes = self._attributes(layer, operator)
         return self.sizes.add(GruStep(layer.name, operator, attributes, inputs, outputs))
 

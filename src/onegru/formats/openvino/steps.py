@@ -1,4 +1,4 @@
-"""An OpenVINO graph as steps that NumPy does, if it is GRU layers and conversions of types alone."""
+"""An OpenVINO graph as steps that need NumPy alone, if it is nothing but GRU layers and type conversions."""
 
 from __future__ import annotations
 
@@ -15,24 +15,15 @@ from onegru.operators.openvino import OPERATORS, RANDOM
 
 @dataclass(frozen=True, slots=True)
 class PlacedLayer:
-    """A layer and the values that go through it: what each input takes and what each output gives."""
+    """A layer, the values that its inputs take, and the names of its outputs' values."""
 
     layer: Layer
     takes: tuple[str, ...]
     gives: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """The parts of a `Graph` that come of it, named as there."""
-
-    constants: dict[str, Array]
-    steps: tuple[Step, ...]
-    prelude: tuple[Conversion, ...]
-
-
 class Walker:
-    """One graph being looked at.
+    """One graph being analysed.
 
     Args:
         words: reads the file's words.
@@ -71,20 +62,30 @@ class Walker:
             and not self.fixed.issuperset(item.gives)
         ]
 
-    def steps(self) -> Steps | None:
-        """The graph as steps; None if it takes OpenVINO to run it.
-
-        Raises:
-            FormatError: a GRU layer or an output takes a constant of a type that no array has.
-        """
-        steps = self._steps()
-        if steps is None or not self.wanted & self.fixed <= self.plain:
+    def steps(self) -> tuple[Step, ...] | None:
+        """The graph as steps; None if OpenVINO is needed to run it."""
+        if not self.wanted & self.fixed <= self.plain:
             return None
-        arrays, prelude = self.plain_constants()
-        return Steps(arrays, tuple(steps), tuple(prelude))
+        wanted = set(self.wanted)
+        steps: list[Step] = []
+        for item in reversed(self.layers):
+            if (gru := self.grus.get(item.layer.id)) is not None:
+                steps.append(gru)
+            elif not wanted.intersection(item.gives) or self.fixed.issuperset(item.gives):
+                continue
+            elif item.layer.type == "Convert":
+                steps.append(self._conversion(item))
+            elif item.layer.type != "Parameter":
+                return None
+            wanted.update(item.takes)
+        return tuple(steps[::-1])
 
     def plain_constants(self) -> tuple[dict[str, Array], list[Conversion]]:
-        """The constants that GRU layers and outputs use, and the conversions of some that they need."""
+        """The constants that GRU layers and outputs use, and the conversions of some that they need.
+
+        Raises:
+            FormatError: one is of a type that no array has.
+        """
         prelude: list[Conversion] = []
         lengths: dict[str, int] = {}
         arrays: dict[str, Array] = {}
@@ -94,14 +95,13 @@ class Walker:
                 arrays[value] = self.constants.array(item.layer)
                 lengths[value] = arrays[value].size
             else:
-                conversion = self._conversion(item)
+                prelude.append(self._conversion(item))
                 lengths[value] = lengths[item.takes[0]]
-                self.constants.count_conversion(item.layer, lengths[value], conversion.dtype)
-                prelude.append(conversion)
+                self.constants.count_conversion(item.layer, lengths[value], prelude[-1].dtype)
         return arrays, prelude
 
     def _find_fixed(self) -> None:
-        """Find what is computed from constants alone, and of that what is read and converted alone."""
+        """Find the values computed from constants alone, and those of them that are at most converted."""
         for item in self.layers:
             kind = item.layer.type
             computed = item.takes and self.fixed.issuperset(item.takes)
@@ -125,18 +125,3 @@ class Walker:
         dtype = self.words.element_type(item.layer, "destination_type")
         place = f"{self.words.path}: Convert layer {item.layer.name!r}: "
         return Conversion(place, item.takes[0], item.gives[0], dtype)
-
-    def _steps(self) -> list[Step] | None:
-        wanted = set(self.wanted)
-        steps: list[Step] = []
-        for item in reversed(self.layers):
-            if (gru := self.grus.get(item.layer.id)) is not None:
-                steps.append(gru)
-            elif not wanted.intersection(item.gives) or self.fixed.issuperset(item.gives):
-                continue
-            elif item.layer.type == "Convert":
-                steps.append(self._conversion(item))
-            elif item.layer.type != "Parameter":
-                return None
-            wanted.update(item.takes)
-        return steps[::-1]

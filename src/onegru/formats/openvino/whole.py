@@ -1,4 +1,4 @@
-"""A whole IR as OpenVINO runs it, its GRU layers by onegru."""
+"""A whole IR as OpenVINO runs it, with onegru for its GRU layers."""
 
 from __future__ import annotations
 
@@ -71,56 +71,36 @@ class OpenvinoWhole(Whole):
         }
 
 
-class IrConstants(Mapping[str, Array]):
-    """The constants that GRU layers take; those that OpenVINO computes are there where it is installed.
+def all_constants(
+    plain: Mapping[str, Array], conversions: Sequence[Conversion], whole: OpenvinoWhole
+) -> dict[str, Array]:
+    """The constants that GRU layers take, including those that OpenVINO computes if it is installed.
 
     Args:
         plain: those that the file holds.
-        conversions: what is made of them by changes of type.
+        conversions: the type conversions of some of them.
         whole: the model.
     """
-
-    def __init__(
-        self, plain: Mapping[str, Array], conversions: Sequence[Conversion], whole: OpenvinoWhole
-    ) -> None:
-        self._arrays = dict(plain)
-        self._conversions = conversions
-        self._whole: OpenvinoWhole | None = whole
-
-    def _all(self) -> dict[str, Array]:
-        whole, self._whole = self._whole, None
-        if whole is not None:
-            for step in self._conversions:
-                step.run(self._arrays)
-            with contextlib.suppress(MissingExtraError):
-                self._arrays = {**whole.constant_weights(), **self._arrays}
-        return self._arrays
-
-    def __getitem__(self, name: str) -> Array:
-        return self._all()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
+    arrays = dict(plain)
+    for step in conversions:
+        step.run(arrays)
+    with contextlib.suppress(MissingExtraError):
+        return whole.constant_weights() | arrays
+    return arrays
 
 
 def marked(root: Element, grus: Sequence[Element]) -> str:
-    """An .xml whose GRU layers are of the version that onegru's operators have, named by their numbers."""
+    """The .xml with its GRU layers under the version of onegru's operators, named by their numbers."""
     numbers = {id(element): number for number, element in enumerate(grus)}
 
-    def spell(element: Element) -> Iterator[str]:
+    def written(element: Element) -> Iterator[str]:
         attributes = dict(element.attributes)
         if (number := numbers.get(id(element))) is not None:
             attributes |= {"version": "extension", "name": str(number)}
-        yield f"<{element.tag}"
-        for name, value in attributes.items():
-            yield f" {name}={quoteattr(value)}"
-        yield ">"
-        yield escape(element.text)
+        words = "".join(f" {name}={quoteattr(value)}" for name, value in attributes.items())
+        yield f"<{element.tag}{words}>{escape(element.text)}"
         for child in element.children:
-            yield from spell(child)
+            yield from written(child)
         yield f"</{element.tag}>"
 
-    return "".join(part for child in root.children for part in spell(child))
+    return "".join(part for child in root.children for part in written(child))

@@ -48,7 +48,7 @@ def write_ir(path: Path, layers: Layers, cell: bool, interface: Interface) -> No
         return bin_path, lambda file: write_weights(file, shift, is_first)
 
     def write_weights(file: IO[bytes], shift: int, is_first: bool) -> None:
-        """The new weights; if there is a shift, then there, behind the old ones or behind themselves."""
+        """The new weights; if there is a shift, at that place, behind the old ones or behind themselves."""
         if is_first:
             with bin_path.open("rb") as old:
                 shutil.copyfileobj(old, file)
@@ -75,8 +75,6 @@ def _net(layers: Layers, cell: bool, interface: Interface) -> Net:
     net.states_are_optional = interface.initial_h
     first = layers[0][0]
     operators = [_operator(spec, cell) for spec, _ in layers]
-    for (spec, _), operator in zip(layers, operators, strict=True):
-        _check(spec, operator)
     graph = _Graph(net, interface, first)
     X = graph.parameter(operators[0], "X", first, "X")
     results: list[tuple[str, Value]] = []
@@ -94,13 +92,11 @@ def _net(layers: Layers, cell: bool, interface: Interface) -> Net:
 
 
 def _operator(spec: Spec, cell: bool) -> Operator:
+    """The operator of a layer; raises SpecError if it cannot express the layer."""
     if spec.attention:
-        return AUGRU_CELL if cell else AUGRU_SEQUENCE
-    return GRU_CELL if cell else GRU_SEQUENCE
-
-
-def _check(spec: Spec, operator: Operator) -> None:
-    """Raise SpecError if the operator cannot express a layer."""
+        operator = AUGRU_CELL if cell else AUGRU_SEQUENCE
+    else:
+        operator = GRU_CELL if cell else GRU_SEQUENCE
     direction = operator.attributes.get("direction")
     directions = ("forward",) if direction is None else direction.choices or ()
     if spec.direction not in directions:
@@ -117,10 +113,11 @@ def _check(spec: Spec, operator: Operator) -> None:
         choices = operator.attributes[name].choices
         if choices is not None and value not in choices:
             raise SpecError(f"{name}: {value}; {operator} has none")
+    return operator
 
 
 class _Graph:
-    """The parts of a model of layers: its inputs, its GRUs, what lies between them."""
+    """The parts of a model of layers: its inputs, its GRUs, and the layers between them."""
 
     def __init__(self, net: Net, interface: Interface, first: Spec) -> None:
         self._net = net
@@ -131,7 +128,8 @@ class _Graph:
 
     def parameter(self, operator: Operator, role: Role, spec: Spec, name: str) -> Value:
         """Add an input of the model: an input of the operator, as it takes it."""
-        port = _port(operator, role)
+        port = operator.input(role)
+        assert port is not None
         dtype = "int32" if role == "sequence_lens" else spec.dtype
         shape = self._shape(port, spec)
         text = ",".join("?" if size is None else str(size) for size in shape)
@@ -169,7 +167,7 @@ class _Graph:
         return (given[0] if len(given) == 2 else None), given[-1]
 
     def side_by_side(self, Y: Value, name: str) -> Value:
-        """Add what makes [B, T, D·H] of Y [B, D, T, H]."""
+        """Add layers that turn Y [B, D, T, H] into [B, T, D·H]."""
         B, D, T, H = Y.shape
         assert D is not None and H is not None
         shape = (B, T, D * H)
@@ -230,12 +228,6 @@ class _Graph:
     def _broadcast(self, value: Value, sizes: Value, shape: Shape, name: str) -> Value:
         given = [(value.dtype, shape, "")]
         return self._net.layer("Broadcast", name, "opset3", {"mode": "numpy"}, [value, sizes], given)[0]
-
-
-def _port(operator: Operator, role: Role) -> Port:
-    port = operator.input(role)
-    assert port is not None
-    return port
 
 
 def _attributes(spec: Spec, operator: Operator) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Reading an IR's .xml as what it is: something a stranger wrote.
+"""Reading .xml files of IRs that nobody vouches for.
 
 What comes out is layers with numbered ports and edges between them, nothing more.
 """
@@ -13,6 +13,9 @@ from pathlib import Path
 from onegru.core.errors import FormatError
 
 _MAX_DEPTH = 200
+
+#: The attributes of an <edge>.
+EDGE_ENDS = ("from-layer", "from-port", "to-layer", "to-port")
 
 
 @dataclass(slots=True)
@@ -90,9 +93,6 @@ def read_xml(path: Path) -> Element:
     def end(tag: str) -> None:
         stack.pop().text = "".join(texts.pop())
 
-    def text(data: str) -> None:
-        texts[-1].append(data)
-
     def doctype(*declaration: object) -> None:
         raise FormatError(
             f"{path}: has a document type declaration; an IR has none, and entities are refused"
@@ -100,15 +100,14 @@ def read_xml(path: Path) -> Element:
 
     parser.StartElementHandler = start
     parser.EndElementHandler = end
-    parser.CharacterDataHandler = text
+    parser.CharacterDataHandler = lambda data: texts[-1].append(data)
     parser.StartDoctypeDeclHandler = doctype
     try:
         parser.Parse(path.read_bytes(), True)
     except FormatError:
         raise
-    except xml.parsers.expat.ExpatError as error:
-        raise FormatError(f"{path}: not well-formed XML ({error})") from None
-    except (ValueError, LookupError) as error:  # an encoding that is unknown or not kept to
+    # The latter two: an encoding that is unknown, or that the file violates.
+    except (xml.parsers.expat.ExpatError, ValueError, LookupError) as error:
         raise FormatError(f"{path}: not well-formed XML ({error})") from None
     return root
 
@@ -155,8 +154,7 @@ def parse_net(path: Path, root: Element) -> Net:
     }
     edges: dict[tuple[str, str], tuple[str, str]] = {}
     for element in net.all("edges", "edge"):
-        names = ("from-layer", "from-port", "to-layer", "to-port")
-        from_layer, from_port, to_layer, to_port = (_required(path, element, name) for name in names)
+        from_layer, from_port, to_layer, to_port = (_required(path, element, name) for name in EDGE_ENDS)
         for layer_id, port_id, side in ((from_layer, from_port, "outputs"), (to_layer, to_port, "inputs")):
             if layer_id not in layers:
                 raise FormatError(f"{path}: an edge names layer {layer_id!r}, which there is not")
@@ -172,9 +170,7 @@ def parse_net(path: Path, root: Element) -> Net:
 
 def _layer(path: Path, element: Element) -> Layer:
     layer_id = _required(path, element, "id")
-    data: dict[str, str] = {}
-    for part in element.all("data"):
-        data.update(part.attributes)
+    data = {name: value for part in element.all("data") for name, value in part.attributes.items()}
     inputs, outputs = (_ports(path, element, side) for side in ("input", "output"))
     ids = [port.id for port in (*inputs, *outputs)]
     if len(set(ids)) < len(ids):
