@@ -22,7 +22,7 @@ Form = Literal["linen", "nnx"]
 
 _FORMS: Mapping[Form, Framework] = {"linen": FLAX_LINEN, "nnx": FLAX_NNX}
 
-# How deep a mapping of parameters may be; a model's are no deeper, and a mapping may hold itself.
+# How deep a mapping of parameters may be, as one may contain itself; a model's are no deeper.
 _DEPTH = 32
 
 # Parts that other cells have, and what they are.
@@ -48,9 +48,9 @@ def from_flax(
             `nnx.GRUCell`, an `nnx.RNN` of one, or another NNX module that holds one.
         backward: the same for the backward direction of a bidirectional layer; None for one direction.
         prefix: where the cell lies within the parameters, such as "encoder.cell"; None if there is only one.
-        direction: "forward" or "reverse" (for what `RNN` does with reverse=True, keep_order=True): parameters
-            do not tell it. Not for an `nnx.RNN`, which does.
-        gate_fn: the name of f; None for Flax's default, "sigmoid". Not for an NNX cell, which tells it.
+        direction: "forward" or "reverse" (for what `RNN` does with reverse=True, keep_order=True), which
+            parameters do not say. Not for an `nnx.RNN`, which does.
+        gate_fn: the name of f; None for Flax's default, "sigmoid". Not for an NNX cell, which has its own.
         activation_fn: the name of g; None for Flax's default, "tanh". Likewise.
         engine: what runs it, as in `onegru.GRU`.
 
@@ -92,21 +92,21 @@ def from_flax(
 def _cell(
     argument: str, source: object, prefix: str | None, names: Mapping[str, str | None]
 ) -> tuple[Framework, dict[str, object], tuple[Activation, Activation], bool | None]:
-    """A cell's kind, tensors, functions, and whether it runs in reverse (None where nothing tells it)."""
+    """A cell's kind, tensors, functions, and whether it runs in reverse (None if nothing says so)."""
     functions, reverse = None, None
     if not is_mapping(source):
         source, functions, reverse = _from_module(argument, source, prefix)
     framework, tensors = _find(argument, source, prefix)
     if functions is None:
-        defaults = zip(names.items(), framework.default_activations, strict=True)
         f, g = (
             find_activation(framework, default if given is None else given, name)
-            for (name, given), default in defaults
+            for (name, given), default in zip(names.items(), framework.default_activations, strict=True)
         )
-        return framework, tensors, (f, g), reverse
-    for name, given in names.items():
-        if given is not None:
-            raise SpecError(f"{name}: {given!r}; must be None, as the cell says it itself")
+        functions = f, g
+    else:
+        for name, given in names.items():
+            if given is not None:
+                raise SpecError(f"{name}: {given!r}; must be None, as the cell says it itself")
     return framework, tensors, functions, reverse
 
 
@@ -122,26 +122,32 @@ def _find(
         if own in found:
             raise SpecError(f"{argument}: two GRUCells at {own!r}; must be one at each place")
         found[own] = (framework, cell)
-    there = ", ".join(repr(path) for path in found) or "none"
-    if prefix is not None:
-        wanted = prefix.removesuffix(".") if isinstance(prefix, str) else prefix
-        if isinstance(wanted, str) and wanted not in found and outer:
-            wanted = wanted.removeprefix("params.")
-        if not isinstance(wanted, str) or wanted not in found:
-            raise SpecError(f"prefix: {shown(prefix)}, where there is no GRUCell; there are {there}")
-        framework, mapping = found[wanted]
-    elif len(found) != 1:
-        if found:
-            raise SpecError(
-                f"prefix: missing; {argument} holds {len(found)} GRUCells, of which it must name one: {there}"
-            )
+    if not found and prefix is None:
         other = next((f"; it looks like {kind}" for part, kind in _OTHERS.items() if part in source), "")
         raise SpecError(
             f"{argument}: no parameters of a GRUCell (ir, iz, in, hr, hz, hn, or dense_i, dense_h){other}"
         )
-    else:
-        framework, mapping = next(iter(found.values()))
+    framework, mapping = found[_choose(argument, found, prefix, "params." if outer else "")]
     return framework, dict(_flatten(mapping))
+
+
+def _choose(argument: str, cells: Mapping[str, object], prefix: str | None, optional: str = "") -> str:
+    """The place of the only cell, or the one that `prefix` names, which may begin with `optional`."""
+    there = ", ".join(map(repr, cells)) or "none"
+    if prefix is None:
+        if len(cells) > 1:
+            raise SpecError(
+                f"prefix: missing; {argument} holds {len(cells)} GRUCells, of which it must name one: {there}"
+            )
+        if not cells:
+            raise SpecError(f"{argument}: there is no GRUCell; there are none")
+        return next(iter(cells))
+    wanted = prefix.removesuffix(".") if isinstance(prefix, str) else None
+    if wanted is not None and wanted not in cells:
+        wanted = wanted.removeprefix(optional)
+    if wanted is None or wanted not in cells:
+        raise SpecError(f"prefix: {shown(prefix)}, where there is no GRUCell; there are {there}")
+    return wanted
 
 
 def _search(
@@ -168,7 +174,7 @@ def _is_merged_gru(source: Mapping[Any, Any]) -> bool:
 
 
 def _flatten(cell: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """A cell's tensors by the names that the table has: "ir.kernel"."""
+    """A cell's tensors under the names of `layouts`, such as "ir.kernel"."""
     for part, tensors in cell.items():
         if not is_mapping(tensors):
             raise SpecError(f"{part}: {type(tensors).__name__}; must be a mapping of kernel and bias")
@@ -179,10 +185,9 @@ def _from_module(
     argument: str, module: Any, prefix: str | None
 ) -> tuple[Mapping[str, Any], tuple[Activation, Activation], bool | None]:
     """The parameters of an NNX module's cell, its functions, and whether it runs in reverse."""
+    wrong = f"{argument}: {type(module).__name__}; must be a mapping of parameters or an NNX module"
     if "flax" not in sys.modules:  # without it, nothing is a module of Flax
-        raise SpecError(
-            f"{argument}: {type(module).__name__}; must be a mapping of parameters or an NNX module"
-        )
+        raise SpecError(wrong)
     with needs_extra("flax", "flax", "a module of Flax"):
         from flax import linen, nnx
     if isinstance(module, linen.Module):
@@ -190,24 +195,13 @@ def _from_module(
             f"{argument}: a module of linen, which holds no parameters; must be those, as init gives them"
         )
     if not isinstance(module, nnx.Module):
-        raise SpecError(
-            f"{argument}: {type(module).__name__}; must be a mapping of parameters or an NNX module"
-        )
+        raise SpecError(wrong)
     cells = {
         ".".join(map(str, path)): node
         for path, node in nnx.iter_graph(module)
         if isinstance(node, nnx.GRUCell)
     }
-    there = ", ".join(map(repr, cells)) or "none"
-    wanted = prefix.removesuffix(".") if isinstance(prefix, str) else prefix
-    if wanted is None and len(cells) > 1:
-        raise SpecError(
-            f"prefix: missing; {argument} holds {len(cells)} GRUCells, of which it must name one: {there}"
-        )
-    path = next(iter(cells), None) if wanted is None else wanted
-    if path is None or path not in cells:
-        what = f"prefix: {prefix!r}, where" if prefix is not None else f"{argument}:"
-        raise SpecError(f"{what} there is no GRUCell; there are {there}")
+    path = _choose(argument, cells, prefix)
     cell = cells[path]
     if type(cell) is not nnx.GRUCell:
         raise SpecError(f"{argument}: {type(cell).__name__}, a class of its own; must be nnx.GRUCell itself")

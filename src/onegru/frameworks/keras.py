@@ -12,7 +12,7 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError, needs_extra
 from onegru.frameworks.keras_config import RECURRENT, from_arrays, from_config
 from onegru.frameworks.layouts import KERAS, KERAS_ACTIVATION_LAYERS
-from onegru.frameworks.weights import activation_name, find_activation, write
+from onegru.frameworks.weights import activation_name, write
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 
@@ -36,7 +36,7 @@ def from_keras(
             [I, 3H], recurrent_kernel [H, 3H] and, if there is one, bias [2, 3H] or [3H]; for two directions
             the backward one's after the forward one's).
         name: which layer, in a model that holds several.
-        reset_after: for arrays without biases, which do not tell it.
+        reset_after: for arrays without biases, which do not say it.
         bidirectional: for 4 arrays or more: whether they are two directions; layers come one by one.
         activation: for arrays: the name of g; None for Keras's default, "tanh".
         recurrent_activation: for arrays: the name of f; None for Keras's default, "sigmoid".
@@ -55,13 +55,6 @@ def from_keras(
     if isinstance(source, list | tuple):
         if name is not None:
             raise SpecError(f"name: {shown(name)}; must be None, as arrays have no names")
-        for argument, said in (("reset_after", reset_after), ("bidirectional", bidirectional)):
-            if not isinstance(said, bool | None):
-                raise SpecError(f"{argument}: {shown(said)}; must be True, False or None")
-        functions = {"activation": activation, "recurrent_activation": recurrent_activation}
-        for argument, function in functions.items():
-            if function is not None:
-                find_activation(KERAS, function, argument)
         return from_arrays(source, reset_after, bidirectional, activation, recurrent_activation, engine)
     given: dict[str, object] = {"reset_after": reset_after, "bidirectional": bidirectional}
     given |= {"activation": activation, "recurrent_activation": recurrent_activation}
@@ -95,7 +88,6 @@ def import_keras(purpose: str) -> Any:
 
 def _from_layer(source: Any, name: str | None, engine: str) -> GRU | Stack:
     keras = import_keras("a layer of Keras")
-
     if not isinstance(source, keras.layers.Layer):
         raise SpecError(f"source: {type(source).__name__}; must be a layer of Keras or a list of arrays")
     if _class_name(keras, source) is None and hasattr(source, "layers"):
@@ -107,10 +99,7 @@ def _from_layer(source: Any, name: str | None, engine: str) -> GRU | Stack:
 
 def _class_name(keras: Any, layer: object) -> str | None:
     """The class of a layer that may hold GRUs; None if it is another one."""
-    for name in RECURRENT:
-        if type(layer) is getattr(keras.layers, name):
-            return name
-    return None
+    return next((name for name in RECURRENT if type(layer) is getattr(keras.layers, name)), None)
 
 
 def _from_one(keras: Any, layer: Any, engine: str) -> GRU | Stack:
@@ -134,7 +123,7 @@ def _to_array(keras: Any, variable: Any) -> Array:
 
 
 def _check_functions(keras: Any, layer: Any, where: str) -> None:
-    """Refuse a function or cell of one's own that goes by the name of one of Keras's."""
+    """Refuse a custom function or cell under the name of one of Keras's."""
     if isinstance(layer, keras.layers.Bidirectional):
         for half in (layer.forward_layer, layer.backward_layer):
             if _class_name(keras, half) is None:
@@ -208,7 +197,12 @@ def to_keras_weights(source: GRU) -> list[Array]:
     """
     if not isinstance(source, GRU):
         raise SpecError(f"source: {type(source).__name__}; must be a GRU")
-    return [array for tensors in write(KERAS, source.spec, source.weights) for array in tensors.values()]
+    return _keras_arrays(source)
+
+
+def _keras_arrays(layer: GRU, where: str = "") -> list[Array]:
+    halves = write(KERAS, layer.spec, layer.weights, where=where)
+    return [array for tensors in halves for array in tensors.values()]
 
 
 def to_keras(source: GRU | Stack, *, return_sequences: bool = True, return_state: bool = False) -> Any:
@@ -241,9 +235,7 @@ def to_keras(source: GRU | Stack, *, return_sequences: bool = True, return_state
                 f"{where}direction: 'reverse'; must be forward or bidirectional, or return_sequences=False, "
                 "as Keras leaves such a sequence in processing order"
             )
-        arrays = [
-            a for tensors in write(KERAS, layer.spec, layer.weights, where=where) for a in tensors.values()
-        ]
+        arrays = _keras_arrays(layer, where)
         functions = [
             tuple(_keras_activation(function, where) for function in pair) for pair in layer.spec.activations
         ]
@@ -252,9 +244,8 @@ def to_keras(source: GRU | Stack, *, return_sequences: bool = True, return_state
     made = [_make(keras, *each, return_state) for each in prepared]
     if isinstance(source, GRU):
         return made[0]
-    return keras.Sequential(
-        [keras.Input((None, layers[0].spec.input_size), dtype=layers[0].spec.dtype), *made]
-    )
+    first = layers[0].spec
+    return keras.Sequential([keras.Input((None, first.input_size), dtype=first.dtype), *made])
 
 
 def _keras_activation(function: Activation, where: str) -> str | tuple[str, dict[str, float]]:
@@ -295,10 +286,10 @@ def _make(
                 dtype=spec.dtype,
             )
         )
-    made = halves[0]
-    if len(halves) == 2:
+    made, *others = halves
+    if others:
         made = keras.layers.Bidirectional(
-            made, backward_layer=halves[1], merge_mode="concat", dtype=spec.dtype
+            made, backward_layer=others[0], merge_mode="concat", dtype=spec.dtype
         )
     made.build((None, None, spec.input_size))
     made.set_weights(arrays)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from onegru.core.activations import Activation
+from onegru.core.arguments import shown
 from onegru.core.dtypes import to_float32
 from onegru.core.errors import SpecError
 from onegru.core.tensors import as_tensor, is_mapping
@@ -36,8 +37,8 @@ class Generation:
 
     Attributes:
         framework: its activations.
-        activation_layers: and layers that stand for some.
-        reset_after: where the configuration does not say it; None if that is not known.
+        activation_layers: layers that stand for some of them.
+        reset_after: the default where the configuration does not say it; None if it is not known.
         recurrent_activation: likewise.
     """
 
@@ -60,16 +61,13 @@ def generation_of(version: str) -> Generation:
         raise SpecError(f"keras_version: {version!r:.40}; must be one of Keras 2 or 3, such as '2.3'")
     if match["major"] == "3":
         return Generation()
-    reset_after: bool | None = False
-    recurrent_activation: str | None = "hard_sigmoid"
     minor = int(match["minor"] or 0)
+    defaults: tuple[bool | None, str | None] = (False, "sigmoid" if minor == 3 else "hard_sigmoid")
     if minor >= 4:  # with TensorFlow 2
-        reset_after, recurrent_activation = True, "sigmoid"
+        defaults = (True, "sigmoid")
     elif match["minor"] is None or (match["rest"] or "").endswith("-tf"):  # of TensorFlow 1 or of its 2.0
-        reset_after = recurrent_activation = None
-    elif minor == 3:
-        recurrent_activation = "sigmoid"
-    return Generation(KERAS_2, KERAS_2_ACTIVATION_LAYERS, reset_after, recurrent_activation)
+        defaults = (None, None)
+    return Generation(KERAS_2, KERAS_2_ACTIVATION_LAYERS, *defaults)
 
 
 #: What a layer of today's Keras means.
@@ -117,8 +115,15 @@ def from_arrays(
         SpecError: a fact is missing, or an array does not fit.
     """
     for argument, flag in (("reset_after", reset_after), ("bidirectional", bidirectional)):
-        if flag is not None and not isinstance(flag, bool):
-            raise SpecError(f"{argument}: {flag!r}; must be True, False or None")
+        if not isinstance(flag, bool | None):
+            raise SpecError(f"{argument}: {shown(flag)}; must be True, False or None")
+    f, g = KERAS.default_activations
+    functions = (
+        find_activation(
+            KERAS, f if recurrent_activation is None else recurrent_activation, "recurrent_activation"
+        ),
+        find_activation(KERAS, g if activation is None else activation, "activation"),
+    )
     if len(arrays) >= 4 and bidirectional is None:
         raise SpecError(
             f"bidirectional: missing; {len(arrays)} arrays are two directions (True) or several layers, "
@@ -130,11 +135,6 @@ def from_arrays(
             f"source: {len(arrays)} arrays; must be {2 * count} or {3 * count}: kernel, recurrent_kernel "
             "and, if there is one, bias, for each direction"
         )
-    f, g = KERAS.default_activations
-    functions = (
-        find_activation(KERAS, recurrent_activation or f, "recurrent_activation"),
-        find_activation(KERAS, activation or g, "activation"),
-    )
     cell = Cell(reset_after, None, functions, None)
     return _build(Recurrent(((cell,),) * count), list(arrays), engine, "")
 
@@ -151,7 +151,7 @@ def _build(recurrent: Recurrent, arrays: list[object], engine: str, where: str) 
     ]
     layers = []
     for index, each in enumerate(zip(*recurrent.directions, strict=True)):
-        tensors = [cells[i][index] for i in range(directions)]
+        tensors = [own[index] for own in cells]
         place = f"{where}layer {index}: " if len(recurrent.directions[0]) > 1 else where
         modes = {_reset_after(cell, own, place) for cell, own in zip(each, tensors, strict=True)}
         if len(modes) > 1:
@@ -190,11 +190,9 @@ def _split(cells: Sequence[Cell], arrays: list[object], where: str) -> list[dict
 
 
 def _from_cudnn(tensors: dict[str, object], where: str) -> dict[str, object]:
-    """A CuDNNGRU's arrays as a GRU's: each gate's kernels hold cuDNN's matrices, whatever their own shape."""
-    kernel, recurrent = (
-        as_tensor(f"{where}{name}", tensors[name]) for name in ("kernel", "recurrent_kernel")
-    )
-    bias = as_tensor(f"{where}bias", tensors["bias"])
+    """A CuDNNGRU's arrays as a GRU's: each gate's kernels hold cuDNN's matrices, in whatever shape."""
+    names = ("kernel", "recurrent_kernel", "bias")
+    kernel, recurrent, bias = (as_tensor(f"{where}{name}", tensors[name]) for name in names)
     if {kernel.ndim, recurrent.ndim} != {2} or kernel.shape[1] % 3 or recurrent.shape[1] % 3 or bias.size % 2:
         raise SpecError(f"{where}arrays of other shapes; must be those of a CuDNNGRU")
     return {
@@ -205,7 +203,7 @@ def _from_cudnn(tensors: dict[str, object], where: str) -> dict[str, object]:
 
 
 def _reset_after(cell: Cell, tensors: Mapping[str, object], where: str) -> bool:
-    """The reset mode: what is said, which has to be what the bias says."""
+    """The reset mode that the configuration or the shape of the bias says; both must agree."""
     if "bias" not in tensors:
         if cell.reset_after is None:
             raise SpecError(f"{where}reset_after: missing; arrays without biases do not tell it")
@@ -242,9 +240,8 @@ def is_gru(class_name: str, config: Config) -> bool:
     """Whether a serialized layer is one of GRUs, whether or not onegru has all that it does."""
     if class_name in ("GRU", "GRUCell", "CuDNNGRU"):
         return True
-    inner = config.get(
-        {"RNN": "cell", "StackedRNNCells": "cells", "Bidirectional": "layer"}.get(class_name, "")
-    )
+    keys = {"RNN": "cell", "StackedRNNCells": "cells", "Bidirectional": "layer"}
+    inner = config.get(keys.get(class_name, ""))
     parts = inner if isinstance(inner, list) else [inner]
     return bool(parts) and all(
         is_mapping(part)
@@ -270,9 +267,8 @@ def _read_config(class_name: str, config: Config, generation: Generation, where:
         )
     if class_name == "CuDNNGRU":
         sigmoid, tanh = (KERAS.activations[name] for name in KERAS.default_activations)
-        return Recurrent(
-            ((Cell(True, True, (sigmoid, tanh), _units(config, where), is_cudnn=True),),), reverse
-        )
+        cell = Cell(True, True, (sigmoid, tanh), _units(config, where), is_cudnn=True)
+        return Recurrent(((cell,),), reverse)
     cells = (config,) if class_name == "GRU" else tuple(_cells(config, where))
     return Recurrent((tuple(_read_cell(cell, generation, where) for cell in cells),), reverse)
 

@@ -1,4 +1,4 @@
-"""How PyTorch, Keras and Flax keep a GRU's weights, as data; `exchange` is the algorithm.
+"""How PyTorch, Keras and Flax keep a GRU's weights, as data; the algorithm is in `weights`.
 
 Sources: the documentation and the published sources of torch 2.13, Keras 2.1 to 3.15, and Flax 0.12.
 Canonical gates are z, r, h; each framework names, orders, joins and transposes them in its own way.
@@ -22,9 +22,9 @@ class TensorForm:
     """One tensor of a framework's GRU, for one layer and direction.
 
     Attributes:
-        name: what the framework calls it, its own prefixes and suffixes left out.
+        name: the framework's name of it, without prefixes and suffixes.
         blocks: what it holds; of several, each is one row of a leading axis.
-        gates: the gates that it holds of each, in its order, out of "z", "r" and "h".
+        gates: the gates of each block that it holds, in its order, out of "z", "r" and "h".
     """
 
     name: str
@@ -42,14 +42,14 @@ class Framework:
     """How one framework keeps a GRU.
 
     Attributes:
-        name: what people call it.
+        name: its name.
         forms: the tensors under each reset mode (linear_before_reset) that it has. A bias that no tensor
             holds is zero.
         transposed: whether kernels are [input, gates·H]; [gates·H, input] otherwise.
         may_lack_biases: whether all biases together may be left out.
-        activations: the functions that it has, by its own names; what is not here, onegru does not have or
-            does not compute by the same formula.
-        default_activations: its names of (f, g) where nothing else is said.
+        activations: its functions by its own names, except those that onegru does not have or does not
+            compute by the same formula.
+        default_activations: its names of (f, g) by default.
         fixed_activations: whether it has no others.
     """
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from onegru.core.arguments import flag, shown
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError, needs_extra
+from onegru.core.spec import Direction
 from onegru.core.tensors import is_mapping
 from onegru.frameworks.layouts import PYTORCH
 from onegru.frameworks.weights import read, write
@@ -23,7 +24,7 @@ _NAME = re.compile(
     re.DOTALL,
 )
 
-# What weight normalization and pruning keep in place of a tensor, of which it is then computed.
+# The parts that weight normalization and pruning keep instead of a tensor, to compute it from.
 _PART = re.compile(
     r"(?P<prefix>(?:.*?\.)??)(?:parametrizations\.)?(?P<whole>(?:weight|bias)_[ih]h(?:_l[0-9]+(?:_reverse)?)?)"
     r"(?:_g|_v|_orig|_mask|\.original[0-9]*)",
@@ -103,8 +104,8 @@ def from_torch(
             `weight_ih`, …) to tensors or arrays, with or without other tensors.
         prefix: the name of the GRU within the model, such as "encoder.gru" where its tensors are
             "encoder.gru.weight_ih_l0", …; "" if their names stand alone. None if there is only one.
-        batch_first: for a state dict, which does not tell it: whether the layer's calls take batch first, as
-            the module's do (`layout=1` of the layer); None for False. A module tells it itself.
+        batch_first: for a state dict, which does not say it: whether the layer's calls take batch first, as
+            the module's do (`layout=1` of the layer); None for False. A module says it itself.
         engine: what runs it, as in `onegru.GRU`.
 
     Returns:
@@ -119,33 +120,30 @@ def from_torch(
     """
     if batch_first is not None:
         batch_first = flag("batch_first", batch_first)
-    told: Mapping[str, bool] = {}
-    if is_mapping(source):
-        state_dict = source
-    else:
-        state_dict, told = _state_dict(source, prefix)
+    state_dict, told = (source, {}) if is_mapping(source) else _state_dict(source, prefix)
     groups = find_groups(state_dict)
     if prefix is not None:
         if not isinstance(prefix, str):
             raise SpecError(f"prefix: {shown(prefix)}; must be text, or None")
-        group = groups.get(prefix.removesuffix("."))
-        if group is None:
+        if prefix.removesuffix(".") not in groups:
             raise SpecError(f"prefix: {prefix!r}, which has no recurrent module; there are {_list(groups)}")
-        return read_group(group, engine=engine, layout=_layout(group, told, batch_first))
-    possible = {name: group for name, group in groups.items() if not group.refusal}
-    if len(possible) > 1:
-        raise SpecError(
-            f"prefix: missing; there are {len(possible)} GRUs, of which it must name one: {_list(possible)}"
-        )
-    if not possible:
-        found = "".join(f"; {name!r} has {group.refusal}" for name, group in groups.items())
-        raise SpecError(f"source: no tensors of a GRU (weight_ih_l0, weight_hh_l0, …){found}")
-    (group,) = possible.values()
+        group = groups[prefix.removesuffix(".")]
+    else:
+        possible = {name: group for name, group in groups.items() if not group.refusal}
+        if len(possible) > 1:
+            raise SpecError(
+                f"prefix: missing; there are {len(possible)} GRUs, of which it must name one: "
+                f"{_list(possible)}"
+            )
+        if not possible:
+            found = "".join(f"; {name!r} has {group.refusal}" for name, group in groups.items())
+            raise SpecError(f"source: no tensors of a GRU (weight_ih_l0, weight_hh_l0, …){found}")
+        (group,) = possible.values()
     return read_group(group, engine=engine, layout=_layout(group, told, batch_first))
 
 
 def _layout(group: Group, told: Mapping[str, bool], batch_first: bool | None) -> int:
-    """The layout of a module's calls: as it says itself, else as it is said of it."""
+    """The layout of a module's calls: as the module says, else as the caller does."""
     says = False if group.is_cell else told.get(group.prefix)
     if says is None:
         return int(batch_first or False)
@@ -190,7 +188,7 @@ def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Map
                 "old weight_norm's; must be without (torch.nn.utils.parametrizations are understood)"
             )
         dot = f"{name}." if name else ""
-        # A parametrized weight lies in the state dict as what it is made of, and is an attribute.
+        # Of a parametrized weight, the state dict holds the parts; the weight itself is an attribute.
         tensors |= {f"{dot}{own}": getattr(child, own) for own in _names_in(child)}
         if kind is torch.nn.GRU:
             batch_first[name] = bool(child.batch_first)
@@ -198,19 +196,19 @@ def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Map
 
 
 def _is_changed(module: Any) -> bool:
-    """Whether what a module computes, or what its weights are, is decided anew in each call."""
+    """Whether hooks or an own forward may change a module's function or weights in each call."""
     hooks = ("_forward_hooks", "_forward_pre_hooks")
     return "forward" in vars(module) or any(getattr(module, name, None) for name in hooks)
 
 
-def _names_in(module: Any) -> Iterator[str]:
+def _names_in(module: Any) -> list[str]:
+    """The names of the tensors of a GRU or a GRUCell."""
     tensors = ["weight_ih", "weight_hh"] + (["bias_ih", "bias_hh"] if module.bias else [])
-    if not hasattr(module, "num_layers"):
-        yield from tensors
-        return
-    for layer in range(module.num_layers):
-        for suffix in ("", "_reverse")[: 1 + module.bidirectional]:
-            yield from (f"{tensor}_l{layer}{suffix}" for tensor in tensors)
+    suffixes = [""]
+    if hasattr(module, "num_layers"):
+        ways = ("", "_reverse")[: 1 + module.bidirectional]
+        suffixes = [f"_l{layer}{way}" for layer in range(module.num_layers) for way in ways]
+    return [tensor + suffix for suffix in suffixes for tensor in tensors]
 
 
 def is_recurrent(name: str) -> bool:
@@ -223,15 +221,15 @@ def find_groups(state_dict: Mapping[str, object]) -> dict[str, Group]:
     groups: dict[str, Group] = {}
     parts: dict[str, dict[str, str]] = {}
     for name, tensor in state_dict.items():
-        match = _NAME.fullmatch(name) if isinstance(name, str) else None
-        if match is None:
-            if isinstance(name, str) and (part := _PART.fullmatch(name)):
-                parts.setdefault(part["prefix"].removesuffix("."), {})[part["whole"]] = name
+        if not isinstance(name, str):
             continue
-        prefix = match["prefix"].removesuffix(".")
-        place = (None if match["layer"] is None else int(match["layer"]), match["reverse"] is not None)
-        group = groups.setdefault(prefix, Group(prefix))
-        group.tensors.setdefault(place, {})[match["tensor"]] = tensor
+        if match := _NAME.fullmatch(name):
+            prefix = match["prefix"].removesuffix(".")
+            place = (None if match["layer"] is None else int(match["layer"]), match["reverse"] is not None)
+            group = groups.setdefault(prefix, Group(prefix))
+            group.tensors.setdefault(place, {})[match["tensor"]] = tensor
+        elif match := _PART.fullmatch(name):
+            parts.setdefault(match["prefix"].removesuffix("."), {})[match["whole"]] = name
     for prefix, group in groups.items():
         group.parts = parts.get(prefix, {})
     return groups
@@ -247,20 +245,16 @@ def read_group(group: Group, *, engine: str = "auto", where: str = "", layout: i
     if group.refusal:
         raise SpecError(f"{where}{group.refusal}")
     layers = sorted({layer for layer, _ in group.tensors if layer is not None})
-    count = len(layers)
-    if layers != list(range(count)):
-        missing = next(layer for layer in range(count + 1) if layer not in layers)
-        raise SpecError(f"{where}weight_ih_l{missing}: missing; there are layers up to {layers[-1]}")
+    if missing := sorted(set(range(len(layers))).difference(layers)):
+        raise SpecError(f"{where}weight_ih_l{missing[0]}: missing; there are layers up to {layers[-1]}")
     group.check_complete(where)
     both = any(reverse for _, reverse in group.tensors)
     made: list[GRU] = []
     for layer in layers or (None,):
-        suffixes = ("", "_reverse") if both else ("",)
-        directions = [group.tensors.get((layer, suffix != ""), {}) for suffix in suffixes]
-        suffix = "" if layer is None else f"layer {layer}: "
-        spec, weights = read(
-            PYTORCH, directions, direction="bidirectional" if both else "forward", where=where + suffix
-        )
+        directions = [group.tensors.get((layer, reverse), {}) for reverse in (False, True)[: 1 + both]]
+        place = where if layer is None else f"{where}layer {layer}: "
+        direction: Direction = "bidirectional" if both else "forward"
+        spec, weights = read(PYTORCH, directions, direction=direction, where=place)
         made.append(GRU.from_canonical(spec, weights, engine, layout=layout))
     if len(made) == 1:
         return made[0]
@@ -309,9 +303,8 @@ def to_torch_state_dict(source: GRU | Stack, *, prefix: str = "") -> dict[str, A
                 raise SpecError(
                     f"{where}{name}: {mine!r}; must be {others!r}, as nn.GRU has one for all layers"
                 )
-        for suffix, tensors in zip(
-            ("", "_reverse"), write(PYTORCH, spec, layer.weights, where=where), strict=False
-        ):
+        halves = write(PYTORCH, spec, layer.weights, where=where)
+        for suffix, tensors in zip(("", "_reverse"), halves, strict=False):
             arrays |= {f"{dot}{name}_l{index}{suffix}": array for name, array in tensors.items()}
     return arrays
 

@@ -1,4 +1,4 @@
-"""From a framework's tensors to the canonical form and back: one algorithm, the frameworks are data."""
+"""From a framework's tensors to the canonical form and back: one algorithm, with the frameworks as data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Arrays = Mapping[str, object]
 
 _GATES = "zrh"
 
-#: What else keeps its gates in one matrix, by how many gates there are.
+# Other cells that keep their gates in one matrix, by the number of gates.
 _OTHER_CELLS = {1: "a plain recurrent layer", 2: "a minimal gated unit", 4: "an LSTM"}
 
 
@@ -71,8 +71,8 @@ def _read_direction(
 ) -> tuple[Array, Array, Array]:
     """W [3H, I], R [3H, H] and B [6H] of one direction."""
     biases = {form.name for form in forms if not form.is_kernel}
-    optional = biases if framework.may_lack_biases and not biases & tensors.keys() else set()
-    names = [form.name for form in forms if form.name not in optional]
+    lacks_biases = framework.may_lack_biases and not biases & tensors.keys()
+    names = [form.name for form in forms if form.is_kernel or not lacks_biases]
     if missing := [name for name in names if name not in tensors]:
         raise SpecError(f"{where}{missing[0]}: missing; a GRU of {framework.name} has it")
     if unknown := sorted(tensors.keys() - set(names)):
@@ -161,15 +161,11 @@ def write(framework: Framework, spec: Spec, weights: Weights, *, where: str = ""
     Raises:
         SpecError: the framework's form can't express the layer; the message says why.
     """
-    forms = _expressible(framework, spec, where)
-    return [
-        _write_direction(framework, forms, spec, weights, index, where)
-        for index in range(spec.num_directions)
-    ]
+    _check_expressible(framework, spec, where)
+    return [_write_direction(framework, spec, weights, index, where) for index in range(spec.num_directions)]
 
 
-def _expressible(framework: Framework, spec: Spec, where: str) -> tuple[TensorForm, ...]:
-    """The tensors that express the layer."""
+def _check_expressible(framework: Framework, spec: Spec, where: str) -> None:
     if spec.attention:
         raise SpecError(f"{where}attention: True; must be False, as a GRU of {framework.name} has none")
     if spec.clip is not None:
@@ -189,13 +185,12 @@ def _expressible(framework: Framework, spec: Spec, where: str) -> tuple[TensorFo
                         f"{where}activations: {function}; must be {framework.activations[name]}, as a GRU of "
                         f"{framework.name} has no other"
                     )
-    return framework.forms[spec.linear_before_reset]
 
 
 def _write_direction(
-    framework: Framework, forms: Sequence[TensorForm], spec: Spec, weights: Weights, index: int, where: str
+    framework: Framework, spec: Spec, weights: Weights, index: int, where: str
 ) -> dict[str, Array]:
-    H = spec.hidden_size
+    H, forms = spec.hidden_size, framework.forms[spec.linear_before_reset]
     parts = {"W": weights.W[index], "R": weights.R[index]}
     parts |= {"Wb": weights.B[index, : 3 * H], "Rb": weights.B[index, 3 * H :]}
     blocks = {
@@ -224,7 +219,7 @@ def _write_direction(
 
 
 def _sum(a: Array, b: Array) -> Array:
-    """A + b, in one rounding also for 16-bit types."""
+    """The sum a + b, rounded once, also in 16-bit types."""
     with default_float_mode():
         return (a.astype(np.float64) + b.astype(np.float64)).astype(a.dtype)
 
