@@ -54,7 +54,7 @@ def read_pytorch(path: Path, name: str | None = None) -> dict[str, GRU | Stack]:
         name: the only one to read; None for all.
 
     Raises:
-        FormatError: the file is broken, or holds other objects in a state dict's place.
+        FormatError: the file is broken, or holds other objects instead of a state dict.
         SpecError: a GRU's tensors are missing or do not fit.
         MissingExtraError: ml_dtypes is not installed where a tensor is bfloat16.
     """

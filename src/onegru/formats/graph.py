@@ -23,9 +23,9 @@ class TensorInfo:
 
     Attributes:
         name: its name.
-        dtype: its element type by NumPy's name ("str" for strings); the file's own words if not a tensor.
+        dtype: its element type by NumPy's name ("str" for strings); the file's own type if not a tensor.
         shape: its dimensions; None if even the rank is unknown.
-        optional: whether an input may be left out, as the file holds a default for it.
+        optional: whether an input may be left out, as the file has a default for it.
         is_tensor: False for sequences, maps and optionals.
         aliases: other names that the file has for it.
         value: what steps call it; its name unless given.
@@ -70,7 +70,7 @@ class Step(ABC):
     """A step of a model: a GRU node, or what NumPy does.
 
     Attributes:
-        node_count: how many nodes other than GRU nodes it stands for, type conversions left out.
+        node_count: how many nodes it stands for, without GRU nodes and type conversions.
         gives_views: whether its outputs share memory with what it reads.
     """
 
@@ -102,7 +102,7 @@ class GruStep(Step):
         attributes: those that are present.
         inputs: the value that each input takes, by the input's name; absent ones left out.
         outputs: the value that each output gives, likewise.
-        bodies: the bodies of other nodes that it lies in, in words, the outermost first.
+        bodies: descriptions of the bodies of other nodes that it lies in, the outermost first.
         x_shape: what the file says of the shape of X, None for sizes that are not fixed; None if even the
             rank is unknown.
         full_length: whether its lengths are X's number of steps, whatever a run is given.
@@ -260,7 +260,7 @@ class Graph:
 
 
 def nested_words(grus: Iterable[GruStep]) -> tuple[str, ...]:
-    """The GRU nodes within bodies of other nodes, in words."""
+    """Descriptions of the GRU nodes within bodies of other nodes."""
     return tuple(f"{gru} in {', in '.join(reversed(gru.bodies))}" for gru in grus if gru.bodies)
 
 

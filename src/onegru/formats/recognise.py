@@ -126,9 +126,7 @@ def layers_kind(path: Path) -> Kind:
     """
     kind = kind_of(path)
     if kind in (Kind.UNKNOWN, Kind.ZIP):
-        named = _NAMES.get(path.suffix.lower(), Kind.ONNX if kind is Kind.UNKNOWN else None)
-        if named is not None:
-            return named
+        kind = _NAMES.get(path.suffix.lower(), Kind.ONNX if kind is Kind.UNKNOWN else kind)
     if not kind.holds:
         raise _refusal(path, kind)
     return kind

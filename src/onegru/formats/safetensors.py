@@ -1,4 +1,4 @@
-"""Layers in a .safetensors file: canonical weights, and what they are as JSON in its metadata.
+"""Layers in a .safetensors file: canonical weights, and their `Spec` as JSON in its metadata.
 
 Tensors `layers.0.W`, `layers.0.R`, `layers.0.B` and so on, as `onegru.GRU` takes them. The metadata's entry
 "onegru" holds `{"format": 1, "stack": false, "layers": [...]}`, each layer with the fields of `Spec`.
@@ -27,7 +27,7 @@ from onegru.system.bounded import LARGEST_TEXT, check_regular, parse_json
 _FORMAT = 1
 _KEY = "onegru"
 
-# What each field of a layer is in JSON, in words and as types.
+# The type of each field of a layer in JSON, for messages and for Python.
 _FIELDS: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "input_size": ("an integer", (int,)),
     "hidden_size": ("an integer", (int,)),
@@ -118,7 +118,7 @@ def read_layers(path: str | os.PathLike[str]) -> GRU | Stack:
 
 
 def _layers(text: str, found: Mapping[str, Mapping[str, Any]]) -> GRU | Stack:
-    """The same from the metadata's text and the tensors. What is wrong is a SpecError here."""
+    """The same from the metadata's text and the tensors; raises SpecError."""
     specs, stack = _read_document(text)
     wanted = {f"layers.{index}.{name}" for index in range(len(specs)) for name in "WRB"}
     if wanted != found.keys():

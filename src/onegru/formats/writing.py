@@ -1,4 +1,4 @@
-"""What the writers of models share: their inputs, and the names of their values."""
+"""What the writers of models share: a model's inputs, and the names of its values."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ class Interface:
 
 
 def suffixes(layers: Layers) -> list[str]:
-    """What to put behind the names of each layer's values: its number, if there are several."""
+    """The ends of the names of each layer's values: its number, if there are several layers."""
     return [f"_{index}" for index in range(len(layers))] if len(layers) > 1 else [""]

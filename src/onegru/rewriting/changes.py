@@ -1,6 +1,6 @@
 """Changes of one GRU node that keep its function: layout, element type, two directions as two nodes.
 
-Each takes a `Form` and returns another, or two, and puts the nodes that this needs around it into `Around`.
+Each takes a `Form`, returns another, or two, and puts the nodes that are then needed around it into `Around`.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _constant(scope: Scope, form: Form, port: str, what: str, make: Callable[[],
 
 
 def to_two_directions(around: Around, form: Form) -> list[Form]:
-    """A forward and a reverse node in the place of a bidirectional one."""
+    """A forward and a reverse node instead of a bidirectional one."""
     scope = around.scope
     halves: list[Form] = []
     for index, direction in enumerate(("forward", "reverse")):

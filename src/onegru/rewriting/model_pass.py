@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import onnx
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onegru.core.errors import SpecError
 from onegru.formats.onnx.functions import all_nodes, unfold_functions
@@ -17,6 +17,7 @@ from onegru.formats.onnx.read import (
     all_tensors,
     attribute_graphs,
     external_bytes,
+    external_tensors,
     is_gru,
     is_onnx,
     read_model,
@@ -47,7 +48,7 @@ class Rewritten:
         opsets: the opset that the source has, and that it has now.
         nodes: what was done to each GRU node.
         dtypes: the element types that the GRU nodes had and have.
-        others: the other nodes that the new opset changed, in words.
+        others: descriptions of the other nodes that the new opset changed.
         notes: what else was done.
     """
 
@@ -98,7 +99,7 @@ class _Rewriter:
         given = read_model(source, data)
         had = len(given.functions)
         self.model = unfold_functions(source, given)
-        sort_nodes(source, self.model.graph)  # refuses what has no order or no single meaning
+        sort_nodes(source, self.model.graph)  # refuses graphs with cycles or ambiguous names
         if len(self.model.functions) < had:
             self.notes.append("functions that hold GRU nodes were put in the place of their calls")
         self._embed(len(data))
@@ -131,10 +132,8 @@ class _Rewriter:
 
     def _embed(self, size: int) -> None:
         """Put external data into the model."""
-        count = 0
-        for tensor in all_tensors(self.model):
-            if tensor.data_location != TensorProto.EXTERNAL:
-                continue
+        external = external_tensors(self.model)
+        for tensor in external:
             raw = external_bytes(self.source, tensor)
             size += len(raw)
             if size > _LARGEST_FILE:
@@ -144,14 +143,13 @@ class _Rewriter:
             tensor.raw_data = raw
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
-            count += 1
-        if count:
-            self.notes.append(f"external data of {count} tensors are now within the file")
+        if external:
+            self.notes.append(f"external data of {len(external)} tensors are now within the file")
 
     # Opset
 
     def _least_opset(self) -> int:
-        """The model's own opset, or the oldest at which the target runtime can be served."""
+        """The model's own opset, or the oldest that suits the target runtime."""
         least = self.old
         if self.changes.runtime == "onnxruntime":
             least = max(least, OLDEST)
@@ -169,7 +167,7 @@ class _Rewriter:
         return least
 
     def _convert_others(self) -> None:
-        """Bring all nodes but the GRUs to the new opset."""
+        """Convert all nodes but the GRUs to the new opset."""
         self._convert_graph(self.model.graph, None)
         for function in self.model.functions:
             self._convert_function(function)
@@ -269,7 +267,7 @@ class _Rewriter:
     # What is left over
 
     def _drop_retired(self) -> None:
-        """Take out the constants and Transposes that only rewritten nodes took."""
+        """Remove the constants and Transposes that only rewritten nodes used."""
         graphs = list(all_graphs(self.model.graph))
         used = {value.name for graph in graphs for value in graph.output}
         used |= {name for graph in graphs for node in graph.node for name in node.input}
@@ -292,7 +290,7 @@ class _Rewriter:
 
 
 def _drop(field: MutableSequence[Any], names: set[str]) -> None:
-    """Take the messages of these names out of a repeated field."""
+    """Remove the messages with these names from a repeated field."""
     for index in reversed(range(len(field))):
         if field[index].name in names:
             del field[index]

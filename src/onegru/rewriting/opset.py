@@ -36,7 +36,7 @@ def convert_nodes(scope: Scope, old: int, new: int) -> list[str]:
     """Convert the nodes of a scope's graph, but not those of bodies nor GRUs, from one opset to another.
 
     Returns:
-        the nodes that changed, in words.
+        descriptions of the nodes that changed.
 
     Raises:
         FormatError: the converter does not know how, or there is no such operator; names the node.
@@ -44,14 +44,10 @@ def convert_nodes(scope: Scope, old: int, new: int) -> list[str]:
     nodes: list[NodeProto] = []
     changed: list[str] = []
     for node in scope.graph.node:
-        if not is_onnx(node) or is_gru(node) or _is_same(scope, node, old, new):
-            nodes.append(node)
-            continue
-        converted = _converted(scope, node, old, new)
-        if converted is None:
-            nodes.append(node)
-        else:
-            nodes += converted
+        stays = not is_onnx(node) or is_gru(node) or _is_same(scope, node, old, new)
+        converted = None if stays else _converted(scope, node, old, new)
+        nodes += [node] if converted is None else converted
+        if converted is not None:
             changed.append(describe(node))
     if changed:
         replace_nodes(scope.graph, nodes)
@@ -104,7 +100,7 @@ def _cannot(scope: Scope, node: NodeProto, old: int, new: int, reason: str) -> F
 
 
 def _converted(scope: Scope, node: NodeProto, old: int, new: int) -> list[NodeProto] | None:
-    """The nodes in its place; None where it may stay as it is."""
+    """The nodes that replace it; None if it may stay as it is."""
     plain = _without_defaults(node, old, new)
     if plain is not None and _is_same(scope, plain, old, new):
         return [plain]
@@ -122,7 +118,7 @@ def _converted(scope: Scope, node: NodeProto, old: int, new: int) -> list[NodePr
 
 
 def _without_defaults(node: NodeProto, old: int, new: int) -> NodeProto | None:
-    """The node without attributes that the new opset does not have and that hold what they do by default."""
+    """The node without attributes that the new opset does not have and that hold their defaults."""
     had, has = (onnx.defs.get_schema(node.op_type, opset, "").attributes for opset in (old, new))
     spare = [
         item
@@ -169,7 +165,7 @@ def _same_content(one: NodeProto, other: NodeProto) -> bool:
 
 
 def _adopted(scope: Scope, node: NodeProto, graph: GraphProto) -> list[NodeProto]:
-    """The converter's nodes under new names; the one of the same operator keeps the node's own."""
+    """The converter's nodes under new names, except that the one of the same operator keeps the node's."""
     base = node.name or next(filter(None, node.output))
     own = {*node_inputs(node), *node.output, ""}
     renamed: dict[str, str] = {}

@@ -53,19 +53,19 @@ def plan_node(
     facts = replace(facts_of(scope, form, form.stated), version=operator_at(old).version)
     reasons = tuple(item.reason for item in verdicts(facts) if item.runtime == changes.runtime)
     if changes.runtime == "openvino":
-        reasons += _openvino_faults(scope, form)
+        reasons += _openvino_issues(scope, form)
     if not reasons and not wanted:
         return wanted, ()
     if form.dtype == "float64" and changes.runtime == "openvino" and "float16" not in wanted:
         reason = "computes float64 in float32, whatever the operators"
         raise source.error(f"{form.label}: openvino {reason}; cannot be mended")
     for more in _ways(form, changes):
-        if not _has_faults(scope, form, wanted | more, changes):
+        if not _has_issues(scope, form, wanted | more, changes):
             return wanted | more, reasons
     return wanted | {"fill", "decompose"}, reasons
 
 
-def _openvino_faults(scope: Scope, form: Form) -> tuple[str, ...]:
+def _openvino_issues(scope: Scope, form: Form) -> tuple[str, ...]:
     """What OpenVINO 2026.4 gets wrong because of the nodes around a node, which the table does not cover."""
     found = []
     if sum(is_gru(node) for node in scope.takers.get(form.inputs["X"], ())) > 1:
@@ -78,7 +78,7 @@ def _openvino_faults(scope: Scope, form: Form) -> tuple[str, ...]:
 
 
 def _asked(scope: Scope, form: Form, changes: Changes, old: int) -> Plan:
-    """The changes that are asked for, as far as they change anything in this node."""
+    """The changes that are asked for and have an effect on this node."""
     found: set[str] = set()
     if changes.decompose:
         found.add("decompose")
@@ -104,11 +104,11 @@ def _ways(form: Form, changes: Changes) -> Iterator[Plan]:
         yield from (Plan(("fill", *split, *layout)) for layout in layouts)
 
 
-def _has_faults(scope: Scope, form: Form, plan: Plan, changes: Changes) -> bool:
+def _has_issues(scope: Scope, form: Form, plan: Plan, changes: Changes) -> bool:
     """Whether the target runtime is known to fail on a node after these changes."""
     if "decompose" in plan:
         return False
-    if changes.runtime == "openvino" and ("split" in plan or _openvino_faults(scope, form)):
+    if changes.runtime == "openvino" and ("split" in plan or _openvino_issues(scope, form)):
         return True  # the two halves would share X
     if "layout" in plan:
         form = replace(form, layout=1 - form.layout)
@@ -140,7 +140,7 @@ def check_decomposable(scope: Scope, form: Form) -> None:
 
 
 def written_attributes(form: Form, opset: int) -> list[str]:
-    """The attributes that the node gains, loses or changes, in words."""
+    """Descriptions of the attributes that the node gains, loses or changes."""
     now = attributes_of(form, opset)
     words = []
     for name in sorted({*now, *form.stated} - {"layout"}):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _RUNTIME_FACTOR = 10.0  # other runtimes approximate the activations less closely
 _RUNTIMES = ("onnxruntime", "openvino")
-_CHECKS = 2  # on inputs of so many different sizes, where sizes are open
+_CHECKS = 2  # on inputs of so many different sizes, if sizes are open
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class NodeReport:
 
     Attributes:
         name: its name; that of an output where it has none.
-        done: what was done to it, in words; empty where it stayed as it was.
+        done: descriptions of what was done to it; empty if it stayed as it was.
         reasons: what the target runtime is known to do to the node as it was.
     """
 
@@ -51,7 +51,7 @@ class OutputReport:
         runtime: what ran the target: "onegru", "onnxruntime" or "openvino".
         max_abs: the largest absolute difference.
         max_ulp: the largest number of representable numbers in between.
-        tolerance: the largest absolute difference that was let pass.
+        tolerance: the largest absolute difference that was allowed.
     """
 
     name: str
@@ -70,9 +70,9 @@ class Report:
         target: the file that was written.
         opsets: the source's opset and the target's.
         nodes: its GRU nodes, in the order of the file.
-        others: the other nodes that the new opset changed, in words.
+        others: descriptions of the other nodes that the new opset changed.
         notes: what else there is to know.
-        outputs: the check; empty where it was not asked for.
+        outputs: the results of the check; empty if it was not asked for.
     """
 
     source: str
@@ -102,28 +102,28 @@ def rewrite(
 ) -> Report:
     """Rewrite the GRU nodes of an ONNX model; the rest of the model stays as it is.
 
-    Nodes get their hidden_size, direction and parameters of activations written out, whose defaults differ
-    between runtimes. With a `runtime` and nothing else asked for, a node that it runs right stays as it was.
+    The nodes' hidden_size, direction and activation parameters are written out, as runtimes differ in their
+    defaults. With `runtime` alone, a node that this runtime runs correctly stays as it was.
 
     Args:
         source: an ONNX model.
         target: the file to write; it is replaced only once the result has passed the check.
         opset: the version of ONNX's operators that the target uses, 1 to onnx's newest; other nodes are
             converted where their operators changed in between. The source's by default.
-        layout: 0 or 1: the GRU nodes' own, with Transposes around them where they had another.
+        layout: 0 or 1, for the GRU nodes, with Transposes around those that had the other.
         dtype: "float16" for GRU nodes in float16, with Casts around them. The model's inputs and outputs
             keep their types.
         split: whether a bidirectional node becomes a forward and a reverse one.
-        decompose: whether GRU nodes are spelled in other operators, from opset 11 on: a product over all
+        decompose: whether GRU nodes are expressed with other operators, from opset 11 on: a product over all
             steps, and a Scan. There must then be at least one step.
         runtime: "onnxruntime" or "openvino": make the least change to each node that the runtime is known
             to refuse or to miscompute, and check the target in it.
-        inputs: an array for each of the model's inputs, to check with; drawn by default.
-        dims: sizes of open dimensions of inputs that are drawn, by name ("X.0" for one without), and whole
-            shapes of inputs, by their names.
-        seed: of the inputs that are drawn.
-        tolerance: the largest absolute difference to let pass, times the largest number of the output where
-            that is above 1. By default 1e-6 for float32, 1e-10 for float64, 2e-3 for float16 and 2e-2 for
+        inputs: an array for each of the model's inputs, to check with; random by default.
+        dims: sizes of open dimensions of random inputs, by name ("X.0" for one without), and whole shapes of
+            inputs, by their names.
+        seed: of the random inputs.
+        tolerance: the largest absolute difference to allow, times the largest number of the output if that is
+            above 1. By default 1e-6 for float32, 1e-10 for float64, 2e-3 for float16 and 2e-2 for
             bfloat16, of the output or of a GRU node; ten times that in another runtime.
         check: whether to check the target against the source. The source need not run without it.
 
@@ -131,7 +131,7 @@ def rewrite(
         what was done, and how far the outputs lie apart.
 
     Raises:
-        SpecError: an argument is not legal, a GRU node is not, or the target's opset cannot say it.
+        SpecError: an argument or a GRU node is not legal, or the target's opset cannot express a node.
         FormatError: the file is broken or holds what cannot be rewritten, or the target differs from the
             source; nothing is written then.
         MissingExtraError: a package that this needs is not installed.
@@ -204,7 +204,7 @@ def _check_arguments(
 
 
 def _check_check(inputs: object, dims: object, seed: object, tolerance: object, check: bool) -> None:
-    """Raise SpecError unless what the check takes is legal, and has an effect."""
+    """Raise SpecError unless the arguments of the check are legal, and have an effect."""
     check_random_inputs(inputs, dims, seed)
     if tolerance is not None and not 0 <= number("tolerance", tolerance) < float("inf"):
         raise SpecError(f"tolerance: {tolerance}; must be at least 0 and finite")
@@ -233,7 +233,7 @@ def _other(runtime: str, model: bytes, target: Path, names: list[str]) -> _Run:
 
 
 def _cases(model: Model, seed: int, dims: Dims | None) -> Iterator[dict[str, Array]]:
-    """Inputs of different sizes, as long as sizes are open."""
+    """Random inputs, of different sizes where sizes are open."""
     seen: set[str] = set()
     for index, sizes in enumerate(size_plans()):
         case = draw_inputs(model, seed + index, sizes, dims)

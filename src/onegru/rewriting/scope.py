@@ -1,4 +1,4 @@
-"""One graph of a model that is being changed: what its values are, and new ones under names of their own."""
+"""One graph of a model that is being changed: its values, and new ones under new names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def all_graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def value_types(graph: GraphProto) -> dict[str, TypeProto]:
-    """What a graph and its bodies say of the types of their values."""
+    """The types that a graph and its bodies state for their values."""
     types: dict[str, TypeProto] = {}
     for part in all_graphs(graph):
         for value in (*part.input, *part.output, *part.value_info):
@@ -74,7 +74,7 @@ class Scope:
         types: of values, as far as they are known, over the whole model.
         outer: the scope around this one.
         early: new Constant nodes, which go before all others.
-        retired: names that rewritten nodes took; what gives them may be left over.
+        retired: values that rewritten nodes took, and that may no longer be needed.
     """
 
     source: Source
@@ -100,7 +100,7 @@ class Scope:
         self._shared: dict[Hashable, str] = {}
 
     def constant(self, name: str) -> Array | None:
-        """The value of a constant; None for anything else, a default that a caller may replace included."""
+        """The value of a constant; None for anything else, such as a default that a caller may replace."""
         if name in self._arrays:
             return self._arrays[name]
         if name in self._tensors and not (name in self._inputs and self.ir_version >= 4):

@@ -18,10 +18,10 @@ _Key = tuple[str, str, str]
 
 
 def unfold_functions(source: Source, model: ModelProto) -> ModelProto:
-    """Put functions in the place of their calls, if any of them holds a GRU.
+    """Inline the functions of a model, if any of them holds a GRU.
 
     Raises:
-        FormatError: functions call themselves, unfold to too much, or cannot be unfolded.
+        FormatError: functions call themselves, become too large, or cannot be inlined.
     """
     if not model.functions:
         return model
@@ -71,12 +71,12 @@ def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 
 def _check_sizes(source: Source, model: ModelProto, functions: dict[_Key, FunctionProto]) -> None:
-    """Raise FormatError unless the functions unfold to something finite, not too large and not too deep."""
+    """Raise FormatError unless the functions, inlined, are finite, not too large and not too deep."""
     known: dict[_Key, tuple[int, int, int]] = {}
     most_bytes = _FREE_BYTES + _TIMES * model.ByteSize()
 
     def measure(nodes: Iterable[NodeProto], callers: tuple[_Key, ...]) -> tuple[int, int, int]:
-        """How many nodes these unfold to, of how many bytes, and how deep calls go in them."""
+        """How many nodes these become, of how many bytes, and how deep their calls go."""
         size = depth = 0
         nodes = list(nodes)
         length = sum(node.ByteSize() for node in nodes)

@@ -12,7 +12,7 @@ from onegru.formats.onnx.node import is_plain_constant
 from onegru.formats.onnx.read import describe, is_gru
 
 _Constant = TensorProto | NodeProto
-#: The values of bodies; None for one that is no constant, and may hide one of the model's.
+#: The values of bodies; None for one that is no constant, and may shadow one of the model's.
 _Values = MutableMapping[str, _Constant | None]
 
 
@@ -25,11 +25,11 @@ def find_nested(
 
     Args:
         nodes: the model's own.
-        gru_of: makes a `GruStep` of a node and the bodies that it lies in, in words, the outermost first.
-        constant_of: what gives a constant of the model, by its name.
+        gru_of: makes a `GruStep` of a node and descriptions of the bodies around it, the outermost first.
+        constant_of: the initializer or node of a constant of the model, by its name.
 
     Returns:
-        the GRU nodes; and what gives the constants that they take, by the names of their values.
+        the GRU nodes; and the initializers and nodes of the constants that they take, by the values' names.
     """
     grus: list[tuple[NodeProto, GruStep]] = []
     constants: dict[str, _Constant] = {}
@@ -48,7 +48,7 @@ def find_nested(
 def _bodies_nodes(
     owners: Iterable[NodeProto], bodies: tuple[str, ...], around: _Values
 ) -> Iterator[tuple[NodeProto, tuple[str, ...], Mapping[str, _Constant | None]]]:
-    """The nodes in the bodies of others, with these bodies, in words, and the values known there."""
+    """The nodes in the bodies of others, with descriptions of these bodies, and the values known there."""
     for owner in owners:
         for attribute in owner.attribute:
             for body in (attribute.g,) if attribute.HasField("g") else tuple(attribute.graphs):

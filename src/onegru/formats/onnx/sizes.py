@@ -36,10 +36,9 @@ class OnnxSizes(Sizes):
         node = self._givers.get(value)
         if node is None or not is_onnx(node) or is_gru(node) or not node.input:
             return None
-        is_partial = (
-            node.op_type == "Shape" and len(node.attribute) > 0
-        )  # since version 15, from start to end
-        return None if is_partial or node.output[0] != value else (node.op_type, node.input)
+        if node.op_type == "Shape" and node.attribute:  # since version 15, from start to end
+            return None
+        return (node.op_type, node.input) if node.output[0] == value else None
 
     def shape(self, value: str) -> Sequence[int | None] | None:
         """See `Sizes`."""
@@ -52,6 +51,6 @@ class OnnxSizes(Sizes):
     def axes(self, value: str) -> Sequence[int] | None:
         """See `Sizes`."""
         node = self._givers[value]
-        told = next((tuple(a.ints) for a in node.attribute if a.name in ("perm", "axes")), None)
+        stated = next((tuple(a.ints) for a in node.attribute if a.name in ("perm", "axes")), None)
         array = self.integers(node.input[1]) if len(node.input) == 2 else None
-        return told if array is None else tuple(array.ravel().tolist())
+        return stated if array is None else tuple(array.ravel().tolist())

@@ -1,4 +1,4 @@
-"""Tensors in files of their own: the .pb files that ONNX test data come in."""
+"""Tensors in files of their own: the .pb files of ONNX test data."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ def read_tensor(path: Path) -> tuple[str, Array]:
     """
     source = Source(str(path))
     tensor = TensorProto()
+    data = path.read_bytes()
     try:
-        tensor.ParseFromString(path.read_bytes())
-    except OSError:
-        raise
+        tensor.ParseFromString(data)
     except Exception as error:  # protobuf's DecodeError is not in the public interface of every version
         raise FormatError(f"{path}: not an ONNX tensor, or truncated ({error})") from None
     if tensor.data_type == TensorProto.UNDEFINED:

@@ -92,12 +92,10 @@ class Words:
     def number(self, layer: Layer, name: str, text: str) -> float:
         """A number, infinities and NaN included."""
         words = text.strip().lower()
-        if re.fullmatch(r"[+-]?(inf|infinity|nan|[0-9.]+(e[+-]?[0-9]+)?)", words) is None:
+        number_form = r"[+-]?(inf|infinity|nan|([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?)"
+        if re.fullmatch(number_form, words) is None:
             raise self.error(f"{layer}: {name}: {text!r}; must be a number")
-        try:
-            number = float(words)
-        except ValueError:
-            raise self.error(f"{layer}: {name}: {text!r}; must be a number") from None
+        number = float(words)
         if math.isinf(number) and "inf" not in words:
             raise self.error(f"{layer}: {name}: {text!r}; must be within float64")
         return number

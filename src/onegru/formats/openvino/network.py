@@ -27,7 +27,7 @@ _SOURCES = re.compile(
 # The message of a GRU layer with illegal inputs, within one of OpenVINO's.
 _OURS = re.compile(r"OneGRU node '(.*?)': (.*?)(?: At: .*)?$")
 
-# For how many sets of sizes a model is compiled, and how many are remembered until they come again.
+# For how many sets of sizes a model is compiled, and how many are remembered in case they come again.
 _MOST_SIZES, _MOST_SEEN = 4, 1000
 _Sizes = tuple[tuple[int, ...], ...]
 _PLAIN = {"f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"}
@@ -48,7 +48,7 @@ class Network:
         text: an IR's XML, with GRU layers named by their numbers.
         weights: its constants, bytes; they are not copied.
         place: the file, for messages.
-        where: the first of its other layers, in words.
+        where: a description of the first of its other layers.
         grus: its GRU layers.
         engine: what runs them, as in `onegru.GRU`.
         observer: sees them.
@@ -70,7 +70,7 @@ class Network:
         observer: Observer | None = None,
     ) -> None:
         self._place = place
-        self._weights = weights  # which OpenVINO looks into as long as it lives
+        self._weights = weights  # which OpenVINO reads as long as it lives
         self._model = _read(text, weights, place, where)
         self._kept: list[object] = []
         self._operators = {gru.name: gru.operator.name for gru in grus}
@@ -159,11 +159,11 @@ class _Compiled:
         self._compiled = compiled
         self._idle: list[_Request | _SizedRequest] = []
         ports = [*compiled.inputs, *compiled.outputs]
-        for port in ports:
-            words = port.element_type.to_string()
+        types = [port.element_type.to_string() for port in ports]
+        for words in types:
             if words not in ELEMENT_TYPES:
                 raise FormatError(f"{place}: gives {words}; must be one of {', '.join(ELEMENT_TYPES)}")
-        is_plain = all(port.element_type.to_string() in _PLAIN for port in ports)
+        is_plain = _PLAIN.issuperset(types)
         is_open = any(port.get_partial_shape().is_dynamic for port in ports)
         self._request = _Request if is_open or not is_plain else _SizedRequest
 

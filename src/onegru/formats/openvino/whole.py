@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from onegru.core.dtypes import Array
@@ -24,7 +23,7 @@ class OpenvinoWhole(Whole):
         inputs: the values that its Parameter layers give, in the file's order.
         outputs: the values that its Result layers take, likewise.
         node_count: as in `Whole`.
-        where: the first of its other layers, in words.
+        where: a description of the first of its other layers.
     """
 
     def __init__(
@@ -53,11 +52,7 @@ class OpenvinoWhole(Whole):
 
         network = Network(self._text, self._weights, self._place, self._where, self._grus, engine, observer)
         inputs, outputs = self._inputs, self._outputs
-
-        def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
-            return dict(zip(outputs, network.run([feeds[value] for value in inputs]), strict=True))
-
-        return run
+        return lambda feeds: dict(zip(outputs, network.run([feeds[name] for name in inputs]), strict=True))
 
     def constant_weights(self) -> dict[str, Array]:
         """The weights that are constants, or computed from some, by the values that the GRU layers take."""

@@ -1,6 +1,6 @@
 """Whether a model has GRU nodes that take nothing but constants.
 
-ONNX Runtime computes such nodes when a session is made, by its own kernel, before it asks any provider.
+ONNX Runtime computes such nodes with its own kernel when a session is made, before any provider sees them.
 """
 
 from __future__ import annotations

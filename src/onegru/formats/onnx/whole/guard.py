@@ -1,8 +1,8 @@
 """Nodes that keep ONNX Runtime from ending the process.
 
-Its LSTM kernel does so on no rows (seen on 1.31). Which sizes there are, only the run shows, so X gets its
-own shape again, times the size of one number in a shape that is [1, 1, 1], or impossible if X is empty where
-it must not be. That serves every element type.
+Its LSTM kernel does so on no rows (seen on 1.31). As sizes are known in a run only, X is reshaped to its
+own shape, times the size of one number in a shape that is [1, 1, 1], or impossible if X is empty where it
+must not be. That works for every element type.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAY_BE_EMPTY: Mapping[str, tuple[bool, bool, bool]] = {"LSTM": (True, False, Fa
 
 
 def guard(model: ModelProto) -> bool:
-    """Put the nodes in, in bodies and functions too. The model must be of opset 7 or later.
+    """Insert the nodes, in bodies and functions too. The model must be of opset 7 or later.
 
     Returns:
         whether there are any.
@@ -45,7 +45,7 @@ def _guard(owner: GraphProto | FunctionProto) -> bool:
 
 
 def _checks(node: NodeProto) -> list[NodeProto]:
-    """Nodes that give X again, and fail if it is empty where it must not be."""
+    """Nodes that pass X on, and fail if it is empty where it must not be."""
     place = f"{describe(node)}, which takes no empty X"
     X = node.input[0]
     names = (f"{X}/onegru_check_{number}/{next(filter(None, node.output), '')}" for number in range(12))

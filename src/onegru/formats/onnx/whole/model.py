@@ -1,4 +1,4 @@
-"""A whole ONNX model as ONNX Runtime runs it, its GRU nodes by onegru."""
+"""A whole ONNX model as ONNX Runtime runs it, with onegru for its GRU nodes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class OnnxWhole(Whole):
     """See `onegru.formats.graph.Whole`.
 
     Args:
-        source: where the model comes from; its file is what ONNX Runtime is given, if it has one.
+        source: where the model comes from; ONNX Runtime reads its file, if there is one.
         data: the model, as `runnable` gives it.
-        where: the first of its other nodes, in words.
-        names: its GRU nodes, by names that differ.
+        where: a description of the first of its other nodes.
+        names: distinct names of its GRU nodes.
         shared: the outputs that are inputs or constants.
         has_constant_grus: whether there are GRU nodes that take nothing but constants.
-        most_ahead: how many bytes each value that is computed ahead of the runs may have.
+        most_ahead: the largest size in bytes of a value that is computed ahead of the runs.
         node_count: as in `Whole`.
     """
 
@@ -77,7 +77,7 @@ def runnable(
         source: where it comes from.
         model: the model, which this may change.
         nodes: its own, in an order in which they can be run.
-        data: the same in bytes, if they are there: what is returned where nothing has to change.
+        data: the same in bytes, if known; returned if nothing has to change.
         opset: the version of its operators.
 
     Raises:

@@ -1,4 +1,4 @@
-"""ONNX Runtime: the module through which models go to it."""
+"""Sessions of ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from onegru.engines.native import get_num_threads
 from onegru.formats.onnx.read import Source
 from onegru.runtimes.execution_provider import register
 
-# What its messages begin with: a code and its name.
+# Its messages begin with a code and its name.
 _STATUS = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
-# What a GRU node that is not legal, or gets what is not, says through it.
+# The message of a GRU node that is illegal, or has illegal inputs, within one of its own.
 _OURS = re.compile(r"INVALID_ARGUMENT.* onegru: (.*)")
 _ONLY_FATAL = 4  # of ONNX Runtime's log levels; it logs an error and raises it as well
 _MOST_AHEAD = "optimization.constant_folding_max_output_size_in_bytes"
 _CPU = "CPUExecutionProvider"
 _BFLOAT16 = "tensor(bfloat16)"
 _BFLOAT16_CODE = 16
-# Which make one of two GRU nodes that are alike, and move nodes of an If out of it under other names.
+# Optimizers that merge equal GRU nodes, or move nodes out of an If under other names.
 _MERGERS = ["CommonSubexpressionElimination", "ConstantFolding"]
-# Which computes a GRU node whose inputs are all constants by ONNX Runtime's own kernel.
+# The optimizer that computes a GRU node of nothing but constants with ONNX Runtime's own kernel.
 _FOLDING = ["ConstantFolding"]
 
 
@@ -37,9 +37,9 @@ class Session:
     Args:
         model: the model, or its file.
         source: the file that it comes from; its external data are looked up in the file's folder.
-        where: what needs ONNX Runtime, for the message where it is not installed.
+        where: what needs ONNX Runtime, for the message if it is not installed.
         provider: options of onegru's execution provider; None to do without it.
-        most_ahead: how many bytes a value may have that is computed here, ahead of all runs; None for ONNX
+        most_ahead: the largest size in bytes of a value that is computed ahead of all runs; None for ONNX
             Runtime's own bound.
         has_constant_grus: whether there are GRU nodes that take nothing but constants.
 
@@ -88,9 +88,9 @@ class Session:
             raise self._error(error, "refuses it") from None
         outputs = self._session.get_outputs()
         self.output_names = [output.name for output in outputs]
-        # Arrays of that type do not cross by themselves.
+        # Arrays of that type cannot be passed as they are.
         self._has_bfloat16 = any(_BFLOAT16 in item.type for item in (*self._session.get_inputs(), *outputs))
-        # Below its Python methods, which take some µs.
+        # Without its Python methods, which take some µs.
         self._run = (getattr(self._session, "_sess", None) or self._session).run
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
@@ -102,16 +102,14 @@ class Session:
         """
         try:
             if self._has_bfloat16:
-                return self._run_values(feeds)
+                given = {name: _value_of(array) for name, array in feeds.items()}
+                return [
+                    _array_of(value) for value in self._session.run_with_ort_values(self.output_names, given)
+                ]
             results: list[Any] = self._run(self.output_names, feeds, None)
         except Exception as error:  # its exceptions share no base class
             raise self._error(error, "fails") from None
         return results
-
-    def _run_values(self, feeds: Mapping[str, Any]) -> list[Any]:
-        """The same by ONNX Runtime's own values."""
-        given = {name: _value_of(array) for name, array in feeds.items()}
-        return [_array_of(value) for value in self._session.run_with_ort_values(self.output_names, given)]
 
     def _error(self, error: Exception, what: str) -> FormatError | SpecError:
         line = " ".join(str(error).split())
