@@ -307,9 +307,9 @@ def direct_states(
 
     An input that two GRU nodes start from is left out; of two outputs that are one value, the first is taken.
     """
-    takers = {info.value: info.name for info in inputs}
-    givers = {info.value: info.name for info in reversed(outputs)}
-    pairs = [(givers.get(_value(gru, "Y_h")), takers.get(_value(gru, "initial_h"))) for gru in grus]
+    consumers = {info.value: info.name for info in inputs}
+    producers = {info.value: info.name for info in reversed(outputs)}
+    pairs = [(producers.get(_value(gru, "Y_h")), consumers.get(_value(gru, "initial_h"))) for gru in grus]
     uses = Counter(taken for _, taken in pairs)
     return tuple(
         (given, taken)

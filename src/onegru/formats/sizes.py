@@ -28,14 +28,14 @@ _MOST_STEPS, _MOST_ELEMENTS = 60, 64  # how far back, and how long a list, is wo
 
 
 class Sizes(ABC):
-    """The sizes in one graph. Values go by name; a reader says what gives them."""
+    """The sizes in one graph. Values go by name; a reader says what produces them."""
 
     def __init__(self) -> None:
         self._shapes: dict[str, tuple[_Size, ...] | None] = {}
         self._grus: dict[str, GruStep] = {}
 
     @abstractmethod
-    def giver(self, value: str) -> tuple[str, Sequence[str]] | None:
+    def producer(self, value: str) -> tuple[str, Sequence[str]] | None:
         """The type of the node whose first output a value is, and its inputs, of which there is at least one.
 
         None if there is no such node, or if it is a GRU.
@@ -85,10 +85,10 @@ class Sizes(ABC):
         array = self.integers(value)
         if array is not None:
             return int(array.flat[0]) if array.size and array.min() == array.max() else None
-        giver = self.giver(value)
-        if giver is None or depth > _MOST_STEPS:
+        producer = self.producer(value)
+        if producer is None or depth > _MOST_STEPS:
             return None
-        kind, inputs = giver
+        kind, inputs = producer
         if kind in _SAME_NUMBERS | _REPEATED_NUMBERS:
             return self._each(inputs[0], depth + 1)
         elements = self._elements(value, depth)
@@ -99,10 +99,10 @@ class Sizes(ABC):
         array = self.integers(value)
         if array is not None:
             return tuple(array.ravel().tolist()) if array.size <= _MOST_ELEMENTS else None
-        giver = self.giver(value)
-        if giver is None or depth > _MOST_STEPS:
+        producer = self.producer(value)
+        if producer is None or depth > _MOST_STEPS:
             return None
-        kind, inputs = giver
+        kind, inputs = producer
         if kind in ("Shape", "ShapeOf"):
             return self._shape(inputs[0], depth + 1)
         if kind == "Concat":
@@ -139,16 +139,16 @@ class Sizes(ABC):
         return self._shapes[value]
 
     def _traced(self, value: str, depth: int) -> tuple[_Size, ...] | None:
-        """The sizes of a value's axes as its giver makes them of those of its inputs."""
+        """The sizes of a value's axes as its producer makes them of those of its inputs."""
         if (node := self._grus.get(value)) is not None:
             sizes = self._gru_sizes(node, depth + 1)
             axes = _axes_of(node, next(name for name, given in node.outputs.items() if given == value))
             return tuple(sizes.get(letter, (value, axis)) for axis, letter in enumerate(axes))
-        giver = self.giver(value)
-        if giver is None:
+        producer = self.producer(value)
+        if producer is None:
             array = self.integers(value)
             return None if array is None else array.shape
-        kind, inputs = giver
+        kind, inputs = producer
         first = self._shape(inputs[0], depth + 1)
         if first is None or kind in _SAME_SHAPE:
             return first

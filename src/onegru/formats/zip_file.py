@@ -16,7 +16,7 @@ _LARGEST_READ = 2 * LARGEST_TEXT
 
 
 class _InSmallReads(io.FileIO):
-    """A file that gives no more at once than a directory may have, and nothing from before it begins."""
+    """A file that reads at most as much at once as a directory may have, and nothing before its beginning."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is not None and size > _LARGEST_READ:

@@ -70,10 +70,10 @@ def to_layout(around: Around, form: Form, layout: int) -> Form:
 
 
 def _swapped_input(around: Around, form: Form, port: str) -> str:
-    giver = around.scope.givers.get(form.inputs[port])
-    if giver is not None and _perm(giver) == _SWAPPED:
+    producer = around.scope.producers.get(form.inputs[port])
+    if producer is not None and _perm(producer) == _SWAPPED:
         around.scope.retired.add(form.inputs[port])
-        return str(giver.input[0])
+        return str(producer.input[0])
     return around.enter(form, port, "Transpose", perm=_SWAPPED)
 
 
@@ -81,10 +81,10 @@ def _swapped_output(
     around: Around, form: Form, port: str, perm: tuple[int, ...], back: tuple[int, ...]
 ) -> str:
     scope, value = around.scope, form.outputs[port]
-    takers = scope.takers.get(value, [])
-    if len(takers) == 1 and value not in scope.outputs and _perm(takers[0]) == back:
-        around.dropped.add(takers[0].output[0])
-        return str(takers[0].output[0])
+    consumers = scope.consumers.get(value, [])
+    if len(consumers) == 1 and value not in scope.outputs and _perm(consumers[0]) == back:
+        around.dropped.add(consumers[0].output[0])
+        return str(consumers[0].output[0])
     return around.leave(form, port, "Transpose", perm=perm)
 
 

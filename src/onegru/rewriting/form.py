@@ -170,9 +170,9 @@ def attributes_of(form: Form, opset: int) -> dict[str, object]:
     if any(pair != _DEFAULT for pair in form.activations) or form.stated.get("activations"):
         wanted["activations"] = [function.name for function in functions]
         for parameter in ("alpha", "beta"):
-            takers = [item for item in functions if parameter in ACTIVATIONS[item.name].takes]
-            if takers:
-                wanted[f"activation_{parameter}"] = [getattr(item, parameter) for item in takers]
+            consumers = [item for item in functions if parameter in ACTIVATIONS[item.name].takes]
+            if consumers:
+                wanted[f"activation_{parameter}"] = [getattr(item, parameter) for item in consumers]
     if form.layout or ("layout" in form.stated and opset >= 14):
         wanted["layout"] = form.layout
     if "output_sequence" in operator.attributes and "Y" in form.outputs:
@@ -211,7 +211,7 @@ def node_of(scope: Scope, form: Form) -> NodeProto:
 def facts_of(scope: Scope, form: Form, attributes: Mapping[str, object]) -> Facts:
     """What the table of known issues needs to know."""
     node = GruStep(form.name, operator_at(scope.opset), attributes, form.inputs, form.outputs)
-    sizes = OnnxSizes(scope.givers, scope.shape, scope.integers_of)
+    sizes = OnnxSizes(scope.producers, scope.shape, scope.integers_of)
     shape = sizes.x_shape(node)
     weights = [scope.constant(form.inputs[name]) for name in ("W", "R", "B") if name in form.inputs]
     return Facts(

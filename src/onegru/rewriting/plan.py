@@ -68,11 +68,11 @@ def plan_node(
 def _openvino_issues(scope: Scope, form: Form) -> tuple[str, ...]:
     """What OpenVINO 2026.4 gets wrong because of the nodes around a node, which the table does not cover."""
     found = []
-    if sum(is_gru(node) for node in scope.takers.get(form.inputs["X"], ())) > 1:
+    if sum(is_gru(node) for node in scope.consumers.get(form.inputs["X"], ())) > 1:
         found.append("miscomputes a GRU whose X another GRU takes too")
     default = all(pair == (Activation("Sigmoid"), Activation("Tanh")) for pair in form.activations)
     is_loop = form.clip is not None or not default
-    if is_loop and len(form.activations) == 1 and scope.takers.get(form.outputs.get("Y_h", "")):
+    if is_loop and len(form.activations) == 1 and scope.consumers.get(form.outputs.get("Y_h", "")):
         found.append("hands Y_h on in a wrong shape where the batch is 1")
     return tuple(found)
 

@@ -88,11 +88,11 @@ class Scope:
     retired: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.givers = {name: node for node in self.graph.node for name in node.output if name}
-        self.takers: dict[str, list[NodeProto]] = {}
+        self.producers = {name: node for node in self.graph.node for name in node.output if name}
+        self.consumers: dict[str, list[NodeProto]] = {}
         for node in self.graph.node:
             for name in node_inputs(node):
-                self.takers.setdefault(name, []).append(node)
+                self.consumers.setdefault(name, []).append(node)
         self.outputs = {value.name for value in self.graph.output}
         self._tensors = {tensor.name: tensor for tensor in self.graph.initializer}
         self._inputs = {value.name for value in self.graph.input}
@@ -105,9 +105,9 @@ class Scope:
             return self._arrays[name]
         if name in self._tensors and not (name in self._inputs and self.ir_version >= 4):
             self._arrays[name] = to_array(self.source, self._tensors[name])
-        elif name in self.givers and is_plain_constant(self.givers[name]):
-            self._arrays[name] = constant_value(self.source, self.givers[name])
-        elif name in self._inputs or name in self.givers or self.outer is None:
+        elif name in self.producers and is_plain_constant(self.producers[name]):
+            self._arrays[name] = constant_value(self.source, self.producers[name])
+        elif name in self._inputs or name in self.producers or self.outer is None:
             return None
         else:
             return self.outer.constant(name)

@@ -73,7 +73,7 @@ def sort_nodes(source: Source, graph: GraphProto) -> list[NodeProto]:
         names = node_inputs(node)
         if unknown := sorted(names - given.keys()):
             raise source.error(f"{describe(node)}: input {unknown[0]!r} is defined nowhere")
-        waits.append({giver for name in names if (giver := given[name]) is not None})
+        waits.append({producer for name in names if (producer := given[name]) is not None})
     for value in graph.output:
         if value.name not in given:
             raise source.error(f"graph output {value.name!r} is defined nowhere")

@@ -134,8 +134,7 @@ def describe(node: NodeProto) -> str:
     """What to call a node in messages."""
     if node.name:
         return f"{node.op_type} node {node.name!r}"
-    output = next((name for name in node.output if name), "")
-    return f"{node.op_type} node that gives {output!r}"
+    return f"{node.op_type} node that gives {next(filter(None, node.output), '')!r}"
 
 
 #: Attributes of these types hold numbers or text, and nothing else: `read_model` has made sure.

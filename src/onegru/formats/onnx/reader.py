@@ -99,14 +99,14 @@ class _Reader:
         # From IR version 4 on, an initializer that is an input as well is an input with a default.
         inputs = {value.name for value in self.graph.input}
         self.defaults = set(self.tensors) & inputs if model.ir_version >= 4 else set()
-        self.givers = {name: node for node in self.nodes for name in node.output if name}
+        self.producers = {name: node for node in self.nodes for name in node.output if name}
         has_none = len(data) < _SEARCHED and b"location" not in data  # which takes long in large ones
         external = [] if has_none else external_tensors(model)
         most = check_bounds(source, model, self.nodes, len(data), external)
         self.ahead = Ahead(model, self.nodes, most, set(self.tensors) - self.defaults | self.sparse)
         values = (*self.graph.value_info, *self.graph.output, *self.graph.input)
         self.stated = {value.name: value.type for value in values}
-        self.sizes = OnnxSizes(self.givers, self._shape, self._any_integers)
+        self.sizes = OnnxSizes(self.producers, self._shape, self._any_integers)
         self.grus = {id(node): self.sizes.add(self._gru_node(node)) for node in self.nodes if is_gru(node)}
         self.nested, self.inner = find_nested(self.nodes, self._gru_node, self._constant)
         self._check_sparse()
@@ -183,18 +183,18 @@ class _Reader:
         return GruStep(name, operator, attributes, inputs, outputs, bodies)
 
     def _constant(self, name: str) -> TensorProto | NodeProto | None:
-        """What gives a constant of the model that is held in the file itself, and is dense."""
+        """The initializer or node of a constant of the model, if it is dense."""
         if not self._is_inline(name) or name in self.sparse:
             return None
-        return self.givers.get(name) or self.tensors[name]
+        return self.producers.get(name) or self.tensors[name]
 
     def _check_sparse(self) -> None:
         taken = {name for gru in self.grus.values() for name in gru.inputs.values()}
         for name in sorted(taken | {value.name for value in self.graph.output}):
             if name in self.sparse:
                 raise self.source.error(f"sparse initializer {name!r}: is used by a GRU node or an output")
-            giver = self.givers.get(name)
-            if giver is not None and giver.op_type == "Constant" and not is_plain_constant(giver):
+            producer = self.producers.get(name)
+            if producer is not None and producer.op_type == "Constant" and not is_plain_constant(producer):
                 raise self.source.error(f"sparse Constant {name!r}: is used by a GRU node or an output")
 
     # As a whole
@@ -232,9 +232,9 @@ class _Reader:
             kind = value.type
             if kind.WhichOneof("value") not in (None, "tensor_type") or kind.tensor_type.elem_type:
                 continue
-            takers = [gru for gru in self.grus.values() if value.name in gru.inputs.values()]
+            consumers = [gru for gru in self.grus.values() if value.name in gru.inputs.values()]
             types = {
-                self.tensors[name].data_type for gru in takers if (name := gru.inputs["W"]) in self.tensors
+                self.tensors[name].data_type for gru in consumers if (name := gru.inputs["W"]) in self.tensors
             }
             if len(types) != 1:
                 raise self.source.error(f"graph input {value.name!r}: its type is unknown; must be given")
@@ -264,7 +264,7 @@ class _Reader:
         weights = [gru.inputs[n] for gru in self.grus.values() for n in _WEIGHTS if n in gru.inputs]
         waiting = list(weights)
         while waiting:
-            node = self.givers.get(waiting[-1])
+            node = self.producers.get(waiting[-1])
             if waiting[-1] in known or node is None:
                 known.setdefault(waiting.pop(), False)
                 continue
@@ -295,7 +295,7 @@ class _Reader:
         wanted |= {value.name for value in self.graph.output} | self.defaults
         found: dict[str, Array] = {}
         for name in wanted:
-            constant = self.tensors.get(name) or self.givers.get(name)
+            constant = self.tensors.get(name) or self.producers.get(name)
             if isinstance(constant, TensorProto) or (constant is not None and is_plain_constant(constant)):
                 found[name] = self._array(constant)
         names = sorted({name for node in ahead for name in node.output} & wanted)
@@ -305,8 +305,8 @@ class _Reader:
     def _computed(self, nodes: Sequence[NodeProto], names: Sequence[str]) -> dict[str, Array] | None:
         """The outputs of nodes that take constants alone; None if onnx's own evaluator does not run them."""
         used = {name for node in nodes for name in node_inputs(node)}
-        givers = (self.givers[name] for name in sorted(used & self.givers.keys()))
-        constants = {id(node): node for node in givers if is_plain_constant(node)}
+        producers = (self.producers[name] for name in sorted(used & self.producers.keys()))
+        constants = {id(node): node for node in producers if is_plain_constant(node)}
         outputs = [onnx.ValueInfoProto(name=name) for name in names]
         graph = onnx.helper.make_graph([*constants.values(), *nodes], "constants", [], outputs)
         graph.initializer.extend(
@@ -346,8 +346,8 @@ class _Reader:
         """The constant of a name, if it is one of integers."""
         if not self._is_inline(name) or name in self.sparse:
             return None
-        if name in self.givers:
-            array = constant_value(self.source, self.givers[name])
+        if name in self.producers:
+            array = constant_value(self.source, self.producers[name])
         elif self.tensors[name].data_type in (TensorProto.INT32, TensorProto.INT64):
             array = to_array(self.source, self.tensors[name])
         else:
@@ -367,8 +367,8 @@ class _Reader:
 
     def _is_inline(self, name: str) -> bool:
         """Whether this value is a constant: an initializer or a Constant node."""
-        if name in self.givers:
-            return is_plain_constant(self.givers[name])
+        if name in self.producers:
+            return is_plain_constant(self.producers[name])
         return (name in self.tensors or name in self.sparse) and name not in self.defaults
 
 

@@ -15,25 +15,25 @@ class OnnxSizes(Sizes):
     """See `onegru.formats.sizes.Sizes`.
 
     Args:
-        givers: the nodes, by the names of their outputs.
+        producers: the nodes, by the names of their outputs.
         shape: what the file says of a value's shape.
         constant: a value, if it is a constant of integers.
     """
 
     def __init__(
         self,
-        givers: Mapping[str, NodeProto],
+        producers: Mapping[str, NodeProto],
         shape: Callable[[str], Sequence[int | None] | None],
         constant: Callable[[str], Array | None],
     ) -> None:
         super().__init__()
-        self._givers = givers
+        self._producers = producers
         self._stated = shape
         self._constant = constant
 
-    def giver(self, value: str) -> tuple[str, Sequence[str]] | None:
+    def producer(self, value: str) -> tuple[str, Sequence[str]] | None:
         """See `Sizes`."""
-        node = self._givers.get(value)
+        node = self._producers.get(value)
         if node is None or not is_onnx(node) or is_gru(node) or not node.input:
             return None
         if node.op_type == "Shape" and node.attribute:  # since version 15, from start to end
@@ -50,7 +50,7 @@ class OnnxSizes(Sizes):
 
     def axes(self, value: str) -> Sequence[int] | None:
         """See `Sizes`."""
-        node = self._givers[value]
+        node = self._producers[value]
         stated = next((tuple(a.ints) for a in node.attribute if a.name in ("perm", "axes")), None)
         array = self.integers(node.input[1]) if len(node.input) == 2 else None
         return stated if array is None else tuple(array.ravel().tolist())

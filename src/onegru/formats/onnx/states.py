@@ -63,27 +63,27 @@ def find_states(
     if not starts:
         return ()
     reached = _reached(nodes, {info.name: {info.name} for info in inputs}, _MOVES | _CUTS)
-    takers: dict[str, set[str]] = {}
+    consumers: dict[str, set[str]] = {}
     for start in starts:
         for name in reached.get(start, ()):
-            takers.setdefault(name, set()).add(start)
+            consumers.setdefault(name, set()).add(start)
     given = _reached(nodes, {end: {start} for start, end in starts.items()}, _MOVES | _JOINS)
-    givers = {info.name: given.get(info.name, set()) for info in outputs}
+    producers = {info.name: given.get(info.name, set()) for info in outputs}
 
     pairs = [
         (output.name, info)
         for info in inputs
         for output in sorted(outputs, key=lambda output: output.name not in starts.values())
-        if info.name in takers and takers[info.name] == givers[output.name] and _alike(info, output)
+        if info.name in consumers and consumers[info.name] == producers[output.name] and _alike(info, output)
     ]
     inputs_of = Counter(output for output, _ in pairs)
     found: dict[str, str] = {}
     for output, info in pairs:
         if info.name in found or inputs_of[output] > 1:
             continue
-        if _comes_back(graph, opset, nodes, {s: starts[s] for s in takers[info.name]}, info, output):
+        if _comes_back(graph, opset, nodes, {s: starts[s] for s in consumers[info.name]}, info, output):
             found[info.name] = output
-    return tuple((output, taker) for taker, output in found.items())
+    return tuple((output, consumer) for consumer, output in found.items())
 
 
 def _comes_back(
@@ -139,22 +139,20 @@ def evaluate(graph: GraphProto, opset: int, feeds: Mapping[str, Array]) -> list[
 
 def _needed(others: Sequence[NodeProto], bridges: Sequence[NodeProto], output: str) -> list[NodeProto] | None:
     """The nodes that an output depends on, in running order; None if there are too many."""
-    givers = {name: node for node in (*others, *bridges) for name in node.output if name}
+    producers = {name: node for node in (*others, *bridges) for name in node.output if name}
     order: list[NodeProto] = []
     seen: set[int] = set()
-    stack: list[tuple[NodeProto, bool]] = [(givers[output], False)] if output in givers else []
+    stack: list[tuple[NodeProto, bool]] = [(producers[output], False)] if output in producers else []
     while stack:
         node, is_ready = stack.pop()
         if is_ready:
             order.append(node)
-            continue
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if len(seen) > _MOST_NODES:
-            return None
-        stack.append((node, True))
-        stack += [(givers[name], False) for name in node.input if name in givers]
+        elif id(node) not in seen:
+            seen.add(id(node))
+            if len(seen) > _MOST_NODES:
+                return None
+            stack.append((node, True))
+            stack += [(producers[name], False) for name in node.input if name in producers]
     return order
 
 

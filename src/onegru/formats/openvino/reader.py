@@ -88,7 +88,7 @@ class ValueType:
 
 
 class _Reader:
-    """One IR being read. A value goes by the layer and port that give it, "layer:port"."""
+    """One IR being read. A value is called after the layer and port that produce it: "layer:port"."""
 
     def __init__(self, path: Path, net: Net, root: Element) -> None:
         self.path = path
@@ -205,7 +205,7 @@ class _Reader:
     def _order(self) -> list[Layer]:
         """The layers in an order in which they can be run."""
         waits = {
-            layer.id: {self.giver(layer, port)[0] for port in layer.inputs}
+            layer.id: {self.producer(layer, port)[0] for port in layer.inputs}
             for layer in self.net.layers.values()
         }
         try:
@@ -214,16 +214,16 @@ class _Reader:
             stuck = self.net.layers[error.args[1][0]]
             raise self.error(f"{stuck}: waits for itself; the graph has a cycle") from None
 
-    def giver(self, layer: Layer, port: IrPort) -> tuple[str, str]:
-        """The layer and port that give what an input port takes."""
-        giver = self.net.edges.get((layer.id, port.id))
-        if giver is None:
+    def producer(self, layer: Layer, port: IrPort) -> tuple[str, str]:
+        """The layer and port whose value an input port takes."""
+        producer = self.net.edges.get((layer.id, port.id))
+        if producer is None:
             raise self.error(f"{layer}: no edge leads to its input port {port.id!r}")
-        return giver
+        return producer
 
     def taken(self, layer: Layer, index: int = 0) -> str:
         """The value that an input of a layer takes."""
-        value = ":".join(self.giver(layer, layer.inputs[index]))
+        value = ":".join(self.producer(layer, layer.inputs[index]))
         return self._same.get(value, value)
 
     def _given(self, layer: Layer, index: int = 0) -> str:
@@ -241,7 +241,7 @@ class _Reader:
 
     def _result(self, layer: Layer) -> TensorInfo:
         value = self.taken(layer)
-        layer_id, port_id = self.giver(layer, layer.inputs[0])
+        layer_id, port_id = self.producer(layer, layer.inputs[0])
         port = next(port for port in self.net.layers[layer_id].outputs if port.id == port_id)
         names = (*port.names, layer.name)
         shape = tuple(self.words.dimension(layer, "dim", dim) for dim in port.dims) if port.dims else None
@@ -324,7 +324,7 @@ class _IrSizes(Sizes):
         layer = self.reader.net.layers[layer_id]
         return layer, [item.id for item in layer.outputs].index(port)
 
-    def giver(self, value: str) -> tuple[str, Sequence[str]] | None:
+    def producer(self, value: str) -> tuple[str, Sequence[str]] | None:
         layer, place = self._layer(value)
         if place or layer.type in OPERATORS or not layer.inputs:
             return None

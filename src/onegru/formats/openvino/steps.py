@@ -50,7 +50,7 @@ class Walker:
         self.grus = grus
         self.wanted = {value for gru in grus.values() for value in gru.inputs.values()} | set(results)
         self.order = {id(item): place for place, item in enumerate(layers)}
-        self.givers = {value: item for item in layers for value in item.gives}
+        self.producers = {value: item for item in layers for value in item.gives}
         self.fixed: set[str] = set()
         self.plain: set[str] = set()
         self._find_fixed()
@@ -115,7 +115,7 @@ class Walker:
         found: dict[int, PlacedLayer] = {}
         waiting = list(values)
         while waiting:
-            item = self.givers[waiting.pop()]
+            item = self.producers[waiting.pop()]
             if id(item) not in found:
                 found[id(item)] = item
                 waiting += item.takes

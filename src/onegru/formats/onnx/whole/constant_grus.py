@@ -12,8 +12,8 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from onegru.formats.onnx.read import attribute_graphs, is_gru
 
-# What gives a value: a node; True for a constant, False for an input.
-_Givers = MutableMapping[str, NodeProto | bool]
+# What produces a value: a node; True stands for a constant, False for an input.
+_Producers = MutableMapping[str, NodeProto | bool]
 
 
 def has_constant_grus(model: ModelProto) -> bool:
@@ -22,23 +22,23 @@ def has_constant_grus(model: ModelProto) -> bool:
     return any(_has(body, {}, model.ir_version >= 4) for body in bodies)
 
 
-def _has(graph: GraphProto, around: _Givers, inputs_first: bool) -> bool:
+def _has(graph: GraphProto, around: _Producers, inputs_first: bool) -> bool:
     own: dict[str, NodeProto | bool] = {tensor.name: True for tensor in graph.initializer}
     own |= {tensor.values.name: True for tensor in graph.sparse_initializer}
     inputs = {value.name: False for value in graph.input}
     own = {**own, **inputs} if inputs_first else {**inputs, **own}
     own |= {name: node for node in graph.node for name in node.output}
-    givers = ChainMap(own, around)
+    producers = ChainMap(own, around)
     known: dict[str, bool] = {}
     return any(
-        all(_is_constant(name, givers, known) for name in node.input if name)
+        all(_is_constant(name, producers, known) for name in node.input if name)
         if is_gru(node)
-        else any(_has(body, givers, inputs_first) for body in attribute_graphs(node))
+        else any(_has(body, producers, inputs_first) for body in attribute_graphs(node))
         for node in graph.node
     )
 
 
-def _is_constant(name: str, givers: _Givers, known: dict[str, bool]) -> bool:
+def _is_constant(name: str, producers: _Producers, known: dict[str, bool]) -> bool:
     """Whether a value depends on no input, and on no node with bodies."""
     seen: set[str] = set()
     waiting = [name]
@@ -47,12 +47,16 @@ def _is_constant(name: str, givers: _Givers, known: dict[str, bool]) -> bool:
         if value in seen or known.get(value):
             continue
         seen.add(value)
-        giver = givers.get(value, False)
-        if giver is True:
+        producer = producers.get(value, False)
+        if producer is True:
             continue
-        if not isinstance(giver, NodeProto) or known.get(value) is False or any(attribute_graphs(giver)):
+        if (
+            not isinstance(producer, NodeProto)
+            or known.get(value) is False
+            or any(attribute_graphs(producer))
+        ):
             known[name] = False
             return False
-        waiting += filter(None, giver.input)
+        waiting += filter(None, producer.input)
     known.update(dict.fromkeys(seen, True))
     return True
