@@ -58,7 +58,7 @@ Collected = list[tuple[str, _Found, list[Array]]]
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Answer what a file holds: its GRUs, each as its name, class, configuration and number of arrays.
+    """Answer with the GRUs of a file: the name, class, configuration and number of arrays of each.
 
     Arguments: the file, what to call it in messages, and as JSON the layer's name and the version of Keras,
     both of which may be null. What is wrong is answered as {"error": class, "message": text}.
@@ -108,7 +108,7 @@ def _collect(file_path: Path, path: Path, name: str | None, given: str | None) -
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Whatever zipfile, json and h5py raise for bad bytes is a FormatError."""
+    """Turn whatever zipfile, json and h5py raise for bad bytes into a FormatError."""
     try:
         yield
     except (OneGRUError, MemoryError):
@@ -148,7 +148,7 @@ def _version(path: Path, told: object, given: str | None) -> str:
 
 
 def _text(value: object) -> str:
-    """Text as either kind of attribute has it."""
+    """An attribute's text, which may be bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
@@ -189,7 +189,7 @@ def _layers(
 
 
 class _Weights:
-    """Arrays out of an HDF5 file, along links that stay within it."""
+    """Arrays of an HDF5 file; only links within it are followed."""
 
     def __init__(self, path: Path, h5py: Any, file: Any) -> None:
         self._path = path
@@ -208,7 +208,7 @@ class _Weights:
         return isinstance(link, self._h5py.HardLink)
 
     def _array(self, node: Any) -> Array:
-        """A dataset's numbers, if the file itself holds each of them."""
+        """A dataset's numbers, if the file itself holds all of them."""
         plain = isinstance(node, self._h5py.Dataset) and not node.is_virtual and not node.external
         if not plain or node.id.get_storage_size() < node.nbytes or node.chunks is not None:
             raise FormatError(f"{self._path}: {node.name}: not a plain array within the file")
@@ -231,7 +231,7 @@ class _ArchivedWeights(_Weights):
         self._collect(file, "", 2 * _DEPTH)
 
     def _collect(self, group: Any, prefix: str, depth: int) -> None:
-        """Note every group called `vars`, by the path of what it belongs to."""
+        """Collect every group called `vars`, by the path of its owner."""
         for key in group:
             # What Keras 2 wrote on Windows is one name with backslashes.
             name = f"{prefix}/{key.replace(chr(92), '/')}"
@@ -252,7 +252,7 @@ class _ArchivedWeights(_Weights):
         return list(self._of_kind(prefix, found.kind))
 
     def _member(self, prefix: str, name: str, place: _Place) -> str:
-        """The path of a layer: of the name that Keras 3 notes, or the one at its place among its class."""
+        """The path of a layer: by the name that Keras 3 records, or by its place among its class."""
         members = {
             f"{start}{path.removeprefix(start).partition('/')[0]}"
             for start in (f"{prefix}/{container}/" for container in _CONTAINERS)
@@ -301,7 +301,7 @@ class _LegacyWeights(_Weights):
 
     Args:
         path, h5py, file: as above.
-        joined: whether these paths hold the names of models, as since Keras 3.
+        joined: whether these paths include the names of models, as since Keras 3.
     """
 
     def __init__(self, path: Path, h5py: Any, file: Any, joined: bool) -> None:

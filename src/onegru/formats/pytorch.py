@@ -60,7 +60,7 @@ class _Storage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A tensor, whose numbers still lie in the file."""
+    """A tensor, whose numbers are read when they are asked for."""
 
     storage: _Storage
     offset: int
@@ -74,7 +74,7 @@ class Tensor:
         return math.prod(self.shape) * _STORAGES[self.storage.kind][0]
 
     def numbers(self) -> Array:
-        """Its numbers, as they lie in the file's copy in memory.
+        """Its numbers, a view of the storage in memory.
 
         Raises:
             ValueError: they are not floating-point numbers, or the file does not hold all of them.
@@ -188,7 +188,7 @@ def _cached(fetch: Callable[[_Storage], bytearray], order: str) -> Callable[[_St
 
 
 class _Machine:
-    """What becomes of a pickle's instructions."""
+    """Executes a pickle's instructions, as far as they make containers, plain values and tensors."""
 
     def __init__(self, fetch: Callable[[_Storage], Array] | None) -> None:
         self._fetch = fetch
@@ -269,7 +269,7 @@ class _Machine:
                 raise ValueError(f"instruction {name}")
 
     def _popped(self) -> list[Any]:
-        """What lies above the last mark."""
+        """Pop the items above the last mark."""
         place = self._marks.pop()
         items = self._stack[place:]
         del self._stack[place:]
@@ -289,7 +289,7 @@ class _Machine:
         return storage
 
     def _made(self, function: Any, arguments: Any) -> object:
-        """What a call would give, where that is known."""
+        """The result of a call, if it is known."""
         name = function.name if isinstance(function, Unknown) else "?"
         if not isinstance(arguments, tuple):
             return Unknown(name)
@@ -328,7 +328,7 @@ class _Machine:
 
 
 def _fill(container: Any, kind: type[Any], items: Any) -> None:
-    """Add items to a container of this kind; to what is unknown, nothing is added."""
+    """Add items to a container of this kind, unless it is unknown."""
     if isinstance(container, Unknown):
         return
     if not isinstance(container, kind):

@@ -47,7 +47,7 @@ class Rewritten:
         model: the model.
         opsets: the opset that the source has, and that it has now.
         nodes: what was done to each GRU node.
-        dtypes: the element types that the GRU nodes had and have.
+        dtypes: the element types of the GRU nodes, before and after.
         others: descriptions of the other nodes that the new opset changed.
         notes: what else was done.
     """

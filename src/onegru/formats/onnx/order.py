@@ -11,7 +11,7 @@ from onegru.formats.onnx.read import Source, attribute_graphs, describe
 
 
 def free_names(graph: GraphProto) -> set[str]:
-    """The names that a body takes from the graphs around it."""
+    """The names that a body takes from outside."""
     known = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     known |= {tensor.values.name for tensor in graph.sparse_initializer}
     known |= {name for node in graph.node for name in node.output}

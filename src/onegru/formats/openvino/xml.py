@@ -64,7 +64,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Net:
-    """Layers by id, in the order of the file; edges from each input (layer, port) to the output that it takes."""
+    """Layers by id, in the order of the file; for each input (layer, port), the output that it takes."""
 
     layers: Mapping[str, Layer]
     edges: Mapping[tuple[str, str], tuple[str, str]]

@@ -66,7 +66,7 @@ def check_bounds(
 
 
 class Ahead:
-    """What of a model depends on constants alone, and how much that comes to.
+    """The part of a model that depends on constants alone, and how large its values are.
 
     Args:
         model: the model.
@@ -75,7 +75,7 @@ class Ahead:
         constants: the names of initializers that no caller replaces.
 
     Attributes:
-        most: how many bytes each value that is computed ahead of the runs may have.
+        most: the largest size in bytes of a value that is computed ahead of the runs.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class _Shapes:
         outer: Mapping[str, int] = {},
         depth: int = 0,
     ) -> dict[str, int]:
-        """How many numbers each value has that is followed.
+        """How many numbers each of the values has that are followed.
 
         Args:
             nodes: in an order in which they can be run.
