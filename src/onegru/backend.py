@@ -1,4 +1,4 @@
-"""onegru as a backend of the `onnx` package: what onnx's own test runner and other tools drive.
+"""onegru as a backend of the `onnx` package, for onnx's own test runner and other tools.
 
 Source of the interface: `onnx.backend.base`.
 """
@@ -22,7 +22,7 @@ with needs_extra("onnx", "onnx", "onegru.backend"):
 from onegru.formats.onnx.read import Source
 from onegru.formats.onnx.reader import parse_onnx
 from onegru.models.model import Model
-from onegru.verification.probe import node_opset
+from onegru.verification.probe import model_of, node_opset
 
 __all__ = [
     "OneGRUBackend",
@@ -144,11 +144,7 @@ class OneGRUBackend(Backend):
         ]
         outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
         graph = onnx.helper.make_graph([node], "node", infos, outputs)
-        opsets = [onnx.helper.make_opsetid("", opset)]
-        # The oldest IR version that will do: ONNX Runtime is often behind onnx's newest.
-        ir_version = onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)
-        model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
-        return cls.run_model(model, inputs, device, **kwargs)
+        return cls.run_model(model_of(graph, opset), inputs, device, **kwargs)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:

@@ -1,1 +1,1 @@
-"""What everything else is made of: errors, element types, shapes, `Spec` and `Weights`."""
+"""What everything else builds on: errors, element types, shapes, `Spec` and `Weights`."""

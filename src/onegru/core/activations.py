@@ -1,7 +1,7 @@
-"""The eleven activation functions of the ONNX text, as data.
+"""The eleven activation functions of the ONNX specification, as data.
 
-Source: the ONNX GRU text, section "Activation functions"; defaults are those of the ONNX operators of
-the same names, Affine's those of ONNX's former operator. ScaledTanh has no default.
+Source: ONNX's GRU, section "Activation functions"; defaults are those of the ONNX operators of the same
+names, Affine's those of a former ONNX operator. ScaledTanh has no defaults.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class ActivationKind:
     """One activation function: its formula, and which of alpha and beta it takes.
 
     Attributes:
-        name: as the ONNX text spells it.
-        formula: in the symbols of the ONNX text.
+        name: as ONNX spells it.
+        formula: in the symbols of the ONNX specification.
         takes: the parameters that the function takes, in order: "alpha", "beta" or both.
-        defaults: a value for each parameter that has a default.
+        defaults: the defaults of those parameters that have one.
     """
 
     name: str
@@ -31,12 +31,12 @@ class ActivationKind:
     defaults: tuple[tuple[str, float], ...] = ()
 
     def default(self, parameter: str) -> float | None:
-        """The default of `parameter`, rounded to float32 as a file would hold it; None where it has none."""
+        """The default of `parameter`, rounded to float32 as in a file; None if it has none."""
         value = dict(self.defaults).get(parameter)
         return None if value is None else to_float32(value)
 
 
-_KINDS = (
+_KINDS = (  # in the order of the native core
     ActivationKind("Relu", "max(0, x)"),
     ActivationKind("Tanh", "(1 - e^{-2x}) / (1 + e^{-2x})"),
     ActivationKind("Sigmoid", "1 / (1 + e^{-x})"),
@@ -45,25 +45,22 @@ _KINDS = (
     ActivationKind("ThresholdedRelu", "x if x >= alpha else 0", ("alpha",), (("alpha", 1.0),)),
     ActivationKind("ScaledTanh", "alpha*Tanh(beta*x)", ("alpha", "beta")),
     ActivationKind(
-        "HardSigmoid",
-        "min(max(alpha*x + beta, 0), 1)",
-        ("alpha", "beta"),
-        (("alpha", 0.2), ("beta", 0.5)),
+        "HardSigmoid", "min(max(alpha*x + beta, 0), 1)", ("alpha", "beta"), (("alpha", 0.2), ("beta", 0.5))
     ),
     ActivationKind("Elu", "x if x >= 0 else alpha*(e^x - 1)", ("alpha",), (("alpha", 1.0),)),
     ActivationKind("Softsign", "x / (1 + |x|)"),
     ActivationKind("Softplus", "log(1 + e^x)"),
 )
 
-#: Every activation function, by its name in the ONNX text.
+#: Every activation function, by its ONNX name.
 ACTIVATIONS: dict[str, ActivationKind] = {kind.name: kind for kind in _KINDS}
 
-_BY_FOLDED_NAME = {kind.name.lower(): kind for kind in _KINDS}
+_BY_LOWER_NAME = {kind.name.lower(): kind for kind in _KINDS}
 
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """An activation function with its parameters, already rounded to float32.
+    """An activation function with its parameters, rounded to float32.
 
     Attributes:
         name: a key of `ACTIVATIONS`.
@@ -80,7 +77,8 @@ class Activation:
     def __post_init__(self) -> None:
         kind = ACTIVATIONS.get(self.name) if isinstance(self.name, str) else None
         if kind is None:
-            raise SpecError(f"activations: unknown function {shown(self.name)}; must be one of {_known()}")
+            known = ", ".join(ACTIVATIONS)
+            raise SpecError(f"activations: unknown function {shown(self.name)}; must be one of {known}")
         for parameter in ("alpha", "beta"):
             value = getattr(self, parameter)
             if (value is not None) != (parameter in kind.takes):
@@ -91,7 +89,7 @@ class Activation:
 
     @property
     def parameters(self) -> tuple[float, float]:
-        """The values of alpha and beta, with 0 for what the function does not take."""
+        """The values of alpha and beta; 0 for those that the function does not take."""
         return (0.0 if self.alpha is None else self.alpha, 0.0 if self.beta is None else self.beta)
 
     def __str__(self) -> str:
@@ -99,33 +97,32 @@ class Activation:
         return f"{self.name}({', '.join(values)})" if values else self.name
 
 
-def find_kind(name: str, *, allowed: Sequence[str] | None = None) -> ActivationKind:
-    """Find an activation function by name, without regard to case.
+def find_kind(name: str, *, allowed: Sequence[str] = tuple(ACTIVATIONS)) -> ActivationKind:
+    """Find an activation function by name, ignoring case.
 
     Args:
         name: the name to look for.
-        allowed: names to choose from; every function if None.
+        allowed: the names to choose from.
 
     Raises:
-        SpecError: no such function, or not an allowed one.
+        SpecError: there is no such function, or it is not allowed.
     """
-    kind = _BY_FOLDED_NAME.get(name.lower()) if name.isascii() else None
-    if kind is None or (allowed is not None and kind.name not in allowed):
-        names = _known() if allowed is None else ", ".join(allowed)
-        raise SpecError(f"activations: unknown function {name!r}; must be one of {names}")
+    kind = _BY_LOWER_NAME.get(name.lower()) if name.isascii() else None
+    if kind is None or kind.name not in allowed:
+        raise SpecError(f"activations: unknown function {name!r}; must be one of {', '.join(allowed)}")
     return kind
 
 
 def assign_parameters(
     kinds: Sequence[ActivationKind], alpha: Sequence[float], beta: Sequence[float]
 ) -> tuple[tuple[Activation, ...], int, int]:
-    """Hand out alpha and beta values, in order, to the functions that take them.
+    """Assign alpha and beta values, in order, to the functions that take them.
 
     Returns:
-        the activations, then how many values of alpha and of beta were left over.
+        the activations, then the numbers of alpha and beta values left over.
 
     Raises:
-        SpecError: a value is needed that is neither given nor has a default.
+        SpecError: a parameter is neither given nor has a default.
     """
     alphas, betas = iter(alpha), iter(beta)
     activations = tuple(
@@ -144,7 +141,3 @@ def _next(kind: ActivationKind, parameter: str, values: Iterator[float]) -> floa
             f"must hold one for each function that takes {parameter}"
         )
     return value
-
-
-def _known() -> str:
-    return ", ".join(ACTIVATIONS)

@@ -1,4 +1,4 @@
-"""Arguments that are not arrays: integers, numbers, booleans, words; what each is when it is refused."""
+"""Checks of arguments that are not arrays: integers, numbers, booleans, words, paths."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _LONGEST = 100
 
 
 def shown(value: object) -> str:
-    """A value in a message: on one line, and not a long one."""
+    """A value as messages show it: short, and on one line."""
     if isinstance(value, np.ndarray) and value.ndim:
         return f"an array, {value.dtype.name} {list(value.shape)}"
     try:
         text = repr(value)
-    except Exception:  # a class's own, or that of an integer of thousands of digits
+    except Exception:  # from a class's own __repr__, or for an integer of thousands of digits
         return f"an object of type {type(value).__name__}"
     is_short = len(text) <= _LONGEST and text.isprintable()
     return text if is_short else f"an object of type {type(value).__name__}"
 
 
 def integer(name: str, value: object, least: int | None = None) -> int:
-    """`value` as Python's integer.
+    """`value` as an int.
 
     Raises:
-        SpecError: it is none (a boolean is none), or less than `least`.
+        SpecError: it is not an integer (a boolean is not), or less than `least`.
     """
     if (
         isinstance(value, bool)
@@ -44,10 +44,10 @@ def integer(name: str, value: object, least: int | None = None) -> int:
 
 
 def flag(name: str, value: object) -> bool:
-    """`value` as Python's boolean.
+    """`value` as a bool.
 
     Raises:
-        SpecError: it is none.
+        SpecError: it is not a boolean.
     """
     if not isinstance(value, bool | np.bool_):
         raise SpecError(f"{name}: {shown(value)}; must be True or False")
@@ -58,7 +58,7 @@ def number(name: str, value: object) -> float:
     """`value` as a float, which may be infinite.
 
     Raises:
-        SpecError: it is no number (a boolean is none), NaN, or beyond float64.
+        SpecError: it is not a number (a boolean is not), NaN, or beyond float64.
     """
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise SpecError(f"{name}: {shown(value)}; must be a number")
@@ -74,10 +74,10 @@ def number(name: str, value: object) -> float:
 
 
 def choice(name: str, value: object, choices: Iterable[str]) -> str:
-    """`value`, one of the words `choices`.
+    """`value`, which must be one of `choices`.
 
     Raises:
-        SpecError: it is another one, or no word.
+        SpecError: it is not.
     """
     choices = tuple(choices)
     if not isinstance(value, str) or value not in choices:
@@ -89,7 +89,7 @@ def file_path(name: str, value: object) -> Path:
     """`value` as a path.
 
     Raises:
-        SpecError: it is none.
+        SpecError: it is not the name of a file.
     """
     if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
         raise SpecError(f"{name}: {shown(value)}; must be the name of a file")

@@ -1,4 +1,4 @@
-"""How far two arrays are apart, in value and in units in the last place; how far they may be to agree."""
+"""How far two arrays differ, in value and in units in the last place, and how far they may."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from onegru.core.dtypes import ELEMENT_TYPES, Array
 from onegru.core.errors import SpecError
 
-# How far two results that should be equal may be apart, by element type.
+# How far two results that should be equal may differ, by element type.
 
-#: Of layers converted from one file to another, times `magnitude`: eight times the distance from 1 to the
-#: next number, as biases may have been added and outputs are rounded.
+#: For layers converted from one file to another, times `magnitude`: eight times the distance from 1 to the
+#: next number, as biases may have been summed and outputs are rounded.
 TOLERANCE_CONVERTED: Mapping[str, float] = {
     "float64": 2e-15,
     "float32": 1e-6,
@@ -22,7 +22,7 @@ TOLERANCE_CONVERTED: Mapping[str, float] = {
     "bfloat16": 6.5e-2,
 }
 
-#: Of models whose GRU nodes were rewritten, times `magnitude`.
+#: For models whose GRU nodes were rewritten, times `magnitude`.
 TOLERANCE_REWRITTEN: Mapping[str, float] = {
     "float64": 1e-10,
     "float32": 1e-6,
@@ -30,13 +30,13 @@ TOLERANCE_REWRITTEN: Mapping[str, float] = {
     "bfloat16": 2e-2,
 }
 
-#: Of a runtime from the reference, element by element, relative to max(1, its absolute value).
+#: For a runtime against the reference, element by element, relative to max(1, its absolute value).
 #:
 #: Measured on stacks of three GRUs (input and hidden sizes 3 to 256, 4 to 200 steps, both reset modes,
 #: forward and bidirectional, weights of the size that training starts from): the largest error of any
 #: runtime against the float64 reference was 8e-7 in float32, 2e-15 in float64, 2.4e-3 in float16 and 2.3e-2
-#: in bfloat16 (the last two by ONNX's evaluator, which rounds at every operation). These are 2 to 500 times
-#: that; a wrong gate order or reset mode is off by 0.01 to 1.
+#: in bfloat16 (the last two in ONNX's evaluator, which rounds after every operation). These are 2 to 500
+#: times that; a wrong gate order or reset mode is off by 0.01 to 1.
 TOLERANCE_ACROSS_RUNTIMES: Mapping[str, float] = {
     "float64": 1e-12,
     "float32": 1e-5,
@@ -44,18 +44,18 @@ TOLERANCE_ACROSS_RUNTIMES: Mapping[str, float] = {
     "bfloat16": 5e-2,
 }
 
-#: How much more than one rounding of its inputs moves a model, rounding at every operation may move it.
+#: How many times as far as one rounding of its inputs moves a model, rounding after every operation may.
 SENSITIVITY_FACTOR = 16.0
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far two arrays are apart.
+    """How far two arrays differ.
 
     Attributes:
         max_abs: the largest absolute difference; infinity where a NaN or an infinity meets anything else.
-        max_ulp: the largest difference in units in the last place: how many numbers of the type lie between,
-            plus one. For integers the difference itself. Where a NaN meets a number, the largest there is.
+        max_ulp: the largest difference in units in the last place: the count of numbers of the type that lie
+            between, plus one. For integers the difference itself; where a NaN meets a number, the maximum.
         where: the index of the largest absolute difference, the first if there are several; None if all
             numbers are equal. NaN equals NaN, and -0 equals 0.
     """
@@ -66,14 +66,14 @@ class Difference:
 
 
 def difference(a: object, b: object) -> Difference:
-    """How far two arrays of numbers are apart.
+    """How far two arrays of numbers differ.
 
     Args:
         a: an array of any numeric type but complex, or of booleans.
         b: an array of a's shape and type.
 
     Raises:
-        SpecError: shapes or types differ, or they do not hold such numbers.
+        SpecError: shapes or types differ, or the type is another.
     """
     a, b = np.asarray(a), np.asarray(b)
     if a.dtype != b.dtype or a.shape != b.shape:
@@ -88,20 +88,20 @@ def difference(a: object, b: object) -> Difference:
         return Difference(0.0, 0, None)
     with np.errstate(all="ignore"):
         apart = np.abs(a.astype(np.float64) - b.astype(np.float64)) if is_float else ulps.astype(np.float64)
-    # Where NaN or infinity meets something else the difference is no number; equal ones are none at all.
+    # The difference of infinities or NaNs is NaN: 0 where they are equal, else infinity.
     apart = np.where(ulps == 0, 0.0, np.where(np.isnan(apart), np.inf, apart))
-    where = np.unravel_index(int(apart.argmax()), apart.shape)
-    return Difference(float(apart[where]), max_ulp, tuple(int(index) for index in where))
+    where = _index_of_max(apart)
+    return Difference(float(apart[where]), max_ulp, where)
 
 
 def magnitude(array: Array) -> float:
-    """The largest absolute value of an array's finite numbers, at least 1."""
+    """The largest absolute value among an array's finite numbers, at least 1."""
     numbers = np.abs(array.astype(np.float64))
     return float(np.max(numbers, initial=1.0, where=np.isfinite(numbers)))
 
 
 def _ulps(a: Array, b: Array) -> Array:
-    """For each pair, how many steps from one number of the type to the next lead from a to b."""
+    """For each pair, the number of steps between adjacent numbers of the type from a to b."""
     bits = 8 * a.dtype.itemsize
     sign = np.uint64(1 << (bits - 1))
     raw = [np.ascontiguousarray(x).view(f"u{a.dtype.itemsize}").astype(np.uint64) for x in (a, b)]
@@ -115,26 +115,25 @@ def _ulps(a: Array, b: Array) -> Array:
 
 
 def _distances(a: Array, b: Array) -> Array:
-    """|a - b| of integers or booleans, which uint64 always holds."""
+    """|a - b| of integers or booleans, which always fits uint64."""
     if a.dtype.kind == "b":
         return cast(Array, (a != b).astype(np.uint64))
     high: Array = np.maximum(a, b).astype(np.uint64)
     low: Array = np.minimum(a, b).astype(np.uint64)
-    return high - low  # modulo 2**64, in which negative numbers are right, too
+    return high - low  # modulo 2**64, which is right for negative numbers as well
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How a result compares with what it should be.
+    """How a result compares with the expected one.
 
     Attributes:
         agrees: whether every element lies within the tolerance.
         max_abs: the largest absolute difference; None where the two cannot be compared element by element.
-        max_ulp: the largest distance in units of the last place, likewise.
-        where: the first index, in the order of the array, that is beyond the tolerance; None if there is
-            none.
-        expected: what should be there.
-        got: what is there.
+        max_ulp: the largest difference in units in the last place, likewise.
+        where: the first index, in the order of the array, beyond the tolerance; None if there is none.
+        expected: the element expected there.
+        got: the element found there.
         reason: why the two cannot be compared element by element; empty if they can.
     """
 
@@ -153,7 +152,7 @@ def tolerance_of(dtype: str) -> float:
 
 
 def agreement(expected: Any, got: Any, tolerance: float) -> Agreement:
-    """Compare a result with what it should be.
+    """Compare a result with the expected one.
 
     Args:
         expected: what it should be.
@@ -168,19 +167,19 @@ def agreement(expected: Any, got: Any, tolerance: float) -> Agreement:
         return Agreement(False, reason=f"type {got.dtype.name}; must be {expected.dtype.name}")
     if expected.dtype.kind in "OUST":
         wrong = expected.astype(np.str_) != got.astype(np.str_)
-        where = _first(wrong)
-        if where is None:
+        if not wrong.any():
             return Agreement(True)
+        where = _index_of_max(wrong)
         return Agreement(False, None, None, where, str(expected[where]), str(got[where]))
     if expected.dtype.kind not in "biuf" and expected.dtype.name != "bfloat16":
         same = expected.tobytes() == got.tobytes()
         return Agreement(same, reason="" if same else f"other values of type {expected.dtype.name}")
     apart = difference(expected, got)
-    where = _first(beyond(expected, got, tolerance))
-    if where is None:
+    wrong = beyond(expected, got, tolerance)
+    if not wrong.any():
         return Agreement(True, apart.max_abs, apart.max_ulp)
-    values = expected[where].item(), got[where].item()
-    return Agreement(False, apart.max_abs, apart.max_ulp, where, *values)
+    where = _index_of_max(wrong)
+    return Agreement(False, apart.max_abs, apart.max_ulp, where, expected[where].item(), got[where].item())
 
 
 def beyond(expected: Array, got: Array, tolerance: float) -> Array:
@@ -190,13 +189,12 @@ def beyond(expected: Array, got: Array, tolerance: float) -> Array:
     want, have = expected.astype(np.float64), got.astype(np.float64)
     with np.errstate(all="ignore"):
         near = np.abs(have - want) <= tolerance * np.maximum(1.0, np.abs(want))
-    # Infinity is near nothing but itself: its difference from anything is no number, or infinite.
+    # Infinity is near nothing but itself: its difference from anything is NaN or infinite.
     near &= np.isfinite(want)
     wrong: Array = ~(near | (want == have) | (np.isnan(want) & np.isnan(have)))
     return wrong
 
 
-def _first(wrong: Array) -> tuple[int, ...] | None:
-    if not wrong.any():
-        return None
-    return tuple(int(index) for index in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
+def _index_of_max(array: Array) -> tuple[int, ...]:
+    """The index of the largest element, the first if there are several."""
+    return tuple(int(index) for index in np.unravel_index(int(array.argmax()), array.shape))

@@ -1,4 +1,4 @@
-"""Element types: which there are, and arrays of them."""
+"""Element types, and arrays of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onegru.core.errors import SpecError, needs_extra
 
 Array = npt.NDArray[Any]
 
-#: Every element type that an operator computes on, by NumPy's (and ml_dtypes's) name.
+#: Every element type that an operator computes on, by its name in NumPy (or ml_dtypes).
 ELEMENT_TYPES = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -37,7 +37,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 @contextmanager
 def default_float_mode() -> Iterator[None]:
-    """IEEE 754's default mode for this thread, whatever the caller has set; that is put back at the end."""
+    """IEEE 754's default mode for this thread; the caller's mode is restored at the end."""
     mode = _native.set_float_mode(None)
     try:
         yield
@@ -46,13 +46,13 @@ def default_float_mode() -> Iterator[None]:
 
 
 def to_float32(value: float) -> float:
-    """The float32 number nearest to `value`; infinity beyond them."""
+    """The float32 number nearest to `value`; infinity beyond the largest."""
     with default_float_mode(), np.errstate(over="ignore", under="ignore"):
         return float(np.float32(value))
 
 
 def convert(value: object, dtype: str) -> Array:
-    """`value` with another element type, as OpenVINO's Convert: towards zero from floating point to integer.
+    """`value` with another element type, as OpenVINO's Convert does it: floats are rounded towards zero.
 
     Raises:
         SpecError: a number does not fit an integer type.
@@ -85,7 +85,7 @@ def as_float_array(name: str, value: object, must_be: tuple[str, ...] = ELEMENT_
 
 
 def as_array_of(dtype: str, name: str, value: object) -> Array:
-    """`value` as an array of the element type `dtype`, which is that of the weights.
+    """`value` as an array of the element type `dtype`, that of the weights.
 
     Raises:
         SpecError: it is of another type; the message says how to convert it.
@@ -102,11 +102,11 @@ def as_array_of(dtype: str, name: str, value: object) -> Array:
 
 
 def as_lengths(name: str, value: object, must_be: tuple[str, ...] | None = None) -> Array:
-    """`value` as an array of integers, unchecked beyond that; a copy, which stays as it is once checked.
+    """`value` as an array of integers, unchecked beyond that; a copy, so that it stays as checked.
 
     Args:
         name: the argument's name, for messages.
-        value: any integer sequence.
+        value: any sequence of integers.
         must_be: the only types to accept; None for every integer type.
 
     Raises:
@@ -123,13 +123,13 @@ def as_lengths(name: str, value: object, must_be: tuple[str, ...] | None = None)
 
 
 def refuse_grad(name: str, value: object) -> None:
-    """Raise SpecError for a tensor of PyTorch whose gradient would be lost."""
+    """Raise SpecError for a PyTorch tensor whose gradient would be lost."""
     if getattr(value, "requires_grad", False) is True:
         raise SpecError(f"{name}: a tensor that requires grad; must be an array; try {name}.detach()")
 
 
 def is_ragged(value: object) -> bool:
-    """Whether it is PyTorch's PackedSequence, or a list of sequences that are not all of one length."""
+    """Whether it is PyTorch's PackedSequence, or a list of sequences of different lengths."""
     if hasattr(value, "batch_sizes"):
         return True
     if not isinstance(value, list | tuple):
@@ -146,7 +146,7 @@ def _as_array(name: str, value: object) -> Array:
         raise SpecError("X: sequences of different lengths; must be one array; try onegru.pad(X)")
     try:
         array = np.asarray(value)
-    except Exception as error:  # what other packages' tensors raise
+    except Exception as error:  # raised by other packages' tensors
         first = (str(error) or type(error).__name__).splitlines()[0]
         raise SpecError(f"{name}: not an array ({first}); must be one") from None
     if np.ma.isMaskedArray(value):

@@ -1,6 +1,6 @@
-"""What onegru raises, and the one thing that it warns of.
+"""What onegru raises, and its one warning.
 
-Public classes here and elsewhere say that they are onegru's own, so that pickles outlive a move.
+Public classes, here and elsewhere, set `__module__` to onegru, so that pickles survive a move.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class OneGRUError(Exception):
 class SpecError(OneGRUError, ValueError):
     """An attribute, shape, type or value that the specification forbids.
 
-    The message names the argument, says what it is, and what it must be.
+    The message names the argument, and says what it is and what it must be.
     """
 
     __module__ = "onegru"
 
 
 class FormatError(OneGRUError, ValueError):
-    """A file that is broken, hostile or beyond what onegru reads.
+    """A file that is broken, hostile, or holds something onegru does not read.
 
     The message names the file and the place in it.
     """
@@ -57,7 +57,7 @@ class MissingExtraError(OneGRUError, ImportError):
 
 @contextmanager
 def needs_extra(package: str, extra: str, purpose: str) -> Iterator[None]:
-    """Around an import: if `package` is not there, say which extra brings it.
+    """Around an import: if `package` is missing, say which extra brings it.
 
     Raises:
         MissingExtraError: it is not installed.
@@ -72,7 +72,7 @@ def needs_extra(package: str, extra: str, purpose: str) -> Iterator[None]:
 
 @contextmanager
 def prefixed_errors(place: str) -> Iterator[None]:
-    """Around what a node of a file does: errors say where in the file they arose."""
+    """Put the place in a file, such as a node, before the errors that arise there."""
     try:
         yield
     except SpecError as error:

@@ -1,4 +1,4 @@
-"""How many CPUs the process may use."""
+"""The CPUs and the memory of this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def usable_cpus(root: Path = Path("/")) -> int:
-    """The CPUs of the process's affinity mask, or what its control groups leave of them; at least 1.
+    """The number of CPUs that the affinity mask and the control groups leave this process; at least 1.
 
     Args:
         root: where `proc` and `sys` are, for tests.
@@ -21,9 +21,9 @@ def usable_cpus(root: Path = Path("/")) -> int:
 
 
 def _quotas(root: Path) -> Iterator[int]:
-    """What each control group allows, in CPUs, rounded up: the process's own and all above it.
+    """The CPUs that each control group allows, rounded up: the process's own group and all above it.
 
-    In a container the path may be the host's, of which only the top is to be seen.
+    In a container the path may be the host's, of which only the root is visible.
     """
     for line in _read(root / "proc/self/cgroup").splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
@@ -39,7 +39,7 @@ def _quotas(root: Path) -> Iterator[int]:
 
 
 def _cpus(quota: str, period: str) -> Iterator[int]:
-    """The quota in CPUs; nothing where there is none, which is "max" in version 2 and -1 in version 1."""
+    """The quota in CPUs; nothing if there is none, which is "max" in version 2 and -1 in version 1."""
     try:
         share, whole = int(quota), int(period)
     except ValueError:
@@ -56,7 +56,7 @@ def _read(file: Path) -> str:
 
 
 def memory_size() -> int:
-    """This machine's memory in bytes."""
+    """The machine's memory in bytes."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not known on this system

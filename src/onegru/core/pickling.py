@@ -1,4 +1,4 @@
-"""What an object keeps when it is pickled or copied: what it is made of, and what subclasses add."""
+"""What an object keeps when it is pickled or copied: its parts, and what subclasses add."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 
 def state_of(instance: object, without: Collection[str] = (), **instead: object) -> Any:
-    """What a `__getstate__` gives: an instance's attributes, those in slots included.
+    """The result of a `__getstate__`: an instance's attributes, including those in slots.
 
     Args:
         instance: whose attributes they are.
-        without: attributes that are made anew with the instance.
-        instead: attributes that a copy has in place of the instance's.
+        without: attributes to leave out, as making the instance makes them anew.
+        instead: values that replace the instance's in a copy.
 
     Returns:
-        what pickles and copies restore by themselves; None if there is nothing.
+        what pickle and copy restore by default; None if there is nothing.
     """
     state = object.__getstate__(instance)
     variables, slots = state if isinstance(state, tuple) else (state, None)

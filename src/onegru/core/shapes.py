@@ -1,7 +1,7 @@
 """Shapes by lettered axes: one check, one message and one rearrangement for every operator.
 
-The letters are those of `dialects.schema`: a specification says that X is "TBI", the canonical form
-wants "TBI" as well, and OpenVINO's "BTI" is the same array seen along other axes.
+The letters are those of `onegru.operators.schema`: ONNX's X is "TBI", as in the canonical form, and
+OpenVINO's "BTI" is the same array with its axes in another order.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def check_shape(
     sizes: dict[str, int],
     terms: Mapping[str, str] | None = None,
 ) -> None:
-    """Check a shape against its axes, and note in `sizes` what it says of axes not yet known.
+    """Check a shape against its axes, and add the sizes of axes not yet known to `sizes`.
 
     Args:
         name: the argument's name.
         shape: its shape.
         axes: its axes, by letter.
-        sizes: what is known of each axis; extended.
-        terms: what to call an axis in messages, beyond the common terms.
+        sizes: the sizes known so far, by axis; extended.
+        terms: names of axes in messages, beyond the common ones.
 
     Raises:
         SpecError: the rank or a dimension does not fit.
@@ -55,10 +55,10 @@ def check_shape(
     sizes.update({axis: have for axis, have in zip(axes, shape, strict=True) if axis != "1"})
 
 
-def fits(shape: Sequence[int | None], wanted: Sequence[object]) -> bool:
-    """Whether a shape may be the one that is wanted; what is no number, on either side, may be any size."""
+def fits(shape: Sequence[object], wanted: Sequence[object]) -> bool:
+    """Whether a shape may be the one wanted: what is not an integer, on either side, may be any size."""
     return len(shape) == len(wanted) and all(
-        have is None or not isinstance(want, int) or have == want
+        not isinstance(have, int) or not isinstance(want, int) or have == want
         for have, want in zip(shape, wanted, strict=True)
     )
 
@@ -66,7 +66,7 @@ def fits(shape: Sequence[int | None], wanted: Sequence[object]) -> bool:
 def arrange(array: Array, have: str, want: str) -> Array:
     """A view of `array`, whose axes are `have`, with the axes `want`.
 
-    An axis that only one side has must be of size one: it is dropped, or put in.
+    An axis that only one side has must be of size one: it is dropped or inserted.
     """
     kept = [axis for axis in have if axis in want and axis != "1"]
     view = array[tuple(slice(None) if axis in kept else 0 for axis in have)]
@@ -75,18 +75,18 @@ def arrange(array: Array, have: str, want: str) -> Array:
 
 
 def side_by_side(Y: Array, layout: int = 0) -> Array:
-    """The directions' outputs of a step one behind the other: [T, B, D·H], or [B, T, D·H] under layout 1."""
+    """Y with the directions' outputs concatenated: [T, B, D·H], or [B, T, D·H] under layout 1."""
     if layout == 0:
         Y = Y.transpose(0, 2, 1, 3)
     return Y.reshape(*Y.shape[:2], Y.shape[2] * Y.shape[3])
 
 
 def empty(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """A new array, its elements not set.
+    """A new array, uninitialised.
 
     Raises:
-        SpecError: there is no array of this shape.
-        MemoryError: there is no room for it.
+        SpecError: no array can have this shape.
+        MemoryError: it does not fit into memory.
     """
     try:
         return np.empty(shape, dtype)
@@ -100,10 +100,10 @@ def check_out(out: object, shape: tuple[int, ...], dtype: np.dtype[Any], name: s
     """`out`, if a result of this shape and type can be written into it.
 
     Args:
-        out: what was given as `out`, or in one place of it.
+        out: what was given as `out`, or as one item of it.
         shape: of the result.
         dtype: of the result.
-        name: the result's name, where `out` has several places.
+        name: the result's name, where `out` has several items.
 
     Raises:
         SpecError: it cannot.
@@ -120,7 +120,7 @@ def check_out(out: object, shape: tuple[int, ...], dtype: np.dtype[Any], name: s
 
 
 def overlap(a: Array, b: Array) -> bool:
-    """Whether two arrays share memory; True as well where finding out would take long."""
+    """Whether two arrays share memory; also True where finding out would take long."""
     if not np.may_share_memory(a, b):
         return False
     try:
@@ -130,7 +130,7 @@ def overlap(a: Array, b: Array) -> bool:
 
 
 def overlaps_itself(array: Array) -> bool:
-    """Whether elements of an array share memory; True as well for what no slicing of a plain array makes."""
+    """Whether elements of an array share memory; also True for strides that no slicing can make."""
     if array.size == 0:
         return False
     extent = array.itemsize
@@ -145,7 +145,7 @@ def as_rows(rows: object, count: int) -> Array:
     """`rows` as indices of some of `count` rows.
 
     Raises:
-        SpecError: they are no integers of one axis, beyond the rows, or not each another one.
+        SpecError: they are not integers along one axis, out of range, or not distinct.
     """
     indices = as_lengths("rows", rows)
     check_shape("rows", indices.shape, "n", {}, {"n": "rows"})

@@ -1,6 +1,6 @@
-"""The canonical form: what is left of a GRU once its dialect is forgotten.
+"""The canonical form of a GRU, independent of any dialect.
 
-A `Spec` and its `Weights` exist only if they are legal, so nothing below them checks again.
+A `Spec` and its `Weights` exist only if they are legal, so nothing below checks them again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Spec:
         linear_before_reset: whether the reset gate acts after the recurrent product.
         clip: bound on the inputs of the activations, > 0; None for none.
         activations: (f, g) for each direction.
-        attention: whether each step has an attention score a.
+        attention: whether each step takes an attention score a.
     """
 
     __module__ = "onegru"
@@ -94,12 +94,12 @@ class Spec:
 
     @property
     def parameter_count(self) -> int:
-        """How many numbers W, R and B hold, canonical biases included."""
+        """The count of numbers in W, R and B, with B in canonical form."""
         return self.num_directions * 3 * self.hidden_size * (self.input_size + self.hidden_size + 2)
 
     @property
     def flops_per_step(self) -> int:
-        """Floating-point operations of the products, for one row and one step, over all directions."""
+        """Floating-point operations of the matrix products, for one row and one step, in all directions."""
         return self.num_directions * 6 * self.hidden_size * (self.input_size + self.hidden_size)
 
 

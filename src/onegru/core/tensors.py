@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -16,17 +16,17 @@ def as_tensor(name: str, value: object, must_be: tuple[str, ...] = ()) -> Array:
 
     Args:
         name: what to call it in errors.
-        value: an array, or what torch, Keras, JAX or Flax have in its place.
+        value: an array, or its counterpart in torch, Keras, JAX or Flax.
         must_be: the only types to accept; all element types if empty.
 
     Raises:
-        SpecError: it is not a tensor that has its numbers, or of another type.
+        SpecError: it is not a tensor that holds numbers, or of another type.
     """
     try:
         value = _plain(value)
     except SpecError:
         raise
-    except Exception as error:  # whatever a framework raises for a tensor that has no numbers
+    except Exception as error:  # whatever a framework raises for a tensor without numbers
         raise SpecError(f"{name}: no numbers to be had ({error}); must be a dense array") from None
     return as_float_array(name, value, must_be) if must_be else as_float_array(name, value)
 
@@ -34,26 +34,17 @@ def as_tensor(name: str, value: object, must_be: tuple[str, ...] = ()) -> Array:
 def _plain(value: Any) -> object:
     if isinstance(value, np.ndarray | list | tuple):
         return value
-    if callable(getattr(value, "detach", None)):  # torch, which NumPy's bfloat16 is unknown to
+    if callable(getattr(value, "detach", None)):  # torch, which does not know NumPy's bfloat16
         value = value.detach().cpu()
         if str(value.dtype) == "torch.bfloat16":
             return value.float().numpy().astype(numpy_dtype("bfloat16"))
         return value.numpy()
-    for unbox in _boxes(value):
-        return _plain(unbox())
+    for name in () if hasattr(value, "__array__") else ("get_value", "unbox"):  # a variable or a box of Flax
+        if callable(unbox := getattr(value, name, None)):
+            return _plain(unbox())
     return np.asarray(value)
 
 
-def _boxes(value: Any) -> Iterator[Callable[[], object]]:
-    """Ways to the array within a Flax variable or a boxed parameter."""
-    if hasattr(value, "__array__"):
-        return
-    if callable(getattr(value, "get_value", None)):
-        yield value.get_value
-    if callable(getattr(value, "unbox", None)):
-        yield value.unbox
-
-
 def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
-    """Whether it is a mapping, whose keys are names."""
+    """Whether it is a mapping; its keys are taken to be names."""
     return isinstance(value, Mapping)

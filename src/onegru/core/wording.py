@@ -1,15 +1,22 @@
-"""Numbers as a person reads them."""
+"""Numbers and shapes in words."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def count(number: int, noun: str) -> str:
-    """A number of things, as "1 GRU node" or "2 GRU nodes"."""
+    """A count of things: "1 GRU node" or "2 GRU nodes"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def shape_words(shape: Sequence[int | str | None]) -> str:
+    """A shape with "?" for unknown sizes: "[batch, ?, 64]"."""
+    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
+
+
 def duration(seconds: float) -> str:
-    """A time with three digits in the unit that suits it: 1.23 µs, 45.6 ms, 789 s."""
+    """A time with three digits in a fitting unit: 1.23 µs, 45.6 ms, 789 s."""
     for factor, unit in ((1e6, "µs"), (1e3, "ms")):
         if float(f"{seconds * factor:.3g}") < 1000:
             return f"{seconds * factor:#.3g}".rstrip(".") + f" {unit}"

@@ -1,1 +1,1 @@
-"""What computes a GRU: the native kernels, or the reference in float64."""
+"""The engines that compute a GRU: the native kernels, and the reference in float64."""

@@ -1,4 +1,4 @@
-"""What an engine is given, and what it must be able to do."""
+"""The interface of an engine: what it is given, and what it does."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from onegru.core.spec import Weights
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One call in canonical form: checked views, of any strides, outputs not overlapping anything.
+    """One call in canonical form: checked views of any strides; outputs overlap nothing.
 
     Attributes:
         X: [T, B, I].
         initial_h: [D, B, H]; None for zeros.
         sequence_lens: [B], intp, each in 0…T; None for all T.
         attention: [T, B]; None without attention.
-        Y: [T, D, B, H], to be written; None if nobody asks for it.
-        Y_h: [D, B, H], to be written; None if nobody asks for it.
+        Y: [T, D, B, H], to be written; None if not wanted.
+        Y_h: [D, B, H], to be written; None if not wanted.
     """
 
     X: Array
@@ -32,11 +32,11 @@ class Problem:
 
 
 class EngineStream(Protocol):
-    """Steps on a state [B, H] that is changed in place, of the type that is computed in."""
+    """Steps on a state [B, H], of the type computed in, that is changed in place."""
 
     @property
     def native(self) -> _native.Stream | None:
-        """What takes plain steps, if there is anything."""
+        """The native fast path for plain steps, if there is one."""
 
     def run(self, X: Array, attention: Array | None, rows: Array | None, Y: Array) -> None:
         """Do checked steps: X [T, n, I], attention [T, n], rows [n] of the state or None, Y [T, 1, n, H]."""
@@ -47,18 +47,18 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """What to call the engine by: an argument of `onegru.GRU`."""
+        """The engine's name, as in the argument of `onegru.GRU`."""
 
     @property
     def weights(self) -> Weights:
-        """The weights, brought back from the form that they are kept in."""
+        """The weights, restored from the form that they are kept in."""
 
     def run(self, problem: Problem) -> None:
         """Write the outputs of `problem`."""
 
     @property
     def native(self) -> _native.Layer | None:
-        """What takes plain calls, if there is anything."""
+        """The native fast path for plain calls, if there is one."""
 
     def stream(self, state: Array) -> EngineStream:
         """Steps on `state`."""

@@ -1,4 +1,4 @@
-"""The native core: the engine that it is, its threads, and the SIMD target that it uses."""
+"""The native core: its engine, its threads and its SIMD targets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Targets:
     """The SIMD targets of the native core.
 
     Attributes:
-        available: those that were compiled and that this processor runs, best first.
+        available: those compiled that this processor runs, best first.
         chosen: the one in use: the best, or what the environment variable ONEGRU_TARGET names.
     """
 
@@ -42,18 +42,18 @@ def targets() -> Targets:
     """Which SIMD targets the native core has here, and which one it uses.
 
     Raises:
-        SpecError: ONEGRU_TARGET or ONEGRU_NUM_THREADS holds what it must not.
+        SpecError: ONEGRU_TARGET or ONEGRU_NUM_THREADS is not legal.
     """
     _honour_environment()
     return Targets(tuple(_native.available_targets()), _native.chosen_target())
 
 
 def set_num_threads(n: int | None) -> None:
-    """Let a call use up to `n` threads, its own included. How many there are never changes a result.
+    """Let a call use up to `n` threads, its own included. Their number never changes a result.
 
     Args:
-        n: 1…64; None for the default: the first number of the environment variable OMP_NUM_THREADS, else as
-            many as the process may use cores. ONEGRU_NUM_THREADS sets it from outside.
+        n: 1…64; None for the default: the first number of the environment variable OMP_NUM_THREADS, else the
+            number of cores that the process may use. ONEGRU_NUM_THREADS sets it from outside.
 
     Raises:
         SpecError: n is not such a number.
@@ -71,21 +71,21 @@ def get_num_threads() -> int:
 
 
 def release_memory() -> int:
-    """Give back the memory that is kept for new outputs.
+    """Release the memory that is kept for new outputs.
 
-    New outputs of 64 KiB and more take memory that earlier ones had, once these are gone: fresh memory costs
-    more than the arithmetic of a small layer. At most 64 MiB are kept, and what no call has used for ten
-    seconds goes at the next call that makes or loses such an output.
+    New outputs of 64 KiB and more reuse the memory of earlier ones that are gone: fresh memory costs more
+    than the arithmetic of a small layer. At most 64 MiB are kept, and memory unused for ten seconds is
+    released by the next call that makes or frees such an output.
 
     Returns:
-        how many bytes went back to the system.
+        the number of bytes released to the system.
     """
     return _native.release_memory()
 
 
 @functools.cache
 def _honour_environment() -> None:
-    """Read ONEGRU_TARGET and ONEGRU_NUM_THREADS, once, when the native core is first asked for something."""
+    """Read ONEGRU_TARGET and ONEGRU_NUM_THREADS, once, when the native core is first used."""
     name = os.environ.get("ONEGRU_TARGET")
     if name and name not in _native.available_targets():
         must = ", ".join(_native.available_targets())
@@ -98,17 +98,17 @@ def _honour_environment() -> None:
 
 
 def _default_num_threads() -> int:
-    """OMP_NUM_THREADS may be a list, a number for each level; what is wrong there is for others to refuse."""
+    """OMP_NUM_THREADS may be a list, a number for each level; others refuse what is wrong in it."""
     first = re.match(r"\s*0*([1-9][0-9]*)\s*(,|$)", os.environ.get("OMP_NUM_THREADS", ""))
     return min(int(first[1][:3]) if first else usable_cpus(), _MOST_THREADS)
 
 
 class NativeEngine:
-    """The SIMD kernels. Computes in float64 for float64, else in float32; rounds 16-bit outputs once.
+    """The SIMD kernels. They compute in float64 for float64, else in float32, and round 16-bit outputs once.
 
     Args:
         spec: what to compute.
-        weights: with what; packed, and not kept otherwise.
+        weights: its weights; kept only in packed form.
         weight_storage: the type that W and R are kept in; None for the layer's own.
     """
 
@@ -144,16 +144,16 @@ class NativeEngine:
 
     @property
     def packed_bytes(self) -> int:
-        """What the packed weights take."""
+        """The size of the packed weights."""
         return self.native.bytes
 
     @property
     def target(self) -> str:
-        """The SIMD target that the weights were packed for and that runs them."""
+        """The SIMD target that the weights are packed for, which runs them."""
         return self.native.target
 
     def scratch_bound(self, batch_size: int) -> int:
-        """The most memory in bytes that a call may take beside its arguments, whatever T is."""
+        """The most memory in bytes that a call may use beyond its arguments, whatever T is."""
         return self.native.scratch_bound(batch_size)
 
     def run(self, problem: Problem) -> None:

@@ -1,4 +1,4 @@
-"""Which engines there are, and the one that is the reference."""
+"""The engines by name, and the reference as one of them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def make_engine(name: str, spec: Spec, weights: Weights, weight_storage: str | N
     """The engine called `name`, or the best one for "auto", with these weights.
 
     Raises:
-        SpecError: there is no such engine, or it does not keep weights in another type.
+        SpecError: there is no such engine, or it cannot keep weights in this type.
     """
     name = choice("engine", name, ("auto", *ENGINES))
     if weight_storage is None:

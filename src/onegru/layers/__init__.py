@@ -1,1 +1,1 @@
-"""The layer, its streams and stacks, and the operators as functions."""
+"""The GRU layer, its streams and stacks, and the operators as functions."""

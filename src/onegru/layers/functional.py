@@ -1,4 +1,4 @@
-"""The operators as functions, one for each specification, arguments named as there.
+"""The operators as functions, one for each specification, with the specification's argument names.
 
 Each call brings its weights into canonical form anew; `onegru.GRU` does so once for many calls.
 """
@@ -15,7 +15,7 @@ from onegru.core.arguments import integer
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.core.spec import Direction
-from onegru.layers.gru import GRU
+from onegru.layers.gru import GRU, present
 from onegru.operators.lowering import lower
 from onegru.operators.onnx import gru_version
 from onegru.operators.openvino import AUGRU_CELL, AUGRU_SEQUENCE, GRU_CELL, GRU_SEQUENCE
@@ -50,7 +50,7 @@ def gru(
         ht = g(Xt*(Wh^T) + (rt (.) (Ht-1*(Rh^T) + Rbh)) + Wbh)       linear_before_reset != 0
         Ht = (1 - zt) (.) ht + zt (.) Ht-1
 
-    Source: the published texts of GRU-1, 3, 7 and 14; version 22 adds bfloat16.
+    Source: the published specifications of GRU-1, 3, 7 and 14; version 22 adds bfloat16.
 
     Args:
         X: input, [T, B, I], or [B, T, I] under layout 1; float16, bfloat16, float32 or float64.
@@ -60,17 +60,16 @@ def gru(
         B: biases, [D, 6H] = Wb (z, r, h), then Rb (z, r, h); None for zeros.
         sequence_lens: [B], any integers, each in 0…T; None for all T. Past a row's end Y is 0.
         initial_h: initial state, [D, B, H], or [B, D, H] under layout 1; None for zeros.
-        hidden_size: H; None to read it off R.
-        direction: "forward", "reverse" or "bidirectional"; at opsets 1 and 2 also "foward", as files have it.
+        hidden_size: H; None to take it from R.
+        direction: "forward", "reverse" or "bidirectional"; at opsets 1 and 2 also "foward", as in files.
         layout: 0 for time first, 1 for batch first (opset 14 and later).
         linear_before_reset: 0 to apply the reset gate before the recurrent product, else after it
             (opset 3 and later).
         clip: bound > 0 on the inputs of the activations; None for none.
-        activations: names of f and g, for each direction; None for Sigmoid and Tanh. Matched without
-            regard to case.
+        activations: names of f and g, for each direction, ignoring case; None for Sigmoid and Tanh.
         activation_alpha: values for the functions that take alpha, in order; None for their defaults.
         activation_beta: values for the functions that take beta, likewise.
-        output_sequence: 0 or 1 (opsets below 7). Both outputs are returned whatever it is.
+        output_sequence: 0 or 1 (opsets below 7). Both outputs are returned in any case.
         opset: selects the newest version at or below it.
         engine: what computes, as in `onegru.GRU`.
 
@@ -79,7 +78,7 @@ def gru(
         [D, B, H], or [B, D, H]; 0 for a row of length 0.
 
     Raises:
-        SpecError: an argument that the version's text forbids.
+        SpecError: an argument that this version's specification forbids.
 
     Warns:
         SpecWarning: alpha or beta values that no function takes.
@@ -87,7 +86,7 @@ def gru(
     operator = gru_version(integer("opset", opset))
     if operator is None:
         raise SpecError(f"opset: {opset}; must be at least 1")
-    attributes = _present(
+    attributes = present(
         hidden_size=hidden_size,
         direction=direction,
         clip=clip,
@@ -96,7 +95,7 @@ def gru(
         activation_beta=activation_beta,
         output_sequence=output_sequence,
     )
-    # These two have defaults in the signature; at its default, a version that lacks one sees nothing of it.
+    # These two have defaults in the signature, which a version that lacks the attribute must not see.
     for name, value in (("layout", layout), ("linear_before_reset", linear_before_reset)):
         if name in operator.attributes or not _is_zero(value):
             attributes[name] = value
@@ -128,7 +127,7 @@ def gru_cell(
         ht = g(Xt*(Wh^T) + (rt (.) (Ht-1*(Rh^T) + Rbh)) + Wbh)       linear_before_reset = True
         Ht = (1 - zt) (.) ht + zt (.) Ht-1
 
-    Source: the published text of GRUCell-3.
+    Source: the published specification of GRUCell-3.
 
     Args:
         X: input, [B, I]; float16, bfloat16, float32 or float64.
@@ -149,12 +148,12 @@ def gru_cell(
         Ho, the new state, [B, H].
 
     Raises:
-        SpecError: an argument that the text forbids.
+        SpecError: an argument that the specification forbids.
 
     Warns:
         SpecWarning: activations_alpha or activations_beta are not empty.
     """
-    attributes = _present(
+    attributes = present(
         hidden_size=hidden_size,
         activations=activations,
         activations_alpha=activations_alpha,
@@ -185,7 +184,7 @@ def gru_sequence(
 ) -> tuple[Array, Array]:
     """OpenVINO's GRUSequence-5: GRUCell-3 over time, in either direction or both.
 
-    The equations are those of `gru_cell`. Source: GRUCell-3's published text, over sequences.
+    The equations are those of `gru_cell`. Source: the published specification of GRUCell-3, over sequences.
 
     Args:
         X: input, [B, T, I]; float16, bfloat16, float32 or float64.
@@ -196,7 +195,7 @@ def gru_sequence(
         B: biases, [D, 3H], or with linear_before_reset [D, 4H], as in `gru_cell`.
         hidden_size: H, at least 1.
         direction: "forward", "reverse" or "bidirectional".
-        activations: f and g, any of relu, sigmoid and tanh; they serve both directions.
+        activations: f and g, any of relu, sigmoid and tanh, for both directions.
         activations_alpha: without effect, as none of the three takes a value.
         activations_beta: likewise.
         clip: bound on the inputs of the activations; None, 0 or infinity for none.
@@ -207,12 +206,12 @@ def gru_sequence(
         Y, every state, [B, D, T, H]; and Ho, each row's last state, [B, D, H], 0 for a row of length 0.
 
     Raises:
-        SpecError: an argument that the text forbids.
+        SpecError: an argument that the specification forbids.
 
     Warns:
         SpecWarning: activations_alpha or activations_beta are not empty.
     """
-    attributes = _present(
+    attributes = present(
         hidden_size=hidden_size,
         direction=direction,
         activations=activations,
@@ -221,11 +220,7 @@ def gru_sequence(
         clip=clip,
         linear_before_reset=linear_before_reset,
     )
-    inputs = {
-        "X": X,
-        "initial_hidden_state": initial_hidden_state,
-        "sequence_lengths": sequence_lengths,
-    }
+    inputs = {"X": X, "initial_hidden_state": initial_hidden_state, "sequence_lengths": sequence_lengths}
     outputs = _call(GRU_SEQUENCE, attributes, inputs, W, R, B, engine)
     return outputs["Y"], outputs["Ho"]
 
@@ -254,8 +249,8 @@ def augru_cell(
         zt' = (1 - at) (.) zt
         Ht  = (1 - zt') (.) ht + zt' (.) Ht-1
 
-    Source: the published text of AUGRUCell. Its ranges are closed: `onegru.GRU(…, attention=True)` has no
-    such limits.
+    Source: the published specification of AUGRUCell. It allows little: `onegru.GRU(…, attention=True)` takes
+    any activation, clip, direction and reset mode.
 
     Args:
         X: input, [B, I]; float16, bfloat16, float32 or float64.
@@ -276,9 +271,9 @@ def augru_cell(
         Ho, the new state, [B, H].
 
     Raises:
-        SpecError: an argument that the text forbids.
+        SpecError: an argument that the specification forbids.
     """
-    attributes = _present(
+    attributes = present(
         hidden_size=hidden_size,
         activations=activations,
         activations_alpha=activations_alpha,
@@ -309,7 +304,7 @@ def augru_sequence(
 ) -> tuple[Array, Array]:
     """OpenVINO's AUGRUSequence: AUGRUCell over time.
 
-    The equations are those of `augru_cell`. Source: AUGRUCell's published text, over sequences.
+    The equations are those of `augru_cell`. Source: the published specification of AUGRUCell, over sequences.
 
     Args:
         X: input, [B, T, I]; float16, bfloat16, float32 or float64.
@@ -332,9 +327,9 @@ def augru_sequence(
         Y, every state, [B, 1, T, H]; and Ho, each row's last state, [B, 1, H], 0 for a row of length 0.
 
     Raises:
-        SpecError: an argument that the text forbids.
+        SpecError: an argument that the specification forbids.
     """
-    attributes = _present(
+    attributes = present(
         hidden_size=hidden_size,
         direction=direction,
         activations=activations,
@@ -346,10 +341,6 @@ def augru_sequence(
     inputs = {"X": X, "H_t": H_t, "sequence_lengths": sequence_lengths, "A": A}
     outputs = _call(AUGRU_SEQUENCE, attributes, inputs, W, R, B, engine)
     return outputs["Y"], outputs["Ho"]
-
-
-def _present(**attributes: object) -> dict[str, object]:
-    return {name: value for name, value in attributes.items() if value is not None}
 
 
 def _is_zero(value: object) -> bool:

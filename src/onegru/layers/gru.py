@@ -22,17 +22,9 @@ from onegru.operators.lowering import lower
 from onegru.operators.onnx import NEWEST
 from onegru.operators.schema import CANONICAL_AXES, Port
 
-# Attention scores by (layout, whether they have a last axis of size one).
-_ATTENTION_PORTS = {
-    (0, False): Port("attention", "A", "TB"),
-    (0, True): Port("attention", "A", "TB1"),
-    (1, False): Port("attention", "A", "BT"),
-    (1, True): Port("attention", "A", "BT1"),
-}
-
 
 class _CallSignature:
-    """What `inspect.signature` says of an instance: how it is called. Of a class, it says how one is made."""
+    """Makes `inspect.signature` say how an instance is called; for the class, how one is made."""
 
     def __get__(self, instance: object, owner: type[Any]) -> Any:
         if instance is None:
@@ -43,9 +35,9 @@ class _CallSignature:
 
 
 class GRU(_native.Caller):
-    """A GRU layer: weights once, many calls: `layer(X, initial_h, …)`, as `run` describes.
+    """A GRU layer: weights prepared once for many calls `layer(X, initial_h, …)`, as `run` describes.
 
-    Weights are as ONNX's GRU has them, gate order z, r, h. One step, for each row and direction:
+    The weights are laid out as in ONNX's GRU, gate order z, r, h. One step, for each row and direction:
 
         z = f(clip(x·Wzᵀ + h·Rzᵀ + Wbz + Rbz))
         r = f(clip(x·Wrᵀ + h·Rrᵀ + Wbr + Rbr))
@@ -54,7 +46,7 @@ class GRU(_native.Caller):
         z = (1 - a)·z                                     with attention
         h = (1 - z)∘n + z∘h
 
-    Source: ONNX GRU-14 and -22; attention as OpenVINO's AUGRUCell has it, here with any activation, clip,
+    Source: ONNX GRU-14 and -22; attention as in OpenVINO's AUGRUCell, here with any activation, clip,
     direction and reset mode.
 
     Args:
@@ -64,21 +56,21 @@ class GRU(_native.Caller):
         direction: "forward", "reverse" (each row from its own last step) or "bidirectional".
         linear_before_reset: whether the reset gate acts after the recurrent product.
         clip: bound > 0 on the inputs of all activations; None for none.
-        activations: names of (f, g) for each direction, without regard to case; None for Sigmoid, Tanh.
+        activations: names of (f, g) for each direction, ignoring case; None for Sigmoid, Tanh.
         activation_alpha: values for the functions that take alpha, in order; None for their defaults.
         activation_beta: values for the functions that take beta, likewise.
         attention: whether each call takes attention scores.
         engine: "auto" for the best, "native" for the SIMD kernels, "reference" for the float64 reference.
-        weight_storage: "bfloat16" or "float16" to keep W and R of a float32 layer in 16 bits, which halves
-            what large layers read in each step and rounds the weights; None to keep them as they are.
-        layout: the layout of calls that do not give one: 0 for time first, 1 for batch first. It is no part
+        weight_storage: "bfloat16" or "float16" to keep W and R of a float32 layer in 16 bits, which rounds
+            the weights and halves what large layers read in each step; None to keep them as they are.
+        layout: the layout of calls that do not give one: 0 for time first, 1 for batch first. It is not part
             of what the layer computes: files do not hold it, and a stream's `run` takes time first.
 
     Attributes:
-        try_call: `try_call(…)` is `layer(…)` where all that is given is plain: arrays of its type and of the
-            right shapes, inputs with a contiguous last axis, outputs contiguous and apart from inputs,
-            lengths in int32 or int64. It returns None, with nothing done, where it is not; `layer(…)` then
-            says what is wrong, or falls back to the general path.
+        try_call: `try_call(…)` is the fast path of `layer(…)`, for plain arguments: arrays of its type and of
+            the right shapes, inputs with a contiguous last axis, outputs contiguous and apart from inputs,
+            lengths in int32 or int64. For others it does nothing and returns None; `layer(…)` then says what
+            is wrong, or takes the general path.
 
     Raises:
         SpecError: an argument is not legal; the message says which, what it is and what it must be.
@@ -105,15 +97,14 @@ class GRU(_native.Caller):
         layout: int = 0,
     ) -> None:
         """Prepare the weights; see the class."""
-        given = {
-            "direction": direction,
-            "linear_before_reset": linear_before_reset,
-            "clip": clip,
-            "activations": activations,
-            "activation_alpha": activation_alpha,
-            "activation_beta": activation_beta,
-        }
-        attributes = {name: value for name, value in given.items() if value is not None}
+        attributes = present(
+            direction=direction,
+            linear_before_reset=linear_before_reset,
+            clip=clip,
+            activations=activations,
+            activation_alpha=activation_alpha,
+            activation_beta=activation_beta,
+        )
         lowered = lower(NEWEST, attributes, W, R, B, attention=flag("attention", attention))
         self._prepare(lowered.spec, lowered.weights, engine, weight_storage, layout)
 
@@ -129,7 +120,7 @@ class GRU(_native.Caller):
         """The layer of a Spec and its Weights.
 
         Raises:
-            SpecError: the weights are not those of the spec, or there is no such engine or layout.
+            SpecError: the weights do not fit the spec, or there is no such engine or layout.
         """
         if not isinstance(weights, Weights):
             raise SpecError(f"weights: {shown(weights)}; must be Weights")
@@ -143,7 +134,7 @@ class GRU(_native.Caller):
     ) -> None:
         layout = check_layout(layout)
         made = make_engine(engine, spec, weights, weight_storage)
-        # It refuses to be made a second time: nothing may have changed by then.
+        # Before anything is set, as it refuses to be initialised twice.
         super().__init__(made.native, layout)
         self._layout = layout
         self._spec = spec
@@ -168,7 +159,7 @@ class GRU(_native.Caller):
 
     @property
     def weights(self) -> Weights:
-        """What it computes with; brought back from the form that the engine keeps."""
+        """Its weights, restored from the form that the engine keeps."""
         return self._engine.weights
 
     @property
@@ -219,7 +210,7 @@ class GRU(_native.Caller):
     ) -> tuple[Array, Array]:
         """Run the layer over a batch of sequences, as `layer(…)` does.
 
-        A subclass that changes what a call does overrides `__call__`.
+        A subclass that changes what a call does must override `__call__`.
 
         Args:
             X: [T, B, I], or [B, T, I] under layout 1; of the layer's type.
@@ -228,13 +219,12 @@ class GRU(_native.Caller):
                 row's own last state, 0 for a row of length 0.
             attention: [T, B] or [T, B, 1], batch first under layout 1; required if and only if the layer
                 has attention.
-            layout: 0 for time first, 1 for batch first; None for the layer's own, 0 unless it was made with
-                another.
-            out: (Y, Y_h) to write into, of the right shape and type; None (also in either place) for new
+            layout: 0 for time first, 1 for batch first; None for the layer's own.
+            out: (Y, Y_h) to write into, of the right shape and type; None, also for one of them, for new
                 arrays.
 
         Returns:
-            Y [T, D, B, H], or [B, T, D, H] under layout 1, and Y_h [D, B, H], or [B, D, H]: those of `out`
+            Y [T, D, B, H], or [B, T, D, H] under layout 1, and Y_h [D, B, H], or [B, D, H]; those in `out`
             where given.
 
         Raises:
@@ -249,19 +239,18 @@ class GRU(_native.Caller):
         ports = [port for port in NEWEST.ports(layout) if port.role in CANONICAL_AXES]
         if self._spec.attention:
             rank = 2 if attention is None else as_float_array("attention", attention).ndim
-            ports.append(_ATTENTION_PORTS[layout, rank == 3])
+            ports.append(Port("attention", "A", ("BT" if layout else "TB") + "1" * (rank == 3)))
         elif attention is not None:
             raise SpecError("attention: given; must be None, as the layer was made without attention")
         values = {"X": X, "initial_h": initial_h, "sequence_lens": sequence_lens, "attention": attention}
-        given = {name: value for name, value in values.items() if value is not None}
         if out is None:
             out = (None, None)
         elif not isinstance(out, tuple) or len(out) != 2:
             raise SpecError(f"out: {type(out).__name__}; must be a tuple (Y, Y_h)")
-        outputs = self.apply(ports, given, {"Y": out[0], "Y_h": out[1]})
+        outputs = self.apply(ports, values, {"Y": out[0], "Y_h": out[1]})
         return outputs["Y"], outputs["Y_h"]
 
-    if TYPE_CHECKING:  # when it runs, the native base class has it
+    if TYPE_CHECKING:  # at run time the native base class has it
         __call__ = run
 
     def stream(self, batch_size: int = 1) -> Stream:
@@ -280,13 +269,13 @@ class GRU(_native.Caller):
         *,
         strict_types: bool = False,
     ) -> dict[str, Array]:
-        """Run the layer through the ports of an operator: its names, its axes, its order.
+        """Run the layer through the ports of an operator, with its names and axes.
 
         Args:
             ports: the operator's inputs and outputs.
-            values: its inputs by name; absent ones left out.
-            outputs: the outputs that are wanted, by name: arrays to write into, None for new ones.
-            strict_types: whether lengths must be of a type that the specification has.
+            values: its inputs by name; None, or no item, for absent ones.
+            outputs: the outputs wanted, by name: arrays to write into, None for new ones.
+            strict_types: whether lengths must be of a type that the specification allows.
 
         Returns:
             the wanted outputs, by name.
@@ -311,7 +300,7 @@ class GRU(_native.Caller):
             if port.role in ("Y", "Y_h") and port.name in outputs:
                 array = self._output(port, outputs[port.name], sizes)
                 arrays[port.name] = array
-                # Of NumPy's own class: an engine looks at memory, and a memory map is as good as any.
+                # As a plain array: an engine looks at memory, and a memory map is as good as any.
                 views[port.role] = arrange(np.asarray(array), port.axes, CANONICAL_AXES[port.role])
         self._run(inputs, views)
         return arrays
@@ -343,8 +332,11 @@ class GRU(_native.Caller):
         Y, Y_h = views.get("Y"), views.get("Y_h")
         if Y is not None and Y_h is not None and overlap(Y, Y_h):
             raise SpecError("out: Y and Y_h overlap; must not")
-        targets = {role: view for role, view in views.items() if _overlaps(view, inputs)}
-        fresh = {role: np.empty(view.shape, view.dtype) for role, view in targets.items()}
+        fresh = {
+            role: np.empty(view.shape, view.dtype)
+            for role, view in views.items()
+            if any(np.may_share_memory(view, array) for array in inputs.values())
+        }
         written = {**views, **fresh}
         self._engine.run(
             Problem(
@@ -356,8 +348,8 @@ class GRU(_native.Caller):
                 Y_h=written.get("Y_h"),
             )
         )
-        for role, view in targets.items():
-            view[...] = fresh[role]
+        for role, array in fresh.items():
+            views[role][...] = array
 
 
 _native.describe_call(
@@ -372,6 +364,11 @@ def native_of(layer: GRU) -> _native.Layer | None:
     return layer._engine.native
 
 
+def present(**attributes: object) -> dict[str, object]:
+    """The attributes that are given: those that are not None."""
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
 def check_layout(layout: object) -> int:
     """A layout.
 
@@ -381,7 +378,3 @@ def check_layout(layout: object) -> int:
     if isinstance(layout, bool) or not isinstance(layout, int | np.integer) or layout not in (0, 1):
         raise SpecError(f"layout: {shown(layout)}; must be 0 or 1")
     return int(layout)
-
-
-def _overlaps(view: Array, inputs: Mapping[str, Array]) -> bool:
-    return any(np.may_share_memory(view, array) for array in inputs.values())

@@ -1,4 +1,4 @@
-"""Sequences of different lengths as one array and their lengths, as layers and operators take them."""
+"""Sequences of different lengths as one array and their lengths, for layers and operators."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from onegru.layers.gru import check_layout
 
 
 def pad(sequences: Sequence[ArrayLike] | Any, *, layout: int = 0) -> tuple[Array, Array]:
-    """Put sequences of different lengths side by side, zeros behind the shorter ones.
+    """Put sequences of different lengths into one array, with zeros after the shorter ones.
 
         X, sequence_lens = onegru.pad([first, second, third])
         Y, Y_h = layer(X, sequence_lens=sequence_lens)
 
     Args:
-        sequences: arrays [T_i, I], at least one, of one element type and one I; any T_i may be 0. Or a
-            `PackedSequence` of PyTorch, whose rows come back in the order in which they were packed.
+        sequences: arrays [T_i, I], at least one, of the same element type and I; any T_i may be 0. Or a
+            `PackedSequence` of PyTorch, whose rows come back in the order before they were packed.
         layout: of X: 0 for time first, 1 for batch first.
 
     Returns:
@@ -65,7 +65,7 @@ def _side_by_side(sequences: object) -> tuple[Array, Array]:
 
 
 def _unpacked(packed: Any) -> tuple[Array, Array]:
-    """A PackedSequence: the rows of all steps one behind the other, the longest sequence's first."""
+    """A PackedSequence: the rows of each step, one step after another, the longest sequence first."""
     data = _tensor("sequences.data", getattr(packed, "data", None))
     check_shape("sequences.data", data.shape, "NI", {}, {"N": "steps of all rows"})
     counts = as_lengths("sequences.batch_sizes", packed.batch_sizes)

@@ -1,4 +1,4 @@
-"""Several layers on top of each other, each fed with what the one below gives."""
+"""Stacks of layers, each of which takes the outputs of the one below."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from onegru.layers.stream import Stream, load_states, save_states
 
 
 class Stack:
-    """Layers on top of each other; the batch's lengths hold for all of them, as in PyTorch's `nn.GRU`.
+    """Layers on top of each other; the lengths of a batch hold for all of them, as in PyTorch's `nn.GRU`.
 
-    Layer i+1 takes, for each step, the outputs of layer i's directions side by side: its input size is D·H of
+    Layer i+1 takes, for each step, the concatenated outputs of layer i's directions: its input size is D·H of
     the layer below.
 
     Args:
         layers: the layers, the lowest first.
         layout: the layout of calls that do not give one, 0 for time first, 1 for batch first; None for that
-            of the layers, which must be one then.
+            of the layers, which must then be the same for all.
 
     Raises:
         SpecError: there is no layer, one takes attention, or one's input size, type or layout does not fit.
@@ -106,9 +106,8 @@ class Stack:
 
         Args:
             X: [T, B, I], or [B, T, I] under layout 1; of the layers' type.
-            initial_h: one array for each layer, [D, B, H] ([B, D, H] under layout 1); or, where all layers
-                are of one size, a single array [L·D, B, H] as PyTorch has it, in either layout; None for
-                zeros.
+            initial_h: one array for each layer, [D, B, H] ([B, D, H] under layout 1); or, if all layers are
+                of the same size, a single array [L·D, B, H] as in PyTorch, in either layout; None for zeros.
             sequence_lens: [B], integers, each in 0…T; None for all T. They hold for every layer.
             layout: 0 for time first, 1 for batch first; None for the stack's own.
 
@@ -163,7 +162,7 @@ class Stack:
 class StackStream:
     """Rows that go through all layers of a stack step by step; made by `Stack.stream`.
 
-    Feeding a sequence in chunks of any size gives the bits that one call gives. Not safe to call from several
+    A sequence fed in chunks of any size gives the same bits as one call. Not safe to call from several
     threads at once.
     """
 
@@ -180,7 +179,7 @@ class StackStream:
 
     @property
     def batch_size(self) -> int:
-        """B, how many rows there are."""
+        """B, the number of rows."""
         return self._streams[0].batch_size
 
     @property
@@ -195,7 +194,7 @@ class StackStream:
 
     @property
     def state(self) -> tuple[Array, ...]:
-        """A copy of each layer's state, [B, H]. Assign as many to set them."""
+        """A copy of each layer's state, [B, H]. Assign one for each layer to set them."""
         return tuple(stream.state for stream in self._streams)
 
     @state.setter
@@ -236,12 +235,12 @@ class StackStream:
             stream.reset(rows)
 
     def step(self, x: ArrayLike, *, rows: ArrayLike | None = None, out: Array | None = None) -> Array:
-        """Take one step: x [B, I], or [n, I] for n rows, to the last layer's new state h [B, H] or [n, H].
+        """Take one step: from x [B, I], or [n, I] for n rows, to the last layer's new state [B, H] or [n, H].
 
         Args:
             x: of the layers' type.
             rows: indices of the rows that take the step, each at most once; None for all.
-            out: what to write h into; None for a new array.
+            out: the array to write the state into; None for a new one.
 
         Raises:
             SpecError: an argument is not legal. No layer has taken the step then.
@@ -249,7 +248,7 @@ class StackStream:
         return self._through(lambda stream, h: stream.step(h, rows=rows), x, out)
 
     def run(self, X: ArrayLike, *, out: Array | None = None) -> Array:
-        """Take as many steps as X [T, B, I] has; gives the last layer's Y [T, B, H]. Always time first.
+        """Take the steps of X [T, B, I] and return the last layer's Y [T, B, H]. Always time first.
 
         Raises:
             SpecError: an argument is not legal. No layer has taken a step then.
@@ -257,8 +256,8 @@ class StackStream:
         return self._through(lambda stream, Y: stream.run(Y), X, out)
 
     def _through(self, take: Callable[[Stream, ArrayLike], Array], x: ArrayLike, out: Array | None) -> Array:
-        """`take` layer after layer; all states are as before if a layer, or Ctrl-C, ends it midway."""
-        # A stream that is ended is where it was, so the last one has moved only if its result is not taken.
+        """`take` layer after layer; all states are restored if a layer, or Ctrl-C, ends it midway."""
+        # A stream that fails stays where it was, so the last one has moved only if `out` is refused.
         moving = self._streams[:-1] if out is None else self._streams
         before = [stream._state.copy() for stream in moving]
         try:

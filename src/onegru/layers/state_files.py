@@ -1,4 +1,4 @@
-"""Files of a stream's states: an `.npz` of NumPy that holds nothing else."""
+"""Files of a stream's states: an `.npz` that holds nothing else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from onegru.core.arguments import file_path
-from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.dtypes import Array, bfloat16
 from onegru.core.errors import FormatError
 from onegru.system.array_files import Header, read_npz
 from onegru.system.atomic_write import write_files
@@ -17,7 +17,7 @@ _KEY = "state/"
 
 
 def write_states(path: str | os.PathLike[str], states: Mapping[str, Array]) -> None:
-    """Write states, by name; bfloat16, which NumPy's format lacks, as its bits.
+    """Write states, by name; bfloat16, which NumPy's format lacks, as uint16.
 
     Raises:
         SpecError: path is not the name of a file.
@@ -36,12 +36,12 @@ def read_states(path: str | os.PathLike[str], expected: Callable[[str, Header], 
 
     Args:
         path: the file.
-        expected: gets each name and what the file says of its array, before that is read; gives the type that
+        expected: takes a state's name and its array's header, before the array is read; returns the type that
             the state must have, or raises SpecError if it does not fit.
 
     Raises:
         FormatError: it is not such a file.
-        SpecError: path is not the name of a file, or as `expected` raises it.
+        SpecError: path is not the name of a file, or `expected` raises it.
         OSError: it cannot be opened.
     """
     path = file_path("path", path)
@@ -55,9 +55,7 @@ def read_states(path: str | os.PathLike[str], expected: Callable[[str, Header], 
         return headers
 
     states = read_npz(path, choose, "a file of states")
-    return {key.removeprefix(_KEY): _restored(array, types[key]) for key, array in states.items()}
-
-
-def _restored(array: Array, dtype: str) -> Array:
-    """An array as it was before it was written."""
-    return array.view(numpy_dtype(dtype)) if dtype == "bfloat16" and array.dtype == np.uint16 else array
+    for key, array in states.items():
+        if types[key] == "bfloat16" and array.dtype == np.uint16:
+            states[key] = array.view(bfloat16())
+    return {key.removeprefix(_KEY): array for key, array in states.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,32 +15,23 @@ from onegru.core.dtypes import Array, as_array_of, as_float_array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.pickling import state_of
 from onegru.core.shapes import arrange, as_rows, check_out, check_shape, empty
-from onegru.core.spec import Spec
-from onegru.engines.interface import Engine
 
-
-class Layer(Protocol):
-    """What a stream needs of a layer."""
-
-    _engine: Engine
-
-    @property
-    def spec(self) -> Spec:
-        """What it computes."""
+if TYPE_CHECKING:
+    from onegru.layers.gru import GRU
 
 
 class Stream(_native.Stepper):
     """Rows that go through a forward layer step by step, by `step` or `run`; made by `GRU.stream`.
 
-    Feeding a sequence in chunks of any size gives the bits that one call gives: the state is kept in the type
-    that is computed in (float64 for float64, else float32). A stream is not safe to call from several threads
-    at once; the layer under several streams is. A call that a signal's handler ends by an exception, as
-    Ctrl-C does, leaves the state as it was; what it was writing is unspecified.
+    A sequence fed in chunks of any size gives the same bits as one call: the state is kept in the type
+    computed in (float64 for float64, else float32). A stream is not safe to call from several threads at
+    once, but several streams may share a layer. A call that a signal handler's exception ends, as with
+    Ctrl-C, leaves the state as it was; what it was writing is unspecified.
     """
 
     __module__ = "onegru"
 
-    def __init__(self, layer: Layer, batch_size: int) -> None:
+    def __init__(self, layer: GRU, batch_size: int) -> None:
         """Begin with a state of zeros; see `GRU.stream`."""
         spec = layer.spec
         if spec.direction != "forward":
@@ -51,7 +42,7 @@ class Stream(_native.Stepper):
         except (ValueError, MemoryError):
             raise SpecError(f"batch_size: {batch_size}; must be one whose state fits into memory") from None
         stream = layer._engine.stream(state)
-        # It refuses to be made a second time: nothing may have changed by then.
+        # Before anything is set, as it refuses to be initialised twice.
         super().__init__(stream.native)
         self._layer = layer
         self._spec = spec
@@ -65,8 +56,8 @@ class Stream(_native.Stepper):
         return f"Stream({B} rows, {self._spec.input_size} → {H}, {self._spec.dtype})"
 
     @classmethod
-    def _with_state(cls, layer: Layer, state: Array) -> Self:
-        """A stream of this class again, where one was pickled or copied."""
+    def _with_state(cls, layer: GRU, state: Array) -> Self:
+        """A stream of this class, made from one that was pickled or copied."""
         stream = cls.__new__(cls)
         Stream.__init__(stream, layer, len(state))
         stream._state[...] = state
@@ -80,7 +71,7 @@ class Stream(_native.Stepper):
 
     @property
     def batch_size(self) -> int:
-        """B, how many rows there are."""
+        """B, the number of rows."""
         return self._shape[0]
 
     @property
@@ -95,7 +86,7 @@ class Stream(_native.Stepper):
 
     @property
     def state(self) -> Array:
-        """A copy of the state, [B, H], in the type that is computed in. Assign to it to set the state."""
+        """A copy of the state, [B, H], in the type computed in. Assign to it to set the state."""
         return self._state.copy()
 
     @state.setter
@@ -140,7 +131,7 @@ class Stream(_native.Stepper):
         rows: ArrayLike | None = None,
         out: Array | None = None,
     ) -> Array:
-        """`step`, which native code takes first: what is not plain, or not right."""
+        """The general path of `step`, for arguments that the native fast path does not take."""
         array = as_array_of(self._spec.dtype, "x", x)
         sizes = self._sizes(rows)
         check_shape("x", array.shape, "BI", sizes)
@@ -150,12 +141,12 @@ class Stream(_native.Stepper):
         return h
 
     def run(self, X: ArrayLike, *, attention: ArrayLike | None = None, out: Array | None = None) -> Array:
-        """Take as many steps as X has; none leave the state as it is.
+        """Take the steps of X; no steps leave the state as it is.
 
         Args:
             X: [T, B, I], of the layer's type; time first, whatever the layer's layout.
             attention: [T, B] or [T, B, 1]; required if and only if the layer has attention.
-            out: what to write Y into; None for a new array.
+            out: the array to write Y into; None for a new one.
 
         Returns:
             Y, the state after each step, [T, B, H], of the layer's type.
@@ -174,10 +165,10 @@ class Stream(_native.Stepper):
         return Y
 
     def write(self, values: Array, out: Array) -> Array:
-        """Put `values`, of the layer's type, into `out`, as `step` and `run` put theirs.
+        """Copy `values`, of the layer's type, to `out`, checked as by `step` and `run`.
 
         Raises:
-            SpecError: `out` is not an array of their type and shape that can be written.
+            SpecError: `out` is not a writeable array of their type and shape.
         """
         self._out(out, values.shape)[...] = values
         return out
@@ -208,7 +199,7 @@ class Stream(_native.Stepper):
         return check_out(out, shape, self._dtype)
 
     def _run(self, X: Array, attention: Array | None, rows: object, Y: Array) -> None:
-        Y = np.asarray(Y)  # of NumPy's own class: a memory map is as good as any
+        Y = np.asarray(Y)  # as a plain array: a memory map is as good as any
         target = Y
         if np.may_share_memory(Y, X) or (attention is not None and np.may_share_memory(Y, attention)):
             target = np.empty(Y.shape, Y.dtype)
@@ -218,15 +209,15 @@ class Stream(_native.Stepper):
 
 
 def save_states(path: str | os.PathLike[str], streams: Sequence[Stream]) -> None:
-    """Write the states of streams on top of each other, by number; raises as `Stream.save` does."""
-    from onegru.layers.state_files import write_states  # takes a while, and few need it
+    """Write the states of stacked streams, by number; raises as `Stream.save` does."""
+    from onegru.layers.state_files import write_states  # slow to import, and few need it
 
     write_states(path, {str(index): stream.state for index, stream in enumerate(streams)})
 
 
 def load_states(path: str | os.PathLike[str], streams: Sequence[Stream]) -> None:
-    """Set the states of as many streams as were written, all or none; raises as `Stream.load` does."""
-    from onegru.layers.state_files import read_states  # takes a while, and few need it
+    """Set the states of stacked streams, all or none; raises as `Stream.load` does."""
+    from onegru.layers.state_files import read_states  # slow to import, and few need it
     from onegru.system.array_files import Header
 
     wanted = {str(index): stream.state for index, stream in enumerate(streams)}

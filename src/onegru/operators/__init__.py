@@ -1,1 +1,1 @@
-"""What the specifications say, as data, and the one way from there to the canonical form."""
+"""The operators of the specifications as data, and the one way from there to the canonical form."""

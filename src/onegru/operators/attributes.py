@@ -1,7 +1,7 @@
-"""Reading the attributes of an operator: names, kinds, ranges and defaults, as its data say.
+"""Reading the attributes of an operator: names, kinds, ranges and defaults, from its data.
 
-alpha, beta and clip are float32 in a file, so they are rounded to float32 here: function and file then
-agree in float64 too.
+alpha, beta and clip are float32 in a file, so they are rounded to float32 here: a function and a file then
+agree in float64 as well.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -29,9 +30,7 @@ def read_attributes(operator: Operator, given: Mapping[str, object]) -> dict[str
     Raises:
         SpecError: an attribute is unknown, of another version, missing, or of a wrong kind or value.
     """
-    for name in given:
-        if name not in operator.attributes:
-            raise SpecError(_unknown(operator, name))
+    check_names(operator, given)
     values: dict[str, Any] = {}
     for name, attribute in operator.attributes.items():
         if name in given:
@@ -45,12 +44,16 @@ def read_attributes(operator: Operator, given: Mapping[str, object]) -> dict[str
     return values
 
 
-def _unknown(operator: Operator, name: str) -> str:
-    if (opset := operator.later.get(name)) is not None:
-        return f"{name}: not an attribute of {operator}; {name} needs opset {opset}"
-    if (opset := operator.earlier.get(name)) is not None:
-        return f"{name}: not an attribute of {operator}; {name} was removed in opset {opset}"
-    return f"{name}: not an attribute of {operator}; must be one of {', '.join(operator.attributes)}"
+def check_names(operator: Operator, names: Iterable[str]) -> None:
+    """Raise SpecError for the first name that is not an attribute of `operator`."""
+    for name in names:
+        if name not in operator.attributes:
+            must = f"must be one of {', '.join(operator.attributes)}"
+            if (opset := operator.later.get(name)) is not None:
+                must = f"{name} needs opset {opset}"
+            elif (opset := operator.earlier.get(name)) is not None:
+                must = f"{name} was removed in opset {opset}"
+            raise SpecError(f"{name}: not an attribute of {operator}; {must}")
 
 
 def _checked(attribute: Attribute, value: object) -> Any:
@@ -90,23 +93,15 @@ def _string(name: str, value: object) -> str:
     return str(value)
 
 
-def _sequence(name: str, value: object, read: Callable[[str, object], Any]) -> tuple[Any, ...]:
+def _sequence(read: Callable[[str, object], Any], name: str, value: object) -> tuple[Any, ...]:
     is_list = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes)
     if not is_list or getattr(value, "ndim", 1) != 1:
         raise SpecError(f"{name}: {shown(value)}; must be a list")
     return tuple(read(name, item) for item in cast(Iterable[object], value))
 
 
-def _floats(name: str, value: object) -> tuple[float, ...]:
-    return _sequence(name, value, _float)
-
-
-def _strings(name: str, value: object) -> tuple[str, ...]:
-    return _sequence(name, value, _string)
-
-
 def _scalar(value: object) -> object:
-    """The item of an array of rank 0, anything else as it is."""
+    """The item of an array of rank 0; anything else as it is."""
     return value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
@@ -114,7 +109,7 @@ _READERS: Mapping[str, Callable[[str, object], Any]] = {
     "int": _int,
     "flag": _flag,
     "float": _float,
-    "floats": _floats,
+    "floats": partial(_sequence, _float),
     "string": _string,
-    "strings": _strings,
+    "strings": partial(_sequence, _string),
 }

@@ -1,7 +1,7 @@
-"""From an operator as its text has it to the canonical form: one algorithm, the operators are data.
+"""From an operator as specified to the canonical form: one algorithm, with the operators as data.
 
 `lower` takes an operator, its attributes and its weights, and returns a `Spec`, `Weights`, and the ports
-through which the call's own tensors come and go.
+for the inputs and outputs of a call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from onegru.core.activations import Activation, assign_parameters, find_kind
 from onegru.core.dtypes import Array, as_array_of, as_float_array
-from onegru.core.errors import SpecError, SpecWarning
+from onegru.core.errors import SpecError, SpecWarning, prefixed_errors
 from onegru.core.shapes import arrange, check_shape
 from onegru.core.spec import Direction, Spec, Weights
 from onegru.operators.attributes import read_attributes
@@ -29,8 +29,8 @@ class Lowered:
 
     Attributes:
         spec: what it computes.
-        weights: what it computes with.
-        ports: its inputs and outputs, with their axes in the layout that it uses.
+        weights: its weights.
+        ports: its inputs and outputs, with their axes in its layout.
     """
 
     spec: Spec
@@ -56,8 +56,8 @@ def lower(
         W: input weights, of the operator's own shape.
         R: recurrence weights, likewise.
         B: biases, likewise; None if absent.
-        attention: whether there is an attention score; None for what the operator has.
-        where: what to put before a warning, such as a node's name.
+        attention: whether there is an attention score; None if the operator says.
+        where: a prefix of warnings, such as a node's name.
 
     Raises:
         SpecError: an attribute, shape, type or value that the specification forbids.
@@ -95,17 +95,15 @@ def check_attributes(operator: Operator, attributes: Mapping[str, object], where
     Args:
         operator: which version of which operator.
         attributes: those that are present.
-        where: what to put before an error or a warning, such as a node's name.
+        where: a prefix of errors and warnings, such as a node's name.
 
     Raises:
         SpecError: an attribute that the specification forbids.
     """
-    try:
+    with prefixed_errors(where):
         values = read_attributes(operator, attributes)
         read_clip(operator, values["clip"])
         read_activations(operator, values, _direction(values)[1], where)
-    except SpecError as error:
-        raise SpecError(f"{where}{error}") from None
 
 
 def check_weights(
@@ -119,20 +117,18 @@ def check_weights(
         W: input weights.
         R: recurrence weights.
         B: biases; None if absent.
-        where: what to put before an error, such as a node's name.
+        where: a prefix of errors, such as a node's name.
 
     Raises:
         SpecError: a type or shape that the specification forbids.
     """
-    try:
+    with prefixed_errors(where):
         values = read_attributes(operator, attributes)
         _check_weights(operator, values, *_typed_weights(operator, W, R, B), {"D": _direction(values)[1]})
-    except SpecError as error:
-        raise SpecError(f"{where}{error}") from None
 
 
 def _direction(values: Mapping[str, Any]) -> tuple[Direction, int]:
-    """The direction, and how many that is."""
+    """The direction, and the number of directions."""
     direction = cast(Direction, values.get("direction", "forward"))
     return direction, 2 if direction == "bidirectional" else 1
 
@@ -167,26 +163,21 @@ def _check_weights(
         raise SpecError(f"R: shape {list(R.shape)}, hidden_size 0; must be at least 1")
     check_shape("W", W.shape, axes["W"], sizes)
     if B is not None:
-        parts = _bias_parts(operator, bool(values.get("linear_before_reset", False)))
+        parts = 6 if operator.biases == "separate" else 3 + bool(values.get("linear_before_reset", False))
         sizes["N"] = parts * sizes["H"]
         check_shape("B", B.shape, axes["B"], sizes, {"N": f"{parts}*hidden_size"})
 
 
-def _bias_parts(operator: Operator, linear_before_reset: bool) -> int:
-    """How many times hidden_size the biases are long."""
-    return 6 if operator.biases == "separate" else 3 + linear_before_reset
-
-
 def _canonical_biases(operator: Operator, spec: Spec, B: Array | None, W: Array) -> Array:
-    """[D, 6H]: Wbz, Wbr, Wbh, Rbz, Rbr, Rbh. Where a text has sums, Wb holds them and Rb is zero."""
-    D, H = spec.num_directions, spec.hidden_size
+    """[D, 6H]: Wbz, Wbr, Wbh, Rbz, Rbr, Rbh. Where the operator has sums, Wb holds them and Rb is zero."""
+    H = spec.hidden_size
+    canonical = np.zeros((spec.num_directions, 6 * H), W.dtype)
     port = operator.input("B")
     if B is None or port is None:
-        return np.zeros((D, 6 * H), W.dtype)
+        return canonical
     given = arrange(B, port.axes, "DN")
     if operator.biases == "separate":
         return given
-    canonical = np.zeros((D, 6 * H), W.dtype)
     canonical[:, : 3 * H] = given[:, : 3 * H]
     if spec.linear_before_reset:
         canonical[:, 5 * H :] = given[:, 3 * H :]
@@ -197,7 +188,7 @@ def read_clip(operator: Operator, clip: float | None) -> float | None:
     """The bound that the attribute stands for; None for none.
 
     Raises:
-        SpecError: there is no such bound.
+        SpecError: it is not a legal bound.
     """
     if clip is None or clip == np.inf or (clip == 0 and operator.clip_zero_is_none):
         return None
@@ -210,13 +201,13 @@ def read_clip(operator: Operator, clip: float | None) -> float | None:
 def read_activations(
     operator: Operator, values: Mapping[str, Any], num_directions: int, where: str = ""
 ) -> tuple[tuple[Activation, Activation], ...]:
-    """(f, g) for each direction, with alpha and beta handed out in order.
+    """(f, g) for each direction, with alpha and beta assigned in order.
 
     Args:
         operator: whose attributes they are.
         values: all of its attributes, as `read_attributes` gives them.
         num_directions: D.
-        where: what to put before a warning.
+        where: a prefix of warnings.
 
     Raises:
         SpecError: a function is unknown, their number is wrong, or one lacks a value.
@@ -247,7 +238,7 @@ def read_activations(
 
 
 def _callers_level() -> int:
-    """How many frames up, seen from the function that warns, the code is that is not onegru's."""
+    """How many frames above the function that warns the first one outside onegru is."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] == "onegru":
         level, frame = level + 1, frame.f_back

@@ -1,6 +1,6 @@
-"""ONNX's GRU: version 1 in full, every later version as what it changes.
+"""ONNX's GRU: version 1 in full, every later version as a delta.
 
-Source: the published texts of GRU-1, 3, 7 and 14; version 22 adds bfloat16 and changes nothing else.
+Source: the published specifications of GRU-1, 3, 7 and 14; version 22 only adds bfloat16.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from onegru.core.spec import DIRECTIONS
-from onegru.operators.schema import Attribute, Operator, Port
+from onegru.operators.schema import Attribute, Operator, Port, by_name
 
 
 @dataclass(frozen=True, slots=True)
 class _Delta:
-    """What one version of the operator changes."""
+    """What a version of the operator changes."""
 
     version: int
     add: tuple[Attribute, ...] = ()
@@ -27,19 +27,16 @@ class _Delta:
 _GRU_1 = Operator(
     name="GRU",
     version=1,
-    attributes={
-        attribute.name: attribute
-        for attribute in (
-            Attribute("activation_alpha", "floats"),
-            Attribute("activation_beta", "floats"),
-            Attribute("activations", "strings"),
-            Attribute("clip", "float"),
-            # The published schema misspells its own default in this version; files carry the word.
-            Attribute("direction", "string", "forward", (*DIRECTIONS, "foward")),
-            Attribute("hidden_size", "int"),
-            Attribute("output_sequence", "int", 0, (0, 1)),
-        )
-    },
+    attributes=by_name(
+        Attribute("activation_alpha", "floats"),
+        Attribute("activation_beta", "floats"),
+        Attribute("activations", "strings"),
+        Attribute("clip", "float"),
+        # The published schema misspells its own default in this version, and so do files.
+        Attribute("direction", "string", "forward", (*DIRECTIONS, "foward")),
+        Attribute("hidden_size", "int"),
+        Attribute("output_sequence", "int", 0, (0, 1)),
+    ),
     inputs=(
         Port("X", "X", "TBI", "BTI"),
         Port("W", "W", "DGI"),
@@ -48,10 +45,7 @@ _GRU_1 = Operator(
         Port("sequence_lens", "sequence_lens", "B", required=False, types=("int32",)),
         Port("initial_h", "initial_h", "DBH", "BDH", required=False),
     ),
-    outputs=(
-        Port("Y", "Y", "TDBH", "BTDH", required=False),
-        Port("Y_h", "Y_h", "DBH", "BDH", required=True),
-    ),
+    outputs=(Port("Y", "Y", "TDBH", "BTDH", required=False), Port("Y_h", "Y_h", "DBH", "BDH")),
     element_types=("float16", "float32", "float64"),
     biases="separate",
     activation_count="per direction",
@@ -73,11 +67,10 @@ _DELTAS = (
 
 def _apply(operator: Operator, delta: _Delta) -> Operator:
     attributes = {name: item for name, item in operator.attributes.items() if name not in delta.remove}
-    attributes |= {item.name: item for item in (*delta.add, *delta.change)}
     return replace(
         operator,
         version=delta.version,
-        attributes=attributes,
+        attributes=attributes | by_name(*delta.add, *delta.change),
         outputs=tuple(
             replace(port, required=port.required and port.name not in delta.optional_outputs)
             for port in operator.outputs
@@ -107,7 +100,7 @@ def _all_versions() -> Mapping[int, Operator]:
 #: Every version of the operator, by the opset that brought it.
 GRU_VERSIONS: Mapping[int, Operator] = _all_versions()
 
-#: The newest version; the layer follows it.
+#: The newest version, which the layer follows.
 NEWEST: Operator = GRU_VERSIONS[max(GRU_VERSIONS)]
 
 

@@ -1,28 +1,33 @@
 """OpenVINO's four operators: GRUCell-3, GRUSequence-5, and the internal AUGRUCell and AUGRUSequence.
 
-Sources: the published texts of GRUCell-3 and AUGRUCell. GRUSequence-5 is GRUCell-3 over time, and
-AUGRUSequence AUGRUCell over time.
+Sources: the published specifications of GRUCell-3 and AUGRUCell. GRUSequence-5 is GRUCell-3 over time, and
+AUGRUSequence is AUGRUCell over time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from onegru.core.dtypes import ELEMENT_TYPES
 from onegru.core.spec import DIRECTIONS
-from onegru.operators.schema import Attribute, Operator, Port
+from onegru.operators.schema import Attribute, Operator, Port, by_name
 
-#: Types of layers that give other results each time, which are never taken for constants.
+#: Types of layers whose results differ from run to run, which are never taken for constants.
 RANDOM = ("RandomUniform", "Multinomial", "DropOut")
 
 _LENGTH_TYPES = ("int32", "int64")
 
 
-def _attributes(*attributes: Attribute) -> dict[str, Attribute]:
-    return {attribute.name: attribute for attribute in attributes}
+_operator = partial(
+    Operator,
+    element_types=ELEMENT_TYPES,
+    biases="summed",
+    activation_count="shared",
+    clip_zero_is_none=True,
+)
 
-
-_GRU = _attributes(
+_GRU = by_name(
     Attribute("hidden_size", "int", required=True),
     Attribute("activations", "strings", ("sigmoid", "tanh")),
     Attribute("activations_alpha", "floats", ()),
@@ -31,14 +36,14 @@ _GRU = _attributes(
     Attribute("linear_before_reset", "flag", False),
 )
 
-_AUGRU = _GRU | _attributes(
+_AUGRU = _GRU | by_name(
     Attribute("activations_alpha", "floats", (), choices=((),)),
     Attribute("activations_beta", "floats", (), choices=((),)),
     Attribute("clip", "float", 0.0, choices=(0.0,)),
     Attribute("linear_before_reset", "flag", False, choices=(False,)),
 )
 
-GRU_CELL = Operator(
+GRU_CELL = _operator(
     name="GRUCell",
     version=3,
     attributes=_GRU,
@@ -50,17 +55,13 @@ GRU_CELL = Operator(
         Port("B", "B", "N", required=False),
     ),
     outputs=(Port("Ho", "Y_h", "BH"),),
-    element_types=ELEMENT_TYPES,
-    biases="summed",
-    activation_count="shared",
-    clip_zero_is_none=True,
     activations=("Relu", "Sigmoid", "Tanh"),
 )
 
-GRU_SEQUENCE = Operator(
+GRU_SEQUENCE = _operator(
     name="GRUSequence",
     version=5,
-    attributes=_GRU | _attributes(Attribute("direction", "string", "forward", DIRECTIONS)),
+    attributes=_GRU | by_name(Attribute("direction", "string", "forward", DIRECTIONS)),
     inputs=(
         Port("X", "X", "BTI"),
         Port("initial_hidden_state", "initial_h", "BDH"),
@@ -70,14 +71,10 @@ GRU_SEQUENCE = Operator(
         Port("B", "B", "DN"),
     ),
     outputs=(Port("Y", "Y", "BDTH"), Port("Ho", "Y_h", "BDH")),
-    element_types=ELEMENT_TYPES,
-    biases="summed",
-    activation_count="shared",
-    clip_zero_is_none=True,
     activations=("Relu", "Sigmoid", "Tanh"),
 )
 
-AUGRU_CELL = Operator(
+AUGRU_CELL = _operator(
     name="AUGRUCell",
     version=0,
     attributes=_AUGRU,
@@ -90,18 +87,14 @@ AUGRU_CELL = Operator(
         Port("A", "A", "B1"),
     ),
     outputs=(Port("Ho", "Y_h", "BH"),),
-    element_types=ELEMENT_TYPES,
-    biases="summed",
-    activation_count="shared",
-    clip_zero_is_none=True,
     activations=("Sigmoid", "Tanh"),
     attention=True,
 )
 
-AUGRU_SEQUENCE = Operator(
+AUGRU_SEQUENCE = _operator(
     name="AUGRUSequence",
     version=0,
-    attributes=_AUGRU | _attributes(Attribute("direction", "string", "forward", ("forward",))),
+    attributes=_AUGRU | by_name(Attribute("direction", "string", "forward", ("forward",))),
     inputs=(
         Port("X", "X", "BTI"),
         Port("H_t", "initial_h", "BDH"),
@@ -112,10 +105,6 @@ AUGRU_SEQUENCE = Operator(
         Port("A", "A", "BT1"),
     ),
     outputs=(Port("Y", "Y", "BDTH"), Port("Ho", "Y_h", "BDH")),
-    element_types=ELEMENT_TYPES,
-    biases="summed",
-    activation_count="shared",
-    clip_zero_is_none=True,
     activations=("Sigmoid", "Tanh"),
     attention=True,
 )

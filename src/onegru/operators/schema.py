@@ -1,4 +1,4 @@
-"""The form in which a specification is written down: plain data, no behaviour beyond look-up.
+"""How a specification is written down: plain data, no behaviour beyond look-up.
 
 Axes are letters: T seq_length, B batch_size, I input_size, D num_directions, H hidden_size, G three gates
 of hidden_size, N the length of the biases, and 1 for an axis of size one.
@@ -15,7 +15,10 @@ from onegru.core.activations import ACTIVATIONS
 Kind = Literal["int", "flag", "float", "floats", "string", "strings"]
 Role = Literal["X", "initial_h", "sequence_lens", "W", "R", "B", "A", "Y", "Y_h"]
 
-#: The axes that the inputs and outputs of a call have in the canonical form.
+#: The roles of the weights.
+WEIGHTS = ("W", "R", "B")
+
+#: The axes of a call's inputs and outputs in the canonical form.
 CANONICAL_AXES: Mapping[Role, str] = {
     "X": "TBI",
     "initial_h": "DBH",
@@ -31,10 +34,10 @@ class Attribute:
     """An attribute of an operator.
 
     Attributes:
-        name: as the text spells it.
+        name: as the specification spells it.
         kind: its type; a flag is a boolean (an integer in ONNX, where every non-zero value is true).
         default: its value where it is absent.
-        choices: the only legal values, if the text lists them.
+        choices: the only legal values, if the specification lists them.
         required: whether it must be present.
     """
 
@@ -50,12 +53,12 @@ class Port:
     """An input or output of an operator.
 
     Attributes:
-        name: as the text spells it.
+        name: as the specification spells it.
         role: what it is in the canonical form.
         axes: its axes, by letter.
         batch_first: its axes under layout = 1, where they differ.
         required: whether it must be present.
-        types: the only legal types, where they are not those of the operator's T.
+        types: the only legal types, if they are not the operator's element types.
     """
 
     name: str
@@ -76,9 +79,9 @@ class Operator:
         attributes: its attributes.
         inputs: its inputs, in order.
         outputs: its outputs, in order.
-        element_types: what T may be.
+        element_types: the types of its floating-point tensors.
         biases: "separate": `[6H]`, Wb then Rb; "summed": `[3H]` sums, or `[4H]` with linear_before_reset.
-        activations: the functions that it may use.
+        activations: the functions allowed.
         activation_count: "per direction" (2·D names) or "shared" (2 names, for both directions).
         clip_zero_is_none: whether clip = 0 means no clip.
         attention: whether it has an attention score.
@@ -106,12 +109,17 @@ class Operator:
         return f"{self.name}-{self.version}" if self.version else self.name
 
     def input(self, role: Role) -> Port | None:
-        """The input with this role, None if the operator has none."""
+        """The input with this role; None if there is none."""
         return next((port for port in self.inputs if port.role == role), None)
 
     def ports(self, layout: int = 0) -> tuple[Port, ...]:
-        """Inputs, then outputs, with the axes that they have in this layout."""
+        """Inputs, then outputs, with their axes in this layout."""
         both = self.inputs + self.outputs
         if layout == 0:
             return both
         return tuple(replace(port, axes=port.batch_first or port.axes) for port in both)
+
+
+def by_name(*attributes: Attribute) -> dict[str, Attribute]:
+    """Attributes by their names."""
+    return {attribute.name: attribute for attribute in attributes}

@@ -1,1 +1,1 @@
-"""Other runtimes in this process: what they get wrong, and onegru inside them."""
+"""Other runtimes: their known issues, and onegru inside them."""

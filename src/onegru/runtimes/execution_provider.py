@@ -1,4 +1,4 @@
-"""ONNX Runtime's execution provider; `onegru.execution_provider` is its public face."""
+"""onegru's execution provider for ONNX Runtime, which `onegru.execution_provider` makes public."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OLDEST = (1, 25)
 
 
 def get_library_path() -> str:
-    """The library to register with ONNX Runtime. `register` does it."""
+    """The library to register with ONNX Runtime, as `register` does."""
     return str(_native.__file__)
 
 
@@ -38,14 +38,14 @@ def get_ep_names() -> list[str]:
 
 
 def register() -> str:
-    """Make the provider known to ONNX Runtime in this process, if it is not yet.
+    """Register the provider with ONNX Runtime in this process, unless it is registered.
 
     Returns:
         its name, for `providers=`.
 
     Raises:
         MissingExtraError: ONNX Runtime is not installed.
-        FormatError: it is older than 1.25, or newer than what onegru knows.
+        FormatError: it is older than 1.25, or newer than onegru supports.
     """
     with needs_extra("onnxruntime", "onnxruntime", "the execution provider"):
         import onnxruntime
@@ -65,8 +65,8 @@ def register() -> str:
     return _NAME
 
 
-# What a session shows of a node: "weights" when the node is made, if they are constants; "done" after each
-# run. Arrays by the names of the specification; they are gone when the function returns.
+# Called with a node's name, the moment, and its arrays by the specification's names, which are valid until it
+# returns. The moment is "weights" when a node with constant weights is made, and "done" after each run.
 Observer = Callable[[str, str, Mapping[str, Array]], None]
 
 _observers: dict[int, Observer] = {}
@@ -74,10 +74,10 @@ _numbers = itertools.count(1)
 
 
 def add_observer(observer: Observer) -> int:
-    """Let a function see the GRU nodes of the sessions whose option `observer` is the number that this gives.
+    """Let a function see the GRU nodes of sessions whose option `observer` is the number returned.
 
     Args:
-        observer: called with the node's name, the moment, and its arrays. What it raises ends the run.
+        observer: called with a node's name, the moment, and its arrays. What it raises ends the run.
     """
     number = next(_numbers)
     _observers[number] = observer
@@ -85,7 +85,7 @@ def add_observer(observer: Observer) -> int:
 
 
 def remove_observer(number: int) -> None:
-    """Call it no more."""
+    """Stop calling an observer."""
     del _observers[number]
 
 
@@ -97,7 +97,7 @@ def _see(
     attributes: Mapping[str, object],
     ports: Mapping[str, tuple[memoryview, str, Sequence[int]]],
 ) -> None:
-    """What native code calls; it ends the run with what this raises."""
+    """The function that native code calls; an exception ends the run."""
     arrays: dict[str, Array] = {
         name: np.frombuffer(data, numpy_dtype(dtype)).reshape(shape)
         for name, (data, dtype, shape) in ports.items()
@@ -109,7 +109,7 @@ def _see(
 
 
 def _compute(version: int, attributes: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-    """Write the outputs of a node by the reference."""
+    """Compute the outputs of a node with the reference."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # given when the model was loaded
         lowered = lower(GRU_VERSIONS[version], attributes, arrays["W"], arrays["R"], arrays.get("B"))

@@ -1,16 +1,16 @@
-"""What other runtimes are known to refuse or miscompute, as a table of rules over the facts of one node.
+"""Known issues of other runtimes: what they refuse or miscompute, as rules over the facts of one node.
 
-Every rule was seen: single-node files over the variations of each operator were run on the versions in
+Every rule was observed: single-node files over the variations of each operator were run on the versions in
 MEASURED and compared with a float64 oracle. ONNX Runtime ran on its CPU provider. OpenVINO ran on its CPU
 plugin, with inference precision float32, on the ONNX file or on an IR file. "onnx" is ONNX's own reference
 evaluator. A runtime that no rule names agreed within the accuracy of the node's type.
 
 Not listed, because it depends on the arrays and not on the node:
 
-- With no time steps or an empty batch ONNX Runtime ends the whole process, unless T is 0 and sequence_lens
-  is given. OpenVINO refuses both, or crashes, where the shape is fixed in the file; where it is not, an
-  empty batch is right, but with no time steps Y_h is uninitialised memory. The evaluator refuses T = 0.
-- ONNX Runtime mostly loses a NaN, with the default activations too, and takes infinity for the largest
+- With no time steps or an empty batch ONNX Runtime aborts the whole process, unless T is 0 and sequence_lens
+  is given. OpenVINO refuses both, or crashes, if the shape is fixed in the file; if it is not, an empty batch
+  is right, but with no time steps Y_h is uninitialised memory. The evaluator refuses T = 0.
+- ONNX Runtime mostly loses a NaN, even with the default activations, and takes infinity for the largest
   float32. OpenVINO loses a NaN where there is a clip.
 """
 
@@ -35,22 +35,22 @@ class Facts:
     version: int
     """1, 3, 7, 14 or 22 for ONNX's GRU; 3 for GRUCell, 5 for GRUSequence, 0 for the AUGRU operators."""
     attributes: Mapping[str, Any]
-    """The attributes the file gives: ONNX's with their values, OpenVINO's as the strings of `<data>`."""
+    """The attributes in the file: ONNX's with their values, OpenVINO's as the strings of `<data>`."""
     dtype: str | None
-    """"float32" and so on, or None where unknown."""
+    """"float32" and so on, or None if unknown."""
     present: frozenset[str]
-    """The specification's names of the inputs and outputs that are there: "B", "sequence_lens", "Y_h"..."""
+    """The specification's names of the inputs and outputs present: "B", "sequence_lens", "Y_h"..."""
     fixed_shape: bool | None = None
-    """Whether the file fixes every dimension of X, or None where unknown."""
+    """Whether the file fixes every dimension of X, or None if unknown."""
     constant_weights: bool | None = None
-    """Whether W, R and B are all constants of the file or computed from such, or None where unknown."""
+    """Whether W, R and B are all constants of the file or computed from constants, or None if unknown."""
     full_length: bool = False
-    """Whether the lengths are X's number of steps in every run, as far as the file tells."""
+    """Whether the file shows that the lengths are X's number of steps in every run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One thing that one runtime is known to do to a node."""
+    """A known issue of a runtime with a node."""
 
     runtime: str
     version: str
@@ -60,7 +60,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A verdict and the nodes it holds for."""
+    """A known issue and the nodes that it affects."""
 
     runtime: str
     effect: Effect
@@ -69,7 +69,7 @@ class Rule:
 
 
 def verdicts(facts: Facts) -> list[Verdict]:
-    """What is known of this node, in the order of the table. A runtime that refuses computes nothing."""
+    """The known issues with this node, in the order of the table; only refusals of a runtime that refuses."""
     found = [rule for rule in RULES if rule.applies(facts)]
     refusing = {rule.runtime for rule in found if rule.effect == "refuses"}
     return [
@@ -90,10 +90,6 @@ def _is_onnx(facts: Facts) -> bool:
     return facts.operator == "GRU"
 
 
-def _is_openvino(facts: Facts) -> bool:
-    return facts.operator in {"GRUCell", "GRUSequence"}
-
-
 def _is_attention(facts: Facts) -> bool:
     return facts.operator in {"AUGRUCell", "AUGRUSequence"}
 
@@ -103,7 +99,7 @@ def _is_bidirectional(facts: Facts) -> bool:
 
 
 def _activations(facts: Facts) -> list[str]:
-    """The functions of all directions in lower case, the default ones where the file gives none."""
+    """The functions of all directions in lower case, the defaults if the file gives none."""
     given = facts.attributes.get("activations") or ()
     names = given.split(",") if isinstance(given, str) else given
     lowered = [name.strip().lower() for name in names]
@@ -111,7 +107,7 @@ def _activations(facts: Facts) -> list[str]:
 
 
 def _has_no_alpha(function: str) -> Callable[[Facts], bool]:
-    """Whether the list of alphas runs out before this function, in order, gets one."""
+    """Whether the list of alphas is used up before this function gets one."""
 
     def applies(facts: Facts) -> bool:
         if not _is_onnx(facts):
@@ -180,9 +176,9 @@ def _has_lengths(facts: Facts) -> bool:
 
 
 def _has_lengths_for_one_primitive(facts: Facts) -> bool:
-    """Whether lengths may meet OpenVINO's fused kernel, which knows none. What it can't fuse runs as a loop.
+    """Whether lengths may reach OpenVINO's fused kernel, which ignores them; the rest runs as a loop.
 
-    It fuses no clip, no other activations, and not the default ones where a file spells them out twice.
+    It fuses no clip, no other activations, and not the default ones if a file gives them twice.
     """
     lengths = _has_lengths(facts) or (facts.operator == "GRUSequence" and not facts.full_length)
     default = _activations(facts) == _DEFAULT or not facts.attributes.get("activations")
@@ -191,7 +187,7 @@ def _has_lengths_for_one_primitive(facts: Facts) -> bool:
 
 
 def _lacks_bias(facts: Facts) -> bool:
-    return _is_openvino(facts) and "B" not in facts.present
+    return facts.operator in {"GRUCell", "GRUSequence"} and "B" not in facts.present
 
 
 def _is_sequence_without_activations(facts: Facts) -> bool:

@@ -1,11 +1,11 @@
-"""GRU layers of OpenVINO's models exchanged for onegru's; imports OpenVINO, so that nothing else has to."""
+"""Replacing GRU layers of OpenVINO models by onegru's; imports OpenVINO, so that nothing else has to."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,16 +17,15 @@ import openvino
 from onegru import _native
 from onegru.core.arguments import shown
 from onegru.core.dtypes import Array, numpy_dtype
-from onegru.core.errors import SpecError
+from onegru.core.errors import SpecError, prefixed_errors
 from onegru.layers.gru import GRU, native_of
 from onegru.operators.lowering import check_attributes, lower
 from onegru.operators.openvino import OPERATORS, RANDOM
-from onegru.operators.schema import Operator
+from onegru.operators.schema import WEIGHTS, Operator
 from onegru.runtimes.openvino_graph import bodies_of, sizes_of
 from onegru.runtimes.openvino_op import CLASSES, GruOp, array_of, attributes_of, set_outputs
 
-_WEIGHTS = ("W", "R", "B")
-# Weights may be computed from constants by so many layers, and come to so many numbers on the way.
+# Weights may be computed from constants by at most so many layers, through at most so many numbers.
 _MOST_LAYERS = 100
 _MOST_NUMBERS = 1 << 28
 
@@ -41,8 +40,8 @@ class Layer:
     Attributes:
         node: the layer.
         bodies: the layers in whose bodies it lies, the outermost first.
-        outside: what each Parameter of its body is given from outside, by the Parameter's name, where that is
-            the same in every turn.
+        outside: the source outside the body of each of its Parameters that is the same in every iteration, by
+            the Parameter's name.
     """
 
     node: Any
@@ -73,8 +72,7 @@ def _given(node: Any, descriptions: Any, body: Any, outside: Mapping[str, Any]) 
     return found
 
 
-def _kept_for_good(thing: object) -> None:
-    _kept.append(thing)
+_kept: list[object] = []  # for models whose end cannot be observed
 
 
 def exchange(
@@ -85,21 +83,21 @@ def exchange(
     engine: str = "auto",
     seen: Seen | None = None,
     all_steps: bool = False,
-    keep: Callable[[object], None] = _kept_for_good,
+    keep: Callable[[object], None] = _kept.append,
 ) -> GRU | None:
-    """Put an operator of onegru's in the place of a layer.
+    """Replace a layer by an operator of onegru's.
 
     Args:
         layer: the layer.
         operator: what it is.
-        attributes: its attributes, as the specification has them.
+        attributes: its attributes, by the specification's names.
         engine: what runs it, as in `onegru.GRU`.
-        seen: what to call after each run.
+        seen: called after each run.
+        all_steps: whether its lengths are known to be all steps, and need not be read.
         keep: called with what must live as long as the model.
-        all_steps: whether its lengths are known to be all steps, and need not be looked at.
 
     Returns:
-        the layer that it has become; None where its weights are computed in each run.
+        the GRU that runs it; None if its weights are computed in each run.
 
     Raises:
         SpecError: the layer is not legal.
@@ -111,19 +109,21 @@ def exchange(
     weights = weights_in(layer, operator)
     made: GRU | None = None
     if all(array is not None for array in weights.values()):
-        lowered = lower(operator, attributes, *(weights.get(name) for name in _WEIGHTS))
+        lowered = lower(operator, attributes, *(weights.get(name) for name in WEIGHTS))
         made = GRU.from_canonical(lowered.spec, lowered.weights, engine)
         lengths = operator.input("sequence_lens")
         if lengths is not None and all_steps:
             del taken[lengths.name]
-        inputs = {name: value for name, value in taken.items() if name not in _WEIGHTS}
+        inputs = {name: value for name, value in taken.items() if name not in WEIGHTS}
         new = None if seen is not None else _native_node(made, operator, inputs)
-        new = new or _PythonGru.make(operator, attributes, inputs, made, weights, engine, seen, keep)
+        if new is None:
+            state = _State(operator, attributes, list(inputs), made, weights, engine, seen)
+            new = _PythonGru.make(state, inputs.values(), keep)
     elif seen is not None or engine == "reference":
-        new = _PythonGru.make(operator, attributes, taken, None, {}, engine, seen, keep)
+        state = _State(operator, attributes, names, None, {}, engine, seen)
+        new = _PythonGru.make(state, taken.values(), keep)
     else:
-        given = [taken[name] for name in names]
-        new = next(c for c in CLASSES if c.operator is operator)(given, **attributes)
+        new = next(c for c in CLASSES if c.operator is operator)(list(taken.values()), **attributes)
     new.set_friendly_name(node.get_friendly_name())
     for index in range(node.get_output_size()):
         given_by = new.output(min(index, new.get_output_size() - 1))
@@ -132,7 +132,7 @@ def exchange(
         for target in list(old.get_target_inputs()):
             target.replace_source_output(given_by)
     nothing = openvino.op.Constant(np.zeros((), np.float32)).output(0)
-    for port in node.inputs():  # OpenVINO never frees Python's operators: let it hold nothing
+    for port in node.inputs():  # OpenVINO never frees operators made in Python: let it hold nothing
         port.replace_source_output(nothing)
     return made
 
@@ -143,12 +143,12 @@ def weights_in(layer: Layer, operator: Operator) -> dict[str, Array | None]:
     return {
         name: _constant(layer.node.input_value(index), layer.outside)
         for index, name in enumerate(names)
-        if name in _WEIGHTS
+        if name in WEIGHTS
     }
 
 
 def _constant(output: Any, outside: Mapping[str, Any]) -> Array | None:
-    """The array of an output that depends on constants alone; None for another."""
+    """The array of an output that depends only on constants; None for any other."""
     output = outside.get(output.get_node().get_name(), output)
     known: dict[str, Any] = {}
     waiting = [output.get_node()]
@@ -183,12 +183,12 @@ def _constant(output: Any, outside: Mapping[str, Any]) -> Array | None:
 
 @functools.cache
 def _factory() -> Any:
-    """What makes nodes of the operator in C++; None where there is none that fits this OpenVINO."""
+    """What makes nodes of the operator in C++; None if it does not fit this OpenVINO."""
     library = Path(_native.__file__).with_name("_openvino_gru.so")
     if not library.exists():
         return None
     try:
-        # It is linked to no library of OpenVINO's: their names must be known to the whole process.
+        # It is not linked to OpenVINO's libraries: their symbols must be visible to the whole process.
         libraries = Path(openvino.__file__).parent / "libs"
         for path in (*libraries.glob("libtbb.so.*"), *libraries.glob("libopenvino.so.*")):
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
@@ -234,34 +234,22 @@ class _State:
     seen: Seen | None
 
 
-# Layers by number. They lie here and not in the nodes, as OpenVINO never lets nodes of Python go.
+# Layers by number. They lie here and not in the nodes, as OpenVINO never frees nodes made in Python.
 _states: WeakValueDictionary[int, _State] = WeakValueDictionary()
-_kept: list[object] = []  # of models whose end nobody tells
 _numbers = itertools.count(1)
 
 
 class _PythonGru(openvino.Op):  # type: ignore[misc]
-    """A layer as an operator whose inputs are the specification's, constants left out."""
+    """A layer as an operator with the specification's inputs, without constants."""
 
     class_type_info: ClassVar[Any] = openvino.DiscreteTypeInfo("OneGRUInPython", "extension")
 
     @classmethod
-    def make(
-        cls,
-        operator: Operator,
-        attributes: Mapping[str, Any],
-        inputs: Mapping[str, Any],
-        layer: GRU | None,
-        weights: Mapping[str, Array | None],
-        engine: str,
-        seen: Seen | None,
-        keep: Callable[[object], None],
-    ) -> Any:
+    def make(cls, state: _State, inputs: Iterable[Any], keep: Callable[[object], None]) -> Any:
         number = next(_numbers)
-        state = _State(operator, attributes, list(inputs), layer, weights, engine, seen)
         _states[number] = state
         keep(state)
-        return cls(list(inputs.values()), number)
+        return cls(list(inputs), number)
 
     def __init__(self, inputs: Sequence[Any] | None = None, number: int = 0) -> None:
         super().__init__(self)
@@ -279,9 +267,8 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
 
     def validate_and_infer_types(self) -> None:
         state = _states[self._attributes["number"]]
-        values = dict(state.attributes)
-        sizes: dict[str, int | None] = {"H": int(values["hidden_size"]), "1": 1}
-        sizes["D"] = 2 if values.get("direction") == "bidirectional" else 1
+        sizes: dict[str, int | None] = {"H": int(state.attributes["hidden_size"]), "1": 1}
+        sizes["D"] = 2 if state.attributes.get("direction") == "bidirectional" else 1
         X, axes = sizes_of(self.get_input_partial_shape(0)), state.operator.inputs[0].axes
         if X is not None and len(X) == len(axes):
             sizes |= {axis: size for axis, size in zip(axes, X, strict=True) if axis in "BT"}
@@ -293,19 +280,17 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
     def evaluate(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> bool:
         state = _states[self._attributes["number"]]
         arrays = {name: array_of(tensor) for name, tensor in zip(state.names, inputs, strict=True)}
-        if state.layer is not None:  # OpenVINO may have float32 for all types
+        if state.layer is not None:  # OpenVINO may use float32 in place of other types
             dtype = numpy_dtype(state.layer.spec.dtype)
             arrays = {n: a.astype(dtype) if a.dtype == np.float32 else a for n, a in arrays.items()}
         arrays |= {name: array for name, array in state.weights.items() if array is not None}
-        try:
-            lowered = lower(state.operator, state.attributes, *(arrays.get(name) for name in _WEIGHTS))
+        with prefixed_errors(f"OneGRU node '{self.get_friendly_name()}': "):
+            lowered = lower(state.operator, state.attributes, *(arrays.get(name) for name in WEIGHTS))
             layer = state.layer or GRU.from_canonical(lowered.spec, lowered.weights, state.engine)
-            given = {name: array for name, array in arrays.items() if name not in _WEIGHTS}
+            given = {name: array for name, array in arrays.items() if name not in WEIGHTS}
             ports = [port for port in lowered.ports if port.name in given or port.role in ("Y", "Y_h")]
             wanted: dict[str, Array | None] = dict.fromkeys(port.name for port in state.operator.outputs)
             results = layer.apply(ports, given, wanted, strict_types=True)
-        except SpecError as error:
-            raise SpecError(f"OneGRU node '{self.get_friendly_name()}': {error}") from None
         for tensor, array in zip(outputs, results.values(), strict=True):
             tensor.shape = list(array.shape)
             if array.size:
@@ -316,7 +301,7 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
 
 
 def exchange_all(model: Any) -> int:
-    """Exchange every GRU layer of a model; see `onegru.openvino_exchange`."""
+    """Replace every GRU layer of a model; see `onegru.openvino_exchange`."""
     if not isinstance(model, openvino.Model):
         raise SpecError(f"model: {shown(model)}; must be an openvino.Model")
     layers = list(layers_in(model))

@@ -1,4 +1,4 @@
-"""What is asked of OpenVINO's nodes and shapes in several places; imports nothing of OpenVINO's."""
+"""Queries on OpenVINO's nodes and shapes; does not import OpenVINO."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 
 def sizes_of(shape: Any) -> tuple[int | None, ...] | None:
-    """The sizes of a PartialShape, None for open ones; None if even the rank is open."""
+    """The sizes of a PartialShape, None for open ones; None if the rank is open."""
     if shape.rank.is_dynamic:
         return None
     return tuple(None if size.is_dynamic else size.get_length() for size in shape)
 
 
 def bodies_of(node: Any) -> list[tuple[Any, Any]]:
-    """The bodies of a layer, each with the descriptions of its inputs."""
+    """The bodies of a node, each with the descriptions of its inputs."""
     match node.get_type_name():
         case "If":
             bodies = (node.get_then_body(), node.get_else_body())

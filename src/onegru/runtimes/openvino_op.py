@@ -17,23 +17,21 @@ import openvino
 from onegru.core.dtypes import Array, bfloat16
 from onegru.core.errors import SpecError
 from onegru.core.shapes import fits
+from onegru.core.wording import shape_words
 from onegru.layers.gru import GRU
+from onegru.operators.attributes import check_names
 from onegru.operators.lowering import check_attributes, lower
 from onegru.operators.openvino import OPERATORS
-from onegru.operators.schema import Attribute, Operator, Port
+from onegru.operators.schema import WEIGHTS, Attribute, Operator, Port
 from onegru.runtimes.openvino_graph import sizes_of
-
-_VERSION = "extension"  # what OpenVINO calls the version of every operator that is added to it
 
 _ELEMENT_TYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
 _LENGTH_TYPES = {"i32": "int32", "i64": "int64"}
 
-_NO_CLIP = 0.0
-
 
 @dataclass(eq=False)
 class _Layer:
-    """A layer, the ports of the operator that it came from, and the weights as the operator had them."""
+    """A layer, the ports of its operator, and the operator's weights."""
 
     layer: GRU
     ports: Sequence[Port]
@@ -44,7 +42,7 @@ class _Layer:
 _layers: WeakValueDictionary[bytes, _Layer] = WeakValueDictionary()
 
 # The same by node, with the constants that its weights were. They lie here and not in the nodes, as OpenVINO
-# keeps nodes past the interpreter's end.
+# keeps nodes beyond the interpreter's end.
 _used: dict[int, tuple[_Layer, tuple[int, ...]]] = {}
 _numbers = itertools.count()
 
@@ -64,15 +62,10 @@ class GruOp(openvino.Op):  # type: ignore[misc]
 
     def __init__(self, inputs: Sequence[Any] | None = None, **attributes: Any) -> None:
         super().__init__(self)
-        known = self.operator.attributes
-        for name in attributes:
-            if name not in known:
-                raise SpecError(
-                    f"{name}: not an attribute of {self.operator}; must be one of {', '.join(known)}"
-                )
+        check_names(self.operator, attributes)
         self._attributes = {
             name: _to_visit(attribute, attributes.get(name, attribute.default))
-            for name, attribute in known.items()
+            for name, attribute in self.operator.attributes.items()
         }
         self._number = next(_numbers)
         weakref.finalize(self, _used.pop, self._number, None)  # at the interpreter's end, too
@@ -92,14 +85,14 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         return type(self)(new_inputs, **self._attributes)
 
     def validate_and_infer_types(self) -> None:
-        """Check attributes, types and shapes as far as they are known; give the outputs theirs."""
+        """Check attributes, types and shapes as far as they are known; set those of the outputs."""
         try:
             self._infer()
         except SpecError as error:
             raise SpecError(f"{self._place()}{error}") from None
 
     def has_evaluate(self) -> bool:
-        """Always: that is what it is for."""
+        """Always true."""
         return True
 
     def evaluate(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> bool:
@@ -115,7 +108,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
     def _place(self) -> str:
         name = self.get_friendly_name()
         if re.fullmatch(rf"{self.operator.name}_\d+", name) and self.get_input_size():
-            # While a file is read, a node has no name yet; what it takes has one.
+            # While a file is read, a node has no name yet, but its input has one.
             return f"{self.operator.name} node on {self.input_value(0).get_node().get_friendly_name()!r}: "
         return f"{self.operator.name} node {name!r}: "
 
@@ -129,11 +122,10 @@ class GruOp(openvino.Op):  # type: ignore[misc]
             names = ", ".join(port.name for port in operator.inputs)
             raise SpecError(f"{self.get_input_size()} inputs; must be {names}")
         H = int(values["hidden_size"])
-        after = bool(values.get("linear_before_reset"))
         sizes: dict[str, int | None] = {
             "H": H,
             "G": 3 * H,
-            "N": (4 if after else 3) * H,
+            "N": (4 if values.get("linear_before_reset") else 3) * H,
             "D": 2 if values.get("direction") == "bidirectional" else 1,
             "1": 1,
         }
@@ -156,41 +148,39 @@ class GruOp(openvino.Op):  # type: ignore[misc]
 
     @staticmethod
     def _check_shape(port: Port, shape: Any, sizes: dict[str, int | None]) -> None:
-        """Check a shape that may be open against the sizes known so far, and learn from it."""
+        """Check a shape that may be open against the sizes known so far, and add its own."""
         have = sizes_of(shape)
         if have is None:
             return
         wanted = [sizes.get(axis) for axis in port.axes]
         if not fits(have, wanted):
-            must = ", ".join("?" if size is None else str(size) for size in wanted)
-            is_ = ", ".join("?" if size is None else str(size) for size in have)
-            raise SpecError(f"{port.name}: shape [{is_}]; must be [{must}]")
+            raise SpecError(f"{port.name}: shape {shape_words(have)}; must be {shape_words(wanted)}")
         sizes.update({axis: size for axis, size in zip(port.axes, have, strict=True) if size is not None})
 
     # Numbers
 
     def _values(self) -> dict[str, Any]:
-        """The attributes as the specification has them."""
+        """The attributes in the specification's form."""
         known = self.operator.attributes
         return {name: _visited(known[name], value) for name, value in self._attributes.items()}
 
     def _run(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
         ports = self.operator.inputs[: len(inputs)]
         arrays = {port.role: array_of(tensor) for port, tensor in zip(ports, inputs, strict=True)}
-        prepared = self._layer(tuple(arrays[role] for role in ("W", "R", "B") if role in arrays))
-        given = {port.name: arrays[port.role] for port in ports if port.role not in ("W", "R", "B")}
+        prepared = self._layer(tuple(arrays[role] for role in WEIGHTS if role in arrays))
+        given = {port.name: arrays[port.role] for port in ports if port.role not in WEIGHTS}
         spec, X = prepared.layer.spec, arrays["X"]
         sizes = {"D": spec.num_directions, "H": spec.hidden_size}
         sizes |= dict(zip(self.operator.inputs[0].axes, X.shape, strict=True))
         targets: dict[str, Array | None] = {}
         for port, tensor in zip(self.operator.outputs, outputs, strict=True):
             tensor.shape = [sizes[axis] for axis in port.axes]
-            # The memory of an empty tensor has strides that no array has: let it be one of NumPy's own.
+            # The memory of an empty tensor has strides that no array has: use a new array.
             targets[port.name] = array_of(tensor) if tensor.size else None
         prepared.layer.apply(prepared.ports, given, targets, strict_types=True)
 
     def _layer(self, weights: tuple[Array, ...]) -> _Layer:
-        """The layer of these weights: prepared once, and anew only where they change."""
+        """The layer of these weights: prepared once, and again only when they change."""
         used, constants = _used.get(self._number, (None, ()))
         now = self._constants()
         if used is not None and ((now and now == constants) or all(map(_same, weights, used.weights))):
@@ -211,24 +201,22 @@ class GruOp(openvino.Op):  # type: ignore[misc]
 
     def _constants(self) -> tuple[int, ...]:
         """Which constants of the network the weights are; empty if any of them is computed."""
-        roles = [port.role for port in self.operator.inputs[: self.get_input_size()]]
-        nodes = [
-            self.input_value(index).get_node() for index, role in enumerate(roles) if role in ("W", "R", "B")
-        ]
+        ports = self.operator.inputs[: self.get_input_size()]
+        nodes = [self.input_value(i).get_node() for i, port in enumerate(ports) if port.role in WEIGHTS]
         if any(node.get_type_name() != "Constant" for node in nodes):
             return ()
         return tuple(node.get_instance_id() for node in nodes)
 
 
 def _to_visit(attribute: Attribute, value: Any) -> Any:
-    """A value in the form in which OpenVINO's visitor takes it: no empty list, so numbers go as text."""
+    """A value in the form that OpenVINO's visitor takes: numbers as text, as it takes no empty list."""
     match attribute.kind:
         case "floats":
             return value if isinstance(value, str) else ", ".join(str(float(item)) for item in value)
         case "strings":
             return [str(item) for item in value]
         case "float":
-            return _NO_CLIP if value is None else float(value)
+            return 0.0 if value is None else float(value)  # of clip, where 0 is none
         case "int":
             return 0 if value is None else int(value)
         case "flag":
@@ -248,7 +236,7 @@ def _visited(attribute: Attribute, value: Any) -> Any:
 
 
 def attributes_of(node: Any, operator: Operator) -> dict[str, Any]:
-    """The attributes of a layer, OpenVINO's own or one of these, as the specification has them."""
+    """The attributes of a layer, OpenVINO's own or one of these, in the specification's form."""
     values: dict[str, Any] = {}
     for name, value in node.get_attributes().items():
         if (attribute := operator.attributes.get(name)) is not None:
@@ -260,12 +248,12 @@ def attributes_of(node: Any, operator: Operator) -> dict[str, Any]:
 
 
 def set_outputs(node: Any, operator: Operator, sizes: Mapping[str, int | None]) -> None:
-    """Give a node the operator's outputs, of X's type.
+    """Set the outputs of a node to those of the operator, of X's type.
 
     Args:
         node: an `openvino.Op` that has its inputs.
         operator: what it is.
-        sizes: of axes, by their letters; others are open.
+        sizes: of axes, by letter; others are open.
     """
     node.set_output_size(len(operator.outputs))
     for index, port in enumerate(operator.outputs):
@@ -289,13 +277,14 @@ def _bytes(array: Array) -> Array:
 
 
 def _make_class(operator: Operator) -> type[GruOp]:
-    members: Mapping[str, Any] = {
+    members: dict[str, Any] = {
         "__doc__": f"{operator.name} as onegru computes it; see `onegru.openvino_extensions`.",
         "__module__": __name__,
         "operator": operator,
-        "class_type_info": openvino.DiscreteTypeInfo(operator.name, _VERSION),
+        # OpenVINO gives every operator that is added to it this version.
+        "class_type_info": openvino.DiscreteTypeInfo(operator.name, "extension"),
     }
-    return type(operator.name, (GruOp,), dict(members))
+    return type(operator.name, (GruOp,), members)
 
 
 #: A class for each operator.

@@ -1,1 +1,1 @@
-"""Files and processes: written whole, read with limits, run apart."""
+"""Files, written atomically and read with limits, and child processes."""

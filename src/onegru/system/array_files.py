@@ -1,4 +1,4 @@
-"""NumPy's files as what they are: something a stranger wrote. Headers are judged before any data are read."""
+"""NumPy's files, which are untrusted: headers are checked before any data are read."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 from onegru.core.errors import FormatError, OneGRUError
 from onegru.system.bounded import check_regular
 
-# NumPy refuses longer headers as well, but only when it has read them.
+# NumPy refuses longer headers as well, but only after reading them.
 _MAX_HEADER = 10_000
 
 
 class Header(NamedTuple):
-    """What a file says of an array."""
+    """The type and shape of an array in a file."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
     @property
     def bytes(self) -> int:
-        """How many it takes."""
+        """The size of the array's data."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -39,11 +39,11 @@ def read_npz(
 
     Args:
         path: the file.
-        choose: gets all headers, and gives the names of the arrays to read; or raises.
+        choose: takes all headers and returns the names of the arrays to read; or raises.
         kind: what the file must be, for messages.
 
     Raises:
-        FormatError: it is no such file, or a broken or hostile one; it names the file.
+        FormatError: it is another kind of file, broken or hostile; the message names it.
         OSError: it cannot be opened.
     """
     with _naming(path, kind), path.open("rb") as file, zipfile.ZipFile(file) as archive:
@@ -66,7 +66,7 @@ def read_npy(path: Path, judge: Callable[[Header], object]) -> NDArray[Any]:
     """The array of a .npy, unless `judge` raises on its header.
 
     Raises:
-        FormatError: it is no such file, or a broken or hostile one; it names the file.
+        FormatError: it is another kind of file, broken or hostile; the message names it.
         OSError: it cannot be opened.
     """
     with _naming(path, "a .npy file"), path.open("rb") as file:
@@ -77,17 +77,16 @@ def read_npy(path: Path, judge: Callable[[Header], object]) -> NDArray[Any]:
 
 
 def _header(file: IO[bytes], size: int) -> Header:
-    """What a file of `size` bytes begins with."""
+    """The header at the beginning of a file of `size` bytes."""
     begin = file.read(12)
     version = np.lib.format.read_magic(io.BytesIO(begin))
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"format version {version}; must be 1.0 or 2.0")
-    first, width = (8, 2) if version == (1, 0) else (8, 4)
-    length = int.from_bytes(begin[first : first + width], "little")
+    start = 10 if version == (1, 0) else 12
+    length = int.from_bytes(begin[8:start], "little")
     if length > _MAX_HEADER:
         raise ValueError(f"a header of {length} bytes; must be at most {_MAX_HEADER}")
-    header = io.BytesIO(begin + file.read(first + width + length - len(begin)))
-    header.seek(first)
+    header = io.BytesIO(begin[8:] + file.read(start + length - len(begin)))
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     with np.errstate(all="ignore"):
         shape, _, dtype = read(header)
@@ -96,7 +95,7 @@ def _header(file: IO[bytes], size: int) -> Header:
     if any(size < 0 for size in shape):
         raise ValueError(f"shape {list(shape)}; must not be negative")
     found = Header(dtype, shape)
-    wanted = first + width + length + found.bytes
+    wanted = start + length + found.bytes
     if size != wanted:
         raise ValueError(f"{size} bytes; must be {wanted} for {dtype} {list(shape)}")
     return found
@@ -104,18 +103,14 @@ def _header(file: IO[bytes], size: int) -> Header:
 
 @contextmanager
 def _naming(path: Path, kind: str) -> Iterator[None]:
-    """What NumPy and zipfile raise on a broken file, of which there are many kinds, as one that names it."""
+    """Turn the many exceptions that NumPy and zipfile raise on broken files into one that names the file."""
     try:
         check_regular(path)
         yield
-    except OneGRUError:
-        raise
-    except OSError as error:
-        if error.filename is not None:  # it cannot be opened
-            raise
-        raise FormatError(f"{path}: not {kind}, or truncated ({error})") from None
     except MemoryError:
         raise FormatError(f"{path}: takes more memory than there is") from None
     except Exception as error:
+        if isinstance(error, OneGRUError) or (isinstance(error, OSError) and error.filename is not None):
+            raise  # ours, or it cannot be opened
         words = str(error) or type(error).__name__
         raise FormatError(f"{path}: not {kind}, or truncated ({words})") from None

@@ -1,4 +1,4 @@
-"""The one way to write files: each is whole, or what was there before."""
+"""The one way to write files: each is written whole, or stays as it was."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import IO
 
 
 def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object]]]) -> None:
-    """Write files under other names beside their places, then rename them: all of them, or none.
+    """Write files under temporary names beside their targets, then rename them: all of them, or none.
 
-    A process that is killed, or a machine that stops, leaves each place as it was or with all of its new
-    content; those that come first are replaced first, and a place may come several times. A symbolic link
-    stays, what it leads to is replaced. A file keeps the permissions of the one that it replaces; a new one
-    gets those of the umask. What a killed process leaves behind is called `.NAME.….tmp`.
+    A killed process, or a machine that stops, leaves each target as it was or with all of its new content;
+    targets are replaced in order, and one may come several times. A symbolic link stays, and the file that it
+    leads to is replaced. A file keeps the permissions of the one that it replaces; a new one gets those of
+    the umask. What a killed process leaves behind is called `.NAME.….tmp`.
 
     Args:
-        files: for each, its place and what writes its content.
+        files: for each, its target and what writes its content.
 
     Raises:
-        OSError: one cannot be written; it names the place. All places are then as they were before.
+        OSError: one cannot be written; it names the target. All targets are then as they were.
     """
-    written: list[tuple[Path, Path, Path]] = []  # how the caller calls a file, where it is, where it goes
+    written: list[tuple[Path, Path, Path]] = []  # the caller's path, the temporary file, the target
     asides: list[tuple[Path, Path | None]] = []
     try:
         for path, write in files:
@@ -36,13 +36,13 @@ def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object]]]) -> 
                 _write(written[-1][1], write, before)
         for index, (path, temporary, place) in enumerate(written):
             with naming(path):
-                if index < len(written) - 1:  # the last one is replaced, or stays as it is
+                if index < len(written) - 1:  # if replacing the last one fails, it is as it was
                     aside = _beside(place)
                     asides.append((place, aside if _link(place, aside) else None))
                 temporary.replace(place)
             _sync_folder(place.parent)
     except BaseException:
-        # An interrupt may come after the last one was replaced: all of them are, then.
+        # An interrupt may come after the last one was replaced: then all of them are.
         for place, before_it in reversed(asides) if written and written[-1][1].exists() else ():
             with suppress(OSError):
                 if before_it is None:
@@ -57,7 +57,7 @@ def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object]]]) -> 
 
 
 def _place(path: Path) -> tuple[Path, os.stat_result | None]:
-    """Where a file goes once links are followed, and what is known of the one that is there."""
+    """Where a file goes once links are followed, and the status of the file there."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -72,13 +72,13 @@ def _place(path: Path) -> tuple[Path, os.stat_result | None]:
 
 
 def _beside(place: Path) -> Path:
-    """A name in the same folder that no file has; cut so that no file system finds it too long."""
+    """An unused name in the same folder, short enough for every file system."""
     name = os.fsencode(place.name)[:200].decode(errors="ignore")
     return place.with_name(f".{name}.{secrets.token_hex(8)}.tmp")
 
 
 def _write(name: Path, write: Callable[[IO[bytes]], object], before: os.stat_result | None) -> None:
-    """Write a new file, down to the disk, that may be read by those who may read the one before."""
+    """Write a new file through to the disk, with the permissions of the one before."""
     mode = 0o666 if before is None else before.st_mode & 0o777  # the kernel takes the umask off
     handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(handle, "wb") as file:
@@ -90,7 +90,7 @@ def _write(name: Path, write: Callable[[IO[bytes]], object], before: os.stat_res
 
 
 def _link(place: Path, name: Path) -> bool:
-    """Give a file a second name, as its first will be taken; False where there is no file."""
+    """Give a file a second name, as its first will be replaced; False if there is no file."""
     try:
         os.link(place, name)
     except FileNotFoundError:
@@ -101,7 +101,7 @@ def _link(place: Path, name: Path) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk, where the file system can."""
+    """Write a folder's entries through to the disk, where the file system can."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -112,7 +112,7 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name a file in errors, and not the temporary one that is to become it."""
+    """Name a file in errors, not the temporary one that is to replace it."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What others wrote, read in bounded memory and time."""
+"""Untrusted input, read in bounded memory and time."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 
 from onegru.core.errors import FormatError
 
-#: The most bytes of JSON or of a pickle that are read: as objects they take twenty times as much memory.
+#: The most bytes of JSON or of a pickle to read: as objects they take twenty times as much memory.
 LARGEST_TEXT = 16 << 20
 
-# How deep JSON may be nested; that of a model within a model within a model is below 30.
+# How deep JSON may be nested; a model within a model within a model stays below 30.
 _DEPTH = 64
 
-# A string, ended or not, or a bracket. Nothing is tried twice, so time is linear.
+# A string, terminated or not, or a bracket. There is no backtracking, so time is linear.
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[{\]}]', re.DOTALL)
 
 
 def check_regular(path: Path) -> None:
-    """Refuse what is there and is no file, such as a pipe, which might never end.
+    """Refuse what exists but is not a file, such as a pipe, which might never end.
 
-    What is not there, or is a folder, is for whoever opens it to say.
+    A missing file or a folder is left for opening it to report.
 
     Raises:
-        FormatError: it is no regular file, or its name is none that a file can have.
+        FormatError: it is not a regular file, or no file can have this name.
     """
     try:
         mode = path.stat().st_mode
@@ -39,10 +39,10 @@ def check_regular(path: Path) -> None:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """The value of a JSON text that is neither long nor deep.
+    """The value of a JSON text.
 
     Raises:
-        ValueError: it is no JSON, longer than `LARGEST_TEXT`, or nested too deep.
+        ValueError: it is not JSON, longer than `LARGEST_TEXT`, or nested too deep.
     """
     if len(text) > LARGEST_TEXT:
         raise ValueError(f"JSON of {len(text)} bytes; must have at most {LARGEST_TEXT}")

@@ -1,16 +1,16 @@
-"""Every process that onegru starts: what may crash, hang or take all memory over a hostile file works there.
+"""Child processes, for whatever may crash, hang or exhaust memory on a hostile file.
 
-**What it imports.** The parent's packages and nothing of the current folder, whose files may be anybody's.
-The interpreter starts without Python's environment variables (`-E`) and adds no folder by itself (`-P`). Then
-it gets the parent's `sys.path` without entries that are empty, relative, or the current folder. Where onegru
-itself lies in the current folder, that folder comes last, so that nothing there hides another module. (What
-the parent itself imports is not in its hands: `python -P -m onegru` or the script `onegru` is clean as well.)
+**What it imports.** The parent's packages and nothing from the current folder, whose files are untrusted.
+The interpreter ignores Python's environment variables (`-E`) and adds no folder by itself (`-P`). It then
+gets the parent's `sys.path` without entries that are empty, relative, or the current folder. If onegru
+itself lies in the current folder, that folder comes last, so that nothing there shadows another module. (The
+parent's own imports are not under its control: `python -P -m onegru` or the script `onegru` is clean too.)
 
-**What it may take.** `Limits` says it. It works in a folder of its own, which also takes its answer; it gets
-no input, prints nothing, and leaves no core dump. Where it is ended, all that it started is ended.
+**What it may use.** As much as its `Limits` say. It works in a folder of its own, where it also leaves its
+answer; it has no input, prints nothing, and leaves no core dump. When it is killed, so is all it started.
 
-**What it answers.** A JSON head and plain arrays in a file, as a process that may have gone astray is not to
-be trusted with more; `read_answer` checks each field.
+**What it answers.** A JSON head and plain arrays in a file, as a process that may have been subverted is not
+trusted with more; `read_answer` checks each field.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a child may take.
+    """What a child may use.
 
     Attributes:
-        seconds: of time, its start included.
+        seconds: of wall time, its start included.
         cpu_seconds: of all its threads together.
-        memory: bytes of address space; a file that it writes may not be longer, either.
-        threads: of libraries that ask the environment; None for their own choice.
+        memory: bytes of address space, and of each file that it writes.
+        threads: for libraries that read it from the environment; None for their own choice.
     """
 
     seconds: float
@@ -63,14 +63,14 @@ class Limits:
     threads: int | None = None
 
 
-#: For reading weights out of a file. An honest one takes about a second and 1 GiB, libraries included.
+#: For reading weights from a file. A harmless one takes about a second and 1 GiB, libraries included.
 READING = Limits(seconds=60.0, cpu_seconds=30, memory=4 * _GIB, threads=1)
 
 
 def running(seconds: float) -> Limits:
-    """For a runtime that runs a model: all cores, and as much memory as there is.
+    """Limits for a runtime that runs a model: all cores, and as much memory as there is.
 
-    Address space is more than memory: allocators reserve some 100 MiB of it for each thread.
+    Address space is larger than memory: allocators reserve some 100 MiB of it for each thread.
     """
     cores = os.cpu_count() or 1
     return Limits(seconds, math.ceil(seconds) * cores, memory_size() + 16 * _GIB + cores * (_GIB >> 2))
@@ -82,7 +82,7 @@ class Ended:
 
     Attributes:
         code: its exit code, negative for a signal; None if it took too long.
-        words: the last that it said, in one line.
+        words: the last line that it wrote to stderr.
     """
 
     code: int | None
@@ -96,20 +96,15 @@ def run_child(module: str, arguments: Sequence[str], folder: Path, limits: Limit
         module: one of onegru's modules.
         arguments: for its `main`; paths among them must be absolute.
         folder: its current folder, which should be new, and for it alone.
-        limits: what it may take.
+        limits: what it may use.
     """
-    flags = [
-        "-E",
-        "-P",
-        *(["-s"] if sys.flags.no_user_site else []),
-        *(["-B"] if sys.dont_write_bytecode else []),
-    ]
+    flags = ["-E", "-P", *["-s"] * sys.flags.no_user_site, *["-B"] * sys.dont_write_bytecode]
     request = json.dumps({"module": module, "arguments": list(arguments), "limits": asdict(limits)})
     command = [sys.executable, *flags, "-c", _START, json.dumps(_search_path()), request]
     environment = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
     if limits.threads is not None:
-        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-            environment[name] = str(limits.threads)
+        names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+        environment |= dict.fromkeys(names, str(limits.threads))
     nowhere, said = subprocess.DEVNULL, folder / "said"
     with said.open("wb") as log:
         process = subprocess.Popen(
@@ -127,7 +122,7 @@ def run_child(module: str, arguments: Sequence[str], folder: Path, limits: Limit
             code = None
         finally:
             if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)  # with all that it started
+                os.killpg(process.pid, signal.SIGKILL)  # and all that it started
                 process.wait()
     with said.open("rb") as log:
         log.seek(max(0, log.seek(0, 2) - 4096))
@@ -151,14 +146,14 @@ def _search_path() -> list[str]:
 
 
 def main() -> None:
-    """What the started interpreter runs."""
+    """The entry point of the child."""
     request = json.loads(sys.argv[1])
     _limit(Limits(**request["limits"]))
     importlib.import_module(request["module"]).main(request["arguments"])
 
 
 def _limit(limits: Limits) -> None:
-    signal.setitimer(signal.ITIMER_REAL, limits.seconds)  # should the parent be gone
+    signal.setitimer(signal.ITIMER_REAL, limits.seconds)  # in case the parent is gone
     try:
         import resource
     except ImportError:  # not on this system
@@ -171,7 +166,7 @@ def _limit(limits: Limits) -> None:
     ):
         highest = resource.getrlimit(kind)[1]
         value = value if highest == resource.RLIM_INFINITY else min(value, highest)
-        with suppress(ValueError, OSError):  # a system that does not have this one
+        with suppress(ValueError, OSError):  # not on this system
             resource.setrlimit(kind, (value, value))
 
 
@@ -195,11 +190,11 @@ def write_answer(head: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
 
 
 def read_answer(folder: Path) -> tuple[dict[str, Any], list[Array]]:
-    """The head and the arrays that a child has left in its folder.
+    """The head and the arrays of the answer that a child left in its folder.
 
     Raises:
-        FileNotFoundError: it has left none.
-        ValueError: it is not right.
+        FileNotFoundError: there is none.
+        ValueError: it is malformed.
     """
     descriptor = os.open(folder / "answer", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:

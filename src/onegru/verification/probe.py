@@ -27,11 +27,8 @@ def newest_opset() -> int:
     infos = [onnx.helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
     graph = onnx.helper.make_graph([node], "probe", infos[:1], infos[1:])
     for opset in range(newest, OLDEST, -1):
-        opsets = [onnx.helper.make_opsetid("", opset)]
-        ir_version = onnx.helper.find_min_ir_version_for(opsets)
-        model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
         try:
-            Session(model.SerializeToString(), Source("probe"))
+            Session(model_of(graph, opset).SerializeToString(), Source("probe"))
         except FormatError:
             continue
         except MissingExtraError:
@@ -108,11 +105,17 @@ def one_node_model(
         [ValueInfoProto(name=name) for name in wanted if name],
         [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
     )
+    return _serialize(Source(str(path)), model_of(graph, opset))
+
+
+def model_of(graph: GraphProto, opset: int) -> ModelProto:
+    """A model of a graph, of the oldest IR version that will do: ONNX Runtime is often behind onnx's newest.
+
+    It is at least 4, from which on initializers need not be inputs.
+    """
     opsets = [onnx.helper.make_opsetid("", opset)]
     version = max(4, onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True))
-    return _serialize(
-        Source(str(path)), onnx.helper.make_model(graph, opset_imports=opsets, ir_version=version)
-    )
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=version)
 
 
 def _open_info(name: str, array: Array) -> ValueInfoProto:
