@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,9 +15,18 @@ from onegru.core.dtypes import Array, as_array_of, as_float_array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.pickling import state_of
 from onegru.core.shapes import arrange, as_rows, check_out, check_shape, empty
+from onegru.core.spec import Spec
+from onegru.engines.interface import Engine
 
-if TYPE_CHECKING:
-    from onegru.layers.gru import GRU
+
+class Layer(Protocol):
+    """What a stream needs of a layer."""
+
+    _engine: Engine
+
+    @property
+    def spec(self) -> Spec:
+        """What it computes."""
 
 
 class Stream(_native.Stepper):
@@ -31,7 +40,7 @@ class Stream(_native.Stepper):
 
     __module__ = "onegru"
 
-    def __init__(self, layer: GRU, batch_size: int) -> None:
+    def __init__(self, layer: Layer, batch_size: int) -> None:
         """Begin with a state of zeros; see `GRU.stream`."""
         spec = layer.spec
         if spec.direction != "forward":
@@ -56,7 +65,7 @@ class Stream(_native.Stepper):
         return f"Stream({B} rows, {self._spec.input_size} → {H}, {self._spec.dtype})"
 
     @classmethod
-    def _with_state(cls, layer: GRU, state: Array) -> Self:
+    def _with_state(cls, layer: Layer, state: Array) -> Self:
         """A stream of this class, made from one that was pickled or copied."""
         stream = cls.__new__(cls)
         Stream.__init__(stream, layer, len(state))

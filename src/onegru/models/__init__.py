@@ -1,1 +1,1 @@
-"""Whole models: loaded, run, streamed, described."""
+"""Whole models: loading, running, streaming and describing them."""

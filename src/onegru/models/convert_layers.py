@@ -1,4 +1,4 @@
-"""Layers written to a file of another kind, which is there only if it computes what they do."""
+"""Writing layers to a file of another kind, which is kept only if it computes what they do."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from onegru.layers.stack import Stack, layers_of
 from onegru.models.load import load
 from onegru.models.load_layers import load_layers
 from onegru.models.model import Model
-from onegru.models.random_inputs import draw_call
+from onegru.models.random_inputs import random_call
 from onegru.models.select_layers import joined
 from onegru.operators.schema import CANONICAL_AXES, Role
 from onegru.system.atomic_write import naming, write_files
 
-#: What writes each kind of file that `onegru.save` does not, without options.
+#: The writers for kinds of files that `onegru.save` does not write; they take no options.
 WRITERS: Mapping[str, Callable[[GRU | Stack, Path], None]] = {".pt": write_pytorch, ".keras": write_keras}
 
-_SIZES = ((7, 4), (1, 1))  # steps and rows of the inputs drawn, where the target leaves them open
+_SIZES = ((7, 4), (1, 1))  # steps and rows of the random inputs, where the target leaves them open
 
 _Slot = tuple[Role, int]  # a role, and the layer's number where each layer has one of its own
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One output of source and target.
+    """An output of source and target.
 
     Attributes:
         output: its name in the target.
-        difference: how far the two are apart.
-        tolerance: how far they may be.
+        difference: how far the two differ.
+        tolerance: how far they may.
     """
 
     output: str
@@ -52,20 +52,20 @@ class Check:
 
     @property
     def agrees(self) -> bool:
-        """Whether they are no further apart than they may be."""
+        """Whether they differ by no more than they may."""
         return self.difference.max_abs <= self.tolerance
 
 
 def convert_layers(source: GRU | Stack, target: Path, options: dict[str, int | bool | None]) -> list[Check]:
-    """Write layers beside their place, compare, and move them there if they agree.
+    """Write layers to a temporary file, compare, and replace the target if they agree.
 
     Args:
         source: what to write.
-        target: where to, which is replaced; its end says as what.
+        target: the file to write, which is replaced; its suffix says as what.
         options: of `onegru.save`.
 
     Returns:
-        what was compared; if an item does not agree, nothing was written.
+        what was compared; if any of it does not agree, nothing was written.
 
     Raises:
         SpecError: an option is not legal, or the target cannot express a layer.
@@ -76,13 +76,15 @@ def convert_layers(source: GRU | Stack, target: Path, options: dict[str, int | b
     with naming(target), temporary() as folder:
         written = Path(folder) / target.name
         if suffix in WRITERS:
-            _refuse_options(suffix, options)
+            for name, value in options.items():
+                if value is not None:
+                    raise SpecError(f"{name}: {value!r}; has no effect on {suffix}")
             WRITERS[suffix](source, written)
         else:
             save(source, written, **options)  # type: ignore[arg-type]
         try:
             checks = _check(source, written)
-        except (FormatError, SpecError) as error:  # which name a file that will not stay
+        except (FormatError, SpecError) as error:  # which names the temporary file
             words = str(error).replace(str(written), str(target))
             raise type(error)(f"cannot be checked, and was not written: {words}") from None
         if all(item.agrees for item in checks):
@@ -93,21 +95,15 @@ def convert_layers(source: GRU | Stack, target: Path, options: dict[str, int | b
     return checks
 
 
-def _refuse_options(suffix: str, options: Mapping[str, object]) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise SpecError(f"{name}: {value!r}; has no effect on {suffix}")
-
-
 def _check(source: GRU | Stack, target: Path) -> list[Check]:
     """Run source and target on random inputs, lengths among them if the target takes any.
 
     Args:
         source: what was written.
-        target: the file; read anew.
+        target: the file written.
 
     Returns:
-        for each output the worst of all runs.
+        for each output the largest difference of all runs.
 
     Raises:
         FormatError, SpecError: the target cannot be read.
@@ -124,38 +120,34 @@ def _check(source: GRU | Stack, target: Path) -> list[Check]:
 def _run_both(source: GRU | Stack, target: Path, T: int, B: int) -> list[Check]:
     layers = layers_of(source)
     if layers_kind(target).holds == "layers":
-        inputs = _draw(layers, T, B)
+        inputs = _random_inputs(layers, T, B)
         theirs = _results(joined([*load_layers(target).values()]), inputs)
         ours = _results(source, inputs)
         return [_compare(_name(slot, len(layers)), ours[slot], theirs[slot]) for slot in ours]
     model = load(target)
     slots = _slots(model)
     sizes = {"T": T, "B": B} | _fixed_sizes(model, slots)
-    inputs = _draw(layers, sizes["T"], sizes["B"])
+    inputs = _random_inputs(layers, sizes["T"], sizes["B"])
     taken = {slots[info.name][0] for info in model.inputs}
     inputs = {slot: array for slot, array in inputs.items() if slot in taken}
-    feeds = {}
-    for info in model.inputs:
-        slot, axes = slots[info.name]
-        feeds[info.name] = arrange(inputs[slot], CANONICAL_AXES[slot[0]], axes)
-    results, ours = model.run(feeds), _results(source, inputs)
-    checks = []
-    for info in model.outputs:
-        slot, axes = slots[info.name]
-        checks.append(
-            _compare(info.name, ours[slot], arrange(results[info.name], axes, CANONICAL_AXES[slot[0]]))
-        )
-    return checks
+    named = {info.name: slots[info.name] for info in model.inputs}
+    feeds = {name: arrange(inputs[s], CANONICAL_AXES[s[0]], axes) for name, (s, axes) in named.items()}
+    ours = _results(source, inputs)
+    return [
+        _compare(name, ours[slot], arrange(array, slots[name][1], CANONICAL_AXES[slot[0]]))
+        for name, array in model.run(feeds).items()
+        for slot in [slots[name][0]]
+    ]
 
 
 def _slots(model: Model) -> dict[str, tuple[_Slot, str]]:
-    """For each input and output of a written model, what it is: role and layer, and its axes."""
+    """The role, layer and axes of each input and output of a written model."""
     by_value: dict[str, tuple[_Slot, str]] = {}
     for index, gru in enumerate(model.gru_nodes):
         names = {**gru.step.inputs, **gru.step.outputs}
         for port in gru.step.ports:
             if port.role in CANONICAL_AXES and port.name in names:
-                place = index if port.role in ("initial_h", "Y_h") else 0  # the others there are once
+                place = index if port.role in ("initial_h", "Y_h") else 0  # there is one of each other
                 by_value.setdefault(names[port.name], ((port.role, place), port.axes))
     found = {}
     for info in (*model.inputs, *model.outputs):
@@ -166,26 +158,25 @@ def _slots(model: Model) -> dict[str, tuple[_Slot, str]]:
 
 
 def _fixed_sizes(model: Model, slots: Mapping[str, tuple[_Slot, str]]) -> dict[str, int]:
-    """The numbers of steps and rows that a model does not leave open; a cell takes one step."""
-    sizes: dict[str, int] = {}
+    """The numbers of steps and rows that a model fixes; a cell takes one step."""
     for info in model.inputs:
         (role, _), axes = slots[info.name]
         if role == "X":
             known = zip(axes, info.shape or (), strict=False)
             sizes = {axis: size for axis, size in known if axis in "TB" and isinstance(size, int)}
             return sizes if "T" in axes else {**sizes, "T": 1}
-    return sizes
+    return {}
 
 
-def _draw(layers: Sequence[GRU], T: int, B: int) -> dict[_Slot, Array]:
+def _random_inputs(layers: Sequence[GRU], T: int, B: int) -> dict[_Slot, Array]:
     rng = np.random.default_rng(0)
     inputs: dict[_Slot, Array] = {}
     for index, layer in enumerate(layers):
-        drawn = draw_call(layer.spec, T, B, rng)
-        inputs["initial_h", index] = drawn.pop("initial_h")
+        made = random_call(layer.spec, T, B, rng)
+        inputs["initial_h", index] = made.pop("initial_h")
         if index == 0:
-            taken = drawn if layer.spec.attention else drawn.keys() - {"A"}
-            inputs |= {(role, 0): drawn[role] for role in taken}
+            taken = made if layer.spec.attention else made.keys() - {"A"}
+            inputs |= {(role, 0): made[role] for role in taken}
     return inputs
 
 

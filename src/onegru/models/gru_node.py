@@ -1,8 +1,8 @@
-"""The GRU nodes of a model: each with its layer, made once where its weights are constants."""
+"""The GRU nodes of a model, each with its layer, which is made once if its weights are constants."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,19 +10,18 @@ import numpy as np
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import prefixed_errors
 from onegru.core.pickling import state_of
-from onegru.formats.graph import GruStep
+from onegru.formats.graph import Graph, GruStep
 from onegru.layers.gru import GRU
 from onegru.operators.lowering import Lowered, check_attributes, lower
-
-_WEIGHTS = ("W", "R", "B")
+from onegru.operators.schema import WEIGHTS
 
 
 class GruNode:
     """One GRU node of a model.
 
     Attributes:
-        step: the node as the file has it.
-        run: adds the node's outputs to the values that it is given, by name.
+        step: the node as in the file.
+        run: adds the node's outputs to a mapping of values by name.
     """
 
     __module__ = "onegru"
@@ -53,24 +52,24 @@ class GruNode:
 
     @property
     def bodies(self) -> tuple[str, ...]:
-        """In words, the bodies of other nodes that it lies in, the outermost first."""
+        """The bodies of other nodes that it lies in, in words, the outermost first."""
         return self.step.bodies
 
     @property
     def layer(self) -> GRU | None:
-        """Its layer, with its weights; None where the weights are computed anew in each run."""
+        """Its layer; None if its weights are computed in each run."""
         self._prepare_now()
         return self._layer
 
     @property
     def has_own_state(self) -> bool:
-        """Whether it starts from a constant that is not zero, which is no part of the layer."""
+        """Whether its initial state is a constant other than zero, which is not part of the layer."""
         self._prepare_now()
         return self._has_own_state
 
     @property
     def weights(self) -> tuple[Array, ...]:
-        """W, R and, if there is one, B, as the node gets them; empty where they are computed in each run."""
+        """W, R and, if given, B, as the node takes them; empty if they are computed in each run."""
         self._prepare_now()
         return tuple(np.asarray(array) for array in self._weights if array is not None)
 
@@ -78,7 +77,7 @@ class GruNode:
         return f"GruNode({self.name!r}, {self.operator}, {self.layer!r})"
 
     def _prepare_now(self) -> None:
-        """Where a runtime runs the node, a layer is made for who looks at it alone."""
+        """Make the layer of a node that a runtime runs, as somebody looks at it."""
         later, self._later = self._later, None
         if later is not None:
             later()
@@ -86,20 +85,20 @@ class GruNode:
     def prepare(
         self, constants: Mapping[str, object], defaults: Container[str], shared: dict[object, GruNode]
     ) -> None:
-        """Make the layer ahead of every run, if its weights are constants.
+        """Make the layer before any run, if its weights are constants.
 
         Args:
             constants: the model's constants.
-            defaults: the names of those that a run may be given another value for.
-            shared: nodes that have a layer already, by what it is made of: nodes that share weights, such as
-                the cells of an unrolled loop, share the layer too.
+            defaults: the names of those that are defaults of inputs, which a run may override.
+            shared: nodes that have a layer, by what it is made of: nodes that share weights, such as the
+                cells of an unrolled loop, share the layer as well.
         """
         node = self.step
         port = node.operator.input("initial_h")
         state = constants.get(node.inputs.get(port.name, "")) if port is not None else None
         self._later = None
         self._has_own_state = state is not None and bool(np.asarray(state).any())
-        if any(node.inputs.get(name, name) not in constants for name in _WEIGHTS if name in node.inputs):
+        if any(name in node.inputs and node.inputs[name] not in constants for name in WEIGHTS):
             check_attributes(node.operator, node.attributes, self._place)
             return
         self._weights = self._weights_in(constants)
@@ -109,14 +108,14 @@ class GruNode:
             self._layer, self._lowered = self._make(self._weights)
         else:
             self._layer, self._lowered = twin._layer, twin._lowered
-        self._is_fixed = not any(node.inputs.get(name) in defaults for name in _WEIGHTS)
+        self._is_fixed = not any(node.inputs.get(name) in defaults for name in WEIGHTS)
         self._choose_run()
 
     def _choose_run(self) -> None:
-        """Take the quick way to the outputs, if there is one."""
+        """Take the fast path, if there is one."""
         node = self.step
         if node.operator.name == "GRU" and self._is_fixed and self._layer is not None:
-            self.run = _plain_run(node, self._layer, self._run)
+            self.run = _fast_run(node, self._layer, self._run)
 
     def __getstate__(self) -> Any:
         return state_of(self, ("run", "_later"))
@@ -131,10 +130,9 @@ class GruNode:
 
     @property
     def reads(self) -> set[str]:
-        """The values that a run needs."""
-        return {
-            value for name, value in self.step.inputs.items() if not (self._is_fixed and name in _WEIGHTS)
-        }
+        """The names of the values that a run needs."""
+        constant = WEIGHTS if self._is_fixed else ()
+        return {value for name, value in self.step.inputs.items() if name not in constant}
 
     def _run(self, values: dict[str, Any]) -> None:
         node = self.step
@@ -144,14 +142,14 @@ class GruNode:
             if not self._weights or any(a is not b for a, b in zip(weights, self._weights, strict=True)):
                 layer, lowered = self._make(weights)
         assert layer is not None and lowered is not None
-        given = {name: values.get(value) for name, value in node.inputs.items() if name not in _WEIGHTS}
+        given = {name: values.get(value) for name, value in node.inputs.items() if name not in WEIGHTS}
         self._add_state(given, layer)
         with prefixed_errors(self._place):
             results = layer.apply(lowered.ports, given, dict.fromkeys(node.outputs), strict_types=True)
         values.update((node.outputs[name], array) for name, array in results.items())
 
     def _add_state(self, given: dict[str, Any], layer: GRU) -> None:
-        """Put zeros in the place of an initial state that was left out."""
+        """Use zeros for an initial state that was left out."""
         ports = {port.role: port for port in self.step.ports}
         state = ports["initial_h"]
         if state.name in given and given[state.name] is None:
@@ -163,7 +161,7 @@ class GruNode:
 
     def _weights_in(self, values: Mapping[str, object]) -> tuple[object, ...]:
         inputs = self.step.inputs
-        return tuple(values[inputs[name]] if name in inputs else None for name in _WEIGHTS)
+        return tuple(values[inputs[name]] if name in inputs else None for name in WEIGHTS)
 
     def _make(self, weights: tuple[object, ...]) -> tuple[GRU, Lowered]:
         with prefixed_errors(self._place):
@@ -171,10 +169,24 @@ class GruNode:
         return GRU.from_canonical(lowered.spec, lowered.weights, self._engine), lowered
 
 
-def _plain_run(
+def prepare_nodes(nodes: Iterable[GruNode], constants: Mapping[str, object], graph: Graph) -> None:
+    """Make the layers of nodes whose weights are constants.
+
+    Args:
+        nodes: GRU nodes of one model.
+        constants: the model's constants.
+        graph: the model.
+    """
+    shared: dict[object, GruNode] = {}
+    defaults = {info.value for info in graph.inputs}
+    for node in nodes:
+        node.prepare(constants, defaults, shared)
+
+
+def _fast_run(
     node: GruStep, layer: GRU, otherwise: Callable[[dict[str, Any]], None]
 ) -> Callable[[dict[str, Any]], None]:
-    """A quick way to a GRU node's outputs; where a value is not plain, or not right, the other way."""
+    """The fast path to a GRU node's outputs; `otherwise` is the general path."""
     x, h = node.inputs["X"], node.inputs.get("initial_h")
     sequence, last = node.outputs.get("Y"), node.outputs.get("Y_h")
     lens, layout = node.inputs.get("sequence_lens"), node.attributes.get("layout", 0)
@@ -184,7 +196,7 @@ def _plain_run(
         state = None if h is None else values.get(h)
         lengths = None if lens is None else values.get(lens)
         if lengths is not None and getattr(lengths, "dtype", None) != int32:
-            return otherwise(values)  # the specification has no other type
+            return otherwise(values)  # the specification allows no other type
         done = try_call(values[x], state, sequence_lens=lengths, layout=layout)
         if done is None:
             return otherwise(values)

@@ -1,4 +1,4 @@
-"""ONNX Runtime's session with onegru in it: a program that runs a model there changes one import."""
+"""ONNX Runtime's session with onegru inside: a program that uses ONNX Runtime changes one import."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ Provider = str | tuple[str, Mapping[str, object]]
 class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     """`onnxruntime.InferenceSession` with `onegru.execution_provider` before its other providers.
 
-    It is that class in everything else: methods, options, input and output binding, exceptions.
+    In all else it is that class: methods, options, input and output binding, exceptions.
 
     Args:
         path_or_bytes: an ONNX model's file, or its content.
         sess_options: ONNX Runtime's `SessionOptions`.
         providers: ONNX Runtime's execution providers for the other nodes; None for the CPU's.
-        provider_options: for each of `providers` a mapping.
+        provider_options: a mapping for each of `providers`.
         engine: what runs the GRU nodes, as in `onegru.GRU`.
-        kwargs: as ONNX Runtime takes them; it falls back to its own GRU only if `enable_fallback` is 1.
+        kwargs: as for ONNX Runtime; it falls back to its own GRU only if `enable_fallback` is 1.
 
     Raises:
         SpecError: providers or engine are not legal.
         FormatError: this ONNX Runtime is too old.
 
-    What ONNX Runtime raises comes through; the message of an illegal GRU node has onegru's words.
+    ONNX Runtime's exceptions pass through; the message for an illegal GRU node is onegru's.
     """
 
     __module__ = "onegru"
@@ -62,7 +62,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._engine = choice("engine", engine, ("auto", *ENGINES))
         chosen, chosen_options = self._with_own(providers, provider_options)
         kwargs.setdefault("enable_fallback", 0)
-        if _has_constant_grus(path_or_bytes):  # which ONNX Runtime would compute by itself
+        if _has_constant_grus(path_or_bytes):  # which ONNX Runtime would compute itself
             disabled = kwargs.get("disabled_optimizers") or []
             kwargs["disabled_optimizers"] = [*disabled, "ConstantFolding"]
         super().__init__(path_or_bytes, sess_options, chosen, chosen_options, **kwargs)
@@ -107,12 +107,12 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         providers: Sequence[Provider] | None = None,
         provider_options: Sequence[Mapping[object, object]] | None = None,
     ) -> None:
-        """Use other providers for the other nodes; as ONNX Runtime's method."""
+        """Use other providers for the other nodes, as ONNX Runtime's method does."""
         super().set_providers(*self._with_own(providers, provider_options))
 
     @classmethod
     def _of(cls, *made_with: Any) -> Self:
-        """A session of this class again, where one was pickled or copied."""
+        """A session of this class, made from one that was pickled or copied."""
         session = cls.__new__(cls)
         *arguments, engine, kwargs = made_with
         InferenceSession.__init__(session, *arguments, engine=engine, **kwargs)
@@ -126,7 +126,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
     @property
     def model(self) -> Model:
-        """The model as onegru has it: its GRU layers, its streams. It is run by this session."""
+        """The model as onegru sees it, with its GRU layers and streams. This session runs it."""
         if self._model is None:
             graph = graph_of(self._model_path or self._model_bytes)
             if graph.whole is not None:
@@ -137,12 +137,12 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     def stream(
         self, state: Mapping[str, str] | None = None, *, dims: Mapping[str, int] | None = None
     ) -> ModelStream:
-        """The model, fed piece by piece: see `onegru.Model.stream`."""
+        """The model, fed step by step: see `onegru.Model.stream`."""
         return self.model.stream(state, dims=dims)
 
 
 def _has_constant_grus(path_or_bytes: str | os.PathLike[str] | bytes) -> bool:
-    """Whether a model has GRU nodes that take nothing but constants; False for what onnx does not read."""
+    """Whether a model has GRU nodes with only constant inputs; False if onnx cannot read it."""
     try:
         import onnx
 
@@ -156,7 +156,7 @@ def _has_constant_grus(path_or_bytes: str | os.PathLike[str] | bytes) -> bool:
 
 
 class _Opened(Whole):
-    """A model that a session has opened already."""
+    """A model that a session has already opened."""
 
     def __init__(self, session: InferenceSession, whole: Whole) -> None:
         super().__init__(whole.node_count, whole.shared)
@@ -164,7 +164,7 @@ class _Opened(Whole):
         self._whole = whole
 
     def open(self, engine: str, observer: Observer | None = None) -> Run:
-        """The session's own way to run; one of its own for an observer."""
+        """The session's `run`; for an observer, another session's."""
         if observer is not None:
             return self._whole.open(engine, observer)
         session = self._session

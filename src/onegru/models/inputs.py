@@ -1,4 +1,4 @@
-"""What a model is given: each input checked against what the file says of it; conversions between types."""
+"""Checks of a model's inputs against their types and shapes in the file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import numpy as np
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.shapes import fits
+from onegru.core.wording import shape_words
 from onegru.formats.graph import TensorInfo
 
 
 class Inputs:
-    """What a model takes, for a quick look at what it is given."""
+    """A model's inputs, for the fast path of their check."""
 
     def __init__(self, infos: Sequence[TensorInfo]) -> None:
         self._looks = [_look(info) for info in infos]
@@ -22,7 +23,7 @@ class Inputs:
         self._is_same = all(name == value for name, value, _, _, _ in self._looks)
 
     def plain(self, inputs: Mapping[str, object]) -> Mapping[str, object] | None:
-        """What steps call each input, and its array; None if a closer look is needed."""
+        """The array of each input, by the steps' name for it; None if it takes the general path."""
         if not self._known or len(inputs) != len(self._looks):
             return None
         for name, _, dtype, shape, open_axes in self._looks:
@@ -43,7 +44,7 @@ _Look = tuple[str, str, "np.dtype[Any] | None", tuple[int | None, ...], bool]
 
 
 def _look(info: TensorInfo) -> _Look:
-    """Its name, what steps call it, its type if it is a plain one, its sizes, whether one of them is open."""
+    """An input's name, the steps' name for it, its type if plain, its sizes, whether one of them is open."""
     shape = tuple(size if isinstance(size, int) else None for size in info.shape or ())
     plain = info.is_tensor and info.shape is not None and info.dtype not in ("str", "unknown")
     return info.name, info.value, numpy_dtype(info.dtype) if plain else None, shape, None in shape
@@ -84,7 +85,5 @@ def fits_shape(info: TensorInfo, shape: Sequence[int]) -> bool:
 
 
 def words_of(info: TensorInfo) -> str:
-    """What an input must be, in words."""
-    if info.shape is None:
-        return info.dtype
-    return f"{info.dtype} [{', '.join('?' if size is None else str(size) for size in info.shape)}]"
+    """The type and shape of an input, in words."""
+    return info.dtype if info.shape is None else f"{info.dtype} {shape_words(info.shape)}"

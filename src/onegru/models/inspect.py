@@ -1,4 +1,4 @@
-"""What can be said of the GRUs of a file without running anything, as plain data."""
+"""A description of the GRUs in a file, as plain data, without running anything."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onegru.core.errors import SpecWarning
 from onegru.formats.graph import Graph, TensorInfo, nested_words
 from onegru.formats.recognise import layers_kind
 from onegru.layers.gru import GRU
-from onegru.models.gru_node import GruNode
+from onegru.models.gru_node import GruNode, prepare_nodes
 from onegru.models.load import read_graph
 from onegru.models.load_layers import named_layers
 from onegru.models.model import Model
@@ -23,9 +23,9 @@ from onegru.runtimes.known_issues import Facts, Verdict, verdicts
 
 @dataclass(frozen=True, slots=True)
 class GruReport:
-    """One GRU: a node of a model, or a layer that a checkpoint holds.
+    """A GRU: a node of a model, or a layer of a checkpoint.
 
-    What depends on the weights is None where they are computed anew in each run, or by a runtime that is not
+    What depends on the weights is None if they are computed in each run, or by a runtime that is not
     installed: sizes, parameters, bytes and FLOPs.
 
     Attributes:
@@ -35,15 +35,15 @@ class GruReport:
         input_size: I.
         hidden_size: H.
         direction: forward, reverse or bidirectional.
-        reset: "before" or "after": where the reset gate acts, seen from the recurrent product.
+        reset: whether the reset gate acts "before" or "after" the recurrent product.
         activations: (f, g) of each direction, with their parameters.
         clip: the bound on the inputs of the activations; None for none.
         attention: whether it takes attention scores.
         lengths: whether it takes sequence lengths.
-        parameters: how many numbers W, R and B hold, of a node in the file.
-        bytes: what they take there, as the node gets them.
-        flops_per_step: of the products, for one row and one step, over all directions.
-        others: what is known of other runtimes on this node.
+        parameters: the count of numbers in W, R and B; of a node, in the file.
+        bytes: their size, as the node takes them.
+        flops_per_step: of the matrix products, for one row and one step, in all directions.
+        others: known issues of other runtimes with this node.
         bodies: the bodies of other nodes that it lies in, in words, the outermost first.
     """
 
@@ -72,11 +72,11 @@ class Report:
     Attributes:
         path: the file.
         kind: what it is, in words.
-        inputs: of a model, what it takes.
-        outputs: of a model, what it gives.
-        other_nodes: of a model, how many nodes another runtime runs; None for layers without a model.
-        nested_grus: of a model, the GRU nodes within bodies of other nodes, in words.
-        grus: its GRUs, those of a model in the order in which they run.
+        inputs: the inputs of a model.
+        outputs: the outputs of a model.
+        other_nodes: how many nodes of a model another runtime runs; None for layers without a model.
+        nested_grus: the GRU nodes of a model within bodies of other nodes, in words.
+        grus: its GRUs, those of a model in running order.
     """
 
     path: str
@@ -91,14 +91,14 @@ class Report:
 def inspect(path: str | os.PathLike[str]) -> Report:
     """Describe the GRUs of a file: sizes, direction, reset gate, activations, which runtimes fail on them.
 
-    The model is not run, so that of an ONNX model onnx alone is needed. (Weights that nodes compute from
-    constants are described where the model's runtime is installed.)
+    The model is not run, so an ONNX model needs only onnx. (Weights that nodes compute from constants are
+    described if the model's runtime is installed.)
 
     Args:
         path: any file that `onegru.load` or `onegru.load_layers` reads.
 
     Raises:
-        FormatError: the file is broken, or of a kind that holds no GRU.
+        FormatError: the file is broken, or of a kind without GRUs.
         SpecError: path is not the name of a file, or a GRU is not legal.
         MissingExtraError: the file needs a package that is not installed.
         OSError: the file cannot be opened.
@@ -112,30 +112,28 @@ def inspect(path: str | os.PathLike[str]) -> Report:
     others = sum(step.node_count for step in graph.steps)
     if graph.whole is not None:
         others = graph.whole.node_count
-    grus, nested = _reports(graph.inputs, _gru_layers(graph)), nested_words(graph.grus)
+    grus, nested = _reports(graph.inputs, _gru_nodes(graph)), nested_words(graph.grus)
     return Report(str(file), kind.words, graph.inputs, graph.outputs, others, nested, grus)
 
 
-def _gru_layers(graph: Graph) -> list[GruNode]:
-    """The GRU nodes of a graph of which nothing else is made ready to run."""
+def _gru_nodes(graph: Graph) -> list[GruNode]:
+    """The GRU nodes of a graph, prepared without the rest of it."""
     constants = dict(graph.constants)
     for step in graph.prelude:
         step.run(constants)
-    layers = [GruNode(gru, f"{graph.path}: {gru}: ", "auto") for gru in graph.grus]
-    shared: dict[object, GruNode] = {}
-    for layer in layers:
-        layer.prepare(constants, {info.value for info in graph.inputs}, shared)
-    return layers
+    nodes = [GruNode(gru, f"{graph.path}: {gru}: ", "auto") for gru in graph.grus]
+    prepare_nodes(nodes, constants, graph)
+    return nodes
 
 
 def report(model: Model) -> tuple[GruReport, ...]:
-    """A report on each GRU node of a model, in the order in which they run."""
+    """A report on each GRU node of a model, in running order."""
     return _reports(model.inputs, model.gru_nodes)
 
 
-def _reports(inputs: Sequence[TensorInfo], layers: Iterable[GruNode]) -> tuple[GruReport, ...]:
-    shapes = {info.value: info for info in inputs}
-    return tuple(_report(layer, shapes.get(layer.step.inputs["X"])) for layer in layers)
+def _reports(inputs: Sequence[TensorInfo], nodes: Iterable[GruNode]) -> tuple[GruReport, ...]:
+    infos = {info.value: info for info in inputs}
+    return tuple(_report(node, infos.get(node.step.inputs["X"])) for node in nodes)
 
 
 def _report_of_layer(name: str, layer: GRU) -> GruReport:

@@ -22,34 +22,32 @@ def load(
     """Load a model that holds GRUs.
 
     Args:
-        path: an ONNX model, or an OpenVINO IR with its `.bin` beside it. The content tells which. Or an ONNX
-            model in memory: its bytes, or an `onnx.ModelProto`; then there are no external data.
+        path: an ONNX model, or an OpenVINO IR with its `.bin` beside it; the content tells which. Or an ONNX
+            model in memory, without external data: its bytes, or an `onnx.ModelProto`.
         engine: what runs the GRU nodes, as in `onegru.GRU`.
 
     Returns:
         the model, ready to run.
 
     Raises:
-        FormatError: the file is broken, hostile, or holds what onegru does not run.
+        FormatError: the file is broken, hostile, or holds something onegru does not run.
         SpecError: a GRU node is not legal; the message names the node and the argument.
         MissingExtraError: the model needs a package that is not installed.
         OSError: the file cannot be opened.
 
     Warns:
-        SpecWarning: a node carries what has no effect.
+        SpecWarning: a node holds something without effect.
     """
     return Model(graph_of(path), engine=engine)
 
 
 def graph_of(path: object) -> Graph:
-    """What a model holds, whatever `load` is given. Raises as it does, but no other runtime is asked."""
-    if not isinstance(path, str | os.PathLike):
-        return _in_memory(path)
-    return read_graph(file_path("path", path))
+    """The graph of a model, given as to `load`. Raises as it does, but needs no other runtime."""
+    return read_graph(file_path("path", path)) if isinstance(path, str | os.PathLike) else _in_memory(path)
 
 
 def read_graph(path: Path) -> Graph:
-    """What a model's file holds, as plain data. Raises as `load` does, but no other runtime is asked."""
+    """The graph in a model's file, as plain data. Raises as `load` does, but needs no other runtime."""
     if model_kind(path) is Kind.OPENVINO:
         from onegru.formats.openvino.reader import load_ir
 
@@ -60,9 +58,8 @@ def read_graph(path: Path) -> Graph:
 
 
 def _in_memory(model: object) -> Graph:
-    """What the bytes of an ONNX model, or a ModelProto, hold."""
-    is_bytes = isinstance(model, bytes | bytearray | memoryview)
-    if not is_bytes and not hasattr(model, "SerializeToString"):
+    """The graph in the bytes of an ONNX model, or in a ModelProto."""
+    if not isinstance(model, bytes | bytearray | memoryview) and not hasattr(model, "SerializeToString"):
         raise SpecError(
             f"path: {shown(model)}; must be the name of a file, the bytes of an ONNX model, or a ModelProto"
         )

@@ -1,8 +1,9 @@
-"""The GRU layers of any file that has some: models, checkpoints, and onegru's own."""
+"""The GRU layers of files: models, checkpoints, and onegru's own."""
 
 from __future__ import annotations
 
 import os
+from itertools import chain, count
 from pathlib import Path
 
 from onegru.core.arguments import file_path
@@ -19,18 +20,18 @@ def load_layers(
     """Load the GRU layers of a file, ready to run.
 
     Args:
-        path: a PyTorch checkpoint (a state dict, or mappings that hold some; nothing that it names is run),
-            a safetensors file (with PyTorch's names, or onegru's own), a saved Keras model (`.keras`, `.h5`),
+        path: a PyTorch checkpoint (a state dict, or mappings that hold some; none of its code is run), a
+            safetensors file (with PyTorch's names, or onegru's own), a saved Keras model (`.keras`, `.h5`),
             an OpenVINO IR or an ONNX model. The content tells which.
-        name: the only layer to load, by the name that it has in the result; None for all.
+        name: the only layer to load, by its name in the result; None for all.
         keras_version: the version of Keras that saved the file, 2.0 to 3, such as "2.3", if the file does not
             tell it: defaults and one activation have changed. None if it does, as nearly all do.
 
     Returns:
-        the layers by name, in the file's order: of PyTorch the prefix of their tensors ("" if there is none),
-        of Keras the layer's name ("encoder/gru" within a model "encoder"), of ONNX and OpenVINO the node's,
-        where its weights are constants. A name that comes twice has a number behind it. LSTMs and other
-        layers are left out.
+        the layers by name, in the file's order: for PyTorch the prefix of their tensors ("" if there is
+        none), for Keras the layer's name ("encoder/gru" within a model "encoder"), for ONNX and OpenVINO the
+        name of a node with constant weights. A repeated name gets a number. Other layers, such as LSTMs, are
+        left out.
 
     Raises:
         FormatError: the file is broken, or holds no GRU.
@@ -40,10 +41,9 @@ def load_layers(
         OSError: the file cannot be opened.
     """
     file = file_path("path", path)
-    if name is not None and not isinstance(name, str):
-        raise SpecError(f"name: {name!r}; must be text, or None")
-    if keras_version is not None and not isinstance(keras_version, str):
-        raise SpecError(f"keras_version: {keras_version!r}; must be text, or None")
+    for argument, value in (("name", name), ("keras_version", keras_version)):
+        if value is not None and not isinstance(value, str):
+            raise SpecError(f"{argument}: {value!r}; must be text, or None")
     kind = layers_kind(file)
     if kind is Kind.KERAS:
         from onegru.formats.keras_archive import read_keras
@@ -73,7 +73,7 @@ def load_layers(
 
 
 def named_layers(path: Path) -> list[tuple[str, GRU]]:
-    """Each layer that a file holds, with a name, the lowest of a stack first. Raises as `load_layers`."""
+    """Each layer of a file with a name, the lowest of a stack first. Raises as `load_layers`."""
     return [
         (f"{name or 'GRU'}, layer {index}" if len(layers) > 1 else name or "GRU", layer)
         for name, found in load_layers(path).items()
@@ -88,9 +88,6 @@ def _model_layers(path: Path) -> dict[str, GRU | Stack]:
         if node.layer is None:
             continue
         name = node.name or node.operator
-        number = 2
-        while name in layers:
-            name = f"{node.name or node.operator}#{number}"
-            number += 1
-        layers[name] = node.layer
+        names = chain([name], (f"{name}#{number}" for number in count(2)))
+        layers[next(name for name in names if name not in layers)] = node.layer
     return layers

@@ -1,10 +1,10 @@
-"""A whole model: its GRU nodes run by onegru, what lies between them by another runtime."""
+"""A whole model, whose GRU nodes onegru runs, and whose other nodes another runtime runs."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -14,12 +14,9 @@ from onegru.core.errors import SpecError, SpecWarning
 from onegru.core.pickling import state_of
 from onegru.core.wording import count
 from onegru.formats.graph import Graph, Run, TensorInfo, by_name, nested_words
-from onegru.models.gru_node import GruNode
+from onegru.models.gru_node import GruNode, prepare_nodes
 from onegru.models.inputs import Inputs, fit, words_of
 from onegru.models.stream import ModelStream
-
-if TYPE_CHECKING:
-    pass
 
 Progress = Callable[[int, int], None]
 
@@ -28,7 +25,7 @@ class Model:
     """A model, ready to run.
 
     Args:
-        graph: what a file holds.
+        graph: the content of a file.
         engine: what runs the GRU nodes, as in `onegru.GRU`.
 
     Raises:
@@ -44,51 +41,42 @@ class Model:
         self._engine = engine
         self._inputs = Inputs(graph.inputs)
         self._run_whole: Run | None = None
-        self._results: list[tuple[str, str, bool]] = []
         self._layers: tuple[GruNode, ...] = ()
         if graph.whole is None:
-            self._make_steps(graph, engine)
+            handed_out = self._make_steps(graph, engine)
         else:
             self._run_whole = graph.whole.open(engine)
             self._layers = tuple(
                 GruNode(gru, f"{graph.path}: {gru}: ", engine, self._prepare_layers) for gru in graph.grus
             )
-            self._results = [(info.name, info.value, True) for info in graph.outputs]
-        handed_out = set(graph.whole.shared if graph.whole is not None else ())
-        for index, (name, value, is_new) in enumerate(self._results):
-            self._results[index] = (name, value, is_new and value not in handed_out)
-            handed_out.add(value)  # a second output of one value is a copy
+            handed_out = set(graph.whole.shared)
+        # The callers' and the steps' name for each output, and whether it can be returned without a copy.
+        self._results: list[tuple[str, str, bool]] = []
+        for info in graph.outputs:
+            self._results.append((info.name, info.value, info.value not in handed_out))
+            handed_out.add(info.value)  # a second output of one value is a copy
         self._made = {*vars(self), "_made"} - before  # what no pickle needs, as the graph has it
 
     def _prepare_layers(self) -> None:
-        """Make the layers of a model that a runtime runs, for who looks at them."""
-        shared: dict[object, GruNode] = {}
-        defaults = {info.value for info in self._graph.inputs}
+        """Make the layers of a model that a runtime runs, as somebody looks at them."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
-            for layer in self._layers:
-                layer.prepare(self._graph.constants, defaults, shared)
+            prepare_nodes(self._layers, self._graph.constants, self._graph)
 
-    def _make_steps(self, graph: Graph, engine: str) -> None:
-        # What shares memory with something that a caller, or the next run, may have in hand.
-        views = {info.value for info in graph.inputs} | {
-            name for step in graph.steps if step.gives_views for name in step.gives
-        }
+    def _make_steps(self, graph: Graph, engine: str) -> set[str]:
+        """Make the steps, and return the values whose memory belongs to a caller or to the next run."""
         self._constants: dict[str, Any] = dict(graph.constants)
         for own_step in graph.prelude:
             own_step.run(self._constants)
         layers = {gru: GruNode(gru, f"{graph.path}: {gru}: ", engine) for gru in graph.grus}
-        shared: dict[object, GruNode] = {}
-        for layer in layers.values():
-            layer.prepare(self._constants, {info.value for info in graph.inputs}, shared)
+        prepare_nodes(layers.values(), self._constants, graph)
         runners = [step.runner(layers) for step in graph.steps]
         self._runs = [runner.run for runner in runners]
         needed = {info.value for info in graph.outputs}.union(*(runner.reads for runner in runners))
         self._needed = {name: value for name, value in self._constants.items() if name in needed}
-        # What each output is called, by callers and by steps, and whether a run makes it anew.
-        shared_values = views | self._constants.keys()
-        self._results = [(info.name, info.value, info.value not in shared_values) for info in graph.outputs]
         self._layers = tuple(layers.values())
+        views = (name for step in graph.steps if step.gives_views for name in step.gives)
+        return {info.value for info in graph.inputs}.union(views, self._constants)
 
     @property
     def path(self) -> str:
@@ -97,39 +85,39 @@ class Model:
 
     @property
     def graph(self) -> Graph:
-        """What the file holds, as plain data."""
+        """The content of the file, as plain data."""
         return self._graph
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """What it takes: names, types and shapes."""
+        """Its inputs: names, types and shapes."""
         return self._graph.inputs
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
-        """What it gives: names, types and shapes."""
+        """Its outputs: names, types and shapes."""
         return self._graph.outputs
 
     @property
     def gru_nodes(self) -> tuple[GruNode, ...]:
-        """Its GRU nodes, in the order in which they run; those of bodies come last."""
+        """Its GRU nodes, in running order; those in bodies come last."""
         return self._layers
 
     @property
     def nested_grus(self) -> tuple[str, ...]:
-        """In words, the GRU nodes within bodies of other nodes, such as If, Loop and Scan."""
+        """The GRU nodes within bodies of other nodes, such as If, Loop and Scan, in words."""
         return nested_words(self._graph.grus)
 
     @property
     def other_node_count(self) -> int:
-        """How many nodes another runtime runs."""
+        """The number of nodes that another runtime runs."""
         if self._graph.whole is not None:
             return self._graph.whole.node_count
         return sum(step.node_count for step in self._graph.steps)
 
     @classmethod
     def _of(cls, graph: Graph, engine: str) -> Self:
-        """A model of this class again, where one was pickled or copied."""
+        """A model of this class, made from one that was pickled or copied."""
         model = cls.__new__(cls)
         Model.__init__(model, graph, engine=engine)
         return model
@@ -148,9 +136,9 @@ class Model:
         """Run the model.
 
         Args:
-            inputs: an array for each input, by name. Initial states may be left out of models that
-                `onegru.save` wrote: they are zeros then.
-            progress: called before each step and after the last, with the steps done and the steps in all.
+            inputs: an array for each input, by name. Initial states of models that `onegru.save` wrote may be
+                left out: they are then zeros.
+            progress: called before each step and after the last, with the number of steps done and of all.
 
         Returns:
             an array for each output, by name, in the model's order.
@@ -164,14 +152,14 @@ class Model:
         return self._handed_out(self._values(inputs, progress))
 
     def trace(self, inputs: Mapping[str, object]) -> list[dict[str, Array]]:
-        """Run the model, and give what each GRU node of `gru_nodes` took and gave.
+        """Run the model, and return the inputs and outputs of each node of `gru_nodes`.
 
         Args:
             inputs: as for `run`.
 
         Returns:
-            for each node its inputs and outputs, weights included, by the names that the specification has
-            for them, such as "X" and "Y_h".
+            for each node its inputs and outputs, weights included, by the specification's names for them,
+            such as "X" and "Y_h".
 
         Raises:
             SpecError, FormatError: as `run`.
@@ -179,7 +167,7 @@ class Model:
         return self.traced(inputs)[1]
 
     def traced(self, inputs: Mapping[str, object]) -> tuple[dict[str, Array], list[dict[str, Array]]]:
-        """Run the model, and give its outputs and what `trace` gives. Takes and raises what `run` does."""
+        """Run the model, and return its outputs and what `trace` returns. Raises as `run` does."""
         if self._graph.whole is not None:
             seen: list[dict[str, Array]] = [{} for _ in self._layers]
 
@@ -200,14 +188,13 @@ class Model:
         ]
 
     def _handed_out(self, values: Mapping[str, Any]) -> dict[str, Array]:
-        """A run's outputs, by the names that callers know."""
-        results: dict[str, Array] = {}
-        for name, value, is_new in self._results:
-            results[name] = values[value] if is_new else _copy(values[value])
-        return results
+        """A run's outputs, by the callers' names for them."""
+        return {
+            name: values[value] if is_new else _copy(values[value]) for name, value, is_new in self._results
+        }
 
     def _fed(self, inputs: Mapping[str, object]) -> Mapping[str, Any]:
-        """What a run is given, checked, by what the graph calls it."""
+        """A run's inputs, checked, by the graph's names for them."""
         given = self._inputs.plain(inputs) if type(inputs) is dict else None
         if given is not None:
             return given
@@ -217,9 +204,9 @@ class Model:
         return values
 
     def _add_zero_states(self, values: dict[str, Any]) -> None:
-        """Put zeros in the place of initial states that were left out."""
-        infos = [info for info in self.inputs if info.name in self._graph.zero_inputs]
-        missing = [info for info in infos if info.value not in values]
+        """Use zeros for initial states that were left out."""
+        zero_inputs = self._graph.zero_inputs
+        missing = [info for info in self.inputs if info.name in zero_inputs and info.value not in values]
         if not missing:
             return
         rows = {
@@ -234,7 +221,7 @@ class Model:
             values[info.value] = np.zeros(sizes, numpy_dtype(info.dtype))
 
     def _values(self, inputs: Mapping[str, object], progress: Progress | None) -> dict[str, Any]:
-        """Every value of a run, by name, but constants that no step reads."""
+        """All values of a run, by name, except constants that no step reads."""
         if self._run_whole is not None:
             fed = self._fed(inputs)
             if progress is not None:
@@ -258,19 +245,19 @@ class Model:
     def stream(
         self, state: Mapping[str, str] | None = None, *, dims: Mapping[str, int] | None = None
     ) -> ModelStream:
-        """The model, fed piece by piece: what it gives for a state is what it takes in the next step.
+        """The model, fed step by step: a state that it returns is an input of the next step.
 
             stream = model.stream()
             for frame in frames:
                 out = stream.step({"x": frame})
 
         Args:
-            state: the input that takes each state output, as {"h_out": "h_in"}; None to find them: the
-                initial state of GRU nodes that is an input, and their Y_h that is an output.
-            dims: sizes of symbolic dimensions of states, by name, that the other inputs do not tell.
+            state: the input that takes each state output, as {"h_out": "h_in"}; None to find them: initial
+                states of GRU nodes that are inputs, with the Y_h of the same nodes that are outputs.
+            dims: sizes of symbolic dimensions of states, by name, that the other inputs do not determine.
 
         Raises:
-            SpecError: an output or input is unknown, they do not go together, or none is found.
+            SpecError: an output or input is unknown, they do not fit each other, or none is found.
         """
         if state is None:
             state = dict(self._graph.states)
@@ -304,7 +291,7 @@ class Model:
 
 
 def _copy(value: object) -> Any:
-    """A value that is the caller's own: a constant is not, as the next run has it too, nor is a view."""
+    """A copy for the caller, of a constant, which the next run uses as well, or of a view."""
     if isinstance(value, list):  # a sequence
         return [_copy(item) for item in value]
     return value.copy() if isinstance(value, np.ndarray) else value

@@ -1,9 +1,9 @@
-"""Inputs for a check, drawn at random in shapes that a model with GRUs can take."""
+"""Random inputs for a check, in shapes that a model with GRUs can take."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -20,15 +20,12 @@ from onegru.operators.schema import CANONICAL_AXES, Role
 #: Sizes of open dimensions, by name, and whole shapes of inputs.
 Dims = Mapping[str, int | tuple[int, ...]]
 
-# Sizes to try for open dimensions, in order: steps, rows, all others.
-_SIZES = ((7, 3, 4), (1, 1, 1), (16, 1, 16), (64, 2, 64))
-
 
 def check_random_inputs(inputs: object, dims: object, seed: object) -> None:
-    """Check the arguments of what draws a model's inputs unless they are given.
+    """Check the arguments of functions that use random inputs unless `inputs` are given.
 
     Raises:
-        SpecError: one is not legal, or `dims` is given beside `inputs`.
+        SpecError: one is not legal, or `dims` is given as well as `inputs`.
     """
     integer("seed", seed, 0)
     if inputs is not None and not isinstance(inputs, Mapping):
@@ -43,26 +40,26 @@ def check_random_inputs(inputs: object, dims: object, seed: object) -> None:
 
 
 def size_plans() -> Iterator[tuple[int, int, int]]:
-    """Sizes of open dimensions, the likeliest first: steps, rows, all others."""
-    yield from _SIZES
+    """Sizes to try for open dimensions, the likeliest first: steps, rows, all others."""
+    yield from ((7, 3, 4), (1, 1, 1), (16, 1, 16), (64, 2, 64))
 
 
 def draw_inputs(
     model: Model, seed: int, sizes: tuple[int, int, int], dims: Dims | None = None
 ) -> dict[str, Array]:
-    """An array for each input that has no default.
+    """A random array for each input that has no default.
 
-    Dimensions of the same name get the same size. Those that GRU nodes take at once get sizes that fit
-    together: steps and rows; lengths lie between 1 and the number of steps.
+    Dimensions of the same name get the same size, and so do the steps and the rows of all GRU nodes; lengths
+    lie between 1 and the number of steps.
 
     Args:
         model: the model.
         seed: of the random numbers.
         sizes: of open dimensions: steps, rows, all others.
-        dims: sizes that go before `sizes`, as for `shapes_of`; at least 1.
+        dims: sizes that override `sizes`, as for `shapes_of`; at least 1.
 
     Raises:
-        SpecError: an input is no tensor of a known shape and type, or `dims` does not fit the inputs.
+        SpecError: an input is not a tensor of known shape and type, or `dims` does not fit the inputs.
     """
     letters = _letters(model)
     named: dict[str, str] = {}
@@ -89,28 +86,30 @@ def draw(
     shapes: Mapping[str, tuple[int, ...]],
     given: Mapping[str, tuple[int, ...]] | None = None,
 ) -> dict[str, Array]:
-    """An array for each input that `shapes` names.
+    """A random array for each input that `shapes` names.
 
     Args:
         model: the model.
-        rng: where the numbers come from.
+        rng: the source of the numbers.
         shapes: of the inputs to draw, by name.
-        given: of the inputs that are there already, likewise.
+        given: of the inputs already there, likewise.
 
     Raises:
-        SpecError: an input's type cannot be drawn, or the memory does not suffice.
+        SpecError: an input is of a type that cannot be random, or the memory does not suffice.
     """
-    check_total(shapes.values())
-    longest = longest_lengths(model, {**(given or {}), **shapes})
+    total = sum(math.prod(shape) * 8 for shape in shapes.values())
+    if total > memory_size() // 4:
+        raise SpecError(f"inputs to draw: {total} bytes; too much for this machine's memory")
+    longest = _longest_lengths(model, {**(given or {}), **shapes})
     return {
-        info.name: draw_one(rng, info, shapes[info.name], longest.get(info.name))
+        info.name: _draw_one(rng, info, shapes[info.name], longest.get(info.name))
         for info in model.inputs
         if info.name in shapes
     }
 
 
-def draw_call(spec: Spec, T: int, B: int, rng: np.random.Generator) -> dict[Role, Array]:
-    """What one call of a GRU takes, with canonical axes: X, initial_h, sequence_lens and A.
+def random_call(spec: Spec, T: int, B: int, rng: np.random.Generator) -> dict[Role, Array]:
+    """Random inputs of a GRU's call, with canonical axes: X, initial_h, sequence_lens and A.
 
     X is normal, states lie in -1…1 and attention scores in 0…1, all of the layer's type. Lengths are int32 in
     0…T, the first of them T.
@@ -119,7 +118,7 @@ def draw_call(spec: Spec, T: int, B: int, rng: np.random.Generator) -> dict[Role
         spec: the GRU.
         T: the number of steps.
         B: the number of rows.
-        rng: where the numbers come from.
+        rng: the source of the numbers.
     """
     dtype = numpy_dtype(spec.dtype)
     sizes = {"T": T, "B": B, "I": spec.input_size, "D": spec.num_directions, "H": spec.hidden_size}
@@ -134,26 +133,23 @@ def draw_call(spec: Spec, T: int, B: int, rng: np.random.Generator) -> dict[Role
 
 
 def dimension_name(info: TensorInfo, axis: int) -> str:
-    """What to call an open dimension: by its name, else by its input's and its place, as "X.0"."""
+    """The name of an open dimension; without one, its input's name and its axis, as in "X.0"."""
     assert info.shape is not None
     size = info.shape[axis]
     return size if isinstance(size, str) else f"{info.name}.{axis}"
 
 
 def shapes_of(
-    infos: Sequence[TensorInfo],
-    dims: Dims,
-    otherwise: Callable[[TensorInfo, int], int | None],
-    argument: str,
+    infos: Sequence[TensorInfo], dims: Dims, otherwise: Callable[[TensorInfo, int], int | None], argument: str
 ) -> dict[str, tuple[int, ...]]:
-    """The shapes in which inputs are drawn: the one place that decides the sizes of open dimensions.
+    """The shapes of random inputs: the one place that decides the sizes of open dimensions.
 
     Args:
-        infos: the inputs to draw.
-        dims: sizes of open dimensions, by `dimension_name`, and whole shapes of inputs, by their names. What
-            a shape says of a dimension holds wherever that stands.
-        otherwise: the size of an open axis that `dims` does not tell; None to ask for it.
-        argument: what the caller calls `dims`.
+        infos: the inputs.
+        dims: sizes of open dimensions, by `dimension_name`, and whole shapes of inputs, by their names. A
+            size in such a shape holds for its dimension wherever that occurs.
+        otherwise: the size of an open axis that is not in `dims`; None if it must be given.
+        argument: the caller's name for `dims`.
 
     Raises:
         SpecError: an input's shape is not known, a size is missing, or `dims` does not fit the inputs.
@@ -166,17 +162,16 @@ def shapes_of(
         if not isinstance(size, int)
     }
     sizes = {name: size for name, size in dims.items() if isinstance(size, int) and name in names}
-    whole: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for name, size in dims.items():
         if name in sizes:
             continue
         info = known.get(name)
-        shape = size if isinstance(size, tuple) else (size,)
         if info is None or (isinstance(size, int) and info.shape is not None and len(info.shape) != 1):
             words = ", ".join(sorted(map(repr, names))) or "none"
             raise SpecError(f"{argument}: {name!r}; must be an open dimension of an input: {words}")
-        whole[name] = shape
-        _learn(info, shape, sizes, argument)
+        shapes[name] = size if isinstance(size, tuple) else (size,)
+        _learn(info, shapes[name], sizes, argument)
     missing: dict[str, None] = {}
 
     def decide(info: TensorInfo, axis: int) -> int:
@@ -186,23 +181,21 @@ def shapes_of(
             missing[name] = None
         return size or 0
 
-    shapes: dict[str, tuple[int, ...]] = {}
     for info in infos:
-        if info.name in whole:
-            shapes[info.name] = whole[info.name]
-        elif info.shape is None or not info.is_tensor:
+        if info.name in shapes:
+            continue
+        if info.shape is None or not info.is_tensor:
             raise SpecError(f"input {info.name!r}: has no known shape, so it cannot be drawn; give its value")
-        else:
-            shapes[info.name] = tuple(
-                size if isinstance(size, int) else decide(info, axis) for axis, size in enumerate(info.shape)
-            )
+        shapes[info.name] = tuple(
+            size if isinstance(size, int) else decide(info, axis) for axis, size in enumerate(info.shape)
+        )
     if missing:
         raise SpecError(_missing_words(infos, list(missing), argument))
     return shapes
 
 
 def _learn(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int], argument: str) -> None:
-    """Take the sizes of open dimensions from the whole shape of an input."""
+    """Add the sizes of open dimensions from the whole shape of an input."""
     place = f"{argument}: {info.name} is {','.join(map(str, shape))}"
     if info.shape is None:
         return
@@ -235,15 +228,8 @@ def _shape_words(info: TensorInfo) -> str:
     return f"[{', '.join(sizes)}]"
 
 
-def check_total(shapes: Iterable[tuple[int, ...]]) -> None:
-    """Raise SpecError if arrays of these shapes are too much for this machine."""
-    total = sum(math.prod(shape) * 8 for shape in shapes)
-    if total > memory_size() // 4:
-        raise SpecError(f"inputs to draw: {total} bytes; too much for this machine's memory")
-
-
 def _letters(model: Model) -> dict[tuple[str, int], str]:
-    """Which dimensions of inputs are the steps (T) or rows (B) of a GRU node that takes them."""
+    """The axes of inputs that are the steps (T) or rows (B) of a GRU node that takes them."""
     names = {info.value: info.name for info in model.inputs}
     found: dict[tuple[str, int], str] = {}
     for gru in model.gru_nodes:
@@ -255,8 +241,8 @@ def _letters(model: Model) -> dict[tuple[str, int], str]:
     return found
 
 
-def longest_lengths(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int | None]:
-    """For each input that holds lengths, the number of steps that they must fit; None where it is not known.
+def _longest_lengths(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int | None]:
+    """For each input that holds lengths, the number of steps that they must fit; None if it is unknown.
 
     Args:
         model: the model.
@@ -278,21 +264,19 @@ def longest_lengths(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict
     return found
 
 
-def draw_one(
+def _draw_one(
     rng: np.random.Generator, info: TensorInfo, shape: tuple[int, ...], longest: int | None
 ) -> Array:
-    """Normal numbers, lengths up to `longest`, and for other integers 0 or 1, which any index allows.
+    """Normal numbers, lengths up to `longest`, or for other integers 0 and 1, which most indices allow.
 
     Raises:
-        SpecError: its type cannot be drawn.
+        SpecError: its type cannot be random.
     """
     if info.dtype in ("str", "unknown"):
         raise SpecError(f"input {info.name!r}: type {info.dtype} cannot be drawn; give its value")
     dtype = numpy_dtype(info.dtype)
-    if dtype.kind in "iu":
-        return rng.integers(
-            0 if longest is None else min(1, longest), 2 if longest is None else longest + 1, shape
-        ).astype(dtype)
-    if dtype.kind == "b":
+    if dtype.kind in "iu" and longest is not None:
+        return rng.integers(min(1, longest), longest + 1, shape).astype(dtype)
+    if dtype.kind in "iub":
         return rng.integers(0, 2, shape).astype(dtype)
     return rng.standard_normal(shape).astype(dtype)

@@ -1,4 +1,4 @@
-"""Which layer or stack a file holds: named nodes of a model, or all of one that is nothing but GRUs."""
+"""The layer or stack in a file: named nodes of a model, or all of a model of nothing but GRUs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from onegru.models.load import load
 from onegru.models.load_layers import load_layers
 from onegru.models.model import Model
 from onegru.models.random_inputs import draw_inputs
-from onegru.operators.schema import CANONICAL_AXES
+from onegru.operators.schema import CANONICAL_AXES, WEIGHTS
 
 _OPEN_SIZES = (3, 3, 3)  # of all dimensions that a model leaves open, so that they fit each other
 
 
 def read_source(path: Path, nodes: Sequence[str] = (), keras_version: str | None = None) -> GRU | Stack:
-    """The layer or stack that a file holds.
+    """The layer or stack in a file.
 
     Args:
         path: the file.
@@ -35,7 +35,7 @@ def read_source(path: Path, nodes: Sequence[str] = (), keras_version: str | None
         keras_version: as in `load_layers`.
 
     Raises:
-        SpecError: it is not known which layers, or a node has none.
+        SpecError: it is unclear which layers to take, or a node has none.
         FormatError: the file is broken.
     """
     if layers_kind(path).holds == "layers" or keras_version is not None:
@@ -59,7 +59,7 @@ def _layers_of_checkpoint(path: Path, nodes: Sequence[str], keras_version: str |
 
 
 def joined(parts: Sequence[GRU | Stack]) -> GRU | Stack:
-    """Layers and stacks on top of each other, the lowest first, as one."""
+    """Layers and stacks on top of each other, the lowest first, as one layer or stack."""
     layers = [layer for part in parts for layer in layers_of(part)]
     return layers[0] if len(layers) == 1 else Stack(layers)
 
@@ -72,11 +72,11 @@ def layers_of_model(model: Model, nodes: Sequence[str] = ()) -> GRU | Stack:
         nodes: the nodes' names, the lowest layer first; one gives a layer, several a stack.
 
     Warns:
-        SpecWarning: a node starts from a state of its own.
+        SpecWarning: a node has an initial state of its own.
 
     Raises:
         SpecError: there is no such node, its weights are not constants, or without names, the model does more
-            than to pass what one GRU gives to the next.
+            than pass the outputs of one GRU to the next.
     """
     names = [gru.name for gru in model.gru_nodes]
     if not names:
@@ -115,9 +115,9 @@ def _layer(model: Model, gru: GruNode) -> GRU:
     return gru.layer
 
 
-# Whether a model is a chain is seen from a run on random numbers: what comes out of a GRU must be, number for
-# number and place for place, what goes into the next. However an exporter spells that, it is found. Only axes
-# before the last may have another order, as layouts do, and a state may be a part of what holds all of them.
+# A run on random inputs shows whether a model is a chain: the outputs of a GRU must be, number for number and
+# place for place, the inputs of the next, whatever nodes an exporter expresses that with. Only axes before
+# the last may have another order, as in layouts, and a state may be part of an array of all states.
 
 
 def _why_no_chain(model: Model) -> str:
@@ -144,9 +144,9 @@ def _why_no_chain(model: Model) -> str:
         if not np.array_equal(_lengths(above, T, B), _lengths(below, T, B)):
             return "its GRUs have different lengths"
     T, B = traces[0]["X"].shape[:2]
-    whole = [array for array in inputs.values() if array.dtype.kind in "iu"]
+    integers = [array for array in inputs.values() if array.dtype.kind in "iu"]
     lengths = _lengths(traces[0], T, B)
-    if not np.all(lengths == T) and not any(np.array_equal(lengths, array.ravel()) for array in whole):
+    if not np.all(lengths == T) and not any(np.array_equal(lengths, array.ravel()) for array in integers):
         return "has lengths of its own"
     place = 0
     for trace in traces:
@@ -170,18 +170,18 @@ def _why_no_chain(model: Model) -> str:
 
 
 def _is_bare(model: Model) -> bool:
-    """Whether a model is one GRU and nothing else; it then need not be run, which takes known shapes."""
+    """Whether a model is one GRU and nothing else; it then need not be run, which needs known shapes."""
     if len(model.gru_nodes) != 1 or model.other_node_count:
         return False
     node = model.gru_nodes[0].step
     given = {info.value for info in model.inputs}
-    taken = {value for name, value in node.inputs.items() if name not in ("W", "R", "B")}
+    taken = {value for name, value in node.inputs.items() if name not in WEIGHTS}
     results = {info.value for info in model.outputs}
     return taken <= given and results <= set(node.outputs.values())
 
 
 def _known(traces: Sequence[Mapping[str, Array]]) -> list[Array]:
-    """What the outputs of a chain may be: the last Y, the states, and all states as one."""
+    """What the outputs of a chain may be: the last Y, the states, and all states in one array."""
     last = traces[-1]["Y"]
     states = [trace["Y_h"] for trace in traces]
     known = [last, *states, *(side_by_side(state[None])[0] for state in states)]
@@ -193,7 +193,7 @@ def _known(traces: Sequence[Mapping[str, Array]]) -> list[Array]:
 
 
 def _same(array: Array, other: Array) -> bool:
-    """Whether two arrays hold the same numbers at the same places, up to the order of axes but the last."""
+    """Whether two arrays are equal up to the order of the axes before the last."""
     if array.size != other.size or array.shape[-1:] != other.shape[-1:]:
         return False
     wanted, found = _without_ones(array), _without_ones(other)
@@ -209,13 +209,13 @@ def _holds(array: Array, h: Array, place: int) -> bool:
 
 
 def _without_ones(array: Array) -> Array:
-    """Without axes of size 1, but for the last axis."""
+    """The array without axes of size 1, except the last axis."""
     sizes = [size for size in array.shape[:-1] if size != 1]
     return array.reshape(*sizes, *array.shape[-1:])
 
 
 def _canonical(gru: GruNode, trace: Mapping[str, Array]) -> dict[str, Array]:
-    """What a node took and gave, by role, with canonical axes; Y of a cell is its new state."""
+    """The inputs and outputs of a node, by role, with canonical axes; Y of a cell is its new state."""
     found = {
         str(port.role): arrange(trace[port.name], port.axes, CANONICAL_AXES[port.role])
         for port in gru.step.ports

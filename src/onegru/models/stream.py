@@ -1,4 +1,4 @@
-"""A model that is fed piece by piece, its states carried from run to run."""
+"""A model that is fed step by step, with its states carried from run to run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from onegru.core.arguments import integer, shown
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.pickling import state_of
-from onegru.core.shapes import as_rows
+from onegru.core.shapes import as_rows, fits
+from onegru.core.wording import shape_words
 from onegru.formats.graph import Graph, TensorInfo, batch_axes
 from onegru.models.inputs import fits_shape
 
@@ -26,15 +27,15 @@ class Runnable(Protocol):
 
     @property
     def graph(self) -> Graph:
-        """What the file holds."""
+        """The content of the file."""
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """What it takes."""
+        """Its inputs."""
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
-        """What it gives."""
+        """Its outputs."""
 
     def run(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Run it."""
@@ -43,9 +44,8 @@ class Runnable(Protocol):
 class ModelStream:
     """A model whose outputs of one run are inputs of the next; made by `Model.stream`.
 
-    States begin at the input's default where the file holds one, else at zero. Sizes that the file leaves
-    open are read off the other inputs of the first step, by their names; a stream asks for what cannot be
-    read off.
+    States begin at the input's default if the file holds one, else at zero. Sizes that the file leaves open
+    are taken by name from the other inputs of the first step; a size that they do not tell must be given.
     Not safe to call from several threads at once.
     """
 
@@ -65,15 +65,15 @@ class ModelStream:
                 if name not in known:
                     names = ", ".join(map(repr, known))
                     raise SpecError(f"state: {name!r} is not an {side} of {model.path}; must be of {names}")
-            if outputs[output].dtype != self._inputs[taker].dtype:
+            given, taken = outputs[output], self._inputs[taker]
+            if given.dtype != taken.dtype:
                 raise SpecError(
-                    f"state: {output!r} is {outputs[output].dtype}, {taker!r} is "
-                    f"{self._inputs[taker].dtype}; must be of one type"
+                    f"state: {output!r} is {given.dtype}, {taker!r} is {taken.dtype}; must be of one type"
                 )
-            if not _may_fit(outputs[output].shape, self._inputs[taker].shape):
+            if given.shape is not None and taken.shape is not None and not fits(given.shape, taken.shape):
                 raise SpecError(
-                    f"state: {output!r} is {_words(outputs[output].shape or ())}, {taker!r} is "
-                    f"{_words(self._inputs[taker].shape or ())}; must be of one shape"
+                    f"state: {output!r} is {shape_words(given.shape)}, {taker!r} is "
+                    f"{shape_words(taken.shape)}; must be of one shape"
                 )
         self._dims = self._checked_dims(dims)
         self._state: dict[str, Array] = {}
@@ -98,12 +98,12 @@ class ModelStream:
 
     @property
     def pairs(self) -> dict[str, str]:
-        """The input that takes each state output in the next step."""
+        """The input that each state output goes to in the next step."""
         return dict(self._pairs)
 
     @property
     def state(self) -> dict[str, Array]:
-        """A copy of each state, by the name of the input; those that no step has set yet are left out.
+        """A copy of each state, by the name of its input; without those that no step has set yet.
 
         Assign a mapping to set some or all of them.
         """
@@ -113,21 +113,20 @@ class ModelStream:
     def state(self, values: Mapping[str, object]) -> None:
         if not isinstance(values, Mapping):
             raise SpecError(f"state: {type(values).__name__}; must be a mapping from names to arrays")
-        fresh = {name: self._fit(name, value) for name, value in values.items()}
-        self._state.update(fresh)
+        self._state.update({name: self._fit(name, value) for name, value in values.items()})
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Go back to the initial states."""
         self._state.clear()
 
     def step(self, inputs: Mapping[str, object], *, rows: object = None) -> dict[str, Array]:
         """Run the model once and keep its states.
 
         Args:
-            inputs: an array for each input that is not a state, by name; one for a state takes its place.
-            rows: indices of the rows of the batch that take the step: `inputs` have these rows alone, in this
-                order, and so have the outputs; the states of the others stay. None for all. The model's batch
-                size must be open, and its rows independent of each other.
+            inputs: an array for each input that is not a state, by name; one for a state replaces it.
+            rows: indices of the rows of the batch that take the step: `inputs` and outputs have only these
+                rows, in this order; the states of the others stay. None for all. The model's batch size must
+                be open, and its rows independent of each other.
 
         Returns:
             an array for each output that is not a state, by name.
@@ -136,7 +135,7 @@ class ModelStream:
             SpecError: an input is missing, unknown, or does not fit. The states stay as they are.
             FormatError: another runtime fails on its part; likewise.
         """
-        if type(inputs) is not dict and not isinstance(inputs, Mapping):  # the second one takes a while
+        if type(inputs) is not dict and not isinstance(inputs, Mapping):  # the second check is slow
             raise SpecError(f"inputs: {type(inputs).__name__}; must be a mapping from names to arrays")
         if rows is not None:
             return self._step_of(rows, inputs)
@@ -175,10 +174,10 @@ class ModelStream:
         return results
 
     def _row_axes(self) -> dict[str, int]:
-        """The axis of the rows of each state: as a GRU node has it, or the one named as other inputs' are.
+        """The axis of the rows of each state: that of its GRU node, or the one named as in other inputs.
 
         Raises:
-            SpecError: it is not known, or of a fixed size.
+            SpecError: it is unknown, or of a fixed size.
         """
         takers = list(self._pairs.values())
         shapes = {name: self._inputs[name].shape or () for name in takers}
@@ -196,8 +195,8 @@ class ModelStream:
             axis = told.get(name, places[0] if len(places) == 1 else None)
             if axis is None or axis >= len(shape):
                 raise SpecError(
-                    f"rows: which dimension of state {name!r}, {_words(shape)}, are the rows is not known; "
-                    "must be None"
+                    f"rows: which dimension of state {name!r}, {shape_words(shape)}, are the rows is not "
+                    "known; must be None"
                 )
             if isinstance(shape[axis], int):
                 raise SpecError(f"rows: state {name!r} has always {shape[axis]} rows; must be None")
@@ -210,18 +209,18 @@ class ModelStream:
         Raises:
             OSError: it cannot be written; what was there before stays.
         """
-        from onegru.layers.state_files import write_states  # takes a while, and few need it
+        from onegru.layers.state_files import write_states  # slow to import, and few need it
 
         write_states(path, self._state)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Set the states to those of a file that `save` wrote; states that it lacks begin anew.
+        """Set the states to those of a file that `save` wrote; states that it lacks are reset.
 
         Raises:
             FormatError: it is not such a file.
             SpecError: a state does not fit this model. The states stay as they are.
         """
-        from onegru.layers.state_files import read_states  # takes a while, and few need it
+        from onegru.layers.state_files import read_states  # slow to import, and few need it
         from onegru.system.array_files import Header
 
         def expected(name: str, header: Header) -> str:
@@ -251,11 +250,11 @@ class ModelStream:
         if dtype != info.dtype or not fits_shape(info, shape):
             raise SpecError(
                 f"state: {info.name!r} is {dtype} {list(shape)}; must be {info.dtype} "
-                f"{'of any shape' if info.shape is None else _words(info.shape)}"
+                f"{'of any shape' if info.shape is None else shape_words(info.shape)}"
             )
 
     def _zeros(self, names: Sequence[str], inputs: Mapping[str, object]) -> dict[str, Array]:
-        """The first states: zeros, for those that the model has no default for."""
+        """The initial states: zeros, for those that have no default in the model."""
         sizes = dict(self._dims)
         for name, value in inputs.items():
             info, shape = self._inputs.get(name), getattr(value, "shape", ())
@@ -280,7 +279,7 @@ class ModelStream:
                 if name in self._model.graph.zero_inputs:
                     continue
                 raise SpecError(
-                    f"state: {name!r} is {_words(info.shape)}, whose sizes the inputs do not tell; give "
+                    f"state: {name!r} is {shape_words(info.shape)}, whose sizes the inputs do not tell; give "
                     "dims= to stream(), or set it before the first step (.state)"
                 )
             try:
@@ -288,17 +287,3 @@ class ModelStream:
             except (ValueError, MemoryError):
                 raise SpecError(f"state: {name!r} would be {wanted}; must fit into memory") from None
         return zeros
-
-
-def _may_fit(given: Sequence[object] | None, taken: Sequence[object] | None) -> bool:
-    """Whether an output's shape may be an input's, as far as both are known."""
-    if given is None or taken is None:
-        return True
-    sizes = zip(given, taken, strict=False)
-    return len(given) == len(taken) and all(
-        a == b or not isinstance(a, int) or not isinstance(b, int) for a, b in sizes
-    )
-
-
-def _words(shape: Sequence[int | str | None]) -> str:
-    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"

@@ -1,1 +1,1 @@
-"""Whether a model computes what it should, and where it first does not."""
+"""Checking that a model computes what it should, and locating the first GRU node that does not."""

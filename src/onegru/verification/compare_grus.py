@@ -1,9 +1,9 @@
-"""One GRU against another that should compute the same: as calls, whatever operators they come from."""
+"""Comparing two GRUs that should compute the same, as calls, whatever operators they come from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -12,64 +12,46 @@ from onegru.core.dtypes import Array
 from onegru.core.shapes import arrange
 from onegru.core.spec import Spec
 from onegru.layers.gru import GRU
-from onegru.models.random_inputs import draw_call
+from onegru.models.random_inputs import random_call
 from onegru.operators.onnx import NEWEST
 from onegru.operators.schema import CANONICAL_AXES, Port, Role
 from onegru.verification.diagnose import diagnose
 from onegru.verification.gru_call import Call, in_type
 from onegru.verification.results import LayerResult
 
-# Sizes of drawn inputs: all different, and long enough for every gate to matter.
+# Sizes of random inputs: all different, and long enough for every gate to matter.
 _STEPS, _ROWS = 7, 3
-
-_FIELDS = (
-    "input_size",
-    "hidden_size",
-    "dtype",
-    "direction",
-    "linear_before_reset",
-    "clip",
-    "activations",
-    "attention",
-)
 
 
 def of_layer(layer: GRU) -> Call:
-    """The call of a layer without inputs yet, with ONNX's names."""
+    """The call of a layer, without inputs, with ONNX's names."""
     return Call(NEWEST, layer.spec, layer.weights, NEWEST.ports(0), {}, ("Y", "Y_h"))
 
 
-def drawn_call(call: Call, seed: int = 0) -> Call:
-    """The call on drawn inputs: the same ones for every call of the same sizes, whatever its axes are."""
-    spec = call.spec
-    drawn = draw_call(spec, _STEPS, _ROWS, np.random.default_rng(seed))
+def on_random_inputs(call: Call) -> Call:
+    """The call on random inputs: the same for every call of the same sizes, whatever its axes."""
+    canonical = random_call(call.spec, _STEPS, _ROWS, np.random.default_rng(0))
     values: dict[str, Array] = {}
     for port in call.ports:
-        if port.role in ("X", "initial_h") or (port.role == "A" and spec.attention):
-            values[port.name] = _as_port(drawn[port.role], CANONICAL_AXES[port.role], port)
+        if port.role in ("X", "initial_h") or (port.role == "A" and call.spec.attention):
+            array, axes = canonical[port.role], CANONICAL_AXES[port.role]
+            if axes[0] not in port.axes:  # a cell has no axis of steps or directions
+                array = array[:1]
+            values[port.name] = np.ascontiguousarray(arrange(array, axes, port.axes))
         elif port.role == "sequence_lens" and port.required:
             values[port.name] = np.full(_ROWS, _STEPS, np.int64)
     return replace(call, values=values, outputs=_all_outputs(call))
-
-
-def _as_port(array: Array, axes: str, port: Port) -> Array:
-    """A canonical array with the axes of a port; the first step where the port has no time."""
-    if "T" in axes and "T" not in port.axes:
-        array, axes = array[:1], axes
-    if "D" in axes and "D" not in port.axes:
-        array = array[:1]
-    return np.ascontiguousarray(arrange(array, axes, port.axes))
 
 
 def _all_outputs(call: Call) -> tuple[str, ...]:
     return tuple(port.name for port in call.ports if port.role in ("Y", "Y_h"))
 
 
-def same_inputs(call: Call, reference: Call) -> bool | None:
-    """Whether two calls have the same X, as it stands or as the same steps of the same rows.
+def _same_inputs(call: Call, reference: Call) -> bool | None:
+    """Whether two calls have the same X, as stored or as the same steps of the same rows.
 
     Returns:
-        True if it is the same as it stands, False if it is along other axes, None if it is another.
+        True if it is the same as stored, False if it has its axes in another order, None if it differs.
     """
     one, other = _port(call, "X"), _port(reference, "X")
     X, other_X = call.values[one.name], reference.values[other.name]
@@ -82,25 +64,22 @@ def same_inputs(call: Call, reference: Call) -> bool | None:
 
 
 def trace_pair(node: str, name: str, call: Call, reference: Call) -> LayerResult | None:
-    """How two GRUs compare on what each takes in its model; None if they do not take the same X."""
-    same = same_inputs(call, reference)
-    if same is None:
-        return None
-    return compare_calls(node, name, call, reference, as_it_stands=same)
+    """How two GRUs compare on their inputs in their models; None if they do not take the same X."""
+    same = _same_inputs(call, reference)
+    return None if same is None else compare_calls(node, name, call, reference, as_stored=same)
 
 
 def compare_calls(
-    node: str, name: str, call: Call, reference: Call, *, as_it_stands: bool = False
+    node: str, name: str, call: Call, reference: Call, *, as_stored: bool = False
 ) -> LayerResult:
     """How two calls compare.
 
     Args:
-        node: what to call the first.
-        name: what to call the second.
+        node: the name of the first.
+        name: the name of the second.
         call: the one that may be wrong.
         reference: what it should be.
-        as_it_stands: whether to compare the arrays as they are, and not along the axes that their operators
-            say they have.
+        as_stored: whether to compare the arrays as they are stored, whatever axes their operators give them.
     """
     words = _differences(call, reference)
     if not is_alike(call, reference):
@@ -111,7 +90,7 @@ def compare_calls(
         for item in (call, reference)
     )
     expected = reference.run()
-    got = _by_names_of(reference, call, call.run(), as_it_stands)
+    got = _by_names_of(reference, call, call.run(), as_stored)
     found = reference.agreements(expected, got)
     largest = [item.max_abs for item in found.values() if item.max_abs is not None]
     max_abs = max(largest) if len(largest) == len(found) and found else None
@@ -122,28 +101,24 @@ def compare_calls(
 
 
 def is_alike(call: Call, reference: Call) -> bool:
-    """Whether two calls can take the same inputs and give outputs of the same size."""
-    one, other = call.spec, reference.spec
-    return (
-        (one.input_size, one.hidden_size) == (other.input_size, other.hidden_size)
-        and one.num_directions == other.num_directions
-        and one.attention == other.attention
-    )
+    """Whether two calls can take the same inputs and have outputs of the same size."""
+    names = ("input_size", "hidden_size", "num_directions", "attention")
+    return all(getattr(call.spec, name) == getattr(reference.spec, name) for name in names)
 
 
 def _by_names_of(
-    reference: Call, call: Call, results: Mapping[str, Array], as_it_stands: bool
+    reference: Call, call: Call, results: Mapping[str, Array], as_stored: bool
 ) -> dict[str, Array]:
-    """A call's outputs by the names of another's, along its axes."""
-    found: dict[str, Array] = {}
-    for port in reference.ports:
-        own = next((item for item in call.ports if item.role == port.role), None)
-        if port.role not in ("Y", "Y_h") or own is None or own.name not in results:
-            continue
-        array = results[own.name]
-        kept = as_it_stands and call.operator.name == reference.operator.name
-        found[port.name] = array if kept else arrange(array, own.axes, port.axes)
-    return found
+    """A call's outputs with the names and axes of another's."""
+    kept = as_stored and call.operator.name == reference.operator.name
+    own = {port.role: port for port in call.ports if port.name in results}
+    return {
+        port.name: results[own[port.role].name]
+        if kept
+        else arrange(results[own[port.role].name], own[port.role].axes, port.axes)
+        for port in reference.ports
+        if port.role in ("Y", "Y_h") and port.role in own
+    }
 
 
 def _port(call: Call, role: Role) -> Port:
@@ -153,9 +128,9 @@ def _port(call: Call, role: Role) -> Port:
 def _differences(call: Call, reference: Call) -> tuple[str, ...]:
     """What differs between two calls, in words."""
     words = [
-        f"{field}: {_words(call.spec, field)}; {_words(reference.spec, field)} in the reference"
-        for field in _FIELDS
-        if getattr(call.spec, field) != getattr(reference.spec, field)
+        f"{name}: {_words(call.spec, name)}; {_words(reference.spec, name)} in the reference"
+        for name in (field.name for field in fields(Spec))
+        if getattr(call.spec, name) != getattr(reference.spec, name)
     ]
     if call.ports[0].axes != reference.ports[0].axes and call.operator.name == reference.operator.name:
         words.append(f"X: axes {call.ports[0].axes}; {reference.ports[0].axes} in the reference")

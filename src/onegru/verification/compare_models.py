@@ -1,4 +1,4 @@
-"""A model against a reference that should be the same function: as a whole, and GRU by GRU."""
+"""Comparing a model with a reference that should be the same function, as a whole and GRU by GRU."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from onegru.layers.stack import Stack
 from onegru.models.load import load
 from onegru.models.load_layers import named_layers
 from onegru.models.model import Model
-from onegru.models.random_inputs import draw_call
-from onegru.verification.compare_grus import compare_calls, drawn_call, is_alike, of_layer, trace_pair
+from onegru.models.random_inputs import random_call
+from onegru.verification.compare_grus import compare_calls, is_alike, of_layer, on_random_inputs, trace_pair
 from onegru.verification.compare_runtimes import Tolerances, compare_outputs
 from onegru.verification.gru_call import Call, call_of, nudged, sensitivity
 from onegru.verification.results import Against, LayerResult, OutputResult, RuntimeResult
-from onegru.verification.runtimes.base import Runtime, Subject
+from onegru.verification.runtimes.base import Subject
 from onegru.verification.runtimes.subprocess_runner import run_apart
 from onegru.verification.runtimes.torch import TorchCheckpoint
-from onegru.verification.trace import Trace, traced_run
+from onegru.verification.trace import traced_run
 
 #: GRUs by name, in running order: with a node's own operator, or as layers.
 Named = Sequence[tuple[str, Call]]
 
-# What a checkpoint is tried on: steps and rows.
+# The steps and rows that a checkpoint runs on.
 _STEPS, _ROWS = 7, 3
 
 
@@ -46,8 +46,8 @@ def compare_with(
 ) -> Against:
     """Compare a model with a reference.
 
-    The GRUs of both are paired in running order. Each pair runs on the same drawn inputs, and, where both
-    are models that take the same inputs, on what goes into it there.
+    The GRUs of both are paired in running order. Each pair runs on the same random inputs, and, if both are
+    models that take the same inputs, on its inputs there.
 
     Args:
         model: the model that may be wrong.
@@ -91,7 +91,7 @@ def compare_with(
 
 
 def _model_calls(model: Model) -> list[tuple[str, Call]]:
-    """The GRUs of a model; those whose weights are computed in each run cannot be had without one."""
+    """The GRUs of a model; none if the weights of any of them are computed in each run."""
     if any(gru.layer is None for gru in model.gru_nodes):
         return []
     return [(gru.name, call_of(gru, None)) for gru in model.gru_nodes]
@@ -100,7 +100,7 @@ def _model_calls(model: Model) -> list[tuple[str, Call]]:
 def _compare_layers(
     ours: Named, theirs: Named, calls: Sequence[tuple[Call, Call]], notes: list[str]
 ) -> list[LayerResult]:
-    """Every pair: on drawn inputs, then on what goes into it in its model.
+    """Every pair: on random inputs, then on its inputs in its model.
 
     Args:
         ours: the GRUs of the model.
@@ -123,7 +123,7 @@ def _compare_layers(
     apart = False
     for index, ((node, call), (name, other)) in enumerate(zip(ours, theirs, strict=True)):
         if is_alike(call, other):
-            call, other = drawn_call(call), drawn_call(other)
+            call, other = on_random_inputs(call), on_random_inputs(other)
         result = compare_calls(node, name, call, other)
         if index < len(calls) and not apart:
             in_place = trace_pair(node, name, *calls[index])
@@ -147,9 +147,9 @@ def _compare_models(
     tolerance: float | None,
     notes: list[str],
 ) -> tuple[tuple[OutputResult, ...], list[tuple[Call, Call]], str]:
-    """The outputs of both on the same inputs, and the calls that their GRUs make there.
+    """The outputs of both on the same inputs, and the calls of their GRUs there.
 
-    The third item says where outputs differ only because the tolerance is less than what rounding does.
+    The third item says it if outputs differ only because the tolerance is less than the effect of rounding.
     """
     if inputs is None:
         return (), [], ""
@@ -161,7 +161,8 @@ def _compare_models(
         return (), [], ""
     for side, names in (("inputs", taken), ("outputs", given)):
         if any(own != other for own, other in names.items()):
-            notes.append(f"{side} are matched by their order: {_pairs(names)}")
+            pairs = ", ".join(f"{own!r} is {other!r}" for own, other in names.items())
+            notes.append(f"{side} are matched by their order: {pairs}")
     ours = traced_run(model, inputs, "reference")
     try:
         theirs = traced_run(reference, {taken[name]: value for name, value in inputs.items()}, "reference")
@@ -171,58 +172,42 @@ def _compare_models(
     expected = {name: theirs.outputs[other] for name, other in given.items()}
     allowed = Tolerances(model, inputs, ours.outputs, tolerance)
     outputs = compare_outputs(expected, ours.outputs, allowed.allowed)
-    calls = _calls(model, ours, reference, theirs)
-    return (
-        outputs,
-        calls,
-        "" if all(o.agrees for o in outputs) else allowed.why_strict(expected, ours.outputs),
-    )
-
-
-def _calls(model: Model, ours: Trace, reference: Model, theirs: Trace) -> list[tuple[Call, Call]]:
-    if len(model.gru_nodes) != len(reference.gru_nodes):
-        return []
-    return [
-        (call_of(one, ours.values), call_of(other, theirs.values))
-        for one, other in zip(model.gru_nodes, reference.gru_nodes, strict=True)
-    ]
+    calls: list[tuple[Call, Call]] = []
+    if len(model.gru_nodes) == len(reference.gru_nodes):
+        calls = [
+            (call_of(one, ours.values), call_of(other, theirs.values))
+            for one, other in zip(model.gru_nodes, reference.gru_nodes, strict=True)
+        ]
+    agrees = all(item.agrees for item in outputs)
+    return outputs, calls, "" if agrees else allowed.why_strict(expected, ours.outputs)
 
 
 def _match(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str] | None:
-    """Names of the model to those of the reference: the same ones, or else in order; None if too few."""
+    """The reference's name for each name of the model: the same, else in order; None if the counts differ."""
     if len(ours) != len(theirs):
         return None
-    if set(ours) == set(theirs):
-        return {name: name for name in ours}
-    return dict(zip(ours, theirs, strict=True))
+    return dict(zip(ours, ours if set(ours) == set(theirs) else theirs, strict=True))
 
 
-def _pairs(names: Mapping[str, str]) -> str:
-    return ", ".join(f"{own!r} is {other!r}" for own, other in names.items())
-
-
-def _run_checkpoint(
-    path: Path, layers: Sequence[GRU], timeout: float, runtime: Runtime | None = None
-) -> tuple[RuntimeResult, ...]:
-    """Whether a checkpoint's own framework, where it is installed, agrees with onegru's reading of it.
+def _run_checkpoint(path: Path, layers: Sequence[GRU], timeout: float) -> tuple[RuntimeResult, ...]:
+    """Whether PyTorch, if it is installed, agrees with onegru's reading of its checkpoint.
 
     Args:
         path: the checkpoint.
-        layers: what onegru read, the lowest first.
-        timeout: the most seconds that the framework may take.
-        runtime: the framework; None for PyTorch.
+        layers: onegru's reading of it, the lowest first.
+        timeout: the most seconds that PyTorch may take.
     """
-    runtime = runtime or TorchCheckpoint()
+    runtime = TorchCheckpoint()
     version = runtime.version()
     subject = Subject(str(path), None, {"Y": (), "Y_h": ()})
     if version is None or runtime.refuses(subject) is not None:
         return ()
     try:
         stack = Stack([GRU.from_canonical(layer.spec, layer.weights, "reference") for layer in layers])
-    except SpecError:  # several GRUs, which are not on top of each other
+    except SpecError:  # several GRUs that are no stack
         return ()
     spec = layers[0].spec
-    X = draw_call(spec, _STEPS, _ROWS, np.random.default_rng(0))["X"]
+    X = random_call(spec, _STEPS, _ROWS, np.random.default_rng(0))["X"]
     expected, moved = _run_stack(stack, X), _run_stack(stack, nudged(X))
     outcome = run_apart(runtime, subject, {"X": X}, timeout)
     if outcome.status != "ran":
@@ -238,6 +223,6 @@ def _run_checkpoint(
 
 
 def _run_stack(stack: Stack, X: Array) -> dict[str, Array]:
-    """Y [T, B, D·H] and Y_h [L·D, B, H], as PyTorch has them."""
+    """Y [T, B, D·H] and Y_h [L·D, B, H], as in PyTorch."""
     Y, states = stack(X)
     return {"Y": side_by_side(Y), "Y_h": np.concatenate(states)}

@@ -1,8 +1,9 @@
-"""A model in onegru and in every other runtime that is installed, on the same inputs."""
+"""Comparing a model in onegru and in every other runtime that is installed, on the same inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cache, partial
 from typing import Any
 
@@ -12,11 +13,11 @@ from onegru.core.compare import agreement
 from onegru.core.errors import OneGRUError, SpecError
 from onegru.models.inspect import report
 from onegru.models.model import Model
-from onegru.verification.results import Fault, OutputResult, RuntimeResult, Verification
+from onegru.verification.results import OutputResult, RuntimeResult, Verification
 from onegru.verification.runtimes.base import Runtime, Subject
 from onegru.verification.runtimes.registry import RUNTIMES
 from onegru.verification.runtimes.subprocess_runner import Outcome, run_apart
-from onegru.verification.trace import Trace, tolerances, traced_run
+from onegru.verification.trace import tolerances, traced_run
 
 Progress = Callable[[int, int], None]
 
@@ -32,21 +33,21 @@ def compare_runtimes(
 ) -> Verification:
     """Run a model in every runtime that is installed, and compare with onegru's float64 reference.
 
-    The rest of the model, between the GRU nodes, is run by the same runtime in every case but onegru's own,
-    where ONNX Runtime runs it. Every runtime is run in a process of its own, so that its crash is a verdict.
+    Each runtime runs the whole model, except that ONNX Runtime runs the other nodes for onegru. Each runs in
+    a process of its own, so that its crash is a verdict.
 
     Args:
         model: the model, from a file that is still there.
         inputs: an array for each of its inputs, by name.
         runtimes: what to compare with; those that are not installed are left out.
         tolerance: the most that an element may be off, relative to max(1, its absolute value), in every
-            output; None for that of the output's type (`TOLERANCE_ACROSS_RUNTIMES`), or 16 times
-            what the model makes of one rounding of its inputs, if that is more.
+            output; None for that of the output's type (`TOLERANCE_ACROSS_RUNTIMES`), or 16 times the effect
+            of one rounding of the model's inputs, if that is more.
         timeout: the most seconds that a runtime may take for one run, its start included.
-        progress: called with the runtimes done and their number.
+        progress: called with the number of runtimes done and of all.
 
     Returns:
-        what each makes of it.
+        the result of each.
 
     Raises:
         SpecError: an input does not fit the model, or an argument is not legal.
@@ -75,7 +76,11 @@ class _Verifier:
         present = [runtime for runtime in runtimes if runtime.version() is not None]
         absent = tuple(runtime.name for runtime in runtimes if runtime.version() is None)
         results: list[RuntimeResult] = []
-        for done, check in enumerate([self._own, *(self._checker(runtime) for runtime in present)]):
+        checks: list[Callable[[], RuntimeResult | None]] = [
+            self._own,
+            *(partial(self._check, runtime) for runtime in present),
+        ]
+        for done, check in enumerate(checks):
             if progress is not None:
                 progress(done, len(present) + 1)
             result = check()
@@ -85,24 +90,19 @@ class _Verifier:
             progress(len(present) + 1, len(present) + 1)
         return Verification(self.model.path, tuple(results), absent)
 
-    def _checker(self, runtime: Runtime) -> Callable[[], RuntimeResult | None]:
-        return lambda: self._check(runtime)
-
     def _own(self) -> RuntimeResult:
-        """The native engine, in this process, as every caller has it."""
+        """The result of the native engine, in this process, as callers use it."""
         trace = traced_run(self.model, self.inputs, "native")
         outputs = self._compare(trace.outputs)
         if all(item.agrees for item in outputs):
             return RuntimeResult("onegru", version(), "agrees", outputs=outputs)
         if words := self.tolerances.why_strict(self.exact.outputs, trace.outputs):
             return RuntimeResult("onegru", version(), "differs", words, outputs)
-        return RuntimeResult("onegru", version(), "differs", "", outputs, self._own_fault(trace))
-
-    def _own_fault(self, trace: Trace) -> Fault | None:
-        return faults.fault_in(self.model, trace.values, "onegru")
+        fault = faults.fault_in(self.model, trace.values, "onegru")
+        return RuntimeResult("onegru", version(), "differs", "", outputs, fault)
 
     def _check(self, runtime: Runtime) -> RuntimeResult | None:
-        """What it makes of the model; None where it does not read such files."""
+        """The result of a runtime; None if it does not read such files."""
         name, number = runtime.name, runtime.version() or ""
         result = partial(RuntimeResult, name, number, precision=runtime.precision)
         try:
@@ -144,13 +144,14 @@ class _Verifier:
 
 
 class Tolerances:
-    """What outputs may be off.
+    """How far outputs may be off.
 
     Args:
         model: the model.
         inputs: its inputs.
-        outputs: what the reference engine makes of them.
-        tolerance: for every output; None for what rounding may do, as `onegru.verification.trace.tolerances`.
+        outputs: the reference engine's outputs for them.
+        tolerance: for every output; None for the effect of rounding, as in
+            `onegru.verification.trace.tolerances`.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class Tolerances:
         self.allowed = self._usual() if tolerance is None else dict.fromkeys(outputs, tolerance)
 
     def why_strict(self, expected: Mapping[str, Any], got: Mapping[str, Any]) -> str:
-        """That the tolerance is less than what rounding does, if that is why outputs differ; else empty."""
+        """A note that the tolerance is less than the effect of rounding, if outputs differ only by that."""
         if self._given is None:
             return ""
         items = compare_outputs(expected, got, self._usual())
@@ -178,23 +179,11 @@ def compare_outputs(
     expected: Mapping[str, Any], got: Mapping[str, Any], allowed: Mapping[str, float]
 ) -> tuple[OutputResult, ...]:
     """How each output compares, with its own tolerance."""
-    results: list[OutputResult] = []
-    for name, want in expected.items():
-        if name not in got and hasattr(want, "dtype"):
-            results.append(OutputResult(name, False, allowed[name], reason="is not given"))
-            continue
-        item = agreement(want, got.get(name), allowed[name])
-        results.append(
-            OutputResult(
-                name,
-                item.agrees,
-                allowed[name],
-                item.max_abs,
-                item.max_ulp,
-                item.where,
-                item.expected,
-                item.got,
-                item.reason,
-            )
+    return tuple(
+        OutputResult(name, False, allowed[name], reason="is not given")
+        if name not in got and hasattr(want, "dtype")
+        else OutputResult(
+            name, tolerance=allowed[name], **asdict(agreement(want, got.get(name), allowed[name]))
         )
-    return tuple(results)
+        for name, want in expected.items()
+    )

@@ -1,4 +1,4 @@
-"""Which mistake would give the result that a GRU node gave."""
+"""Finding the mistake that explains the result of a GRU node."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from onegru.verification.mistakes import gate_orders, pairs_of_theories, theorie
 
 
 def diagnose(call: Call, got: Mapping[str, Array]) -> str | None:
-    """The mistake that would give `got`, in words that follow "as if"; None if none of those tried would.
+    """The mistake that explains `got`, in words that follow "as if"; None if none of those tried does.
 
-    Where several single mistakes would, as the call does not tell them apart, all are named.
+    If several single mistakes do, as the call does not tell them apart, all are named.
 
     Args:
         call: what should have been computed.
-        got: what was, by the ports' names; not agreeing with the call.
+        got: the outputs, by the ports' names; not agreeing with the call.
     """
     tolerance = call.tolerance(call.run())
     single = [theory.words for theory in theories(call) if _explains(theory.call, got, tolerance)]
@@ -38,7 +38,7 @@ def _explains(call: Call, got: Mapping[str, Array], tolerance: float) -> bool:
     try:
         with np.errstate(all="ignore"):
             results = call.run()
-    except SpecError:  # what such a mistake would refuse, it did not give
+    except SpecError:  # with this mistake there would be no result
         return False
     return all(agreement(results[name], array, tolerance).agrees for name, array in got.items())
 
@@ -60,11 +60,11 @@ _SMALLER: Mapping[str, tuple[str, ...]] = {
     "float64": ("float32", "float16", "bfloat16"),
     "float32": ("float16", "bfloat16"),
 }
-_ALIKE = 8.0  # how many times one error may be the other and still be of the same origin
+_ALIKE = 8.0  # the largest ratio of two errors that may have the same cause
 
 
 def _largest(exact: Mapping[str, Array], other: Mapping[str, Array]) -> float:
-    """The largest error; infinite where the shapes differ."""
+    """The largest error; infinite if the shapes differ."""
     found = 0.0
     for name, array in other.items():
         if array.shape != exact[name].shape:

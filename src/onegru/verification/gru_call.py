@@ -1,4 +1,4 @@
-"""One call of one GRU node: what it is, with what weights, on what inputs. The ground that theories vary."""
+"""A call of a GRU node: its spec, weights and inputs. Theories about mistakes are variations of it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from onegru.core.spec import Spec, Weights
 from onegru.layers.gru import GRU
 from onegru.models.gru_node import GruNode
 from onegru.operators.lowering import lower
-from onegru.operators.schema import Operator, Port
-
-_WEIGHTS = ("W", "R", "B")
+from onegru.operators.schema import WEIGHTS, Operator, Port
 
 _EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
@@ -29,7 +27,7 @@ class Call:
     Attributes:
         operator: whose names and axes the ports have.
         spec: what is computed.
-        weights: with what.
+        weights: its weights.
         ports: the inputs and outputs.
         values: the inputs that are given, without weights, by the ports' names.
         outputs: the outputs that are wanted, likewise.
@@ -43,7 +41,7 @@ class Call:
     outputs: tuple[str, ...]
 
     def run(self) -> dict[str, Array]:
-        """What the reference engine makes of it.
+        """The reference engine's outputs.
 
         Raises:
             SpecError: an input does not fit.
@@ -51,18 +49,14 @@ class Call:
         layer = GRU.from_canonical(self.spec, self.weights, "reference")
         return layer.apply(self.ports, self.values, dict.fromkeys(self.outputs))
 
-    def port(self, name: str) -> Port:
-        """The port of this name."""
-        return next(port for port in self.ports if port.name == name)
-
     def tolerance(self, expected: Mapping[str, Array]) -> float:
-        """What may be off: the default, or more where the call itself enlarges what rounding does.
+        """How far outputs may be off: the default, or more if the call amplifies rounding.
 
         Args:
-            expected: what `run` gave.
+            expected: the result of `run`.
         """
         least = tolerance_of(self.spec.dtype)
-        floats = {p.name for p in self.ports if p.role in ("X", "initial_h") and p.name in self.values}
+        floats = [p.name for p in self.ports if p.role in ("X", "initial_h") and p.name in self.values]
         moved = {name: nudged(self.values[name]) for name in floats}
         others = replace(self, values={**self.values, **moved}).run()
         changes = [sensitivity(expected[name], others[name]) for name in self.outputs]
@@ -78,18 +72,8 @@ class Call:
         return {name: agreement(expected[name], got[name], tolerance) for name in first}
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where an element of a GRU's output lies; None for an axis that the output has not."""
-
-    step: int | None
-    row: int | None
-    direction: int | None
-    unit: int | None
-
-
 def call_of(gru: GruNode, values: Mapping[str, Array] | None) -> Call:
-    """The call that a node makes on these values; None for a call without inputs yet.
+    """The call of a node on these values; None for a call without inputs.
 
     Raises:
         SpecError: they do not fit the node.
@@ -99,18 +83,18 @@ def call_of(gru: GruNode, values: Mapping[str, Array] | None) -> Call:
     constant = iter(gru.weights)
     weights = {
         name: (next(constant) if gru.weights else (values or {})[node.inputs[name]])
-        for name in _WEIGHTS
+        for name in WEIGHTS
         if name in node.inputs
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
-        lowered = lower(node.operator, node.attributes, *(weights.get(name) for name in _WEIGHTS))
-    given = {} if values is None else {k: values[v] for k, v in node.inputs.items() if k not in _WEIGHTS}
+        lowered = lower(node.operator, node.attributes, *(weights.get(name) for name in WEIGHTS))
+    given = {} if values is None else {k: values[v] for k, v in node.inputs.items() if k not in WEIGHTS}
     return Call(node.operator, lowered.spec, lowered.weights, lowered.ports, given, tuple(node.outputs))
 
 
-def first_place(call: Call, name: str, expected: Array, got: Array) -> tuple[tuple[int, ...], Place]:
-    """The element beyond the tolerance that is computed first: its index, and what that means.
+def first_wrong(call: Call, name: str, expected: Array, got: Array) -> tuple[tuple[int, ...], dict[str, int]]:
+    """The element beyond the tolerance that is computed first: its index, as it is and by axis.
 
     Args:
         call: the call.
@@ -118,7 +102,7 @@ def first_place(call: Call, name: str, expected: Array, got: Array) -> tuple[tup
         expected: what it should be.
         got: what it is, of the same shape and type, not agreeing.
     """
-    axes = call.port(name).axes
+    axes = next(port.axes for port in call.ports if port.name == name)
     tolerance = call.tolerance(call.run())
     indices = np.argwhere(beyond(expected, got, tolerance))
     if not len(indices):
@@ -127,15 +111,13 @@ def first_place(call: Call, name: str, expected: Array, got: Array) -> tuple[tup
 
     def computed(index: Array) -> tuple[int, ...]:
         at = dict(zip(axes, map(int, index), strict=True))
-        size = dict(zip(axes, expected.shape, strict=True))
         step = at.get("T", 0)
         if backwards[at.get("D", 0)] and "T" in at:
-            step = size["T"] - 1 - step
+            step = expected.shape[axes.index("T")] - 1 - step
         return step, at.get("B", 0), at.get("D", 0), at.get("H", 0)
 
     index = tuple(int(number) for number in min(indices, key=computed))
-    at = dict(zip(axes, index, strict=True))
-    return index, Place(at.get("T"), at.get("B"), at.get("D"), at.get("H"))
+    return index, dict(zip(axes, index, strict=True))
 
 
 def in_type(call: Call, dtype: str) -> Call:
@@ -150,7 +132,7 @@ def in_type(call: Call, dtype: str) -> Call:
 
 
 def nudged(array: Array) -> Array:
-    """Every number moved by about half a unit in the last place, up or down: what one rounding may do."""
+    """Every number moved by about half a unit in the last place, up or down, as one rounding may."""
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
         return array
     signs = np.random.default_rng(0).choice(np.array([-1.0, 1.0]), array.shape)

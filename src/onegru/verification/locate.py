@@ -1,13 +1,14 @@
-"""Which GRU node is at fault where a runtime's results differ.
+"""Locating the GRU node at fault when a runtime's results differ.
 
-The runtime is asked for what goes into each GRU node and what comes out of it. Each node is then computed
-again, in float64, on the inputs that it had there: a node that was given wrong inputs is no culprit. Where
-the runtime will not tell, each node is given to it alone.
+The runtime is asked for the inputs and outputs of each GRU node. Each node is then computed again, in
+float64, on its inputs there: a node that was given wrong inputs is not at fault. If the runtime does not give
+these values, it runs each node alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from onegru.formats.recognise import Kind, layers_kind
 from onegru.models.gru_node import GruNode
 from onegru.models.inspect import report
 from onegru.models.model import Model
+from onegru.operators.schema import WEIGHTS
 from onegru.verification.diagnose import diagnose
-from onegru.verification.gru_call import Call, call_of, first_place
+from onegru.verification.gru_call import Call, call_of, first_wrong
 from onegru.verification.results import Fault
 from onegru.verification.runtimes.base import Probe, Runtime, Subject
 from onegru.verification.runtimes.subprocess_runner import Outcome
@@ -28,10 +30,10 @@ Run = Callable[[Runtime, Subject, Mapping[str, Any]], Outcome]
 
 
 def subject_of(model: Model, probed: bool = False) -> Subject:
-    """The model as runtimes are given it; with the values around its GRU nodes among the outputs, if wanted.
+    """The model as runtimes take it; if `probed`, with the values around its GRU nodes among the outputs.
 
     Raises:
-        FormatError: the file is broken, or too large to be handed on.
+        FormatError: the file is broken, or too large to be passed on.
     """
     path = Path(model.path)
     outputs = {info.name: (info.name, *info.aliases) for info in model.outputs}
@@ -47,7 +49,7 @@ def subject_of(model: Model, probed: bool = False) -> Subject:
 
 
 def _probes(model: Model, values: Sequence[str]) -> tuple[Probe, ...]:
-    """Where in an IR the values are: at the GRU layers that give or take them."""
+    """Where the values are in an IR: the GRU layers that they are inputs or outputs of."""
     places: dict[str, Probe] = {}
     for gru in model.gru_nodes:
         node, operator = gru.step, gru.step.operator
@@ -70,12 +72,12 @@ def find_fault(
     run: Run,
     differs: Callable[[Mapping[str, Any]], bool],
 ) -> tuple[Fault | None, str]:
-    """The GRU node that a runtime computes wrong, and what there is to say beyond it.
+    """The GRU node that a runtime computes wrong, and a note.
 
     Args:
         model: the model.
         inputs: its inputs.
-        ours: the values around its GRU nodes, as the reference engine has them.
+        ours: the reference engine's values around its GRU nodes.
         runtime: the runtime whose outputs differ.
         run: what runs it.
         differs: whether outputs of the model differ from what they should be.
@@ -104,11 +106,11 @@ def find_fault(
 
 
 def fault_in(model: Model, values: Mapping[str, Any], runtime: str) -> Fault | None:
-    """The first GRU node whose outputs among these values do not follow from its inputs among them."""
+    """The first GRU node whose outputs in `values` do not follow from its inputs there."""
     for index, gru in enumerate(model.gru_nodes):
         try:
             call = call_of(gru, values)
-        except (OneGRUError, KeyError):  # wrong inputs, or none to be had
+        except (OneGRUError, KeyError):  # wrong inputs, or missing ones
             continue
         got = {name: values[value] for name, value in gru.step.outputs.items() if value in values}
         fault = _fault_of(model, index, gru, call, got, runtime)
@@ -118,12 +120,12 @@ def fault_in(model: Model, values: Mapping[str, Any], runtime: str) -> Fault | N
 
 
 def _fault_alone(model: Model, ours: Mapping[str, Any], runtime: Runtime, run: Run) -> Fault | None:
-    """The first GRU node that a runtime computes wrong if it has nothing else to compute."""
+    """The first GRU node that a runtime computes wrong if given alone."""
     from onegru.verification.probe import one_node_model
 
     for index, gru in enumerate(model.gru_nodes):
         node = gru.step
-        weights = [name for name in ("W", "R", "B") if name in node.inputs] if gru.weights else []
+        weights = [name for name in WEIGHTS if name in node.inputs] if gru.weights else []
         inputs = {name: ours[value] for name, value in node.inputs.items() if name not in weights}
         constants = dict(zip(weights, gru.weights, strict=True))
         data = one_node_model(Path(model.path), node, node.operator.version, constants, inputs)
@@ -140,7 +142,7 @@ def _fault_alone(model: Model, ours: Mapping[str, Any], runtime: Runtime, run: R
 def _fault_of(
     model: Model, index: int, gru: GruNode, call: Call, got: Mapping[str, Any], runtime: str
 ) -> Fault | None:
-    """What is wrong with the outputs of a node's call; None if nothing is."""
+    """The fault in the outputs of a node's call; None if there is none."""
     try:
         expected = call.run()
     except OneGRUError:  # its inputs do not fit
@@ -155,22 +157,19 @@ def _fault_of(
             if verdict.runtime == runtime and verdict.effect == "miscomputes"
         )
         operator, diagnosis = gru.operator, diagnose(call, {key: got[key] for key in found})
+        fault = Fault(gru.name, operator, name, reason=item.reason, diagnosis=diagnosis, known=known)
         if item.where is None:
-            return Fault(gru.name, operator, name, reason=item.reason, diagnosis=diagnosis, known=known)
-        where, place = first_place(call, name, expected[name], got[name])
-        return Fault(
-            gru.name,
-            operator,
-            name,
-            where,
-            place.step,
-            place.row,
-            place.direction,
-            place.unit,
-            float(expected[name][where]),
-            float(got[name][where]),
-            item.max_abs,
-            diagnosis=diagnosis,
-            known=known,
+            return fault
+        where, at = first_wrong(call, name, expected[name], got[name])
+        return replace(
+            fault,
+            where=where,
+            step=at.get("T"),
+            row=at.get("B"),
+            direction=at.get("D"),
+            unit=at.get("H"),
+            expected=float(expected[name][where]),
+            got=float(got[name][where]),
+            max_abs=item.max_abs,
         )
     return None

@@ -1,7 +1,6 @@
-"""Mistakes that are made with GRUs, as a table: which of them would explain a wrong result?
+"""Common mistakes with GRUs, as a table of theories that may explain a wrong result.
 
-Each theory turns a call into the call that someone who made the mistake would make, or gives None where the
-mistake would change nothing about it.
+Each turns a call into the call with that mistake, or returns None if the mistake would not change it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from onegru.verification.weight_mistakes import GATE_ORDERS, WEIGHT_MISTAKES, Mi
 
 @dataclass(frozen=True, slots=True)
 class Theory:
-    """A mistake, in words that follow "as if", and the call of someone who made it."""
+    """A mistake, in words that follow "as if", and the call with that mistake."""
 
     words: str
     call: Call
@@ -29,12 +28,12 @@ _DEFAULT = (Activation("Sigmoid"), Activation("Tanh"))
 
 
 def theories(call: Call) -> Iterator[Theory]:
-    """The single mistakes that say something about this call, the likeliest first."""
+    """The single mistakes that change this call, the likeliest first."""
     return _made(call, _TABLE)
 
 
 def pairs_of_theories(call: Call) -> Iterator[Theory]:
-    """Two mistakes at once, of those that come together."""
+    """Two mistakes at once, of those that occur together."""
     common = [(words, make) for words, make in _TABLE if words in _COMMON]
     for (first, make_first), (second, make_second) in combinations(common, 2):
         one = make_first(call)
@@ -89,20 +88,8 @@ def _activations(change: Callable[[_Activations], _Activations]) -> Mistake:
     return make
 
 
-def _all_default(pairs: _Activations) -> _Activations:
-    return (_DEFAULT,) * len(pairs)
-
-
-def _forward_for_both(pairs: _Activations) -> _Activations:
-    return (pairs[0],) * len(pairs)
-
-
-def _swapped(pairs: _Activations) -> _Activations:
-    return tuple((g, f) for f, g in pairs)
-
-
 def _parameters(value: Callable[[str, str], float | None]) -> Callable[[_Activations], _Activations]:
-    """A change of every alpha and beta to what `value` says for a function's name and the parameter's."""
+    """A change of every alpha and beta to `value(function's name, parameter's name)`, unless that is None."""
 
     def one(function: Activation) -> Activation:
         taken = ACTIVATIONS[function.name].takes
@@ -113,10 +100,6 @@ def _parameters(value: Callable[[str, str], float | None]) -> Callable[[_Activat
         return Activation(function.name, **kept)
 
     return lambda pairs: tuple((one(f), one(g)) for f, g in pairs)
-
-
-def _default_parameter(function: str, parameter: str) -> float | None:
-    return ACTIVATIONS[function].default(parameter)
 
 
 def _zero(parameter: str) -> Callable[[str, str], float | None]:
@@ -155,7 +138,7 @@ def _layout(ignored: bool) -> Mistake:
 
 
 def _time_first(call: Call) -> Call | None:
-    """T and B exchanged, of an operator that has no layout."""
+    """T and B exchanged, for an operator without a layout."""
     if "layout" in call.operator.attributes or not any("T" in port.axes for port in call.ports):
         return None
 
@@ -179,12 +162,15 @@ _TABLE: tuple[tuple[str, Mistake], ...] = (
     ("layout were 1 in place of 0", _layout(False)),
     ("time and batch were exchanged", _time_first),
     ("attention were ignored", _without("A")),
-    ("activations were ignored: Sigmoid and Tanh", _activations(_all_default)),
-    ("the forward direction's activations served both directions", _activations(_forward_for_both)),
-    ("the activations f and g were exchanged", _activations(_swapped)),
+    ("activations were ignored: Sigmoid and Tanh", _activations(lambda pairs: (_DEFAULT,) * len(pairs))),
+    (
+        "the forward direction's activations served both directions",
+        _activations(lambda pairs: (pairs[0],) * len(pairs)),
+    ),
+    ("the activations f and g were exchanged", _activations(lambda pairs: tuple((g, f) for f, g in pairs))),
     (
         "activation_alpha and activation_beta were ignored",
-        _activations(_parameters(_default_parameter)),
+        _activations(_parameters(lambda function, name: ACTIVATIONS[function].default(name))),
     ),
     ("alpha were 0", _activations(_parameters(_zero("alpha")))),
     ("beta were 0", _activations(_parameters(_zero("beta")))),

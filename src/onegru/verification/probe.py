@@ -1,4 +1,4 @@
-"""ONNX models as other runtimes are given them to be compared: whole, or one GRU node alone."""
+"""ONNX models for other runtimes to compare with: whole models, or one GRU node alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from onegru.formats.onnx.whole.session import Session
 
 @functools.cache
 def newest_opset() -> int:
-    """The newest opset that both onnx and, where it is installed, ONNX Runtime know."""
+    """The newest opset that onnx and, if it is installed, ONNX Runtime support."""
     newest = onnx.defs.onnx_opset_version()
     node = onnx.helper.make_node("Identity", ["x"], ["y"])
     infos = [onnx.helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
@@ -38,7 +38,7 @@ def newest_opset() -> int:
 
 
 def node_opset(node: NodeProto) -> int:
-    """The oldest opset in which a node, and those of its bodies, are what they are in `newest_opset`."""
+    """The oldest opset in which a node, and those in its bodies, mean the same as in `newest_opset`."""
     newest = newest_opset()
     versions = [1]
     for inner in (node, *(inner for body in attribute_graphs(node) for inner in all_nodes(body.node))):
@@ -50,14 +50,14 @@ def node_opset(node: NodeProto) -> int:
 
 
 def whole_model(path: Path, probes: Sequence[str] = ()) -> bytes:
-    """A model in one piece: its external data within.
+    """A serialized model that includes its external data.
 
     Args:
         path: its file.
-        probes: values to give beside its outputs; functions that hold GRUs are then unfolded.
+        probes: values to add to its outputs; functions that hold GRUs are then unfolded.
 
     Raises:
-        FormatError: the file is broken, or too large for one piece.
+        FormatError: the file is broken, or too large.
     """
     source = Source(str(path), path.parent)
     try:
@@ -78,26 +78,24 @@ def whole_model(path: Path, probes: Sequence[str] = ()) -> bytes:
 def one_node_model(
     path: Path, node: GruStep, opset: int, constants: Mapping[str, Array], inputs: Mapping[str, Array]
 ) -> bytes:
-    """A model of one GRU node, its inputs' sizes open where they may be.
+    """A model of one GRU node, with inputs of open sizes.
 
     Args:
         path: the file that the node comes from.
         node: the node.
-        opset: the version of the operators.
-        constants: the inputs that the model holds, by the operator's name for them.
-        inputs: those that it takes, likewise.
+        opset: the model's opset.
+        constants: the inputs that are constants, by the operator's name for them.
+        inputs: the others, likewise.
 
     Raises:
         FormatError: it is too large.
     """
-    names = {port.name: port.name for port in node.operator.inputs if port.name in node.inputs}
-    given = [names.get(port.name, "") for port in node.operator.inputs]
+    given = [port.name if port.name in node.inputs else "" for port in node.operator.inputs]
     wanted = [port.name if port.name in node.outputs else "" for port in node.operator.outputs]
     proto = onnx.helper.make_node("GRU", _trim(given), _trim(wanted), node.name)
-    attributes = (
+    proto.attribute.extend(
         onnx.helper.make_attribute(name, value) for name, value in node.attributes.items() if value != []
     )
-    proto.attribute.extend(attributes)
     graph = onnx.helper.make_graph(
         [proto],
         "node",

@@ -1,4 +1,4 @@
-"""What a verification finds, as plain data."""
+"""The results of a verification, as plain data."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class OutputResult:
         output: its name.
         agrees: whether every element lies within the tolerance.
         tolerance: the most that an element may be off, relative to max(1, its absolute value).
-        max_abs: the largest absolute difference; None where the two cannot be compared so.
-        max_ulp: the largest distance in units of the last place, likewise.
+        max_abs: the largest absolute difference; None if the two cannot be compared element by element.
+        max_ulp: the largest difference in units in the last place, likewise.
         where: the first index beyond the tolerance, in the order of the array; None if there is none.
-        expected: what should be there.
-        got: what is there.
+        expected: the element expected there.
+        got: the element found there.
         reason: why the two cannot be compared element by element; empty if they can.
     """
 
@@ -37,24 +37,23 @@ class OutputResult:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The first GRU node, in running order, that gives another result on equal inputs.
+    """The first GRU node, in running order, whose result differs on equal inputs.
 
     Attributes:
         node: its name.
         operator: the operator and its version, such as "GRU-14".
         output: the output that differs: the operator's name for it.
-        where: the index of the element that differs and is computed first; None if only shapes can be told.
-        step: its time step; None where the output has no such axis.
+        where: the index of the differing element that is computed first; None if shapes or types differ.
+        step: its time step; None if the output has no such axis.
         row: its row of the batch, likewise.
         direction: its direction, 0 or 1, likewise.
         unit: its hidden unit, likewise.
-        expected: what should be there.
-        got: what is there.
+        expected: the element expected there.
+        got: the element found there.
         max_abs: the largest absolute difference of that output.
-        reason: what differs, where elements cannot be compared.
-        diagnosis: the mistake that would give this result, in words that follow "as if"; None if none is
-            found.
-        known: what is known of this runtime on such a node, from the table of `onegru inspect`.
+        reason: what differs, if elements cannot be compared.
+        diagnosis: the mistake that explains this result, in words that follow "as if"; None if none is found.
+        known: known issues of this runtime with such a node, as in `onegru inspect`.
     """
 
     node: str
@@ -75,17 +74,17 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeResult:
-    """What one runtime makes of a model.
+    """The result of one runtime on a model.
 
     Attributes:
         runtime: its name.
         version: its version.
-        status: whether it agrees; what became of the run otherwise.
-        reason: why there is no result, or what is known of the difference beyond `fault`.
-        outputs: how each output compares; empty where there is no result.
-        fault: the GRU node at fault; None where there is none, or no difference.
-        known: which GRU nodes the runtime is known to refuse, and why, where it refuses.
-        precision: what it was told to compute in: "f32" or "default"; empty where it has no choice.
+        status: whether it agrees, or why there is no result.
+        reason: details of a missing result, or of a difference beyond `fault`.
+        outputs: how each output compares; empty if there is no result.
+        fault: the GRU node at fault; None if none is located, or nothing differs.
+        known: if it refuses, the GRU nodes that it is known to refuse, and why.
+        precision: the precision set, "f32" or "default"; empty if it has no such option.
     """
 
     runtime: str
@@ -106,11 +105,11 @@ class LayerResult:
         node: its name in the model.
         reference: its name in the reference.
         agrees: whether the two compute the same.
-        max_abs: the largest absolute difference on the inputs that were tried; None where they cannot be
-            compared so.
-        differences: what differs about the two, in words.
-        diagnosis: the mistake that would make the reference's GRU into the model's, in words that follow
-            "as if"; None if none is found.
+        max_abs: the largest absolute difference on the inputs tried; None if they cannot be compared element
+            by element.
+        differences: how the two differ, in words.
+        diagnosis: the mistake that turns the reference's GRU into the model's, in words that follow "as if";
+            None if none is found.
     """
 
     node: str
@@ -128,11 +127,11 @@ class Against:
     Attributes:
         reference: the file.
         agrees: whether all that could be compared agrees.
-        outputs: how each output compares; empty where the two take or give other things.
+        outputs: how each output compares; empty if the two have other inputs or outputs.
         layers: how each GRU compares, in running order.
-        first: the place in `layers` of the first that differs; None if none does.
+        first: the index in `layers` of the first that differs; None if none does.
         notes: what could not be compared, and why.
-        runtimes: what the checkpoint's own framework makes of it, against onegru's reading of it.
+        runtimes: the results of a checkpoint's own framework, against onegru's reading of it.
     """
 
     reference: str
@@ -146,11 +145,11 @@ class Against:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a verification found.
+    """The result of a verification.
 
     Attributes:
         model: the file.
-        runtimes: what each runtime makes of it: onegru's native engine first, then the others.
+        runtimes: the result of each runtime: onegru's native engine first, then the others.
         absent: the runtimes that are not installed.
         against: how it compares with a reference; None if there is none.
     """
@@ -162,6 +161,6 @@ class Verification:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing differs. A runtime that refuses the model, or crashes on it, says nothing."""
+        """Whether nothing differs. A runtime that refuses the model, or crashes on it, does not count."""
         differs = any(item.status == "differs" for item in self.runtimes)
         return not differs and (self.against is None or self.against.agrees)

@@ -1,4 +1,4 @@
-"""Runs of a model that give what goes into its GRU nodes and what comes out of them, too."""
+"""Runs of a model that also return the inputs and outputs of its GRU nodes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from onegru.core.compare import SENSITIVITY_FACTOR, tolerance_of
 from onegru.core.errors import OneGRUError, SpecWarning
 from onegru.formats.graph import Graph, by_name
 from onegru.models.model import Model
+from onegru.operators.schema import WEIGHTS
 from onegru.verification.gru_call import nudged, sensitivity
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a run gave.
+    """The values of a run.
 
     Attributes:
         outputs: the model's outputs, by name.
-        values: the inputs and outputs of its GRU nodes, by what the graph calls them.
+        values: the inputs and outputs of its GRU nodes, by the graph's names for them.
     """
 
     outputs: Mapping[str, Any]
@@ -28,20 +29,20 @@ class Trace:
 
 
 def probed_values(model: Model) -> tuple[str, ...]:
-    """The values around GRU nodes that only a run shows: no inputs of the model, and no constants."""
+    """The values around GRU nodes that only a run shows: neither inputs of the model nor constants."""
     known = {info.value for info in model.inputs} | set(model.graph.constants)
     found: dict[str, None] = {}
     for gru in model.gru_nodes:
-        if gru.bodies:  # no runtime tells of what is in a body
+        if gru.bodies:  # no runtime returns values in a body
             continue
-        weights = ("W", "R", "B") if gru.weights else ()
+        weights = WEIGHTS if gru.weights else ()
         found |= dict.fromkeys(value for name, value in gru.step.inputs.items() if name not in weights)
         found |= dict.fromkeys(gru.step.outputs.values())
     return tuple(value for value in found if value not in known)
 
 
 def given_values(model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that are known before a run: constants, and the inputs that are given."""
+    """The values known before a run: constants, and the inputs that are given."""
     names = by_name(model.inputs)
     values: dict[str, Any] = dict(model.graph.constants)
     for name, array in inputs.items():
@@ -50,7 +51,7 @@ def given_values(model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def traced_run(model: Model, inputs: Mapping[str, Any], engine: str) -> Trace:
-    """Run a model by an engine of onegru's.
+    """Run a model with one of onegru's engines.
 
     Raises:
         SpecError: an input does not fit.
@@ -71,10 +72,10 @@ def _again(graph: Graph, engine: str) -> Model:
 
 
 def tolerances(model: Model, inputs: Mapping[str, Any], exact: Mapping[str, Any]) -> dict[str, float]:
-    """What each output may be off: the default of its type, or more where the model enlarges rounding.
+    """How far each output may be off: the default of its type, or more if the model amplifies rounding.
 
-    A model may be so unsteady, or so long, that no two runtimes agree on it to the last digits. How much it
-    is shows in a second run, on inputs of which every number is one rounding away.
+    A model may be so sensitive, or so deep, that no two runtimes agree on it to the last digits. A second
+    run, on inputs of which every number is one rounding away, shows how sensitive it is.
 
     Args:
         model: the model.
@@ -86,7 +87,7 @@ def tolerances(model: Model, inputs: Mapping[str, Any], exact: Mapping[str, Any]
         moved = _again(model.graph, "reference").run(
             {name: nudged(value) if _is_array(value) else value for name, value in inputs.items()}
         )
-    except OneGRUError:  # what is moved is at the border of what it takes: as steady as a default says
+    except OneGRUError:  # the moved inputs are out of its range: keep to the defaults
         moved = exact
     found: dict[str, float] = {}
     for name, array in exact.items():

@@ -1,4 +1,4 @@
-"""`verify`: whether a model computes what it should, in every runtime, and against what it was made of."""
+"""`verify`: whether a model computes what it should, in every runtime, and against its source."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ def verify(
     timeout: float = 60.0,
     progress: Progress | None = None,
 ) -> Verification:
-    """Run a model in onegru and in other runtimes, and find the first GRU node that is not right.
+    """Run a model in onegru and in other runtimes, and locate the first GRU node that is wrong.
 
-    Every output is compared with that of onegru's float64 reference on the same inputs. Where one differs,
-    the first GRU node that gives another result on equal inputs is named, with the mistake that explains it.
+    Every output is compared with that of onegru's float64 reference on the same inputs. If one differs, the
+    first GRU node whose result differs on equal inputs is named, with the mistake that explains it.
 
     Args:
         model: the model, or its file; a model must come from a file that is still there.
         inputs: an array for each of its inputs, by name; None for random ones.
         against: a model or a checkpoint that should be the same function; None for none.
         runtimes: names of runtimes: "onnxruntime", "openvino", "onnx"; empty for all that are installed.
-        precision: what OpenVINO computes in: "f32", or "default" for what it takes where nobody says.
+        precision: what OpenVINO computes in: "f32", or "default" for its own default.
         dims: sizes of open dimensions of random inputs, by name ("X.0" for one without), and whole shapes of
             inputs, by their names.
         seed: of random inputs.
         tolerance: the most that an element may be off, relative to max(1, its absolute value), in every
             output; None for that of the output's type, 1e-12 for float64, 1e-5 for float32, 1e-2 for float16
-            and 5e-2 for bfloat16, or 16 times what the model makes of one rounding of its inputs, if that is
+            and 5e-2 for bfloat16, or 16 times the effect of one rounding of the model's inputs, if that is
             more.
         timeout: the most seconds that a runtime may take for one run, its start included.
-        progress: called with the runtimes done and their number.
+        progress: called with the number of runtimes done and of all.
 
     Returns:
-        what each runtime makes of the model; `agrees` is False if any of it differs.
+        the result of each runtime; `agrees` is False if anything differs.
 
     Raises:
         SpecError: an argument is not legal, or an input does not fit the model.
@@ -94,7 +94,7 @@ def verify(
 
 
 def _random_inputs(model: Model, seed: int, dims: Dims | None) -> Mapping[str, Any]:
-    """Inputs of the first sizes that the model runs on."""
+    """Random inputs of the first sizes that the model runs on."""
     first: OneGRUError | None = None
     for sizes in size_plans():
         inputs = draw_inputs(model, seed, sizes, dims)

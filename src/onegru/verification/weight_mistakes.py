@@ -1,9 +1,10 @@
-"""Mistakes made with the weights of a GRU: parts left out, exchanged, turned, or in another order."""
+"""Common mistakes with the weights of a GRU: parts left out, exchanged, transposed or reordered."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
 
 import numpy as np
@@ -12,22 +13,19 @@ from onegru.core.dtypes import Array
 from onegru.core.spec import Spec, Weights
 from onegru.verification.gru_call import Call
 
-#: Turns a call into that of someone who made a mistake; None where the mistake changes nothing about it.
+#: Turns a call into the call with a mistake; None if the mistake does not change it.
 Mistake = Callable[[Call], Call | None]
 
 _Change = Callable[[Spec, Array, Array, Array], tuple[Array, Array, Array] | None]
 
 
-def _weights(change: _Change) -> Callable[[Call], Call | None]:
+def _weights(change: _Change) -> Mistake:
     def make(call: Call) -> Call | None:
-        weights = call.weights
-        changed = change(call.spec, weights.W, weights.R, weights.B)
-        if changed is None or all(
-            np.array_equal(new, old, equal_nan=True)
-            for new, old in zip(changed, (weights.W, weights.R, weights.B), strict=True)
-        ):
+        before = call.weights.W, call.weights.R, call.weights.B
+        after = change(call.spec, *before)
+        if after is None or all(map(partial(np.array_equal, equal_nan=True), after, before)):
             return None
-        return replace(call, weights=Weights(*changed))
+        return replace(call, weights=Weights(*after))
 
     return make
 

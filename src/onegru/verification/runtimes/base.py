@@ -1,8 +1,9 @@
-"""What a runtime is asked to run, and what it must be able to do."""
+"""The interface of a runtime, and what it is asked to run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Protocol
@@ -10,10 +11,10 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A value within an OpenVINO IR that is asked for as if it were an output.
+    """A value within an OpenVINO IR to return as if it were an output.
 
     Attributes:
-        value: what to call it.
+        value: its name.
         layer: the name of a layer.
         side: whether it is one of the layer's inputs or outputs.
         index: which one.
@@ -27,13 +28,13 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model, as a runtime is given it.
+    """A model, as a runtime takes it.
 
     Attributes:
         path: the file that it comes from; an OpenVINO IR is read from there.
-        model: an ONNX model, serialized, whole and without external data; None for an IR.
-        outputs: what is wanted, by name: of an IR, each output's names.
-        probes: of an IR, what is wanted beside the outputs.
+        model: a serialized ONNX model without external data; None for an IR.
+        outputs: the outputs wanted, by name, each with all its names.
+        probes: for an IR, values wanted as well as the outputs.
     """
 
     path: str
@@ -47,27 +48,25 @@ class Runtime(Protocol):
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """Its name."""
 
     @property
     def precision(self) -> str:
-        """What it is told to compute in; empty where it has no choice."""
+        """The precision set; empty if it has no such option."""
 
     def version(self) -> str | None:
-        """Its version; None where it is not installed. It is not imported for that."""
+        """Its version, found without importing it; None if it is not installed."""
 
     def refuses(self, subject: Subject) -> str | None:
-        """Why it is not even tried on this subject; None if it is."""
+        """Why it is not tried on this subject; None if it is."""
 
     def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The wanted outputs, by name. Whatever it raises counts as its refusal."""
+        """The outputs wanted, by name. Any exception counts as a refusal."""
 
 
 def installed_version(*distributions: str) -> str | None:
     """The version of the first of these distributions that is installed; None if none is."""
     for name in distributions:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return None

@@ -10,7 +10,7 @@ from typing import Any
 from onegru.core.errors import FormatError
 from onegru.verification.runtimes.base import Subject, installed_version
 
-# How a session's errors put what ONNX Runtime says.
+# ONNX Runtime's message within a session's error.
 _FRAME = re.compile(r".*: ONNX Runtime (?:refuses it|fails) \((.*)\)", re.DOTALL)
 
 
@@ -39,5 +39,5 @@ class OnnxRuntime:
         try:
             session = Session(subject.model, Source(subject.path))
             return dict(zip(session.output_names, session.run(inputs), strict=True))
-        except FormatError as error:  # of which only its own words are news
+        except FormatError as error:  # only ONNX Runtime's own words are of interest
             raise FormatError(_FRAME.sub(r"\1", str(error))) from None

@@ -14,7 +14,7 @@ import numpy as np
 from onegru.core.dtypes import Array, bfloat16
 from onegru.verification.runtimes.base import Probe, Subject, installed_version
 
-# By default it computes in 16 bits where the processor does so quickly, which few comparisons survive.
+# By default it computes in 16 bits where the processor is fast at that, which few comparisons survive.
 _OPTIONS = {"f32": {"INFERENCE_PRECISION_HINT": "f32"}, "default": {}}
 
 _PLACES = re.compile(r"Exception from src/\S+:\d+:\s*")
@@ -26,7 +26,7 @@ class OpenVino:
 
     Attributes:
         name: what to call it.
-        precision: "f32", so that it computes in float32 where the model does, or "default", its own choice.
+        precision: "f32" to compute in float32 where the model does, or "default" for its own choice.
     """
 
     name: str = "openvino"
@@ -44,7 +44,7 @@ class OpenVino:
         """The wanted outputs."""
         try:
             return self._run(subject, inputs)
-        except RuntimeError as error:  # its own say first through which of its files they came
+        except RuntimeError as error:  # OpenVINO's begin with the source files that they passed through
             raise RuntimeError(_PLACES.sub("", " ".join(str(error).split()))) from None
 
     def _run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class OpenVino:
         core = openvino.Core()
         if subject.model is not None:
             model = core.read_model(subject.model)
-        else:  # with its weights, an IR is one under any name
+        else:  # given with its weights, an IR may have any suffix
             weights = Path(subject.path).with_suffix(".bin")
             model = core.read_model(subject.path, weights if weights.exists() else "")
         probed = {_key(_place(model, probe)): probe.value for probe in subject.probes}
@@ -80,7 +80,7 @@ class OpenVino:
 
 
 def _place(model: Any, probe: Probe) -> Any:
-    """The output port that gives a probe's value."""
+    """The output port of a probe's value."""
     found = [op for op in model.get_ops() if op.get_friendly_name() == probe.layer]
     if len(found) != 1:
         raise ValueError(f"{len(found)} layers are called {probe.layer!r}; must be one")
@@ -90,17 +90,17 @@ def _place(model: Any, probe: Probe) -> Any:
 
 
 def _key(port: Any) -> tuple[str, int]:
-    """What tells an output port from all others."""
+    """A unique key of an output port."""
     return port.node.get_friendly_name(), port.index
 
 
 def _source(output: Any) -> tuple[str, int]:
-    """The port that gives an output of the model."""
+    """The key of the port that an output of the model comes from."""
     return _key(output.node.input(0).get_source_output())
 
 
 def _wanted(output: Any, subject: Subject, probed: Mapping[tuple[str, int], str]) -> list[str]:
-    """What an output of the model is called in the subject: as an output, as a probe, or both."""
+    """The subject's names for an output of the model: as an output, as a probe, or both."""
     own = output.get_names() | {output.node.get_friendly_name()}
     names = [name for name, aliases in subject.outputs.items() if own.intersection((name, *aliases))]
     probe = probed.get(_source(output))

@@ -1,4 +1,4 @@
-"""Which runtimes there are."""
+"""The runtimes by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
 from onegru.verification.runtimes.onnxruntime import OnnxRuntime
 from onegru.verification.runtimes.openvino import OpenVino
 
-#: Every runtime that models are checked against, where it is installed.
+#: Every runtime that models are checked against, if it is installed.
 RUNTIMES: tuple[Runtime, ...] = (OnnxRuntime(), OpenVino(), OnnxEvaluator())
 
 PRECISIONS = ("f32", "default")
@@ -22,8 +22,8 @@ def chosen_runtimes(names: Sequence[str], precision: str = "f32") -> tuple[Runti
     """The runtimes of these names, or all.
 
     Args:
-        names: which, in this order; none for all.
-        precision: what OpenVINO computes in: "f32", or "default" for what it takes where nobody says.
+        names: which, in this order; empty for all.
+        precision: what OpenVINO computes in: "f32", or "default" for its own default.
 
     Raises:
         SpecError: there is no such runtime or precision.

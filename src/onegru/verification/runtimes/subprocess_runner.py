@@ -1,6 +1,6 @@
 """Running a runtime in a process of its own, so that its crash or hang is a verdict and not the end of ours.
 
-What it is to do lies pickled in a folder that is ours alone; what comes back is checked as untrusted.
+The request is pickled in a private folder; the answer is untrusted, and checked.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Status = Literal["ran", "refuses", "crashed", "timed out"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a run.
+    """The outcome of a run.
 
     Attributes:
         status: what happened.
-        outputs: what it gave, by name: tensors alone.
-        reason: why there is nothing, in one line.
+        outputs: the tensors among the outputs, by name.
+        reason: why there are none, in one line.
     """
 
     status: Status
@@ -55,7 +55,7 @@ def run_apart(runtime: Runtime, subject: Subject, inputs: Mapping[str, Any], tim
             return _read(*read_answer(folder))
         except FileNotFoundError:
             return Outcome("crashed", reason=f"crashed ({_end(code)})")
-        except Exception as error:  # a file that something gone astray has written may hold anything
+        except Exception as error:  # a process gone astray may have written anything
             return Outcome("crashed", reason=f"left no readable answer ({error})")
 
 

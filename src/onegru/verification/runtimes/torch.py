@@ -1,4 +1,4 @@
-"""PyTorch, on a checkpoint of one `nn.GRU`: what the layer gives, run by its own framework."""
+"""PyTorch, on a checkpoint of one `nn.GRU`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WEIGHT = re.compile(r"(?P<prefix>.*\.)?weight_ih_l(?P<layer>[0-9]{1,3})(?P<reve
 
 @dataclass(frozen=True, slots=True)
 class TorchCheckpoint:
-    """A `Runtime`: takes X [T, B, I], gives Y [T, B, D·H] and Y_h [L·D, B, H]."""
+    """A `Runtime` that takes X [T, B, I] and returns Y [T, B, D·H] and Y_h [L·D, B, H]."""
 
     name: str = "torch"
     precision: str = ""
@@ -33,16 +33,14 @@ class TorchCheckpoint:
         """The layer's outputs."""
         import torch
 
-        state = torch.load(subject.path, map_location="cpu", weights_only=True)
-        tensors = _only_gru(state)
+        tensors = _only_gru(torch.load(subject.path, map_location="cpu", weights_only=True))
         first = tensors["weight_ih_l0"]
-        names = set(tensors)
         module = torch.nn.GRU(
             first.shape[1],
             first.shape[0] // 3,
-            num_layers=1 + max(int(match["layer"]) for match in map(_WEIGHT.fullmatch, names) if match),
-            bias="bias_ih_l0" in names,
-            bidirectional="weight_ih_l0_reverse" in names,
+            num_layers=1 + max(int(match["layer"]) for match in map(_WEIGHT.fullmatch, tensors) if match),
+            bias="bias_ih_l0" in tensors,
+            bidirectional="weight_ih_l0_reverse" in tensors,
             dtype=first.dtype,
         )
         module.load_state_dict(tensors)

@@ -1,4 +1,4 @@
-"""What runs in the process of its own, which `subprocess_runner` starts: one model in one runtime."""
+"""The process that `subprocess_runner` starts: runs one model in one runtime."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from onegru.system.child_process import write_answer
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Do what the file `request` in the current folder says, and leave the answer there. No arguments."""
+    """Carry out the file `request` in the current folder, and leave the answer there. No arguments."""
     outputs: dict[str, Any] = {}
     reason = ""
     try:
         runtime, subject, inputs = pickle.loads(Path("request").read_bytes())
         outputs = runtime.run(subject, inputs)
-    except Exception as error:  # whatever another runtime raises is its refusal
+    except Exception as error:  # whatever a runtime raises is its refusal
         reason = " ".join(str(error).split())[:10_000] or type(error).__name__
     tensors = {
         name: np.asarray(value.astype(np.str_) if value.dtype.kind in "OUST" else value)
