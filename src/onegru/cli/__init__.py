@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt; but end at once while a module is imported: compiled ones lose it or crash."""
+    """Raise KeyboardInterrupt; during an import, exit at once, as compiled modules lose it or crash."""
     at = frame
     while at is not None:
         if at.f_code.co_filename.startswith("<frozen importlib"):

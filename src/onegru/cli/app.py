@@ -15,8 +15,18 @@ import typer
 import onegru
 from onegru.cli.bench import measure
 from onegru.cli.convert import convert_command
-from onegru.cli.inputs import DimOption, DimsOption, explained, gather_inputs, parse_dims
-from onegru.cli.outputs import check_targets, print_json, write_outputs
+from onegru.cli.inputs import (
+    AsJson,
+    DimOption,
+    DimsOption,
+    InputOption,
+    ModelPath,
+    SeedOption,
+    explained,
+    gather_inputs,
+    parse_dims,
+)
+from onegru.cli.outputs import check_targets, print_run, write_outputs
 from onegru.cli.progress import waiting
 from onegru.cli.tables import Screen, printable, show_report, show_run, show_targets, show_timings
 from onegru.cli.verify import verify_command
@@ -29,12 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_INTERRUPTED = 130  # as shells have it; typer makes it of Ctrl-C
-
-ModelPath = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="An ONNX model (.onnx) or OpenVINO IR (.xml).")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+_INTERRUPTED = 130  # the shells' exit code for Ctrl-C, which typer uses as well
 
 
 def run() -> int:
@@ -45,14 +50,14 @@ def run() -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="onegru")  # a terminal without "→" is no reason to fail
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what other packages tell each other
+        warnings.simplefilter("ignore")  # those of other packages
         warnings.simplefilter("always", onegru.SpecWarning)
         warnings.showwarning = _show_warning
         return _run()
 
 
 def _plainer(error: UnicodeError) -> tuple[str | bytes, int]:
-    """What stands for characters that a terminal does not have."""
+    """Replacements for characters that a terminal does not have."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     plain = {"µ": "u", "→": "->", "…": "..."}
@@ -77,7 +82,7 @@ def _run() -> int:
         return int(stop.exit_code)
     except BrokenPipeError:
         return _unread()
-    except SystemExit as stop:  # typer's way out of completion, and of a broken pipe
+    except SystemExit as stop:  # typer raises it after completion, and for a broken pipe
         return _unread() if isinstance(stop.__context__, BrokenPipeError) else int(stop.code or 0)
     except (typer.Abort, KeyboardInterrupt):
         return _fail("interrupted", _INTERRUPTED)
@@ -97,8 +102,8 @@ def _run() -> int:
 
 
 def _unread() -> int:
-    """The exit code where whoever read the output has seen enough."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more, at exit either
+    """The exit code if the reader of the output closes it early."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that exit does not write more
     return 0
 
 
@@ -123,10 +128,7 @@ def run_command(
             help="An input: NAME=x.npy, NAME=x.pb, or x.npz for several.",
         ),
     ] = None,
-    random: Annotated[
-        int | None,
-        typer.Option("--random", metavar="SEED", min=0, help="Draw the inputs that are not given."),
-    ] = None,
+    random: SeedOption = None,
     dims: DimOption = None,
     default_dim: DimsOption = None,
     outputs: Annotated[
@@ -153,7 +155,7 @@ def run_command(
         results = loaded.run(values, progress=watch.progress)
     write_outputs(targets, results)
     if as_json:
-        print_json(loaded, values, results, watch.seconds)
+        print_run(loaded, values, results, watch.seconds)
     else:
         show_run(Screen(), loaded, values, results, watch.seconds, [target.path for target in targets])
 
@@ -178,14 +180,8 @@ def inspect_command(
 @app.command("bench", short_help="Time a model.")
 def bench_command(
     model: ModelPath,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option("-i", "--input", metavar="[NAME=]FILE", help="An input, as for run."),
-    ] = None,
-    random: Annotated[
-        int | None,
-        typer.Option("--random", metavar="SEED", min=0, help="Draw the inputs that are not given."),
-    ] = None,
+    inputs: InputOption = None,
+    random: SeedOption = None,
     dims: DimOption = None,
     default_dim: DimsOption = None,
     rounds: Annotated[int, typer.Option("--rounds", min=1, max=1000, help="Turns that each takes.")] = 7,

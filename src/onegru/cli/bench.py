@@ -1,4 +1,4 @@
-"""How long a user's own model takes: in onegru, and in ONNX Runtime where that runs it."""
+"""Timing a model in onegru, and in ONNX Runtime if that runs it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from onegru.formats.recognise import Kind, layers_kind
 from onegru.models.model import Model
 
 _TURN = 0.1  # seconds
-_SETTLE = 0.02  # seconds, for the other's threads to fall asleep
+_SETTLE = 0.02  # seconds, for the other runtime's threads to fall asleep
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One runtime's times of a run, in seconds; or why there are none.
+    """A runtime's times for a run, in seconds; or why there are none.
 
     Attributes:
-        runtime: whose they are.
+        runtime: its name.
         version: its version.
-        median: of the turns.
+        median: the median of the turns.
         low: the fastest turn's mean.
         high: the slowest turn's mean.
-        difference: the largest from onegru's outputs.
+        difference: the largest difference from onegru's outputs.
         refuses: why there are no times.
     """
 
@@ -49,7 +49,7 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
     Args:
         model: the model.
         inputs: its inputs.
-        rounds: how many turns each takes.
+        rounds: the number of turns that each takes.
     """
     ours = model.run(inputs)
     calls: dict[str, Callable[[], object]] = {"onegru": lambda: model.run(inputs)}

@@ -1,23 +1,20 @@
-"""`onegru convert`: layers from one file to another, checked before the other is there."""
+"""`onegru convert`: layers from one file to another, checked before the target is replaced."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from onegru.cli.inputs import DimOption
+from onegru.cli.outputs import print_json
 from onegru.cli.progress import waiting
 from onegru.cli.rewrite import Decompose, Float16, ForRuntime, NoCheck, Split, Tolerance, convert_model
-from onegru.cli.tables import Screen, printable
+from onegru.cli.tables import Screen, ruled_table, safe, say
 from onegru.core.errors import SpecError, needs_extra
 from onegru.formats.recognise import Kind, layers_kind
 from onegru.formats.save import SUFFIXES
@@ -44,7 +41,7 @@ def _check_target(target: Path, overwrite: bool) -> None:
 
 
 def _files(target: Path) -> list[Path]:
-    """What is written for a target: an IR has its weights in a file of their own."""
+    """The files of a target: an IR has its weights in a file of their own."""
     return [target.with_suffix(".bin"), target] if target.suffix.lower() == ".xml" else [target]
 
 
@@ -165,18 +162,18 @@ def convert_command(
             "outputs": [{**dataclasses.asdict(item), "agrees": item.agrees} for item in checks],
             "elsewhere": [dataclasses.asdict(verdict) for verdict in elsewhere],
         }
-        print(json.dumps(_plain(document), allow_nan=False))
+        print_json(document)
     else:
         _show(Screen(), layers, target, checks)
         for verdict in elsewhere:
             who = f"{verdict.runtime} {verdict.version} {verdict.effect} it"
-            Screen().print(f"[yellow]{who}[/]: {escape(verdict.reason)}", highlight=False, soft_wrap=True)
+            say(Screen(), f"[yellow]{who}[/]: {safe(verdict.reason)}")
     if not agrees:
         raise typer.Exit(1)
 
 
 def _elsewhere(target: Path) -> list[Verdict]:
-    """What other runtimes are known to refuse or miscompute of what was written."""
+    """The known issues of other runtimes with the target."""
     if target.suffix.lower() not in (".onnx", ".xml"):
         return []
     return list(dict.fromkeys(verdict for item in report(load(target)) for verdict in item.others))
@@ -190,7 +187,7 @@ def _is_rewriting(
     options: Mapping[str, object],
     rewriting: Mapping[str, object],
 ) -> bool:
-    """Whether a model is rewritten, or layers are taken out of it; a mixture of both is refused."""
+    """Whether a model is rewritten, or layers are taken out of it; a mixture is refused."""
     apart = {
         "--node": nodes,
         "--keras-version": keras_version,
@@ -207,7 +204,7 @@ def _is_rewriting(
     return from_onnx_to_onnx and of_layers is None
 
 
-#: The options that have a meaning for layers alone.
+#: The options that apply only to layers.
 _OF_LAYERS = {
     "--cell": "cell",
     "--initial-h": "initial_h",
@@ -232,26 +229,13 @@ def _check_not_the_source(source: Path, target: Path) -> None:
 
 def _show(console: Console, layers: GRU | Stack, target: Path, checks: Sequence[Check]) -> None:
     for layer in layers_of(layers):
-        console.print(escape(repr(layer)), highlight=False)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("output")
-    for heading in ("max abs", "max ULP", "allowed"):
-        table.add_column(heading, justify="right")
+        console.print(safe(repr(layer)), highlight=False)
+    table = ruled_table(["output"], ["max abs", "max ULP", "allowed"])
     table.add_column("")
     for item in checks:
         words = "agrees" if item.agrees else f"differs, most at {list(item.difference.where or ())}"
         figures = (f"{item.difference.max_abs:.3g}", str(item.difference.max_ulp), f"{item.tolerance:.3g}")
-        table.add_row(escape(printable(item.output)), *figures, words)
+        table.add_row(safe(item.output), *figures, words)
     console.print(table)
-    name = escape(printable(str(target)))
     agrees = all(item.agrees for item in checks)
-    console.print(f"{'wrote' if agrees else 'did not write'} {name}", highlight=False, soft_wrap=True)
-
-
-def _plain(value: object) -> object:
-    """What JSON can hold: infinity as a string."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return "Infinity" if value == float("inf") else value
+    say(console, f"{'wrote' if agrees else 'did not write'} {safe(str(target))}")

@@ -1,4 +1,4 @@
-"""Inputs of a run: read from files, or drawn at random in the shapes that the model has."""
+"""Inputs of a run: read from files, or random in the shapes of the model; and the options that they share."""
 
 from __future__ import annotations
 
@@ -21,6 +21,16 @@ from onegru.models.random_inputs import Dims, dimension_name, draw, shapes_of
 from onegru.system.array_files import Header, read_npy, read_npz
 from onegru.system.bounded import check_regular
 
+ModelPath = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="An ONNX model (.onnx) or OpenVINO IR (.xml).")
+]
+InputOption = Annotated[
+    list[str] | None, typer.Option("-i", "--input", metavar="[NAME=]FILE", help="An input, as for run.")
+]
+SeedOption = Annotated[
+    int | None, typer.Option("--random", metavar="SEED", min=0, help="Draw the inputs that are not given.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 DimOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -31,8 +41,7 @@ DimOption = Annotated[
     ),
 ]
 DimsOption = Annotated[
-    int | None,
-    typer.Option("--dims", metavar="SIZE", min=0, help="The size of every other open dimension."),
+    int | None, typer.Option("--dims", metavar="SIZE", min=0, help="The size of every other open dimension.")
 ]
 
 
@@ -42,7 +51,7 @@ def parse_dims(
     """Sizes of open dimensions, from NAME=SIZE, and shapes of inputs, from NAME=SIZE,SIZE,...
 
     Raises:
-        SpecError: a text is not of that form, or nothing is drawn.
+        SpecError: a text is not of that form, or no input is random.
     """
     for option, given in (("--dim", bool(texts)), ("--dims", default is not None)):
         if given and seed is None:
@@ -72,20 +81,20 @@ def split_name(text: str, known: Container[str]) -> tuple[str | None, str]:
 def gather_inputs(
     model: Model, texts: Sequence[str], seed: int | None, dims: Dims, default: int | None = None
 ) -> tuple[dict[str, Array], tuple[str, ...]]:
-    """An array for each input: from files as far as they are given, the rest drawn if there is a seed.
+    """An array for each input: from files as far as they are given, else random if there is a seed.
 
     Args:
         model: the model.
         texts: [NAME=]FILE for those that are given.
         seed: of the others.
         dims: sizes of open dimensions, as for `onegru.models.random_inputs.shapes_of`.
-        default: the size of every other open dimension that no input tells.
+        default: the size of every other open dimension that no given input determines.
 
     Returns:
-        the arrays, and the names of those that were drawn.
+        the arrays, and the names of the random ones.
 
     Raises:
-        SpecError: an input is given twice, or cannot be drawn.
+        SpecError: an input is given twice, or cannot be random.
         FormatError: a file is broken.
     """
     infos = by_name(model.inputs)
@@ -115,7 +124,7 @@ def _names(model: Model) -> str:
 
 
 def _read(text: str, model: Model, known: Mapping[str, TensorInfo]) -> dict[str, Array]:
-    """The arrays that [NAME=]FILE stands for, by names of inputs."""
+    """The arrays in [NAME=]FILE, by names of inputs."""
     name, file = split_name(text, known)
     if name is not None and name not in known:
         if not Path(text).is_file():
@@ -128,7 +137,7 @@ def _read(text: str, model: Model, known: Mapping[str, TensorInfo]) -> dict[str,
     if suffix == ".npz":
 
         def choose(headers: Mapping[str, Header]) -> Iterable[str]:
-            """The arrays to read, which fit the inputs that they are for."""
+            """The arrays to read, checked against their inputs."""
             inputs = {item: item for item in headers}
             if name is not None:
                 if name not in headers and len(headers) != 1:
@@ -161,7 +170,7 @@ def _read(text: str, model: Model, known: Mapping[str, TensorInfo]) -> dict[str,
 
 
 def _check_header(info: TensorInfo, header: Header) -> None:
-    """Raise SpecError unless what a file says of its array fits an input."""
+    """Raise SpecError unless the header of an array fits an input."""
     if not info.is_tensor:
         return  # the run says what is wrong
     dtype, shape = header
@@ -190,7 +199,7 @@ def _read_pb(path: Path) -> tuple[str, Array]:
 
 
 def _as_bfloat16(info: TensorInfo, array: Array) -> Array:
-    """bfloat16 from what NumPy files can hold of it: its bare bytes, or float32 of the same values."""
+    """A bfloat16 array from a NumPy file, which holds its bytes, or the same values as float32."""
     if array.dtype == np.dtype("V2"):
         return array.view(bfloat16())
     if array.dtype == np.float32:
@@ -201,16 +210,16 @@ def _as_bfloat16(info: TensorInfo, array: Array) -> Array:
     return array
 
 
-# Chance
+# Random inputs
 
 
 @contextmanager
 def explained(model: Model, drawn: Sequence[str]) -> Iterator[None]:
-    """Say of a model that fails on inputs of which some were drawn that they may be the reason."""
+    """If a model fails on inputs of which some are random, say that they may be the reason."""
     try:
         yield
     except (FormatError, SpecError) as error:
-        if not drawn or not str(error).startswith(f"{model.path}: "):  # it speaks of another file
+        if not drawn or not str(error).startswith(f"{model.path}: "):  # it is about another file
             raise
         whole = {info.name for info in model.inputs if info.dtype.startswith(("int", "uint"))}
         name = next((name for name in drawn if name in whole), drawn[0])

@@ -1,4 +1,4 @@
-"""Outputs of a run: written to files whole or not at all, or printed as JSON."""
+"""Outputs of a run: written to files, all or none, or printed as JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Target:
 
 
 def check_targets(texts: Sequence[str], model: Model) -> list[Target]:
-    """Where outputs go, from [NAME=]FILE, checked before anything runs.
+    """The files for outputs, from [NAME=]FILE, checked before anything runs.
 
     Raises:
         SpecError: a text is not of that form, or does not fit the model.
@@ -62,15 +62,15 @@ def check_targets(texts: Sequence[str], model: Model) -> list[Target]:
 
 
 def write_outputs(targets: Sequence[Target], results: Mapping[str, Array]) -> None:
-    """Write all files under other names, then rename them: each is whole or as it was before.
+    """Write all files under temporary names, then rename them: each is written whole, or stays as it was.
 
     Raises:
         SpecError: an output is not a tensor.
         OSError: a file cannot be written.
     """
-    contents = [{name: _storable(name, results[name]) for name in target.names} for target in targets]
     files: list[tuple[Path, Callable[[IO[bytes]], None]]] = []
-    for target, arrays in zip(targets, contents, strict=True):
+    for target in targets:
+        arrays = {name: _storable(name, results[name]) for name in target.names}
         if target.path.suffix.lower() == ".npy":
             files.append((target.path, partial(np.save, arr=arrays[target.names[0]], allow_pickle=False)))
         else:
@@ -79,28 +79,34 @@ def write_outputs(targets: Sequence[Target], results: Mapping[str, Array]) -> No
 
 
 def _write_npz(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
-    """What `numpy.savez` writes; that one takes no array called "file"."""
+    """As `numpy.savez`, which takes no array called "file"."""
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, array, allow_pickle=False)
 
 
-def print_json(
+def print_run(
     model: Model, values: Mapping[str, Array], results: Mapping[str, Array], seconds: float
 ) -> None:
-    """Print inputs in outline and outputs in full; NaN and infinities as strings, as JSON has none."""
-    document = {
-        "model": model.path,
-        "seconds": seconds,
-        "inputs": {name: _outline(array) for name, array in values.items()},
-        "outputs": {name: {**_outline(value), "data": _plain(value)} for name, value in results.items()},
-    }
-    print(json.dumps(document, allow_nan=False))
+    """Print as JSON the types and shapes of inputs and outputs, and the outputs' values."""
+    print_json(
+        {
+            "model": model.path,
+            "seconds": seconds,
+            "inputs": {name: _outline(array) for name, array in values.items()},
+            "outputs": {name: {**_outline(value), "data": value} for name, value in results.items()},
+        }
+    )
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print a document as JSON, with NaN and infinities as strings, as JSON has none."""
+    print(json.dumps(_plain(document), allow_nan=False))
 
 
 def _storable(name: str, value: Array) -> Array:
-    """What a NumPy file can hold of an output: bfloat16 as float32, which has the same values."""
+    """An output in a type that NumPy files can hold: bfloat16 as float32, which has its values."""
     if not isinstance(value, np.ndarray):
         raise SpecError(f"output {name!r}: not a tensor; cannot be written")
     if value.dtype.name == "bfloat16":
@@ -115,7 +121,7 @@ def _outline(value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold of a tensor, sequence or map."""
+    """A value in types that JSON has."""
     if isinstance(value, np.ndarray | np.generic):
         known = value.dtype.kind in "biufOUS"  # bfloat16 is a kind of its own
         return _plain((value if known else value.astype(np.float32)).tolist())

@@ -1,12 +1,11 @@
-"""A bar for what takes longer than two seconds."""
+"""A progress bar for what takes longer than two seconds."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,13 +14,13 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 _PATIENCE = 2.0  # seconds
 
 
-class Watch:
-    """The time that something takes, and a bar on stderr once that is long."""
+class waiting:  # reads as a verb: `with waiting("loading"):`
+    """Measures the time that something takes, and shows a bar on stderr if that is long."""
 
     def __init__(self, label: str) -> None:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
         console = Console(stderr=True)
-        # Only where a person watches: in a log a bar is noise, whatever FORCE_COLOR says.
+        # Only if a person watches: in a log a bar is noise, whatever FORCE_COLOR says.
         watched = console.is_interactive and sys.stderr.isatty()
         self._bar = Progress(*columns, console=console, transient=True, disable=not watched)
         self._task = self._bar.add_task(escape(label), total=None)
@@ -31,28 +30,16 @@ class Watch:
         self.seconds = 0.0
 
     def progress(self, done: int, total: int) -> None:
-        """Note how far it is; a single step has no measure, so the bar then only moves."""
+        """Update the bar; with a single step it only pulses."""
         self._bar.update(self._task, completed=done, total=total if total > 1 else None)
 
-    def start(self) -> None:
-        """Begin to count."""
+    def __enter__(self) -> Self:
         self._timer.start()
         self._began = time.perf_counter()
+        return self
 
-    def stop(self) -> None:
-        """End."""
+    def __exit__(self, *error: object) -> None:
         self.seconds = time.perf_counter() - self._began
         self._timer.cancel()
         self._timer.join()  # else it might start the bar just after it was stopped
         self._bar.stop()
-
-
-@contextmanager
-def waiting(label: str) -> Iterator[Watch]:
-    """Time what is done inside, with a bar if it takes longer than two seconds."""
-    watch = Watch(label)
-    watch.start()
-    try:
-        yield watch
-    finally:
-        watch.stop()

@@ -1,21 +1,18 @@
-"""Rewriting the GRU nodes of an ONNX model: the options of `onegru convert`, and the report."""
+"""Rewriting the GRU nodes of an ONNX model: options of `onegru convert`, and the report."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from onegru.cli.inputs import parse_dims
+from onegru.cli.outputs import print_json
 from onegru.cli.progress import waiting
-from onegru.cli.tables import Screen, printable
+from onegru.cli.tables import Screen, ruled_table, safe, say
 from onegru.core.errors import SpecError
 from onegru.rewriting.rewrite import Report, rewrite
 
@@ -23,7 +20,7 @@ Float16 = Annotated[bool, typer.Option("--float16", help="GRU nodes in float16, 
 Split = Annotated[
     bool, typer.Option("--bidirectional-split", help="A forward and a reverse node for a bidirectional one.")
 ]
-Decompose = Annotated[bool, typer.Option("--decompose", help="Spell GRU nodes in other operators.")]
+Decompose = Annotated[bool, typer.Option("--decompose", help="Express GRU nodes with other operators.")]
 ForRuntime = Annotated[
     str | None,
     typer.Option("--for", metavar="RUNTIME", help="Mend what onnxruntime or openvino fails on, no more."),
@@ -77,36 +74,24 @@ def convert_model(
 
 
 def show_report(console: Console, report: Report, *, as_json: bool) -> None:
-    """A line for each thing that was done, then a table of how far the outputs lie apart."""
+    """A line for each change, then a table of how far the outputs differ."""
     if as_json:
-        print(json.dumps(dataclasses.asdict(report)))
+        print_json(dataclasses.asdict(report))
         return
     old, new = report.opsets
     opset = f"opset {new}" if old == new else f"opset {old} became {new}"
-    console.print(f"wrote {_text(report.target)}, {opset}", highlight=False, soft_wrap=True)
+    lines = [f"wrote {safe(report.target)}, {opset}"]
     for node in report.nodes:
-        console.print(f"[bold]{_text(node.name)}[/]", highlight=False, soft_wrap=True)
-        for words in node.done or ("unchanged",):
-            console.print(f"  {_text(words)}", highlight=False, soft_wrap=True)
-        for words in node.reasons:
-            console.print(f"  because the runtime {_text(words)}", highlight=False, soft_wrap=True)
-    for words in report.others:
-        console.print(f"{_text(words)}: converted", highlight=False, soft_wrap=True)
-    for words in report.notes:
-        console.print(_text(words), highlight=False, soft_wrap=True)
+        lines.append(f"[bold]{safe(node.name)}[/]")
+        lines += (f"  {safe(words)}" for words in node.done or ("unchanged",))
+        lines += (f"  because the runtime {safe(words)}" for words in node.reasons)
+    lines += (f"{safe(words)}: converted" for words in report.others)
+    say(console, *lines, *map(safe, report.notes))
     if not report.outputs:
         console.print("not checked", highlight=False)
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("output")
-    table.add_column("run by")
-    for heading in ("max abs", "max ULP"):
-        table.add_column(heading, justify="right")
+    table = ruled_table(["output", "run by"], ["max abs", "max ULP"])
     for item in report.outputs:
-        table.add_row(_text(item.name), item.runtime, f"{item.max_abs:.2g}", str(item.max_ulp))
+        table.add_row(safe(item.name), item.runtime, f"{item.max_abs:.2g}", str(item.max_ulp))
     console.print(table)
     console.print("differences are from the source, which onegru ran on drawn inputs", highlight=False)
-
-
-def _text(text: str) -> str:
-    return escape(printable(text))

@@ -1,10 +1,9 @@
-"""What a person reads: tables and short paragraphs, that fit 80 columns."""
+"""Output for people: tables and short paragraphs that fit 80 columns."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from onegru.cli.bench import Timing
+from onegru.cli.outputs import print_json
 from onegru.core.dtypes import Array
-from onegru.core.wording import count, duration
+from onegru.core.wording import count, duration, shape_words
 from onegru.engines.native import Targets
 from onegru.formats.graph import TensorInfo
 from onegru.models.inspect import GruReport, Report
@@ -24,16 +24,37 @@ from onegru.models.model import Model
 
 
 class Screen(Console):
-    """Where tables go; that nobody reads on is no failure, and the caller's to handle."""
+    """A console that leaves a broken pipe, which is no failure, to the caller."""
 
     def on_broken_pipe(self) -> None:
-        """Leave it to the caller, where Rich would end the process with exit code 1."""
+        """Raise, where Rich would end the process with exit code 1."""
         raise BrokenPipeError
 
 
 def printable(text: str) -> str:
-    """`text` without what a terminal would obey: a name in a file may hold anything."""
+    """`text` without control characters: a name in a file may hold anything."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def safe(text: str) -> str:
+    """Text from a file or another program, safe to print with markup."""
+    return escape(printable(text))
+
+
+def say(console: Console, *lines: str) -> None:
+    """Print lines as they are, whatever their length."""
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def ruled_table(headings: Iterable[str], figures: Iterable[str]) -> Table:
+    """A table with a line below its headings; columns of figures are aligned right."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading)
+    for heading in figures:
+        table.add_column(heading, justify="right")
+    return table
 
 
 def show_run(
@@ -44,17 +65,13 @@ def show_run(
     seconds: float,
     written: Sequence[Path],
 ) -> None:
-    """A line for each input and output, or two where they would be too long, then the time."""
+    """A line for each input and output, or two if they would be too long, then the time."""
     rows = [
-        (kind, _name(name), *_outline(array))
+        (kind, safe(name), *_outline(array))
         for kind, arrays in (("in", values), ("out", results))
         for name, array in arrays.items()
     ]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("", "name", "type", "shape"):
-        table.add_column(heading)
-    for heading in ("min", "max", "mean"):
-        table.add_column(heading, justify="right")
+    table = ruled_table(["", "name", "type", "shape"], ["min", "max", "mean"])
     for row in rows:
         table.add_row(*row)
     unbounded = console.options.update(width=10_000)
@@ -67,8 +84,7 @@ def show_run(
     console.print(table)
     nodes = _nodes(len(model.gru_nodes), model.other_node_count)
     console.print(f"{nodes} ran in {duration(seconds)}", highlight=False)
-    for path in written:
-        console.print(f"wrote {_name(str(path))}", highlight=False, soft_wrap=True)
+    say(console, *(f"wrote {safe(str(path))}" for path in written))
 
 
 def show_report(console: Console, report: Report, *, as_json: bool) -> None:
@@ -84,18 +100,18 @@ def show_report(console: Console, report: Report, *, as_json: bool) -> None:
                 "nested_grus": report.nested_grus,
             }
         grus = [dataclasses.asdict(item) for item in report.grus]
-        print(json.dumps({**document, "gru_nodes" if is_model else "gru_layers": grus}))
+        print_json({**document, "gru_nodes" if is_model else "gru_layers": grus})
         return
     if report.other_nodes is None:
         what = f"{report.kind} with {count(len(report.grus), 'GRU layer')}"
     else:
         what = _nodes(len(report.grus), report.other_nodes)
-    console.print(f"[bold]{_name(report.path)}[/]: {what}", highlight=False, soft_wrap=True)
+    say(console, f"[bold]{safe(report.path)}[/]: {what}")
     if is_model:
         table = _grid(3)
         for kind, infos in (("in", report.inputs), ("out", report.outputs)):
             for info in infos:
-                table.add_row(kind, _name(info.name), _name(_tensor_words(info)))
+                table.add_row(kind, safe(info.name), safe(_tensor_words(info)))
         console.print(table)
     for item in report.grus:
         console.print()
@@ -105,15 +121,12 @@ def show_report(console: Console, report: Report, *, as_json: bool) -> None:
 def show_timings(console: Console, timings: Sequence[Timing], threads: int, *, as_json: bool) -> None:
     """A line for each runtime."""
     if as_json:
-        print(json.dumps({"threads": threads, "runtimes": [dataclasses.asdict(item) for item in timings]}))
+        print_json({"threads": threads, "runtimes": [dataclasses.asdict(item) for item in timings]})
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("runtime")
-    for heading in ("median", "low", "high", "difference"):
-        table.add_column(heading, justify="right")
+    table = ruled_table(["runtime"], ["median", "low", "high", "difference"])
     for item in timings:
         if item.median is None or item.low is None or item.high is None:
-            console.print(f"{item.runtime}: {_name(item.refuses or '')}", highlight=False, soft_wrap=True)
+            say(console, f"{item.runtime}: {safe(item.refuses or '')}")
             continue
         difference = "" if item.difference is None else f"{item.difference:.2g}"
         times = map(duration, (item.median, item.low, item.high))
@@ -133,15 +146,14 @@ def show_timings(console: Console, timings: Sequence[Timing], threads: int, *, a
 def show_targets(console: Console, targets: Targets, *, as_json: bool) -> None:
     """The targets, the one in use marked."""
     if as_json:
-        print(json.dumps(dataclasses.asdict(targets)))
+        print_json(dataclasses.asdict(targets))
         return
     for name in targets.available:
         console.print(f"{name}{'  in use' if name == targets.chosen else ''}", highlight=False)
 
 
 def _show_gru(console: Console, item: GruReport) -> None:
-    console.print(f"[bold]{_name(item.name)}[/]  {item.operator}".rstrip(), highlight=False)
-    pairs = item.activations
+    console.print(f"[bold]{safe(item.name)}[/]  {item.operator}".rstrip(), highlight=False)
     if item.parameters is None or item.bytes is None:
         size = "not known before a run, as its weights are computed"
     else:
@@ -151,10 +163,10 @@ def _show_gru(console: Console, item: GruReport) -> None:
         "input → hidden", f"{_or(item.input_size)} → {_or(item.hidden_size)}, {item.dtype or 'any type'}"
     )
     if item.bodies:
-        table.add_row("lies in", _name(", in ".join(reversed(item.bodies))))
+        table.add_row("lies in", safe(", in ".join(reversed(item.bodies))))
     table.add_row("direction", item.direction)
     table.add_row("reset gate", f"{item.reset} the recurrent product")
-    table.add_row("activations", " | ".join(f"{f}, {g}" for f, g in pairs))
+    table.add_row("activations", " | ".join(f"{f}, {g}" for f, g in item.activations))
     table.add_row("clip", "none" if item.clip is None else f"{item.clip:g}")
     if item.operator:
         table.add_row("lengths", "yes" if item.lengths else "none")
@@ -164,7 +176,7 @@ def _show_gru(console: Console, item: GruReport) -> None:
     if item.flops_per_step is not None:
         table.add_row("FLOPs a step", f"{item.flops_per_step:,} for each row")
     for verdict in item.others:
-        words = f"[yellow]{verdict.runtime} {verdict.version} {verdict.effect} it[/]: {_name(verdict.reason)}"
+        words = f"[yellow]{verdict.runtime} {verdict.version} {verdict.effect} it[/]: {safe(verdict.reason)}"
         table.add_row("elsewhere", words)
     if item.operator and not item.others:
         table.add_row("elsewhere", "no other runtime is known to fail on it")
@@ -172,7 +184,7 @@ def _show_gru(console: Console, item: GruReport) -> None:
 
 
 def _grid(columns: int) -> Table:
-    """A table without lines, whose first column is a label; what does not fit goes on below itself."""
+    """A table without lines, whose first column is a label; long cells are folded."""
     table = Table.grid(padding=(0, 2))
     table.add_column("", no_wrap=True)
     for _ in range(columns - 1):
@@ -184,7 +196,7 @@ def _outline(value: Any) -> tuple[str, str, str, str, str]:
     if not isinstance(value, np.ndarray):
         kind = "map" if isinstance(value, Mapping) else "sequence"
         return kind, f"of {len(value)}" if isinstance(value, Sized) else "", "", "", ""
-    shape = "[" + ", ".join(map(str, value.shape)) + "]"
+    shape = shape_words(value.shape)
     if value.dtype.kind in "OUS":
         return "str", shape, "", "", ""
     if value.size == 0:
@@ -196,10 +208,8 @@ def _outline(value: Any) -> tuple[str, str, str, str, str]:
 
 
 def _tensor_words(info: TensorInfo) -> str:
-    shape = (
-        "of any rank" if info.shape is None else str(["?" if size is None else size for size in info.shape])
-    )
-    return f"{info.dtype} {shape.replace(chr(39), '')}{' (optional)' if info.optional else ''}"
+    shape = "of any rank" if info.shape is None else shape_words(info.shape)
+    return f"{info.dtype} {shape}{' (optional)' if info.optional else ''}"
 
 
 def _tensor_json(info: TensorInfo) -> dict[str, Any]:
@@ -208,11 +218,6 @@ def _tensor_json(info: TensorInfo) -> dict[str, Any]:
 
 def _nodes(grus: int, others: int) -> str:
     return f"{count(grus, 'GRU node')} and {count(others, 'other node')}"
-
-
-def _name(text: str) -> str:
-    """Text from a file, as it may be printed."""
-    return escape(printable(text))
 
 
 def _or(size: int | None) -> str:

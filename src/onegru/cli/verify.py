@@ -3,41 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 import onegru
-from onegru.cli.inputs import DimOption, DimsOption, explained, gather_inputs, parse_dims
-from onegru.cli.progress import waiting
-from onegru.cli.tables import Screen, printable
-from onegru.verification.results import (
-    Against,
-    Fault,
-    LayerResult,
-    OutputResult,
-    RuntimeResult,
-    Verification,
+from onegru.cli.inputs import (
+    AsJson,
+    DimOption,
+    DimsOption,
+    InputOption,
+    ModelPath,
+    explained,
+    gather_inputs,
+    parse_dims,
 )
+from onegru.cli.outputs import print_json
+from onegru.cli.progress import waiting
+from onegru.cli.tables import Screen, safe, say
+from onegru.verification.results import Against, Fault, LayerResult, OutputResult, RuntimeResult, Verification
 from onegru.verification.runtimes.registry import PRECISIONS, RUNTIMES
 
 
 def verify_command(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="An ONNX model (.onnx) or OpenVINO IR (.xml).")
-    ],
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option("-i", "--input", metavar="[NAME=]FILE", help="An input, as for run."),
-    ] = None,
+    model: ModelPath,
+    inputs: InputOption = None,
     random: Annotated[
         int,
         typer.Option("--random", metavar="SEED", min=0, help="Draw the inputs that are not given from this."),
@@ -71,9 +66,7 @@ def verify_command(
         typer.Option(
             "--runtime",
             metavar="NAME",
-            help="A runtime to compare with: "
-            + ", ".join(item.name for item in RUNTIMES)
-            + "; several times for "
+            help=f"A runtime to compare with: {', '.join(item.name for item in RUNTIMES)}; several times for "
             "several. By default every one that is installed and reads such files.",
         ),
     ] = None,
@@ -86,7 +79,7 @@ def verify_command(
             "bfloat16.",
         ),
     ] = "f32",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check a model: run it in onegru and in every runtime that is installed, and say where they differ.
 
@@ -115,7 +108,7 @@ def verify_command(
             progress=watch.progress,
         )
     if as_json:
-        print(json.dumps(_plain({**dataclasses.asdict(found), "agrees": found.agrees}), allow_nan=False))
+        print_json({**dataclasses.asdict(found), "agrees": found.agrees})
     else:
         show_verification(Screen(), found)
     if not found.agrees:
@@ -134,20 +127,17 @@ def show_verification(console: Console, found: Verification) -> None:
         precision = f", {item.precision}" if item.precision else ""
         _add_rows(table, f"{item.runtime} {item.version}{precision}", item.outputs, item.status)
     if found.against is not None:
-        name = _text(Path(found.against.reference).name)
+        name = safe(Path(found.against.reference).name)
         if found.against.outputs:
             _add_rows(table, f"against {name}", found.against.outputs, "")
         for item in found.against.runtimes:
             _add_rows(table, f"{item.runtime} {item.version}, {name}", item.outputs, item.status)
     console.print(table)
     for item in found.runtimes:
-        for line in _runtime_lines(item):
-            _say(console, line)
+        say(console, *_runtime_lines(item))
     if found.against is not None:
-        for line in _against_lines(_text(Path(found.model).name), found.against):
-            _say(console, line)
-    for name in found.absent:
-        _say(console, f"{name} is not installed")
+        say(console, *_against_lines(safe(Path(found.model).name), found.against))
+    say(console, *(f"{name} is not installed" for name in found.absent))
 
 
 def _add_rows(table: Table, name: str, outputs: Sequence[OutputResult], otherwise: str) -> None:
@@ -156,14 +146,10 @@ def _add_rows(table: Table, name: str, outputs: Sequence[OutputResult], otherwis
         if item.agrees and item.reason:
             verdict = "not compared"
         ulp = "" if item.max_ulp is None else f"{item.max_ulp:,}" if item.max_ulp < 10**6 else "many"
-        table.add_row(name, _text(item.output), verdict, _figure(item.max_abs), ulp)
+        table.add_row(name, safe(item.output), verdict, _figure(item.max_abs), ulp)
         name = ""
     if not outputs:
         table.add_row(name, "", otherwise, "", "")
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, highlight=False, soft_wrap=True)
 
 
 # ---- in words
@@ -174,43 +160,37 @@ def _runtime_lines(item: RuntimeResult) -> list[str]:
     if item.status == "agrees":
         return []
     if item.status != "differs":
-        known = [f"known: {_text(words)}" for words in item.known]
-        return [f"{name} {'; '.join([_refusal(item), *known])}"]
+        reason = f"refuses: {safe(item.reason)}" if item.status == "refuses" else safe(item.reason)
+        return ["; ".join([f"{name} {reason}", *(f"known: {safe(words)}" for words in item.known)])]
     lines: list[str] = []
     if item.fault is not None:
         lines.append(f"{name} differs first in {_fault_words(item.fault)}")
     if item.reason:
-        lines.append(f"{name}: {_text(item.reason)}")
+        lines.append(f"{name}: {safe(item.reason)}")
     return lines or [f"{name} differs; no GRU node is known to be at fault"]
 
 
-def _refusal(item: RuntimeResult) -> str:
-    if item.status == "refuses":
-        return f"refuses: {_text(item.reason)}"
-    return _text(item.reason)
-
-
 def _fault_words(fault: Fault) -> str:
-    words = f"GRU node {_text(repr(fault.node))} ({fault.operator}): "
+    words = f"GRU node {safe(repr(fault.node))} ({fault.operator}): "
     if fault.where is None:
-        words += f"{fault.output}: {_text(fault.reason)}"
+        words += f"{fault.output}: {safe(fault.reason)}"
     else:
         axes = {"time step": fault.step, "row": fault.row, "direction": fault.direction, "unit": fault.unit}
         place = ", ".join(f"{axis} {index}" for axis, index in axes.items() if index is not None)
         words += f"{fault.output} at {place} is {_apart(fault.got, fault.expected)}"
         words += f"; up to {_figure(fault.max_abs)} apart"
     if fault.diagnosis is not None:
-        words += f"; [bold]as if {_text(fault.diagnosis)}[/]"
-    return words + "".join(f"; known: it {_text(known)}" for known in fault.known)
+        words += f"; [bold]as if {safe(fault.diagnosis)}[/]"
+    return words + "".join(f"; known: it {safe(known)}" for known in fault.known)
 
 
 def _against_lines(model: str, found: Against) -> list[str]:
-    name = _text(Path(found.reference).name)
+    name = safe(Path(found.reference).name)
     lines: list[str] = []
     if found.first is not None:
         words = _layer_words(found.layers[found.first])
         lines.append(f"[bold]{model}[/] differs from {name} first in {words}")
-        more = [_text(repr(item.node)) for item in found.layers[found.first + 1 :] if not item.agrees]
+        more = [safe(repr(item.node)) for item in found.layers[found.first + 1 :] if not item.agrees]
         if more:
             lines.append(f"[bold]{model}[/] differs from {name} in {', '.join(more)} as well")
     elif found.layers:
@@ -218,7 +198,7 @@ def _against_lines(model: str, found: Against) -> list[str]:
         count = len(found.layers)
         which = "the GRU computes" if count == 1 else f"the {count} GRUs compute"
         lines.append(f"against [bold]{name}[/]: {which} the same, up to {_figure(largest)} apart")
-    lines += [f"against [bold]{name}[/]: {_text(note)}" for note in found.notes]
+    lines += [f"against [bold]{name}[/]: {safe(note)}" for note in found.notes]
     for runtime in found.runtimes:
         lines += _runtime_lines(runtime)
     return lines
@@ -226,17 +206,12 @@ def _against_lines(model: str, found: Against) -> list[str]:
 
 def _layer_words(item: LayerResult) -> str:
     same = item.node == item.reference
-    words = f"GRU {_text(repr(item.node))}{'' if same else f', there {_text(repr(item.reference))}'}"
+    words = f"GRU {safe(repr(item.node))}{'' if same else f', there {safe(repr(item.reference))}'}"
     if item.max_abs is not None:
         words += f": up to {_figure(item.max_abs)} apart on equal inputs"
     if item.diagnosis is not None:
-        words += f"; [bold]as if {_text(item.diagnosis)}[/]"
-    return words + "".join(f"; {_text(difference)}" for difference in item.differences)
-
-
-def _text(words: str) -> str:
-    """Text from a file or another program, as it may be printed."""
-    return escape(printable(words))
+        words += f"; [bold]as if {safe(item.diagnosis)}[/]"
+    return words + "".join(f"; {safe(difference)}" for difference in item.differences)
 
 
 def _figure(number: float | None) -> str:
@@ -244,19 +219,8 @@ def _figure(number: float | None) -> str:
 
 
 def _apart(got: float | None, expected: float | None) -> str:
-    """Two numbers that differ, in as many digits as show it."""
+    """Two numbers that differ, with enough digits to show it."""
     if got is None or expected is None:
         return f"{_figure(got)}, not {_figure(expected)}"
     digits = next((n for n in range(3, 17) if f"{got:.{n}g}" != f"{expected:.{n}g}"), 17)
     return f"{got:.{digits}g}, not {expected:.{digits}g}"
-
-
-def _plain(value: Any) -> Any:
-    """What JSON can hold: NaN and infinities as strings."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    return value
