@@ -135,16 +135,16 @@ def convert_command(
         convert_model(
             source,
             target,
-            opset=opset,
-            layout=layout,
-            float16=float16,
-            split=split,
-            decompose=decompose,
-            runtime=runtime,
             dims=dims,
             tolerance=tolerance,
             no_check=no_check,
             as_json=as_json,
+            opset=opset,
+            layout=layout,
+            dtype="float16" if float16 else None,
+            split=split,
+            decompose=decompose,
+            runtime=runtime,
         )
         return
     _check_target(target, overwrite)

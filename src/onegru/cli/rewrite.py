@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -37,18 +37,22 @@ def convert_model(
     source: Path,
     target: Path,
     *,
-    opset: int | None = None,
-    layout: int | None = None,
-    float16: bool = False,
-    split: bool = False,
-    decompose: bool = False,
-    runtime: str | None = None,
-    dims: list[str] | None = None,
-    tolerance: float | None = None,
-    no_check: bool = False,
-    as_json: bool = False,
+    dims: list[str] | None,
+    tolerance: float | None,
+    no_check: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
-    """Rewrite the GRU nodes of an ONNX model and print what was done; see `onegru.rewriting.rewrite.rewrite`.
+    """Rewrite the GRU nodes of an ONNX model and print what was done.
+
+    Args:
+        source: the model.
+        target: the file to write.
+        dims: sizes of open dimensions, as NAME=SIZE.
+        tolerance: as for `onegru.rewriting.rewrite.rewrite`.
+        no_check: whether to write without running the models.
+        as_json: whether to print JSON.
+        options: of `onegru.rewriting.rewrite.rewrite`.
 
     Raises:
         OneGRUError: as `onegru.rewriting.rewrite.rewrite` does; nothing is written then.
@@ -57,19 +61,8 @@ def convert_model(
     if no_check and (dims or tolerance is not None):
         raise SpecError("--no-check: leaves --dim and --tolerance without effect; must be left out")
     with waiting(f"converting {source.name}"):
-        report = rewrite(
-            source,
-            target,
-            opset=opset,
-            layout=layout,
-            dtype="float16" if float16 else None,
-            split=split,
-            decompose=decompose,
-            runtime=cast(Literal["onnxruntime", "openvino"] | None, runtime),
-            dims=parse_dims(dims or [], 0),
-            tolerance=tolerance,
-            check=not no_check,
-        )
+        sizes = parse_dims(dims or [], 0)
+        report = rewrite(source, target, dims=sizes, tolerance=tolerance, check=not no_check, **options)
     show_report(Screen(), report, as_json=as_json)
 
 

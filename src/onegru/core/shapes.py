@@ -96,8 +96,8 @@ def empty(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         ) from None
 
 
-def check_out(out: object, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "") -> Array:
-    """`out`, if a result of this shape and type can be written into it.
+def output(out: object, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "") -> Array:
+    """`out`, if a result of this shape and type can be written into it; a new array if it is None.
 
     Args:
         out: what was given as `out`, or as one item of it.
@@ -108,6 +108,8 @@ def check_out(out: object, shape: tuple[int, ...], dtype: np.dtype[Any], name: s
     Raises:
         SpecError: it cannot.
     """
+    if out is None:
+        return empty(name or "Y", shape, dtype)
     prefix = f"out: {name} is " if name else "out: "
     if not isinstance(out, np.ndarray) or out.dtype != dtype or out.shape != shape:
         given = f"{out.dtype} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__

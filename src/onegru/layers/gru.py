@@ -13,7 +13,7 @@ from onegru.core.arguments import flag, shown
 from onegru.core.dtypes import Array, as_array_of, as_float_array, as_lengths, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.pickling import state_of
-from onegru.core.shapes import arrange, check_out, check_shape, empty, overlap
+from onegru.core.shapes import arrange, check_shape, output, overlap
 from onegru.core.spec import Direction, Spec, Weights
 from onegru.engines.interface import Engine, Problem
 from onegru.engines.select import make_engine
@@ -298,7 +298,8 @@ class GRU(_native.Caller):
         views: dict[str, Array] = {}
         for port in ports:
             if port.role in ("Y", "Y_h") and port.name in outputs:
-                array = self._output(port, outputs[port.name], sizes)
+                shape = tuple(sizes[axis] for axis in port.axes)
+                array = output(outputs[port.name], shape, self._dtype, port.name)
                 arrays[port.name] = array
                 # As a plain array: an engine looks at memory, and a memory map is as good as any.
                 views[port.role] = arrange(np.asarray(array), port.axes, CANONICAL_AXES[port.role])
@@ -320,12 +321,6 @@ class GRU(_native.Caller):
         array = as_array_of(self._spec.dtype, port.name, value)
         check_shape(port.name, array.shape, port.axes, sizes)
         return array
-
-    def _output(self, port: Port, out: Array | None, sizes: dict[str, int]) -> Array:
-        shape = tuple(sizes[axis] for axis in port.axes)
-        if out is None:
-            return empty(port.name, shape, self._dtype)
-        return check_out(out, shape, self._dtype, port.name)
 
     def _run(self, inputs: Mapping[str, Array], views: Mapping[str, Array]) -> None:
         """Run the engine; through a copy where an output overlaps an input."""

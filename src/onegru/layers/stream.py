@@ -14,7 +14,7 @@ from onegru.core.arguments import integer
 from onegru.core.dtypes import Array, as_array_of, as_float_array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.pickling import state_of
-from onegru.core.shapes import arrange, as_rows, check_out, check_shape, empty
+from onegru.core.shapes import arrange, as_rows, check_shape, output
 from onegru.core.spec import Spec
 from onegru.engines.interface import Engine
 
@@ -145,7 +145,7 @@ class Stream(_native.Stepper):
         sizes = self._sizes(rows)
         check_shape("x", array.shape, "BI", sizes)
         scores = self._attention(attention, ("B", "B1"), sizes)
-        h = self._out(out, (sizes["B"], self._spec.hidden_size))
+        h = output(out, (sizes["B"], self._spec.hidden_size), self._dtype)
         self._run(array[None], None if scores is None else arrange(scores, "B", "TB"), rows, h[None, None])
         return h
 
@@ -169,7 +169,7 @@ class Stream(_native.Stepper):
         sizes = self._sizes(None)
         check_shape("X", array.shape, "TBI", sizes)
         scores = self._attention(attention, ("TB", "TB1"), sizes)
-        Y = self._out(out, (sizes["T"], *self._shape))
+        Y = output(out, (sizes["T"], *self._shape), self._dtype)
         self._run(array, scores, None, Y[:, None])
         return Y
 
@@ -179,7 +179,7 @@ class Stream(_native.Stepper):
         Raises:
             SpecError: `out` is not a writeable array of their type and shape.
         """
-        self._out(out, values.shape)[...] = values
+        output(out, values.shape, self._dtype)[...] = values
         return out
 
     def _sizes(self, rows: object) -> dict[str, int]:
@@ -201,11 +201,6 @@ class Stream(_native.Stepper):
         given = with_one if array.ndim == len(with_one) else plain
         check_shape("attention", array.shape, given, sizes)
         return arrange(array, given, plain)
-
-    def _out(self, out: Array | None, shape: tuple[int, ...]) -> Array:
-        if out is None:
-            return empty("Y", shape, self._dtype)
-        return check_out(out, shape, self._dtype)
 
     def _run(self, X: Array, attention: Array | None, rows: object, Y: Array) -> None:
         Y = np.asarray(Y)  # as a plain array: a memory map is as good as any

@@ -108,13 +108,8 @@ def _check(source: GRU | Stack, target: Path) -> list[Check]:
     Raises:
         FormatError, SpecError: the target cannot be read.
     """
-    worst: dict[str, Check] = {}
-    for sizes in _SIZES:
-        for item in _run_both(source, target, *sizes):
-            before = worst.get(item.output)
-            if before is None or item.difference.max_abs >= before.difference.max_abs:
-                worst[item.output] = item
-    return list(worst.values())
+    runs = [_run_both(source, target, *sizes) for sizes in reversed(_SIZES)]
+    return [max(items, key=lambda item: item.difference.max_abs) for items in zip(*runs, strict=True)]
 
 
 def _run_both(source: GRU | Stack, target: Path, T: int, B: int) -> list[Check]:

@@ -17,7 +17,7 @@ Not listed, because it depends on the arrays and not on the node:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -200,81 +200,59 @@ def _has_attribute(name: str) -> Callable[[Facts], bool]:
 
 # ---- the table ----
 
-RULES: tuple[Rule, ...] = (
-    Rule("onnxruntime", "refuses", "has no kernel for GRU before opset 7", _is_version_1_or_3),
-    Rule("onnxruntime", "refuses", "has no kernel for bfloat16", _has_dtype("bfloat16")),
-    Rule("onnxruntime", "refuses", "loads float64 but fails when it runs", _has_dtype("float64")),
-    Rule("onnxruntime", "refuses", "does not support layout = 1", _is_batch_first),
-    Rule("onnxruntime", "refuses", "requires hidden_size", _lacks_hidden_size),
-    Rule(
-        "onnxruntime",
-        "miscomputes",
-        "takes 0 for an alpha of Affine that is not given",
-        _has_no_alpha("affine"),
+_ISSUES: Mapping[tuple[str, Effect], Sequence[tuple[str, Callable[[Facts], bool]]]] = {
+    ("onnxruntime", "refuses"): (
+        ("has no kernel for GRU before opset 7", _is_version_1_or_3),
+        ("has no kernel for bfloat16", _has_dtype("bfloat16")),
+        ("loads float64 but fails when it runs", _has_dtype("float64")),
+        ("does not support layout = 1", _is_batch_first),
+        ("requires hidden_size", _lacks_hidden_size),
     ),
-    Rule(
-        "onnxruntime",
-        "miscomputes",
-        "takes 0, not 1, for an alpha of ThresholdedRelu that is not given",
-        _has_no_alpha("thresholdedrelu"),
+    ("onnxruntime", "miscomputes"): (
+        ("takes 0 for an alpha of Affine that is not given", _has_no_alpha("affine")),
+        (
+            "takes 0, not 1, for an alpha of ThresholdedRelu that is not given",
+            _has_no_alpha("thresholdedrelu"),
+        ),
+        ("overflows to infinity in Softplus where its input passes 88", _may_overflow_in_softplus),
     ),
-    Rule(
-        "onnxruntime",
-        "miscomputes",
-        "overflows to infinity in Softplus where its input passes 88",
-        _may_overflow_in_softplus,
+    ("openvino", "refuses"): (
+        ("requires hidden_size", _lacks_hidden_size),
+        ('does not know the direction "foward"', _spells_foward),
+        ("knows the activations Relu, Sigmoid and Tanh alone", _has_other_activations_than_openvino),
+        (
+            "ignores layout: X and initial_h contradict each other unless batch and time are both 1",
+            _has_batch_first_state_in_fixed_shape,
+        ),
+        ("fails on a node without B", _lacks_bias),
+        ("fails on a GRUSequence without activations", _is_sequence_without_activations),
+        ("reads no AUGRU layer unless an extension is added, as onegru.openvino_extensions()", _is_attention),
     ),
-    Rule("openvino", "refuses", "requires hidden_size", _lacks_hidden_size),
-    Rule("openvino", "refuses", 'does not know the direction "foward"', _spells_foward),
-    Rule(
-        "openvino",
-        "refuses",
-        "knows the activations Relu, Sigmoid and Tanh alone",
-        _has_other_activations_than_openvino,
+    ("openvino", "miscomputes"): (
+        (
+            "ignores layout: reads X as [seq, batch, input], which is right only where both are 1",
+            _is_batch_first,
+        ),
+        ("uses the forward direction's activations for both directions", _has_two_different_pairs),
+        (
+            "ignores lengths shorter than X where the weights are constants and X's shape is not fixed",
+            _has_lengths_for_one_primitive,
+        ),
+        ("computes float64 in float32", _openvino_float64),
     ),
-    Rule(
-        "openvino",
-        "refuses",
-        "ignores layout: X and initial_h contradict each other unless batch and time are both 1",
-        _has_batch_first_state_in_fixed_shape,
+    ("onnx", "refuses"): (
+        ("fails on the attribute output_sequence", _has_attribute("output_sequence")),
+        ('does not know the direction "foward"', _spells_foward),
     ),
-    Rule("openvino", "refuses", "fails on a node without B", _lacks_bias),
-    Rule(
-        "openvino", "refuses", "fails on a GRUSequence without activations", _is_sequence_without_activations
+    ("onnx", "miscomputes"): (
+        ("ignores activations: always uses Sigmoid and Tanh", _has_other_activations_than_default),
+        ("ignores clip, which matters where it is reached", _has_attribute("clip")),
+        ("ignores sequence_lens where a length is shorter than X", _has_lengths),
     ),
-    Rule(
-        "openvino",
-        "refuses",
-        "reads no AUGRU layer unless an extension is added, as onegru.openvino_extensions()",
-        _is_attention,
-    ),
-    Rule(
-        "openvino",
-        "miscomputes",
-        "ignores layout: reads X as [seq, batch, input], which is right only where both are 1",
-        _is_batch_first,
-    ),
-    Rule(
-        "openvino",
-        "miscomputes",
-        "uses the forward direction's activations for both directions",
-        _has_two_different_pairs,
-    ),
-    Rule(
-        "openvino",
-        "miscomputes",
-        "ignores lengths shorter than X where the weights are constants and X's shape is not fixed",
-        _has_lengths_for_one_primitive,
-    ),
-    Rule("openvino", "miscomputes", "computes float64 in float32", _openvino_float64),
-    Rule("onnx", "refuses", "fails on the attribute output_sequence", _has_attribute("output_sequence")),
-    Rule("onnx", "refuses", 'does not know the direction "foward"', _spells_foward),
-    Rule(
-        "onnx",
-        "miscomputes",
-        "ignores activations: always uses Sigmoid and Tanh",
-        _has_other_activations_than_default,
-    ),
-    Rule("onnx", "miscomputes", "ignores clip, which matters where it is reached", _has_attribute("clip")),
-    Rule("onnx", "miscomputes", "ignores sequence_lens where a length is shorter than X", _has_lengths),
+}
+
+RULES: tuple[Rule, ...] = tuple(
+    Rule(runtime, effect, reason, applies)
+    for (runtime, effect), issues in _ISSUES.items()
+    for reason, applies in issues
 )

@@ -30,34 +30,9 @@ def _weights(change: _Change) -> Mistake:
     return make
 
 
-def _halves(B: Array) -> tuple[Array, Array]:
-    middle = B.shape[1] // 2
-    return B[:, :middle], B[:, middle:]
-
-
-def _no_Wb(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array, Array]:
-    Wb, Rb = _halves(B)
-    return W, R, np.concatenate([np.zeros_like(Wb), Rb], axis=1)
-
-
-def _no_Rb(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array, Array]:
-    Wb, Rb = _halves(B)
-    return W, R, np.concatenate([Wb, np.zeros_like(Rb)], axis=1)
-
-
-def _swapped_biases(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array, Array]:
-    Wb, Rb = _halves(B)
-    return W, R, np.concatenate([Rb, Wb], axis=1)
-
-
-def _summed_biases(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array, Array]:
-    """Rbh within Wbh: right if the reset gate acts before the product, wrong after it."""
-    Wb, Rb = _halves(B)
-    return W, R, np.concatenate([Wb + Rb, np.zeros_like(Rb)], axis=1)
-
-
-def _no_B(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array, Array]:
-    return W, R, np.zeros_like(B)
+def _biases(change: Callable[[Array, Array], tuple[Array, Array]]) -> Mistake:
+    """A change of Wb and Rb."""
+    return _weights(lambda spec, W, R, B: (W, R, np.concatenate(change(*np.split(B, 2, axis=1)), axis=1)))
 
 
 def _complement(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array, Array] | None:
@@ -72,20 +47,13 @@ def _complement(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array,
     return W, R, B
 
 
-def _transposed_R(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array, Array]:
+def _transposed(spec: Spec, gates: Array) -> Array:
     D, H = spec.num_directions, spec.hidden_size
-    return W, R.reshape(D, 3, H, H).swapaxes(2, 3).reshape(D, 3 * H, H), B
+    return gates.reshape(D, 3, H, H).swapaxes(2, 3).reshape(D, 3 * H, H)
 
 
 def _transposed_W(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array, Array] | None:
-    D, H = spec.num_directions, spec.hidden_size
-    if spec.input_size != H:
-        return None
-    return W.reshape(D, 3, H, H).swapaxes(2, 3).reshape(D, 3 * H, H), R, B
-
-
-def _other_way_round(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array, Array]:
-    return W[::-1], R[::-1], B[::-1]
+    return (_transposed(spec, W), R, B) if spec.input_size == spec.hidden_size else None
 
 
 _GATES = ("z", "r", "h")
@@ -129,14 +97,18 @@ def _reordered(order: tuple[int, ...], parts: str) -> _Change:
 
 #: Single mistakes, in words that follow "as if".
 WEIGHT_MISTAKES: tuple[tuple[str, Mistake], ...] = (
-    ("the weights of the two directions were exchanged", _weights(_other_way_round)),
-    ("B were ignored", _weights(_no_B)),
-    ("Wb were ignored", _weights(_no_Wb)),
-    ("Rb were ignored", _weights(_no_Rb)),
-    ("Wb and Rb were exchanged", _weights(_swapped_biases)),
-    ("Rb were added to Wb", _weights(_summed_biases)),
+    (
+        "the weights of the two directions were exchanged",
+        _weights(lambda spec, W, R, B: (W[::-1], R[::-1], B[::-1])),
+    ),
+    ("B were ignored", _weights(lambda spec, W, R, B: (W, R, np.zeros_like(B)))),
+    ("Wb were ignored", _biases(lambda Wb, Rb: (np.zeros_like(Wb), Rb))),
+    ("Rb were ignored", _biases(lambda Wb, Rb: (Wb, np.zeros_like(Rb)))),
+    ("Wb and Rb were exchanged", _biases(lambda Wb, Rb: (Rb, Wb))),
+    # Right if the reset gate acts before the product, wrong after it.
+    ("Rb were added to Wb", _biases(lambda Wb, Rb: (Wb + Rb, np.zeros_like(Rb)))),
     ("z and 1 - z were exchanged", _weights(_complement)),
-    ("R were transposed", _weights(_transposed_R)),
+    ("R were transposed", _weights(lambda spec, W, R, B: (W, _transposed(spec, R), B))),
     ("W were transposed", _weights(_transposed_W)),
 )
 
