@@ -150,8 +150,8 @@ def run_command(
         loaded = onegru.load(model, engine=engine)
     targets = check_targets(outputs or [], loaded)
     sizes = parse_dims(dims or [], random, default_dim)
-    values, drawn = gather_inputs(loaded, inputs or [], random, sizes, default_dim)
-    with explained(loaded, drawn), waiting(f"running {model.name}") as watch:
+    values, random_names = gather_inputs(loaded, inputs or [], random, sizes, default_dim)
+    with explained(loaded, random_names), waiting(f"running {model.name}") as watch:
         results = loaded.run(values, progress=watch.progress)
     write_outputs(targets, results)
     if as_json:
@@ -194,8 +194,8 @@ def bench_command(
     with waiting(f"loading {model.name}"):
         loaded = onegru.load(model)
     sizes = parse_dims(dims or [], random, default_dim)
-    values, drawn = gather_inputs(loaded, inputs or [], random, sizes, default_dim)
-    with explained(loaded, drawn), waiting(f"timing {model.name}"):
+    values, random_names = gather_inputs(loaded, inputs or [], random, sizes, default_dim)
+    with explained(loaded, random_names), waiting(f"timing {model.name}"):
         timings = measure(loaded, values, rounds)
     show_timings(Screen(), timings, onegru.get_num_threads(), as_json=as_json)
 

@@ -105,15 +105,15 @@ def gather_inputs(
             if info.name in values:
                 raise SpecError(f"-i {text}: {name!r} is given twice")
             values[info.name] = _as_bfloat16(info, array) if info.dtype == "bfloat16" else array
-    drawn = {} if seed is None else _draw(model, values, seed, dims, default)
-    values |= drawn
+    made = {} if seed is None else _random(model, values, seed, dims, default)
+    values |= made
     missing = [info for info in model.inputs if info.name not in values and not info.optional]
     if missing:
         names = ", ".join(repr(info.name) for info in missing)
         raise SpecError(
             f"input {names}: missing; give it with -i {missing[0].name}=FILE, or draw it with --random SEED"
         )
-    return values, tuple(drawn)
+    return values, tuple(made)
 
 
 def _names(model: Model) -> str:
@@ -214,16 +214,16 @@ def _as_bfloat16(info: TensorInfo, array: Array) -> Array:
 
 
 @contextmanager
-def explained(model: Model, drawn: Sequence[str]) -> Iterator[None]:
+def explained(model: Model, random_names: Sequence[str]) -> Iterator[None]:
     """If a model fails on inputs of which some are random, say that they may be the reason."""
     try:
         yield
     except (FormatError, SpecError) as error:
-        if not drawn or not str(error).startswith(f"{model.path}: "):  # it is about another file
+        if not random_names or not str(error).startswith(f"{model.path}: "):  # it is about another file
             raise
         whole = {info.name for info in model.inputs if info.dtype.startswith(("int", "uint"))}
-        name = next((name for name in drawn if name in whole), drawn[0])
-        names = f"{', '.join(map(repr, drawn))} {'was' if len(drawn) == 1 else 'were'}"
+        name = next((name for name in random_names if name in whole), random_names[0])
+        names = f"{', '.join(map(repr, random_names))} {'was' if len(random_names) == 1 else 'were'}"
         words = f"does not run on these inputs, of which {names} drawn ({error})"
         raise type(error)(
             f"{model.path}: {words}; numbers that others must fit cannot be drawn: give them with "
@@ -231,7 +231,7 @@ def explained(model: Model, drawn: Sequence[str]) -> Iterator[None]:
         ) from None
 
 
-def _draw(
+def _random(
     model: Model, values: dict[str, Array], seed: int, dims: Dims, default: int | None
 ) -> dict[str, Array]:
     infos = [info for info in model.inputs if info.name not in values and not info.optional]

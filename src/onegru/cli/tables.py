@@ -135,12 +135,8 @@ def show_timings(console: Console, timings: Sequence[Timing], threads: int, *, a
     first = timings[0].median
     for item in timings[1:]:
         if item.median is not None and first:
-            console.print(
-                f"{item.runtime}'s time is {item.median / first:.2f} times onegru's", highlight=False
-            )
-    console.print(
-        f"onegru may use {count(threads, 'thread')}; ONNX Runtime takes its default", highlight=False
-    )
+            say(console, f"{item.runtime}'s time is {item.median / first:.2f} times onegru's")
+    say(console, f"onegru may use {count(threads, 'thread')}; ONNX Runtime takes its default")
 
 
 def show_targets(console: Console, targets: Targets, *, as_json: bool) -> None:

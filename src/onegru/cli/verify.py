@@ -95,8 +95,8 @@ def verify_command(
     with waiting(f"loading {model.name}"):
         loaded = onegru.load(model)
     sizes = parse_dims(dims or [], random, default_dim)
-    values, drawn = gather_inputs(loaded, inputs or [], random, sizes, default_dim)
-    with explained(loaded, drawn), waiting(f"verifying {model.name}") as watch:
+    values, random_names = gather_inputs(loaded, inputs or [], random, sizes, default_dim)
+    with explained(loaded, random_names), waiting(f"verifying {model.name}") as watch:
         found = onegru.verify(
             loaded,
             values,

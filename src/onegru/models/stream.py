@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -185,9 +186,7 @@ class ModelStream:
         named = {shapes[name][axis] for name, axis in told.items() if shapes.get(name)}
         if not named:
             others = (info.shape or () for name, info in self._inputs.items() if name not in shapes)
-            named = set.intersection(*map(set, shapes.values())) & {
-                size for shape in others for size in shape
-            }
+            named = set.intersection(*map(set, shapes.values())).intersection(chain.from_iterable(others))
         named = {size for size in named if isinstance(size, str)}
         axes: dict[str, int] = {}
         for name, shape in shapes.items():

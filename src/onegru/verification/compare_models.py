@@ -111,8 +111,7 @@ def _compare_layers(
     if not ours or not theirs:
         if not calls:
             notes.append("the GRUs cannot be compared one by one: their weights are computed in each run")
-        pairs = [(f"GRU {index}", f"GRU {index}", *pair) for index, pair in enumerate(calls)]
-        results = [trace_pair(*pair) for pair in pairs]
+        results = [trace_pair(f"GRU {index}", f"GRU {index}", *pair) for index, pair in enumerate(calls)]
         return [item for item in results if item is not None]
     if len(ours) != len(theirs):
         notes.append(

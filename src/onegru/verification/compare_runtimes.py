@@ -80,14 +80,12 @@ class _Verifier:
             self._own,
             *(partial(self._check, runtime) for runtime in present),
         ]
+        tell = progress or (lambda done, total: None)
         for done, check in enumerate(checks):
-            if progress is not None:
-                progress(done, len(present) + 1)
-            result = check()
-            if result is not None:
+            tell(done, len(checks))
+            if (result := check()) is not None:
                 results.append(result)
-        if progress is not None:
-            progress(len(present) + 1, len(present) + 1)
+        tell(len(checks), len(checks))
         return Verification(self.model.path, tuple(results), absent)
 
     def _own(self) -> RuntimeResult:

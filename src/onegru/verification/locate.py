@@ -113,8 +113,7 @@ def fault_in(model: Model, values: Mapping[str, Any], runtime: str) -> Fault | N
         except (OneGRUError, KeyError):  # wrong inputs, or missing ones
             continue
         got = {name: values[value] for name, value in gru.step.outputs.items() if value in values}
-        fault = _fault_of(model, index, gru, call, got, runtime)
-        if fault is not None:
+        if (fault := _fault_of(model, index, gru, call, got, runtime)) is not None:
             return fault
     return None
 

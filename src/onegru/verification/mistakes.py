@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 
 from onegru.core.activations import ACTIVATIONS, Activation
 from onegru.operators.schema import Port
@@ -49,8 +50,7 @@ def gate_orders(call: Call) -> Iterator[Theory]:
 
 def _made(call: Call, table: Iterable[tuple[str, Mistake]]) -> Iterator[Theory]:
     for words, make in table:
-        other = make(call)
-        if other is not None:
+        if (other := make(call)) is not None:
             yield Theory(words, other)
 
 
@@ -74,8 +74,7 @@ def _without_clip(call: Call) -> Call | None:
 
 
 def _other_direction(call: Call) -> Call | None:
-    others = {"forward": "reverse", "reverse": "forward"}
-    other = others.get(call.spec.direction)
+    other = {"forward": "reverse", "reverse": "forward"}.get(call.spec.direction)
     return None if other is None else _with(call, direction=other)
 
 
@@ -92,12 +91,9 @@ def _parameters(value: Callable[[str, str], float | None]) -> Callable[[_Activat
     """A change of every alpha and beta to `value(function's name, parameter's name)`, unless that is None."""
 
     def one(function: Activation) -> Activation:
-        taken = ACTIVATIONS[function.name].takes
-        if not taken:
-            return function
-        given = {name: value(function.name, name) for name in taken}
-        kept = {name: getattr(function, name) if item is None else item for name, item in given.items()}
-        return Activation(function.name, **kept)
+        given = {name: value(function.name, name) for name in ACTIVATIONS[function.name].takes}
+        changes: dict[str, Any] = {name: item for name, item in given.items() if item is not None}
+        return replace(function, **changes)
 
     return lambda pairs: tuple((one(f), one(g)) for f, g in pairs)
 
@@ -116,9 +112,7 @@ def _without(role: str) -> Mistake:
             return None
         ports = tuple(replace(p, required=False) if p.name in names else p for p in call.ports)
         values = {name: array for name, array in call.values.items() if name not in names}
-        if role == "A":
-            return replace(_with(call, attention=False), ports=ports, values=values)
-        return replace(call, ports=ports, values=values)
+        return replace(_with(call, attention=False) if role == "A" else call, ports=ports, values=values)
 
     return make
 

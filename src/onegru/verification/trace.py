@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,21 +83,15 @@ def tolerances(model: Model, inputs: Mapping[str, Any], exact: Mapping[str, Any]
         inputs: its inputs.
         exact: its outputs for them.
     """
-    moved: Mapping[str, Any] = {}
-    try:
+    moved = exact
+    with suppress(OneGRUError):  # if the moved inputs are out of its range, the defaults remain
         moved = _again(model.graph, "reference").run(
             {name: nudged(value) if _is_array(value) else value for name, value in inputs.items()}
         )
-    except OneGRUError:  # the moved inputs are out of its range: keep to the defaults
-        moved = exact
-    found: dict[str, float] = {}
+    found = dict.fromkeys(exact, 0.0)
     for name, array in exact.items():
-        if not _is_array(array):
-            found[name] = 0.0
-            continue
-        least = tolerance_of(array.dtype.name)
-        change = sensitivity(array, moved[name]) if least else 0.0
-        found[name] = max(least, SENSITIVITY_FACTOR * change)
+        if _is_array(array) and (least := tolerance_of(array.dtype.name)):
+            found[name] = max(least, SENSITIVITY_FACTOR * sensitivity(array, moved[name]))
     return found
 
 
