@@ -263,7 +263,7 @@ def augru_cell(
         activations: f and g, sigmoid or tanh.
         activations_alpha: must be empty.
         activations_beta: must be empty.
-        clip: must be 0, which is none (or None).
+        clip: must be 0 or None, for none.
         linear_before_reset: must be False.
         engine: what computes, as in `onegru.GRU`.
 
@@ -319,7 +319,7 @@ def augru_sequence(
         activations: f and g, sigmoid or tanh.
         activations_alpha: must be empty.
         activations_beta: must be empty.
-        clip: must be 0, which is none (or None).
+        clip: must be 0 or None, for none.
         linear_before_reset: must be False.
         engine: what computes, as in `onegru.GRU`.
 
