@@ -125,5 +125,5 @@ def _least_ir_version(model: ModelProto) -> int:
     """The oldest IR version that suffices: onnx writes newer ones than ONNX Runtime knows."""
     needed = onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True)
     if model.functions:
-        needed = max(needed, 10 if any(getattr(f, "overload", "") for f in model.functions) else 8)
+        needed = max(needed, 10 if any(function.overload for function in model.functions) else 8)
     return min(max(model.ir_version, 4), max(needed, 4))
