@@ -35,8 +35,8 @@ def load_layers(
 
     Raises:
         FormatError: the file is broken, or holds no GRU.
-        SpecError: onegru does not support a GRU, no GRU is called `name`, or `keras_version` is missing or not
-            what the file says.
+        SpecError: onegru does not support a GRU, no GRU is called `name`, or `keras_version` is missing or
+            not what the file says.
         MissingExtraError: the file needs a package that is not installed.
         OSError: the file cannot be opened.
     """
