@@ -56,7 +56,7 @@ def test_json(source: Path, tmp_path: Path) -> None:
     report = json.loads(result.output)
     assert report["opsets"] == [14, 14]
     assert report["nodes"] == [
-        {"name": "gru [1]", "done": ["spelled in other operators, with 2 Scans"], "reasons": []}
+        {"name": "gru [1]", "done": ["expressed with other operators, with 2 Scans"], "reasons": []}
     ]
     assert {item["runtime"] for item in report["outputs"]} == {"onegru", "onnxruntime"}
     assert all(0 < item["max_abs"] < 1e-6 and item["max_ulp"] > 0 for item in report["outputs"])

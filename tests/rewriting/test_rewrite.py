@@ -152,7 +152,7 @@ def test_given_inputs_and_sizes(tmp_path: Path) -> None:
     constants = {**weights(), "shape": np.array([10, 3, I])}
     source = model(graph(nodes, [value("x", shape=["K"])], [value("Y", shape=[None] * 4)], constants))
     path = save(tmp_path, source)
-    with pytest.raises(onegru.FormatError, match=r"does not run on drawn inputs .* give inputs or dims"):
+    with pytest.raises(onegru.FormatError, match=r"does not run on random inputs .* give inputs or dims"):
         rewrite(path, tmp_path / "target.onnx", opset=22)
     assert rewrite(path, tmp_path / "target.onnx", opset=22, dims={"K": 150}).outputs
     assert rewrite(path, tmp_path / "target.onnx", opset=22, inputs={"x": numbers(1, 150)}).outputs
@@ -177,7 +177,7 @@ def test_bfloat16(tmp_path: Path) -> None:
     source = model(graph(nodes, inputs, outputs, weights(D=2, dtype="bfloat16")), opset=22)
     report, _ = rewritten(tmp_path, source, runtime="onnxruntime")
     assert report.notes == ("not checked in onnxruntime, which takes no bfloat16 arrays",)
-    assert report.nodes[0].done == ("spelled in other operators, with 2 Scans",)
+    assert report.nodes[0].done == ("expressed with other operators, with 2 Scans",)
     feeds = {"X": numbers(1, T, B, I, dtype="bfloat16")}
     wanted = {"Y": expected(tmp_path / "model.onnx", feeds)["Y"].astype(np.float32)}
     found = {"Y": onegru.load(tmp_path / "target.onnx").run(feeds)["Y"].astype(np.float32)}

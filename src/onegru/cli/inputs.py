@@ -36,7 +36,7 @@ DimOption = Annotated[
     typer.Option(
         "--dim",
         metavar="NAME=SIZE",
-        help="The size of an open dimension of drawn inputs, such as batch=4, or all sizes of an input, "
+        help="The size of an open dimension of random inputs, such as batch=4, or all sizes of an input, "
         "such as X=2,3,8.",
     ),
 ]

@@ -87,4 +87,4 @@ def show_report(console: Console, report: Report, *, as_json: bool) -> None:
     for item in report.outputs:
         table.add_row(safe(item.name), item.runtime, f"{item.max_abs:.2g}", str(item.max_ulp))
     console.print(table)
-    console.print("differences are from the source, which onegru ran on drawn inputs", highlight=False)
+    console.print("differences are from the source, which onegru ran on random inputs", highlight=False)

@@ -132,7 +132,7 @@ def _why_no_chain(model: Model) -> str:
         traces = [_canonical(gru, trace) for gru, trace in zip(model.gru_nodes, raw, strict=True)]
         outputs = model.run(inputs)
     except OneGRUError as error:
-        return f"cannot be run on drawn inputs ({error})"
+        return f"cannot be run on random inputs ({error})"
     given = {name: array for name, array in inputs.items() if array.dtype.kind not in "biu"}
     taken = {name for name, array in given.items() if _same(traces[0]["X"], array)}
     if not taken:

@@ -248,7 +248,7 @@ class _Rewriter:
             form = to_float16(around, form)
         if "decompose" in plan:
             count = len(form.activations)
-            done.append(f"spelled in other operators, with {count} Scan{'s'[: count - 1]}")
+            done.append(f"expressed with other operators, with {count} Scan{'s'[: count - 1]}")
             self.nodes.append((name, tuple(done), reasons))
             check_decomposable(scope, form)
             return around, decompose(scope, form)

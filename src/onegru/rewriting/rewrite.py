@@ -291,7 +291,7 @@ def _check(
             assert first_error is not None
             raise first_error
         raise FormatError(
-            f"{given.path}: does not run on drawn inputs ({first_error}); give inputs or dims to check with"
+            f"{given.path}: does not run on random inputs ({first_error}); give inputs or dims to check with"
         )
     return tuple(found.values())
 

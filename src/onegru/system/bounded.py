@@ -55,3 +55,9 @@ def parse_json(text: bytes | str) -> Any:
         if depth > _DEPTH:
             raise ValueError(f"JSON nested over {_DEPTH} deep")
     return json.loads(text)
+
+
+def file_version(path: Path) -> tuple[int, ...]:
+    """What changes whenever a file is written."""
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size

@@ -291,13 +291,13 @@ def test_bodies_are_lifted_too(tmp_path: Path, opset: int) -> None:
 
 
 def test_a_body_adds_to_what_it_computes_itself(tmp_path: Path) -> None:
-    """The rank of a value inside of a body is not known, so an axis cannot be lifted there."""
+    """The rank of a value inside of a body is not known, so an axis cannot be upgraded there."""
     body = graph(
         [node("Relu", ["Y_h"], ["r"]), node("Add", ["r", "rows"], ["a"], broadcast=1, axis=1)], [], ["a"]
     )
     nodes = [node("If", ["flag"], ["Z"], then_branch=body, else_branch=body, name="if")]
     with pytest.raises(
-        FormatError, match=r"If node 'if': cannot be lifted from opset 6 to 7 \(axis 1, where the rank of"
+        FormatError, match=r"If node 'if': cannot be upgraded from opset 6 to 7 \(axis 1, where the rank of"
     ):
         loaded(tmp_path, old(nodes, ["Z"], {"rows": ROWS, "flag": np.array(True)}, opset=6))
 
@@ -345,7 +345,9 @@ def test_nodes_that_cannot_be_lifted(
     with pytest.raises(FormatError) as caught:
         loaded(tmp_path, old([good[0], bad, good[1]], ["Z", "fine", "fine too"], constants, opset=opset))
     message = str(caught.value)
-    start = f"{tmp_path / 'model.onnx'}: {bad.op_type} node 'bad': cannot be lifted from opset {opset} to 7 ("
+    start = (
+        f"{tmp_path / 'model.onnx'}: {bad.op_type} node 'bad': cannot be upgraded from opset {opset} to 7 ("
+    )
     assert message.startswith(start)
     assert reason in message
     assert "\n" not in message
@@ -361,7 +363,7 @@ def test_an_axis_where_no_rank_is_known(tmp_path: Path) -> None:
             np.testing.assert_array_equal(loaded(tmp_path, proto).run({"P": X})["Z"], X + ROWS[:, None])
         else:
             with pytest.raises(
-                FormatError, match=r"Add node 'bad': cannot be lifted .* \(axis 1, where the rank of 'P'"
+                FormatError, match=r"Add node 'bad': cannot be upgraded .* \(axis 1, where the rank of 'P'"
             ):
                 loaded(tmp_path, proto)
 

@@ -30,6 +30,7 @@ from onnx import ModelProto as ModelProto  # for the types of others
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, SpecError
+from onegru.system.bounded import file_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +52,19 @@ class Source:
     @classmethod
     def of(cls, path: Path) -> Self:
         """A file, as it is now."""
-        return cls(str(path), path.parent, path, _version_of(path))
+        return cls(str(path), path.parent, path, file_version(path))
 
     @property
     def is_unchanged(self) -> bool:
         """Whether it is a file, and has not been written since."""
         try:
-            return self.file is not None and _version_of(self.file) == self.version
+            return self.file is not None and file_version(self.file) == self.version
         except OSError:
             return False
 
     def error(self, message: str) -> FormatError:
         """A FormatError that names the file."""
         return FormatError(f"{self.name}: {message}")
-
-
-def _version_of(path: Path) -> tuple[int, ...]:
-    status = path.stat()
-    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def read_model(source: Source, data: bytes) -> ModelProto:

@@ -69,10 +69,9 @@ def upgrade(source: Source, model: ModelProto) -> ModelProto:
     except Exception as error:  # a C++ exception of no particular class, or a _CannotError
         for node in model.graph.node:
             if (reason := _why_not(model, node)) is not None:
-                raise source.error(
-                    f"{describe(node)}: cannot be lifted from opset {_version(model)} to {OLDEST} ({reason})"
-                ) from None
-        raise source.error(f"cannot be lifted to opset {OLDEST} ({converter_reason(error)})") from None
+                opsets = f"from opset {_version(model)} to {OLDEST}"
+                raise source.error(f"{describe(node)}: cannot be upgraded {opsets} ({reason})") from None
+        raise source.error(f"cannot be upgraded to opset {OLDEST} ({converter_reason(error)})") from None
 
 
 def _version(model: ModelProto) -> int:

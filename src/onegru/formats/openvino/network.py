@@ -109,9 +109,10 @@ class Network:
     def _compiled(self, model: Any) -> _Compiled:
         properties = {**_PROPERTIES, "INFERENCE_NUM_THREADS": get_num_threads()}
         try:
-            return _Compiled(_core().compile_model(model, "CPU", properties), self._place)
+            compiled = _core().compile_model(model, "CPU", properties)
         except Exception as error:  # whatever OpenVINO stumbles over
             raise FormatError(f"{self._place}: OpenVINO refuses it ({_one_line(error)})") from None
+        return _Compiled(compiled, self._place)
 
     def run(self, arrays: Sequence[Any]) -> list[Array]:
         """The outputs for these inputs.

@@ -35,6 +35,7 @@ from onegru.formats.sizes import Sizes
 from onegru.operators.lowering import check_attributes
 from onegru.operators.openvino import OPERATORS
 from onegru.operators.schema import Operator
+from onegru.system.bounded import file_version
 
 # How often a file is read again if it is replaced meanwhile.
 _TRIES = 10
@@ -58,25 +59,19 @@ def load_ir(path: Path) -> Graph:
         SpecError: the specification forbids an attribute of a layer.
     """
     for _ in range(_TRIES):
-        before = _version(path)
+        before = file_version(path)
         try:
             root = read_xml(path)
             graph = _Reader(path, parse_net(path, root), root).read()
             info = root.all("net", "rt_info", *STATES_KEY.split("."))
             if any(element.attributes.get("value") == STATES_WORD for element in info):
                 graph = replace(graph, zero_inputs=initial_states(graph))
-            if _version(path) == before:  # else the .bin may belong to another .xml
+            if file_version(path) == before:  # else the .bin may belong to another .xml
                 return graph
         except (FormatError, SpecError):
-            if _version(path) == before:
+            if file_version(path) == before:
                 raise
     raise FormatError(f"{path}: is replaced again and again while it is read")
-
-
-def _version(path: Path) -> tuple[int, ...]:
-    """What changes whenever a file is written."""
-    status = path.stat()
-    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
 @dataclass(frozen=True, slots=True)
