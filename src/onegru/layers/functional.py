@@ -358,4 +358,4 @@ def _call(
 ) -> dict[str, Array]:
     lowered = lower(operator, attributes, W, R, B)
     wanted = {port.name: None for port in operator.outputs}
-    return GRU.from_canonical(lowered.spec, lowered.weights, engine).apply(lowered.ports, inputs, wanted)
+    return GRU.from_canonical(lowered.spec, lowered.weights, engine)._apply(lowered.ports, inputs, wanted)

@@ -247,7 +247,7 @@ class GRU(_native.Caller):
             out = (None, None)
         elif not isinstance(out, tuple) or len(out) != 2:
             raise SpecError(f"out: {type(out).__name__}; must be a tuple (Y, Y_h)")
-        outputs = self.apply(ports, values, {"Y": out[0], "Y_h": out[1]})
+        outputs = self._apply(ports, values, {"Y": out[0], "Y_h": out[1]})
         return outputs["Y"], outputs["Y_h"]
 
     if TYPE_CHECKING:  # at run time the native base class has it
@@ -261,7 +261,7 @@ class GRU(_native.Caller):
         """
         return Stream(self, batch_size)
 
-    def apply(
+    def _apply(
         self,
         ports: Sequence[Port],
         values: Mapping[str, object],

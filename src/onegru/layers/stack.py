@@ -263,7 +263,7 @@ class StackStream:
         try:
             for stream in self._streams:
                 x = take(stream, x)
-            return np.asarray(x) if out is None else self._streams[-1].write(np.asarray(x), out)
+            return np.asarray(x) if out is None else self._streams[-1]._write(np.asarray(x), out)
         except BaseException:
             for stream, state in zip(moving, before, strict=True):
                 stream._state[...] = state

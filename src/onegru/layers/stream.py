@@ -173,7 +173,7 @@ class Stream(_native.Stepper):
         self._run(array, scores, None, Y[:, None])
         return Y
 
-    def write(self, values: Array, out: Array) -> Array:
+    def _write(self, values: Array, out: Array) -> Array:
         """Copy `values`, of the layer's type, to `out`, checked as by `step` and `run`.
 
         Raises:

@@ -145,7 +145,7 @@ class GruNode:
         given = {name: values.get(value) for name, value in node.inputs.items() if name not in WEIGHTS}
         self._add_state(given, layer)
         with prefixed_errors(self._place):
-            results = layer.apply(lowered.ports, given, dict.fromkeys(node.outputs), strict_types=True)
+            results = layer._apply(lowered.ports, given, dict.fromkeys(node.outputs), strict_types=True)
         values.update((node.outputs[name], array) for name, array in results.items())
 
     def _add_state(self, given: dict[str, Any], layer: GRU) -> None:

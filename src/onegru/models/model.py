@@ -164,9 +164,9 @@ class Model:
         Raises:
             SpecError, FormatError: as `run`.
         """
-        return self.traced(inputs)[1]
+        return self._traced(inputs)[1]
 
-    def traced(self, inputs: Mapping[str, object]) -> tuple[dict[str, Array], list[dict[str, Array]]]:
+    def _traced(self, inputs: Mapping[str, object]) -> tuple[dict[str, Array], list[dict[str, Array]]]:
         """Run the model, and return its outputs and what `trace` returns. Raises as `run` does."""
         if self._graph.whole is not None:
             seen: list[dict[str, Array]] = [{} for _ in self._layers]

@@ -115,4 +115,4 @@ def _compute(version: int, attributes: Mapping[str, Any], arrays: Mapping[str, A
         lowered = lower(GRU_VERSIONS[version], attributes, arrays["W"], arrays["R"], arrays.get("B"))
     layer = GRU.from_canonical(lowered.spec, lowered.weights, "reference")
     given = {name: arrays[name] for name in ("X", "sequence_lens", "initial_h") if name in arrays}
-    layer.apply(lowered.ports, given, {name: arrays[name] for name in ("Y", "Y_h") if name in arrays})
+    layer._apply(lowered.ports, given, {name: arrays[name] for name in ("Y", "Y_h") if name in arrays})

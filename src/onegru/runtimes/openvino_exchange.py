@@ -290,7 +290,7 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
             given = {name: array for name, array in arrays.items() if name not in WEIGHTS}
             ports = [port for port in lowered.ports if port.name in given or port.role in ("Y", "Y_h")]
             wanted: dict[str, Array | None] = dict.fromkeys(port.name for port in state.operator.outputs)
-            results = layer.apply(ports, given, wanted, strict_types=True)
+            results = layer._apply(ports, given, wanted, strict_types=True)
         for tensor, array in zip(outputs, results.values(), strict=True):
             tensor.shape = list(array.shape)
             if array.size:

@@ -177,7 +177,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
             tensor.shape = [sizes[axis] for axis in port.axes]
             # The memory of an empty tensor has strides that no array has: use a new array.
             targets[port.name] = array_of(tensor) if tensor.size else None
-        prepared.layer.apply(prepared.ports, given, targets, strict_types=True)
+        prepared.layer._apply(prepared.ports, given, targets, strict_types=True)
 
     def _layer(self, weights: tuple[Array, ...]) -> _Layer:
         """The layer of these weights: prepared once, and again only when they change."""

@@ -47,7 +47,7 @@ class Call:
             SpecError: an input does not fit.
         """
         layer = GRU.from_canonical(self.spec, self.weights, "reference")
-        return layer.apply(self.ports, self.values, dict.fromkeys(self.outputs))
+        return layer._apply(self.ports, self.values, dict.fromkeys(self.outputs))
 
     def tolerance(self, expected: Mapping[str, Array]) -> float:
         """How far outputs may be off: the default, or more if the call amplifies rounding.

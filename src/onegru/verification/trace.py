@@ -58,7 +58,7 @@ def traced_run(model: Model, inputs: Mapping[str, Any], engine: str) -> Trace:
         SpecError: an input does not fit.
         FormatError: ONNX Runtime fails on its part.
     """
-    outputs, arrays = _again(model.graph, engine).traced(inputs)
+    outputs, arrays = _again(model.graph, engine)._traced(inputs)
     values = given_values(model, inputs)
     for gru, ports in zip(model.gru_nodes, arrays, strict=True):
         names = {**gru.step.inputs, **gru.step.outputs}
