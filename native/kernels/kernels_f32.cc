@@ -2,34 +2,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "native/kernels/kernels_f32.cc"
-#include "hwy/foreach_target.h"  // before highway.h: it chooses the target that highway.h sets up
-
-#include "hwy/highway.h"
-#include "native/kernels/sequence-inl.h"
-
-HWY_BEFORE_NAMESPACE();
-namespace onegru {
-namespace HWY_NAMESPACE {
-
-constexpr Kernel kFloat32[2] = {MakeKernel<float, float, false>(), MakeKernel<float, float, true>()};
-
-}  // namespace HWY_NAMESPACE
-}  // namespace onegru
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-
-#include "native/targets/target_list.h"
-
-namespace onegru {
-
-const Kernel& Float32Kernel(bool linear_before_reset, std::size_t target) {
-#define ONEGRU_ENTRY(ns, bit, name) ns::kFloat32,
-  static constexpr const Kernel* kTable[] = {ONEGRU_FOR_EACH_TARGET(ONEGRU_ENTRY)};
-#undef ONEGRU_ENTRY
-  return kTable[target][linear_before_reset];
-}
-
-}  // namespace onegru
-
-#endif  // HWY_ONCE
+#define ONEGRU_COMPUTED float
+#define ONEGRU_STORED float
+#define ONEGRU_KERNEL Float32Kernel
+#include "native/kernels/kernels-inl.h"

@@ -1,0 +1,35 @@
+// ONEGRU_KERNEL: the kernels that compute in ONEGRU_COMPUTED and have matrices stored as ONEGRU_STORED, once for each
+// SIMD target. Included once for each of them by each kernels_*.cc, so it has no guard.
+
+#include "hwy/foreach_target.h"  // before highway.h: it chooses the target that highway.h sets up
+
+#include "hwy/highway.h"
+#include "native/kernels/sequence-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onegru {
+namespace HWY_NAMESPACE {
+
+constexpr Kernel kKernels[2] = {MakeKernel<ONEGRU_COMPUTED, ONEGRU_STORED, false>(),
+                                MakeKernel<ONEGRU_COMPUTED, ONEGRU_STORED, true>()};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onegru
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#include "native/targets/target_list.h"
+
+namespace onegru {
+
+const Kernel& ONEGRU_KERNEL(bool linear_before_reset, std::size_t target) {
+#define ONEGRU_ENTRY(ns, bit, name) ns::kKernels,
+  static constexpr const Kernel* kTable[] = {ONEGRU_FOR_EACH_TARGET(ONEGRU_ENTRY)};
+#undef ONEGRU_ENTRY
+  return kTable[target][linear_before_reset];
+}
+
+}  // namespace onegru
+
+#endif  // HWY_ONCE
