@@ -298,7 +298,7 @@ def test_nodes_by_name(convert: Cli) -> None:
     stack = read_source(Path("b.safetensors"))
     assert isinstance(stack, Stack) and same_layers(stack.layers[0], above)
     convert("model.onnx", "c.safetensors", "--node", "between").refused(
-        "nodes: 'between'; no such GRU node in model.onnx; must be one of 'below', 'above'"
+        "nodes (--node): 'between'; no such GRU node in model.onnx; must be one of 'below', 'above'"
     )
 
 
@@ -374,7 +374,9 @@ def test_arguments(convert: Cli) -> None:
     convert("a.onnx", "none/b.xml").refused("TARGET: folder 'none' does not exist")
     convert("a.onnx", "b.xml", "--opset", 14).refused("opset: 14; must be None for .xml")
     convert("a.onnx", "b.onnx", "--cell").refused("cell: True; must be None for .onnx")
-    convert("a.safetensors", "b.onnx", "--node", "g").refused("nodes: 'g'; no such GRU in a.safetensors")
+    convert("a.safetensors", "b.onnx", "--node", "g").refused(
+        "nodes (--node): 'g'; no such GRU in a.safetensors"
+    )
     Path("folder.onnx").mkdir()
     convert("a.onnx", "folder.onnx", "--overwrite").refused("TARGET: 'folder.onnx' is a folder")
     assert sorted(item.name for item in Path().iterdir()) == ["a.onnx", "a.safetensors", "folder.onnx"]

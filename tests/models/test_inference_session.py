@@ -118,6 +118,24 @@ def test_providers_and_engines(tmp_path: Path) -> None:
             InferenceSession(path, providers=wrong)  # type: ignore[arg-type]
 
 
+def test_engines_of_other_providers_are_not_kept(tmp_path: Path) -> None:
+    session = InferenceSession(streaming(tmp_path))
+    own, cpu = "OnegruExecutionProvider", "CPUExecutionProvider"
+    session.set_providers([own, cpu], [{"engine": "reference"}, {}])
+    assert session.model._engine == "reference"
+    session.set_providers([cpu])
+    assert session.model._engine == "auto"
+    session.set_providers([(own, {"engine": "native"}), cpu])
+    assert session.model._engine == "native"
+    wrong: list[dict[str, Any]] = [
+        {"providers": [own, cpu], "provider_options": [None, None]},
+        {"providers": [(own, None)]},
+    ]
+    for arguments in wrong:
+        with pytest.raises(ValueError, match="must be"):  # ONNX Runtime's own
+            InferenceSession(streaming(tmp_path), **arguments)
+
+
 def test_an_illegal_node_is_not_left_to_onnxruntime(tmp_path: Path) -> None:
     """Which takes some of them, and computes something."""
     with pytest.raises(Exception, match=r"onegru: GRU node that gives 'Y': clip: -2; must be > 0"):

@@ -170,3 +170,10 @@ def test_a_target_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytes
         rewrite(source, target, decompose=True)
     assert target.read_bytes() == b"earlier"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "target.onnx"]
+
+
+def test_sizes_may_be_numpys(tmp_path: Path) -> None:
+    source = save(tmp_path, Case("plain").build())
+    names = [size for size in onegru.load(source).inputs[0].shape or () if isinstance(size, str)]
+    dims: dict[str, Any] = {name: np.int64(2) for name in names}
+    assert rewrite(source, tmp_path / "target.onnx", opset=22, dims=dims).outputs

@@ -218,3 +218,9 @@ def test_the_public_function(tmp_path: Path) -> None:
             onegru.verify(path, **arguments)  # type: ignore[arg-type]
     with pytest.raises(onegru.SpecError, match=r"model: 3; must be"):
         onegru.verify(3)  # type: ignore[arg-type]
+
+
+def test_a_model_in_memory_is_refused(tmp_path: Path) -> None:
+    path = save(tmp_path, chain())
+    with pytest.raises(onegru.SpecError, match="must come from a file"):
+        onegru.verify(onegru.load(path.read_bytes()))

@@ -59,8 +59,10 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     ) -> None:
         before = set(vars(self))
         self._made_with = (path_or_bytes, sess_options, providers, provider_options, engine, kwargs)
-        self._engine = choice("engine", engine, ("auto", *ENGINES))
-        chosen, chosen_options = self._with_own(providers, provider_options)
+        choice("engine", engine, ("auto", *ENGINES))
+        chosen, chosen_options, self._engine = self._with_own(providers, provider_options, engine)
+        if engine not in ("auto", self._engine):
+            raise SpecError(f"engine: {engine!r}; must be {self._engine!r}, as the provider's options say")
         kwargs.setdefault("enable_fallback", 0)
         if _has_constant_grus(path_or_bytes):  # which ONNX Runtime would compute itself
             disabled = kwargs.get("disabled_optimizers") or []
@@ -70,9 +72,12 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._made = {*vars(self), "_made"} - before  # what no pickle needs
 
     def _with_own(
-        self, providers: Sequence[Provider] | None, options: Sequence[Mapping[object, object]] | None
-    ) -> tuple[list[Provider], list[Mapping[object, object]] | None]:
-        """The providers, onegru's among them, and their options."""
+        self,
+        providers: Sequence[Provider] | None,
+        options: Sequence[Mapping[object, object]] | None,
+        engine: str,
+    ) -> tuple[list[Provider], list[Mapping[object, object]] | None, str]:
+        """The providers, onegru's among them; their options; the engine: `engine` unless options name one."""
         if isinstance(providers, str) or not isinstance(providers, Sequence | None):
             raise SpecError(f"providers: {shown(providers)}; must be a list of names")
         chosen = list(providers or [_CPU])
@@ -89,18 +94,17 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
                 found.insert(0, {})
         place = names.index(own)
         item = chosen[place]
-        given: dict[Any, Any] = dict(item[1]) if isinstance(item, tuple) else {}
+        told: Any = item[1] if isinstance(item, tuple) else {}
         if found is not None and place < len(found):
-            given |= {str(name): value for name, value in found[place].items()}
-        engine = given.setdefault("engine", self._engine)
-        if self._engine not in ("auto", engine):
-            raise SpecError(f"engine: {self._engine!r}; must be {engine!r}, as the provider's options say")
-        self._engine = choice("engine", engine, ("auto", *ENGINES))
+            told = found[place]
+        if not isinstance(told, Mapping):
+            return chosen, found, engine  # ONNX Runtime will say what is wrong
+        given: dict[Any, Any] = {"engine": engine, **told}
         if found is None:
             chosen[place] = (own, given)
         elif place < len(found):
             found[place] = given
-        return chosen, found
+        return chosen, found, choice("engine", given["engine"], ("auto", *ENGINES))
 
     def set_providers(
         self,
@@ -108,7 +112,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         provider_options: Sequence[Mapping[object, object]] | None = None,
     ) -> None:
         """Use other providers for the other nodes, as ONNX Runtime's method does."""
-        super().set_providers(*self._with_own(providers, provider_options))
+        chosen, options, engine = self._with_own(providers, provider_options, self._made_with[4])
+        super().set_providers(chosen, options)
+        self._engine, self._model = engine, None
 
     @classmethod
     def _of(cls, *made_with: Any) -> Self:

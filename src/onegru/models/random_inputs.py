@@ -21,8 +21,11 @@ from onegru.operators.schema import CANONICAL_AXES, Role
 Dims = Mapping[str, int | tuple[int, ...]]
 
 
-def check_random_inputs(inputs: object, dims: object, seed: object) -> None:
+def check_random_inputs(inputs: object, dims: Dims | None, seed: object) -> Dims | None:
     """Check the arguments of functions that use random inputs unless `inputs` are given.
+
+    Returns:
+        `dims`, its sizes as Python's integers.
 
     Raises:
         SpecError: one is not legal, or `dims` is given as well as `inputs`.
@@ -32,11 +35,14 @@ def check_random_inputs(inputs: object, dims: object, seed: object) -> None:
         raise SpecError(f"inputs: {shown(inputs)}; must be a mapping from names to arrays")
     if dims is not None and not isinstance(dims, Mapping):
         raise SpecError(f"dims: {shown(dims)}; must be a mapping from names to sizes")
-    for name, told in (dims or {}).items():
-        for size in told if isinstance(told, tuple) else (told,):
-            integer(f"dims[{name!r}]", size, 1)
     if dims and inputs is not None:
         raise SpecError("dims: given with inputs, whose sizes are their own; must be left out")
+    return dims and {
+        name: tuple(integer(f"dims[{name!r}]", size, 1) for size in told)
+        if isinstance(told, tuple)
+        else integer(f"dims[{name!r}]", told, 1)
+        for name, told in dims.items()
+    }
 
 
 def size_plans() -> Iterator[tuple[int, int, int]]:

@@ -54,7 +54,7 @@ def _layers_of_checkpoint(path: Path, nodes: Sequence[str], keras_version: str |
         return next(iter(layers.values()))
     for name in nodes:
         if name not in layers:
-            raise SpecError(f"nodes: {name!r}; no such GRU in {path}; must be one of {listed}")
+            raise SpecError(f"nodes (--node): {name!r}; no such GRU in {path}; must be one of {listed}")
     return joined([layers[name] for name in nodes])
 
 
@@ -105,7 +105,7 @@ def _find(model: Model, name: str) -> GruNode:
     if len(found) != 1:
         listed = ", ".join(repr(gru.name) for gru in model.gru_nodes)
         count = "two of that name" if found else "no such GRU node"
-        raise SpecError(f"nodes: {name!r}; {count} in {model.path}; must be one of {listed}")
+        raise SpecError(f"nodes (--node): {name!r}; {count} in {model.path}; must be one of {listed}")
     return found[0]
 
 

@@ -107,7 +107,8 @@ def rewrite(
 
     Args:
         source: an ONNX model.
-        target: the file to write; it is replaced only once the result has passed the check.
+        target: the file to write, which may be the source; it is replaced only once the result has passed
+            the check.
         opset: the version of ONNX's operators that the target uses, 1 to onnx's newest; other nodes are
             converted where their operators changed in between. The source's by default.
         layout: 0 or 1, for the GRU nodes, with Transposes around those that had the other.
@@ -139,7 +140,7 @@ def rewrite(
     """
     source, target = file_path("source", source), file_path("target", target)
     _check_arguments(target, layout, dtype, split, decompose, runtime)
-    _check_check(inputs, dims, seed, tolerance, flag("check", check))
+    dims = _check_check(inputs, dims, seed, tolerance, flag("check", check))
     with needs_extra("onnx", "onnx", str(source)):
         from onegru.formats.onnx.read import Source
         from onegru.formats.onnx.reader import parse_onnx
@@ -203,14 +204,17 @@ def _check_arguments(
         raise SpecError(f"target: folder {str(target.parent)!r} does not exist; must exist")
 
 
-def _check_check(inputs: object, dims: object, seed: object, tolerance: object, check: bool) -> None:
-    """Raise SpecError unless the arguments of the check are legal, and have an effect."""
-    check_random_inputs(inputs, dims, seed)
+def _check_check(
+    inputs: object, dims: Dims | None, seed: object, tolerance: object, check: bool
+) -> Dims | None:
+    """Raise SpecError unless the arguments of the check are legal, and have an effect; `dims` as integers."""
+    dims = check_random_inputs(inputs, dims, seed)
     if tolerance is not None and not 0 <= number("tolerance", tolerance) < float("inf"):
         raise SpecError(f"tolerance: {tolerance}; must be at least 0 and finite")
     for name, value in (("inputs", inputs), ("dims", dims or None), ("tolerance", tolerance)):
         if value is not None and not check:
             raise SpecError(f"{name}: given with check=False, where it has no effect; must be left out")
+    return dims
 
 
 # The check

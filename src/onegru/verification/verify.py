@@ -66,7 +66,7 @@ def verify(
     if not isinstance(runtimes, list | tuple) or not all(isinstance(name, str) for name in runtimes):
         raise SpecError(f"runtimes: {shown(runtimes)}; must be a list of names")
     chosen = chosen_runtimes(runtimes, precision)
-    check_random_inputs(inputs, dims, seed)
+    dims = check_random_inputs(inputs, dims, seed)
     if tolerance is not None and not number("tolerance", tolerance) >= 0:
         raise SpecError(f"tolerance: {tolerance}; must be at least 0")
     timeout = number("timeout", timeout)
@@ -77,7 +77,9 @@ def verify(
     if not isinstance(model, Model):
         model = load(file_path("model", model))
     file = Path(model.path)
-    is_ir = file.is_file() and model_kind(file) is Kind.OPENVINO
+    if not file.is_file():
+        raise SpecError(f"model: {model.path}; must come from a file, which other runtimes read")
+    is_ir = model_kind(file) is Kind.OPENVINO
     for runtime in chosen if runtimes and is_ir else ():  # those that the caller named
         if reason := runtime.refuses(Subject(model.path, None, {})):
             raise SpecError(f"runtime: {runtime.name} {reason}; {model.path} is none")
