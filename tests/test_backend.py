@@ -15,7 +15,7 @@ from onnx.backend.test import BackendTest
 import onegru
 import onegru.backend as backend
 from onegru import SpecError
-from tests.support.onnx_models import B, H, I, T, graph, gru, model, node, numbers, value, weights
+from tests.support.files.onnx_models import B, H, I, T, graph, gru, model, node, numbers, value, weights
 
 # The cases that onnx 1.23 has; a later onnx may add to them.
 KNOWN_CASES = (

@@ -15,7 +15,7 @@ import pytest
 import onegru
 from onegru.cli import progress
 from tests.support.cli import SCRIPT, Cli, Result, X, expected, files, same, script, write_gru
-from tests.support.onnx_models import WEIGHTS, I, graph, gru, model, node, save, value
+from tests.support.files.onnx_models import WEIGHTS, I, graph, gru, model, node, save, value
 
 
 def test_strings(cli: Cli) -> None:

@@ -19,8 +19,20 @@ import pytest
 import onegru
 from onegru.cli.inputs import gather_inputs
 from tests.support.cli import Cli, X, expected, files, same, write_gru
-from tests.support.ir_files import write_case
-from tests.support.onnx_models import WEIGHTS, H, I, graph, gru, model, node, numbers, save, tensor, value
+from tests.support.files.ir_files import write_case
+from tests.support.files.onnx_models import (
+    WEIGHTS,
+    H,
+    I,
+    graph,
+    gru,
+    model,
+    node,
+    numbers,
+    save,
+    tensor,
+    value,
+)
 
 
 @pytest.mark.parametrize(

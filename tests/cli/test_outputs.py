@@ -15,7 +15,7 @@ import pytest
 
 import onegru
 from tests.support.cli import Cli, X, expected, files, same, write_gru
-from tests.support.onnx_models import WEIGHTS, H, I, graph, gru, model, node, numbers, save, value
+from tests.support.files.onnx_models import WEIGHTS, H, I, graph, gru, model, node, numbers, save, value
 
 
 def write_renamed(inputs: Sequence[str], outputs: Sequence[str], name: str = "renamed.onnx") -> str:

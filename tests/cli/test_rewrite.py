@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import onegru
-from tests.support.onnx_models import I, graph, gru, model, numbers, save, value, weights
+from tests.support.files.onnx_models import I, graph, gru, model, numbers, save, value, weights
 
 typer = pytest.importorskip("typer")
 pytest.importorskip("rich")

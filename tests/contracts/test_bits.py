@@ -15,7 +15,7 @@ import onegru
 from onegru import _native
 from onegru.core.dtypes import Array
 from onegru.core.spec import DIRECTIONS
-from tests.support.bits import TYPES, assert_bits
+from tests.support.comparison import TYPES, assert_bits
 from tests.support.layers import normal_gru
 from tests.support.processes import run_python
 

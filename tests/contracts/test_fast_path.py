@@ -11,7 +11,7 @@ import pytest
 
 import onegru
 from onegru.core.dtypes import Array
-from tests.support.bits import TYPES
+from tests.support.comparison import TYPES
 from tests.support.layers import normal_gru
 
 I, H = 3, 5
@@ -306,7 +306,7 @@ def test_what_is_wrong_in_a_step_is_refused_in_the_same_words() -> None:
 def test_a_models_nodes_take_the_fast_path(layout: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lengths and batch first included; lengths must still be of a type that the specification has."""
     onnx = pytest.importorskip("onnx")
-    from tests.support.onnx_models import graph, gru, model, value, weights
+    from tests.support.files.onnx_models import graph, gru, model, value, weights
 
     node = gru("X", ["Y", "Y_h"], bias="B", lens="lens", initial_h="h", layout=layout)
     inputs = [value("X"), value("lens", "int32"), value("h")]

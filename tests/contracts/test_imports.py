@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 import onegru
-from tests.support.ir_files import write_case
-from tests.support.onnx_models import graph, gru, model, save, value, weights
+from tests.support.files.ir_files import write_case
+from tests.support.files.onnx_models import graph, gru, model, save, value, weights
 from tests.support.processes import run_python, run_python_without
+from tests.support.repository import ROOT
 
 SOURCE = Path(onegru.__file__).parent
 
@@ -35,6 +36,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 # Above all folders but the command line: modules for other packages, and the public names.
 PUBLIC = ("backend", "execution_provider", "__init__")
 MOST_ENTRIES = 13
+MOST_TEST_LINES = 500
 
 # The only modules that may import a package beside NumPy and the standard library.
 OPTIONAL = {
@@ -149,6 +151,17 @@ def test_no_cycles() -> None:
         for module in MODULES
     }
     tuple(TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+def test_no_file_is_long() -> None:
+    for path in (ROOT / "tests").rglob("*.py"):
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        assert lines <= MOST_TEST_LINES, f"{path}: {lines} lines"
+
+
+def test_every_folder_of_the_package_has_tests() -> None:
+    for folder in {path.parent.relative_to(SOURCE) for path in SOURCE.rglob("*.py")}:
+        assert any((ROOT / "tests" / folder).glob("test_*.py")), f"tests/{folder}: no tests"
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -15,8 +15,7 @@ import pytest
 import onegru
 from onegru.engines.native import NativeEngine
 from tests.support.cases import DTYPES
-from tests.support.processes import run_python
-from tests.support.threads import run_threads
+from tests.support.processes import run_python, run_threads
 
 SIZES = [64, 65, 72, 79, 80, 96, 100, 127, 128, 129, 160, 200, 255, 256, 257]
 

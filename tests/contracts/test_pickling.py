@@ -67,7 +67,7 @@ def node_of(kind: type[Any]) -> Any:
     model = onegru.load(DENOISER)
     (step,) = (gru.step for gru in model.gru_nodes)
     layer = made_of(kind, onegru.GruNode, step, "place: ", "auto")
-    layer.prepare(dict(model.graph.constants), (), {})
+    layer._prepare(dict(model.graph.constants), (), {})
     return layer
 
 

@@ -15,7 +15,7 @@ import pytest
 import onegru
 from onegru import FormatError
 from onegru.core.dtypes import Array, numpy_dtype
-from tests.support.torch_files import PROTO, STOP, Call, Global, Raw, Writer, write_checkpoint
+from tests.support.files.torch_files import PROTO, STOP, Call, Global, Raw, Writer, write_checkpoint
 
 H, I = 4, 3
 

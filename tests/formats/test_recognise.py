@@ -16,12 +16,12 @@ import onegru
 from onegru import FormatError, SpecError
 from onegru.formats.recognise import Kind, kind_of
 from tests.formats.test_pytorch import state
-from tests.support.ir_files import write_case
-from tests.support.keras_files import keras_3
+from tests.support.files.ir_files import write_case
+from tests.support.files.keras_files import keras_3
+from tests.support.files.onnx_models import H, I, graph, gru, model, save, value, weights
+from tests.support.files.torch_files import write_checkpoint
 from tests.support.layers import make_gru, make_stack
-from tests.support.onnx_models import H, I, graph, gru, model, save, value, weights
 from tests.support.processes import run_python
-from tests.support.torch_files import write_checkpoint
 
 
 def zip_of(*names: str) -> Callable[[Path], object]:

@@ -14,11 +14,11 @@ import pytest
 import onegru
 from onegru import GRU, SpecError
 from onegru.core.dtypes import Array
+from tests.support.files.saved_models import assert_same_as
 from tests.support.kill_points import kill_points
 from tests.support.layers import H, I, call, draw, make_gru, make_stack
 from tests.support.processes import run_python_without
 from tests.support.runtimes import openvino_results
-from tests.support.saved_models import assert_same_as
 
 # ---- what cannot be written
 

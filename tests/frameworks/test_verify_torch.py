@@ -12,8 +12,8 @@ import onegru
 from onegru.verification.compare_models import compare_with
 from onegru.verification.runtimes.base import Subject
 from onegru.verification.runtimes.torch import TorchCheckpoint
+from tests.support.files.onnx_models import Arrays, graph, gru, model, node, save, value
 from tests.support.mutants import mutated
-from tests.support.onnx_models import Arrays, graph, gru, model, node, save, value
 
 torch = pytest.importorskip("torch")
 

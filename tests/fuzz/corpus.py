@@ -18,9 +18,22 @@ import onnx
 from onnx import ModelProto, TensorProto
 
 import onegru
-from tests.support.ir_files import IrWriter, write_case
+from tests.support.files.ir_files import IrWriter, write_case
+from tests.support.files.onnx_models import (
+    B,
+    H,
+    I,
+    T,
+    graph,
+    gru,
+    model,
+    node,
+    numbers,
+    tensor,
+    value,
+    weights,
+)
 from tests.support.layers import make_gru, make_stack
-from tests.support.onnx_models import B, H, I, T, graph, gru, model, node, numbers, tensor, value, weights
 
 __all__ = ["KINDS", "NEEDS", "PROBE", "Files", "corpus"]
 

@@ -13,7 +13,7 @@ import pytest
 
 import onegru
 from onegru.core.dtypes import Array
-from tests.support.bits import TYPES, assert_bits
+from tests.support.comparison import TYPES, assert_bits
 from tests.support.layers import normal_gru
 
 B, I, H = 4, 3, 5

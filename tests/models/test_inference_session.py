@@ -11,7 +11,7 @@ import pytest
 
 import onegru
 from onegru import InferenceSession, SpecError
-from tests.support.onnx_models import (
+from tests.support.files.onnx_models import (
     WEIGHTS,
     B,
     H,

@@ -10,8 +10,8 @@ import pytest
 
 import onegru
 from onegru import FormatError, MissingExtraError, SpecError
-from tests.support.ir_files import write_case
-from tests.support.onnx_models import H, I, graph, gru, model, save, value, weights
+from tests.support.files.ir_files import write_case
+from tests.support.files.onnx_models import H, I, graph, gru, model, save, value, weights
 from tests.support.processes import run_python
 
 

@@ -19,7 +19,7 @@ from onnx import TensorProto, ValueInfoProto
 import onegru
 from onegru import FormatError, Model, SpecError, SpecWarning
 from onegru.core.dtypes import Array
-from tests.support.onnx_models import (
+from tests.support.files.onnx_models import (
     WEIGHTS,
     B,
     H,
@@ -36,7 +36,7 @@ from tests.support.onnx_models import (
     tensor,
     value,
 )
-from tests.support.threads import run_threads
+from tests.support.processes import run_threads
 
 LENS = np.array([4, 2], np.int32)
 H0 = numbers(3, 1, B, H)

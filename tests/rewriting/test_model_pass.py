@@ -12,7 +12,7 @@ from onnx import ModelProto
 
 import onegru
 from onegru.rewriting.rewrite import rewrite
-from tests.support.onnx_models import B, H, I, T, graph, gru, model, node, numbers, save, value, weights
+from tests.support.files.onnx_models import B, H, I, T, graph, gru, model, node, numbers, save, value, weights
 from tests.support.rewrite_cases import assert_close, expected, others_untouched, rewritten
 from tests.support.runtimes import onnxruntime_results
 

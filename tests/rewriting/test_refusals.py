@@ -12,7 +12,7 @@ import onegru
 from onegru.core.dtypes import Array
 from onegru.rewriting import activation_ops
 from onegru.rewriting.rewrite import rewrite
-from tests.support.onnx_models import I, graph, gru, model, node, numbers, save, value, weights
+from tests.support.files.onnx_models import I, graph, gru, model, node, numbers, save, value, weights
 from tests.support.rewrite_cases import Case
 
 

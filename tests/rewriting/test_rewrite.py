@@ -12,7 +12,7 @@ from onnx import TensorProto
 import onegru
 from onegru.rewriting import decompose
 from onegru.rewriting.rewrite import rewrite
-from tests.support.onnx_models import (
+from tests.support.files.onnx_models import (
     B,
     H,
     I,

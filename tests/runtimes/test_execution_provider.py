@@ -20,12 +20,11 @@ import onegru
 from onegru import execution_provider
 from onegru.operators.lowering import lower
 from onegru.operators.onnx import gru_version
-from tests.support import onnx_models as m
-from tests.support.bits import same_bits
 from tests.support.cases import Case, gru_cases, onnx_model
-from tests.support.processes import run_python
+from tests.support.comparison import same_bits
+from tests.support.files import onnx_models as m
+from tests.support.processes import run_python, run_threads
 from tests.support.repository import ROOT
-from tests.support.threads import run_threads
 
 CPU = "CPUExecutionProvider"
 
@@ -343,7 +342,7 @@ import os, signal, sys
 import numpy as np, onnxruntime
 import onegru
 from onegru import execution_provider
-from tests.support import onnx_models as m
+from tests.support.files import onnx_models as m
 
 X = m.numbers(1, 9, 3, 64)
 wanted = onegru.gru(X, **m.weights(I=64, H=96))[0].tobytes()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from onegru.runtimes.known_issues import MEASURED, RULES, Facts, verdicts
-from tests.support.known_issues import Arrays, is_right
+from tests.support.comparison import Arrays, is_right
 from tests.support.oracle import gru_cell, gru_sequence, onnx_gru
 
 OPEN: dict[str, Any] = {"fixed": False, "lengths": (4, 2, 3)}

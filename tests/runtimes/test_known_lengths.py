@@ -12,7 +12,7 @@ import pytest
 import onegru
 from onegru.models.inspect import report
 from onegru.runtimes.known_issues import MEASURED
-from tests.support.known_issues import Arrays, is_right
+from tests.support.comparison import Arrays, is_right
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from openvino import opset8 as ops
 import onegru
 import onegru.runtimes.openvino_exchange as exchange
 from onegru import SpecError
-from tests.support.bits import same_bits
 from tests.support.cases import Case, openvino_cases
+from tests.support.comparison import same_bits
 
 T, B, I, H = 5, 2, 3, 4
 SETTINGS = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}

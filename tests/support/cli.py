@@ -13,7 +13,18 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 import onegru
-from tests.support.onnx_models import WEIGHTS, Arrays, I, graph, gru, model, numbers, numpy_type, save, value
+from tests.support.files.onnx_models import (
+    WEIGHTS,
+    Arrays,
+    I,
+    graph,
+    gru,
+    model,
+    numbers,
+    numpy_type,
+    save,
+    value,
+)
 
 SCRIPT = Path(sys.executable).with_name("onegru")
 

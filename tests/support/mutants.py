@@ -17,7 +17,7 @@ from onegru import Model
 from onegru.formats.onnx.read import Source
 from onegru.formats.onnx.reader import parse_onnx
 from onegru.verification.runtimes.base import Subject
-from tests.support.onnx_models import tensor
+from tests.support.files.onnx_models import tensor
 
 
 def _node(proto: ModelProto, name: str) -> NodeProto:

@@ -1,4 +1,4 @@
-"""Programs that run in an interpreter of their own."""
+"""Work in interpreters and threads of its own."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 Done = subprocess.CompletedProcess[str]
 
@@ -63,3 +65,16 @@ def run_python_without(blocked: str, code: str, *arguments: object) -> Done:
     """Run code where the packages that `blocked` (an expression of `name`) are not; it may fail."""
     lines = f"blocked = lambda name: {blocked}\n{BLOCK}{textwrap.dedent(code)}"
     return run_python(lines, *arguments, status=None)
+
+
+Item = TypeVar("Item")
+
+
+def run_threads(work: Callable[[Item], object], items: Iterable[Item], seconds: float = 300) -> None:
+    """Call `work` with each item in a thread of its own, and wait until all have ended."""
+    threads = [threading.Thread(target=work, args=(item,), daemon=True) for item in items]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds)
+    assert not any(thread.is_alive() for thread in threads)

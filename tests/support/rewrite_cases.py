@@ -15,7 +15,7 @@ from onnx import ModelProto, NodeProto
 import onegru
 from onegru.core.dtypes import Array
 from onegru.rewriting.rewrite import Report, rewrite
-from tests.support.onnx_models import (
+from tests.support.files.onnx_models import (
     Arrays,
     B,
     H,

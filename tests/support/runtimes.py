@@ -10,7 +10,7 @@ import pytest
 from onnx import ModelProto
 
 from onegru.core.dtypes import Array
-from tests.support.onnx_models import Arrays
+from tests.support.files.onnx_models import Arrays
 
 
 def onnxruntime_results(proto: ModelProto, feeds: Mapping[str, object]) -> Arrays:

@@ -17,8 +17,8 @@ from onegru.verification.runtimes.base import Runtime
 from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
 from onegru.verification.runtimes.onnxruntime import OnnxRuntime
 from onegru.verification.runtimes.openvino import OpenVino
-from tests.support.ir_files import IrWriter
-from tests.support.onnx_models import Arrays, I, graph, gru, model, node, numbers, value, weights
+from tests.support.files.ir_files import IrWriter
+from tests.support.files.onnx_models import Arrays, I, graph, gru, model, node, numbers, value, weights
 
 T, B, H = 4, 2, 3
 

@@ -6,7 +6,7 @@ import pytest
 
 from onegru.verification.runtimes.base import Runtime, Subject
 from onegru.verification.runtimes.subprocess_runner import Outcome
-from tests.support.onnx_models import Arrays
+from tests.support.files.onnx_models import Arrays
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 import onegru
 from onegru.verification.compare_models import compare_with
 from tests.support import mutants
-from tests.support.onnx_models import I, graph, gru, model, node, save, value, weights
+from tests.support.files.onnx_models import I, graph, gru, model, node, save, value, weights
 from tests.support.verify_cases import H, T, chain, feeds, ir, planted, planted_in
 
 

@@ -11,7 +11,7 @@ import onegru
 from onegru.core.compare import TOLERANCE_ACROSS_RUNTIMES, agreement, difference
 from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
 from tests.support import mutants
-from tests.support.onnx_models import graph, gru, model, save, value, weights
+from tests.support.files.onnx_models import graph, gru, model, save, value, weights
 from tests.support.verify_cases import chain, feeds, verified
 
 # ---- what counts as agreement

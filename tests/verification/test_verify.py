@@ -21,7 +21,7 @@ from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
 from onegru.verification.runtimes.onnxruntime import OnnxRuntime
 from onegru.verification.trace import traced_run
 from tests.support import mutants
-from tests.support.onnx_models import I, graph, gru, model, node, save, value, weights
+from tests.support.files.onnx_models import I, graph, gru, model, node, save, value, weights
 from tests.support.verify_cases import REAL, T, chain, fault_of, feeds, only, planted, planted_in, verified
 
 

@@ -82,7 +82,7 @@ class GruNode:
         if later is not None:
             later()
 
-    def prepare(
+    def _prepare(
         self, constants: Mapping[str, object], defaults: Container[str], shared: dict[object, GruNode]
     ) -> None:
         """Make the layer before any run, if its weights are constants.
@@ -180,7 +180,7 @@ def prepare_nodes(nodes: Iterable[GruNode], constants: Mapping[str, object], gra
     shared: dict[object, GruNode] = {}
     defaults = {info.value for info in graph.inputs}
     for node in nodes:
-        node.prepare(constants, defaults, shared)
+        node._prepare(constants, defaults, shared)
 
 
 def _fast_run(

@@ -12,7 +12,7 @@ from onegru.core.compare import agreement
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.verification.gru_call import Call, in_type
-from onegru.verification.mistakes import gate_orders, pairs_of_theories, theories
+from onegru.verification.mistakes import gate_orders, pairs_of_mistakes, single_mistakes
 
 
 def diagnose(call: Call, got: Mapping[str, Array]) -> str | None:
@@ -25,12 +25,14 @@ def diagnose(call: Call, got: Mapping[str, Array]) -> str | None:
         got: the outputs, by the ports' names; not agreeing with the call.
     """
     tolerance = call.tolerance(call.run())
-    single = [theory.words for theory in theories(call) if _explains(theory.call, got, tolerance)]
+    single = [
+        candidate.words for candidate in single_mistakes(call) if _explains(candidate.call, got, tolerance)
+    ]
     if single:
         return ", or ".join(single)
-    for theory in chain(gate_orders(call), pairs_of_theories(call)):
-        if _explains(theory.call, got, tolerance):
-            return theory.words
+    for candidate in chain(gate_orders(call), pairs_of_mistakes(call)):
+        if _explains(candidate.call, got, tolerance):
+            return candidate.words
     return _rounding(call, got)
 
 

@@ -1,4 +1,4 @@
-"""Common mistakes with GRUs, as a table of theories that may explain a wrong result.
+"""Common mistakes with GRUs, as a table of those that may explain a wrong result.
 
 Each turns a call into the call with that mistake, or returns None if the mistake would not change it.
 """
@@ -17,7 +17,7 @@ from onegru.verification.weight_mistakes import GATE_ORDERS, WEIGHT_MISTAKES, Mi
 
 
 @dataclass(frozen=True, slots=True)
-class Theory:
+class MistakenCall:
     """A mistake, in words that follow "as if", and the call with that mistake."""
 
     words: str
@@ -28,30 +28,30 @@ _Activations = tuple[tuple[Activation, Activation], ...]
 _DEFAULT = (Activation("Sigmoid"), Activation("Tanh"))
 
 
-def theories(call: Call) -> Iterator[Theory]:
+def single_mistakes(call: Call) -> Iterator[MistakenCall]:
     """The single mistakes that change this call, the likeliest first."""
     return _made(call, _TABLE)
 
 
-def pairs_of_theories(call: Call) -> Iterator[Theory]:
+def pairs_of_mistakes(call: Call) -> Iterator[MistakenCall]:
     """Two mistakes at once, of those that occur together."""
     common = [(words, make) for words, make in _TABLE if words in _COMMON]
     for (first, make_first), (second, make_second) in combinations(common, 2):
         one = make_first(call)
         both = None if one is None else make_second(one)
         if both is not None and make_second(call) is not None:
-            yield Theory(f"{first} and {second}", both)
+            yield MistakenCall(f"{first} and {second}", both)
 
 
-def gate_orders(call: Call) -> Iterator[Theory]:
+def gate_orders(call: Call) -> Iterator[MistakenCall]:
     """Every other order of the gates, in all weights or in some."""
     return _made(call, GATE_ORDERS)
 
 
-def _made(call: Call, table: Iterable[tuple[str, Mistake]]) -> Iterator[Theory]:
+def _made(call: Call, table: Iterable[tuple[str, Mistake]]) -> Iterator[MistakenCall]:
     for words, make in table:
         if (other := make(call)) is not None:
-            yield Theory(words, other)
+            yield MistakenCall(words, other)
 
 
 # ---- of what is computed

@@ -13,8 +13,8 @@ from onnx import ModelProto, TensorProto
 
 import onegru
 from onegru import FormatError, Model, SpecError
-from tests.support.onnx_checks import assert_close, check
-from tests.support.onnx_models import (
+from tests.support.files.onnx_checks import assert_close, check
+from tests.support.files.onnx_models import (
     EXPECTED,
     PLAIN,
     WEIGHTS,

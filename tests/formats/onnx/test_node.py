@@ -12,7 +12,7 @@ from onnx import NodeProto
 
 import onegru
 from onegru import FormatError, SpecError, SpecWarning
-from tests.support.onnx_models import (
+from tests.support.files.onnx_models import (
     PLAIN,
     WEIGHTS,
     X_INFO,

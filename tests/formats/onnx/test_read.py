@@ -16,8 +16,8 @@ import onegru
 from onegru import FormatError, Model, OneGRUError, SpecError
 from onegru.formats.onnx.read import Source
 from onegru.formats.onnx.reader import parse_onnx
-from tests.support.onnx_checks import all_external, plain, refused
-from tests.support.onnx_models import (
+from tests.support.files.onnx_checks import all_external, plain, refused
+from tests.support.files.onnx_models import (
     PLAIN,
     WEIGHTS,
     X_INFO,

@@ -15,8 +15,8 @@ from onnx import NodeProto, TensorProto, ValueInfoProto
 
 import onegru
 from onegru import SpecError
-from tests.support.onnx_checks import assert_close, check
-from tests.support.onnx_models import (
+from tests.support.files.onnx_checks import assert_close, check
+from tests.support.files.onnx_models import (
     WEIGHTS,
     X_INFO,
     B,

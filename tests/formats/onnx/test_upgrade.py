@@ -13,7 +13,18 @@ from onnx import ModelProto, NodeProto, ValueInfoProto
 import onegru
 from onegru import FormatError
 from onegru.core.dtypes import Array
-from tests.support.onnx_models import Shape, graph, gru, loaded, model, node, numbers, tensor, value, weights
+from tests.support.files.onnx_models import (
+    Shape,
+    graph,
+    gru,
+    loaded,
+    model,
+    node,
+    numbers,
+    tensor,
+    value,
+    weights,
+)
 
 # All different but I and T, so that an axis taken for another one shows; I = H lets GRUs be chained.
 T, B, H = 4, 2, 3

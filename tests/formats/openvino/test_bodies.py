@@ -13,8 +13,8 @@ from openvino import opset13 as ops
 
 import onegru
 from onegru.runtimes import openvino_exchange as _openvino_exchange
-from tests.support.ir_files import refuse
-from tests.support.openvino_models import B, H, I, T, check, draw, save, sequence
+from tests.support.files.ir_files import refuse
+from tests.support.files.openvino_models import B, H, I, T, check, draw, save, sequence
 
 
 def test_bodies_without_grus_go_along(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 import onegru
 from onegru.core.dtypes import Array
-from tests.support.ir_cells import H, cell_inputs, draw, write_cell
-from tests.support.ir_files import IrWriter, edit, refuse, write_case
+from tests.support.files.ir_cells import H, cell_inputs, draw, write_cell
+from tests.support.files.ir_files import IrWriter, edit, refuse, write_case
 
 
 @pytest.mark.parametrize(

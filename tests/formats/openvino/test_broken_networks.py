@@ -14,8 +14,8 @@ import pytest
 from openvino import opset13 as ops
 
 import onegru
-from tests.support.ir_files import IrWriter, refuse
-from tests.support.openvino_models import I, draw, save, small
+from tests.support.files.ir_files import IrWriter, refuse
+from tests.support.files.openvino_models import I, draw, save, small
 
 
 def write_chain(folder: Path) -> Path:

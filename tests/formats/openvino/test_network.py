@@ -16,11 +16,10 @@ import pytest
 from openvino import opset13 as ops
 
 import onegru
-from tests.support import onnx_models
-from tests.support.ir_files import IrWriter, write_case
-from tests.support.openvino_models import B, H, I, T, check, draw, save, sequence, small
-from tests.support.processes import run_python
-from tests.support.threads import run_threads
+from tests.support.files import onnx_models
+from tests.support.files.ir_files import IrWriter, write_case
+from tests.support.files.openvino_models import B, H, I, T, check, draw, save, sequence, small
+from tests.support.processes import run_python, run_threads
 
 # Models of the kinds that there are
 

@@ -11,8 +11,8 @@ import pytest
 
 import onegru
 from onegru.core.dtypes import Array
-from tests.support.ir_cells import B, H, I, T, cell_inputs, draw, feeds, write_cell
-from tests.support.ir_files import IrWriter, edit, refuse, write_case
+from tests.support.files.ir_cells import B, H, I, T, cell_inputs, draw, feeds, write_cell
+from tests.support.files.ir_files import IrWriter, edit, refuse, write_case
 
 
 def test_a_cell_by_its_port_and_layer_names(tmp_path: Path) -> None:

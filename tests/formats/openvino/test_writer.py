@@ -11,9 +11,9 @@ import pytest
 
 import onegru
 from tests.support.cases import DIRECTIONS, DTYPES
+from tests.support.files.saved_models import LENGTHS, assert_close, assert_same_as, ir_feeds
 from tests.support.layers import H, call, draw, make_gru, make_stack, reference
 from tests.support.runtimes import openvino_results
-from tests.support.saved_models import LENGTHS, assert_close, assert_same_as, ir_feeds
 
 
 @pytest.mark.parametrize("directions", [("forward",), ("reverse",), ("bidirectional",), DIRECTIONS], ids=len)

@@ -12,7 +12,7 @@ from onegru.verification.runtimes.base import Runtime
 from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
 from onegru.verification.runtimes.onnxruntime import OnnxRuntime
 from onegru.verification.runtimes.openvino import OpenVino
-from tests.support.onnx_models import save
+from tests.support.files.onnx_models import save
 from tests.support.verify_cases import REAL, T, chain, fault_of, feeds, ir, only, verified
 
 

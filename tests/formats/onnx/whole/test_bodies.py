@@ -12,8 +12,8 @@ from onnx import GraphProto, NodeProto
 
 import onegru
 from onegru import SpecError, SpecWarning
-from tests.support.onnx_checks import check_results
-from tests.support.onnx_models import (
+from tests.support.files.onnx_checks import check_results
+from tests.support.files.onnx_models import (
     EXPECTED,
     PLAIN,
     WEIGHTS,

@@ -12,8 +12,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 import onegru
 from onegru import FormatError
-from tests.support.onnx_checks import Outputs, check_results
-from tests.support.onnx_models import (
+from tests.support.files.onnx_checks import Outputs, check_results
+from tests.support.files.onnx_models import (
     EXPECTED,
     PLAIN,
     WEIGHTS,

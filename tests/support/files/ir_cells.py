@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from onegru.core.dtypes import Array
-from tests.support.ir_files import write_case
+from tests.support.files.ir_files import write_case
 
 T, B, I, H = 4, 3, 2, 5
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from onegru import FormatError, Model
-from tests.support.onnx_models import (
+from tests.support.files.onnx_models import (
     PLAIN,
     WEIGHTS,
     X_INFO,
