@@ -14,6 +14,7 @@ from onegru.core.activations import Activation
 from onegru.core.errors import FormatError, MissingExtraError, OneGRUError, SpecError, SpecWarning
 from onegru.core.spec import Spec, Weights
 from onegru.engines.native import Targets, get_num_threads, release_memory, set_num_threads, targets
+from onegru.formats.graph import TensorInfo
 from onegru.layers.functional import augru_cell, augru_sequence, gru, gru_cell, gru_sequence
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, StackStream
@@ -31,10 +32,11 @@ if TYPE_CHECKING:
     from onegru.frameworks.pytorch import from_torch, to_torch, to_torch_state_dict
     from onegru.layers.padding import pad
     from onegru.models.inference_session import InferenceSession
-    from onegru.models.inspect import inspect
+    from onegru.models.inspect import GruReport, Inspection, inspect
     from onegru.models.load_layers import load_layers
-    from onegru.rewriting.rewrite import rewrite
+    from onegru.rewriting.rewrite import Rewriting, rewrite
     from onegru.runtimes.openvino import openvino_exchange, openvino_extensions
+    from onegru.verification.results import Verification
     from onegru.verification.verify import verify
 
 __version__ = version()
@@ -44,11 +46,14 @@ __all__ = [
     "Activation",
     "FormatError",
     "GruNode",
+    "GruReport",
     "InferenceSession",
+    "Inspection",
     "MissingExtraError",
     "Model",
     "ModelStream",
     "OneGRUError",
+    "Rewriting",
     "Spec",
     "SpecError",
     "SpecWarning",
@@ -56,6 +61,8 @@ __all__ = [
     "StackStream",
     "Stream",
     "Targets",
+    "TensorInfo",
+    "Verification",
     "Weights",
     "__version__",
     "augru_cell",
@@ -90,7 +97,11 @@ __all__ = [
 
 # Imported when first asked for, so that `import onegru` stays quick.
 _LATER = {
+    "GruReport": "onegru.models.inspect",
     "InferenceSession": "onegru.models.inference_session",
+    "Inspection": "onegru.models.inspect",
+    "Rewriting": "onegru.rewriting.rewrite",
+    "Verification": "onegru.verification.results",
     "from_flax": "onegru.frameworks.flax",
     "from_keras": "onegru.frameworks.keras",
     "from_torch": "onegru.frameworks.pytorch",

@@ -147,7 +147,7 @@ def test_refusals_alone_do_not_fail(verify: Cli) -> None:
         (["broken.onnx"], "broken.onnx: "),
         (
             ["model.onnx", *DIMS, "--runtime", "tensorflow"],
-            "runtime: 'tensorflow'; must be one of 'onnxruntime', 'openvino', 'onnx'",
+            "runtimes: 'tensorflow'; must be one of 'onnxruntime', 'openvino', 'onnx'",
         ),
         (["model.onnx", *DIMS, "--precision", "f16"], "precision: 'f16'; must be one of f32, default"),
     ],
@@ -173,7 +173,7 @@ def test_files_are_known_by_what_they_hold(verify: Cli) -> None:
     assert "openvino" in out and "onnxruntime" not in out and "refuses" not in out
     code, out, err = verify("an_ir.onnx", "--dims", 2, "--runtime", "onnxruntime")
     assert (code, out) == (2, "")
-    assert "runtime: onnxruntime reads ONNX models alone; an_ir.onnx is none" in err
+    assert "runtimes: onnxruntime reads ONNX models alone; an_ir.onnx is none" in err
     save(Path(), chain(True), "a_model.xml")
     code, out, err = verify("a_model.xml", *DIMS, "--runtime", "onnxruntime", "--runtime", "onnx")
     assert (code, err) == (0, "")

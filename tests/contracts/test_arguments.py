@@ -163,6 +163,7 @@ CALLS: dict[str, tuple[Callable[[], Callable[..., Any]], dict[str, Any]]] = {
 
 #: Public names that take no arguments, or whose arguments are the business of other tests: files and models.
 ELSEWHERE = {
+    *("GruReport", "Inspection", "Rewriting", "TensorInfo", "Verification"),
     *(
         "GruNode",
         "InferenceSession",

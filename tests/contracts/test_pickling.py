@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,23 +62,39 @@ def model_stream(kind: type[Any]) -> Any:
 
 @cache
 def graph() -> Any:
-    return onegru.load(DENOISER).graph
+    return onegru.load(DENOISER)._graph
 
 
 def node_of(kind: type[Any]) -> Any:
     model = onegru.load(DENOISER)
-    (step,) = (gru.step for gru in model.gru_nodes)
+    (step,) = (gru._step for gru in model.gru_nodes)
     layer = made_of(kind, onegru.GruNode, step, "place: ", "auto")
-    layer._prepare(dict(model.graph.constants), (), {})
+    layer._prepare(dict(model._graph.constants), (), {})
     return layer
 
 
 def run_node(node: Any) -> Any:
-    values = {name: np.ones((1, 1, 1), np.float32) for name in node.step.inputs.values()}
-    values[node.step.inputs["X"]] = np.ones((2, 1, node.layer.spec.input_size), np.float32)
-    values[node.step.inputs["initial_h"]] = np.ones((1, 1, node.layer.spec.hidden_size), np.float32)
-    node.run(values)
-    return node.name, node.operator, [values[name] for name in node.step.outputs.values()]
+    values = {name: np.ones((1, 1, 1), np.float32) for name in node._step.inputs.values()}
+    values[node._step.inputs["X"]] = np.ones((2, 1, node.layer.spec.input_size), np.float32)
+    values[node._step.inputs["initial_h"]] = np.ones((1, 1, node.layer.spec.hidden_size), np.float32)
+    node._runner().run(values)
+    return node.name, node.operator, [values[name] for name in node._step.outputs.values()]
+
+
+def plain(make: Callable[[], Any]) -> Case:
+    """A frozen dataclass of plain data."""
+    return Case(lambda kind: make(), repr)
+
+
+@cache
+def rewriting() -> onegru.Rewriting:
+    with tempfile.TemporaryDirectory() as folder:
+        return onegru.rewrite(DENOISER, Path(folder) / "rewritten.onnx", check=False)
+
+
+@cache
+def verification() -> onegru.Verification:
+    return onegru.verify(DENOISER, runtimes=[])
 
 
 CASES = {
@@ -84,7 +102,9 @@ CASES = {
     "FormatError": error("m.onnx: broken"),
     "GRU": Case(layer_of, lambda layer: (*layer(X), describe(layer.spec), layer.weight_storage, repr(layer))),
     "GruNode": Case(node_of, run_node),
+    "GruReport": plain(lambda: onegru.inspect(DENOISER).grus[0]),
     "InferenceSession": Case(lambda kind: kind(DENOISER), lambda session: session.run(None, denoise(0))),
+    "Inspection": plain(lambda: onegru.inspect(DENOISER)),
     "MissingExtraError": Case(
         lambda kind: kind("onnx", "extra", "m.onnx"),
         lambda error: (str(error), error.args, error.package, error.extra, error.purpose),
@@ -98,6 +118,7 @@ CASES = {
         lambda stream: stream.step({"x": FRAMES[0]}),
     ),
     "OneGRUError": error("none"),
+    "Rewriting": plain(rewriting),
     "Spec": Case(lambda kind: kind(1, 2, "float32", clip=0.5), describe),
     "SpecError": error("X: wrong"),
     "SpecWarning": error("B: without effect"),
@@ -115,6 +136,8 @@ CASES = {
     "Targets": Case(
         lambda kind: kind(("AVX2",), "AVX2"), lambda targets: (targets.available, targets.chosen)
     ),
+    "TensorInfo": plain(lambda: onegru.load(DENOISER).inputs[0]),
+    "Verification": plain(verification),
     "Weights": Case(
         lambda kind: kind(X, X, X),
         lambda weights: (weights.W, weights.R, weights.B, weights.B.flags.writeable),

@@ -70,9 +70,9 @@ def _model(rng: Random, path: Path) -> str:
     inputs = draw_inputs(model, 0, next(size_plans()))
     if sum(array.size for array in inputs.values()) > 10**6:
         return "loaded"
-    if rng.random() < 0.3 and model.graph.states:
+    if rng.random() < 0.3 and model._graph.states:
         model.stream(dims={}).step(
-            {k: v for k, v in inputs.items() if k not in dict(model.graph.states).values()}
+            {k: v for k, v in inputs.items() if k not in dict(model._graph.states).values()}
         )
         return "streamed"
     model.run(inputs)

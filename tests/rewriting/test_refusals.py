@@ -32,6 +32,7 @@ from tests.support.rewrite_cases import Case
         ({"opset": 1}, "opset: 1; must be at least 3, as GRU node 'gru' has linear_before_reset"),
         ({"tolerance": -1.0}, "tolerance: -1.0; must be at least 0"),
         ({"dims": {"K": 3}, "opset": 22}, "dims: 'K'; must be an open dimension of an input: 'N', 'T'"),
+        ({"dims": {"T": (3,)}, "opset": 22}, "dims: 'T' is (3,); must be one size"),
         ({"dims": {"T": 0}, "opset": 22}, "dims['T']: 0; must be an integer, at least 1"),
         ({"dims": {"T": "3"}}, "dims['T']: '3'; must be an integer"),
         ({"dims": []}, "dims: []; must be a mapping from names to sizes"),

@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto
 
 import onegru
 from onegru.core.dtypes import Array
-from onegru.rewriting.rewrite import Report, rewrite
+from onegru.rewriting.rewrite import Rewriting, rewrite
 from tests.support.files.onnx_models import (
     Arrays,
     B,
@@ -201,7 +201,7 @@ def attributes(item: NodeProto) -> dict[str, Any]:
     return {entry.name: onnx.helper.get_attribute_value(entry) for entry in item.attribute}
 
 
-def rewritten(tmp_path: Path, proto: ModelProto, **options: Any) -> tuple[Report, ModelProto]:
+def rewritten(tmp_path: Path, proto: ModelProto, **options: Any) -> tuple[Rewriting, ModelProto]:
     report = rewrite(save(tmp_path, proto), tmp_path / "target.onnx", **options)
     target = onnx.load(tmp_path / "target.onnx")
     onnx.checker.check_model(target)

@@ -155,10 +155,10 @@ def test_external_data(tmp_path: Path) -> None:
 def test_subjects_leave_the_graph_as_it_is(tmp_path: Path) -> None:
     """A verification must not change the model that it is given."""
     loaded = onegru.load(save(tmp_path, chain()))
-    before: Graph = loaded.graph
+    before: Graph = loaded._graph
     outputs = loaded.run(feeds())
     compare_runtimes(loaded, feeds(), runtimes=[mutants.Fake()])
-    assert loaded.graph is before
+    assert loaded._graph is before
     for name, array in loaded.run(feeds()).items():
         assert np.array_equal(array, outputs[name])
 
@@ -199,7 +199,7 @@ def test_the_public_function(tmp_path: Path) -> None:
         assert found.agrees and [item.runtime for item in found.runtimes] == ["onegru", "onnxruntime"]
     assert onegru.verify(path, feeds(), against=path, runtimes=["onnxruntime"]).against is not None
     wrong = [
-        ({"runtimes": ["tvm"]}, "runtime: 'tvm'; must be one of"),
+        ({"runtimes": ["tvm"]}, "runtimes: 'tvm'; must be one of"),
         ({"inputs": feeds(), "dims": {"T": 3}}, "dims: given with inputs"),
         ({"dims": {"nothing": 3}}, "dims: 'nothing'; must be an open dimension"),
         ({"against": 3}, "against: 3; must be"),

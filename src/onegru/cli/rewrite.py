@@ -14,7 +14,7 @@ from onegru.cli.outputs import print_json
 from onegru.cli.progress import waiting
 from onegru.cli.tables import Screen, ruled_table, safe, say
 from onegru.core.errors import SpecError
-from onegru.rewriting.rewrite import Report, rewrite
+from onegru.rewriting.rewrite import Rewriting, rewrite
 
 Float16 = Annotated[bool, typer.Option("--float16", help="GRU nodes in float16, with Casts around them.")]
 Split = Annotated[
@@ -66,7 +66,7 @@ def convert_model(
     show_report(Screen(), report, as_json=as_json)
 
 
-def show_report(console: Console, report: Report, *, as_json: bool) -> None:
+def show_report(console: Console, report: Rewriting, *, as_json: bool) -> None:
     """A line for each change, then a table of how far the outputs differ."""
     if as_json:
         print_json(dataclasses.asdict(report))

@@ -19,7 +19,7 @@ from onegru.core.dtypes import Array
 from onegru.core.wording import count, duration, shape_words
 from onegru.engines.native import Targets
 from onegru.formats.graph import TensorInfo
-from onegru.models.inspect import GruReport, Report
+from onegru.models.inspect import GruReport, Inspection
 from onegru.models.model import Model
 
 
@@ -87,7 +87,7 @@ def show_run(
     say(console, *(f"wrote {safe(str(path))}" for path in written))
 
 
-def show_report(console: Console, report: Report, *, as_json: bool) -> None:
+def show_report(console: Console, report: Inspection, *, as_json: bool) -> None:
     """A paragraph for each GRU."""
     is_model = report.other_nodes is not None
     if as_json:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from onegru.core.dtypes import Array, convert
 from onegru.core.errors import prefixed_errors
@@ -30,6 +30,8 @@ class TensorInfo:
         aliases: other names that the file has for it.
         value: what steps call it; its name unless given.
     """
+
+    __module__ = "onegru"
 
     name: str
     dtype: str
@@ -54,16 +56,16 @@ def by_name(infos: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
     return names
 
 
-class Runner(Protocol):
-    """What runs one step of a model."""
+class Runner(NamedTuple):
+    """What runs one step of a model.
 
-    @property
-    def reads(self) -> Collection[str]:
-        """The values that a run needs."""
+    Attributes:
+        reads: the values that a run needs.
+        run: adds the step's outputs to the values that it is given, by name.
+    """
 
-    @property
-    def run(self) -> Callable[[dict[str, Any]], None]:
-        """Adds the step's outputs to the values that it is given, by name."""
+    reads: Collection[str]
+    run: Callable[[dict[str, Any]], None]
 
 
 class Step(ABC):
@@ -141,7 +143,7 @@ class GruStep(Step):
         return self.outputs.values()
 
     def runner(self, layers: Mapping[GruStep, Runner]) -> Runner:
-        """Its layer."""
+        """Its layer's."""
         return layers[self]
 
 
@@ -161,8 +163,8 @@ class OwnStep(Step):
         self.gives = gives
 
     def runner(self, layers: Mapping[GruStep, Runner]) -> Runner:
-        """Itself."""
-        return self
+        """Its own."""
+        return Runner(self.reads, self.run)
 
     @abstractmethod
     def run(self, values: dict[str, Any]) -> None:

@@ -139,8 +139,8 @@ def _slots(model: Model) -> dict[str, tuple[_Slot, str]]:
     """The role, layer and axes of each input and output of a written model."""
     by_value: dict[str, tuple[_Slot, str]] = {}
     for index, gru in enumerate(model.gru_nodes):
-        names = {**gru.step.inputs, **gru.step.outputs}
-        for port in gru.step.ports:
+        names = {**gru._step.inputs, **gru._step.outputs}
+        for port in gru._step.ports:
             if port.role in CANONICAL_AXES and port.name in names:
                 place = index if port.role in ("initial_h", "Y_h") else 0  # there is one of each other
                 by_value.setdefault(names[port.name], ((port.role, place), port.axes))

@@ -10,26 +10,21 @@ import numpy as np
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import prefixed_errors
 from onegru.core.pickling import state_of
-from onegru.formats.graph import Graph, GruStep
+from onegru.formats.graph import Graph, GruStep, Runner
 from onegru.layers.gru import GRU
 from onegru.operators.lowering import Lowered, check_attributes, lower
 from onegru.operators.schema import WEIGHTS
 
 
 class GruNode:
-    """One GRU node of a model.
-
-    Attributes:
-        step: the node as in the file.
-        run: adds the node's outputs to a mapping of values by name.
-    """
+    """One GRU node of a model."""
 
     __module__ = "onegru"
 
     def __init__(
         self, node: GruStep, place: str, engine: str, later: Callable[[], object] | None = None
     ) -> None:
-        self.step = node
+        self._step = node
         self._layer: GRU | None = None
         self._has_own_state = False
         self._later = later
@@ -38,22 +33,21 @@ class GruNode:
         self._lowered: Lowered | None = None
         self._weights: tuple[object, ...] = ()
         self._is_fixed = False
-        self.run: Callable[[dict[str, Any]], None] = self._run
 
     @property
     def name(self) -> str:
         """The node's name."""
-        return self.step.name
+        return self._step.name
 
     @property
     def operator(self) -> str:
         """The operator and its version, such as "GRU-14"."""
-        return str(self.step.operator)
+        return str(self._step.operator)
 
     @property
     def bodies(self) -> tuple[str, ...]:
         """The bodies of other nodes that it lies in, in words, the outermost first."""
-        return self.step.bodies
+        return self._step.bodies
 
     @property
     def layer(self) -> GRU | None:
@@ -93,7 +87,7 @@ class GruNode:
             shared: nodes that have a layer, by what it is made of: nodes that share weights, such as the
                 cells of an unrolled loop, share the layer as well.
         """
-        node = self.step
+        node = self._step
         port = node.operator.input("initial_h")
         state = constants.get(node.inputs.get(port.name, "")) if port is not None else None
         self._later = None
@@ -109,33 +103,20 @@ class GruNode:
         else:
             self._layer, self._lowered = twin._layer, twin._lowered
         self._is_fixed = not any(node.inputs.get(name) in defaults for name in WEIGHTS)
-        self._choose_run()
-
-    def _choose_run(self) -> None:
-        """Take the fast path, if there is one."""
-        node = self.step
-        if node.operator.name == "GRU" and self._is_fixed and self._layer is not None:
-            self.run = _fast_run(node, self._layer, self._run)
 
     def __getstate__(self) -> Any:
-        return state_of(self, ("run", "_later"))
+        return state_of(self, _later=None)
 
-    def __setstate__(self, state: Any) -> None:
-        variables, slots = state if isinstance(state, tuple) else (state, {})
-        for name, value in {**variables, **slots}.items():
-            setattr(self, name, value)
-        self._later = None
-        self.run = self._run
-        self._choose_run()
-
-    @property
-    def reads(self) -> set[str]:
-        """The names of the values that a run needs."""
-        constant = WEIGHTS if self._is_fixed else ()
-        return {value for name, value in self.step.inputs.items() if name not in constant}
+    def _runner(self) -> Runner:
+        """What runs the node, on the fast path if there is one."""
+        node, fixed = self._step, WEIGHTS if self._is_fixed else ()
+        reads = {value for name, value in node.inputs.items() if name not in fixed}
+        if node.operator.name == "GRU" and self._is_fixed and self._layer is not None:
+            return Runner(reads, _fast_run(node, self._layer, self._run))
+        return Runner(reads, self._run)
 
     def _run(self, values: dict[str, Any]) -> None:
-        node = self.step
+        node = self._step
         layer, lowered = self._layer, self._lowered
         if layer is None or lowered is None or not self._is_fixed:
             weights = self._weights_in(values)
@@ -150,7 +131,7 @@ class GruNode:
 
     def _add_state(self, given: dict[str, Any], layer: GRU) -> None:
         """Use zeros for an initial state that was left out."""
-        ports = {port.role: port for port in self.step.ports}
+        ports = {port.role: port for port in self._step.ports}
         state = ports["initial_h"]
         if state.name in given and given[state.name] is None:
             spec, axes = layer.spec, ports["X"].axes
@@ -160,12 +141,12 @@ class GruNode:
                 given[state.name] = np.zeros([sizes[axis] for axis in state.axes], numpy_dtype(spec.dtype))
 
     def _weights_in(self, values: Mapping[str, object]) -> tuple[object, ...]:
-        inputs = self.step.inputs
+        inputs = self._step.inputs
         return tuple(values[inputs[name]] if name in inputs else None for name in WEIGHTS)
 
     def _make(self, weights: tuple[object, ...]) -> tuple[GRU, Lowered]:
         with prefixed_errors(self._place):
-            lowered = lower(self.step.operator, self.step.attributes, *weights, where=self._place)
+            lowered = lower(self._step.operator, self._step.attributes, *weights, where=self._place)
         return GRU.from_canonical(lowered.spec, lowered.weights, self._engine), lowered
 
 

@@ -47,6 +47,8 @@ class GruReport:
         bodies: the bodies of other nodes that it lies in, in words, the outermost first.
     """
 
+    __module__ = "onegru"
+
     name: str
     operator: str
     dtype: str | None
@@ -66,7 +68,7 @@ class GruReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Inspection:
     """What a file holds.
 
     Attributes:
@@ -79,6 +81,8 @@ class Report:
         grus: its GRUs, those of a model in running order.
     """
 
+    __module__ = "onegru"
+
     path: str
     kind: str
     inputs: tuple[TensorInfo, ...]
@@ -88,7 +92,7 @@ class Report:
     grus: tuple[GruReport, ...]
 
 
-def inspect(path: str | os.PathLike[str]) -> Report:
+def inspect(path: str | os.PathLike[str]) -> Inspection:
     """Describe the GRUs of a file: sizes, direction, reset gate, activations, which runtimes fail on them.
 
     The model is not run, so an ONNX model needs only onnx. (Weights that nodes compute from constants are
@@ -107,13 +111,13 @@ def inspect(path: str | os.PathLike[str]) -> Report:
     kind = layers_kind(file)
     if kind.holds == "layers":
         grus = tuple(_report_of_layer(name, layer) for name, layer in named_layers(file))
-        return Report(str(file), kind.words, (), (), None, (), grus)
+        return Inspection(str(file), kind.words, (), (), None, (), grus)
     graph = read_graph(file)
     others = sum(step.node_count for step in graph.steps)
     if graph.whole is not None:
         others = graph.whole.node_count
     grus, nested = _reports(graph.inputs, _gru_nodes(graph)), nested_words(graph.grus)
-    return Report(str(file), kind.words, graph.inputs, graph.outputs, others, nested, grus)
+    return Inspection(str(file), kind.words, graph.inputs, graph.outputs, others, nested, grus)
 
 
 def _gru_nodes(graph: Graph) -> list[GruNode]:
@@ -133,7 +137,7 @@ def report(model: Model) -> tuple[GruReport, ...]:
 
 def _reports(inputs: Sequence[TensorInfo], nodes: Iterable[GruNode]) -> tuple[GruReport, ...]:
     infos = {info.value: info for info in inputs}
-    return tuple(_report(node, infos.get(node.step.inputs["X"])) for node in nodes)
+    return tuple(_report(node, infos.get(node._step.inputs["X"])) for node in nodes)
 
 
 def _report_of_layer(name: str, layer: GRU) -> GruReport:
@@ -158,7 +162,7 @@ def _report_of_layer(name: str, layer: GRU) -> GruReport:
 
 
 def _report(gru: GruNode, source: TensorInfo | None) -> GruReport:
-    node, layer = gru.step, gru.layer
+    node, layer = gru._step, gru.layer
     spec = layer.spec if layer is not None else None
     dtype = spec.dtype if spec is not None else (source.dtype if source is not None else None)
     values = read_attributes(node.operator, node.attributes)

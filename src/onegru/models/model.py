@@ -70,7 +70,8 @@ class Model:
             own_step.run(self._constants)
         layers = {gru: GruNode(gru, f"{graph.path}: {gru}: ", engine) for gru in graph.grus}
         prepare_nodes(layers.values(), self._constants, graph)
-        runners = [step.runner(layers) for step in graph.steps]
+        gru_runners = {gru: node._runner() for gru, node in layers.items()}
+        runners = [step.runner(gru_runners) for step in graph.steps]
         self._runs = [runner.run for runner in runners]
         needed = {info.value for info in graph.outputs}.union(*(runner.reads for runner in runners))
         self._needed = {name: value for name, value in self._constants.items() if name in needed}
@@ -82,11 +83,6 @@ class Model:
     def path(self) -> str:
         """The file that the model comes from."""
         return self._graph.path
-
-    @property
-    def graph(self) -> Graph:
-        """The content of the file, as plain data."""
-        return self._graph
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -184,7 +180,7 @@ class Model:
                 for port, name in (*node.inputs.items(), *node.outputs.items())
                 if name in values  # else a state that was left out
             }
-            for node in (gru.step for gru in self.gru_nodes)
+            for node in (gru._step for gru in self.gru_nodes)
         ]
 
     def _handed_out(self, values: Mapping[str, Any]) -> dict[str, Array]:

@@ -173,6 +173,8 @@ def shapes_of(
         if name in sizes:
             continue
         info = known.get(name)
+        if info is None and name in names:
+            raise SpecError(f"{argument}: {name!r} is {size}; must be one size, as it is no whole input")
         if info is None or (isinstance(size, int) and info.shape is not None and len(info.shape) != 1):
             words = ", ".join(sorted(map(repr, names))) or "none"
             raise SpecError(f"{argument}: {name!r}; must be an open dimension of an input: {words}")
@@ -239,8 +241,8 @@ def _letters(model: Model) -> dict[tuple[str, int], str]:
     names = {info.value: info.name for info in model.inputs}
     found: dict[tuple[str, int], str] = {}
     for gru in model.gru_nodes:
-        for port in gru.step.ports:
-            name = names.get(gru.step.inputs.get(port.name, ""))
+        for port in gru._step.ports:
+            name = names.get(gru._step.inputs.get(port.name, ""))
             for axis, letter in enumerate(port.axes):
                 if name is not None and letter in "TB":
                     found.setdefault((name, axis), letter)
@@ -257,12 +259,12 @@ def _longest_lengths(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dic
     names = {info.value: info.name for info in model.inputs}
     found: dict[str, int | None] = {}
     for gru in model.gru_nodes:
-        ports = {port.role: port for port in gru.step.ports}
+        ports = {port.role: port for port in gru._step.ports}
         lengths = ports.get("sequence_lens")
-        name = names.get(gru.step.inputs.get(lengths.name, "")) if lengths is not None else None
+        name = names.get(gru._step.inputs.get(lengths.name, "")) if lengths is not None else None
         if name is None:
             continue
-        shape = shapes.get(names.get(gru.step.inputs[ports["X"].name], ""), ())
+        shape = shapes.get(names.get(gru._step.inputs[ports["X"].name], ""), ())
         axis = ports["X"].axes.index("T")
         steps = shape[axis] if axis < len(shape) else None
         earlier = found.get(name, steps)

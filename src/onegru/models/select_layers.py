@@ -173,7 +173,7 @@ def _is_bare(model: Model) -> bool:
     """Whether a model is one GRU and nothing else; it then need not be run, which needs known shapes."""
     if len(model.gru_nodes) != 1 or model.other_node_count:
         return False
-    node = model.gru_nodes[0].step
+    node = model.gru_nodes[0]._step
     given = {info.value for info in model.inputs}
     taken = {value for name, value in node.inputs.items() if name not in WEIGHTS}
     results = {info.value for info in model.outputs}
@@ -218,10 +218,10 @@ def _canonical(gru: GruNode, trace: Mapping[str, Array]) -> dict[str, Array]:
     """The inputs and outputs of a node, by role, with canonical axes; Y of a cell is its new state."""
     found = {
         str(port.role): arrange(trace[port.name], port.axes, CANONICAL_AXES[port.role])
-        for port in gru.step.ports
+        for port in gru._step.ports
         if port.name in trace and port.role in CANONICAL_AXES
     }
-    if all(port.role != "Y" for port in gru.step.operator.outputs):
+    if all(port.role != "Y" for port in gru._step.operator.outputs):
         found["Y"] = found["Y_h"][None]
     # An output that is not used may be left out.
     return {"Y": np.empty((0, 0, 0, 0)), "Y_h": np.empty((0, 0, 0)), **found}

@@ -27,7 +27,7 @@ class Runnable(Protocol):
         """Its file."""
 
     @property
-    def graph(self) -> Graph:
+    def _graph(self) -> Graph:
         """The content of the file."""
 
     @property
@@ -182,7 +182,7 @@ class ModelStream:
         """
         takers = list(self._pairs.values())
         shapes = {name: self._inputs[name].shape or () for name in takers}
-        told = batch_axes(self._model.graph)
+        told = batch_axes(self._model._graph)
         named = {shapes[name][axis] for name, axis in told.items() if shapes.get(name)}
         if not named:
             others = (info.shape or () for name, info in self._inputs.items() if name not in shapes)
@@ -275,7 +275,7 @@ class ModelStream:
                 raise SpecError(f"state: {name!r} is of unknown rank; set it before the first step (.state)")
             wanted = [size if isinstance(size, int) else sizes.get(size or "") for size in info.shape]
             if any(size is None for size in wanted):
-                if name in self._model.graph.zero_inputs:
+                if name in self._model._graph.zero_inputs:
                     continue
                 raise SpecError(
                     f"state: {name!r} is {shape_words(info.shape)}, whose sizes the inputs do not tell; give "

@@ -62,7 +62,7 @@ class OutputReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Rewriting:
     """What was done to a model.
 
     Attributes:
@@ -74,6 +74,8 @@ class Report:
         notes: what else there is to know.
         outputs: the results of the check; empty if it was not asked for.
     """
+
+    __module__ = "onegru"
 
     source: str
     target: str
@@ -99,7 +101,7 @@ def rewrite(
     seed: int = 0,
     tolerance: float | None = None,
     check: bool = True,
-) -> Report:
+) -> Rewriting:
     """Rewrite the GRU nodes of an ONNX model; the rest of the model stays as it is.
 
     The nodes' hidden_size, direction and activation parameters are written out, as runtimes differ in their
@@ -171,7 +173,7 @@ def rewrite(
         cases = [dict(inputs)] if inputs is not None else _cases(given, seed, dims)
         outputs = _check(given, runs, cases, _limits(rewritten, tolerance), target)
     write_files([(target, lambda file: file.write(result))])
-    return Report(
+    return Rewriting(
         source=str(source),
         target=str(target),
         opsets=rewritten.opsets,

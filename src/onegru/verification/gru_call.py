@@ -79,7 +79,7 @@ def call_of(gru: GruNode, values: Mapping[str, Array] | None) -> Call:
         SpecError: they do not fit the node.
         KeyError: one is missing.
     """
-    node = gru.step
+    node = gru._step
     constant = iter(gru.weights)
     weights = {
         name: (next(constant) if gru.weights else (values or {})[node.inputs[name]])

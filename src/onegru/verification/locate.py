@@ -52,7 +52,7 @@ def _probes(model: Model, values: Sequence[str]) -> tuple[Probe, ...]:
     """Where the values are in an IR: the GRU layers that they are inputs or outputs of."""
     places: dict[str, Probe] = {}
     for gru in model.gru_nodes:
-        node, operator = gru.step, gru.step.operator
+        node, operator = gru._step, gru._step.operator
         for side, ports, names in (
             ("output", operator.outputs, node.outputs),
             ("input", operator.inputs, node.inputs),
@@ -112,7 +112,7 @@ def fault_in(model: Model, values: Mapping[str, Any], runtime: str) -> Fault | N
             call = call_of(gru, values)
         except (OneGRUError, KeyError):  # wrong inputs, or missing ones
             continue
-        got = {name: values[value] for name, value in gru.step.outputs.items() if value in values}
+        got = {name: values[value] for name, value in gru._step.outputs.items() if value in values}
         if (fault := _fault_of(model, index, gru, call, got, runtime)) is not None:
             return fault
     return None
@@ -123,7 +123,7 @@ def _fault_alone(model: Model, ours: Mapping[str, Any], runtime: Runtime, run: R
     from onegru.verification.probe import one_node_model
 
     for index, gru in enumerate(model.gru_nodes):
-        node = gru.step
+        node = gru._step
         weights = [name for name in WEIGHTS if name in node.inputs] if gru.weights else []
         inputs = {name: ours[value] for name, value in node.inputs.items() if name not in weights}
         constants = dict(zip(weights, gru.weights, strict=True))

@@ -154,6 +154,8 @@ class Verification:
         against: how it compares with a reference; None if there is none.
     """
 
+    __module__ = "onegru"
+
     model: str
     runtimes: tuple[RuntimeResult, ...]
     absent: tuple[str, ...] = ()

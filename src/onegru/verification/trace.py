@@ -31,21 +31,21 @@ class Trace:
 
 def probed_values(model: Model) -> tuple[str, ...]:
     """The values around GRU nodes that only a run shows: neither inputs of the model nor constants."""
-    known = {info.value for info in model.inputs} | set(model.graph.constants)
+    known = {info.value for info in model.inputs} | set(model._graph.constants)
     found: dict[str, None] = {}
     for gru in model.gru_nodes:
         if gru.bodies:  # no runtime returns values in a body
             continue
         weights = WEIGHTS if gru.weights else ()
-        found |= dict.fromkeys(value for name, value in gru.step.inputs.items() if name not in weights)
-        found |= dict.fromkeys(gru.step.outputs.values())
+        found |= dict.fromkeys(value for name, value in gru._step.inputs.items() if name not in weights)
+        found |= dict.fromkeys(gru._step.outputs.values())
     return tuple(value for value in found if value not in known)
 
 
 def given_values(model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The values known before a run: constants, and the inputs that are given."""
     names = by_name(model.inputs)
-    values: dict[str, Any] = dict(model.graph.constants)
+    values: dict[str, Any] = dict(model._graph.constants)
     for name, array in inputs.items():
         values[names[name].value or names[name].name] = array
     return values
@@ -58,10 +58,10 @@ def traced_run(model: Model, inputs: Mapping[str, Any], engine: str) -> Trace:
         SpecError: an input does not fit.
         FormatError: ONNX Runtime fails on its part.
     """
-    outputs, arrays = _again(model.graph, engine)._traced(inputs)
+    outputs, arrays = _again(model._graph, engine)._traced(inputs)
     values = given_values(model, inputs)
     for gru, ports in zip(model.gru_nodes, arrays, strict=True):
-        names = {**gru.step.inputs, **gru.step.outputs}
+        names = {**gru._step.inputs, **gru._step.outputs}
         values |= {names[port]: array for port, array in ports.items()}
     return Trace(outputs, values)
 
@@ -85,7 +85,7 @@ def tolerances(model: Model, inputs: Mapping[str, Any], exact: Mapping[str, Any]
     """
     moved = exact
     with suppress(OneGRUError):  # if the moved inputs are out of its range, the defaults remain
-        moved = _again(model.graph, "reference").run(
+        moved = _again(model._graph, "reference").run(
             {name: nudged(value) if _is_array(value) else value for name, value in inputs.items()}
         )
     found = dict.fromkeys(exact, 0.0)

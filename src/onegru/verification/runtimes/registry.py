@@ -36,7 +36,7 @@ def chosen_runtimes(names: Sequence[str], precision: str = "f32") -> tuple[Runti
     }
     for name in names:
         if name not in runtimes:
-            raise SpecError(f"runtime: {name!r}; must be one of {', '.join(map(repr, runtimes))}")
+            raise SpecError(f"runtimes: {name!r}; must be one of {', '.join(map(repr, runtimes))}")
         if runtimes[name].version() is None:
             raise MissingExtraError(name, name, "runtime")
     return tuple(runtimes[name] for name in dict.fromkeys(names or runtimes))
