@@ -7,7 +7,7 @@ AUGRUSequence is AUGRUCell over time.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import replace
 
 from onegru.core.dtypes import ELEMENT_TYPES
 from onegru.core.spec import DIRECTIONS
@@ -18,35 +18,17 @@ RANDOM = ("RandomUniform", "Multinomial", "DropOut")
 
 _LENGTH_TYPES = ("int32", "int64")
 
-
-_operator = partial(
-    Operator,
-    element_types=ELEMENT_TYPES,
-    biases="summed",
-    activation_count="shared",
-    clip_zero_is_none=True,
-)
-
-_GRU = by_name(
-    Attribute("hidden_size", "int", required=True),
-    Attribute("activations", "strings", ("sigmoid", "tanh")),
-    Attribute("activations_alpha", "floats", ()),
-    Attribute("activations_beta", "floats", ()),
-    Attribute("clip", "float"),
-    Attribute("linear_before_reset", "flag", False),
-)
-
-_AUGRU = _GRU | by_name(
-    Attribute("activations_alpha", "floats", (), choices=((),)),
-    Attribute("activations_beta", "floats", (), choices=((),)),
-    Attribute("clip", "float", 0.0, choices=(0.0,)),
-    Attribute("linear_before_reset", "flag", False, choices=(False,)),
-)
-
-GRU_CELL = _operator(
+GRU_CELL = Operator(
     name="GRUCell",
     version=3,
-    attributes=_GRU,
+    attributes=by_name(
+        Attribute("hidden_size", "int", required=True),
+        Attribute("activations", "strings", ("sigmoid", "tanh")),
+        Attribute("activations_alpha", "floats", ()),
+        Attribute("activations_beta", "floats", ()),
+        Attribute("clip", "float"),
+        Attribute("linear_before_reset", "flag", False),
+    ),
     inputs=(
         Port("X", "X", "BI"),
         Port("initial_hidden_state", "initial_h", "BH"),
@@ -55,13 +37,18 @@ GRU_CELL = _operator(
         Port("B", "B", "N", required=False),
     ),
     outputs=(Port("Ho", "Y_h", "BH"),),
+    element_types=ELEMENT_TYPES,
+    biases="summed",
+    activation_count="shared",
+    clip_zero_is_none=True,
     activations=("Relu", "Sigmoid", "Tanh"),
 )
 
-GRU_SEQUENCE = _operator(
+GRU_SEQUENCE = replace(
+    GRU_CELL,
     name="GRUSequence",
     version=5,
-    attributes=_GRU | by_name(Attribute("direction", "string", "forward", DIRECTIONS)),
+    attributes={**GRU_CELL.attributes, **by_name(Attribute("direction", "string", "forward", DIRECTIONS))},
     inputs=(
         Port("X", "X", "BTI"),
         Port("initial_hidden_state", "initial_h", "BDH"),
@@ -71,43 +58,37 @@ GRU_SEQUENCE = _operator(
         Port("B", "B", "DN"),
     ),
     outputs=(Port("Y", "Y", "BDTH"), Port("Ho", "Y_h", "BDH")),
-    activations=("Relu", "Sigmoid", "Tanh"),
 )
 
-AUGRU_CELL = _operator(
-    name="AUGRUCell",
-    version=0,
-    attributes=_AUGRU,
-    inputs=(
-        Port("X", "X", "BI"),
-        Port("H_t", "initial_h", "BH"),
-        Port("W", "W", "GI"),
-        Port("R", "R", "GH"),
-        Port("B", "B", "N"),
-        Port("A", "A", "B1"),
-    ),
-    outputs=(Port("Ho", "Y_h", "BH"),),
-    activations=("Sigmoid", "Tanh"),
-    attention=True,
+# Attributes of the AUGRU operators that may have one value alone.
+_FIXED = by_name(
+    Attribute("activations_alpha", "floats", (), choices=((),)),
+    Attribute("activations_beta", "floats", (), choices=((),)),
+    Attribute("clip", "float", 0.0, choices=(0.0,)),
+    Attribute("linear_before_reset", "flag", False, choices=(False,)),
+    Attribute("direction", "string", "forward", choices=("forward",)),
 )
 
-AUGRU_SEQUENCE = _operator(
-    name="AUGRUSequence",
-    version=0,
-    attributes=_AUGRU | by_name(Attribute("direction", "string", "forward", ("forward",))),
-    inputs=(
-        Port("X", "X", "BTI"),
-        Port("H_t", "initial_h", "BDH"),
-        Port("sequence_lengths", "sequence_lens", "B", types=_LENGTH_TYPES),
-        Port("W", "W", "DGI"),
-        Port("R", "R", "DGH"),
-        Port("B", "B", "DN"),
-        Port("A", "A", "BT1"),
-    ),
-    outputs=(Port("Y", "Y", "BDTH"), Port("Ho", "Y_h", "BDH")),
-    activations=("Sigmoid", "Tanh"),
-    attention=True,
-)
+
+def _with_attention(operator: Operator, axes: str) -> Operator:
+    """The AUGRU operator: `operator` with attention scores of these axes, and fewer choices."""
+    ports = (
+        replace(port, name="H_t" if port.role == "initial_h" else port.name, required=True)
+        for port in operator.inputs
+    )
+    return replace(
+        operator,
+        name=f"AU{operator.name}",
+        version=0,
+        attributes={name: _FIXED.get(name, attribute) for name, attribute in operator.attributes.items()},
+        inputs=(*ports, Port("A", "A", axes)),
+        activations=("Sigmoid", "Tanh"),
+        attention=True,
+    )
+
+
+AUGRU_CELL = _with_attention(GRU_CELL, "B1")
+AUGRU_SEQUENCE = _with_attention(GRU_SEQUENCE, "BT1")
 
 #: The operators, by their layer type in an IR file.
 OPERATORS: Mapping[str, Operator] = {
