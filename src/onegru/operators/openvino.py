@@ -16,8 +16,6 @@ from onegru.operators.schema import Attribute, Operator, Port, by_name
 #: Types of layers whose results differ from run to run, which are never taken for constants.
 RANDOM = ("RandomUniform", "Multinomial", "DropOut")
 
-_LENGTH_TYPES = ("int32", "int64")
-
 GRU_CELL = Operator(
     name="GRUCell",
     version=3,
@@ -52,7 +50,7 @@ GRU_SEQUENCE = replace(
     inputs=(
         Port("X", "X", "BTI"),
         Port("initial_hidden_state", "initial_h", "BDH"),
-        Port("sequence_lengths", "sequence_lens", "B", types=_LENGTH_TYPES),
+        Port("sequence_lengths", "sequence_lens", "B", types=("int32", "int64")),
         Port("W", "W", "DGI"),
         Port("R", "R", "DGH"),
         Port("B", "B", "DN"),
