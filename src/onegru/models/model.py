@@ -264,7 +264,7 @@ class Model:
                 )
         if not isinstance(state, Mapping) or not state:
             raise SpecError("state: must be a mapping from outputs to inputs, with at least one")
-        return ModelStream(self, state, {} if dims is None else dims)
+        return ModelStream(self._graph, self.run, state, {} if dims is None else dims)
 
     def _checked(self, inputs: Mapping[str, object]) -> dict[str, Any]:
         if not isinstance(inputs, Mapping):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -18,28 +18,7 @@ from onegru.core.wording import shape_words
 from onegru.formats.graph import Graph, TensorInfo, batch_axes
 from onegru.models.inputs import fits_shape
 
-
-class Runnable(Protocol):
-    """What a stream needs of a model."""
-
-    @property
-    def path(self) -> str:
-        """Its file."""
-
-    @property
-    def _graph(self) -> Graph:
-        """The content of the file."""
-
-    @property
-    def inputs(self) -> tuple[TensorInfo, ...]:
-        """Its inputs."""
-
-    @property
-    def outputs(self) -> tuple[TensorInfo, ...]:
-        """Its outputs."""
-
-    def run(self, inputs: Mapping[str, object]) -> dict[str, Array]:
-        """Run it."""
+_Run = Callable[[Mapping[str, object]], dict[str, Array]]
 
 
 class ModelStream:
@@ -52,10 +31,11 @@ class ModelStream:
 
     __module__ = "onegru"
 
-    def __init__(self, model: Runnable, pairs: Mapping[str, str], dims: Mapping[str, int]) -> None:
-        self._model = model
-        self._inputs = {info.name: info for info in model.inputs}
-        outputs = {info.name: info for info in model.outputs}
+    def __init__(self, graph: Graph, run: _Run, pairs: Mapping[str, str], dims: Mapping[str, int]) -> None:
+        self._graph = graph
+        self._run = run
+        self._inputs = {info.name: info for info in graph.inputs}
+        outputs = {info.name: info for info in graph.outputs}
         self._pairs = dict(pairs)
         if not all(isinstance(name, str) for pair in self._pairs.items() for name in pair):
             raise SpecError("state: must be a mapping from names of outputs to names of inputs")
@@ -65,7 +45,7 @@ class ModelStream:
             for side, name, known in (("output", output, outputs), ("input", taker, self._inputs)):
                 if name not in known:
                     names = ", ".join(map(repr, known))
-                    raise SpecError(f"state: {name!r} is not an {side} of {model.path}; must be of {names}")
+                    raise SpecError(f"state: {name!r} is not an {side} of {graph.path}; must be of {names}")
             given, taken = outputs[output], self._inputs[taker]
             if given.dtype != taken.dtype:
                 raise SpecError(
@@ -92,7 +72,7 @@ class ModelStream:
 
     def __repr__(self) -> str:
         pairs = ", ".join(f"{output} → {taker}" for output, taker in self._pairs.items())
-        return f"ModelStream({self._model.path!r}, {pairs})"
+        return f"ModelStream({self._graph.path!r}, {pairs})"
 
     def __getstate__(self) -> Any:
         return state_of(self, _state=self.state)  # a copy has a state of its own
@@ -144,7 +124,7 @@ class ModelStream:
         if len(self._state) < len(self._pairs):
             missing = [name for name in self._pairs.values() if name not in given]
             given.update(self._zeros(missing, inputs))
-        results = self._model.run(given)
+        results = self._run(given)
         for output, taker in self._pairs.items():
             self._state[taker] = results.pop(output)
         return results
@@ -162,7 +142,7 @@ class ModelStream:
             raise SpecError(f"rows: the states have {sorted(counts)} rows; must have as many each")
         indices = as_rows(rows, counts.pop())
         given = {name: np.take(states[name], indices, axis) for name, axis in axes.items()} | dict(inputs)
-        results = self._model.run(given)
+        results = self._run(given)
         fresh: dict[str, Array] = {}
         for output, taker in self._pairs.items():
             axis, new, state = axes[taker], results.pop(output), states[taker].copy()
@@ -182,7 +162,7 @@ class ModelStream:
         """
         takers = list(self._pairs.values())
         shapes = {name: self._inputs[name].shape or () for name in takers}
-        told = batch_axes(self._model._graph)
+        told = batch_axes(self._graph)
         named = {shapes[name][axis] for name, axis in told.items() if shapes.get(name)}
         if not named:
             others = (info.shape or () for name, info in self._inputs.items() if name not in shapes)
@@ -242,7 +222,7 @@ class ModelStream:
     def _info(self, name: str) -> TensorInfo:
         if name not in self._pairs.values():
             names = ", ".join(map(repr, self._pairs.values()))
-            raise SpecError(f"state: {name!r} is not a state of {self._model.path}; must be of {names}")
+            raise SpecError(f"state: {name!r} is not a state of {self._graph.path}; must be of {names}")
         return self._inputs[name]
 
     def _check(self, info: TensorInfo, dtype: str, shape: Sequence[int]) -> None:
@@ -275,7 +255,7 @@ class ModelStream:
                 raise SpecError(f"state: {name!r} is of unknown rank; set it before the first step (.state)")
             wanted = [size if isinstance(size, int) else sizes.get(size or "") for size in info.shape]
             if any(size is None for size in wanted):
-                if name in self._model._graph.zero_inputs:
+                if name in self._graph.zero_inputs:
                     continue
                 raise SpecError(
                     f"state: {name!r} is {shape_words(info.shape)}, whose sizes the inputs do not tell; give "
