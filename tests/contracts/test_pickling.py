@@ -57,7 +57,7 @@ def error(message: str) -> Case:
 
 def model_stream(kind: type[Any]) -> Any:
     stream = onegru.load(DENOISER).stream()
-    return made_of(kind, onegru.ModelStream, stream._model, stream.pairs, {})
+    return made_of(kind, onegru.ModelStream, stream._graph, stream._run, stream.pairs, {})
 
 
 @cache
