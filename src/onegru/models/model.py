@@ -13,7 +13,7 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError, SpecWarning
 from onegru.core.pickling import state_of
 from onegru.core.wording import count
-from onegru.formats.graph import Graph, Run, TensorInfo, by_name, nested_words
+from onegru.formats.graph import Graph, TensorInfo, by_name, nested_words
 from onegru.models.gru_node import GruNode, prepare_nodes
 from onegru.models.inputs import Inputs, fit, words_of
 from onegru.models.stream import ModelStream
@@ -40,12 +40,14 @@ class Model:
         self._graph = graph
         self._engine = engine
         self._inputs = Inputs(graph.inputs)
-        self._run_whole: Run | None = None
+        self._runs: list[Callable[[dict[str, Any]], None]]
+        self._needed: dict[str, Any] = {}
         self._layers: tuple[GruNode, ...] = ()
         if graph.whole is None:
             handed_out = self._make_steps(graph, engine)
         else:
-            self._run_whole = graph.whole.open(engine)
+            run_whole = graph.whole.open(engine)
+            self._runs = [lambda values: values.update(run_whole(values))]
             self._layers = tuple(
                 GruNode(gru, f"{graph.path}: {gru}: ", engine, self._prepare_layers) for gru in graph.grus
             )
@@ -195,7 +197,7 @@ class Model:
         if given is not None:
             return given
         values = self._checked(inputs)
-        if self._run_whole is not None:
+        if self._graph.whole is not None:
             self._add_zero_states(values)
         return values
 
@@ -218,24 +220,14 @@ class Model:
 
     def _values(self, inputs: Mapping[str, object], progress: Progress | None) -> dict[str, Any]:
         """All values of a run, by name, except constants that no step reads."""
-        if self._run_whole is not None:
-            fed = self._fed(inputs)
-            if progress is not None:
-                progress(0, 1)
-            values = self._run_whole(fed)
-            if progress is not None:
-                progress(1, 1)
-            return values
         values = self._needed.copy()
         values.update(self._fed(inputs))
-        if progress is None:
-            for run in self._runs:
-                run(values)
-            return values
         for done, run in enumerate(self._runs):
-            progress(done, len(self._runs))
+            if progress is not None:
+                progress(done, len(self._runs))
             run(values)
-        progress(len(self._runs), len(self._runs))
+        if progress is not None:
+            progress(len(self._runs), len(self._runs))
         return values
 
     def stream(
