@@ -32,25 +32,17 @@ def _sigmoid(x: Float64) -> Float64:
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
 
 
-def _softsign(x: Float64) -> Float64:
-    return np.where(np.isinf(x), np.sign(x), x / (1 + np.abs(x)))
-
-
-def _thresholded_relu(x: Float64, alpha: float) -> Float64:
-    return np.where((x >= alpha) | np.isnan(x), x, 0.0)
-
-
 _FUNCTIONS: Mapping[str, _Function] = {
     "Relu": lambda x, alpha, beta: np.maximum(x, 0.0),
     "Tanh": lambda x, alpha, beta: np.tanh(x),
     "Sigmoid": lambda x, alpha, beta: _sigmoid(x),
     "Affine": lambda x, alpha, beta: alpha * x + beta,
     "LeakyRelu": lambda x, alpha, beta: np.where(x >= 0, x, alpha * x),
-    "ThresholdedRelu": lambda x, alpha, beta: _thresholded_relu(x, alpha),
+    "ThresholdedRelu": lambda x, alpha, beta: np.where((x >= alpha) | np.isnan(x), x, 0.0),
     "ScaledTanh": lambda x, alpha, beta: alpha * np.tanh(beta * x),
     "HardSigmoid": lambda x, alpha, beta: np.minimum(np.maximum(alpha * x + beta, 0.0), 1.0),
     "Elu": lambda x, alpha, beta: np.where(x >= 0, x, alpha * np.expm1(np.minimum(x, 0.0))),
-    "Softsign": lambda x, alpha, beta: _softsign(x),
+    "Softsign": lambda x, alpha, beta: np.where(np.isinf(x), np.sign(x), x / (1 + np.abs(x))),
     "Softplus": lambda x, alpha, beta: np.logaddexp(0.0, x),
 }
 
