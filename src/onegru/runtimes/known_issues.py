@@ -17,7 +17,7 @@ Not listed, because it depends on the arrays and not on the node:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -64,8 +64,13 @@ class Rule:
 
     runtime: str
     effect: Effect
+    operators: Collection[str]
     reason: str
-    applies: Callable[[Facts], bool]
+    condition: Callable[[Facts], bool]
+
+    def applies(self, facts: Facts) -> bool:
+        """Whether it affects this node."""
+        return facts.operator in self.operators and self.condition(facts)
 
 
 def verdicts(facts: Facts) -> list[Verdict]:
@@ -86,14 +91,6 @@ _OPENVINO_HAS = frozenset({"relu", "sigmoid", "tanh"})
 _DEFAULT = ["sigmoid", "tanh"]
 
 
-def _is_onnx(facts: Facts) -> bool:
-    return facts.operator == "GRU"
-
-
-def _is_attention(facts: Facts) -> bool:
-    return facts.operator in {"AUGRUCell", "AUGRUSequence"}
-
-
 def _is_bidirectional(facts: Facts) -> bool:
     return facts.attributes.get("direction") == "bidirectional"
 
@@ -110,8 +107,6 @@ def _has_no_alpha(function: str) -> Callable[[Facts], bool]:
     """Whether the list of alphas is used up before this function gets one."""
 
     def applies(facts: Facts) -> bool:
-        if not _is_onnx(facts):
-            return False
         takers = [name for name in _activations(facts) if name in _TAKES_ALPHA]
         given = len(facts.attributes.get("activation_alpha") or ())
         return function in takers[given:]
@@ -119,46 +114,30 @@ def _has_no_alpha(function: str) -> Callable[[Facts], bool]:
     return applies
 
 
-def _is_version_1_or_3(facts: Facts) -> bool:
-    return _is_onnx(facts) and facts.version < 7
-
-
-def _has_dtype(dtype: str) -> Callable[[Facts], bool]:
-    return lambda facts: _is_onnx(facts) and facts.dtype == dtype
-
-
-def _openvino_float64(facts: Facts) -> bool:
-    return not _is_attention(facts) and facts.dtype == "float64"
-
-
 def _is_batch_first(facts: Facts) -> bool:
-    return _is_onnx(facts) and facts.attributes.get("layout", 0) == 1
+    return facts.attributes.get("layout") == 1
 
 
 def _has_batch_first_state_in_fixed_shape(facts: Facts) -> bool:
     return _is_batch_first(facts) and facts.fixed_shape is True and "initial_h" in facts.present
 
 
-def _lacks_hidden_size(facts: Facts) -> bool:
-    return _is_onnx(facts) and "hidden_size" not in facts.attributes
-
-
 def _spells_foward(facts: Facts) -> bool:
-    return _is_onnx(facts) and facts.attributes.get("direction") == "foward"
+    return facts.attributes.get("direction") == "foward"
 
 
 def _has_other_activations_than_openvino(facts: Facts) -> bool:
-    return _is_onnx(facts) and not _OPENVINO_HAS.issuperset(_activations(facts)[:2])
+    return not _OPENVINO_HAS.issuperset(_activations(facts)[:2])
 
 
 def _has_two_different_pairs(facts: Facts) -> bool:
     names = _activations(facts)
-    return _is_onnx(facts) and _is_bidirectional(facts) and names[:2] != names[2:]
+    return _is_bidirectional(facts) and names[:2] != names[2:]
 
 
 def _has_other_activations_than_default(facts: Facts) -> bool:
     names = _activations(facts)
-    return _is_onnx(facts) and names != _DEFAULT * (len(names) // 2)
+    return names != _DEFAULT * (len(names) // 2)
 
 
 def _is_clipped(facts: Facts) -> bool:
@@ -168,11 +147,12 @@ def _is_clipped(facts: Facts) -> bool:
 
 def _may_overflow_in_softplus(facts: Facts) -> bool:
     bounded = _is_clipped(facts) and float(facts.attributes["clip"]) <= 88.0
-    return _is_onnx(facts) and "softplus" in _activations(facts) and not bounded
+    return "softplus" in _activations(facts) and not bounded
 
 
 def _has_lengths(facts: Facts) -> bool:
-    return _is_onnx(facts) and "sequence_lens" in facts.present and not facts.full_length
+    given = facts.operator == "GRUSequence" or "sequence_lens" in facts.present
+    return given and not facts.full_length
 
 
 def _has_lengths_for_one_primitive(facts: Facts) -> bool:
@@ -180,35 +160,25 @@ def _has_lengths_for_one_primitive(facts: Facts) -> bool:
 
     It fuses no clip, no other activations, and not the default ones if a file gives them twice.
     """
-    lengths = _has_lengths(facts) or (facts.operator == "GRUSequence" and not facts.full_length)
     default = _activations(facts) == _DEFAULT or not facts.attributes.get("activations")
     may_be_fused = default and not _is_clipped(facts) and facts.constant_weights is not False
-    return lengths and may_be_fused and facts.fixed_shape is not True
-
-
-def _lacks_bias(facts: Facts) -> bool:
-    return facts.operator in {"GRUCell", "GRUSequence"} and "B" not in facts.present
-
-
-def _is_sequence_without_activations(facts: Facts) -> bool:
-    return facts.operator == "GRUSequence" and not facts.attributes.get("activations")
-
-
-def _has_attribute(name: str) -> Callable[[Facts], bool]:
-    return lambda facts: _is_onnx(facts) and name in facts.attributes
+    return _has_lengths(facts) and may_be_fused and facts.fixed_shape is not True
 
 
 # ---- the table ----
 
-_ISSUES: Mapping[tuple[str, Effect], Sequence[tuple[str, Callable[[Facts], bool]]]] = {
-    ("onnxruntime", "refuses"): (
-        ("has no kernel for GRU before opset 7", _is_version_1_or_3),
-        ("has no kernel for bfloat16", _has_dtype("bfloat16")),
-        ("loads float64 but fails when it runs", _has_dtype("float64")),
+_ONNX = ("GRU",)
+
+# By runtime, effect and operators.
+_ISSUES: Mapping[tuple[str, Effect, Collection[str]], Sequence[tuple[str, Callable[[Facts], bool]]]] = {
+    ("onnxruntime", "refuses", _ONNX): (
+        ("has no kernel for GRU before opset 7", lambda facts: facts.version < 7),
+        ("has no kernel for bfloat16", lambda facts: facts.dtype == "bfloat16"),
+        ("loads float64 but fails when it runs", lambda facts: facts.dtype == "float64"),
         ("does not support layout = 1", _is_batch_first),
-        ("requires hidden_size", _lacks_hidden_size),
+        ("requires hidden_size", lambda facts: "hidden_size" not in facts.attributes),
     ),
-    ("onnxruntime", "miscomputes"): (
+    ("onnxruntime", "miscomputes", _ONNX): (
         ("takes 0 for an alpha of Affine that is not given", _has_no_alpha("affine")),
         (
             "takes 0, not 1, for an alpha of ThresholdedRelu that is not given",
@@ -216,43 +186,54 @@ _ISSUES: Mapping[tuple[str, Effect], Sequence[tuple[str, Callable[[Facts], bool]
         ),
         ("overflows to infinity in Softplus where its input passes 88", _may_overflow_in_softplus),
     ),
-    ("openvino", "refuses"): (
-        ("requires hidden_size", _lacks_hidden_size),
+    ("openvino", "refuses", _ONNX): (
+        ("requires hidden_size", lambda facts: "hidden_size" not in facts.attributes),
         ('does not know the direction "foward"', _spells_foward),
         ("knows the activations Relu, Sigmoid and Tanh alone", _has_other_activations_than_openvino),
         (
             "ignores layout: X and initial_h contradict each other unless batch and time are both 1",
             _has_batch_first_state_in_fixed_shape,
         ),
-        ("fails on a node without B", _lacks_bias),
-        ("fails on a GRUSequence without activations", _is_sequence_without_activations),
-        ("reads no AUGRU layer unless an extension is added, as onegru.openvino_extensions()", _is_attention),
     ),
-    ("openvino", "miscomputes"): (
+    ("openvino", "refuses", ("GRUCell", "GRUSequence")): (
+        ("fails on a node without B", lambda facts: "B" not in facts.present),
+    ),
+    ("openvino", "refuses", ("GRUSequence",)): (
+        ("fails on a GRUSequence without activations", lambda facts: not facts.attributes.get("activations")),
+    ),
+    ("openvino", "refuses", ("AUGRUCell", "AUGRUSequence")): (
+        (
+            "reads no AUGRU layer unless an extension is added, as onegru.openvino_extensions()",
+            lambda facts: True,
+        ),
+    ),
+    ("openvino", "miscomputes", _ONNX): (
         (
             "ignores layout: reads X as [seq, batch, input], which is right only where both are 1",
             _is_batch_first,
         ),
         ("uses the forward direction's activations for both directions", _has_two_different_pairs),
+    ),
+    ("openvino", "miscomputes", ("GRU", "GRUSequence")): (
         (
             "ignores lengths shorter than X where the weights are constants and X's shape is not fixed",
             _has_lengths_for_one_primitive,
         ),
-        ("computes float64 in float32", _openvino_float64),
     ),
-    ("onnx", "refuses"): (
-        ("fails on the attribute output_sequence", _has_attribute("output_sequence")),
+    ("openvino", "miscomputes", ("GRU", "GRUCell", "GRUSequence")): (
+        ("computes float64 in float32", lambda facts: facts.dtype == "float64"),
+    ),
+    ("onnx", "refuses", _ONNX): (
+        ("fails on the attribute output_sequence", lambda facts: "output_sequence" in facts.attributes),
         ('does not know the direction "foward"', _spells_foward),
     ),
-    ("onnx", "miscomputes"): (
+    ("onnx", "miscomputes", _ONNX): (
         ("ignores activations: always uses Sigmoid and Tanh", _has_other_activations_than_default),
-        ("ignores clip, which matters where it is reached", _has_attribute("clip")),
+        ("ignores clip, which matters where it is reached", lambda facts: "clip" in facts.attributes),
         ("ignores sequence_lens where a length is shorter than X", _has_lengths),
     ),
 }
 
 RULES: tuple[Rule, ...] = tuple(
-    Rule(runtime, effect, reason, applies)
-    for (runtime, effect), issues in _ISSUES.items()
-    for reason, applies in issues
+    Rule(*key, reason, condition) for key, issues in _ISSUES.items() for reason, condition in issues
 )
