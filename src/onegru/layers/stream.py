@@ -130,7 +130,7 @@ class Stream(_native.Stepper):
         Raises:
             SpecError: rows are not indices of the batch, each at most once.
         """
-        self._state[slice(None) if rows is None else self._rows(rows)] = 0
+        self._state[slice(None) if rows is None else as_rows(rows, self._shape[0])] = 0
 
     def _step(
         self,
@@ -142,11 +142,13 @@ class Stream(_native.Stepper):
     ) -> Array:
         """The general path of `step`, for arguments that the native fast path does not take."""
         array = as_array_of(self._spec.dtype, "x", x)
-        sizes = self._sizes(rows)
+        B, H = self._shape
+        indices = None if rows is None else as_rows(rows, B)
+        sizes = {"B": B if indices is None else len(indices), "I": self._spec.input_size}
         check_shape("x", array.shape, "BI", sizes)
         scores = self._attention(attention, ("B", "B1"), sizes)
-        h = output(out, (sizes["B"], self._spec.hidden_size), self._dtype)
-        self._run(array[None], None if scores is None else arrange(scores, "B", "TB"), rows, h[None, None])
+        h = output(out, (sizes["B"], H), self._dtype)
+        self._run(array[None], None if scores is None else scores[None], indices, h[None, None])
         return h
 
     def run(self, X: ArrayLike, *, attention: ArrayLike | None = None, out: Array | None = None) -> Array:
@@ -166,7 +168,7 @@ class Stream(_native.Stepper):
         if (plain := self.try_run(X, attention, out)) is not None:
             return plain
         array = as_array_of(self._spec.dtype, "X", X)
-        sizes = self._sizes(None)
+        sizes = {"B": self._shape[0], "I": self._spec.input_size}
         check_shape("X", array.shape, "TBI", sizes)
         scores = self._attention(attention, ("TB", "TB1"), sizes)
         Y = output(out, (sizes["T"], *self._shape), self._dtype)
@@ -182,13 +184,6 @@ class Stream(_native.Stepper):
         output(out, values.shape, self._dtype)[...] = values
         return out
 
-    def _sizes(self, rows: object) -> dict[str, int]:
-        count = self._shape[0] if rows is None else len(self._rows(rows))
-        return {"B": count, "I": self._spec.input_size, "H": self._spec.hidden_size}
-
-    def _rows(self, rows: object) -> Array:
-        return as_rows(rows, self._shape[0])
-
     def _attention(self, value: object, axes: tuple[str, str], sizes: dict[str, int]) -> Array | None:
         if value is None:
             if self._spec.attention:
@@ -202,12 +197,12 @@ class Stream(_native.Stepper):
         check_shape("attention", array.shape, given, sizes)
         return arrange(array, given, plain)
 
-    def _run(self, X: Array, attention: Array | None, rows: object, Y: Array) -> None:
+    def _run(self, X: Array, attention: Array | None, rows: Array | None, Y: Array) -> None:
         Y = np.asarray(Y)  # as a plain array: a memory map is as good as any
         target = Y
         if np.may_share_memory(Y, X) or (attention is not None and np.may_share_memory(Y, attention)):
             target = np.empty(Y.shape, Y.dtype)
-        self._stream.run(X, attention, None if rows is None else self._rows(rows), target)
+        self._stream.run(X, attention, rows, target)
         if target is not Y:
             Y[...] = target
 
