@@ -15,8 +15,7 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import OneGRUError, SpecError, needs_extra
 
 with needs_extra("onnx", "onnx", "onegru.backend"):
-    import onnx
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto, NodeProto, ValueInfoProto, helper
     from onnx.backend.base import Backend, BackendRep
 
 from onegru.formats.onnx.read import Source
@@ -137,13 +136,11 @@ class OneGRUBackend(Backend):
             raise SpecError(f"inputs: {len(inputs)} arrays; must be {len(names)}")
         inputs = [np.asarray(array) for array in inputs]
         infos = [
-            onnx.helper.make_tensor_value_info(
-                name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
-            )
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
             for name, array in zip(names, inputs, strict=True)
         ]
-        outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
-        graph = onnx.helper.make_graph([node], "node", infos, outputs)
+        outputs = [ValueInfoProto(name=name) for name in node.output if name]
+        graph = helper.make_graph([node], "node", infos, outputs)
         return cls.run_model(model_of(graph, opset), inputs, device, **kwargs)
 
     @classmethod

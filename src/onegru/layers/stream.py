@@ -146,7 +146,7 @@ class Stream(_native.Stepper):
         indices = None if rows is None else as_rows(rows, B)
         sizes = {"B": B if indices is None else len(indices), "I": self._spec.input_size}
         check_shape("x", array.shape, "BI", sizes)
-        scores = self._attention(attention, ("B", "B1"), sizes)
+        scores = self._attention(attention, "B", sizes)
         h = output(out, (sizes["B"], H), self._dtype)
         self._run(array[None], None if scores is None else scores[None], indices, h[None, None])
         return h
@@ -170,7 +170,7 @@ class Stream(_native.Stepper):
         array = as_array_of(self._spec.dtype, "X", X)
         sizes = {"B": self._shape[0], "I": self._spec.input_size}
         check_shape("X", array.shape, "TBI", sizes)
-        scores = self._attention(attention, ("TB", "TB1"), sizes)
+        scores = self._attention(attention, "TB", sizes)
         Y = output(out, (sizes["T"], *self._shape), self._dtype)
         self._run(array, scores, None, Y[:, None])
         return Y
@@ -184,7 +184,7 @@ class Stream(_native.Stepper):
         output(out, values.shape, self._dtype)[...] = values
         return out
 
-    def _attention(self, value: object, axes: tuple[str, str], sizes: dict[str, int]) -> Array | None:
+    def _attention(self, value: object, axes: str, sizes: dict[str, int]) -> Array | None:
         if value is None:
             if self._spec.attention:
                 raise SpecError("attention: missing; must be given")
@@ -192,10 +192,9 @@ class Stream(_native.Stepper):
         if not self._spec.attention:
             raise SpecError("attention: given; must be None, as the layer was made without attention")
         array = as_array_of(self._spec.dtype, "attention", value)
-        plain, with_one = axes
-        given = with_one if array.ndim == len(with_one) else plain
+        given = f"{axes}1" if array.ndim == len(axes) + 1 else axes
         check_shape("attention", array.shape, given, sizes)
-        return arrange(array, given, plain)
+        return arrange(array, given, axes)
 
     def _run(self, X: Array, attention: Array | None, rows: Array | None, Y: Array) -> None:
         Y = np.asarray(Y)  # as a plain array: a memory map is as good as any
