@@ -13,17 +13,18 @@ import numpy as np
 import pytest
 
 import onegru
-from onegru.engines.native import NativeEngine
+from onegru import _native
+from onegru.layers.gru import native_of
 from tests.support.cases import DTYPES
 from tests.support.processes import run_python, run_threads
 
 SIZES = [64, 65, 72, 79, 80, 96, 100, 127, 128, 129, 160, 200, 255, 256, 257]
 
 
-def engine_of(layer: onegru.GRU) -> NativeEngine:
-    engine = layer._engine
-    assert isinstance(engine, NativeEngine)
-    return engine
+def native(layer: onegru.GRU) -> _native.Layer:
+    found = native_of(layer)
+    assert found is not None
+    return found
 
 
 def make(I: int, H: int, dtype: str, D: int, after: bool, storage: str | None = None) -> onegru.GRU:
@@ -37,7 +38,7 @@ def test_weights_are_kept_once(dtype: str, after: bool) -> None:
     most = 0.0
     for H, I, D in itertools.product(SIZES, (1, 64, 100), (1, 2)):
         given = D * (3 * H * I + 3 * H * H + 6 * H) * DTYPES[dtype].itemsize
-        most = max(most, engine_of(make(I, H, dtype, D, after)).packed_bytes / given)
+        most = max(most, native(make(I, H, dtype, D, after)).bytes / given)
     print(f"{dtype}, after={after}: {most:.4f}")
     assert most <= 1.05
 
@@ -46,7 +47,7 @@ def test_weights_are_kept_once(dtype: str, after: bool) -> None:
 def test_16_bit_storage_halves_the_matrices(storage: str, after: bool) -> None:
     for H, I in itertools.product(SIZES, (1, 64)):
         given = (3 * H * I + 3 * H * H) * 2 + 6 * H * 4
-        assert engine_of(make(I, H, "float32", 1, after, storage)).packed_bytes <= 1.05 * given
+        assert native(make(I, H, "float32", 1, after, storage)).bytes <= 1.05 * given
 
 
 @pytest.mark.parametrize(("dtype", "after"), itertools.product(DTYPES, [False, True]))
@@ -56,8 +57,8 @@ def test_scratch_is_bounded(dtype: str, after: bool) -> None:
     try:
         onegru.set_num_threads(2)
         for I, H in ((1, 1), (64, 64), (100, 129), (384, 256), (512, 1024)):
-            engine = engine_of(make(I, H, dtype, 1, after))
-            bounds = [engine.scratch_bound(batch) for batch in (1, 2, 8, 64, 128, 1000, 10**6)]
+            layer = native(make(I, H, dtype, 1, after))
+            bounds = [layer.scratch_bound(batch) for batch in (1, 2, 8, 64, 128, 1000, 10**6)]
             assert bounds[-1] == max(bounds)
             assert bounds[-1] == bounds[-2]  # from a batch of 128 rows a thread on, it does not grow
             assert bounds[-1] < 9 << 20

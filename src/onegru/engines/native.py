@@ -118,7 +118,6 @@ class NativeEngine:
         _honour_environment()
         self._compute = np.dtype(np.float64 if spec.dtype == "float64" else np.float32)
         self._dtype = numpy_dtype(spec.dtype)
-        self._narrow = self._dtype.itemsize == 2
         self._B = weights.B
         self.native = _native.Layer(
             spec.input_size,
@@ -141,20 +140,6 @@ class NativeEngine:
         W, R = (np.empty(shape, self._compute) for shape in self._shapes)
         self.native.unpack(W, R)
         return Weights(W.astype(self._dtype), R.astype(self._dtype), self._B)
-
-    @property
-    def packed_bytes(self) -> int:
-        """The size of the packed weights."""
-        return self.native.bytes
-
-    @property
-    def target(self) -> str:
-        """The SIMD target that the weights are packed for, which runs them."""
-        return self.native.target
-
-    def scratch_bound(self, batch_size: int) -> int:
-        """The most memory in bytes that a call may use beyond its arguments, whatever T is."""
-        return self.native.scratch_bound(batch_size)
 
     def run(self, problem: Problem) -> None:
         """Write the outputs of `problem`."""
