@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from onegru.core.activations import Activation
-from onegru.core.dtypes import Array
 from onegru.core.spec import Spec, Weights
+from onegru.engines.interface import Problem
 
 Float64 = npt.NDArray[np.float64]
 
@@ -82,40 +82,26 @@ class ReferenceWeights:
         )
 
 
-def run(
-    spec: Spec,
-    weights: tuple[ReferenceWeights, ...],
-    X: Array,
-    initial_h: Array | None = None,
-    sequence_lens: Array | None = None,
-    attention: Array | None = None,
-    Y: Array | None = None,
-) -> Float64:
-    """Run every direction over every row.
+def run(spec: Spec, weights: tuple[ReferenceWeights, ...], problem: Problem) -> None:
+    """Run every direction over every row, and write the outputs: zero past a row's end.
 
     Args:
         spec: what to compute.
         weights: one for each direction.
-        X: [T, B, I], any element type.
-        initial_h: [D, B, H]; zeros if None.
-        sequence_lens: [B], each in 0…T; all T if None.
-        attention: [T, B]; required if and only if the spec has attention.
-        Y: [T, D, B, H], written if given; zero past a row's end.
-
-    Returns:
-        Y_h in float64, [D, B, H]; zero for a row of length 0.
+        problem: a call.
     """
+    X, attention, Y = problem.X, problem.attention, problem.Y
     T, B, _ = X.shape
-    lengths = np.full(B, T) if sequence_lens is None else sequence_lens
+    lengths = np.full(B, T) if problem.sequence_lens is None else problem.sequence_lens
     Y_h = np.zeros((spec.num_directions, B, spec.hidden_size))
     if Y is not None:
         Y[...] = 0
     # A value that overflows, or a NaN that goes in, is the caller's, and comes out as IEEE 754 has it.
     with np.errstate(all="ignore"):
+        if problem.initial_h is not None:
+            Y_h[...] = problem.initial_h
         for d, backwards in enumerate(spec.reversed_directions):
             H = Y_h[d]
-            if initial_h is not None:
-                H[...] = initial_h[d]
             for step in range(int(lengths.max(initial=0))):
                 rows = np.flatnonzero(step < lengths)
                 t = lengths[rows] - 1 - step if backwards else np.full(len(rows), step)
@@ -124,7 +110,8 @@ def run(
                 if Y is not None:
                     Y[t, d, rows] = H[rows]
             H[lengths == 0] = 0
-    return Y_h
+        if problem.Y_h is not None:
+            problem.Y_h[...] = Y_h
 
 
 def _step(spec: Spec, w: ReferenceWeights, d: int, Xt: Float64, H: Float64, at: Float64 | None) -> Float64:

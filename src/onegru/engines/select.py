@@ -28,18 +28,7 @@ class ReferenceEngine:
 
     def run(self, problem: Problem) -> None:
         """Write the outputs of `problem`."""
-        Y_h = reference.run(
-            self._spec,
-            self._weights,
-            problem.X,
-            problem.initial_h,
-            problem.sequence_lens,
-            problem.attention,
-            problem.Y,
-        )
-        if problem.Y_h is not None:
-            with np.errstate(over="ignore", invalid="ignore"):
-                problem.Y_h[...] = Y_h
+        reference.run(self._spec, self._weights, problem)
 
     def stream(self, state: Array) -> EngineStream:
         """Steps on `state`."""
