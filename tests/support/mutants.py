@@ -16,7 +16,7 @@ from onnx import ModelProto, NodeProto
 from onegru import Model
 from onegru.formats.onnx.read import Source
 from onegru.formats.onnx.reader import parse_onnx
-from onegru.verification.runtimes.base import Subject
+from onegru.verification.runtimes.base import Runtime, Subject
 from tests.support.files.onnx_models import tensor
 
 
@@ -112,7 +112,7 @@ def mutated(proto: ModelProto, fault: str, node: str) -> ModelProto:
 
 
 @dataclass(frozen=True)
-class Fake:
+class Fake(Runtime):
     """A runtime that runs ONNX models by onegru; see `onegru.verification.runtimes.base.Runtime`."""
 
     name: str = "fake"

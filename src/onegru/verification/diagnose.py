@@ -25,14 +25,12 @@ def diagnose(call: Call, got: Mapping[str, Array]) -> str | None:
         got: the outputs, by the ports' names; not agreeing with the call.
     """
     tolerance = call.tolerance(call.run())
-    single = [
-        candidate.words for candidate in single_mistakes(call) if _explains(candidate.call, got, tolerance)
-    ]
+    single = [words for words, other in single_mistakes(call) if _explains(other, got, tolerance)]
     if single:
         return ", or ".join(single)
-    for candidate in chain(gate_orders(call), pairs_of_mistakes(call)):
-        if _explains(candidate.call, got, tolerance):
-            return candidate.words
+    for words, other in chain(gate_orders(call), pairs_of_mistakes(call)):
+        if _explains(other, got, tolerance):
+            return words
     return _rounding(call, got)
 
 

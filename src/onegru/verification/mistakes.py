@@ -6,26 +6,21 @@ Each turns a call into the call with that mistake, or returns None if the mistak
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from typing import Any
 
 from onegru.core.activations import ACTIVATIONS, Activation
-from onegru.operators.schema import Port
 from onegru.verification.gru_call import Call
-from onegru.verification.weight_mistakes import GATE_ORDERS, WEIGHT_MISTAKES, Mistake
+from onegru.verification.weight_mistakes import GATE_ORDERS, WEIGHT_MISTAKES, Change, Mistake
 
-
-@dataclass(frozen=True, slots=True)
-class MistakenCall:
-    """A mistake, in words that follow "as if", and the call with that mistake."""
-
-    words: str
-    call: Call
-
+#: A mistake, in words that follow "as if", and the call with that mistake.
+MistakenCall = tuple[str, Call]
 
 _Activations = tuple[tuple[Activation, Activation], ...]
 _DEFAULT = (Activation("Sigmoid"), Activation("Tanh"))
+_OPPOSITE = {"forward": "reverse", "reverse": "forward"}
 
 
 def single_mistakes(call: Call) -> Iterator[MistakenCall]:
@@ -35,12 +30,11 @@ def single_mistakes(call: Call) -> Iterator[MistakenCall]:
 
 def pairs_of_mistakes(call: Call) -> Iterator[MistakenCall]:
     """Two mistakes at once, of those that occur together."""
-    common = [(words, make) for words, make in _TABLE if words in _COMMON]
-    for (first, make_first), (second, make_second) in combinations(common, 2):
-        one = make_first(call)
-        both = None if one is None else make_second(one)
-        if both is not None and make_second(call) is not None:
-            yield MistakenCall(f"{first} and {second}", both)
+    for first, second in combinations((mistake for mistake in _TABLE if mistake.is_common), 2):
+        one = first.make(call)
+        both = None if one is None else second.make(one)
+        if both is not None and second.make(call) is not None:
+            yield f"{first.words} and {second.words}", both
 
 
 def gate_orders(call: Call) -> Iterator[MistakenCall]:
@@ -48,10 +42,10 @@ def gate_orders(call: Call) -> Iterator[MistakenCall]:
     return _made(call, GATE_ORDERS)
 
 
-def _made(call: Call, table: Iterable[tuple[str, Mistake]]) -> Iterator[MistakenCall]:
-    for words, make in table:
-        if (other := make(call)) is not None:
-            yield MistakenCall(words, other)
+def _made(call: Call, table: Iterable[Mistake]) -> Iterator[MistakenCall]:
+    for mistake in table:
+        if (other := mistake.make(call)) is not None:
+            yield mistake.words, other
 
 
 # ---- of what is computed
@@ -61,30 +55,18 @@ def _with(call: Call, **changes: object) -> Call:
     return replace(call, spec=replace(call.spec, **changes))  # type: ignore[arg-type]
 
 
-def _without_reset_after(call: Call) -> Call | None:
-    return _with(call, linear_before_reset=False) if call.spec.linear_before_reset else None
+def _changed(field: str, change: Callable[[Any], Any]) -> Change:
+    """A change of a field of the spec."""
 
-
-def _with_reset_after(call: Call) -> Call | None:
-    return None if call.spec.linear_before_reset else _with(call, linear_before_reset=True)
-
-
-def _without_clip(call: Call) -> Call | None:
-    return None if call.spec.clip is None else _with(call, clip=None)
-
-
-def _other_direction(call: Call) -> Call | None:
-    other = {"forward": "reverse", "reverse": "forward"}.get(call.spec.direction)
-    return None if other is None else _with(call, direction=other)
-
-
-def _activations(change: Callable[[_Activations], _Activations]) -> Mistake:
     def make(call: Call) -> Call | None:
-        before = call.spec.activations
+        before = getattr(call.spec, field)
         after = change(before)
-        return None if after == before else _with(call, activations=after)
+        return None if after == before else _with(call, **{field: after})
 
     return make
+
+
+_activations = partial(_changed, "activations")
 
 
 def _parameters(value: Callable[[str, str], float | None]) -> Callable[[_Activations], _Activations]:
@@ -105,7 +87,7 @@ def _zero(parameter: str) -> Callable[[str, str], float | None]:
 # ---- of the inputs
 
 
-def _without(role: str) -> Mistake:
+def _without(role: str) -> Change:
     def make(call: Call) -> Call | None:
         names = {port.name for port in call.ports if port.role == role}
         if not names & set(call.values):
@@ -117,16 +99,13 @@ def _without(role: str) -> Mistake:
     return make
 
 
-def _layout(ignored: bool) -> Mistake:
-    """The other layout, if the call has layout 1 (`ignored`) or 0."""
+def _layout(other: int) -> Change:
+    """Layout `other`, if the call has the other one."""
 
     def make(call: Call) -> Call | None:
-        if "layout" not in call.operator.attributes:
+        if "layout" not in call.operator.attributes or call.ports != call.operator.ports(1 - other):
             return None
-        is_batch_first = call.ports == call.operator.ports(1)
-        if is_batch_first != ignored:
-            return None
-        return replace(call, ports=call.operator.ports(0 if ignored else 1))
+        return replace(call, ports=call.operator.ports(other))
 
     return make
 
@@ -135,53 +114,41 @@ def _time_first(call: Call) -> Call | None:
     """T and B exchanged, for an operator without a layout."""
     if "layout" in call.operator.attributes or not any("T" in port.axes for port in call.ports):
         return None
-
-    def turned(port: Port) -> Port:
-        if "T" not in port.axes:
-            return port
-        return replace(port, axes=port.axes.translate(str.maketrans("TB", "BT")))
-
-    return replace(call, ports=tuple(turned(port) for port in call.ports))
+    exchange = str.maketrans("TB", "BT")
+    turned = (replace(p, axes=p.axes.translate(exchange)) if "T" in p.axes else p for p in call.ports)
+    return replace(call, ports=tuple(turned))
 
 
 # ---- the table
 
-_TABLE: tuple[tuple[str, Mistake], ...] = (
-    ("linear_before_reset were 0", _without_reset_after),
-    ("linear_before_reset were 1", _with_reset_after),
-    ("clip were ignored", _without_clip),
-    ("sequence_lens were ignored", _without("sequence_lens")),
-    ("initial_h were ignored", _without("initial_h")),
-    ("layout were ignored: 0 in place of 1", _layout(True)),
-    ("layout were 1 in place of 0", _layout(False)),
-    ("time and batch were exchanged", _time_first),
-    ("attention were ignored", _without("A")),
-    ("activations were ignored: Sigmoid and Tanh", _activations(lambda pairs: (_DEFAULT,) * len(pairs))),
-    (
+_TABLE: tuple[Mistake, ...] = (
+    Mistake("linear_before_reset were 0", _changed("linear_before_reset", lambda _: False), is_common=True),
+    Mistake("linear_before_reset were 1", _changed("linear_before_reset", lambda _: True), is_common=True),
+    Mistake("clip were ignored", _changed("clip", lambda _: None), is_common=True),
+    Mistake("sequence_lens were ignored", _without("sequence_lens"), is_common=True),
+    Mistake("initial_h were ignored", _without("initial_h"), is_common=True),
+    Mistake("layout were ignored: 0 in place of 1", _layout(0), is_common=True),
+    Mistake("layout were 1 in place of 0", _layout(1)),
+    Mistake("time and batch were exchanged", _time_first),
+    Mistake("attention were ignored", _without("A")),
+    Mistake(
+        "activations were ignored: Sigmoid and Tanh",
+        _activations(lambda pairs: (_DEFAULT,) * len(pairs)),
+        is_common=True,
+    ),
+    Mistake(
         "the forward direction's activations served both directions",
         _activations(lambda pairs: (pairs[0],) * len(pairs)),
     ),
-    ("the activations f and g were exchanged", _activations(lambda pairs: tuple((g, f) for f, g in pairs))),
-    (
+    Mistake(
+        "the activations f and g were exchanged", _activations(lambda pairs: tuple((g, f) for f, g in pairs))
+    ),
+    Mistake(
         "activation_alpha and activation_beta were ignored",
         _activations(_parameters(lambda function, name: ACTIVATIONS[function].default(name))),
     ),
-    ("alpha were 0", _activations(_parameters(_zero("alpha")))),
-    ("beta were 0", _activations(_parameters(_zero("beta")))),
-    ("the direction were reversed", _other_direction),
+    Mistake("alpha were 0", _activations(_parameters(_zero("alpha")))),
+    Mistake("beta were 0", _activations(_parameters(_zero("beta")))),
+    Mistake("the direction were reversed", _changed("direction", lambda way: _OPPOSITE.get(way, way))),
     *WEIGHT_MISTAKES,
-)
-
-_COMMON = frozenset(
-    {
-        "linear_before_reset were 0",
-        "linear_before_reset were 1",
-        "clip were ignored",
-        "sequence_lens were ignored",
-        "initial_h were ignored",
-        "layout were ignored: 0 in place of 1",
-        "activations were ignored: Sigmoid and Tanh",
-        "B were ignored",
-        "z and 1 - z were exchanged",
-    }
 )

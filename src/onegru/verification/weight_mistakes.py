@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import permutations
 
@@ -14,12 +14,29 @@ from onegru.core.spec import Spec, Weights
 from onegru.verification.gru_call import Call
 
 #: Turns a call into the call with a mistake; None if the mistake does not change it.
-Mistake = Callable[[Call], Call | None]
-
-_Change = Callable[[Spec, Array, Array, Array], tuple[Array, Array, Array] | None]
+Change = Callable[[Call], Call | None]
 
 
-def _weights(change: _Change) -> Mistake:
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """A common mistake.
+
+    Attributes:
+        words: what it is, in words that follow "as if".
+        make: makes it.
+        is_common: whether it occurs together with others.
+    """
+
+    words: str
+    make: Change
+    is_common: bool = False
+
+
+_Arrays = tuple[Array, Array, Array]
+_OfArrays = Callable[[Spec, Array, Array, Array], _Arrays | None]
+
+
+def _weights(change: _OfArrays) -> Change:
     def make(call: Call) -> Call | None:
         before = call.weights.W, call.weights.R, call.weights.B
         after = change(call.spec, *before)
@@ -30,12 +47,12 @@ def _weights(change: _Change) -> Mistake:
     return make
 
 
-def _biases(change: Callable[[Array, Array], tuple[Array, Array]]) -> Mistake:
+def _biases(change: Callable[[Array, Array], tuple[Array, Array]]) -> Change:
     """A change of Wb and Rb."""
     return _weights(lambda spec, W, R, B: (W, R, np.concatenate(change(*np.split(B, 2, axis=1)), axis=1)))
 
 
-def _complement(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array, Array] | None:
+def _complement(spec: Spec, W: Array, R: Array, B: Array) -> _Arrays | None:
     """As sigmoid(-x) = 1 - sigmoid(x), this exchanges z and 1 - z."""
     if any(f.name != "Sigmoid" for f, _ in spec.activations) or spec.attention:
         return None
@@ -52,7 +69,7 @@ def _transposed(spec: Spec, gates: Array) -> Array:
     return gates.reshape(D, 3, H, H).swapaxes(2, 3).reshape(D, 3 * H, H)
 
 
-def _transposed_W(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array, Array] | None:
+def _transposed_W(spec: Spec, W: Array, R: Array, B: Array) -> _Arrays | None:
     return (_transposed(spec, W), R, B) if spec.input_size == spec.hidden_size else None
 
 
@@ -80,41 +97,42 @@ def _order_words(order: tuple[int, ...]) -> str:
     return f"the weights for z, r, h were those of {', '.join(_GATES[gate] for gate in order)}"
 
 
-def _reordered(order: tuple[int, ...], parts: str) -> _Change:
-    def change(spec: Spec, W: Array, R: Array, B: Array) -> tuple[Array, Array, Array]:
+def _reordered(order: tuple[int, ...], parts: str) -> _OfArrays:
+    def change(spec: Spec, W: Array, R: Array, B: Array) -> _Arrays:
         D, H = spec.num_directions, spec.hidden_size
 
         def turn(array: Array) -> Array:
             blocks = array.reshape(D, -1, 3, H, *array.shape[2:])
             return blocks[:, :, list(order)].reshape(array.shape)
 
-        changed = {"W": W, "R": R, "B": B}
-        changed.update({name: turn(changed[name]) for name in parts})
-        return changed["W"], changed["R"], changed["B"]
+        W, R, B = (
+            turn(array) if name in parts else array for name, array in zip("WRB", (W, R, B), strict=True)
+        )
+        return W, R, B
 
     return change
 
 
-#: Single mistakes, in words that follow "as if".
-WEIGHT_MISTAKES: tuple[tuple[str, Mistake], ...] = (
-    (
+#: Single mistakes, the likeliest first.
+WEIGHT_MISTAKES = (
+    Mistake(
         "the weights of the two directions were exchanged",
         _weights(lambda spec, W, R, B: (W[::-1], R[::-1], B[::-1])),
     ),
-    ("B were ignored", _weights(lambda spec, W, R, B: (W, R, np.zeros_like(B)))),
-    ("Wb were ignored", _biases(lambda Wb, Rb: (np.zeros_like(Wb), Rb))),
-    ("Rb were ignored", _biases(lambda Wb, Rb: (Wb, np.zeros_like(Rb)))),
-    ("Wb and Rb were exchanged", _biases(lambda Wb, Rb: (Rb, Wb))),
+    Mistake("B were ignored", _weights(lambda spec, W, R, B: (W, R, np.zeros_like(B))), is_common=True),
+    Mistake("Wb were ignored", _biases(lambda Wb, Rb: (np.zeros_like(Wb), Rb))),
+    Mistake("Rb were ignored", _biases(lambda Wb, Rb: (Wb, np.zeros_like(Rb)))),
+    Mistake("Wb and Rb were exchanged", _biases(lambda Wb, Rb: (Rb, Wb))),
     # Right if the reset gate acts before the product, wrong after it.
-    ("Rb were added to Wb", _biases(lambda Wb, Rb: (Wb + Rb, np.zeros_like(Rb)))),
-    ("z and 1 - z were exchanged", _weights(_complement)),
-    ("R were transposed", _weights(lambda spec, W, R, B: (W, _transposed(spec, R), B))),
-    ("W were transposed", _weights(_transposed_W)),
+    Mistake("Rb were added to Wb", _biases(lambda Wb, Rb: (Wb + Rb, np.zeros_like(Rb)))),
+    Mistake("z and 1 - z were exchanged", _weights(_complement), is_common=True),
+    Mistake("R were transposed", _weights(lambda spec, W, R, B: (W, _transposed(spec, R), B))),
+    Mistake("W were transposed", _weights(_transposed_W)),
 )
 
 #: Every other order of the gates, in all weights or in some.
-GATE_ORDERS: tuple[tuple[str, Mistake], ...] = tuple(
-    (_order_words(order) + where, _weights(_reordered(order, parts)))
+GATE_ORDERS = tuple(
+    Mistake(_order_words(order) + where, _weights(_reordered(order, parts)))
     for where, parts in _PARTS
     for order in _ORDERS
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any, Protocol
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +44,27 @@ class Subject:
     probes: tuple[Probe, ...] = ()
 
 
-class Runtime(Protocol):
-    """A runtime. It is sent to another process, so it must pickle, and its class must be importable there."""
+@dataclass(frozen=True, slots=True)
+class Runtime(ABC):
+    """A runtime. It is sent to another process, so it must pickle, and its class must be importable there.
 
-    @property
-    def name(self) -> str:
-        """Its name."""
+    Attributes:
+        name: its name.
+        precision: the precision set; empty if it has no such option.
+    """
 
-    @property
-    def precision(self) -> str:
-        """The precision set; empty if it has no such option."""
+    name: str
+    precision: str = ""
 
     def version(self) -> str | None:
         """Its version, found without importing it; None if it is not installed."""
+        return installed_version(self.name)
 
     def refuses(self, subject: Subject) -> str | None:
         """Why it is not tried on this subject; None if it is."""
+        return "reads ONNX models alone" if subject.model is None else None
 
+    @abstractmethod
     def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs wanted, by name. Any exception counts as a refusal."""
 

@@ -8,23 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from onegru.verification.runtimes.base import Subject, installed_version
+from onegru.verification.runtimes.base import Runtime, Subject
 
 
 @dataclass(frozen=True, slots=True)
-class OnnxEvaluator:
+class OnnxEvaluator(Runtime):
     """See `onegru.verification.runtimes.base.Runtime`."""
 
     name: str = "onnx"
-    precision: str = ""
-
-    def version(self) -> str | None:
-        """Its version; None where it is not installed."""
-        return installed_version("onnx")
-
-    def refuses(self, subject: Subject) -> str | None:
-        """Why it is not tried."""
-        return "reads ONNX models alone" if subject.model is None else None
 
     def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The wanted outputs."""

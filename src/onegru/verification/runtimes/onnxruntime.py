@@ -8,26 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from onegru.core.errors import FormatError
-from onegru.verification.runtimes.base import Subject, installed_version
+from onegru.verification.runtimes.base import Runtime, Subject, installed_version
 
 # ONNX Runtime's message within a session's error.
 _FRAME = re.compile(r".*: ONNX Runtime (?:refuses it|fails) \((.*)\)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class OnnxRuntime:
+class OnnxRuntime(Runtime):
     """See `onegru.verification.runtimes.base.Runtime`."""
 
     name: str = "onnxruntime"
-    precision: str = ""
 
     def version(self) -> str | None:
         """Its version; None where it is not installed."""
         return installed_version("onnxruntime", "onnxruntime-gpu")
-
-    def refuses(self, subject: Subject) -> str | None:
-        """Why it is not tried."""
-        return "reads ONNX models alone" if subject.model is None else None
 
     def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The wanted outputs."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from onegru.core.dtypes import Array, bfloat16
-from onegru.verification.runtimes.base import Probe, Subject, installed_version
+from onegru.verification.runtimes.base import Probe, Runtime, Subject
 
 # By default it computes in 16 bits where the processor is fast at that, which few comparisons survive.
 _OPTIONS = {"f32": {"INFERENCE_PRECISION_HINT": "f32"}, "default": {}}
@@ -21,7 +21,7 @@ _PLACES = re.compile(r"Exception from src/\S+:\d+:\s*")
 
 
 @dataclass(frozen=True, slots=True)
-class OpenVino:
+class OpenVino(Runtime):
     """See `onegru.verification.runtimes.base.Runtime`.
 
     Attributes:
@@ -31,10 +31,6 @@ class OpenVino:
 
     name: str = "openvino"
     precision: str = "f32"
-
-    def version(self) -> str | None:
-        """Its version; None where it is not installed."""
-        return installed_version("openvino")
 
     def refuses(self, subject: Subject) -> str | None:
         """Why it is not tried."""

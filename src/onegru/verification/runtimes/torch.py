@@ -9,21 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from onegru.formats.recognise import Kind, kind_of
-from onegru.verification.runtimes.base import Subject, installed_version
+from onegru.verification.runtimes.base import Runtime, Subject
 
 _WEIGHT = re.compile(r"(?P<prefix>.*\.)?weight_ih_l(?P<layer>[0-9]{1,3})(?P<reverse>_reverse)?")
 
 
 @dataclass(frozen=True, slots=True)
-class TorchCheckpoint:
-    """A `Runtime` that takes X [T, B, I] and returns Y [T, B, D·H] and Y_h [L·D, B, H]."""
+class TorchCheckpoint(Runtime):
+    """Takes X [T, B, I] and returns Y [T, B, D·H] and Y_h [L·D, B, H]."""
 
     name: str = "torch"
-    precision: str = ""
-
-    def version(self) -> str | None:
-        """Its version; None where it is not installed."""
-        return installed_version("torch")
 
     def refuses(self, subject: Subject) -> str | None:
         """Why it is not tried."""
@@ -53,11 +48,9 @@ def _only_gru(state: Any) -> dict[str, Any]:
     """The tensors of the one `nn.GRU` that a state dict holds, by their names within it."""
     if not isinstance(state, Mapping):
         raise ValueError(f"holds a {type(state).__name__}; must be a state dict")
-    matches = [match for match in map(_WEIGHT.fullmatch, map(str, state)) if match is not None]
-    prefixes = sorted({match["prefix"] or "" for match in matches})
+    prefixes = {match["prefix"] or "" for match in map(_WEIGHT.fullmatch, map(str, state)) if match}
     if len(prefixes) != 1:
         raise ValueError(f"holds the tensors of {len(prefixes)} nn.GRU; must be one")
-    prefix = prefixes[0]
+    (prefix,) = prefixes
     own = re.compile(re.escape(prefix) + r"(weight|bias)_[ih]h_l[0-9]+(_reverse)?")
-    names = [name for name in state if own.fullmatch(str(name))]
-    return {str(name)[len(prefix) :]: state[name] for name in names}
+    return {str(name)[len(prefix) :]: state[name] for name in state if own.fullmatch(str(name))}
