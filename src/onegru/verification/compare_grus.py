@@ -14,13 +14,13 @@ from onegru.core.spec import Spec
 from onegru.layers.gru import GRU
 from onegru.models.random_inputs import random_call
 from onegru.operators.onnx import NEWEST
-from onegru.operators.schema import CANONICAL_AXES, Port, Role
+from onegru.operators.schema import CANONICAL_AXES
 from onegru.verification.diagnose import diagnose
 from onegru.verification.gru_call import Call, in_type
 from onegru.verification.results import LayerResult
 
-# Sizes of random inputs: all different, and long enough for every gate to matter.
-_STEPS, _ROWS = 7, 3
+#: Sizes of random inputs: all different, and long enough for every gate to matter.
+STEPS, ROWS = 7, 3
 
 
 def of_layer(layer: GRU) -> Call:
@@ -30,7 +30,7 @@ def of_layer(layer: GRU) -> Call:
 
 def on_random_inputs(call: Call) -> Call:
     """The call on random inputs: the same for every call of the same sizes, whatever its axes."""
-    canonical = random_call(call.spec, _STEPS, _ROWS, np.random.default_rng(0))
+    canonical = random_call(call.spec, STEPS, ROWS, np.random.default_rng(0))
     values: dict[str, Array] = {}
     for port in call.ports:
         if port.role in ("X", "initial_h") or (port.role == "A" and call.spec.attention):
@@ -39,7 +39,7 @@ def on_random_inputs(call: Call) -> Call:
                 array = array[:1]
             values[port.name] = np.ascontiguousarray(arrange(array, axes, port.axes))
         elif port.role == "sequence_lens" and port.required:
-            values[port.name] = np.full(_ROWS, _STEPS, np.int64)
+            values[port.name] = np.full(ROWS, STEPS, np.int64)
     return replace(call, values=values, outputs=_all_outputs(call))
 
 
@@ -47,26 +47,19 @@ def _all_outputs(call: Call) -> tuple[str, ...]:
     return tuple(port.name for port in call.ports if port.role in ("Y", "Y_h"))
 
 
-def _same_inputs(call: Call, reference: Call) -> bool | None:
-    """Whether two calls have the same X, as stored or as the same steps of the same rows.
-
-    Returns:
-        True if it is the same as stored, False if it has its axes in another order, None if it differs.
-    """
-    one, other = _port(call, "X"), _port(reference, "X")
+def trace_pair(node: str, name: str, call: Call, reference: Call) -> LayerResult | None:
+    """How two GRUs compare on their inputs in their models; None if they do not take the same X."""
+    one, other = (next(port for port in item.ports if port.role == "X") for item in (call, reference))
     X, other_X = call.values[one.name], reference.values[other.name]
     tolerance = 10.0 * max(tolerance_of(X.dtype.name), tolerance_of(other_X.dtype.name))
     X, other_X = X.astype(np.float64), other_X.astype(np.float64)
     if agreement(other_X, X, tolerance).agrees:
-        return True
+        return compare_calls(node, name, call, reference, as_stored=True)
+    # The same steps of the same rows, with the axes in another order.
     turned = arrange(X, one.axes, other.axes) if set(one.axes) == set(other.axes) else X
-    return False if agreement(other_X, turned, tolerance).agrees else None
-
-
-def trace_pair(node: str, name: str, call: Call, reference: Call) -> LayerResult | None:
-    """How two GRUs compare on their inputs in their models; None if they do not take the same X."""
-    same = _same_inputs(call, reference)
-    return None if same is None else compare_calls(node, name, call, reference, as_stored=same)
+    return (
+        compare_calls(node, name, call, reference) if agreement(other_X, turned, tolerance).agrees else None
+    )
 
 
 def compare_calls(
@@ -119,10 +112,6 @@ def _by_names_of(
         for port in reference.ports
         if port.role in ("Y", "Y_h") and port.role in own
     }
-
-
-def _port(call: Call, role: Role) -> Port:
-    return next(port for port in call.ports if port.role == role)
 
 
 def _differences(call: Call, reference: Call) -> tuple[str, ...]:

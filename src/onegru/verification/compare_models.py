@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from onegru.core.compare import SENSITIVITY_FACTOR, tolerance_of
 from onegru.core.dtypes import Array
 from onegru.core.errors import OneGRUError, SpecError
 from onegru.core.shapes import side_by_side
@@ -20,9 +19,17 @@ from onegru.models.load import load
 from onegru.models.load_layers import named_layers
 from onegru.models.model import Model
 from onegru.models.random_inputs import random_call
-from onegru.verification.compare_grus import compare_calls, is_alike, of_layer, on_random_inputs, trace_pair
+from onegru.verification.compare_grus import (
+    ROWS,
+    STEPS,
+    compare_calls,
+    is_alike,
+    of_layer,
+    on_random_inputs,
+    trace_pair,
+)
 from onegru.verification.compare_runtimes import Tolerances, compare_outputs
-from onegru.verification.gru_call import Call, call_of, nudged, sensitivity
+from onegru.verification.gru_call import Call, call_of, nudged, tolerance_for
 from onegru.verification.results import Against, LayerResult, OutputResult, RuntimeResult
 from onegru.verification.runtimes.base import Subject
 from onegru.verification.runtimes.subprocess_runner import run_apart
@@ -31,9 +38,6 @@ from onegru.verification.trace import traced_run
 
 #: GRUs by name, in running order: with a node's own operator, or as layers.
 Named = Sequence[tuple[str, Call]]
-
-# The steps and rows that a checkpoint runs on.
-_STEPS, _ROWS = 7, 3
 
 
 def compare_with(
@@ -205,16 +209,12 @@ def _run_checkpoint(path: Path, layers: Sequence[GRU], timeout: float) -> tuple[
         stack = Stack([GRU.from_canonical(layer.spec, layer.weights, "reference") for layer in layers])
     except SpecError:  # several GRUs that are no stack
         return ()
-    spec = layers[0].spec
-    X = random_call(spec, _STEPS, _ROWS, np.random.default_rng(0))["X"]
+    X = random_call(layers[0].spec, STEPS, ROWS, np.random.default_rng(0))["X"]
     expected, moved = _run_stack(stack, X), _run_stack(stack, nudged(X))
     outcome = run_apart(runtime, subject, {"X": X}, timeout)
     if outcome.status != "ran":
         return (RuntimeResult(runtime.name, version, outcome.status, outcome.reason),)
-    allowed = {
-        name: max(tolerance_of(spec.dtype), SENSITIVITY_FACTOR * sensitivity(array, moved[name]))
-        for name, array in expected.items()
-    }
+    allowed = {name: tolerance_for(array, moved[name]) for name, array in expected.items()}
     outputs = compare_outputs(expected, outcome.outputs, allowed)
     if all(item.agrees for item in outputs):
         return (RuntimeResult(runtime.name, version, "agrees", outputs=outputs),)

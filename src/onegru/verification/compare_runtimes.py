@@ -14,9 +14,9 @@ from onegru.core.errors import OneGRUError, SpecError
 from onegru.models.inspect import report
 from onegru.models.model import Model
 from onegru.verification.results import OutputResult, RuntimeResult, Verification
-from onegru.verification.runtimes.base import Runtime, Subject
+from onegru.verification.runtimes.base import Runtime
 from onegru.verification.runtimes.registry import RUNTIMES
-from onegru.verification.runtimes.subprocess_runner import Outcome, run_apart
+from onegru.verification.runtimes.subprocess_runner import run_apart
 from onegru.verification.trace import tolerances, traced_run
 
 Progress = Callable[[int, int], None]
@@ -57,7 +57,18 @@ def compare_runtimes(
         raise SpecError(f"tolerance: {tolerance}; must be at least 0")
     if not timeout > 0:
         raise SpecError(f"timeout: {timeout}; must be above 0")
-    return _Verifier(model, inputs, tolerance, timeout).verify(runtimes, progress)
+    verifier = _Verifier(model, inputs, tolerance, timeout)
+    present = [runtime for runtime in runtimes if runtime.version() is not None]
+    absent = tuple(runtime.name for runtime in runtimes if runtime not in present)
+    checks: list[Callable[[], RuntimeResult | None]] = [verifier.own]
+    checks += (partial(verifier.check, runtime) for runtime in present)
+    tell = progress or (lambda done, total: None)
+    results: list[RuntimeResult | None] = []
+    for done, check in enumerate(checks):
+        tell(done, len(checks))
+        results.append(check())
+    tell(len(checks), len(checks))
+    return Verification(model.path, tuple(item for item in results if item is not None), absent)
 
 
 class _Verifier:
@@ -68,38 +79,22 @@ class _Verifier:
     ) -> None:
         self.model = model
         self.inputs = inputs
-        self.timeout = timeout
         self.exact = traced_run(model, inputs, "reference")
         self.tolerances = Tolerances(model, inputs, self.exact.outputs, tolerance)
+        self.run = partial(run_apart, timeout=timeout)
 
-    def verify(self, runtimes: Sequence[Runtime], progress: Progress | None) -> Verification:
-        present = [runtime for runtime in runtimes if runtime.version() is not None]
-        absent = tuple(runtime.name for runtime in runtimes if runtime.version() is None)
-        results: list[RuntimeResult] = []
-        checks: list[Callable[[], RuntimeResult | None]] = [
-            self._own,
-            *(partial(self._check, runtime) for runtime in present),
-        ]
-        tell = progress or (lambda done, total: None)
-        for done, check in enumerate(checks):
-            tell(done, len(checks))
-            if (result := check()) is not None:
-                results.append(result)
-        tell(len(checks), len(checks))
-        return Verification(self.model.path, tuple(results), absent)
-
-    def _own(self) -> RuntimeResult:
+    def own(self) -> RuntimeResult:
         """The result of the native engine, in this process, as callers use it."""
         trace = traced_run(self.model, self.inputs, "native")
         outputs = self._compare(trace.outputs)
+        result = partial(RuntimeResult, "onegru", version(), outputs=outputs)
         if all(item.agrees for item in outputs):
-            return RuntimeResult("onegru", version(), "agrees", outputs=outputs)
+            return result("agrees")
         if words := self.tolerances.why_strict(self.exact.outputs, trace.outputs):
-            return RuntimeResult("onegru", version(), "differs", words, outputs)
-        fault = faults.fault_in(self.model, trace.values, "onegru")
-        return RuntimeResult("onegru", version(), "differs", "", outputs, fault)
+            return result("differs", words)
+        return result("differs", fault=faults.fault_in(self.model, trace.values, "onegru"))
 
-    def _check(self, runtime: Runtime) -> RuntimeResult | None:
+    def check(self, runtime: Runtime) -> RuntimeResult | None:
         """The result of a runtime; None if it does not read such files."""
         name, number = runtime.name, runtime.version() or ""
         result = partial(RuntimeResult, name, number, precision=runtime.precision)
@@ -109,7 +104,7 @@ class _Verifier:
             return result("refuses", str(error))
         if runtime.refuses(subject) is not None:
             return None
-        outcome = self._run(runtime, subject, self.inputs)
+        outcome = self.run(runtime, subject, self.inputs)
         if outcome.status != "ran":
             known = self._known_refusals(name) if outcome.status == "refuses" else ()
             return result(outcome.status, outcome.reason, known=known)
@@ -118,9 +113,8 @@ class _Verifier:
             return result("agrees", outputs=outputs)
         if words := self.tolerances.why_strict(self.exact.outputs, outcome.outputs):
             return result("differs", words, outputs)
-        fault, note = faults.find_fault(
-            self.model, self.inputs, self.exact.values, runtime, self._run, self._differs
-        )
+        values = self.exact.values
+        fault, note = faults.find_fault(self.model, self.inputs, values, runtime, self.run, self._differs)
         return result("differs", note, outputs, fault)
 
     def _known_refusals(self, runtime: str) -> tuple[str, ...]:
@@ -130,9 +124,6 @@ class _Verifier:
             for verdict in item.others
             if verdict.runtime == runtime and verdict.effect == "refuses"
         )
-
-    def _run(self, runtime: Runtime, subject: Subject, inputs: Mapping[str, Any]) -> Outcome:
-        return run_apart(runtime, subject, inputs, self.timeout)
 
     def _differs(self, got: Mapping[str, Any]) -> bool:
         return not all(item.agrees for item in self._compare(got))

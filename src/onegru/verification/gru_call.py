@@ -55,12 +55,11 @@ class Call:
         Args:
             expected: the result of `run`.
         """
-        least = tolerance_of(self.spec.dtype)
         floats = [p.name for p in self.ports if p.role in ("X", "initial_h") and p.name in self.values]
         moved = {name: nudged(self.values[name]) for name in floats}
         others = replace(self, values={**self.values, **moved}).run()
-        changes = [sensitivity(expected[name], others[name]) for name in self.outputs]
-        return max(least, SENSITIVITY_FACTOR * max(changes, default=0.0))
+        allowed = (tolerance_for(expected[name], others[name]) for name in self.outputs)
+        return max(allowed, default=tolerance_of(self.spec.dtype))
 
     def agreements(self, expected: Mapping[str, Array], got: Mapping[str, Array]) -> dict[str, Agreement]:
         """How each output in `got` compares with `expected`."""
@@ -79,13 +78,9 @@ def call_of(gru: GruNode, values: Mapping[str, Array] | None) -> Call:
         SpecError: they do not fit the node.
         KeyError: one is missing.
     """
-    node = gru._step
-    constant = iter(gru.weights)
-    weights = {
-        name: (next(constant) if gru.weights else (values or {})[node.inputs[name]])
-        for name in WEIGHTS
-        if name in node.inputs
-    }
+    node, known = gru._step, values or {}
+    names = [name for name in WEIGHTS if name in node.inputs]
+    weights = dict(zip(names, gru.weights or [known[node.inputs[name]] for name in names], strict=True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
         lowered = lower(node.operator, node.attributes, *(weights.get(name) for name in WEIGHTS))
@@ -141,11 +136,17 @@ def nudged(array: Array) -> Array:
         return (array.astype(np.float64) * (1.0 + epsilon * signs)).astype(array.dtype)
 
 
-def sensitivity(expected: Array, moved: Array) -> float:
-    """The largest change of a finite element, relative to max(1, |expected|)."""
+def tolerance_for(expected: Array, moved: Array) -> float:
+    """How far a result may be off: the default of its type, or more if rounding is amplified.
+
+    Args:
+        expected: the result.
+        moved: what it is after every number of the inputs is `nudged`.
+    """
+    least = tolerance_of(expected.dtype.name)
     if expected.shape != moved.shape or not expected.size:
-        return 0.0
+        return least
     want, have = expected.astype(np.float64), moved.astype(np.float64)
     with np.errstate(all="ignore"):
         change = np.abs(have - want) / np.maximum(1.0, np.abs(want))
-    return float(np.max(change, where=np.isfinite(change), initial=0.0))
+    return max(least, SENSITIVITY_FACTOR * float(np.max(change, where=np.isfinite(change), initial=0.0)))

@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from onegru.core.compare import SENSITIVITY_FACTOR, tolerance_of
+from onegru.core.compare import tolerance_of
 from onegru.core.errors import OneGRUError, SpecWarning
 from onegru.formats.graph import Graph, by_name
 from onegru.models.model import Model
 from onegru.operators.schema import WEIGHTS
-from onegru.verification.gru_call import nudged, sensitivity
+from onegru.verification.gru_call import nudged, tolerance_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,8 @@ def tolerances(model: Model, inputs: Mapping[str, Any], exact: Mapping[str, Any]
         )
     found = dict.fromkeys(exact, 0.0)
     for name, array in exact.items():
-        if _is_array(array) and (least := tolerance_of(array.dtype.name)):
-            found[name] = max(least, SENSITIVITY_FACTOR * sensitivity(array, moved[name]))
+        if _is_array(array) and tolerance_of(array.dtype.name):
+            found[name] = tolerance_for(array, moved[name])
     return found
 
 
