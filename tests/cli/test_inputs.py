@@ -103,7 +103,7 @@ def test_random_lengths_are_legal(cli: Cli, layout: int, seq: int, least: int, m
         loaded = onegru.load(name)
     found = set()
     for seed in range(20):
-        values, _ = gather_inputs(loaded, [], seed, {time_axis: seq, other_axis: 6})
+        values, _ = gather_inputs(loaded, [], seed, [f"{time_axis}={seq}", f"{other_axis}=6"])
         assert values["lens"].dtype == np.int32
         assert values["X"].shape[layout] == seq
         found |= set(values["lens"].tolist())
@@ -224,7 +224,7 @@ def test_ir(cli: Cli) -> None:
     same("out.npz", {"gru.Y": Y, "gru.Ho": Ho})
     loaded = onegru.load("gru.xml")
     for seed in range(5):
-        values, _ = gather_inputs(loaded, [], seed, {})
+        values, _ = gather_inputs(loaded, [], seed, [])
         assert set(values["sequence_lengths"].tolist()) <= {1, 2, 3, 4}
     assert "GRUSequence-5" in cli("inspect", "gru.xml").out
 

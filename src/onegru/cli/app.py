@@ -24,7 +24,6 @@ from onegru.cli.inputs import (
     SeedOption,
     explained,
     gather_inputs,
-    parse_dims,
 )
 from onegru.cli.outputs import check_targets, print_run, write_outputs
 from onegru.cli.progress import waiting
@@ -149,15 +148,14 @@ def run_command(
     with waiting(f"loading {model.name}"):
         loaded = onegru.load(model, engine=engine)
     targets = check_targets(outputs or [], loaded)
-    sizes = parse_dims(dims or [], random, default_dim)
-    values, random_names = gather_inputs(loaded, inputs or [], random, sizes, default_dim)
+    values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
     with explained(loaded, random_names), waiting(f"running {model.name}") as watch:
         results = loaded.run(values, progress=watch.progress)
     write_outputs(targets, results)
     if as_json:
         print_run(loaded, values, results, watch.seconds)
     else:
-        show_run(Screen(), loaded, values, results, watch.seconds, [target.path for target in targets])
+        show_run(Screen(), loaded, values, results, watch.seconds, [*targets])
 
 
 @app.command("inspect", short_help="Tell what the GRUs of a file are.")
@@ -193,8 +191,7 @@ def bench_command(
     """
     with waiting(f"loading {model.name}"):
         loaded = onegru.load(model)
-    sizes = parse_dims(dims or [], random, default_dim)
-    values, random_names = gather_inputs(loaded, inputs or [], random, sizes, default_dim)
+    values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
     with explained(loaded, random_names), waiting(f"timing {model.name}"):
         timings = measure(loaded, values, rounds)
     show_timings(Screen(), timings, onegru.get_num_threads(), as_json=as_json)

@@ -120,8 +120,16 @@ def convert_command(
         "batch_size": batch_size,
         "seq_length": seq_length,
     }
-    _check_not_the_source(source, target)
-    rewriting = {
+    of_layers = {
+        "--node": nodes,
+        "--keras-version": keras_version,
+        "--cell": cell,
+        "--initial-h": initial_h,
+        "--lengths": lengths,
+        "--batch-size": batch_size,
+        "--seq-length": seq_length,
+    }
+    of_model = {
         "--float16": float16,
         "--bidirectional-split": split,
         "--decompose": decompose,
@@ -130,8 +138,10 @@ def convert_command(
         "--tolerance": tolerance,
         "--no-check": no_check,
     }
-    if _is_rewriting(source, target, nodes, keras_version, options, rewriting):
-        _check_target(target, overwrite)
+    _check_not_the_source(source, target)
+    is_rewriting = _is_rewriting(source, target, of_layers, of_model)
+    _check_target(target, overwrite)
+    if is_rewriting:
         convert_model(
             source,
             target,
@@ -147,7 +157,6 @@ def convert_command(
             runtime=runtime,
         )
         return
-    _check_target(target, overwrite)
     with waiting(f"loading {source.name}"):
         layers = read_source(source, nodes or [], keras_version)
     with waiting(f"writing {target.name}"):
@@ -180,38 +189,16 @@ def _elsewhere(target: Path) -> list[Verdict]:
 
 
 def _is_rewriting(
-    source: Path,
-    target: Path,
-    nodes: list[str] | None,
-    keras_version: str | None,
-    options: Mapping[str, object],
-    rewriting: Mapping[str, object],
+    source: Path, target: Path, of_layers: Mapping[str, object], of_model: Mapping[str, object]
 ) -> bool:
-    """Whether a model is rewritten, or layers are taken out of it; a mixture is refused."""
-    apart = {
-        "--node": nodes,
-        "--keras-version": keras_version,
-        **{name: options[key] for name, key in _OF_LAYERS.items()},
-    }
-    of_layers = next((name for name, value in apart.items() if value not in (None, [])), None)
-    of_model = next((name for name, value in rewriting.items() if value), None)
+    """Whether a model is rewritten, or layers are taken out of it; a mixture of options is refused."""
+    taking = next((name for name, value in of_layers.items() if value not in (None, [])), None)
+    rewriting = next((name for name, value in of_model.items() if value), None)
     from_onnx_to_onnx = target.suffix.lower() == ".onnx" and layers_kind(source) is Kind.ONNX
-    if of_model is not None and (of_layers is not None or not from_onnx_to_onnx):
-        other = (
-            f"with {of_layers}, which takes layers out" if from_onnx_to_onnx else "other than .onnx to .onnx"
-        )
-        raise SpecError(f"{of_model}: rewrites a whole model; must not be given {other}")
-    return from_onnx_to_onnx and of_layers is None
-
-
-#: The options that apply only to layers.
-_OF_LAYERS = {
-    "--cell": "cell",
-    "--initial-h": "initial_h",
-    "--lengths": "sequence_lens",
-    "--batch-size": "batch_size",
-    "--seq-length": "seq_length",
-}
+    if rewriting is not None and (taking is not None or not from_onnx_to_onnx):
+        other = f"with {taking}, which takes layers out" if from_onnx_to_onnx else "other than .onnx to .onnx"
+        raise SpecError(f"{rewriting}: rewrites a whole model; must not be given {other}")
+    return from_onnx_to_onnx and taking is None
 
 
 def _check_not_the_source(source: Path, target: Path) -> None:

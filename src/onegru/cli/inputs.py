@@ -45,17 +45,12 @@ DimsOption = Annotated[
 ]
 
 
-def parse_dims(
-    texts: Sequence[str], seed: int | None, default: int | None = None
-) -> dict[str, int | tuple[int, ...]]:
+def parse_dims(texts: Sequence[str]) -> dict[str, int | tuple[int, ...]]:
     """Sizes of open dimensions, from NAME=SIZE, and shapes of inputs, from NAME=SIZE,SIZE,...
 
     Raises:
-        SpecError: a text is not of that form, or no input is random.
+        SpecError: a text is not of that form.
     """
-    for option, given in (("--dim", bool(texts)), ("--dims", default is not None)):
-        if given and seed is None:
-            raise SpecError(f"{option}: has an effect only on inputs that --random draws")
     sizes: dict[str, int | tuple[int, ...]] = {}
     for text in texts:
         name, _, size = text.rpartition("=")
@@ -79,7 +74,7 @@ def split_name(text: str, known: Container[str]) -> tuple[str | None, str]:
 
 
 def gather_inputs(
-    model: Model, texts: Sequence[str], seed: int | None, dims: Dims, default: int | None = None
+    model: Model, texts: Sequence[str], seed: int | None, dims: Sequence[str], default: int | None = None
 ) -> tuple[dict[str, Array], tuple[str, ...]]:
     """An array for each input: from files as far as they are given, else random if there is a seed.
 
@@ -87,16 +82,20 @@ def gather_inputs(
         model: the model.
         texts: [NAME=]FILE for those that are given.
         seed: of the others.
-        dims: sizes of open dimensions, as for `onegru.models.random_inputs.shapes_of`.
+        dims: sizes of open dimensions, as for `parse_dims`.
         default: the size of every other open dimension that no given input determines.
 
     Returns:
         the arrays, and the names of the random ones.
 
     Raises:
-        SpecError: an input is given twice, or cannot be random.
+        SpecError: an input is given twice, or cannot be random, or sizes are given and no input is random.
         FormatError: a file is broken.
     """
+    for option, given in (("--dim", bool(dims)), ("--dims", default is not None)):
+        if given and seed is None:
+            raise SpecError(f"{option}: has an effect only on inputs that --random draws")
+    sizes = parse_dims(dims)
     infos = by_name(model.inputs)
     values: dict[str, Array] = {}
     for text in texts:
@@ -105,7 +104,7 @@ def gather_inputs(
             if info.name in values:
                 raise SpecError(f"-i {text}: {name!r} is given twice")
             values[info.name] = _as_bfloat16(info, array) if info.dtype == "bfloat16" else array
-    made = {} if seed is None else _random(model, values, seed, dims, default)
+    made = {} if seed is None else _random(model, values, seed, sizes, default)
     values |= made
     missing = [info for info in model.inputs if info.name not in values and not info.optional]
     if missing:
@@ -163,7 +162,11 @@ def _read(text: str, model: Model, known: Mapping[str, TensorInfo]) -> dict[str,
             _check_header(known[only], header)
 
         return {only: read_npy(path, judge)}
-    own_name, array = _read_pb(path)
+    with needs_extra("onnx", "onnx", str(path)):
+        from onegru.formats.onnx.tensor_file import read_tensor
+    check_regular(path)
+    _check_size(path, path.stat().st_size)
+    own_name, array = read_tensor(path)
     if name is not None:
         return {name: array}
     return {own_name if own_name in known else _only_input(text, model): array}
@@ -188,14 +191,6 @@ def _only_input(text: str, model: Model) -> str:
     if len(model.inputs) != 1:
         raise SpecError(f"-i {text}: which input? must be NAME=FILE, with one of {_names(model)}")
     return model.inputs[0].name
-
-
-def _read_pb(path: Path) -> tuple[str, Array]:
-    with needs_extra("onnx", "onnx", str(path)):
-        from onegru.formats.onnx.tensor_file import read_tensor
-    check_regular(path)
-    _check_size(path, path.stat().st_size)
-    return read_tensor(path)
 
 
 def _as_bfloat16(info: TensorInfo, array: Array) -> Array:

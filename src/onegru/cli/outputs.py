@@ -7,7 +7,6 @@ import math
 import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -21,22 +20,14 @@ from onegru.models.model import Model
 from onegru.system.atomic_write import write_files
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A file, and the outputs that go into it."""
-
-    path: Path
-    names: tuple[str, ...]
-
-
-def check_targets(texts: Sequence[str], model: Model) -> list[Target]:
-    """The files for outputs, from [NAME=]FILE, checked before anything runs.
+def check_targets(texts: Sequence[str], model: Model) -> dict[Path, tuple[str, ...]]:
+    """The files for outputs and what goes into each, from [NAME=]FILE, checked before anything runs.
 
     Raises:
         SpecError: a text is not of that form, or does not fit the model.
     """
     names = tuple(info.name for info in model.outputs)
-    targets: list[Target] = []
+    targets: dict[Path, tuple[str, ...]] = {}
     for text in texts:
         name, file = split_name(text, names)
         path = Path(file)
@@ -55,13 +46,13 @@ def check_targets(texts: Sequence[str], model: Model) -> list[Target]:
             raise SpecError(f"-o {text}: folder {str(path.parent)!r} does not exist")
         if path.is_dir():
             raise SpecError(f"-o {text}: is a folder; must be a file")
-        if os.path.realpath(path) in (os.path.realpath(target.path) for target in targets):
+        if os.path.realpath(path) in map(os.path.realpath, targets):
             raise SpecError(f"-o {text}: the file is named twice")
-        targets.append(Target(path, wanted))
+        targets[path] = wanted
     return targets
 
 
-def write_outputs(targets: Sequence[Target], results: Mapping[str, Array]) -> None:
+def write_outputs(targets: Mapping[Path, Sequence[str]], results: Mapping[str, Array]) -> None:
     """Write all files under temporary names, then rename them: each is written whole, or stays as it was.
 
     Raises:
@@ -69,12 +60,12 @@ def write_outputs(targets: Sequence[Target], results: Mapping[str, Array]) -> No
         OSError: a file cannot be written.
     """
     files: list[tuple[Path, Callable[[IO[bytes]], None]]] = []
-    for target in targets:
-        arrays = {name: _storable(name, results[name]) for name in target.names}
-        if target.path.suffix.lower() == ".npy":
-            files.append((target.path, partial(np.save, arr=arrays[target.names[0]], allow_pickle=False)))
+    for path, names in targets.items():
+        arrays = {name: _storable(name, results[name]) for name in names}
+        if path.suffix.lower() == ".npy":
+            files.append((path, partial(np.save, arr=arrays[names[0]], allow_pickle=False)))
         else:
-            files.append((target.path, partial(_write_npz, arrays=arrays)))
+            files.append((path, partial(_write_npz, arrays=arrays)))
     write_files(files)
 
 

@@ -61,7 +61,7 @@ def convert_model(
     if no_check and (dims or tolerance is not None):
         raise SpecError("--no-check: leaves --dim and --tolerance without effect; must be left out")
     with waiting(f"converting {source.name}"):
-        sizes = parse_dims(dims or [], 0)
+        sizes = parse_dims(dims or [])
         report = rewrite(source, target, dims=sizes, tolerance=tolerance, check=not no_check, **options)
     show_report(Screen(), report, as_json=as_json)
 

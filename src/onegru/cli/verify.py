@@ -21,7 +21,6 @@ from onegru.cli.inputs import (
     ModelPath,
     explained,
     gather_inputs,
-    parse_dims,
 )
 from onegru.cli.outputs import print_json
 from onegru.cli.progress import waiting
@@ -94,8 +93,7 @@ def verify_command(
     """
     with waiting(f"loading {model.name}"):
         loaded = onegru.load(model)
-    sizes = parse_dims(dims or [], random, default_dim)
-    values, random_names = gather_inputs(loaded, inputs or [], random, sizes, default_dim)
+    values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
     with explained(loaded, random_names), waiting(f"verifying {model.name}") as watch:
         found = onegru.verify(
             loaded,
