@@ -6,8 +6,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, cast, get_args
 
-import numpy as np
-
 from onegru.core.activations import Activation
 from onegru.core.arguments import choice, shown
 from onegru.core.dtypes import Array
@@ -15,7 +13,7 @@ from onegru.core.errors import SpecError, needs_extra
 from onegru.core.spec import Direction
 from onegru.core.tensors import is_mapping
 from onegru.frameworks.layouts import FLAX_LINEN, FLAX_NNX, Framework
-from onegru.frameworks.weights import find_activation, read, write
+from onegru.frameworks.weights import find_activation, find_activations, read, write
 from onegru.layers.gru import GRU
 
 Form = Literal["linen", "nnx"]
@@ -69,23 +67,22 @@ def from_flax(
         raise SpecError(f"direction: {direction!r}; must be 'forward', as backward is given")
     names = {"gate_fn": gate_fn, "activation_fn": activation_fn}
     framework, tensors, functions, reverse = _cell("source", source, prefix, names)
-    if backward is None:
-        if reverse is not None and direction == "reverse":
-            raise SpecError("direction: 'reverse'; must not be given, as the RNN says it itself")
-        way: Direction = "reverse" if reverse else cast(Direction, direction)
-        spec, weights = read(framework, [tensors], direction=way, activations=[functions])
-        return GRU.from_canonical(spec, weights, engine)
-    other, others_tensors, others_functions, others_reverse = _cell("backward", backward, prefix, names)
-    if other is not framework:
-        raise SpecError(f"backward: a cell of {other.name}; must be one of {framework.name}, as source is")
-    if reverse or (others_reverse is False):
-        raise SpecError("source, backward: RNNs that do not run forward and in reverse; must")
-    spec, weights = read(
-        framework,
-        [tensors, others_tensors],
-        direction="bidirectional",
-        activations=[functions, others_functions],
-    )
+    way: Direction = "reverse" if reverse else cast(Direction, direction)
+    cells, activations = [tensors], [functions]
+    if backward is not None:
+        other, tensors, functions, others_reverse = _cell("backward", backward, prefix, names)
+        if other is not framework:
+            raise SpecError(
+                f"backward: a cell of {other.name}; must be one of {framework.name}, as source is"
+            )
+        if reverse or others_reverse is False:
+            raise SpecError("source, backward: RNNs that do not run forward and in reverse; must")
+        way = "bidirectional"
+        cells.append(tensors)
+        activations.append(functions)
+    elif reverse is not None and direction == "reverse":
+        raise SpecError("direction: 'reverse'; must not be given, as the RNN says it itself")
+    spec, weights = read(framework, cells, direction=way, activations=activations)
     return GRU.from_canonical(spec, weights, engine)
 
 
@@ -98,15 +95,10 @@ def _cell(
         source, functions, reverse = _from_module(argument, source, prefix)
     framework, tensors = _find(argument, source, prefix)
     if functions is None:
-        f, g = (
-            find_activation(framework, default if given is None else given, name)
-            for (name, given), default in zip(names.items(), framework.default_activations, strict=True)
-        )
-        functions = f, g
-    else:
-        for name, given in names.items():
-            if given is not None:
-                raise SpecError(f"{name}: {given!r}; must be None, as the cell says it itself")
+        return framework, tensors, find_activations(framework, names), reverse
+    for name, given in names.items():
+        if given is not None:
+            raise SpecError(f"{name}: {given!r}; must be None, as the cell says it itself")
     return framework, tensors, functions, reverse
 
 
@@ -293,5 +285,5 @@ def to_flax(layer: GRU, *, form: str = "linen", direction: str | None = None) ->
     nested: dict[str, dict[str, Array]] = {}
     for name, array in arrays.items():
         part, _, own = name.partition(".")
-        nested.setdefault(part, {})[own] = np.asarray(array)
+        nested.setdefault(part, {})[own] = array
     return nested

@@ -11,7 +11,7 @@ from onegru.core.arguments import shown
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError, needs_extra
 from onegru.frameworks.keras_config import RECURRENT, from_arrays, from_config
-from onegru.frameworks.layouts import KERAS, KERAS_ACTIVATION_LAYERS
+from onegru.frameworks.layouts import KERAS
 from onegru.frameworks.weights import activation_name, write
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
@@ -253,7 +253,7 @@ def _keras_activation(function: Activation, where: str) -> str | tuple[str, dict
     try:
         return activation_name(KERAS, function, f"{where}activations")
     except SpecError:
-        for kind, (own, parameter, _) in KERAS_ACTIVATION_LAYERS.items():
+        for kind, (own, parameter, _) in KERAS.activation_layers.items():
             if own == function.name and function.alpha is not None and function.alpha >= 0:
                 return kind, {parameter: function.alpha}
         raise

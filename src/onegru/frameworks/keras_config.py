@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,8 @@ from onegru.core.arguments import shown
 from onegru.core.dtypes import to_float32
 from onegru.core.errors import SpecError
 from onegru.core.tensors import as_tensor, is_mapping
-from onegru.frameworks.layouts import (
-    KERAS,
-    KERAS_2,
-    KERAS_2_ACTIVATION_LAYERS,
-    KERAS_ACTIVATION_LAYERS,
-    Framework,
-)
-from onegru.frameworks.weights import find_activation, read
+from onegru.frameworks.layouts import KERAS, KERAS_2, Framework
+from onegru.frameworks.weights import find_activation, find_activations, read
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 
@@ -36,18 +30,18 @@ class Generation:
     """What a configuration means under a version of Keras.
 
     Attributes:
-        framework: its activations.
-        activation_layers: layers that stand for some of them.
+        framework: its activations, and the layers that stand for some of them.
         reset_after: the default where the configuration does not say it; None if it is not known.
         recurrent_activation: likewise.
     """
 
-    framework: Framework = KERAS
-    activation_layers: Mapping[str, tuple[str, str, Mapping[str, object]]] = field(
-        default_factory=lambda: KERAS_ACTIVATION_LAYERS
-    )
-    reset_after: bool | None = True
-    recurrent_activation: str | None = "sigmoid"
+    framework: Framework
+    reset_after: bool | None
+    recurrent_activation: str | None
+
+
+#: What a layer of today's Keras means.
+KERAS_3 = Generation(KERAS, True, "sigmoid")
 
 
 def generation_of(version: str) -> Generation:
@@ -60,18 +54,13 @@ def generation_of(version: str) -> Generation:
     if match is None:
         raise SpecError(f"keras_version: {version!r:.40}; must be one of Keras 2 or 3, such as '2.3'")
     if match["major"] == "3":
-        return Generation()
+        return KERAS_3
     minor = int(match["minor"] or 0)
-    defaults: tuple[bool | None, str | None] = (False, "sigmoid" if minor == 3 else "hard_sigmoid")
     if minor >= 4:  # with TensorFlow 2
-        defaults = (True, "sigmoid")
-    elif match["minor"] is None or (match["rest"] or "").endswith("-tf"):  # of TensorFlow 1 or of its 2.0
-        defaults = (None, None)
-    return Generation(KERAS_2, KERAS_2_ACTIVATION_LAYERS, *defaults)
-
-
-#: What a layer of today's Keras means.
-KERAS_3 = Generation()
+        return Generation(KERAS_2, True, "sigmoid")
+    if match["minor"] is None or (match["rest"] or "").endswith("-tf"):  # of TensorFlow 1 or of its 2.0
+        return Generation(KERAS_2, None, None)
+    return Generation(KERAS_2, False, "sigmoid" if minor == 3 else "hard_sigmoid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +106,8 @@ def from_arrays(
     for argument, flag in (("reset_after", reset_after), ("bidirectional", bidirectional)):
         if not isinstance(flag, bool | None):
             raise SpecError(f"{argument}: {shown(flag)}; must be True, False or None")
-    f, g = KERAS.default_activations
-    functions = (
-        find_activation(
-            KERAS, f if recurrent_activation is None else recurrent_activation, "recurrent_activation"
-        ),
-        find_activation(KERAS, g if activation is None else activation, "activation"),
-    )
+    names = {"recurrent_activation": recurrent_activation, "activation": activation}
+    functions = find_activations(KERAS, names)
     if len(arrays) >= 4 and bidirectional is None:
         raise SpecError(
             f"bidirectional: missing; {len(arrays)} arrays are two directions (True) or several layers, "
@@ -266,8 +250,7 @@ def _read_config(class_name: str, config: Config, generation: Generation, where:
             "Keras leaves such a sequence in processing order"
         )
     if class_name == "CuDNNGRU":
-        sigmoid, tanh = (KERAS.activations[name] for name in KERAS.default_activations)
-        cell = Cell(True, True, (sigmoid, tanh), _units(config, where), is_cudnn=True)
+        cell = Cell(True, True, find_activations(KERAS), _units(config, where), is_cudnn=True)
         return Recurrent(((cell,),), reverse)
     cells = (config,) if class_name == "GRU" else tuple(_cells(config, where))
     return Recurrent((tuple(_read_cell(cell, generation, where) for cell in cells),), reverse)
@@ -362,7 +345,7 @@ def _activation(value: object, generation: Generation, argument: str) -> Activat
     if not is_mapping(value):
         return find_activation(generation.framework, value, argument)
     kind, config = value.get("class_name"), value.get("config")
-    known = generation.activation_layers.get(kind) if isinstance(kind, str) else None
+    known = generation.framework.activation_layers.get(kind) if isinstance(kind, str) else None
     if known is None or not is_mapping(config) or not is_own(value):
         raise SpecError(f"{argument}: {kind!r}, which onegru does not have")
     function, parameter, fixed = known

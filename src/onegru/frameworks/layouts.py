@@ -51,6 +51,8 @@ class Framework:
             compute by the same formula.
         default_activations: its names of (f, g) by default.
         fixed_activations: whether it has no others.
+        activation_layers: its activation layers, which may stand for a function: the ONNX function, the entry
+            of the layer's configuration that is its alpha, and the value that each other entry must have.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Framework:
     )
     default_activations: tuple[str, str] = ("sigmoid", "tanh")
     fixed_activations: bool = False
+    activation_layers: Mapping[str, tuple[str, str, Mapping[str, object]]] = field(default_factory=dict)
 
 
 _EVERYWHERE = {
@@ -112,6 +115,11 @@ KERAS = Framework(
         "softsign": Activation("Softsign"),
         "sparse_sigmoid": Activation("HardSigmoid", 0.5, 0.5),
     },
+    activation_layers={
+        "LeakyReLU": ("LeakyRelu", "negative_slope", {}),
+        "ELU": ("Elu", "alpha", {}),
+        "ReLU": ("LeakyRelu", "negative_slope", {"max_value": None, "threshold": 0.0}),
+    },
 )
 
 #: What Keras 2 called hard_sigmoid is another function.
@@ -119,20 +127,8 @@ KERAS_2 = replace(
     KERAS,
     name="Keras 2",
     activations={**KERAS.activations, "hard_sigmoid": Activation("HardSigmoid", to_float32(0.2), 0.5)},
+    activation_layers={**KERAS.activation_layers, "LeakyReLU": ("LeakyRelu", "alpha", {})},
 )
-
-#: Keras's activation layers, which may stand for a function: the ONNX function, the entry of the layer's
-#: configuration that is its alpha, and the value that each other entry must have.
-KERAS_ACTIVATION_LAYERS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
-    "LeakyReLU": ("LeakyRelu", "negative_slope", {}),
-    "ELU": ("Elu", "alpha", {}),
-    "ReLU": ("LeakyRelu", "negative_slope", {"max_value": None, "threshold": 0.0}),
-}
-
-KERAS_2_ACTIVATION_LAYERS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
-    **KERAS_ACTIVATION_LAYERS,
-    "LeakyReLU": ("LeakyRelu", "alpha", {}),
-}
 
 _FLAX_ACTIVATIONS = {
     **_EVERYWHERE,

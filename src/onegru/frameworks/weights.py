@@ -53,8 +53,7 @@ def read(
         raise SpecError(f"{where}input weights of {sizes}; must be alike in both directions")
     W, R, B = (np.stack(arrays) for arrays in zip(*parts, strict=True))
     if activations is None:
-        f, g = framework.default_activations
-        activations = [(framework.activations[f], framework.activations[g])] * len(parts)
+        activations = [find_activations(framework)] * len(parts)
     spec = Spec(
         input_size=W.shape[2],
         hidden_size=R.shape[2],
@@ -177,14 +176,13 @@ def _check_expressible(framework: Framework, spec: Spec, where: str) -> None:
             f"{not spec.linear_before_reset}, as the reset gate of a GRU of {framework.name} acts {acts} the "
             "recurrent product"
         )
-    if framework.fixed_activations:
-        for pair in spec.activations:
-            for function, name in zip(pair, framework.default_activations, strict=True):
-                if function != framework.activations[name]:
-                    raise SpecError(
-                        f"{where}activations: {function}; must be {framework.activations[name]}, as a GRU of "
-                        f"{framework.name} has no other"
-                    )
+    for pair in spec.activations if framework.fixed_activations else ():
+        for function, own in zip(pair, find_activations(framework), strict=True):
+            if function != own:
+                raise SpecError(
+                    f"{where}activations: {function}; must be {own}, as a GRU of {framework.name} has no "
+                    "other"
+                )
 
 
 def _write_direction(
@@ -237,6 +235,26 @@ def find_activation(framework: Framework, name: object, argument: str) -> Activa
             f"one of {known}"
         )
     return framework.activations[name]
+
+
+def find_activations(
+    framework: Framework, names: Mapping[str, object] | None = None
+) -> tuple[Activation, Activation]:
+    """The functions (f, g) of a cell.
+
+    Args:
+        framework: whose they are.
+        names: what it calls them, by argument; None, also for one of them, for its default.
+
+    Raises:
+        SpecError: as `find_activation` does.
+    """
+    names = names or {"f": None, "g": None}
+    f, g = (
+        find_activation(framework, default if name is None else name, argument)
+        for (argument, name), default in zip(names.items(), framework.default_activations, strict=True)
+    )
+    return f, g
 
 
 def activation_name(framework: Framework, function: Activation, argument: str = "activations") -> str:
