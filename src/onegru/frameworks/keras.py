@@ -146,10 +146,10 @@ def _check_functions(keras: Any, layer: Any, where: str) -> None:
 
 def _from_model(keras: Any, model: Any, name: str | None, engine: str) -> GRU | Stack:
     found = list(_recurrent_layers(keras, model))
+    there = ", ".join(repr(layer.name) for layer in found) or "none"
     if name is not None:
         chosen = [layer for layer in found if layer.name == name]
         if len(chosen) != 1:
-            there = ", ".join(repr(layer.name) for layer in found) or "none"
             raise SpecError(f"name: {name!r}, of which there are {len(chosen)} layers; there are {there}")
         return _from_one(keras, chosen[0], engine)
     if not found:
@@ -160,7 +160,6 @@ def _from_model(keras: Any, model: Any, name: str | None, engine: str) -> GRU | 
     if plain and all(getattr(layer, "return_sequences", False) for layer in found[:-1]):
         made = (_from_one(keras, layer, engine) for layer in found)
         return Stack([layer for each in made for layer in layers_of(each)])
-    there = ", ".join(repr(layer.name) for layer in found)
     raise SpecError(f"name: missing; there are {len(found)} layers, of which it must name one: {there}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -228,12 +228,13 @@ def is_gru(class_name: str, config: Config) -> bool:
     inner = config.get(keys.get(class_name, ""))
     parts = inner if isinstance(inner, list) else [inner]
     return bool(parts) and all(
-        is_mapping(part)
-        and isinstance(part.get("class_name"), str)
-        and is_mapping(part.get("config"))
-        and is_gru(part["class_name"], part["config"])
-        for part in parts
+        _is_serialized(part) and is_gru(part["class_name"], part["config"]) for part in parts
     )
+
+
+def _is_serialized(value: object) -> TypeGuard[Config]:
+    """Whether it is a serialized object, with a class and a configuration."""
+    return is_mapping(value) and isinstance(value.get("class_name"), str) and is_mapping(value.get("config"))
 
 
 def _read_config(class_name: str, config: Config, generation: Generation, where: str) -> Recurrent:
@@ -274,13 +275,11 @@ def _cells(config: Config, where: str) -> Iterator[Config]:
 
 def _serialized(value: object, argument: str) -> tuple[str, Config]:
     """Class and configuration of a serialized object."""
-    if is_mapping(value) and isinstance(value.get("class_name"), str) and is_mapping(value.get("config")):
-        if not is_own(value):
-            raise SpecError(
-                f"{argument}: a {value['class_name']} of its own; must be a class of Keras itself"
-            )
-        return value["class_name"], value["config"]
-    raise SpecError(f"{argument}: {value!r:.60}; must be a serialized object")
+    if not _is_serialized(value):
+        raise SpecError(f"{argument}: {value!r:.60}; must be a serialized object")
+    if not is_own(value):
+        raise SpecError(f"{argument}: a {value['class_name']} of its own; must be a class of Keras itself")
+    return value["class_name"], value["config"]
 
 
 def is_own(value: Mapping[str, Any]) -> bool:

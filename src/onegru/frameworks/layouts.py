@@ -59,9 +59,7 @@ class Framework:
     forms: Mapping[bool, tuple[TensorForm, ...]]
     transposed: bool
     may_lack_biases: bool
-    activations: Mapping[str, Activation] = field(
-        default_factory=lambda: {"sigmoid": Activation("Sigmoid"), "tanh": Activation("Tanh")}
-    )
+    activations: Mapping[str, Activation]
     default_activations: tuple[str, str] = ("sigmoid", "tanh")
     fixed_activations: bool = False
     activation_layers: Mapping[str, tuple[str, str, Mapping[str, object]]] = field(default_factory=dict)
@@ -89,22 +87,17 @@ PYTORCH = Framework(
     },
     transposed=False,
     may_lack_biases=True,
+    activations={"sigmoid": Activation("Sigmoid"), "tanh": Activation("Tanh")},
     fixed_activations=True,
 )
+
+_KERAS_KERNELS = (TensorForm("kernel", ("W",), "zrh"), TensorForm("recurrent_kernel", ("R",), "zrh"))
 
 KERAS = Framework(
     name="Keras",
     forms={
-        True: (
-            TensorForm("kernel", ("W",), "zrh"),
-            TensorForm("recurrent_kernel", ("R",), "zrh"),
-            TensorForm("bias", ("Wb", "Rb"), "zrh"),
-        ),
-        False: (
-            TensorForm("kernel", ("W",), "zrh"),
-            TensorForm("recurrent_kernel", ("R",), "zrh"),
-            TensorForm("bias", ("Wb",), "zrh"),
-        ),
+        True: (*_KERAS_KERNELS, TensorForm("bias", ("Wb", "Rb"), "zrh")),
+        False: (*_KERAS_KERNELS, TensorForm("bias", ("Wb",), "zrh")),
     },
     transposed=True,
     may_lack_biases=True,

@@ -19,8 +19,8 @@ from onegru.verification.diagnose import diagnose
 from onegru.verification.gru_call import Call, in_type
 from onegru.verification.results import LayerResult
 
-#: Sizes of random inputs: all different, and long enough for every gate to matter.
-STEPS, ROWS = 7, 3
+# Sizes of random inputs: all different, and long enough for every gate to matter.
+_STEPS, _ROWS = 7, 3
 
 
 def of_layer(layer: GRU) -> Call:
@@ -30,7 +30,7 @@ def of_layer(layer: GRU) -> Call:
 
 def on_random_inputs(call: Call) -> Call:
     """The call on random inputs: the same for every call of the same sizes, whatever its axes."""
-    canonical = random_call(call.spec, STEPS, ROWS, np.random.default_rng(0))
+    canonical = random_call(call.spec, _STEPS, _ROWS, np.random.default_rng(0))
     values: dict[str, Array] = {}
     for port in call.ports:
         if port.role in ("X", "initial_h") or (port.role == "A" and call.spec.attention):
@@ -39,7 +39,7 @@ def on_random_inputs(call: Call) -> Call:
                 array = array[:1]
             values[port.name] = np.ascontiguousarray(arrange(array, axes, port.axes))
         elif port.role == "sequence_lens" and port.required:
-            values[port.name] = np.full(ROWS, STEPS, np.int64)
+            values[port.name] = np.full(_ROWS, _STEPS, np.int64)
     return replace(call, values=values, outputs=_all_outputs(call))
 
 

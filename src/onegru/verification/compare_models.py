@@ -18,16 +18,7 @@ from onegru.layers.stack import Stack
 from onegru.models.load import load
 from onegru.models.load_layers import named_layers
 from onegru.models.model import Model
-from onegru.models.random_inputs import random_call
-from onegru.verification.compare_grus import (
-    ROWS,
-    STEPS,
-    compare_calls,
-    is_alike,
-    of_layer,
-    on_random_inputs,
-    trace_pair,
-)
+from onegru.verification.compare_grus import compare_calls, is_alike, of_layer, on_random_inputs, trace_pair
 from onegru.verification.compare_runtimes import Tolerances, compare_outputs
 from onegru.verification.gru_call import Call, call_of, nudged, tolerance_for
 from onegru.verification.results import Against, LayerResult, OutputResult, RuntimeResult
@@ -209,7 +200,7 @@ def _run_checkpoint(path: Path, layers: Sequence[GRU], timeout: float) -> tuple[
         stack = Stack([GRU.from_canonical(layer.spec, layer.weights, "reference") for layer in layers])
     except SpecError:  # several GRUs that are no stack
         return ()
-    X = random_call(layers[0].spec, STEPS, ROWS, np.random.default_rng(0))["X"]
+    X = on_random_inputs(of_layer(layers[0])).values["X"]
     expected, moved = _run_stack(stack, X), _run_stack(stack, nudged(X))
     outcome = run_apart(runtime, subject, {"X": X}, timeout)
     if outcome.status != "ran":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from itertools import chain
+from functools import partial
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from onegru.core.compare import agreement
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.verification.gru_call import Call, in_type
-from onegru.verification.mistakes import gate_orders, pairs_of_mistakes, single_mistakes
+from onegru.verification.mistakes import PAIRS_OF_MISTAKES, SINGLE_MISTAKES
+from onegru.verification.weight_mistakes import GATE_ORDERS, Mistake
 
 
 def diagnose(call: Call, got: Mapping[str, Array]) -> str | None:
@@ -25,19 +26,21 @@ def diagnose(call: Call, got: Mapping[str, Array]) -> str | None:
         got: the outputs, by the ports' names; not agreeing with the call.
     """
     tolerance = call.tolerance(call.run())
-    single = [words for words, other in single_mistakes(call) if _explains(other, got, tolerance)]
-    if single:
+    explains = partial(_explains, call, got, tolerance)
+    if single := [mistake.words for mistake in SINGLE_MISTAKES if explains(mistake)]:
         return ", or ".join(single)
-    for words, other in chain(gate_orders(call), pairs_of_mistakes(call)):
-        if _explains(other, got, tolerance):
-            return words
+    for mistake in (*GATE_ORDERS, *PAIRS_OF_MISTAKES):
+        if explains(mistake):
+            return mistake.words
     return _rounding(call, got)
 
 
-def _explains(call: Call, got: Mapping[str, Array], tolerance: float) -> bool:
+def _explains(call: Call, got: Mapping[str, Array], tolerance: float, mistake: Mistake) -> bool:
+    if (other := mistake.make(call)) is None:
+        return False
     try:
         with np.errstate(all="ignore"):
-            results = call.run()
+            results = other.run()
     except SpecError:  # with this mistake there would be no result
         return False
     return all(agreement(results[name], array, tolerance).agrees for name, array in got.items())

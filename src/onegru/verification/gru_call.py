@@ -81,8 +81,7 @@ def call_of(gru: GruNode, values: Mapping[str, Array] | None) -> Call:
     node, known = gru._step, values or {}
     names = [name for name in WEIGHTS if name in node.inputs]
     weights = dict(zip(names, gru.weights or [known[node.inputs[name]] for name in names], strict=True))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
+    with warnings.catch_warnings(action="ignore", category=SpecWarning):  # given when the model was loaded
         lowered = lower(node.operator, node.attributes, *(weights.get(name) for name in WEIGHTS))
     given = {} if values is None else {k: values[v] for k, v in node.inputs.items() if k not in WEIGHTS}
     return Call(node.operator, lowered.spec, lowered.weights, lowered.ports, given, tuple(node.outputs))

@@ -43,9 +43,8 @@ def subject_of(model: Model, probed: bool = False) -> Subject:
     # Imported here, as an IR needs no onnx.
     from onegru.verification.probe import whole_model
 
-    return Subject(
-        model.path, whole_model(path, values), {**outputs, **{value: (value,) for value in values}}
-    )
+    outputs |= {value: (value,) for value in values}
+    return Subject(model.path, whole_model(path, values), outputs)
 
 
 def _probes(model: Model, values: Sequence[str]) -> tuple[Probe, ...]:

@@ -5,7 +5,7 @@ Each turns a call into the call with that mistake, or returns None if the mistak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -13,39 +13,11 @@ from typing import Any
 
 from onegru.core.activations import ACTIVATIONS, Activation
 from onegru.verification.gru_call import Call
-from onegru.verification.weight_mistakes import GATE_ORDERS, WEIGHT_MISTAKES, Change, Mistake
-
-#: A mistake, in words that follow "as if", and the call with that mistake.
-MistakenCall = tuple[str, Call]
+from onegru.verification.weight_mistakes import WEIGHT_MISTAKES, Change, Mistake
 
 _Activations = tuple[tuple[Activation, Activation], ...]
 _DEFAULT = (Activation("Sigmoid"), Activation("Tanh"))
 _OPPOSITE = {"forward": "reverse", "reverse": "forward"}
-
-
-def single_mistakes(call: Call) -> Iterator[MistakenCall]:
-    """The single mistakes that change this call, the likeliest first."""
-    return _made(call, _TABLE)
-
-
-def pairs_of_mistakes(call: Call) -> Iterator[MistakenCall]:
-    """Two mistakes at once, of those that occur together."""
-    for first, second in combinations((mistake for mistake in _TABLE if mistake.is_common), 2):
-        one = first.make(call)
-        both = None if one is None else second.make(one)
-        if both is not None and second.make(call) is not None:
-            yield f"{first.words} and {second.words}", both
-
-
-def gate_orders(call: Call) -> Iterator[MistakenCall]:
-    """Every other order of the gates, in all weights or in some."""
-    return _made(call, GATE_ORDERS)
-
-
-def _made(call: Call, table: Iterable[Mistake]) -> Iterator[MistakenCall]:
-    for mistake in table:
-        if (other := mistake.make(call)) is not None:
-            yield mistake.words, other
 
 
 # ---- of what is computed
@@ -78,10 +50,6 @@ def _parameters(value: Callable[[str, str], float | None]) -> Callable[[_Activat
         return replace(function, **changes)
 
     return lambda pairs: tuple((one(f), one(g)) for f, g in pairs)
-
-
-def _zero(parameter: str) -> Callable[[str, str], float | None]:
-    return lambda function, name: 0.0 if name == parameter else None
 
 
 # ---- of the inputs
@@ -119,9 +87,21 @@ def _time_first(call: Call) -> Call | None:
     return replace(call, ports=tuple(turned))
 
 
-# ---- the table
+def _both(first: Mistake, second: Mistake) -> Mistake:
+    """Two mistakes at once, of which each changes the call by itself."""
 
-_TABLE: tuple[Mistake, ...] = (
+    def make(call: Call) -> Call | None:
+        one = first.make(call)
+        both = None if one is None else second.make(one)
+        return None if both is None or second.make(call) is None else both
+
+    return Mistake(f"{first.words} and {second.words}", make)
+
+
+# ---- the tables
+
+#: Single mistakes, the likeliest first.
+SINGLE_MISTAKES: tuple[Mistake, ...] = (
     Mistake("linear_before_reset were 0", _changed("linear_before_reset", lambda _: False), is_common=True),
     Mistake("linear_before_reset were 1", _changed("linear_before_reset", lambda _: True), is_common=True),
     Mistake("clip were ignored", _changed("clip", lambda _: None), is_common=True),
@@ -147,8 +127,13 @@ _TABLE: tuple[Mistake, ...] = (
         "activation_alpha and activation_beta were ignored",
         _activations(_parameters(lambda function, name: ACTIVATIONS[function].default(name))),
     ),
-    Mistake("alpha were 0", _activations(_parameters(_zero("alpha")))),
-    Mistake("beta were 0", _activations(_parameters(_zero("beta")))),
+    Mistake("alpha were 0", _activations(_parameters(lambda _, name: 0.0 if name == "alpha" else None))),
+    Mistake("beta were 0", _activations(_parameters(lambda _, name: 0.0 if name == "beta" else None))),
     Mistake("the direction were reversed", _changed("direction", lambda way: _OPPOSITE.get(way, way))),
     *WEIGHT_MISTAKES,
+)
+
+#: Pairs of those that occur together.
+PAIRS_OF_MISTAKES = tuple(
+    _both(*pair) for pair in combinations((mistake for mistake in SINGLE_MISTAKES if mistake.is_common), 2)
 )

@@ -67,8 +67,7 @@ def traced_run(model: Model, inputs: Mapping[str, Any], engine: str) -> Trace:
 
 
 def _again(graph: Graph, engine: str) -> Model:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
+    with warnings.catch_warnings(action="ignore", category=SpecWarning):  # given when the model was loaded
         return Model(graph, engine=engine)
 
 

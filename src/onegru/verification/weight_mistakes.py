@@ -33,14 +33,14 @@ class Mistake:
 
 
 _Arrays = tuple[Array, Array, Array]
-_OfArrays = Callable[[Spec, Array, Array, Array], _Arrays | None]
+_OfArrays = Callable[[Spec, Array, Array, Array], _Arrays]
 
 
 def _weights(change: _OfArrays) -> Change:
     def make(call: Call) -> Call | None:
         before = call.weights.W, call.weights.R, call.weights.B
         after = change(call.spec, *before)
-        if after is None or all(map(partial(np.array_equal, equal_nan=True), after, before)):
+        if all(map(partial(np.array_equal, equal_nan=True), after, before)):
             return None
         return replace(call, weights=Weights(*after))
 
@@ -52,10 +52,10 @@ def _biases(change: Callable[[Array, Array], tuple[Array, Array]]) -> Change:
     return _weights(lambda spec, W, R, B: (W, R, np.concatenate(change(*np.split(B, 2, axis=1)), axis=1)))
 
 
-def _complement(spec: Spec, W: Array, R: Array, B: Array) -> _Arrays | None:
+def _complement(spec: Spec, W: Array, R: Array, B: Array) -> _Arrays:
     """As sigmoid(-x) = 1 - sigmoid(x), this exchanges z and 1 - z."""
     if any(f.name != "Sigmoid" for f, _ in spec.activations) or spec.attention:
-        return None
+        return W, R, B
     H = spec.hidden_size
     W, R, B = W.copy(), R.copy(), B.copy()
     for array in (W, R, B):
@@ -65,12 +65,11 @@ def _complement(spec: Spec, W: Array, R: Array, B: Array) -> _Arrays | None:
 
 
 def _transposed(spec: Spec, gates: Array) -> Array:
+    """Each gate's matrix transposed, if they are square."""
     D, H = spec.num_directions, spec.hidden_size
+    if gates.shape[2] != H:
+        return gates
     return gates.reshape(D, 3, H, H).swapaxes(2, 3).reshape(D, 3 * H, H)
-
-
-def _transposed_W(spec: Spec, W: Array, R: Array, B: Array) -> _Arrays | None:
-    return (_transposed(spec, W), R, B) if spec.input_size == spec.hidden_size else None
 
 
 _GATES = ("z", "r", "h")
@@ -113,7 +112,7 @@ def _reordered(order: tuple[int, ...], parts: str) -> _OfArrays:
     return change
 
 
-#: Single mistakes, the likeliest first.
+#: Single mistakes with the weights.
 WEIGHT_MISTAKES = (
     Mistake(
         "the weights of the two directions were exchanged",
@@ -127,7 +126,7 @@ WEIGHT_MISTAKES = (
     Mistake("Rb were added to Wb", _biases(lambda Wb, Rb: (Wb + Rb, np.zeros_like(Rb)))),
     Mistake("z and 1 - z were exchanged", _weights(_complement), is_common=True),
     Mistake("R were transposed", _weights(lambda spec, W, R, B: (W, _transposed(spec, R), B))),
-    Mistake("W were transposed", _weights(_transposed_W)),
+    Mistake("W were transposed", _weights(lambda spec, W, R, B: (_transposed(spec, W), R, B))),
 )
 
 #: Every other order of the gates, in all weights or in some.

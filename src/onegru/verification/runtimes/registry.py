@@ -30,10 +30,8 @@ def chosen_runtimes(names: Sequence[str], precision: str = "f32") -> tuple[Runti
         MissingExtraError: a runtime that is named is not installed.
     """
     choice("precision", precision, PRECISIONS)
-    runtimes = {
-        item.name: replace(item, precision=precision) if isinstance(item, OpenVino) else item
-        for item in RUNTIMES
-    }
+    chosen = (replace(item, precision=precision) if item.precision else item for item in RUNTIMES)
+    runtimes = {item.name: item for item in chosen}
     for name in names:
         if name not in runtimes:
             raise SpecError(f"runtimes: {name!r}; must be one of {', '.join(map(repr, runtimes))}")

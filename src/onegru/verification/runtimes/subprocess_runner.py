@@ -71,11 +71,7 @@ def _end(code: int) -> str:
 
 def _read(head: Mapping[str, Any], arrays: list[Array]) -> Outcome:
     names, reason = head["outputs"], head["reason"]
-    if (
-        not isinstance(reason, str)
-        or len(names) != len(arrays)
-        or not all(isinstance(name, str) for name in names)
-    ):
+    if len(names) != len(arrays) or not all(isinstance(text, str) for text in (reason, *names)):
         raise ValueError("of another form")
     outputs = {
         name: array.astype(object) if array.dtype.kind == "U" else array
