@@ -57,9 +57,9 @@ def trace_pair(node: str, name: str, call: Call, reference: Call) -> LayerResult
         return compare_calls(node, name, call, reference, as_stored=True)
     # The same steps of the same rows, with the axes in another order.
     turned = arrange(X, one.axes, other.axes) if set(one.axes) == set(other.axes) else X
-    return (
-        compare_calls(node, name, call, reference) if agreement(other_X, turned, tolerance).agrees else None
-    )
+    if agreement(other_X, turned, tolerance).agrees:
+        return compare_calls(node, name, call, reference)
+    return None
 
 
 def compare_calls(
