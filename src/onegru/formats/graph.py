@@ -205,17 +205,17 @@ Run = Callable[[Mapping[str, Any]], dict[str, Any]]
 Observer = Callable[[int, str, Mapping[str, Array]], None]
 
 
+@dataclass(frozen=True, eq=False)
 class Whole(ABC):
     """A model that a runtime runs as a whole, its GRU nodes by onegru.
 
-    Args:
+    Attributes:
         node_count: how many other nodes it has, without constants and what is computed from them alone.
         shared: the outputs that share memory with inputs or constants.
     """
 
-    def __init__(self, node_count: int, shared: frozenset[str]) -> None:
-        self.node_count = node_count
-        self.shared = shared
+    node_count: int
+    shared: frozenset[str]
 
     @abstractmethod
     def open(self, engine: str, observer: Observer | None = None) -> Run:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from onegru.core.arguments import choice, shown
@@ -135,8 +135,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         """The model as onegru sees it, with its GRU layers and streams. This session runs it."""
         if self._model is None:
             graph = graph_of(self._model_path or self._model_bytes)
-            if graph.whole is not None:
-                graph = replace(graph, whole=_Opened(self, graph.whole))
+            if (whole := graph.whole) is not None:
+                graph = replace(graph, whole=_Opened(whole.node_count, whole.shared, self, whole))
             self._model = Model(graph, engine=self._engine)
         return self._model
 
@@ -161,18 +161,17 @@ def _has_constant_grus(path_or_bytes: str | os.PathLike[str] | bytes) -> bool:
         return False
 
 
+@dataclass(frozen=True, eq=False)
 class _Opened(Whole):
     """A model that a session has already opened."""
 
-    def __init__(self, session: InferenceSession, whole: Whole) -> None:
-        super().__init__(whole.node_count, whole.shared)
-        self._session = session
-        self._whole = whole
+    session: InferenceSession
+    whole: Whole
 
     def open(self, engine: str, observer: Observer | None = None) -> Run:
         """The session's `run`; for an observer, another session's."""
         if observer is not None:
-            return self._whole.open(engine, observer)
-        session = self._session
+            return self.whole.open(engine, observer)
+        session = self.session
         names = [output.name for output in session.get_outputs()]
         return lambda feeds: dict(zip(names, session.run(names, feeds), strict=True))

@@ -221,10 +221,16 @@ class _Reader:
         data = runnable(
             self.source, self.model, self.nodes, None if self.is_changed else self.data, self.opset
         )
-        most = self.ahead.most
-        folds = has_constant_grus(self.model)
-        source = self.source if data is self.data else replace(self.source, file=None)
-        return OnnxWhole(source, data, where, tuple(names), frozenset(shared), folds, most, count)
+        return OnnxWhole(
+            node_count=count,
+            shared=frozenset(shared),
+            source=self.source if data is self.data else replace(self.source, file=None),
+            data=data,
+            where=where,
+            names=tuple(names),
+            has_constant_grus=has_constant_grus(self.model),
+            most_ahead=self.ahead.most,
+        )
 
     def _check_inputs(self) -> None:
         """Give the inputs whose type is not stated that of the weights of a GRU node that takes them."""

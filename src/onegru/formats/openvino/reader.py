@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
@@ -30,11 +31,10 @@ from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.fields import ELEMENT_TYPES, Words
 from onegru.formats.openvino.steps import PlacedLayer, Walker
 from onegru.formats.openvino.whole import OpenvinoWhole, all_constants, marked
-from onegru.formats.openvino.xml import Element, IrPort, Layer, Net, inner_layers, parse_net, read_xml
+from onegru.formats.openvino.xml import IrPort, Layer, Net, inner_layers, parse_net, read_xml
 from onegru.formats.sizes import Sizes
 from onegru.operators.lowering import check_attributes
 from onegru.operators.openvino import OPERATORS
-from onegru.operators.schema import Operator
 from onegru.system.bounded import file_version
 
 # How often a file is read again if it is replaced meanwhile.
@@ -63,8 +63,8 @@ def load_ir(path: Path) -> Graph:
         try:
             root = read_xml(path)
             graph = _Reader(path, parse_net(path, root), root).read()
-            info = root.all("net", "rt_info", *STATES_KEY.split("."))
-            if any(element.attributes.get("value") == STATES_WORD for element in info):
+            info = root.iterfind("/".join(("rt_info", *STATES_KEY.split("."))))
+            if any(element.get("value") == STATES_WORD for element in info):
                 graph = replace(graph, zero_inputs=initial_states(graph))
             if file_version(path) == before:  # else the .bin may belong to another .xml
                 return graph
@@ -85,7 +85,7 @@ class ValueType:
 class _Reader:
     """One IR being read. A value is called after the layer and port that produce it: "layer:port"."""
 
-    def __init__(self, path: Path, net: Net, root: Element) -> None:
+    def __init__(self, path: Path, net: Net, root: ET.Element) -> None:
         self.path = path
         self.net = net
         self.root = root
@@ -105,7 +105,7 @@ class _Reader:
         placed = [item for layer in self._order() if (item := self._place(layer)) is not None]
         results = [self._result(layer) for layer in self._of_type("Result")]
         if not results:
-            raise self.error("no Result layer; must have at least one")
+            raise self.words.error("no Result layer; must have at least one")
         parameters, results = self._distinct("inputs", parameters), self._distinct("outputs", results)
         values = [info.value for info in results]
         walker = Walker(self.words, self.constants, placed, self.grus, values)
@@ -126,20 +126,18 @@ class _Reader:
         for gru in graph.grus:
             check_attributes(gru.operator, gru.attributes, f"{self.path}: {gru}: ")
         whole = OpenvinoWhole(
-            str(self.path),
-            marked(self.root, [layer.element for layer in layers]),
-            self.constants.weights,
-            graph.grus,
-            [info.value for info in parameters],
-            values,
-            len(walker.others),
-            str(walker.others[0].layer) if walker.others else "the model",
+            node_count=len(walker.others),
+            shared=frozenset(),
+            place=str(self.path),
+            text=marked(self.root, (layer.element for layer in layers)),
+            weights=self.constants.weights,
+            grus=graph.grus,
+            inputs=tuple(info.value for info in parameters),
+            outputs=tuple(values),
+            where=str(walker.others[0].layer) if walker.others else "the model",
         )
         lazy = LazyConstants(functools.partial(all_constants, constants, conversions, whole))
         return replace(graph, constants=lazy, whole=whole)
-
-    def error(self, message: str) -> FormatError:
-        return self.words.error(message)
 
     def _distinct(self, side: str, infos: list[TensorInfo]) -> list[TensorInfo]:
         """The same under distinct names: of each, the first that none before it has taken."""
@@ -149,7 +147,7 @@ class _Reader:
             names = (info.name, *info.aliases)
             name = next((name for name in names if name not in taken), None)
             if name is None:
-                raise self.error(f"two {side} have the same name, {info.name!r}")
+                raise self.words.error(f"two {side} have the same name, {info.name!r}")
             taken.add(name)
             aliases = tuple(other for other in names if other != name)
             distinct.append(replace(info, name=name, aliases=aliases))
@@ -166,7 +164,7 @@ class _Reader:
         elif layer.type in _PORTS:
             inputs, outputs = _PORTS[layer.type]
             if len(layer.inputs) != inputs or len(layer.outputs) != outputs:
-                raise self.error(f"{layer}: must have {inputs} input(s) and {outputs} output(s)")
+                raise self.words.error(f"{layer}: must have {inputs} input(s) and {outputs} output(s)")
         else:
             self._check_other(layer)
             for inner in inner_layers(self.path, layer):
@@ -183,19 +181,19 @@ class _Reader:
         opset = re.fullmatch(r"opset(\d{1,3})", layer.version)
         if not least or layer.version == "extension" or (opset is not None and int(opset[1]) >= least):
             return
-        raise self.error(
+        raise self.words.error(
             f"{layer}: version {layer.version!r}; must be opset{least} or later, or onegru's own, extension"
         )
 
     def _check_other(self, layer: Layer) -> None:
         """Refuse what keeps a state, and what only onegru may put into a model."""
         if layer.type in _STATEFUL:
-            raise self.error(
+            raise self.words.error(
                 f"{layer}: keeps a state from one run to the next; must be none, as each run "
                 "stands alone (let states be inputs and outputs)"
             )
         if layer.type.startswith("OneGRU"):
-            raise self.error(f"{layer}: lives in the process that made it alone")
+            raise self.words.error(f"{layer}: lives in the process that made it alone")
 
     def _order(self) -> list[Layer]:
         """The layers in an order in which they can be run."""
@@ -207,13 +205,13 @@ class _Reader:
             return [self.net.layers[key] for key in TopologicalSorter(waits).static_order()]
         except CycleError as error:
             stuck = self.net.layers[error.args[1][0]]
-            raise self.error(f"{stuck}: waits for itself; the graph has a cycle") from None
+            raise self.words.error(f"{stuck}: waits for itself; the graph has a cycle") from None
 
     def producer(self, layer: Layer, port: IrPort) -> tuple[str, str]:
         """The layer and port whose value an input port takes."""
         producer = self.net.edges.get((layer.id, port.id))
         if producer is None:
-            raise self.error(f"{layer}: no edge leads to its input port {port.id!r}")
+            raise self.words.error(f"{layer}: no edge leads to its input port {port.id!r}")
         return producer
 
     def taken(self, layer: Layer, index: int = 0) -> str:
@@ -256,7 +254,7 @@ class _Reader:
             key = (*takes, words)
             self.types[gives[0]] = ValueType(_numpy_name(words))
         elif layer.type in OPERATORS:
-            self.grus[layer.id] = self._gru(layer)
+            self.grus[layer.id] = self._gru(layer, takes, gives)
         elif layer.type != "Parameter":
             self.types.update(
                 (value, ValueType(self.words.precision(port)))
@@ -269,21 +267,21 @@ class _Reader:
 
     def _nested_gru(self, layer: Layer, owner: Layer) -> GruStep:
         """A GRU layer in a body, whose values have names of their own."""
-        operator = self._check_ports(layer)
-        inputs, outputs = (
-            {port.name: f"{owner.id}/{layer.id}:{own.id}" for port, own in zip(ports, given, strict=False)}
-            for ports, given in ((operator.inputs, layer.inputs), (operator.outputs, layer.outputs))
+        takes, gives = (
+            [f"{owner.id}/{layer.id}:{port.id}" for port in ports] for ports in (layer.inputs, layer.outputs)
         )
-        attributes = self._attributes(layer, operator)
-        return GruStep(layer.name, operator, attributes, inputs, outputs, (f"a body of {owner}",))
+        return self._gru_step(layer, takes, gives, (f"a body of {owner}",))
 
-    def _attributes(self, layer: Layer, operator: Operator) -> dict[str, object]:
-        return {
-            name: self.words.attribute(layer, operator.attributes.get(name), text)
-            for name, text in layer.data.items()
-        }
+    def _gru(self, layer: Layer, takes: Sequence[str], gives: Sequence[str]) -> GruStep:
+        step = self._gru_step(layer, takes, gives)
+        if len(step.operator.outputs) < len(gives):  # a cell's
+            self._same[gives[1]] = gives[0]  # both carry Ho
+        self.types.update(dict.fromkeys(gives, ValueType(self.types[step.inputs["X"]].words)))
+        return self.sizes.add(step)
 
-    def _check_ports(self, layer: Layer) -> Operator:
+    def _gru_step(
+        self, layer: Layer, takes: Sequence[str], gives: Sequence[str], bodies: tuple[str, ...] = ()
+    ) -> GruStep:
         operator = OPERATORS[layer.type]
         place = f"{self.path}: {layer}"
         least = sum(port.required for port in operator.inputs)
@@ -292,19 +290,13 @@ class _Reader:
             raise SpecError(f"{place}: {len(layer.inputs)} inputs; must be {names}")
         if not 1 <= len(layer.outputs) <= 2:
             raise SpecError(f"{place}: {len(layer.outputs)} outputs; must be 1 or 2")
-        return operator
-
-    def _gru(self, layer: Layer) -> GruStep:
-        operator = self._check_ports(layer)
-        if len(operator.outputs) < len(layer.outputs):  # a cell's
-            self._same[self._given(layer, 1)] = self._given(layer, 0)  # both carry Ho
-        takes = [self.taken(layer, index) for index in range(len(layer.inputs))]
-        gives = [self._given(layer, index) for index in range(len(layer.outputs))]
+        attributes = {
+            name: self.words.attribute(layer, operator.attributes.get(name), text)
+            for name, text in layer.data.items()
+        }
         inputs = {port.name: value for port, value in zip(operator.inputs, takes, strict=False)}
         outputs = {port.name: value for port, value in zip(operator.outputs, gives, strict=False)}
-        self.types.update(dict.fromkeys(gives, ValueType(self.types[inputs["X"]].words)))
-        attributes = self._attributes(layer, operator)
-        return self.sizes.add(GruStep(layer.name, operator, attributes, inputs, outputs))
+        return GruStep(layer.name, operator, attributes, inputs, outputs, bodies)
 
 
 class _IrSizes(Sizes):

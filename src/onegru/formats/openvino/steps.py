@@ -49,8 +49,6 @@ class Walker:
         self.layers = layers
         self.grus = grus
         self.wanted = {value for gru in grus.values() for value in gru.inputs.values()} | set(results)
-        self.order = {id(item): place for place, item in enumerate(layers)}
-        self.producers = {value: item for item in layers for value in item.gives}
         self.fixed: set[str] = set()
         self.plain: set[str] = set()
         self._find_fixed()
@@ -112,14 +110,13 @@ class Walker:
 
     def _behind(self, values: Collection[str]) -> list[PlacedLayer]:
         """The layers that compute these values, all of which are fixed; in order."""
-        found: dict[int, PlacedLayer] = {}
-        waiting = list(values)
-        while waiting:
-            item = self.producers[waiting.pop()]
-            if id(item) not in found:
-                found[id(item)] = item
-                waiting += item.takes
-        return sorted(found.values(), key=lambda item: self.order[id(item)])
+        wanted = set(values)
+        found: list[PlacedLayer] = []
+        for item in reversed(self.layers):
+            if wanted.intersection(item.gives):
+                found.append(item)
+                wanted.update(item.takes)
+        return found[::-1]
 
     def _conversion(self, item: PlacedLayer) -> Conversion:
         dtype = self.words.element_type(item.layer, "destination_type")

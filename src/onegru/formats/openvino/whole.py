@@ -3,65 +3,53 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from xml.sax.saxutils import escape, quoteattr
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import MissingExtraError
 from onegru.formats.graph import Conversion, GruStep, Observer, Run, Whole
-from onegru.formats.openvino.xml import Element
 
 
+@dataclass(frozen=True, eq=False)
 class OpenvinoWhole(Whole):
     """See `onegru.formats.graph.Whole`.
 
-    Args:
+    Attributes:
         place: the file, for messages.
         text: its .xml, as `marked` gives it.
         weights: its .bin.
         grus: its GRU layers.
         inputs: the values that its Parameter layers give, in the file's order.
         outputs: the values that its Result layers take, likewise.
-        node_count: as in `Whole`.
         where: a description of the first of its other layers.
     """
 
-    def __init__(
-        self,
-        place: str,
-        text: str,
-        weights: Array,
-        grus: Sequence[GruStep],
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        node_count: int,
-        where: str,
-    ) -> None:
-        super().__init__(node_count, frozenset())
-        self._place = place
-        self._text = text
-        self._weights = weights
-        self._grus = tuple(grus)
-        self._inputs = tuple(inputs)
-        self._outputs = tuple(outputs)
-        self._where = where
+    place: str
+    text: str
+    weights: Array
+    grus: tuple[GruStep, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    where: str
 
     def open(self, engine: str, observer: Observer | None = None) -> Run:
         """See `Whole`."""
         from onegru.formats.openvino.network import Network  # an IR of GRU layers alone needs no OpenVINO
 
-        network = Network(self._text, self._weights, self._place, self._where, self._grus, engine, observer)
-        inputs, outputs = self._inputs, self._outputs
+        network = Network(self.text, self.weights, self.place, self.where, self.grus, engine, observer)
+        inputs, outputs = self.inputs, self.outputs
         return lambda feeds: dict(zip(outputs, network.run([feeds[name] for name in inputs]), strict=True))
 
     def constant_weights(self) -> dict[str, Array]:
         """The weights that are constants, or computed from some, by the values that the GRU layers take."""
         from onegru.formats.openvino.network import weights_of
 
-        found = weights_of(self._text, self._weights, self._place, self._where, self._grus)
+        found = weights_of(self.text, self.weights, self.place, self.where, self.grus)
         return {
             gru.inputs[name]: array
-            for gru, arrays in zip(self._grus, found, strict=True)
+            for gru, arrays in zip(self.grus, found, strict=True)
             for name, array in arrays.items()
         }
 
@@ -84,18 +72,8 @@ def all_constants(
     return arrays
 
 
-def marked(root: Element, grus: Sequence[Element]) -> str:
-    """The .xml with its GRU layers under the version of onegru's operators, named by their numbers."""
-    numbers = {id(element): number for number, element in enumerate(grus)}
-
-    def written(element: Element) -> Iterator[str]:
-        attributes = dict(element.attributes)
-        if (number := numbers.get(id(element))) is not None:
-            attributes |= {"version": "extension", "name": str(number)}
-        words = "".join(f" {name}={quoteattr(value)}" for name, value in attributes.items())
-        yield f"<{element.tag}{words}>{escape(element.text)}"
-        for child in element.children:
-            yield from written(child)
-        yield f"</{element.tag}>"
-
-    return "".join(part for child in root.children for part in written(child))
+def marked(root: ET.Element, grus: Iterable[ET.Element]) -> str:
+    """The .xml with its GRU layers, which this changes: of onegru's operators, named by their numbers."""
+    for number, element in enumerate(grus):
+        element.attrib |= {"version": "extension", "name": str(number)}
+    return ET.tostring(root, encoding="unicode")

@@ -5,9 +5,10 @@ What comes out is layers with numbered ports and edges between them, nothing mor
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ET
 import xml.parsers.expat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from onegru.core.errors import FormatError
@@ -16,23 +17,6 @@ _MAX_DEPTH = 200
 
 #: The attributes of an <edge>.
 EDGE_ENDS = ("from-layer", "from-port", "to-layer", "to-port")
-
-
-@dataclass(slots=True)
-class Element:
-    """An XML element."""
-
-    tag: str
-    attributes: Mapping[str, str]
-    children: list[Element] = field(default_factory=list)
-    text: str = ""
-
-    def all(self, *path: str) -> list[Element]:
-        """The elements that this path of tags leads to."""
-        found = [self]
-        for tag in path:
-            found = [child for element in found for child in element.children if child.tag == tag]
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +40,7 @@ class Layer:
     data: Mapping[str, str]
     inputs: tuple[IrPort, ...]
     outputs: tuple[IrPort, ...]
-    element: Element
+    element: ET.Element
 
     def __str__(self) -> str:
         return f"{self.type} layer {self.name!r}"
@@ -70,28 +54,28 @@ class Net:
     edges: Mapping[tuple[str, str], tuple[str, str]]
 
 
-def read_xml(path: Path) -> Element:
+def read_xml(path: Path) -> ET.Element:
     """The root element of a file.
 
     Raises:
         FormatError: it is not well-formed, or has a document type, where entities are declared.
     """
-    root = Element("", {})
-    stack = [root]
-    texts: list[list[str]] = [[]]
-    parser = xml.parsers.expat.ParserCreate()
+    builder = ET.TreeBuilder()
+    depth = 0
+    parser = xml.parsers.expat.ParserCreate()  # ET's own would refuse names with a colon
     parser.buffer_text = True
 
     def start(tag: str, attributes: dict[str, str]) -> None:
-        if len(stack) > _MAX_DEPTH:
+        nonlocal depth
+        depth += 1
+        if depth > _MAX_DEPTH:
             raise FormatError(f"{path}: elements lie more than {_MAX_DEPTH} deep")
-        element = Element(tag, attributes)
-        stack[-1].children.append(element)
-        stack.append(element)
-        texts.append([])
+        builder.start(tag, attributes)
 
     def end(tag: str) -> None:
-        stack.pop().text = "".join(texts.pop())
+        nonlocal depth
+        depth -= 1
+        builder.end(tag)
 
     def doctype(*declaration: object) -> None:
         raise FormatError(
@@ -100,7 +84,7 @@ def read_xml(path: Path) -> Element:
 
     parser.StartElementHandler = start
     parser.EndElementHandler = end
-    parser.CharacterDataHandler = lambda data: texts[-1].append(data)
+    parser.CharacterDataHandler = builder.data
     parser.StartDoctypeDeclHandler = doctype
     try:
         parser.Parse(path.read_bytes(), True)
@@ -109,7 +93,7 @@ def read_xml(path: Path) -> Element:
     # The latter two: an encoding that is unknown, or that the file violates.
     except (xml.parsers.expat.ExpatError, ValueError, LookupError) as error:
         raise FormatError(f"{path}: not well-formed XML ({error})") from None
-    return root
+    return builder.close()
 
 
 def inner_layers(path: Path, layer: Layer) -> list[Layer]:
@@ -119,30 +103,28 @@ def inner_layers(path: Path, layer: Layer) -> list[Layer]:
         FormatError: one of them is not whole.
     """
     found: list[Layer] = []
-    waiting = list(layer.element.children)
+    waiting = list(layer.element)
     while waiting:
         element = waiting.pop()
         if element.tag == "layer":
             found.append(_layer(path, element))
-        waiting += element.children
+        waiting += element
     return found
 
 
-def parse_net(path: Path, root: Element) -> Net:
+def parse_net(path: Path, net: ET.Element) -> Net:
     """The layers and edges of an IR.
 
     Raises:
         FormatError: it is not an IR of version 10 or 11, or its parts do not fit together.
     """
-    nets = root.all("net")
-    if len(nets) != 1:
+    if net.tag != "net":
         raise FormatError(f"{path}: no <net> at its root; not an OpenVINO IR")
-    net = nets[0]
-    version = net.attributes.get("version", "none")
+    version = net.get("version", "none")
     if version not in ("10", "11"):
         raise FormatError(f"{path}: IR version {version}; must be 10 or 11")
     layers: dict[str, Layer] = {}
-    for element in net.all("layers", "layer"):
+    for element in net.iterfind("layers/layer"):
         layer = _layer(path, element)
         if layer.id in layers:
             raise FormatError(f"{path}: two layers have the id {layer.id!r}")
@@ -153,7 +135,7 @@ def parse_net(path: Path, root: Element) -> Net:
         for side, found in (("inputs", layer.inputs), ("outputs", layer.outputs))
     }
     edges: dict[tuple[str, str], tuple[str, str]] = {}
-    for element in net.all("edges", "edge"):
+    for element in net.iterfind("edges/edge"):
         from_layer, from_port, to_layer, to_port = (_required(path, element, name) for name in EDGE_ENDS)
         for layer_id, port_id, side in ((from_layer, from_port, "outputs"), (to_layer, to_port, "inputs")):
             if layer_id not in layers:
@@ -168,18 +150,18 @@ def parse_net(path: Path, root: Element) -> Net:
     return Net(layers, edges)
 
 
-def _layer(path: Path, element: Element) -> Layer:
+def _layer(path: Path, element: ET.Element) -> Layer:
     layer_id = _required(path, element, "id")
-    data = {name: value for part in element.all("data") for name, value in part.attributes.items()}
+    data = {name: value for part in element.iterfind("data") for name, value in part.items()}
     inputs, outputs = (_ports(path, element, side) for side in ("input", "output"))
     ids = [port.id for port in (*inputs, *outputs)]
     if len(set(ids)) < len(ids):
         raise FormatError(f"{path}: two ports of layer {layer_id!r} have the same id")
     return Layer(
         id=layer_id,
-        name=element.attributes.get("name", layer_id),
+        name=element.get("name", layer_id),
         type=_required(path, element, "type"),
-        version=element.attributes.get("version", ""),
+        version=element.get("version", ""),
         data=data,
         inputs=inputs,
         outputs=outputs,
@@ -187,15 +169,15 @@ def _layer(path: Path, element: Element) -> Layer:
     )
 
 
-def _ports(path: Path, element: Element, side: str) -> tuple[IrPort, ...]:
+def _ports(path: Path, element: ET.Element, side: str) -> tuple[IrPort, ...]:
     return tuple(
         IrPort(
             _required(path, port, "id"),
-            _split_names(port.attributes.get("names", "")),
-            tuple(dim.text.strip() for dim in port.all("dim")),
-            port.attributes.get("precision", ""),
+            _split_names(port.get("names", "")),
+            tuple((dim.text or "").strip() for dim in port.iterfind("dim")),
+            port.get("precision", ""),
         )
-        for port in element.all(side, "port")
+        for port in element.iterfind(f"{side}/port")
     )
 
 
@@ -205,7 +187,7 @@ def _split_names(text: str) -> tuple[str, ...]:
     return tuple(name.replace("\0", ",").strip() for name in marked.split(",") if name.strip())
 
 
-def _required(path: Path, element: Element, name: str) -> str:
-    if name not in element.attributes:
+def _required(path: Path, element: ET.Element, name: str) -> str:
+    if name not in element.attrib:
         raise FormatError(f"{path}: a <{element.tag}> has no {name!r}")
-    return element.attributes[name]
+    return element.attrib[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto
@@ -17,51 +18,36 @@ from onegru.formats.onnx.whole.session import Session
 from onegru.runtimes.execution_provider import add_observer, remove_observer
 
 
+@dataclass(frozen=True, eq=False)
 class OnnxWhole(Whole):
     """See `onegru.formats.graph.Whole`.
 
-    Args:
+    Attributes:
         source: where the model comes from; ONNX Runtime reads its file, if there is one.
         data: the model, as `runnable` gives it.
         where: a description of the first of its other nodes.
         names: distinct names of its GRU nodes.
-        shared: the outputs that are inputs or constants.
         has_constant_grus: whether there are GRU nodes that take nothing but constants.
         most_ahead: the largest size in bytes of a value that is computed ahead of the runs.
-        node_count: as in `Whole`.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        data: bytes,
-        where: str,
-        names: tuple[str, ...],
-        shared: frozenset[str],
-        has_constant_grus: bool,
-        most_ahead: int,
-        node_count: int,
-    ) -> None:
-        super().__init__(node_count, shared)
-        self._source = source
-        self._data = data
-        self._where = where
-        self._names = names
-        self._has_constant_grus = has_constant_grus
-        self._most_ahead = most_ahead
+    source: Source
+    data: bytes
+    where: str
+    names: tuple[str, ...]
+    has_constant_grus: bool
+    most_ahead: int
 
     def open(self, engine: str, observer: Observer | None = None) -> Run:
         """See `Whole`."""
         options = {"engine": engine}
         number = 0
         if observer is not None:
-            indices = {name: index for index, name in enumerate(self._names)}
+            indices = {name: index for index, name in enumerate(self.names)}
             number = add_observer(lambda name, moment, arrays: observer(indices[name], moment, arrays))
             options["observer"] = str(number)
-        model = str(self._source.file) if self._source.is_unchanged else self._data
-        session = Session(
-            model, self._source, self._where, options, self._most_ahead, self._has_constant_grus
-        )
+        model = str(self.source.file) if self.source.is_unchanged else self.data
+        session = Session(model, self.source, self.where, options, self.most_ahead, self.has_constant_grus)
         if observer is not None:
             weakref.finalize(session, remove_observer, number)
         names = session.output_names
