@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from onegru.core.activations import Activation
 from onegru.core.dtypes import Array, numpy_dtype
-from onegru.core.errors import FormatError, SpecError, needs_extra
+from onegru.core.errors import FormatError, SpecError, needs_extra, prefixed_errors
 from onegru.core.spec import Spec, Weights
 from onegru.formats.writing import Layers
 from onegru.layers.gru import GRU
@@ -112,25 +112,24 @@ def read_layers(path: str | os.PathLike[str]) -> GRU | Stack:
     if _KEY not in metadata:
         raise FormatError(f"{path}: no {_KEY!r} in its metadata; what its tensors mean is not known")
     try:
-        return _layers(metadata[_KEY], found)
+        with prefixed_errors(f"metadata {_KEY!r}: "):
+            specs, stack = _read_document(metadata[_KEY])
+        return _layers(specs, stack, found)
     except SpecError as error:
         raise FormatError(f"{path}: {error}") from None
 
 
-def _layers(text: str, found: Mapping[str, Mapping[str, Any]]) -> GRU | Stack:
-    """The same from the metadata's text and the tensors; raises SpecError."""
-    specs, stack = _read_document(text)
+def _layers(specs: Sequence[Spec], stack: bool, found: Mapping[str, Mapping[str, Any]]) -> GRU | Stack:
+    """The same from what the metadata say and the tensors; raises SpecError."""
     wanted = {f"layers.{index}.{name}" for index in range(len(specs)) for name in "WRB"}
     if wanted != found.keys():
         missing, spare = sorted(wanted - found.keys()), sorted(found.keys() - wanted)
         raise SpecError(f"tensor {missing[0]!r}: missing" if missing else f"tensor {spare[0]!r}: of no layer")
     layers = []
     for index, spec in enumerate(specs):
-        try:
+        with prefixed_errors(f"layer {index}: "):
             W, R, B = (_array(found[f"layers.{index}.{name}"]) for name in "WRB")
             layers.append(GRU.from_canonical(spec, Weights(W, R, B)))
-        except SpecError as error:
-            raise SpecError(f"layer {index}: {error}") from None
     if stack:
         return Stack(layers)
     if len(layers) != 1:
@@ -161,23 +160,21 @@ def _read_document(text: str) -> tuple[list[Spec], bool]:
     try:
         document = parse_json(text)
     except ValueError as error:
-        raise SpecError(f"metadata {_KEY!r}: not JSON ({error})") from None
+        raise SpecError(f"not JSON ({error})") from None
     if not isinstance(document, dict):
-        raise SpecError(f"metadata {_KEY!r}: must be a JSON object")
+        raise SpecError("must be a JSON object")
     version = document.get("format")
     if type(version) is not int or version != _FORMAT:
-        raise SpecError(f"metadata {_KEY!r}: format {version!r}; must be {_FORMAT}")
+        raise SpecError(f"format {version!r}; must be {_FORMAT}")
     if document.keys() != {"format", "stack", "layers"}:
-        raise SpecError(f"metadata {_KEY!r}: has {', '.join(document)}; must be format, stack, layers")
+        raise SpecError(f"has {', '.join(document)}; must be format, stack, layers")
     layers, stack = document["layers"], document["stack"]
     if not isinstance(layers, list) or not layers or type(stack) is not bool:
-        raise SpecError(f"metadata {_KEY!r}: layers must be a list of at least one, stack true or false")
+        raise SpecError("layers must be a list of at least one, stack true or false")
     specs = []
     for index, item in enumerate(layers):
-        try:
+        with prefixed_errors(f"layer {index}: "):
             specs.append(_read_spec(item))
-        except SpecError as error:
-            raise SpecError(f"metadata {_KEY!r}: layer {index}: {error}") from None
     return specs, stack
 
 

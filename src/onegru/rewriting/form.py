@@ -12,7 +12,8 @@ from onnx import NodeProto
 
 from onegru.core.activations import ACTIVATIONS, Activation
 from onegru.core.dtypes import ELEMENT_TYPES, Array
-from onegru.core.errors import FormatError, SpecError, SpecWarning
+from onegru.core.errors import FormatError, SpecError, SpecWarning, prefixed_errors
+from onegru.core.wording import shape_words
 from onegru.formats.graph import GruStep
 from onegru.formats.onnx.node import node_attributes
 from onegru.formats.onnx.read import describe, trimmed
@@ -99,10 +100,8 @@ def read_form(scope: Scope, node: NodeProto, opset: int) -> Form:
         check_attributes(operator, attributes, place)
         values = read_attributes(operator, attributes)
         if all(array is not None for array in constants.values()):
-            try:
+            with prefixed_errors(place):
                 lower(operator, attributes, constants["W"], constants["R"], constants.get("B"))
-            except SpecError as error:
-                raise SpecError(f"{place}{error}") from None
         direction = str(values["direction"])
         activations = read_activations(operator, values, 2 if direction == "bidirectional" else 1)
     hidden_size = values["hidden_size"] or (scope.shape(inputs["R"]) or (None,))[-1]
@@ -142,8 +141,8 @@ def _check_constants(
             must is None or size == must for size, must in zip(array.shape, wanted[name], strict=True)
         )
         if not fits:
-            words = ", ".join("?" if size is None else str(size) for size in wanted[name])
-            raise SpecError(f"{place}{name}: shape {list(array.shape)}; must be [{words}]")
+            must = shape_words(wanted[name])
+            raise SpecError(f"{place}{name}: shape {list(array.shape)}; must be {must}")
         if array.dtype.name not in ELEMENT_TYPES:
             raise SpecError(f"{place}{name}: type {array.dtype.name}; must be {', '.join(ELEMENT_TYPES)}")
     if len({array.dtype for array in given.values()}) > 1:

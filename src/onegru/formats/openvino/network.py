@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from onegru.core.dtypes import Array, bfloat16
-from onegru.core.errors import FormatError, SpecError, needs_extra
+from onegru.core.errors import FormatError, SpecError, needs_extra, prefixed_errors
 from onegru.core.machine import memory_size
 from onegru.engines.native import get_num_threads
 from onegru.formats.graph import GruStep, Observer
@@ -89,7 +89,7 @@ class Network:
             gru = grus[number]
             layer.node.set_friendly_name(gru.name)
             seen = None if observer is None else functools.partial(observer, number, "done")
-            try:
+            with prefixed_errors(f"{self._place}: {gru}: "):
                 exchange(
                     layer,
                     gru.operator,
@@ -99,8 +99,6 @@ class Network:
                     all_steps=gru.full_length,
                     keep=self._kept.append,
                 )
-            except SpecError as error:
-                raise SpecError(f"{self._place}: {gru.operator.name} node {gru.name!r}: {error}") from None
         try:
             self._model.validate_nodes_and_infer_types()
         except Exception as error:  # whatever OpenVINO stumbles over
