@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -16,6 +16,7 @@ from onnx import NodeProto, TensorProto
 
 from onegru.core.activations import Activation
 from onegru.core.dtypes import Array
+from onegru.core.errors import SpecError
 from onegru.rewriting.activation_ops import express_activation
 from onegru.rewriting.form import Form, require
 from onegru.rewriting.scope import Draft, Scope, code_of
@@ -31,8 +32,13 @@ def decompose(scope: Scope, form: Form) -> list[NodeProto]:
     """The nodes that compute what a GRU node does, which must have at least one step.
 
     Raises:
+        SpecError: the opset lacks some of the operators.
         FormatError: the file does not say the element type or hidden_size.
     """
+    if scope.opset < OLDEST_OPSET:
+        raise SpecError(
+            f"opset: {scope.opset}; must be at least {OLDEST_OPSET} to spell {form.label} in other operators"
+        )
     dtype, hidden_size = require(scope, form, "decompose")
     draft = Draft(scope, form.base)
     _Expansion(draft, form, dtype, hidden_size).expand()
@@ -82,7 +88,7 @@ class _Expansion:
             first = self._first(index, shape)
             end, Y = self._scan(index, reverse, weights, first, products, mask)
             Ys.append(Y)
-            ends.append(draft.op("Where", [alive, end, self._zero()], f"{index}/end") if alive else end)
+            ends.append(draft.op("Where", [alive, end, self._number(0.0)], f"{index}/end") if alive else end)
         if "Y" in form.outputs:
             self._finish(Ys, 1, [2, 0, 1, 3], "Y")
         if "Y_h" in form.outputs:
@@ -90,8 +96,8 @@ class _Expansion:
 
     # Around the loop
 
-    def _zero(self) -> str:
-        return self.scope.number(0.0, self.dtype)
+    def _number(self, value: float) -> str:
+        return self.scope.number(value, self.dtype)
 
     def _computed(self, name: str, what: str) -> str:
         """A value in the type of the computation."""
@@ -107,9 +113,9 @@ class _Expansion:
         zero, one = (scope.integer(value) for value in (0, 1))
         steps = draft.op("Range", [zero, draft.op("Gather", [shape, zero], "T"), one], "steps")
         lengths = draft.op("Cast", [self.form.inputs["sequence_lens"]], "lengths", to=TensorProto.INT64)
-        lengths = draft.unsqueeze(lengths, [1], "lengths_column")
+        lengths = draft.with_axes("Unsqueeze", lengths, [1], "lengths_column")
         alive = draft.op("Less", [zero, lengths], "alive")
-        steps = draft.unsqueeze(steps, [1, 2], "steps_column")
+        steps = draft.with_axes("Unsqueeze", steps, [1, 2], "steps_column")
         return draft.op("Less", [steps, lengths], "mask"), alive
 
     def _first(self, index: int, shape: str) -> str:
@@ -136,7 +142,7 @@ class _Expansion:
         joined = "" if steps else last
         many = len(parts) > 1
         values = [
-            draft.unsqueeze(part, [axis], f"{index}/{port}", "" if many else joined)
+            draft.with_axes("Unsqueeze", part, [axis], f"{index}/{port}", "" if many else joined)
             for index, part in enumerate(parts)
         ]
         value = draft.op("Concat", values, port, joined, axis=axis) if many else values[0]
@@ -154,14 +160,14 @@ class _Expansion:
         R = tuple(self._stored(part, f"R{number}", index) for number, part in enumerate(parts))
         if "B" not in form.inputs:
             return _Weights(W, R, None, None)
-        B = self._reshape(self._cast(self._pick(self._value("B"), [index], 0), "B"), [6 * H])
+        B = self._bias(index)
         inner: str | None = None
         if form.linear_before_reset:
-            gates = self._add(self._pick(B, range(2 * H), 0), self._pick(B, range(3 * H, 5 * H), 0))
-            added = self._concat(gates, self._pick(B, range(2 * H, 3 * H), 0))
+            gates = self._join("Add", self._pick(B, range(2 * H), 0), self._pick(B, range(3 * H, 5 * H), 0))
+            added = self._join("Concat", gates, self._pick(B, range(2 * H, 3 * H), 0))
             inner = self._named(self._pick(B, range(5 * H, 6 * H), 0), ("B", index, "Rbh"), "Rbh")
         else:
-            added = self._add(self._pick(B, range(3 * H), 0), self._pick(B, range(3 * H, 6 * H), 0))
+            added = self._join("Add", self._pick(B, range(3 * H), 0), self._pick(B, range(3 * H, 6 * H), 0))
         key = ("B", index, "sum", form.linear_before_reset)
         return _Weights(W, R, self._named(added, key, "biases"), inner)
 
@@ -172,7 +178,7 @@ class _Expansion:
             transposed: Array = value[0].T
             return transposed
         value = self.draft.op("Transpose", [value], f"{index}/{name}_transposed", perm=[0, 2, 1])
-        return self._squeeze(value, f"{index}/{name}")
+        return self.draft.with_axes("Squeeze", value, [0], f"{index}/{name}")
 
     def _stored(self, value: _Tensor, what: str, index: int) -> str:
         """A matrix in the type of the computation."""
@@ -196,32 +202,23 @@ class _Expansion:
         bounds = [integers(number) for number in (indices.start, indices.stop, axis)]
         return self.draft.op("Slice", [value, *bounds], "picked")
 
-    def _squeeze(self, value: str, what: str) -> str:
-        if self.scope.opset < 13:
-            return self.draft.op("Squeeze", [value], what, axes=[0])
-        return self.draft.op("Squeeze", [value, self.scope.integers(0)], what)
+    def _bias(self, index: int) -> _Tensor:
+        """B of one direction, [6H], in the type of the computation."""
+        value = self._pick(self._value("B"), [index], 0)
+        if not isinstance(value, str):
+            converted: Array = value[0].astype(self.dtype)
+            return converted
+        value = self._computed(value, "B")
+        return self.draft.op("Reshape", [value, self.scope.integers(6 * self.H)], "reshaped")
 
-    def _reshape(self, value: _Tensor, shape: Sequence[int]) -> _Tensor:
-        if isinstance(value, str):
-            return self.draft.op("Reshape", [value, self.scope.integers(*shape)], "reshaped")
-        array: Array = value.reshape(tuple(shape))
-        return array
-
-    def _cast(self, value: _Tensor, what: str) -> _Tensor:
-        return self._computed(value, what) if isinstance(value, str) else value.astype(self.dtype)
-
-    def _concat(self, first: _Tensor, second: _Tensor) -> _Tensor:
+    def _join(self, kind: Literal["Add", "Concat"], first: _Tensor, second: _Tensor) -> _Tensor:
+        """The sum of two parts of the biases, or one behind the other."""
         if isinstance(first, str) or isinstance(second, str):
             assert isinstance(first, str) and isinstance(second, str), "both are picked from one tensor"
-            return self.draft.op("Concat", [first, second], "biases", axis=0)
-        return np.concatenate([first, second])
-
-    def _add(self, first: _Tensor, second: _Tensor) -> _Tensor:
-        if isinstance(first, str) or isinstance(second, str):
-            assert isinstance(first, str) and isinstance(second, str), "both are picked from one tensor"
-            return self.draft.op("Add", [first, second], "biases")
-        total: Array = first + second
-        return total
+            axis = {"axis": 0} if kind == "Concat" else {}
+            return self.draft.op(kind, [first, second], "biases", "", **axis)
+        joined: Array = np.concatenate([first, second]) if kind == "Concat" else first + second
+        return joined
 
     def _named(self, value: _Tensor, key: tuple[object, ...], what: str) -> str:
         if isinstance(value, str):
@@ -240,10 +237,10 @@ class _Expansion:
         state, row = body.fresh("h"), body.fresh("x")
         inside = body.fresh("inside") if mask else ""
         weights, carried = self._carried(body, weights)
-        new = _Step(body, self.form, self.dtype, self.H, index).state(state, row, weights)
+        new = self._step(body, index, state, row, weights)
         output = new
         if mask:
-            output = body.op("Where", [inside, new, self._zero()], "y")
+            output = body.op("Where", [inside, new, self._number(0.0)], "y")
             new = body.op("Where", [inside, new, state], "h_kept")
         elif "Y" in self.form.outputs:
             output = body.op("Identity", [new], "y")  # a value may be one output of a body only
@@ -297,46 +294,33 @@ class _Expansion:
         inner = None if weights.inner is None else inside(weights.inner, 1)
         return _Weights(weights.W, R, weights.added, inner), carried
 
-
-class _Step:
-    """One step, in the symbols of `onegru.Spec`."""
-
-    def __init__(self, body: Draft, form: Form, dtype: str, hidden_size: int, index: int) -> None:
-        self.body = body
-        self.form = form
-        self.dtype = dtype
-        self.H = hidden_size
-        self.f, self.g = form.activations[index]
-
-    def state(self, h: str, x: str, weights: _Weights) -> str:
-        """The nodes of one step; the state after it."""
-        body, H = self.body, self.H
+    def _step(self, body: Draft, index: int, h: str, x: str, weights: _Weights) -> str:
+        """The state after a step, in the symbols of `onegru.Spec`."""
+        H = self.H
         sizes = [2 * H, H]
+        f, g = self.form.activations[index]
+
+        def gates_of(x: str, h: str) -> list[str]:
+            both = self._activate(body, f, body.op("Add", [x, h], "zr_sum"), "zr")
+            return body.split(both, [H, H], ["z", "r"])
+
         x_gates, x_new = body.split(x, sizes, ["x_zr", "x_h"])
         if self.form.linear_before_reset:
             product = body.op("MatMul", [h, weights.R[0]], "hR")
             h_gates, h_new = body.split(product, sizes, ["h_zr", "h_h"])
             if weights.inner is not None:
                 h_new = body.op("Add", [h_new, weights.inner], "h_h_B")
-            z, r = self._gates(x_gates, h_gates)
+            z, r = gates_of(x_gates, h_gates)
             h_new = body.op("Mul", [r, h_new], "reset")
         else:
             gates, new = weights.R
-            z, r = self._gates(x_gates, body.op("MatMul", [h, gates], "hR"))
+            z, r = gates_of(x_gates, body.op("MatMul", [h, gates], "hR"))
             h_new = body.op("MatMul", [body.op("Mul", [r, h], "reset"), new], "rhR")
-        n = self._activate(self.g, body.op("Add", [x_new, h_new], "n_sum"), "n")
+        n = self._activate(body, g, body.op("Add", [x_new, h_new], "n_sum"), "n")
         rest = body.op("Sub", [self._number(1.0), z], "1-z")
         return body.op("Add", [body.op("Mul", [rest, n], "zn"), body.op("Mul", [z, h], "zh")], "h_next")
 
-    def _gates(self, x: str, h: str) -> list[str]:
-        both = self._activate(self.f, self.body.op("Add", [x, h], "zr_sum"), "zr")
-        return self.body.split(both, [self.H, self.H], ["z", "r"])
-
-    def _number(self, value: float) -> str:
-        return self.body.scope.number(value, self.dtype)
-
-    def _activate(self, activation: Activation, x: str, what: str) -> str:
-        body = self.body
+    def _activate(self, body: Draft, activation: Activation, x: str, what: str) -> str:
         if self.form.clip is not None:
             x = body.op("Min", [x, self._number(self.form.clip)], f"{what}_below")
             x = body.op("Max", [x, self._number(-self.form.clip)], f"{what}_clipped")

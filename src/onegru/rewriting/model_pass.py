@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence
 from dataclasses import dataclass
-from typing import Any
 
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
@@ -16,12 +14,14 @@ from onegru.formats.onnx.read import (
     Source,
     all_tensors,
     attribute_graphs,
+    drop_named,
     external_bytes,
     external_tensors,
     is_gru,
     is_onnx,
     read_model,
     replace_nodes,
+    serialized,
 )
 from onegru.formats.onnx.reader import model_opset
 from onegru.formats.onnx.upgrade import OLDEST
@@ -29,7 +29,7 @@ from onegru.rewriting.changes import Around, to_float16, to_layout, to_two_direc
 from onegru.rewriting.decompose import OLDEST_OPSET, decompose
 from onegru.rewriting.form import Form, node_of, operator_at, read_form
 from onegru.rewriting.opset import convert_nodes, inferred_types
-from onegru.rewriting.plan import Changes, Plan, check_decomposable, plan_node, written_attributes
+from onegru.rewriting.plan import Changes, Plan, plan_node, written_attributes
 from onegru.rewriting.scope import Names, Scope, all_graphs
 
 _LARGEST_FILE = 2**31 - 1  # bytes; protobuf writes no more
@@ -68,11 +68,7 @@ class Rewritten:
         size = sum(len(tensor.raw_data) for tensor in all_tensors(self.model))
         if size > _LARGEST_FILE:
             raise source.error(f"comes to {size} bytes rewritten; must be at most {_LARGEST_FILE}")
-        try:
-            data: bytes = self.model.SerializeToString()
-        except Exception as error:  # protobuf's own, beyond 2 GiB
-            raise source.error(f"cannot be written in one file ({error})") from None
-        return data
+        return serialized(source, self.model, "cannot be written in one file")
 
 
 def rewrite_model(source: Source, data: bytes, changes: Changes) -> Rewritten:
@@ -227,7 +223,7 @@ class _Rewriter:
         nodes = [node for node in nodes if node.op_type != "Transpose" or not dropped & set(node.output)]
         replace_nodes(graph, [*scope.early, *nodes])
         self.retired |= scope.retired
-        _drop(graph.value_info, before - _given(graph))
+        drop_named(graph.value_info, before - _given(graph))
 
     def _rewrite_node(self, scope: Scope, node: NodeProto) -> tuple[Around, list[NodeProto]]:
         form = read_form(scope, node, self.old)
@@ -250,7 +246,6 @@ class _Rewriter:
             count = len(form.activations)
             done.append(f"expressed with other operators, with {count} Scan{'s'[: count - 1]}")
             self.nodes.append((name, tuple(done), reasons))
-            check_decomposable(scope, form)
             return around, decompose(scope, form)
         forms = [form]
         if "split" in plan:
@@ -276,8 +271,8 @@ class _Rewriter:
             gone = {tensor.name for tensor in graph.initializer} & unused
             if self.model.ir_version >= 4:  # a default that a caller may replace is part of the interface
                 gone -= {value.name for value in graph.input}
-            _drop(graph.initializer, gone)
-            _drop(graph.input, gone)
+            drop_named(graph.initializer, gone)
+            drop_named(graph.input, gone)
             left = [
                 node
                 for node in graph.node
@@ -286,14 +281,7 @@ class _Rewriter:
             if len(left) < len(graph.node):
                 gone |= unused
                 replace_nodes(graph, left)
-            _drop(graph.value_info, gone)
-
-
-def _drop(field: MutableSequence[Any], names: set[str]) -> None:
-    """Remove the messages with these names from a repeated field."""
-    for index in reversed(range(len(field))):
-        if field[index].name in names:
-            del field[index]
+            drop_named(graph.value_info, gone)
 
 
 def _given(graph: GraphProto) -> set[str]:

@@ -10,7 +10,6 @@ import onnx
 from onegru.core.activations import Activation
 from onegru.core.errors import SpecError
 from onegru.formats.onnx.read import Source, is_gru
-from onegru.rewriting.decompose import OLDEST_OPSET
 from onegru.rewriting.form import Form, attributes_of, facts_of, operator_at
 from onegru.rewriting.scope import Scope
 from onegru.runtimes.known_issues import verdicts
@@ -129,14 +128,6 @@ def check_opset(opset: int) -> None:
     newest = onnx.defs.onnx_opset_version()
     if isinstance(opset, bool) or not isinstance(opset, int) or not 1 <= opset <= newest:
         raise SpecError(f"opset: {opset!r}; must be a number from 1 to {newest}, the newest that onnx knows")
-
-
-def check_decomposable(scope: Scope, form: Form) -> None:
-    """Raise SpecError unless the opset has the operators that a GRU is expressed with."""
-    if scope.opset < OLDEST_OPSET:
-        raise SpecError(
-            f"opset: {scope.opset}; must be at least {OLDEST_OPSET} to spell {form.label} in other operators"
-        )
 
 
 def written_attributes(form: Form, opset: int) -> list[str]:

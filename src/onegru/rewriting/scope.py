@@ -197,11 +197,11 @@ class Draft:
         """Convert to another element type."""
         return self.op("Cast", [value], what, output, to=code_of(dtype))
 
-    def unsqueeze(self, value: str, axes: Sequence[int], what: str, output: str = "") -> str:
-        """Insert axes of size one; since opset 13 they are an input."""
+    def with_axes(self, kind: str, value: str, axes: Sequence[int], what: str, output: str = "") -> str:
+        """Add a Squeeze or an Unsqueeze; since opset 13 the axes are an input."""
         if self.scope.opset < 13:
-            return self.op("Unsqueeze", [value], what, output, axes=list(axes))
-        return self.op("Unsqueeze", [value, self.scope.integers(*axes)], what, output)
+            return self.op(kind, [value], what, output, axes=list(axes))
+        return self.op(kind, [value, self.scope.integers(*axes)], what, output)
 
     def split(self, value: str, sizes: Sequence[int], names: Sequence[str]) -> list[str]:
         """Cut the last axis of a matrix; since opset 13 the sizes are an input."""
