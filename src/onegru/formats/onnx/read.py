@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, MutableSequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -23,7 +23,6 @@ from onnx import (
     GraphProto,
     NodeProto,
     OperatorSetIdProto,
-    SparseTensorProto,
     TensorProto,
 )
 from onnx import ModelProto as ModelProto  # for the types of others
@@ -86,8 +85,13 @@ def read_model(source: Source, data: bytes) -> ModelProto:
     return model
 
 
-def serialized(source: Source, model: object) -> bytes:
+def serialized(source: Source, model: object, problem: str = "cannot be serialized") -> bytes:
     """The bytes of a ModelProto.
+
+    Args:
+        source: where it comes from.
+        model: the ModelProto.
+        problem: what to say where there are no such bytes.
 
     Raises:
         SpecError: it is another object.
@@ -98,7 +102,14 @@ def serialized(source: Source, model: object) -> bytes:
     try:
         return bytes(model.SerializeToString())
     except Exception as error:  # protobuf's own
-        raise source.error(f"cannot be serialized ({error})") from None
+        raise source.error(f"{problem} ({error})") from None
+
+
+def drop_named(field: MutableSequence[Any], names: Container[str]) -> None:
+    """Remove the messages with these names from a repeated field."""
+    for index in reversed(range(len(field))):
+        if field[index].name in names:
+            del field[index]
 
 
 def is_onnx(thing: NodeProto | OperatorSetIdProto) -> bool:
@@ -242,37 +253,18 @@ def _check_strings(source: Source, strings: Iterable[str | bytes]) -> None:
 
 def all_tensors(model: ModelProto) -> Iterator[TensorProto]:
     """Every tensor of a model: in its graph, in bodies, functions and attributes."""
-    yield from _graph_tensors(model.graph)
-    for function in model.functions:
-        yield from _attribute_tensors(function.attribute_proto)
-        for node in function.node:
-            yield from _attribute_tensors(node.attribute)
+    for owner in (model.graph, *model.functions):
+        yield from _tensors_in(owner)
 
 
-def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    yield from graph.initializer
-    yield from _sparse_tensors(graph.sparse_initializer)
-    for node in graph.node:
-        yield from _attribute_tensors(node.attribute)
-
-
-def _attribute_tensors(attributes: Iterable[AttributeProto]) -> Iterator[TensorProto]:
-    for attribute in attributes:
-        if attribute.type in PLAIN_TYPES:
-            continue
-        if attribute.HasField("t"):
-            yield attribute.t
-        yield from attribute.tensors
-        if attribute.HasField("sparse_tensor"):
-            yield from _sparse_tensors([attribute.sparse_tensor])
-        yield from _sparse_tensors(attribute.sparse_tensors)
-        for body in _graphs(attribute):
-            yield from _graph_tensors(body)
-
-
-def _sparse_tensors(tensors: Iterable[SparseTensorProto]) -> Iterator[TensorProto]:
-    for sparse in tensors:
-        yield from (sparse.values, sparse.indices)
+def _tensors_in(message: Message) -> Iterator[TensorProto]:
+    if isinstance(message, TensorProto):  # whose own fields would be copied
+        yield message
+    elif type(message) is not AttributeProto or message.type not in PLAIN_TYPES:
+        for field, value in message.ListFields():
+            if field.type == field.TYPE_MESSAGE:
+                for part in (value,) if isinstance(value, Message) else value:
+                    yield from _tensors_in(part)
 
 
 def check_tensor(source: Source, tensor: TensorProto) -> None:

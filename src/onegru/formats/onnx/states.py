@@ -17,6 +17,7 @@ from onnx import GraphProto, NodeProto, TensorProto
 
 from onegru.core.dtypes import Array
 from onegru.formats.graph import GruStep, TensorInfo
+from onegru.formats.onnx.order import needed_nodes
 from onegru.formats.onnx.read import is_onnx
 
 _MOVES = {"Identity", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Flatten", "Cast"}
@@ -109,11 +110,16 @@ def _comes_back(
     shape = [size if isinstance(size, int) else 2 + index for index, size in enumerate(info.shape)]
     if not 0 < math.prod(shape) <= _MOST_ELEMENTS:
         return False
-    bridges = [onnx.helper.make_node("Identity", [start], [end]) for start, end in starts.items()]
-    ends = set(starts.values())
-    others = [node for node in nodes if not ends & set(node.output) and node.op_type != "GRU"]
-    order = _needed(others, bridges, output)
-    if order is None:
+    ends = {end: start for start, end in starts.items()}
+    bridged: list[NodeProto] = []
+    for node in nodes:
+        if node.op_type != "GRU":
+            bridged.append(node)
+        else:
+            given = (name for name in node.output if name in ends)
+            bridged += [onnx.helper.make_node("Identity", [ends[name]], [name]) for name in given]
+    order = needed_nodes(bridged, [output])
+    if len(order) > _MOST_NODES:
         return False
     used = {name for node in order for name in node.input}
     kind = onnx.helper.make_tensor_value_info(info.name, TensorProto.DOUBLE, None)
@@ -135,25 +141,6 @@ def evaluate(graph: GraphProto, opset: int, feeds: Mapping[str, Array]) -> list[
     except Exception:  # an operator that it does not have, or whatever is wrong with the nodes
         return None
     return results if all(isinstance(result, np.ndarray) for result in results) else None
-
-
-def _needed(others: Sequence[NodeProto], bridges: Sequence[NodeProto], output: str) -> list[NodeProto] | None:
-    """The nodes that an output depends on, in running order; None if there are too many."""
-    producers = {name: node for node in (*others, *bridges) for name in node.output if name}
-    order: list[NodeProto] = []
-    seen: set[int] = set()
-    stack: list[tuple[NodeProto, bool]] = [(producers[output], False)] if output in producers else []
-    while stack:
-        node, is_ready = stack.pop()
-        if is_ready:
-            order.append(node)
-        elif id(node) not in seen:
-            seen.add(id(node))
-            if len(seen) > _MOST_NODES:
-                return None
-            stack.append((node, True))
-            stack += [(producers[name], False) for name in node.input if name in producers]
-    return order
 
 
 def _reached(

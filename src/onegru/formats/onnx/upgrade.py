@@ -11,7 +11,15 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, v
 
 from onegru.formats.onnx.functions import all_nodes
 from onegru.formats.onnx.order import node_inputs
-from onegru.formats.onnx.read import Source, attribute_graphs, describe, is_gru, is_onnx, replace_nodes
+from onegru.formats.onnx.read import (
+    Source,
+    attribute_graphs,
+    describe,
+    drop_named,
+    is_gru,
+    is_onnx,
+    replace_nodes,
+)
 
 #: The oldest opset that ONNX Runtime promises to run.
 OLDEST = 7
@@ -69,13 +77,10 @@ def upgrade(source: Source, model: ModelProto) -> ModelProto:
     except Exception as error:  # a C++ exception of no particular class, or a _CannotError
         for node in model.graph.node:
             if (reason := _why_not(model, node)) is not None:
-                opsets = f"from opset {_version(model)} to {OLDEST}"
+                old = next((entry.version for entry in model.opset_import if is_onnx(entry)), 1)
+                opsets = f"from opset {old} to {OLDEST}"
                 raise source.error(f"{describe(node)}: cannot be upgraded {opsets} ({reason})") from None
         raise source.error(f"cannot be upgraded to opset {OLDEST} ({converter_reason(error)})") from None
-
-
-def _version(model: ModelProto) -> int:
-    return next((entry.version for entry in model.opset_import if is_onnx(entry)), 1)
 
 
 def _convert(model: ModelProto) -> ModelProto:
@@ -87,9 +92,7 @@ def _convert(model: ModelProto) -> ModelProto:
     for node in all_nodes(copy.graph.node):
         if node.domain == _UPGRADED:
             node.domain = ""
-    opsets = [entry for entry in copy.opset_import if entry.domain != _UPGRADED]
-    del copy.opset_import[:]
-    copy.opset_import.extend(opsets)
+    copy.opset_import.remove(next(entry for entry in copy.opset_import if entry.domain == _UPGRADED))
     return copy
 
 
@@ -158,7 +161,7 @@ def _upgrade_broadcasts(graph: GraphProto, ranks: Mapping[str, int]) -> None:
 def _upgrade_broadcast(node: NodeProto, ranks: Mapping[str, int]) -> list[NodeProto]:
     """Adapt a node to NumPy's rule. Returns the node that is then needed before it, if any."""
     values = {attribute.name: attribute.i for attribute in node.attribute}
-    _remove_attributes(node, "axis", "broadcast", "consumed_inputs")
+    drop_named(node.attribute, ("axis", "broadcast", "consumed_inputs"))
     # PRelu's slopes always lay along axis 1. Without an axis, or with -1, the last axes are meant.
     axis = 1 if node.op_type == "PRelu" else values.get("axis", -1) if values.get("broadcast") else -1
     if axis == -1 or len(node.input) < 2:
@@ -184,14 +187,7 @@ def _upgrade_grus(graph: GraphProto) -> None:
     for node in all_nodes(graph.node):
         if is_gru(node):
             node.domain = _UPGRADED
-            _remove_attributes(node, "output_sequence")
+            drop_named(node.attribute, ("output_sequence",))
             for item in node.attribute:
-                if (
-                    item.name == "direction" and item.s == b"foward"
-                ):  # a misprint in version 1's specification
+                if item.name == "direction" and item.s == b"foward":  # version 1's specification misprints it
                     item.s = b"forward"
-
-
-def _remove_attributes(node: NodeProto, *names: str) -> None:
-    for item in [item for item in node.attribute if item.name in names]:
-        node.attribute.remove(item)

@@ -11,7 +11,7 @@ from onnx import ModelProto, NodeProto, ValueInfoProto
 
 from onegru.formats.graph import Observer, Run, Whole
 from onegru.formats.onnx.order import needed_nodes
-from onegru.formats.onnx.read import Source, is_onnx, replace_nodes
+from onegru.formats.onnx.read import Source, drop_named, is_onnx, replace_nodes, serialized
 from onegru.formats.onnx.upgrade import OLDEST, infer_types, upgrade
 from onegru.formats.onnx.whole.guard import guard
 from onegru.formats.onnx.whole.session import Session
@@ -71,11 +71,8 @@ def runnable(
     """
     version, is_changed = model.ir_version, data is None
     if model.ir_version < 4:  # an initializer that is an input as well is a constant, until then
-        constants = {tensor.name for tensor in model.graph.initializer}
-        inputs = [value for value in model.graph.input if value.name not in constants]
+        drop_named(model.graph.input, {tensor.name for tensor in model.graph.initializer})
         is_changed = True
-        del model.graph.input[:]
-        model.graph.input.extend(inputs)
     if not any(is_onnx(entry) for entry in model.opset_import):
         model.opset_import.append(onnx.helper.make_opsetid("", opset))
         is_changed = True
@@ -88,10 +85,7 @@ def runnable(
     is_changed |= guard(model)
     if data is not None and not is_changed and model.ir_version == version:
         return data
-    try:
-        return bytes(model.SerializeToString())
-    except Exception as error:  # protobuf's own, beyond 2 GiB
-        raise source.error(f"too large to be handed to ONNX Runtime ({error})") from None
+    return serialized(source, model, "too large to be handed to ONNX Runtime")
 
 
 def _add_types(model: ModelProto) -> None:
