@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from onegru.core.dtypes import Array
@@ -28,9 +28,20 @@ _MOST_STEPS, _MOST_ELEMENTS = 60, 64  # how far back, and how long a list, is wo
 
 
 class Sizes(ABC):
-    """The sizes in one graph. Values go by name; a reader says what produces them."""
+    """The sizes in one graph. Values go by name; a reader says what produces them.
 
-    def __init__(self) -> None:
+    Args:
+        shape: what the file says of a value's shape.
+        integers: a value, if it is a constant of integers.
+    """
+
+    def __init__(
+        self,
+        shape: Callable[[str], Sequence[int | None] | None],
+        integers: Callable[[str], Array | None],
+    ) -> None:
+        self._stated = shape
+        self.integers = integers
         self._shapes: dict[str, tuple[_Size, ...] | None] = {}
         self._grus: dict[str, GruStep] = {}
 
@@ -40,14 +51,6 @@ class Sizes(ABC):
 
         None if there is no such node, or if it is a GRU.
         """
-
-    @abstractmethod
-    def shape(self, value: str) -> Sequence[int | None] | None:
-        """What the file says of a value's shape."""
-
-    @abstractmethod
-    def integers(self, value: str) -> Array | None:
-        """A value, if it is a constant of integers."""
 
     @abstractmethod
     def axes(self, value: str) -> Sequence[int] | None:
@@ -126,7 +129,7 @@ class Sizes(ABC):
     def _shape(self, value: str, depth: int) -> tuple[_Size, ...] | None:
         """The sizes of a value's axes; one that is not known is named by the value's own axis."""
         if value not in self._shapes:
-            stated = self.shape(value)
+            stated = self._stated(value)
             traced = self._traced(value, depth) if depth <= _MOST_STEPS else None
             if stated is None or (traced is not None and len(traced) != len(stated)):
                 found = traced

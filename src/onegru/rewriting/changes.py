@@ -40,10 +40,10 @@ class Around:
     after: list[NodeProto] = field(default_factory=list)
     dropped: set[str] = field(default_factory=set)
 
-    def enter(self, form: Form, port: str, kind: str, **attributes: Any) -> str:
-        """Add a node before an input; returns the value that the input then takes."""
+    def enter(self, form: Form, port: str, kind: str, *more: str, **attributes: Any) -> str:
+        """Add a node, which may take more, before an input; returns the value that the input then takes."""
         draft = Draft(self.scope, form.base)
-        value = draft.op(kind, [form.inputs[port]], port, **attributes)
+        value = draft.op(kind, [form.inputs[port], *more], port, **attributes)
         self.before += draft.nodes
         return value
 
@@ -137,19 +137,15 @@ def to_two_directions(around: Around, form: Form) -> list[Form]:
     scope = around.scope
     halves: list[Form] = []
     for index, direction in enumerate(("forward", "reverse")):
-        inputs = {port: _half(around, form, port, index, direction) for port in form.inputs}
-        outputs = {port: scope.names.fresh(f"{form.base}/{direction}/{port}") for port in form.outputs}
-        halves.append(
-            replace(
-                form,
-                base=f"{form.base}/{direction}",
-                name=scope.names.fresh(f"{form.base}/{direction}"),
-                direction=direction,
-                activations=(form.activations[index],),
-                inputs=inputs,
-                outputs=outputs,
-            )
+        half = replace(
+            form,
+            base=f"{form.base}/{direction}",
+            direction=direction,
+            activations=(form.activations[index],),
         )
+        inputs = {port: _half(around, half, port, index) for port in form.inputs}
+        outputs = {port: scope.names.fresh(f"{half.base}/{port}") for port in form.outputs}
+        halves.append(replace(half, name=scope.names.fresh(half.base), inputs=inputs, outputs=outputs))
     draft = Draft(scope, form.base)
     for port, axis in (("Y", 2 if form.layout else 1), ("Y_h", 1 if form.layout else 0)):
         if port in form.outputs:
@@ -159,16 +155,13 @@ def to_two_directions(around: Around, form: Form) -> list[Form]:
     return halves
 
 
-def _half(around: Around, form: Form, port: str, index: int, direction: str) -> str:
-    """One direction's part of an input."""
+def _half(around: Around, form: Form, port: str, index: int) -> str:
+    """The part of an input that the direction of this index takes, which the form already has."""
     scope, name = around.scope, form.inputs[port]
     if port in ("X", "sequence_lens"):
         return name
     axis = 1 if port == "initial_h" and form.layout else 0
     array = scope.constant(name)
     if array is not None:
-        return _constant(scope, form, port, f"{direction}_{axis}", lambda: np.take(array, [index], axis))
-    draft = Draft(scope, f"{form.base}/{direction}")
-    value = draft.op("Gather", [name, scope.integers(index)], port, axis=axis)
-    around.before += draft.nodes
-    return value
+        return _constant(scope, form, port, f"{form.direction}_{axis}", lambda: np.take(array, [index], axis))
+    return around.enter(form, port, "Gather", scope.integers(index), axis=axis)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -54,10 +55,10 @@ class Rewritten:
 
     model: ModelProto
     opsets: tuple[int, int]
-    nodes: tuple[NodeChange, ...]
-    dtypes: frozenset[str]
-    others: tuple[str, ...]
-    notes: tuple[str, ...]
+    nodes: Sequence[NodeChange]
+    dtypes: Collection[str]
+    others: Sequence[str]
+    notes: Sequence[str]
 
     def serialized(self, source: Source) -> bytes:
         """The model as a file holds it.
@@ -117,14 +118,8 @@ class _Rewriter:
             self._convert_others()
         self._rewrite_graph(self.model.graph, None)
         self._drop_retired()
-        return Rewritten(
-            model=self.model,
-            opsets=(self.old, self.new),
-            nodes=tuple(self.nodes),
-            dtypes=frozenset(self.dtypes),
-            others=tuple(self.others),
-            notes=tuple(self.notes),
-        )
+        opsets = (self.old, self.new)
+        return Rewritten(self.model, opsets, self.nodes, self.dtypes, self.others, self.notes)
 
     def _embed(self, size: int) -> None:
         """Put external data into the model."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,9 +19,6 @@ from onegru.models.model import Model
 from onegru.models.random_inputs import Dims, check_random_inputs, draw_inputs, size_plans
 from onegru.system.atomic_write import write_files
 from onegru.system.bounded import check_regular
-
-if TYPE_CHECKING:
-    from onegru.rewriting.model_pass import Rewritten
 
 _RUNTIME_FACTOR = 10.0  # other runtimes approximate the activations less closely
 _RUNTIMES = ("onnxruntime", "openvino")
@@ -171,14 +169,15 @@ def rewrite(
             else:
                 runs[runtime] = _other(runtime, result, target, [info.name for info in given.outputs])
         cases = [dict(inputs)] if inputs is not None else _cases(given, seed, dims)
-        outputs = _check(given, runs, cases, _limits(rewritten, tolerance), target)
+        limit = functools.partial(_limit, rewritten.dtypes, tolerance)
+        outputs = _check(given, runs, cases, limit, target)
     write_files([(target, lambda file: file.write(result))])
     return Rewriting(
         source=str(source),
         target=str(target),
         opsets=rewritten.opsets,
         nodes=tuple(NodeReport(*node) for node in rewritten.nodes),
-        others=rewritten.others,
+        others=tuple(rewritten.others),
         notes=tuple(notes),
         outputs=outputs,
     )
@@ -249,20 +248,16 @@ def _cases(model: Model, seed: int, dims: Dims | None) -> Iterator[dict[str, Arr
             yield case
 
 
-def _limits(rewritten: Rewritten, tolerance: float | None) -> _Limit:
+def _limit(dtypes: Collection[str], tolerance: float | None, runtime: str, expected: Array) -> float:
     """The tolerance of a runtime's output, given the source's."""
-
-    def limit(runtime: str, expected: Array) -> float:
-        if expected.dtype.name not in TOLERANCE_REWRITTEN:
-            return 0.0
-        base = max(TOLERANCE_REWRITTEN.get(dtype, 0.0) for dtype in {expected.dtype.name, *rewritten.dtypes})
-        if tolerance is not None:
-            base = tolerance
-        elif runtime != "onegru":
-            base *= _RUNTIME_FACTOR if base < 1e-3 else 1.0
-        return base * magnitude(expected)
-
-    return limit
+    if expected.dtype.name not in TOLERANCE_REWRITTEN:
+        return 0.0
+    base = max(TOLERANCE_REWRITTEN.get(dtype, 0.0) for dtype in {expected.dtype.name, *dtypes})
+    if tolerance is not None:
+        base = tolerance
+    elif runtime != "onegru":
+        base *= _RUNTIME_FACTOR if base < 1e-3 else 1.0
+    return base * magnitude(expected)
 
 
 def _check(

@@ -152,14 +152,11 @@ PLAIN_TYPES |= {AttributeProto.FLOATS, AttributeProto.INTS, AttributeProto.STRIN
 def attribute_graphs(node: NodeProto) -> Iterator[GraphProto]:
     """The bodies that a node has."""
     for attribute in node.attribute:
-        if attribute.type not in PLAIN_TYPES:
-            yield from _graphs(attribute)
-
-
-def _graphs(attribute: AttributeProto) -> Iterator[GraphProto]:
-    if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
-        yield attribute.g
-    yield from attribute.graphs
+        if attribute.type in PLAIN_TYPES:
+            continue
+        if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
 
 
 def element_type(code: int) -> np.dtype[Any] | None:

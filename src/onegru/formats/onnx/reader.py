@@ -128,9 +128,7 @@ class _Reader:
             constants, steps = LazyConstants(functools.partial(_constants, self.source, self.data)), ()
             plain = sum(map(is_plain_constant, self.nodes))
             whole = self._whole(len(self.nodes) - plain - len(self.grus) - len(ahead))
-        is_ours = any(
-            (item.key, item.value) == (STATES_KEY, STATES_WORD) for item in self.model.metadata_props
-        )
+        is_ours = any((p.key, p.value) == (STATES_KEY, STATES_WORD) for p in self.model.metadata_props)
         graph = Graph(
             path=self.source.name,
             inputs=inputs,
@@ -350,14 +348,11 @@ class _Reader:
 
     def _any_integers(self, name: str) -> Array | None:
         """The constant of a name, if it is one of integers."""
-        if not self._is_inline(name) or name in self.sparse:
+        constant = self._constant(name)
+        integers = (TensorProto.INT32, TensorProto.INT64)
+        if constant is None or (isinstance(constant, TensorProto) and constant.data_type not in integers):
             return None
-        if name in self.producers:
-            array = constant_value(self.source, self.producers[name])
-        elif self.tensors[name].data_type in (TensorProto.INT32, TensorProto.INT64):
-            array = to_array(self.source, self.tensors[name])
-        else:
-            return None
+        array = self._array(constant)
         return array if array.dtype.kind == "i" else None
 
     def _integers(self, name: str) -> tuple[int, ...] | None:

@@ -16,20 +16,17 @@ class OnnxSizes(Sizes):
 
     Args:
         producers: the nodes, by the names of their outputs.
-        shape: what the file says of a value's shape.
-        constant: a value, if it is a constant of integers.
+        shape, integers: as in `Sizes`.
     """
 
     def __init__(
         self,
         producers: Mapping[str, NodeProto],
         shape: Callable[[str], Sequence[int | None] | None],
-        constant: Callable[[str], Array | None],
+        integers: Callable[[str], Array | None],
     ) -> None:
-        super().__init__()
+        super().__init__(shape, integers)
         self._producers = producers
-        self._stated = shape
-        self._constant = constant
 
     def producer(self, value: str) -> tuple[str, Sequence[str]] | None:
         """See `Sizes`."""
@@ -39,14 +36,6 @@ class OnnxSizes(Sizes):
         if node.op_type == "Shape" and node.attribute:  # since version 15, from start to end
             return None
         return (node.op_type, node.input) if node.output[0] == value else None
-
-    def shape(self, value: str) -> Sequence[int | None] | None:
-        """See `Sizes`."""
-        return self._stated(value)
-
-    def integers(self, value: str) -> Array | None:
-        """See `Sizes`."""
-        return self._constant(value)
 
     def axes(self, value: str) -> Sequence[int] | None:
         """See `Sizes`."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from onnx import TensorProto
 
 from onegru.core.dtypes import Array
-from onegru.core.errors import FormatError
 from onegru.formats.onnx.read import Source, check_tensor, to_array
 
 
@@ -23,8 +22,8 @@ def read_tensor(path: Path) -> tuple[str, Array]:
     try:
         tensor.ParseFromString(data)
     except Exception as error:  # protobuf's DecodeError is not in the public interface of every version
-        raise FormatError(f"{path}: not an ONNX tensor, or truncated ({error})") from None
+        raise source.error(f"not an ONNX tensor, or truncated ({error})") from None
     if tensor.data_type == TensorProto.UNDEFINED:
-        raise FormatError(f"{path}: not an ONNX tensor")
+        raise source.error("not an ONNX tensor")
     check_tensor(source, tensor)
     return tensor.name, to_array(source, tensor)

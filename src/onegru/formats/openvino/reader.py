@@ -303,7 +303,7 @@ class _IrSizes(Sizes):
     """The sizes in an IR that is being read."""
 
     def __init__(self, reader: _Reader) -> None:
-        super().__init__()
+        super().__init__(self._shape_of, self._integers_of)
         self.reader = reader
 
     def _layer(self, value: str) -> tuple[Layer, int]:
@@ -317,14 +317,14 @@ class _IrSizes(Sizes):
             return None
         return layer.type, [self.reader.taken(layer, index) for index in range(len(layer.inputs))]
 
-    def shape(self, value: str) -> Sequence[int | None] | None:
+    def _shape_of(self, value: str) -> Sequence[int | None] | None:
         layer, place = self._layer(value)
         if layer.type in ("Parameter", "Const"):
             return self.reader.types[value].shape
         dims = layer.outputs[place].dims  # a port of unknown rank has none, nor has that of a scalar
         return [int(dim) if re.fullmatch("[0-9]{1,12}", dim) else None for dim in dims] or None
 
-    def integers(self, value: str) -> Array | None:
+    def _integers_of(self, value: str) -> Array | None:
         layer, _ = self._layer(value)
         if layer.type != "Const" or self.reader.types[value].words[:3] not in ("int", "uin"):
             return None

@@ -7,8 +7,9 @@ shapes from node to node.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
@@ -85,9 +86,9 @@ class Ahead:
         plain: list[NodeProto] = []
         known: set[str] = set()
         inner = 0  # nodes in bodies and functions, whose dependencies are not followed
-        calls = _Calls(model.functions)
+        count_inner = _counter(model.functions)
         for node in nodes:
-            inner += calls.count(node)
+            inner += count_inner(node)
             names = [name for name in node.input if name]
             if all(name in known or name in constants for name in names):
                 known.update(node.output)
@@ -103,24 +104,20 @@ class Ahead:
         return all(self._sizes.get(name, math.inf) <= self.most for name in node.output if name)
 
 
-class _Calls:
-    """How many nodes one stands for: those in its bodies, and in the functions that it calls."""
+def _counter(functions: Iterable[FunctionProto]) -> Callable[[NodeProto], int]:
+    """What tells how many nodes one stands for: those in its bodies, and in the functions that it calls."""
+    by_key: dict[object, FunctionProto] = {call_key(function): function for function in functions}
 
-    def __init__(self, functions: Iterable[FunctionProto]) -> None:
-        self._functions = {call_key(function): function for function in functions}
-        self._counts: dict[object, int] = {}
+    @functools.cache
+    def called(key: object) -> int:
+        nodes = all_nodes(by_key[key].node) if key in by_key else ()
+        return sum(1 + called(call_key(node)) for node in nodes)
 
-    def count(self, node: NodeProto) -> int:
+    def count(node: NodeProto) -> int:
         inner = (inner for body in attribute_graphs(node) for inner in all_nodes(body.node))
-        return self._called(node) + sum(1 + self._called(node) for node in inner)
+        return called(call_key(node)) + sum(1 + called(call_key(node)) for node in inner)
 
-    def _called(self, node: NodeProto) -> int:
-        if not self._functions or (key := call_key(node)) not in self._functions:
-            return 0
-        if key not in self._counts:
-            nodes = all_nodes(self._functions[key].node)
-            self._counts[key] = sum(1 + self._called(inner) for inner in nodes)
-        return self._counts[key]
+    return count
 
 
 def _inferred(model: ModelProto, plain: Sequence[NodeProto], chosen: Sequence[NodeProto]) -> dict[str, int]:
