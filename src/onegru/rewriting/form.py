@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 import onnx
 from onnx import NodeProto
 
-from onegru.core.activations import ACTIVATIONS, Activation
+from onegru.core.activations import Activation
 from onegru.core.dtypes import ELEMENT_TYPES, Array
 from onegru.core.errors import FormatError, SpecError, SpecWarning, prefixed_errors
 from onegru.core.wording import shape_words
 from onegru.formats.graph import GruStep
-from onegru.formats.onnx.node import node_attributes
+from onegru.formats.onnx.node import activation_attributes, node_attributes
 from onegru.formats.onnx.read import describe, trimmed
 from onegru.formats.onnx.sizes import OnnxSizes
 from onegru.operators.attributes import read_attributes
@@ -156,7 +156,6 @@ def attributes_of(form: Form, opset: int) -> dict[str, object]:
         SpecError: that version of the operator cannot express it.
     """
     operator = operator_at(opset)
-    functions = [function for pair in form.activations for function in pair]
     wanted: dict[str, object] = {}
     if form.hidden_size is not None:
         wanted["hidden_size"] = form.hidden_size
@@ -167,11 +166,7 @@ def attributes_of(form: Form, opset: int) -> dict[str, object]:
     if form.clip is not None:
         wanted["clip"] = form.clip
     if any(pair != _DEFAULT for pair in form.activations) or form.stated.get("activations"):
-        wanted["activations"] = [function.name for function in functions]
-        for parameter in ("alpha", "beta"):
-            consumers = [item for item in functions if parameter in ACTIVATIONS[item.name].takes]
-            if consumers:
-                wanted[f"activation_{parameter}"] = [getattr(item, parameter) for item in consumers]
+        wanted |= activation_attributes(form.activations)
     if form.layout or ("layout" in form.stated and opset >= 14):
         wanted["layout"] = form.layout
     if "output_sequence" in operator.attributes and "Y" in form.outputs:

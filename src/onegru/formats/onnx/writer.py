@@ -13,6 +13,7 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec, Weights
 from onegru.formats.graph import STATES_KEY, STATES_WORD
+from onegru.formats.onnx.node import activation_attributes
 from onegru.formats.onnx.read import trimmed
 from onegru.formats.writing import Interface, Layers, suffixes
 from onegru.operators.onnx import GRU_VERSIONS, gru_version
@@ -91,13 +92,8 @@ class _Graph:
         if (needs := self.operator.type_needs.get(spec.dtype)) is not None:
             raise SpecError(f"opset: {self.opset}; must be at least {needs}, as the weights are {spec.dtype}")
         attributes: dict[str, Any] = {"direction": spec.direction, "hidden_size": spec.hidden_size}
-        functions = [function for pair in spec.activations for function in pair]
-        if [function.name for function in functions] != ["Sigmoid", "Tanh"] * spec.num_directions:
-            attributes["activations"] = [function.name for function in functions]
-            for parameter in ("alpha", "beta"):
-                values = [getattr(function, parameter) for function in functions]
-                if given := [value for value in values if value is not None]:
-                    attributes[f"activation_{parameter}"] = given
+        if any((f.name, g.name) != ("Sigmoid", "Tanh") for f, g in spec.activations):
+            attributes |= activation_attributes(spec.activations)
         if spec.clip is not None:
             attributes["clip"] = spec.clip
         if spec.linear_before_reset:
