@@ -1,0 +1,19 @@
+"""Random ONNX models that hold GRUs written out in other operators, and what their outputs have to be.
+
+A finder of GRUs is tested against these models. Nothing here is shared with it: the models are put together
+from drawn parameters with `onnx.helper`, and the expected outputs come from the same parameters by the
+equations in NumPy and float64.
+"""
+
+from __future__ import annotations
+
+from tests.support.written_out_chains import chain, single_cell
+from tests.support.written_out_graph import Generator
+from tests.support.written_out_models import FLAGS, Gru, WrittenOut
+
+__all__ = ["FLAGS", "Gru", "WrittenOut", "chain", "draw_written_out", "single_cell"]
+
+
+def draw_written_out(rng: Generator) -> WrittenOut:
+    """A model whose GRUs can all be found."""
+    return single_cell(rng) if rng.random() < 0.4 else chain(rng)

@@ -1,0 +1,221 @@
+"""What a drawn model is, with what tests have to know of it; what its kinds share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from onnx import ModelProto
+
+from tests.support.written_out_activations import Function
+from tests.support.written_out_cells import Style
+from tests.support.written_out_equations import Bounds, Cell, dyadic
+from tests.support.written_out_graph import Array, Generator, Graph, chance, pick
+
+
+@dataclass(frozen=True)
+class Gru:
+    """A GRU of one direction that a model holds, as the ONNX operator would have it.
+
+    Attributes:
+        W: [3H, I] float32, in the order z, r, n.
+        R: [3H, H] float32.
+        B: [6H] float32: Wb, then Rb. Only their sums count, but for n's where linear_before_reset is 1.
+        direction: "forward" or "reverse", in time.
+        unique: whether a finder has no choice of alpha, beta and weights; not so where plain factors stand
+            around a function, as in alpha * tanh(beta * a).
+    """
+
+    W: Array
+    R: Array
+    B: Array
+    functions: tuple[Function, Function]
+    linear_before_reset: int
+    clip: float | None
+    attention: bool
+    direction: str
+    unique: bool
+
+    @property
+    def activations(self) -> tuple[str, str]:
+        return (self.functions[0].name, self.functions[1].name)
+
+    @property
+    def alphas(self) -> tuple[float | None, float | None]:
+        return (self.functions[0].alpha, self.functions[1].alpha)
+
+    @property
+    def betas(self) -> tuple[float | None, float | None]:
+        return (self.functions[0].beta, self.functions[1].beta)
+
+    def __str__(self) -> str:
+        reset = "after" if self.linear_before_reset else "before"
+        clip = "" if self.clip is None else f", clip {self.clip}"
+        score = ", attention" if self.attention else ""
+        f, g = self.functions
+        return f"GRU {self.direction}, reset {reset}, {f}, {g}{clip}{score}, W {self.W.shape}"
+
+
+@dataclass(frozen=True)
+class WrittenOut:
+    """A model with GRUs written out, its inputs, and its outputs by the equations.
+
+    Attributes:
+        model: the model; it has no GRU node.
+        feeds: random inputs.
+        expected: the outputs in float64.
+        recipe: what was drawn, in words.
+        grus: the GRUs in it: one for each layer and direction. For a near miss those before the fault.
+        kind: "cell", "chain", "Scan" or "Loop".
+        flags: what is special, each explained in `FLAGS`.
+        fault: what is wrong, in words; None for a model that is to be fused.
+        must_not_fuse: whether no step at all may be replaced. Where it is False, parts may be.
+    """
+
+    model: ModelProto
+    feeds: Mapping[str, Array]
+    expected: Mapping[str, Array]
+    recipe: str
+    grus: tuple[Gru, ...]
+    kind: str
+    flags: frozenset[str] = frozenset()
+    fault: str | None = None
+    must_not_fuse: bool = False
+
+    @property
+    def count(self) -> int:
+        """How many GRU nodes of one direction come out at best."""
+        return len(self.grus)
+
+
+#: What the flags say.
+FLAGS = {
+    "symbolic": "the batch has no fixed size",
+    "symbolic steps": "the number of steps is not fixed",
+    "lengths": "sequence lengths hold the state past the end of each row",
+    "mask": "any steps of a row may be held: no sequence_lens says that, but a cell in the loop may be a GRU",
+    "zero past the end": "outputs past the end are zeros, as those of ONNX's GRU",
+    "held past the end": "outputs past the end repeat the last state",
+    "extra output": "a gate is an output of the model: the step it is in must be left alone",
+    "autoregressive": "x depends on the state before: no more than single steps can be fused",
+    "any order": "the steps are taken in another order: fusing needs a Gather of x, or single steps",
+    "other weights": "one step has other weights: each step is a GRU, all together are not",
+    "cells only": "no more than single steps can be fused, or the step in a loop's body",
+    "processing order": "outputs of a reverse direction stand in the order in which they were computed",
+    "styles": "the steps of a chain are written in different forms",
+}
+
+
+def as_gru(cell: Cell, *, attention: bool, reverse: bool, styles: Sequence[Style] = ()) -> Gru:
+    """The GRU of a cell without faults."""
+    f, _, g = cell.functions
+    bounds: Bounds = cell.bounds[0]
+    loose = {"Affine", "ScaledTanh"} & {f.name, g.name}
+    for at, function in ((0, f), (2, g)):
+        if function.name == "HardSigmoid" and any(style.forms[at] > 0 for style in styles):
+            loose = {*loose, "HardSigmoid"}
+    return Gru(
+        cell.W.astype(np.float32),
+        cell.R.astype(np.float32),
+        np.concatenate([cell.Wb, cell.Rb]).astype(np.float32),
+        (f, g),
+        int(cell.reset_after),
+        None if bounds is None else bounds[1],
+        attention,
+        "reverse" if reverse else "forward",
+        not loose,
+    )
+
+
+@dataclass
+class Draft:
+    """A model being drawn: its graph, its sizes, what goes in, what is to come out."""
+
+    rng: Generator
+    opset: int
+    I: int
+    H: int
+    B: int
+    symbolic: bool
+    graph: Graph = field(init=False)
+    feeds: dict[str, Array] = field(default_factory=dict)
+    expected: dict[str, Array] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    flags: set[str] = field(default_factory=set)
+    grus: list[Gru] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.graph = Graph(self.rng, self.opset)
+        if self.symbolic:
+            self.flags.add("symbolic")
+
+    @property
+    def rows(self) -> int | str:
+        return "batch" if self.symbolic else self.B
+
+    @property
+    def fixed_rows(self) -> int | None:
+        return None if self.symbolic else self.B
+
+    def feed(self, name: str, values: Array, shape: Sequence[int | str]) -> tuple[str, Array]:
+        """An input of the model with these values; also the values in float64."""
+        self.feeds[name] = values
+        self.graph.input(name, shape, str(values.dtype))
+        return name, values.astype(np.float64)
+
+    def random(self, name: str, *shape: int | str, sizes: Sequence[int]) -> tuple[str, Array]:
+        """An input of random numbers."""
+        return self.feed(name, self.rng.standard_normal(sizes).astype(np.float32), shape)
+
+    def scores(self, name: str, *shape: int | str, sizes: Sequence[int]) -> tuple[str, Array]:
+        """An input of attention scores between 0 and 1."""
+        return self.feed(name, self.rng.random(sizes).astype(np.float32), shape)
+
+    def output(self, name: str, tensor: str, values: Array, shape: Sequence[int | str] | None) -> None:
+        self.graph.output(name, tensor, shape)
+        self.expected[name] = values
+
+    def initial(self, name: str, like: str, axis: int) -> tuple[str, Array]:
+        """An initial state: an input or zeros."""
+        if chance(self.rng, 0.5):
+            self.notes.append("initial state an input")
+            return self.random(name, self.rows, self.H, sizes=[self.B, self.H])
+        self.notes.append("initial state zeros")
+        return self.graph.zero_state(like, axis, self.H, self.fixed_rows), np.zeros((self.B, self.H))
+
+    def done(self, kind: str, fault: str | None = None, must_not_fuse: bool = False) -> WrittenOut:
+        head = f"{kind}, opset {self.opset}, I {self.I}, H {self.H}, B {self.B}"
+        return WrittenOut(
+            self.graph.model(),
+            self.feeds,
+            self.expected,
+            "; ".join(
+                [head, *([] if fault is None else [f"FAULT: {fault}"]), *map(str, self.grus), *self.notes]
+            ),
+            tuple(self.grus),
+            kind,
+            frozenset(self.flags),
+            fault,
+            must_not_fuse,
+        )
+
+
+def draft(rng: Generator) -> Draft:
+    """A draft of random small sizes."""
+    return Draft(
+        rng,
+        opset=int(rng.integers(13, 22)),
+        I=int(rng.integers(1, 6)),
+        H=int(rng.integers(1, 7)),
+        B=int(rng.integers(1, 4)),
+        symbolic=chance(rng, 0.5),
+    )
+
+
+def kept_forms(style: Style, first: Style) -> Style:
+    """A style with another one's activations, so that the steps of a chain compute the same bits."""
+    return Style(**{**style.__dict__, "forms": first.forms, "exchanged": first.exchanged})
+
+
+__all__ = ["FLAGS", "Draft", "Gru", "WrittenOut", "as_gru", "draft", "dyadic", "kept_forms", "pick"]
