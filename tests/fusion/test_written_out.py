@@ -9,12 +9,12 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from tests.support.written_out import FLAGS, WrittenOut, draw_written_out
+from tests.support.written_out import FLAGS, WrittenOut, chain, draw_written_out, single_cell
 from tests.support.written_out_graph import Array, Generator
 
 ort = pytest.importorskip("onnxruntime")
 
-# Largest error of float32 against float64, relative to the largest output or 1: 2e-6 over 1500 models.
+# Largest error of float32 against float64, relative to the largest output or 1: 4e-6 over 3000 models.
 BOUND = 2e-5
 
 
@@ -61,4 +61,6 @@ def test_models_that_hold_grus_compute_them(seed: int) -> None:
 def test_onnx_agrees_with_the_models(seed: int) -> None:
     rng: Generator = np.random.default_rng(2000 + seed)
     for _ in range(8):
-        check(draw_written_out(rng), by_onnx)
+        # Not the loops: onnx's Scan knows no axes and directions, and its Loop joins outputs without stacking.
+        check(single_cell(rng), by_onnx)
+        check(chain(rng), by_onnx)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from tests.support.written_out_chains import chain, single_cell
 from tests.support.written_out_graph import Generator
+from tests.support.written_out_loops import loop
 from tests.support.written_out_models import FLAGS, Gru, WrittenOut
 
-__all__ = ["FLAGS", "Gru", "WrittenOut", "chain", "draw_written_out", "single_cell"]
+__all__ = ["FLAGS", "Gru", "WrittenOut", "chain", "draw_written_out", "loop", "single_cell"]
 
 
 def draw_written_out(rng: Generator) -> WrittenOut:
     """A model whose GRUs can all be found."""
-    return single_cell(rng) if rng.random() < 0.4 else chain(rng)
+    kind = rng.random()
+    return single_cell(rng) if kind < 0.3 else chain(rng) if kind < 0.6 else loop(rng)

@@ -121,7 +121,7 @@ def _gemm(graph: Graph, x: str, M: Array, bias: Array | None) -> str:
         if chance(rng, 0.25):
             numbers["beta"] = pick(rng, [0.5, 2.0])
             bias = bias / numbers["beta"]
-        inputs.append(graph.weight(bias if chance(rng, 0.7) else bias[None]))
+        inputs.append(graph.weight(bias if chance(rng, 0.7) else bias[None], bias=True))
     more = {"transB": transposed} if transposed or chance(rng, 0.3) else {}
     found = graph.op("Gemm", *inputs, **more, **numbers)
     return found if bias is None or in_gemm else add_bias(graph, found, bias)
@@ -131,11 +131,11 @@ def add_bias(graph: Graph, tensor: str, bias: Array) -> str:
     """An Add, of the bias as it is, [1, n], scaled or, by Sub, with the other sign."""
     rng = graph.rng
     if chance(rng, 0.1):
-        return graph.op("Sub", tensor, graph.weight(-bias))
+        return graph.op("Sub", tensor, graph.weight(-bias, bias=True))
     if chance(rng, 0.1):
-        scaled = graph.either("Mul", graph.weight(bias * 2.0), graph.scalar(0.5))
+        scaled = graph.either("Mul", graph.weight(bias * 2.0, bias=True), graph.scalar(0.5))
         return graph.either("Add", tensor, scaled)
-    return graph.either("Add", tensor, graph.weight(bias if chance(rng, 0.8) else bias[None]))
+    return graph.either("Add", tensor, graph.weight(bias if chance(rng, 0.8) else bias[None], bias=True))
 
 
 class Writer:

@@ -38,7 +38,7 @@ class Graph:
         outer: the graph around a body; None for a model's own.
         carried: for a body, the weights that come in as states: their names outside, inside, and going out.
         carries: whether the weights of a body become such states.
-        spoils: whether the first of them is halved from one iteration to the next.
+        spoils: whether these are halved from one iteration to the next.
         keep: the only form in which weights are kept; None for any.
     """
 
@@ -98,15 +98,15 @@ class Graph:
             shapes.append((length,))
         return self.constant(np.full(pick(self.rng, shapes), value))
 
-    def weight(self, array: Array) -> str:
-        """A weight, in any of the forms; steps of a chain may share it."""
+    def weight(self, array: Array, bias: bool = False) -> str:
+        """A weight, in any of the forms; steps of a chain may share it, loops may carry it."""
         key = (array.shape, array.tobytes())
         if self.shared is not None and key in self.shared:
             return self.shared[key]
         value = array.astype(np.float32)
         if not np.array_equal(value.astype(np.float64), array):
             raise ValueError("a weight has to be exact in float32")
-        if self.carries and self.outer is not None and value.ndim == 2:
+        if self.carries and self.outer is not None and not bias:
             name = self._carry(value)
         else:
             name = self._kept(value)
@@ -117,10 +117,8 @@ class Graph:
     def _carry(self, value: Array) -> str:
         assert self.outer is not None
         inside = self.fresh()
-        if self.spoils and not self.carried:
-            outgoing = self.op("Mul", inside, self.scalar(0.5))
-        else:
-            outgoing = self.op("Identity", inside)
+        spoiled = self.spoils
+        outgoing = self.op("Mul", inside, self.scalar(0.5)) if spoiled else self.op("Identity", inside)
         self.carried.append((self.outer.weight(value.astype(np.float64)), inside, outgoing))
         return inside
 
