@@ -9,7 +9,17 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from tests.support.written_out import FLAGS, WrittenOut, chain, draw_written_out, single_cell
+from tests.support.written_out import (
+    FLAGS,
+    NEAR_MISSES,
+    WrittenOut,
+    chain,
+    draw_near_miss,
+    draw_written_out,
+    near_miss,
+    single_cell,
+)
+from tests.support.written_out_activations import FORMS
 from tests.support.written_out_graph import Array, Generator
 
 ort = pytest.importorskip("onnxruntime")
@@ -22,6 +32,8 @@ def by_onnxruntime(case: WrittenOut) -> dict[str, Array]:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
+    # ONNX Runtime 1.31 loses a tensor where it fuses the reciprocals in Mul(Div(1, a), Div(1, b)).
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     data = case.model.SerializeToString()
     session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
@@ -50,17 +62,58 @@ def check(case: WrittenOut, run: Callable[[WrittenOut], dict[str, Array]]) -> No
     assert_expected(case, run(case))
 
 
+def check_parameters(case: WrittenOut) -> None:
+    """The GRUs that a model is said to hold have legal shapes and symmetric bounds."""
+    for gru in case.grus:
+        H = gru.R.shape[1]
+        assert gru.W.shape[0] == gru.R.shape[0] == 3 * H and gru.B.shape == (6 * H,), case.recipe
+        assert gru.clip is None or gru.clip > 0, case.recipe
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_models_that_hold_grus_compute_them(seed: int) -> None:
     rng: Generator = np.random.default_rng(1000 + seed)
     for _ in range(40):
-        check(draw_written_out(rng), by_onnxruntime)
+        case = draw_written_out(rng)
+        assert case.fault is None and not case.must_not_fuse, case.recipe
+        check(case, by_onnxruntime)
+        check_parameters(case)
+
+
+@pytest.mark.parametrize("name", NEAR_MISSES)
+def test_near_misses_compute_their_own_equations(name: str) -> None:
+    rng: Generator = np.random.default_rng(list(NEAR_MISSES).index(name))
+    for _ in range(4):
+        case = near_miss(name, rng)
+        assert case.fault is not None and case.difference > 0.0, case.recipe
+        check(case, by_onnxruntime)
+        check_parameters(case)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_onnx_agrees_with_the_models(seed: int) -> None:
     rng: Generator = np.random.default_rng(2000 + seed)
     for _ in range(8):
-        # Not the loops: onnx's Scan knows no axes and directions, and its Loop joins outputs without stacking.
+        # Not the loops: onnx knows a Scan without axes and directions, and its Loop does not stack outputs.
         check(single_cell(rng), by_onnx)
         check(chain(rng), by_onnx)
+
+
+def test_the_same_seed_draws_the_same_model() -> None:
+    for draw in (draw_written_out, draw_near_miss):
+        first, second = (draw(np.random.default_rng(7)) for _ in range(2))
+        assert first.model.SerializeToString() == second.model.SerializeToString()
+        assert first.recipe == second.recipe
+
+
+def test_every_kind_is_drawn() -> None:
+    rng = np.random.default_rng(3)
+    cases = [draw_written_out(rng) for _ in range(300)]
+    assert {case.kind for case in cases} == {"cell", "chain", "Scan", "Loop"}
+    assert {case.count for case in cases} == {1, 2, 4}
+    assert {"GRU"}.isdisjoint(node.op_type for case in cases for node in case.model.graph.node)
+    gates = {gru.activations[0] for case in cases for gru in case.grus}
+    candidates = {gru.activations[1] for case in cases for gru in case.grus}
+    assert gates | candidates == set(FORMS)
+    opsets = {case.model.opset_import[0].version for case in cases}
+    assert opsets == set(range(13, 22))

@@ -48,6 +48,7 @@ def single_cell(
     rng: Generator,
     *,
     cell: Cell | None = None,
+    right: Cell | None = None,
     fault: str | None = None,
     extra: str | None = None,
     words: str | None = None,
@@ -55,7 +56,7 @@ def single_cell(
     must_not_fuse: bool = False,
     spec: Draft | None = None,
 ) -> WrittenOut:
-    """A single step with inputs x [B, I] and h [B, H]."""
+    """A single step with inputs x [B, I] and h [B, H]; a wrong cell departs from `right`."""
     d = draft(rng) if spec is None else spec
     if cell is None:
         cell = draw_cell(rng, d.I, d.H)
@@ -70,18 +71,25 @@ def single_cell(
     if attention:
         width = d.H if fault == "wide attention" else 1
         a, a_values = d.scores("a", d.rows, width, sizes=[d.B, width])
-    style = draw_style(rng, cell, fault=fault, plain=attention)
+    style = draw_style(rng, cell, fault=fault, plain=attention or words is not None)
     d.notes.append(str(style))
     names = write_cell(d.graph, cell, style, x, h, a=a, fault=fault, stale=stale)
     results = step(cell, x_values, h_values, a_values, fault, stale_values)
     d.output("h_new", names.new, results.new, [d.rows, d.H])
+    if right is not None or fault is not None:
+        one_score = fault != "wide attention"
+        this = cell if right is None else right
+        d.compare(results.new, step(this, x_values, h_values, a_values).new if one_score else None)
     if extra is not None:
         tensor = {"z": names.z, "r": names.r, "n": names.n}[extra]
         values = {"z": results.z, "r": results.r, "n": results.n}[extra]
         assert tensor is not None
         d.output("extra", tensor, 1.0 - values if extra == "z" and style.exchanged else values, [d.rows, d.H])
         d.flags.add("extra output")
-    d.grus.append(as_gru(cell, attention=attention, reverse=False, styles=[style]))
+        d.compare(values, None)
+    d.grus.append(
+        as_gru(cell if right is None else right, attention=attention, reverse=False, styles=[style])
+    )
     return d.done("cell", words, must_not_fuse)
 
 
@@ -233,6 +241,8 @@ def write_direction(
         a, a_values = (None, None) if scores is None else (scores[0][t], scores[1][t])
         pieces = None if projected is None else projected[t]
         style = styles[i]
+        if this.reset_after != cell.reset_after:
+            style = replace(draw_style(rng, this, plain=True), forms=style.forms)
         names = write_cell(graph, this, style, x, start, a=a, fault=mistake, stale=stale, projected=pieces)
         found = step(this, x_values, start_values, a_values, mistake, stale_values)
         new, new_values = names.new, found.new
@@ -244,6 +254,10 @@ def write_direction(
             seen = {"z": found.z, "r": found.r, "n": found.n}[wrong.extra]
             assert tensor is not None
             d.output("extra", tensor, seen, [d.rows, cell.H])
+        if wrong is not None and (here or wrong.order or wrong.feedback):
+            usual = values[T - 1 - i if reverse else i]
+            alone = wrong.extra is not None or mistake == "wide attention"
+            d.compare(new_values, None if alone else step(cell, usual, results[-1], a_values).new)
         states.append(new)
         results.append(new_values)
     if wrong is None:

@@ -45,6 +45,8 @@ class Plan:
         extra: the gate that is an output of the loop.
         masking: "", "lengths", or "mask".
         zero: whether outputs of held steps are zeros.
+        faulty: whether anything is wrong.
+        right: the cell of the GRU that a wrong `cell` departs from.
     """
 
     kind: str
@@ -58,6 +60,8 @@ class Plan:
     arithmetic: bool = False
     carries: bool = False
     hoisted: bool = False
+    faulty: bool = False
+    right: Cell | None = None
 
 
 @dataclass

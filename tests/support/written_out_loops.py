@@ -38,9 +38,8 @@ class Looped:
 
     def write(self, plan: Plan, source: Source, name: str) -> Made:
         d, rng = self.d, self.d.rng
-        style = draw_style(
-            rng, plan.cell, fault=plan.in_step, plain=self.at.scores is not None or plan.extra is not None
-        )
+        special = self.at.scores is not None or plan.faulty
+        style = draw_style(rng, plan.cell, fault=plan.in_step, plain=special)
         pieces: list[Piece] = []
         if plan.hoisted:
             style = replace(style, joined="")
@@ -79,7 +78,12 @@ class Looped:
         wanted = [shown] if plan.extra is None else [shown, _gate(names, plan.extra)]
         states, scans, axis = frame.close(wanted)
         d.grus.append(
-            as_gru(plan.cell, attention=self.at.scores is not None, reverse=plan.reverse, styles=[style])
+            as_gru(
+                plan.right or plan.cell,
+                attention=self.at.scores is not None,
+                reverse=plan.reverse,
+                styles=[style],
+            )
         )
         in_time = frame.in_time
         if plan.reverse and not in_time:
@@ -139,6 +143,11 @@ class Looped:
                 outputs[t] = h
             if plan.extra is not None:
                 extra[t] = {"z": found.z, "r": found.r, "n": found.n}[plan.extra]
+            if plan.faulty:
+                alone = plan.in_step == "wide attention" or plan.extra is not None
+                alone = alone or plan.fault in ("early exit", "halved state")
+                right = step(cell if plan.right is None else plan.right, xs[t], h, a).new
+                self.d.compare(going if plan.fault != "stale output" else h, None if alone else right)
             before, h = h, going * 0.5 if plan.fault == "halved state" else going
             states.append(h)
         bound = 0.0
@@ -165,6 +174,7 @@ def loop(
     masking: str | None = None,
     attention: bool | None = None,
     cell: Cell | None = None,
+    right: Cell | None = None,
     fault: str | None = None,
     in_step: str | None = None,
     extra: str | None = None,
@@ -227,6 +237,8 @@ def loop(
                 zero,
                 arithmetic=chance(rng, 0.3) and fault != "held below",
                 carries=fault == "weights change" or chance(rng, 0.2),
+                right=right,
+                faulty=wrong,
                 hoisted=fault not in ("weights change", "autoregressive") and chance(rng, 0.3),
             )
             made.append(looped.write(plan, source, f"layer{layer}{'b' if direction else ''}"))
@@ -263,5 +275,6 @@ def _outputs(
         d.output("Y", whole.name, np.swapaxes(whole.values, 0, whole.axis), [*sizes, whole.values.shape[2]])
     for one in made:
         if one.extra is not None and one.extra_values is not None:
-            d.output("extra", one.extra, np.swapaxes(one.extra_values, 0, one.axis), None)
+            shape = [d.rows, steps, d.H] if one.axis else [steps, d.rows, d.H]
+            d.output("extra", one.extra, np.swapaxes(one.extra_values, 0, one.axis), shape)
             d.flags.add("extra output")

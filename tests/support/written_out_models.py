@@ -71,6 +71,8 @@ class WrittenOut:
         flags: what is special, each explained in `FLAGS`.
         fault: what is wrong, in words; None for a model that is to be fused.
         must_not_fuse: whether no step at all may be replaced. Where it is False, parts may be.
+        difference: for a near miss, how far the faulty steps are from those of the GRU in `grus`; infinite
+            where there are none to compare with.
     """
 
     model: ModelProto
@@ -82,6 +84,7 @@ class WrittenOut:
     flags: frozenset[str] = frozenset()
     fault: str | None = None
     must_not_fuse: bool = False
+    difference: float = 0.0
 
     @property
     def count(self) -> int:
@@ -144,6 +147,7 @@ class Draft:
     notes: list[str] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
     grus: list[Gru] = field(default_factory=list)
+    difference: float = 0.0
 
     def __post_init__(self) -> None:
         self.graph = Graph(self.rng, self.opset)
@@ -184,6 +188,11 @@ class Draft:
         self.notes.append("initial state zeros")
         return self.graph.zero_state(like, axis, self.H, self.fixed_rows), np.zeros((self.B, self.H))
 
+    def compare(self, faulty: Array, right: Array | None) -> None:
+        """Note how far a faulty step is from the right one."""
+        far = np.inf if right is None else float(np.max(np.abs(faulty - right)))
+        self.difference = max(self.difference, far)
+
     def done(self, kind: str, fault: str | None = None, must_not_fuse: bool = False) -> WrittenOut:
         head = f"{kind}, opset {self.opset}, I {self.I}, H {self.H}, B {self.B}"
         return WrittenOut(
@@ -198,6 +207,7 @@ class Draft:
             frozenset(self.flags),
             fault,
             must_not_fuse,
+            self.difference,
         )
 
 
