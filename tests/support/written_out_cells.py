@@ -84,7 +84,7 @@ class Names:
 
     new: str
     z: str
-    r: str | None
+    r: str
     n: str
 
 
@@ -260,7 +260,8 @@ class Writer:
 
     def sums(self, xs: Sequence[Piece], hs: Sequence[Piece], biases: Mapping[str, Array]) -> list[Piece]:
         """x side plus h side for z and r: both in one Add where their orders agree, or one Add each."""
-        for run in ("zr", "rz"):
+        together = self.style.together or chance(self.graph.rng, 0.5)
+        for run in ("zr", "rz") if together else ():
             if all(any(run in piece.gates for piece in side) for side in (xs, hs)):
                 total = self.graph.either("Add", self.take(xs, [run])[0], self.take(hs, [run])[0])
                 if self.style.late:
@@ -345,6 +346,8 @@ class Writer:
             kept = r
         elif fault == "wrong blend":
             kept = taken
+        elif fault == "swapped roles":
+            kept, taken = taken, kept
         return graph.either("Add", graph.either(mul, taken, n), graph.either(mul, kept, h))
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from onnx import TensorProto
 
 from tests.support.written_out_cells import Piece, Style, Writer, draw_style, write_cell
-from tests.support.written_out_equations import Cell, draw_cell, sequence, step
+from tests.support.written_out_equations import Cell, draw_cell, step
 from tests.support.written_out_graph import Array, Generator, chance, pick
 from tests.support.written_out_models import Draft, WrittenOut, as_gru, draft
 
@@ -83,7 +84,6 @@ def single_cell(
     if extra is not None:
         tensor = {"z": names.z, "r": names.r, "n": names.n}[extra]
         values = {"z": results.z, "r": results.r, "n": results.n}[extra]
-        assert tensor is not None
         d.output("extra", tensor, 1.0 - values if extra == "z" and style.exchanged else values, [d.rows, d.H])
         d.flags.add("extra output")
         d.compare(values, None)
@@ -151,37 +151,79 @@ class Unrolled:
 
 @dataclass
 class Masks:
-    """Which rows go on at each step: tensors [B, 1] and values, in time; and how a state is held."""
+    """Which rows go on at each step: tensors [B, 1] and values, in time; how states and outputs are held."""
 
     names: list[str]
     values: list[Array]
     arithmetic: bool
+    zero: bool
 
 
-def draw_masks(u: Unrolled) -> Masks:
-    """Steps below the rows' lengths, as an unrolled chain has them."""
-    d, graph = u.d, u.d.graph
-    dtype = pick(d.rng, ["int32", "int64"])
-    found = d.rng.integers(0, u.T + 1, d.B).astype(dtype)
+def draw_masks(u: Unrolled, masking: str) -> Masks:
+    """Steps below the rows' lengths, or any steps."""
+    d, graph, rng = u.d, u.d.graph, u.d.rng
+    zero = chance(rng, 0.4)
+    d.flags |= {masking, "zero past the end" if zero else "held past the end"}
+    names = []
+    if masking == "mask":
+        sizes: list[int] = [d.B, u.T] if u.batch_first else [u.T, d.B]
+        shape: list[int | str] = [d.rows, u.T] if u.batch_first else [u.T, d.rows]
+        found = rng.random(sizes) < 0.6
+        mask, _ = d.feed("mask", found, shape)
+        names = [graph.op("Unsqueeze", one, graph.integers(1)) for one in u.at_steps(mask, "Gather")]
+        values = [np.take(found, t, u.axis)[:, None] for t in range(u.T)]
+        return Masks(names, values, chance(rng, 0.3), zero)
+    dtype = pick(rng, ["int32", "int64"])
+    found = rng.integers(0, u.T + 1, d.B).astype(dtype)
     lengths, _ = d.feed("lengths", found, [d.rows])
     column = graph.op("Unsqueeze", lengths, graph.integers(1))
-    names = []
     for t in range(u.T):
-        now = graph.constant(pick(d.rng, [np.array(t), np.array([t])]), dtype)
-        less = chance(d.rng, 0.5)
+        now = graph.constant(pick(rng, [np.array(t), np.array([t])]), dtype)
+        less = chance(rng, 0.5)
         names.append(graph.op("Less", now, column) if less else graph.op("Greater", column, now))
-    d.flags.add("lengths")
-    return Masks(names, [(t < found)[:, None] for t in range(u.T)], chance(d.rng, 0.3))
+    return Masks(names, [(t < found)[:, None] for t in range(u.T)], chance(rng, 0.3), zero)
 
 
-def hold(d: Draft, masks: Masks, t: int, new: str, old: str) -> str:
-    """The new state where the mask is set, the old one elsewhere."""
+def hold(d: Draft, masks: Masks, t: int, new: str, old: str) -> tuple[str, str]:
+    """The state where the mask is set and the old one elsewhere; the output, which may be zero there."""
     graph = d.graph
     if not masks.arithmetic:
-        return graph.op("Where", masks.names[t], new, old)
-    m = graph.op("Cast", masks.names[t], to=1)
+        state = graph.op("Where", masks.names[t], new, old)
+        return state, graph.op("Where", masks.names[t], new, graph.scalar(0.0)) if masks.zero else state
+    m = graph.op("Cast", masks.names[t], to=TensorProto.FLOAT)
     rest = graph.op("Sub", graph.scalar(1.0), m)
-    return graph.either("Add", graph.either("Mul", m, new), graph.either("Mul", rest, old))
+    state = graph.either("Add", graph.either("Mul", m, new), graph.either("Mul", rest, old))
+    return state, graph.either("Mul", m, new) if masks.zero else state
+
+
+@dataclass
+class Steps:
+    """What one direction has computed so far, in the order of processing; the states begin with h0."""
+
+    states: list[str]
+    values: list[Array]
+    outputs: list[str] = field(default_factory=list)
+    output_values: list[Array] = field(default_factory=list)
+
+    def add(self, state: str, value: Array, output: str, output_value: Array) -> None:
+        self.states.append(state)
+        self.values.append(value)
+        self.outputs.append(output)
+        self.output_values.append(output_value)
+
+
+def draw_styles(u: Unrolled, cell: Cell, fault: str | None, plain: bool, hoisted: bool) -> list[Style]:
+    """The style of each step: the same for all, or drawn anew with the same activations."""
+    d, rng = u.d, u.d.rng
+    first = draw_style(rng, cell, fault=fault, plain=plain)
+    if hoisted:
+        d.notes.append("x projected at once")
+        return [replace(first, joined="")] * u.T
+    if chance(rng, 0.8):
+        return [first] * u.T
+    d.flags.add("styles")
+    drawn = (draw_style(rng, cell, fault=fault) for _ in range(u.T - 1))
+    return [first, *(replace(style, forms=first.forms, exchanged=first.exchanged) for style in drawn)]
 
 
 def write_direction(
@@ -193,84 +235,84 @@ def write_direction(
     name: str,
     *,
     reverse: bool,
-    like: tuple[str, int],
+    like: str,
     scores: tuple[list[str], list[Array]] | None = None,
     masks: Masks | None = None,
     wrong: Mistakes | None = None,
-) -> tuple[list[str], list[Array]]:
-    """Unroll one direction of one layer; its states in the order of processing.
+) -> Steps:
+    """Unroll one direction of one layer.
 
     X is the whole sequence, or None if there are only its steps `xs`; `values` are the steps in float64.
     """
-    d, rng, graph, T = u.d, u.d.rng, u.d.graph, u.T
-    fault = None if wrong is None else wrong.fault
-    first = draw_style(rng, cell, fault=fault, plain=scores is not None or wrong is not None)
-    anew = chance(rng, 0.2)
-    styles = [first] * T
+    d, rng, T = u.d, u.d.rng, u.T
     hoisted = X is not None and chance(rng, 0.4) and (wrong is None or not (wrong.feedback or wrong.cell))
-    if hoisted:
-        first = replace(first, joined="")
-        styles = [first] * T
-        d.notes.append("x projected at once")
-    elif anew:
-        drawn = (draw_style(rng, cell, fault=fault) for _ in range(T - 1))
-        again = [replace(style, forms=first.forms, exchanged=first.exchanged) for style in drawn]
-        styles = [first, *again]
-        d.flags.add("styles")
-    d.notes.append(f"{name} {'reverse' if reverse else 'forward'}: {first}")
+    plain = scores is not None or wrong is not None
+    styles = draw_styles(u, cell, None if wrong is None else wrong.fault, plain, hoisted)
+    d.notes.append(f"{name} {'reverse' if reverse else 'forward'}: {styles[0]}")
     order = list(wrong.order) if wrong is not None and wrong.order else list(range(T))
-    if reverse:
-        order = order[::-1]
-    projected = u.projected(cell, first, X) if hoisted and X is not None else None
-    h, h_values = d.initial(f"{name}_h0", *like)
-    states, results = [h], [h_values]
-    for i, t in enumerate(order):
-        here = wrong is not None and wrong.at == i
-        this, mistake, stale, stale_values = cell, None, None, None
-        start, start_values = states[-1], results[-1]
-        x, x_values = (xs[t] if xs else ""), values[t]
-        if wrong is not None and wrong.feedback and i >= wrong.at and i > 0:
-            x, x_values = feed_back(u, cell, x, x_values, states[-1], results[-1])
-        if here and wrong is not None:
-            this = cell if wrong.cell is None else wrong.cell
-            mistake = wrong.fault
-            if mistake == "stale":
-                stale, stale_values = states[-2], results[-2]
-            if wrong.skips:
-                start, start_values = states[-2], results[-2]
+    projected = u.projected(cell, styles[0], X) if hoisted and X is not None else None
+    h0, h0_values = d.initial(f"{name}_h0", like, u.rows_axis)
+    done = Steps([h0], [h0_values])
+    for i, t in enumerate(order[::-1] if reverse else order):
         a, a_values = (None, None) if scores is None else (scores[0][t], scores[1][t])
         pieces = None if projected is None else projected[t]
-        style = styles[i]
-        if this.reset_after != cell.reset_after:
-            style = replace(draw_style(rng, this, plain=True), forms=style.forms)
-        names = write_cell(graph, this, style, x, start, a=a, fault=mistake, stale=stale, projected=pieces)
-        found = step(this, x_values, start_values, a_values, mistake, stale_values)
-        new, new_values = names.new, found.new
-        if masks is not None:
-            new = hold(d, masks, t, new, start)
-            new_values = np.where(masks.values[t], new_values, start_values)
-        if here and wrong is not None and wrong.extra is not None:
-            tensor = {"z": names.z, "r": names.r, "n": names.n}[wrong.extra]
-            seen = {"z": found.z, "r": found.r, "n": found.n}[wrong.extra]
-            assert tensor is not None
-            d.output("extra", tensor, seen, [d.rows, cell.H])
-        if wrong is not None and (here or wrong.order or wrong.feedback):
+        if wrong is not None:
             usual = values[T - 1 - i if reverse else i]
-            alone = wrong.extra is not None or mistake == "wide attention"
-            d.compare(new_values, None if alone else step(cell, usual, results[-1], a_values).new)
-        states.append(new)
-        results.append(new_values)
-    if wrong is None:
-        check = sequence(
-            [cell] * T,
-            [values[t] for t in order],
-            h_values,
-            None if scores is None else [scores[1][t] for t in order],
-            None if masks is None else [masks.values[t] for t in order],
-        )
-        assert all(np.array_equal(a, b) for a, b in zip(check, results[1:], strict=True))
+            at = Place(xs[t], values[t], usual, a, a_values, pieces, styles[i])
+            write_wrong_step(u, cell, wrong, i, at, done)
+            continue
+        h, h_values = done.states[-1], done.values[-1]
+        new = write_cell(d.graph, cell, styles[i], xs[t], h, a=a, projected=pieces).new
+        new_values = step(cell, values[t], h_values, a_values).new
+        if masks is None:
+            done.add(new, new_values, new, new_values)
+            continue
+        state, output = hold(d, masks, t, new, h)
+        state_values = np.where(masks.values[t], new_values, h_values)
+        zeros = np.where(masks.values[t], new_values, 0.0)
+        done.add(state, state_values, output, zeros if masks.zero else state_values)
     d.grus.append(as_gru(cell, attention=scores is not None, reverse=reverse, styles=styles))
-    return states[1:], results[1:]
+    return done
+
+
+@dataclass
+class Place:
+    """What a step of a chain with a mistake takes: x, the x that it should take, and the rest."""
+
+    x: str
+    x_values: Array
+    usual: Array
+    a: str | None
+    a_values: Array | None
+    projected: list[Piece] | None
+    style: Style
+
+
+def write_wrong_step(u: Unrolled, cell: Cell, wrong: Mistakes, i: int, at: Place, done: Steps) -> None:
+    """Write one step of a chain with a mistake, here or elsewhere in it."""
+    d, graph = u.d, u.d.graph
+    here = wrong.at == i
+    x, x_values, style = at.x, at.x_values, at.style
+    if wrong.feedback and i > 0:
+        x, x_values = feed_back(u, cell, x, x_values, done.states[-1], done.values[-1])
+    this = wrong.cell if here and wrong.cell is not None else cell
+    fault = wrong.fault if here else None
+    back = -2 if here and wrong.skips else -1
+    h, h_values = done.states[back], done.values[back]
+    stale, stale_values = (done.states[-2], done.values[-2]) if fault == "stale" else (None, None)
+    if this.reset_after != cell.reset_after:
+        style = replace(draw_style(d.rng, this, plain=True), forms=style.forms)
+    names = write_cell(graph, this, style, x, h, a=at.a, fault=fault, stale=stale, projected=at.projected)
+    found = step(this, x_values, h_values, at.a_values, fault, stale_values)
+    if here and wrong.extra is not None:
+        tensor = {"z": names.z, "r": names.r, "n": names.n}[wrong.extra]
+        seen = {"z": found.z, "r": found.r, "n": found.n}[wrong.extra]
+        d.output("extra", tensor, seen, [d.rows, cell.H])
+    if here or wrong.order or wrong.feedback:
+        alone = wrong.extra is not None or fault == "wide attention"
+        right = None if alone else step(cell, at.usual, done.values[-1], at.a_values).new
+        d.compare(found.new, right)
+    done.add(names.new, found.new, names.new, found.new)
 
 
 def feed_back(u: Unrolled, cell: Cell, x: str, values: Array, h: str, state: Array) -> tuple[str, Array]:
@@ -287,7 +329,7 @@ def chain(
     layers: int | None = None,
     bidirectional: bool | None = None,
     reverse: bool | None = None,
-    lengths: bool | None = None,
+    masking: str | None = None,
     attention: bool | None = None,
     cell: Cell | None = None,
     wrong: Mistakes | None = None,
@@ -315,10 +357,9 @@ def chain(
         width = d.H if wrong is not None and wrong.fault == "wide attention" else 1
         A, A_values = d.scores("A", *outer, width, sizes=[*sizes, width])
         scores = (u.at_steps(A, pick(rng, ["Gather", "Slice"])), u.numbers_at_steps(A_values))
-    masks = None
-    if lengths if lengths is not None else chance(rng, 0.12):
-        masks = draw_masks(u)
-        d.flags.add("held past the end")
+    if masking is None:
+        masking = pick(rng, [""] * 12 + ["lengths", "lengths", "mask"])
+    masks = draw_masks(u, masking) if masking else None
     ends: list[tuple[str, Array]] = []
     states: list[str] = []
     results: list[Array] = []
@@ -329,17 +370,16 @@ def chain(
         for direction in [False, True] if bidirectional else [backward]:
             this = cell if cell is not None and layer == 0 else draw_cell(rng, width, d.H)
             name = f"layer{layer}{'b' if direction else ''}"
-            like = (X, u.rows_axis)
             found = write_direction(
                 u, this, whole, xs, values, name,
-                reverse=direction, like=like, scores=scores, masks=masks, wrong=wrong,
+                reverse=direction, like=X, scores=scores, masks=masks, wrong=wrong,
             )  # fmt: skip
-            ends.append((found[0][-1], found[1][-1]))
+            ends.append((found.states[-1], found.values[-1]))
             flip = -1 if direction and not (layers == 1 and not bidirectional and chance(rng, 0.3)) else 1
             if direction and flip == 1:
                 d.flags.add("processing order")
-            sides.append(found[0][::flip])
-            numbers.append(found[1][::flip])
+            sides.append(found.outputs[::flip])
+            numbers.append(found.output_values[::flip])
         if bidirectional:
             states = [d.graph.op("Concat", *pair, axis=-1) for pair in zip(*sides, strict=True)]
             results = [np.concatenate(pair, -1) for pair in zip(*numbers, strict=True)]

@@ -5,7 +5,6 @@ Nothing here looks at an ONNX model: the expected outputs come from the drawn pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +15,7 @@ from tests.support.written_out_graph import Array, Generator, chance, pick
 Bounds = tuple[float, float] | None
 GATES = "zrn"
 
-#: Mistakes in the equations of a step, in words. `tied` is a GRU whose two gates have the same weights.
+#: Mistakes in the equations of a step, in words.
 FAULTS = {
     "mixed gates": "h' = (1-z)n + r h: the blend takes z for n and r for h",
     "wrong blend": "h' = (1-z)n + (1-z)h",
@@ -24,6 +23,7 @@ FAULTS = {
     "no reset": "the candidate takes R h without r",
     "update inside": "r z stands in the place of r in the candidate",
     "tied": "z stands in the place of r in the candidate",
+    "swapped roles": "h' = z n + (1-z)h",
     "reset on x": "r multiplies the candidate's product with x too",
     "not one": "h' = (0.75-z)n + z h",
     "stale": "the products take another state than the blend",
@@ -32,6 +32,8 @@ FAULTS = {
     "wide attention": "the attention has a value for each unit",
     "attention on h": "h' = (1-z)n + (1-a)z h",
 }
+#: Those that leave a step a GRU's, of other weights: the two gates alike, or u = 1 - z.
+OTHER_WEIGHTS = ("tied", "swapped roles")
 OF_ATTENTION = ("attention on r", "attention on 1-z", "wide attention", "attention on h")
 
 
@@ -132,29 +134,11 @@ def step(
         kept = taken
     elif fault == "wrong sign":
         kept, taken = -z, 1.0 + z
+    elif fault == "swapped roles":
+        kept, taken = taken, kept
     elif fault == "not one":
         taken = 0.75 - z
     return Results(np.asarray(taken * n + kept * h), z, r, n)
-
-
-def sequence(
-    cells: Sequence[Cell],
-    xs: Sequence[Array],
-    h: Array,
-    scores: Sequence[Array] | None = None,
-    masks: Sequence[Array] | None = None,
-    faults: Sequence[str | None] | None = None,
-) -> list[Array]:
-    """The states after each step, in the order of processing; masks [B, 1] hold the state where False."""
-    states: list[Array] = []
-    before = h
-    for t, (cell, x) in enumerate(zip(cells, xs, strict=True)):
-        fault = None if faults is None else faults[t]
-        stale = before if fault == "stale" else None
-        new = step(cell, x, h, None if scores is None else scores[t], fault, stale).new
-        before, h = h, new if masks is None else np.where(masks[t], new, h)
-        states.append(h)
-    return states
 
 
 def dyadic(rng: Generator, *shape: int, scale: float = 1.0) -> Array:

@@ -159,9 +159,7 @@ class Looped:
 
 
 def _gate(names: Names, gate: str) -> str:
-    found = {"z": names.z, "r": names.r, "n": names.n}[gate]
-    assert found is not None
-    return found
+    return {"z": names.z, "r": names.r, "n": names.n}[gate]
 
 
 def loop(

@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.support.written_out_activations import Function
 from tests.support.written_out_chains import Mistakes, chain, single_cell
-from tests.support.written_out_equations import FAULTS, OF_ATTENTION, Bounds, Cell, draw_cell
+from tests.support.written_out_equations import FAULTS, OF_ATTENTION, OTHER_WEIGHTS, Bounds, Cell, draw_cell
 from tests.support.written_out_frames import LOOP_FAULTS
 from tests.support.written_out_graph import Array, Generator, pick
 from tests.support.written_out_loops import loop
@@ -33,6 +33,16 @@ STEP_CHANGES = {
     "gates differ": "z and r have another activation",
     "clip differs": "the inputs of the activations have other bounds",
     "reset differs": "r comes before the product with R instead of after it, or after instead of before",
+}
+
+#: What can still be fused where a fault is around the step of a loop.
+FLAGS_OF = {
+    "weights change": ("cells only",),
+    "halved state": ("cells only",),
+    "early exit": ("cells only",),
+    "autoregressive": ("cells only", "autoregressive"),
+    "x fixed": ("any order",),
+    "order": ("any order",),
 }
 
 
@@ -106,15 +116,13 @@ def cell_with(rng: Generator, fault: str) -> WrittenOut:
         return single_cell(
             rng, cell=wrong, right=cell, words=CELL_FAULTS[fault], must_not_fuse=True, attention=False, spec=d
         )
-    if fault == "tied":
-        d.flags.add("other weights")
     return single_cell(
         rng,
         cell=cell,
         fault=fault,
         words=FAULTS[fault],
         attention=attention,
-        must_not_fuse=fault != "tied",
+        must_not_fuse=True,
         spec=d,
     )
 
@@ -147,11 +155,12 @@ def chain_with(rng: Generator, fault: str) -> WrittenOut:
         wrong.words, wrong.skips = "the step starts from the state two steps before", True
     else:
         wrong.words, wrong.fault = FAULTS[fault], fault
+        wrong.flags = {"other weights"} if fault in OTHER_WEIGHTS else set()
     return chain(
         rng,
         layers=1,
         bidirectional=False,
-        lengths=False,
+        masking="",
         attention=fault in OF_ATTENTION,
         cell=cell,
         wrong=wrong,
@@ -163,7 +172,7 @@ def loop_with(rng: Generator, kind: str, fault: str) -> WrittenOut:
     """A Scan or a Loop with a fault in or around its step."""
     d, cell = _start(rng)
     if fault in LOOP_FAULTS:
-        d.flags.add("autoregressive" if fault == "autoregressive" else "cells only")
+        d.flags |= {*FLAGS_OF.get(fault, ())}
         masking = "lengths" if fault == "held below" else None
         words = LOOP_FAULTS[fault]
         return loop(rng, kind, cell=cell, fault=fault, words=words, masking=masking, attention=False, spec=d)
@@ -174,8 +183,6 @@ def loop_with(rng: Generator, kind: str, fault: str) -> WrittenOut:
     if fault in CELL_FAULTS:
         wrong, words = spoiled(rng, cell, fault), CELL_FAULTS[fault]
         return loop(rng, kind, cell=wrong, right=cell, words=words, masking="", must_not_fuse=True, spec=d)
-    if fault == "tied":
-        d.flags.add("other weights")
     return loop(
         rng,
         kind,
@@ -184,7 +191,7 @@ def loop_with(rng: Generator, kind: str, fault: str) -> WrittenOut:
         words=FAULTS[fault],
         masking="",
         attention=fault in OF_ATTENTION,
-        must_not_fuse=fault != "tied",
+        must_not_fuse=True,
         spec=d,
     )
 
@@ -192,11 +199,13 @@ def loop_with(rng: Generator, kind: str, fault: str) -> WrittenOut:
 def _named() -> dict[str, Callable[[Generator], WrittenOut]]:
     found: dict[str, Callable[[Generator], WrittenOut]] = {}
     for fault in (*FAULTS, *CELL_FAULTS, "extra output"):
+        if fault in OTHER_WEIGHTS:
+            continue
         found[f"cell: {fault}"] = partial(cell_with, fault=fault)
         found[f"chain: {fault}"] = partial(chain_with, fault=fault)
         for kind in ("Scan", "Loop"):
             found[f"{kind}: {fault}"] = partial(loop_with, kind=kind, fault=fault)
-    for fault in (*STEP_CHANGES, "order", "autoregressive", "skips"):
+    for fault in (*STEP_CHANGES, *OTHER_WEIGHTS, "order", "autoregressive", "skips"):
         found[f"chain: {fault}"] = partial(chain_with, fault=fault)
     for fault in LOOP_FAULTS:
         for kind in ("Scan", "Loop"):
