@@ -9,8 +9,10 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from tests.support.oracle import onnx_gru
 from tests.support.written_out import (
     FLAGS,
+    KINDS,
     NEAR_MISSES,
     WrittenOut,
     chain,
@@ -18,6 +20,7 @@ from tests.support.written_out import (
     draw_written_out,
     near_miss,
     single_cell,
+    written_out,
 )
 from tests.support.written_out_activations import FORMS
 from tests.support.written_out_graph import Array, Generator
@@ -88,6 +91,56 @@ def test_near_misses_compute_their_own_equations(name: str) -> None:
         assert case.fault is not None and case.difference > 0.0, case.recipe
         check(case, by_onnxruntime)
         check_parameters(case)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_models_of_a_kind_compute_their_grus(name: str) -> None:
+    rng: Generator = np.random.default_rng(list(KINDS).index(name))
+    for _ in range(6):
+        check(written_out(name, rng), by_onnxruntime)
+
+
+def zeros(*shape: int) -> Array:
+    return np.zeros(shape)
+
+
+def by_oracle(case: WrittenOut) -> Array:
+    """The last state of a model of one GRU by the oracle, from W, R and B."""
+    gru = case.grus[0]
+    feeds = {name: np.asarray(values, np.float64) for name, values in case.feeds.items()}
+    X = feeds["x"][None] if case.kind == "cell" else feeds["X"]
+    X = X.swapaxes(0, 1) if "batch first" in case.flags else X
+    h = feeds.get("h", feeds.get("layer0_h0", feeds.get("layer0b_h0", zeros(X.shape[1], gru.R.shape[1]))))
+    W, R, B = (np.asarray(array, np.float64)[None] for array in (gru.W, gru.R, gru.B))
+    _, last = onnx_gru(
+        X, W, R, B, case.feeds.get("lengths"), h[None],
+        direction=gru.direction,
+        linear_before_reset=gru.linear_before_reset,
+        clip=gru.clip,
+        activations=gru.activations,
+        activation_alpha=[value for value in gru.alphas if value is not None],
+        activation_beta=[value for value in gru.betas if value is not None],
+    )  # fmt: skip
+    return np.asarray(last[0])
+
+
+def test_the_oracle_computes_the_same_from_w_r_and_b() -> None:
+    rng = np.random.default_rng(4)
+    compared = 0
+    while compared < 150:
+        case = draw_written_out(rng)
+        found = case.expected.get("h_new", case.expected.get("last0"))
+        lengths = case.feeds.get("lengths", np.ones(1))
+        if (
+            case.count > 1
+            or found is None
+            or case.grus[0].attention
+            or "mask" in case.flags
+            or not lengths.all()
+        ):
+            continue
+        np.testing.assert_allclose(by_oracle(case), found, rtol=1e-9, atol=1e-9, err_msg=case.recipe)
+        compared += 1
 
 
 @pytest.mark.parametrize("seed", range(4))

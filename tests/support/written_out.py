@@ -7,6 +7,9 @@ equations in NumPy and float64.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from tests.support.written_out_chains import chain, single_cell
 from tests.support.written_out_graph import Generator, pick
 from tests.support.written_out_loops import loop
@@ -15,6 +18,7 @@ from tests.support.written_out_models import FLAGS, Gru, WrittenOut
 
 __all__ = [
     "FLAGS",
+    "KINDS",
     "NEAR_MISSES",
     "Gru",
     "WrittenOut",
@@ -24,13 +28,46 @@ __all__ = [
     "loop",
     "near_miss",
     "single_cell",
+    "written_out",
 ]
 
 
+#: Every kind of model that is to be fused, by its name. What the name leaves open is drawn.
+KINDS: dict[str, Callable[[Generator], WrittenOut]] = {
+    "cell": partial(single_cell, attention=False),
+    "cell with attention": partial(single_cell, attention=True),
+    "chain": partial(chain, layers=1, bidirectional=False, masking="", attention=False, reverse=False),
+    "chain backwards": partial(chain, layers=1, bidirectional=False, masking="", reverse=True),
+    "chain in both directions": partial(chain, layers=1, bidirectional=True, masking=""),
+    "chain of two layers": partial(chain, layers=2, bidirectional=False, masking=""),
+    "chain with lengths": partial(chain, layers=1, bidirectional=False, masking="lengths"),
+    "chain with a mask": partial(chain, layers=1, bidirectional=False, masking="mask"),
+    "chain with attention": partial(chain, layers=1, bidirectional=False, attention=True),
+    "any cell": single_cell,
+    "any chain": chain,
+}
+for _kind in ("Scan", "Loop"):
+    _one = partial(loop, kind=_kind, layers=1, bidirectional=False)
+    KINDS |= {
+        _kind: partial(_one, masking="", attention=False, reverse=False),
+        f"{_kind} backwards": partial(_one, masking="", reverse=True),
+        f"{_kind} in both directions": partial(_one, bidirectional=True, masking=""),
+        f"{_kind} of two layers": partial(_one, layers=2, masking=""),
+        f"{_kind} with lengths": partial(_one, masking="lengths"),
+        f"{_kind} with a mask": partial(_one, masking="mask"),
+        f"{_kind} with attention": partial(_one, attention=True),
+        f"any {_kind}": partial(loop, kind=_kind),
+    }
+
+
+def written_out(name: str, rng: Generator) -> WrittenOut:
+    """A model of a kind of `KINDS`."""
+    return KINDS[name](rng)
+
+
 def draw_written_out(rng: Generator) -> WrittenOut:
-    """A model whose GRUs can all be found."""
-    kind = rng.random()
-    return single_cell(rng) if kind < 0.3 else chain(rng) if kind < 0.6 else loop(rng)
+    """A model whose GRUs can all be found: a third each of single steps, chains and loops."""
+    return KINDS[pick(rng, [*["any cell", "any chain"] * 2, "any Scan", "any Loop"])](rng)
 
 
 def draw_near_miss(rng: Generator) -> WrittenOut:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.support.written_out_graph import Array, Generator, Graph, pick
+from tests.support.written_out_graph import Array, Generator, Graph, chance, pick
 
 #: In how many ways each function is written.
 FORMS = {
@@ -103,6 +103,12 @@ def draw_candidate(rng: Generator) -> Function:
     return draw_function(rng, pick(rng, ["Tanh"] * len(FORMS) + [*FORMS]))
 
 
+def given(graph: Graph, **values: tuple[float, float]) -> dict[str, float]:
+    """Attributes with their defaults; one that is its default may be left out."""
+    left_out = chance(graph.rng, 0.5)
+    return {name: value for name, (value, default) in values.items() if value != default or not left_out}
+
+
 def write(graph: Graph, function: Function, a: str, form: int) -> str:
     """A function of the tensor `a` in one of its forms."""
     number = graph.scalar
@@ -121,7 +127,7 @@ def write(graph: Graph, function: Function, a: str, form: int) -> str:
         return graph.op("Clip", a, graph.constant(0.0))
     if function.name == "LeakyRelu":
         if form == 0:
-            return graph.op("LeakyRelu", a, alpha=alpha)
+            return graph.op("LeakyRelu", a, **given(graph, alpha=(alpha, rounded(0.01))))
         scaled = graph.either("Mul", a, number(alpha))
         if form == 1:
             return graph.either("Max", a, scaled)
@@ -137,7 +143,7 @@ def write(graph: Graph, function: Function, a: str, form: int) -> str:
     if function.name == "ThresholdedRelu" and form == 1:
         return graph.op("Where", graph.op("Greater", a, number(alpha)), a, number(0.0))
     if function.name in ("Elu", "ThresholdedRelu"):
-        return graph.op(function.name, a, alpha=alpha)
+        return graph.op(function.name, a, **given(graph, alpha=(alpha, 1.0)))
     return graph.op(function.name, a)
 
 
@@ -155,7 +161,7 @@ def _sigmoid(graph: Graph, a: str, form: int) -> str:
 def _hard_sigmoid(graph: Graph, a: str, form: int, alpha: float, beta: float) -> str:
     number = graph.scalar
     if form == 0:
-        return graph.op("HardSigmoid", a, alpha=alpha, beta=beta)
+        return graph.op("HardSigmoid", a, **given(graph, alpha=(alpha, rounded(0.2)), beta=(beta, 0.5)))
     if alpha == KERAS_3 and form >= 3:
         moved = graph.either("Add", a, number(3.0))
         if form == 3:

@@ -344,6 +344,8 @@ def chain(
         bidirectional = chance(rng, 0.2)
     T = int(rng.integers(2, 7)) if wrong is None or not wrong.steps else wrong.steps
     u = Unrolled(d, T, chance(rng, 0.5))
+    if u.batch_first:
+        d.flags.add("batch first")
     d.graph.shared = {} if chance(rng, 0.7) else None
     outer: list[int | str] = [d.rows, T] if u.batch_first else [T, d.rows]
     sizes = [d.B, T] if u.batch_first else [T, d.B]

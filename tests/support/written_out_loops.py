@@ -193,6 +193,8 @@ def loop(
     if symbolic:
         d.flags.add("symbolic steps")
     axis = int(rng.integers(2))
+    if axis:
+        d.flags.add("batch first")
     steps: int | str = "steps" if symbolic else T
     outer: list[int | str] = [d.rows, steps] if axis else [steps, d.rows]
     sizes = [d.B, T] if axis else [T, d.B]

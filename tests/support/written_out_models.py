@@ -94,6 +94,7 @@ class WrittenOut:
 
 #: What the flags say.
 FLAGS = {
+    "batch first": "X is [B, T, I]",
     "symbolic": "the batch has no fixed size",
     "symbolic steps": "the number of steps is not fixed",
     "lengths": "sequence lengths hold the state past the end of each row",
