@@ -21,6 +21,7 @@ class Mistakes:
     Attributes:
         words: what is wrong.
         at: the step, in the order of processing.
+        everywhere: whether every step is wrong.
         cell: what the parameters of that step become.
         fault: a mistake in the equations of that step.
         order: the steps of x in the order in which they are taken.
@@ -34,6 +35,7 @@ class Mistakes:
 
     words: str
     at: int
+    everywhere: bool = False
     cell: Cell | None = None
     fault: str | None = None
     order: Sequence[int] | None = None
@@ -43,6 +45,10 @@ class Mistakes:
     steps: int = 0
     attention: bool = False
     flags: set[str] = field(default_factory=set)
+
+    @property
+    def place(self) -> str:
+        return "every step" if self.everywhere else f"step {self.at}"
 
 
 def single_cell(
@@ -291,7 +297,7 @@ class Place:
 def write_wrong_step(u: Unrolled, cell: Cell, wrong: Mistakes, i: int, at: Place, done: Steps) -> None:
     """Write one step of a chain with a mistake, here or elsewhere in it."""
     d, graph = u.d, u.d.graph
-    here = wrong.at == i
+    here = wrong.everywhere or wrong.at == i
     x, x_values, style = at.x, at.x_values, at.style
     if wrong.feedback and i > 0:
         x, x_values = feed_back(u, cell, x, x_values, done.states[-1], done.values[-1])
@@ -394,7 +400,7 @@ def chain(
     chain_outputs(u, states, results, ends)
     if wrong is not None:
         d.flags |= wrong.flags
-    return d.done("chain", None if wrong is None else f"{wrong.words} (step {wrong.at})", must_not_fuse)
+    return d.done("chain", None if wrong is None else f"{wrong.words} ({wrong.place})", must_not_fuse)
 
 
 def chain_outputs(

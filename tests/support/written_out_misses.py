@@ -12,7 +12,7 @@ from tests.support.written_out_activations import Function
 from tests.support.written_out_chains import Mistakes, chain, single_cell
 from tests.support.written_out_equations import FAULTS, OF_ATTENTION, OTHER_WEIGHTS, Bounds, Cell, draw_cell
 from tests.support.written_out_frames import LOOP_FAULTS
-from tests.support.written_out_graph import Array, Generator, pick
+from tests.support.written_out_graph import Array, Generator, chance, pick
 from tests.support.written_out_loops import loop
 from tests.support.written_out_models import Draft, WrittenOut, draft
 
@@ -93,9 +93,10 @@ def _one_more(rng: Generator, array: Array) -> Array:
     return found
 
 
-def _start(rng: Generator) -> tuple[Draft, Cell]:
-    """Sizes, and a cell whose functions cannot hide a fault."""
+def _start(rng: Generator, hidden: int = 1) -> tuple[Draft, Cell]:
+    """Sizes with at least so many units, and a cell whose functions cannot hide a fault."""
     d = draft(rng)
+    d.H = max(d.H, hidden)
     cell = draw_cell(rng, d.I, d.H, plain=True)
     if not cell.Wb.any():
         cell = replace(cell, Wb=np.resize([0.5, -0.25, 0.75], 3 * d.H))
@@ -104,7 +105,7 @@ def _start(rng: Generator) -> tuple[Draft, Cell]:
 
 def cell_with(rng: Generator, fault: str) -> WrittenOut:
     """A single step with one of `FAULTS` or `CELL_FAULTS`, or with a gate that is an output."""
-    d, cell = _start(rng)
+    d, cell = _start(rng, 2 if fault == "wide attention" else 1)
     attention = fault in OF_ATTENTION
     if fault == "extra output":
         gate = pick(rng, ["z", "r", "n"])
@@ -128,8 +129,8 @@ def cell_with(rng: Generator, fault: str) -> WrittenOut:
 
 
 def chain_with(rng: Generator, fault: str) -> WrittenOut:
-    """An unrolled chain with a fault at one step."""
-    d, cell = _start(rng)
+    """An unrolled chain with a fault at one step, or at every step if no GRU has it."""
+    d, cell = _start(rng, 2 if fault == "wide attention" else 1)
     T = int(rng.integers(3, 7))
     wrong = Mistakes("", int(rng.integers(1, T)), steps=T)
     if fault == "extra output":
@@ -156,6 +157,8 @@ def chain_with(rng: Generator, fault: str) -> WrittenOut:
     else:
         wrong.words, wrong.fault = FAULTS[fault], fault
         wrong.flags = {"other weights"} if fault in OTHER_WEIGHTS else set()
+    no_gru = fault in CELL_FAULTS or (wrong.fault is not None and fault not in (*OTHER_WEIGHTS, "stale"))
+    wrong.everywhere = no_gru and (fault == "wide attention" or chance(rng, 0.3))
     return chain(
         rng,
         layers=1,
@@ -164,13 +167,14 @@ def chain_with(rng: Generator, fault: str) -> WrittenOut:
         attention=fault in OF_ATTENTION,
         cell=cell,
         wrong=wrong,
+        must_not_fuse=wrong.everywhere,
         spec=d,
     )
 
 
 def loop_with(rng: Generator, kind: str, fault: str) -> WrittenOut:
     """A Scan or a Loop with a fault in or around its step."""
-    d, cell = _start(rng)
+    d, cell = _start(rng, 2 if fault == "wide attention" else 1)
     if fault in LOOP_FAULTS:
         d.flags |= {*FLAGS_OF.get(fault, ())}
         masking = "lengths" if fault == "held below" else None

@@ -10,8 +10,8 @@ from onnx import ModelProto
 
 from tests.support.written_out_activations import Function
 from tests.support.written_out_cells import Style
-from tests.support.written_out_equations import Bounds, Cell, dyadic
-from tests.support.written_out_graph import Array, Generator, Graph, chance, pick
+from tests.support.written_out_equations import Bounds, Cell
+from tests.support.written_out_graph import Array, Generator, Graph, chance
 
 
 @dataclass(frozen=True)
@@ -222,11 +222,3 @@ def draft(rng: Generator) -> Draft:
         B=int(rng.integers(1, 4)),
         symbolic=chance(rng, 0.5),
     )
-
-
-def kept_forms(style: Style, first: Style) -> Style:
-    """A style with another one's activations, so that the steps of a chain compute the same bits."""
-    return Style(**{**style.__dict__, "forms": first.forms, "exchanged": first.exchanged})
-
-
-__all__ = ["FLAGS", "Draft", "Gru", "WrittenOut", "as_gru", "draft", "dyadic", "kept_forms", "pick"]
