@@ -194,8 +194,8 @@ def hold(d: Draft, masks: Masks, t: int, new: str, old: str) -> tuple[str, str]:
     """The state where the mask is set and the old one elsewhere; the output, which may be zero there."""
     graph = d.graph
     if not masks.arithmetic:
-        state = graph.op("Where", masks.names[t], new, old)
-        return state, graph.op("Where", masks.names[t], new, graph.scalar(0.0)) if masks.zero else state
+        state = graph.where(masks.names[t], new, old)
+        return state, graph.where(masks.names[t], new, graph.scalar(0.0)) if masks.zero else state
     m = graph.op("Cast", masks.names[t], to=TensorProto.FLOAT)
     rest = graph.op("Sub", graph.scalar(1.0), m)
     state = graph.either("Add", graph.either("Mul", m, new), graph.either("Mul", rest, old))

@@ -121,7 +121,7 @@ class Frame:
     def ends(self, inside: str, going: str) -> None:
         self.states = [(a, b, going if b == inside else c) for a, b, c in self.states]
 
-    def counter(self, dtype: str = "int64") -> str:
+    def counter(self, dtype: str) -> str:
         """The step in time as a state: counted up from 0, or down from the last."""
         outer, body = self.outer, self.body
         start = outer.constant(np.array(0), dtype)
@@ -199,7 +199,8 @@ class ScanFrame(Frame):
         if at.mask is not None:
             name, axis = at.mask.name, at.mask.axis
         elif chance(body.rng, 0.5):
-            return self.below(self.counter(), "int64")
+            dtype = pick(body.rng, ["int32", "int64"])
+            return self.below(self.counter(dtype), dtype)
         else:
             assert at.lengths is not None
             lengths, values = at.lengths
@@ -250,12 +251,14 @@ class LoopFrame(Frame):
         super().__init__(at, plan, body)
         self.iteration = body.input(body.fresh(), [], "int64")
         self.condition = body.input(body.fresh(), [], "bool")
+        self.index_type = "int64"
         self.index = self._index()
 
     def _index(self) -> str:
         body = self.body
         if chance(body.rng, 0.4):
-            return self.counter()
+            self.index_type = pick(body.rng, ["int32", "int64"])
+            return self.counter(self.index_type)
         if not self.plan.reverse:
             return self.iteration
         last = self.outer.op("Sub", self.at.steps(), self.outer.constant(np.array(1), "int64"))
@@ -280,7 +283,7 @@ class LoopFrame(Frame):
 
     def mask(self) -> str:
         if self.at.mask is None:
-            return self.below(self.index, "int64")
+            return self.below(self.index, self.index_type)
         mask = self.at.mask
         row = self.body.op("Gather", mask.name, self.index, axis=mask.axis)
         return self.body.op("Unsqueeze", row, self.body.integers(1))
@@ -319,10 +322,12 @@ class LoopFrame(Frame):
             return self.at.steps(), true
         form = pick(rng, ["identity", "constant", "none", "limit"])
         if form == "limit":
-            limit = self.at.steps()
-            zero = outer.constant(np.array(0), "int64")
-            count = self.state(zero, [], "int64")
-            following = body.either("Add", count, body.constant(np.array(1), "int64"))
+            limit, dtype = self.at.steps(), pick(rng, ["int32", "int64"])
+            if dtype == "int32":
+                limit = outer.op("Cast", limit, to=TensorProto.INT32)
+            zero = outer.constant(np.array(0), dtype)
+            count = self.state(zero, [], dtype)
+            following = body.either("Add", count, body.constant(np.array(1), dtype))
             self.ends(count, following)
             self.go_on = body.op("Less", following, limit)
             trips = pick(rng, ["", outer.constant(np.array(2**63 - 1), "int64")])

@@ -39,7 +39,6 @@ class Graph:
         carried: for a body, the weights that come in as states: their names outside, inside, and going out.
         carries: whether the weights of a body become such states.
         spoils: whether these are halved from one iteration to the next.
-        keep: the only form in which weights are kept; None for any.
     """
 
     def __init__(self, rng: Generator, opset: int, outer: Graph | None = None) -> None:
@@ -54,7 +53,6 @@ class Graph:
         self.carried: list[tuple[str, str, str]] = []
         self.carries = False
         self.spoils = False
-        self.keep: str | None = None
         self.shared: dict[tuple[Any, ...], str] | None = None
         self._count: Iterator[int] = itertools.count() if outer is None else outer._count
 
@@ -72,6 +70,12 @@ class Graph:
     def either(self, kind: str, a: str, b: str) -> str:
         """An operator whose two operands may change places."""
         return self.op(kind, a, b) if chance(self.rng, 0.5) else self.op(kind, b, a)
+
+    def where(self, mask: str, a: str, b: str) -> str:
+        """A where the mask is set, else b; rarely the other way round with Not."""
+        if chance(self.rng, 0.15):
+            return self.op("Where", self.op("Not", mask), b, a)
+        return self.op("Where", mask, a, b)
 
     def initializer(self, array: Array) -> str:
         home: Graph = self
@@ -123,7 +127,7 @@ class Graph:
         return inside
 
     def _kept(self, value: Array) -> str:
-        form = self.keep if self.keep is not None else pick(self.rng, WEIGHT_FORMS)
+        form = pick(self.rng, WEIGHT_FORMS)
         if form == "Constant":
             return self.op("Constant", value=numpy_helper.from_array(value))
         if form == "Transpose" and value.ndim == 2:

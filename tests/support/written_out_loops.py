@@ -106,11 +106,11 @@ class Looped:
             going = body.either("Add", taken, body.either("Mul", rest, h))
             return going, body.either("Mul", number, new) if plan.zero else going
         below = plan.fault == "held below"
-        going = body.op("Where", m, h, new) if below else body.op("Where", m, new, h)
+        going = body.where(m, h, new) if below else body.where(m, new, h)
         if not plan.zero:
             return going, going
         zero = body.constant(np.zeros(pick(self.d.rng, [(), (1,), (plan.cell.H,)])))
-        return going, body.op("Where", m, zero, new) if below else body.op("Where", m, new, zero)
+        return going, body.where(m, zero, new) if below else body.where(m, new, zero)
 
     def equations(self, plan: Plan, xs: Array, h: Array) -> tuple[Array, Array, Array | None, float]:
         """Outputs in time, the last state, the extra output, and the bound of a loop that ends early."""
