@@ -1,0 +1,547 @@
+"""A GRU's cell, recognised by what it computes: from the blend of state and candidate backwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from onegru.core.activations import Activation
+from onegru.core.dtypes import Array
+from onegru.fusion.expression import Expressions, View
+from onegru.fusion.polynomial import (
+    CONSTANT,
+    Algebra,
+    Atom,
+    Monomial,
+    Polynomial,
+    TooComplexError,
+    add,
+    constant,
+    same,
+    scalar,
+    scale,
+)
+
+_CLOSE = 1e-9
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Cell:
+    """One step of a GRU.
+
+    Attributes:
+        output: the value that it gives, the new state h.
+        state: the view of the state before.
+        inputs: the views of x, side by side.
+        W: input weights, [3H, I], in gate order z, r, h, in float64.
+        R: recurrence weights, [3H, H].
+        B: biases, [6H]: those of W, then those of R.
+        activations: f and g.
+        linear_before_reset: whether the reset gate acts after the recurrent product.
+        clip: the bound on the inputs of the activations; None for none.
+        attention: the view of a in (1 - a)·z; None for none.
+        keeps: whether `attention` is 1 - a instead of a.
+        masks: views of Booleans; the state stays where one is False.
+    """
+
+    output: str
+    state: View
+    inputs: tuple[View, ...]
+    W: Array
+    R: Array
+    B: Array
+    activations: tuple[Activation, Activation]
+    linear_before_reset: bool
+    clip: float | None
+    attention: View | None
+    keeps: bool
+    masks: tuple[View, ...]
+
+    @property
+    def hidden_size(self) -> int:
+        """H."""
+        return int(self.R.shape[1])
+
+    def computes_as(self, other: Cell) -> bool:
+        """Whether it is the same function of x and h."""
+        return (
+            all(np.array_equal(a, b) for a, b in ((self.W, other.W), (self.R, other.R), (self.B, other.B)))
+            and self.activations == other.activations
+            and self.linear_before_reset == other.linear_before_reset
+            and self.clip == other.clip
+            and (self.attention is None) == (other.attention is None)
+            and self.keeps == other.keeps
+            and len(self.masks) == len(other.masks)
+        )
+
+
+class MissError(Exception):
+    """A recurrence is no GRU; the message says which part does not fit."""
+
+
+def find_cell(at: Expressions, name: str) -> Cell | None:
+    """The cell whose new state is a value; None if nothing there looks like one.
+
+    Raises:
+        MissError: it nearly is one.
+    """
+    found = at.of(name)
+    if found is None:
+        return None
+    view, p = found
+    miss: MissError | None = None
+    for number in sorted(p.atoms()):
+        atom = at.algebra.atoms[number]
+        if atom.kind != "value" or not _is_state(atom.place, view.width):
+            continue
+        try:
+            cell = _Matcher(at, name, view.width, atom).match(p)
+        except MissError as error:
+            miss = miss or error
+        except TooComplexError:
+            continue
+        else:
+            if cell is not None:
+                return cell
+    if miss is not None:
+        raise miss
+    return None
+
+
+def _is_state(place: View, width: int) -> bool:
+    return place.width == width and len(place.index) == 1 and np.array_equal(place.index[0], np.arange(width))
+
+
+@dataclass(frozen=True, slots=True)
+class _Act:
+    """An activation found: the function, what it is taken of, what it is multiplied by, and the bound."""
+
+    function: Activation
+    argument: Polynomial
+    factor: float = 1.0
+    clip: float | None = None
+
+
+class _Matcher:
+    """The search for a cell with one new state and one state before."""
+
+    def __init__(self, at: Expressions, name: str, width: int, state: Atom) -> None:
+        self.algebra: Algebra = at.algebra
+        self.name = name
+        self.width = width
+        self.state = state
+        self.h = Polynomial({(state.number,): np.ones(())})
+
+    def depends(self, number: int) -> bool:
+        """Whether an atom depends on the state."""
+        return self.state.place.name in self.algebra.atoms[number].values
+
+    def match(self, p: Polynomial) -> Cell | None:
+        blend = self._blend(p)
+        if blend is None:
+            return None
+        keep, candidate = blend
+        keep, masks = self._masks(keep)
+        z, attention, keeps = self._update_gate(keep)
+        n = self._activation(candidate, "the candidate")
+        zx = self._linear(z.argument, "the update gate")
+        r, n_parts = self._candidate(n.argument)
+        parts = [zx, *n_parts]
+        if r is not None:
+            if (r.function, r.clip) != (z.function, z.clip):
+                raise MissError(f"its gates are {z.function} and {r.function}; must be the same function")
+        if n.clip != z.clip:
+            raise MissError("its activations have different bounds (clip)")
+        after = r is not None and n_parts[0].after
+        inputs, W = self._inputs(parts)
+        R = np.concatenate([part.R for part in parts])
+        B = np.concatenate([*(part.bias for part in parts), np.zeros(2 * self.width), n_parts[1].inner])
+        return Cell(
+            self.name,
+            self.state.place,
+            inputs,
+            W,
+            R,
+            B,
+            (z.function, n.function),
+            after,
+            z.clip,
+            attention,
+            keeps,
+            masks,
+        )
+
+    def _blend(self, p: Polynomial) -> tuple[Polynomial, Polynomial] | None:
+        """What the old state is multiplied by, and the candidate: p = keep∘h + (1 - keep)∘candidate."""
+        number = self.state.number
+        keep = {
+            tuple(item for item in monomial if item != number): coefficient
+            for monomial, coefficient in p.terms.items()
+            if number in monomial
+        }
+        rest = Polynomial({m: item for m, item in p.terms.items() if number not in m})
+        kept = Polynomial(keep)
+        if kept.is_constant or number in kept.atoms():
+            return None
+        if not any(map(self.depends, kept.atoms() | rest.atoms())):
+            return None
+        share = add(constant(1), kept, -1.0)
+        gates = kept.atoms()
+        lead = CONSTANT if np.all(np.abs(share.constant) > _CLOSE) else min(share.terms, key=len)
+        found: dict[Monomial, Array] = {}
+        for monomial, coefficient in rest.terms.items():
+            left = list(monomial)
+            if all(item in left and not left.remove(item) for item in lead) and not gates & set(left):  # type: ignore[func-returns-value]
+                found[tuple(left)] = coefficient / share.terms[lead]
+        candidate = Polynomial(found)
+        if not found or not same(rest, self.algebra.multiply(share, candidate)):
+            if not any(self.algebra.atoms[item].kind == "dot" for item in self._inner(kept, rest)):
+                return None
+            raise MissError("what it adds to the old state is not (1 - z) times one candidate")
+        return kept, candidate
+
+    def _inner(self, *polynomials: Polynomial) -> Iterable[int]:
+        """The atoms of polynomials and of what their functions are taken of."""
+        waiting = [number for p in polynomials for number in p.atoms()]
+        seen: set[int] = set()
+        while waiting:
+            number = waiting.pop()
+            if number not in seen:
+                seen.add(number)
+                yield number
+                waiting += [n for p in self.algebra.atoms[number].arguments for n in p.atoms()]
+
+    def _masks(self, keep: Polynomial) -> tuple[Polynomial, tuple[View, ...]]:
+        """`keep` without Booleans that switch the whole step off, and those."""
+        share = add(constant(1), keep, -1.0)
+        common = set.intersection(*(set(monomial) for monomial in share.terms)) if share.terms else set()
+        masks = sorted(n for n in common if self.algebra.atoms[n].is_bool and not self.depends(n))
+        if not masks:
+            return keep, ()
+        inner = {tuple(n for n in m if n not in masks): item for m, item in share.terms.items()}
+        views = tuple(self.algebra.atoms[number].place for number in masks)
+        return add(constant(1), Polynomial(inner), -1.0), views
+
+    def _update_gate(self, keep: Polynomial) -> tuple[_Act, View | None, bool]:
+        """The update gate, its attention, and whether that is 1 - a."""
+        if (found := self._find_activation(keep)) is not None:
+            return found, None, False
+        for number in sorted(keep.atoms()):
+            atom = self.algebra.atoms[number]
+            if atom.kind != "value" or self.depends(number) or len(atom.place.index):
+                continue
+            without = Polynomial({m: item for m, item in keep.terms.items() if number not in m})
+            part = Polynomial(
+                {tuple(n for n in m if n != number): item for m, item in keep.terms.items() if number in m}
+            )
+            if number in part.atoms():
+                continue
+            if not without.terms and (found := self._find_activation(part)) is not None:
+                return found, atom.place, True
+            if same(without, scale(part, -1.0)) and (found := self._find_activation(without)) is not None:
+                return found, atom.place, False
+            if same(without, constant(1)) and self._find_activation(add(constant(1), part)) is not None:
+                raise MissError("attention scales the share of the new state, not the update gate")
+        raise MissError("its update gate is none of the eleven activations")
+
+    # Activations
+
+    def _activation(self, p: Polynomial, what: str) -> _Act:
+        found = self._find_activation(p)
+        if found is None:
+            raise MissError(f"{what} is none of the eleven activations")
+        return found
+
+    def _find_activation(self, p: Polynomial) -> _Act | None:
+        """The activation that a polynomial is; None if it is none."""
+        terms = [(m, scalar(item)) for m, item in p.terms.items() if m]
+        if len(terms) != 1 or len(terms[0][0]) != 1 or terms[0][1] is None:
+            return self._affine(p)
+        atom, k = self.algebra.atoms[terms[0][0][0]], terms[0][1]
+        base = scalar(p.constant)
+        if base is None or atom.kind in ("value", "dot"):
+            return self._affine(p)
+        found = self._of_atom(atom, k, base)
+        return None if found is None else self._clipped(found)
+
+    def _of_atom(self, atom: Atom, k: float, base: float) -> _Act | None:
+        q = atom.arguments[0] if atom.arguments else constant(0)
+        match atom.kind:
+            case "Sigmoid" if _near(base, 0) and _near(k, 1):
+                return _Act(Activation("Sigmoid"), q)
+            case "Sigmoid" if _near(base, 1) and _near(k, -1):
+                return _Act(Activation("Sigmoid"), scale(q, -1.0))
+            case "Sigmoid" if _near(k, -2 * base):
+                if _near(abs(base), 1):
+                    return _Act(Activation("Tanh"), scale(q, -base / abs(base) / 2))
+                return _Act(Activation("ScaledTanh", -base, 1.0), scale(q, 0.5))
+            case "Sigmoid" if _near(base, 0) and k > 0:
+                return _Act(Activation("Sigmoid"), q, k)
+            case "Clip" if (
+                atom.parameters[0] == 0 and atom.parameters[1] == np.inf and _near(base, 0) and k > 0
+            ):
+                return _Act(Activation("Relu"), scale(q, k))
+            case "Clip" if atom.parameters[0] == 0 and _near(base, 0) and _near(k * atom.parameters[1], 1):
+                return self._hard_sigmoid(scale(q, k))
+            case "Clip" if atom.parameters[0] == 0 and _near(base, 1) and _near(k * atom.parameters[1], -1):
+                return self._hard_sigmoid(add(constant(1), scale(q, k)))
+            case "Clip" if atom.parameters[0] == 0 and _near(base, 0) and _near(k, 1):
+                return _Act(Activation("Relu"), q, clip=atom.parameters[1])
+            case "Clip" if _near(base, 0) and _near(atom.parameters[0], -atom.parameters[1]) and _near(k, 1):
+                return _Act(Activation("Affine", 1.0, 0.0), self._once(atom))
+            case "LeakyRelu" if _near(base, 0) and k > 0:
+                return _Act(Activation("LeakyRelu", atom.parameters[0]), scale(q, k))
+            case "Elu" | "ThresholdedRelu" if _near(base, 0) and _near(k, 1):
+                return _Act(Activation(atom.kind, atom.parameters[0]), q)
+            case "Softsign" if _near(base, 0) and _near(abs(k), 1):
+                return _Act(Activation("Softsign"), scale(q, k))
+            case "Softplus" if _near(base, 0) and _near(k, 1):
+                return _Act(Activation("Softplus"), q)
+        return None
+
+    def _once(self, atom: Atom) -> Polynomial:
+        return Polynomial({(atom.number,): np.ones(())})
+
+    def _affine(self, p: Polynomial) -> _Act | None:
+        kinds = {self.algebra.atoms[number].kind for number in p.atoms()}
+        # A gate's argument is a sum of products; with a reset gate's function in it for the candidate.
+        return _Act(Activation("Affine", 1.0, 0.0), p) if "dot" in kinds else None
+
+    def _hard_sigmoid(self, q: Polynomial) -> _Act:
+        """min(max(q, 0), 1) with the slope of its products as alpha, and 0.5 as beta."""
+        slopes = [scalar(item) for m, item in q.terms.items() if m and self._is_linear(m)]
+        if len(slopes) == 1 and self._bound(q) is not None:
+            beta, bounded = scalar(q.constant), {m: item for m, item in q.terms.items() if m}
+            if beta is not None and slopes[0]:
+                inner = scale(Polynomial(bounded), 1 / slopes[0])
+                return _Act(Activation("HardSigmoid", slopes[0], beta), inner)
+        alpha = (
+            abs(slopes[0])
+            if slopes and slopes[0] and all(_near_or_none(s, slopes[0]) for s in slopes)
+            else 1.0
+        )
+        argument = scale(add(q, constant(0.5), -1.0), 1 / alpha)
+        return _Act(Activation("HardSigmoid", alpha, 0.5), argument)
+
+    def _is_linear(self, monomial: Monomial) -> bool:
+        return all(self.algebra.atoms[number].kind in ("dot", "Clip") for number in monomial)
+
+    def _bound(self, q: Polynomial) -> float | None:
+        """The bound of a polynomial whose only atom is a Clip to ±bound."""
+        terms = [m for m in q.terms if m]
+        if len(terms) != 1 or len(terms[0]) != 1:
+            return None
+        atom = self.algebra.atoms[terms[0][0]]
+        symmetric = atom.kind == "Clip" and _near(atom.parameters[0], -atom.parameters[1])
+        return atom.parameters[1] if symmetric else None
+
+    def _clipped(self, found: _Act) -> _Act:
+        """The same activation, with the bound on its argument taken off."""
+        single = self.algebra.atom_of(found.argument)
+        bound = self._bound(found.argument)
+        if found.clip is not None or single is None or bound is None or not _near(abs(single[1]), 1):
+            return found
+        return _Act(found.function, scale(single[0].arguments[0], single[1]), found.factor, bound)
+
+    # Sums of products
+
+    def _linear(self, q: Polynomial, what: str) -> _Part:
+        """A gate's argument."""
+        part = _Part(self.width)
+        for monomial, coefficient in q.terms.items():
+            if not self._add_term(part, monomial, coefficient):
+                raise MissError(f"{what} is not a function of a sum of products with x and h")
+        return part
+
+    def _add_term(self, part: _Part, monomial: Monomial, coefficient: Array) -> bool:
+        """Add a term to a gate; False if it is neither a product with x or h nor a bias."""
+        if not monomial:
+            part.bias = part.bias + np.broadcast_to(coefficient, self.width)
+            return True
+        if not any(map(self.depends, monomial)):
+            part.x[monomial] = coefficient
+            return True
+        if len(monomial) > 1:
+            return False
+        atom = self.algebra.atoms[monomial[0]]
+        if atom.number == self.state.number:
+            part.R = part.R + np.diag(np.broadcast_to(coefficient, self.width))
+            return True
+        if atom.kind != "dot" or not same(atom.arguments[0], self.h):
+            return False
+        assert atom.matrix is not None
+        part.R = part.R + (atom.matrix.make() * coefficient).T
+        return True
+
+    def _candidate(self, q: Polynomial) -> tuple[_Act | None, tuple[_Part, _Part]]:
+        """The reset gate, and the parts of it and of the candidate."""
+        after = self._reset_after(q)
+        if after is not None:
+            return after
+        part, reset = _Part(self.width), None
+        for monomial, coefficient in q.terms.items():
+            if self._is_before(monomial):
+                atom = self.algebra.atoms[monomial[0]]
+                gate = self._quotient(atom.arguments[0], self.state.number)
+                if gate is None or (reset is not None and not same(gate, reset)):
+                    raise MissError("the product of the candidate is not with r∘h")
+                reset = gate
+                assert atom.matrix is not None
+                part.R = part.R + (atom.matrix.make() * coefficient).T
+            elif not self._add_term(part, monomial, coefficient):
+                raise MissError("the candidate is not a function of a sum of products with x and r∘h")
+            elif monomial and self.depends(monomial[0]):
+                raise MissError("its candidate takes the state without a reset gate")
+        if reset is None:
+            raise MissError("its candidate takes no state" if not part.R.any() else "it has no reset gate")
+        r = self._activation(reset, "the reset gate")
+        part.R = part.R * r.factor
+        gate_part = self._linear(r.argument, "the reset gate")
+        return r, (gate_part, part)
+
+    def _is_before(self, monomial: Monomial) -> bool:
+        if len(monomial) != 1 or not self.depends(monomial[0]):
+            return False
+        atom = self.algebra.atoms[monomial[0]]
+        return atom.kind == "dot" and not same(atom.arguments[0], self.h)
+
+    def _quotient(self, p: Polynomial, number: int) -> Polynomial | None:
+        """P / atom; None if a term does not have the atom just once."""
+        if any(monomial.count(number) != 1 for monomial in p.terms):
+            return None
+        return Polynomial({tuple(n for n in m if n != number): item for m, item in p.terms.items()})
+
+    def _reset_after(self, q: Polynomial) -> tuple[_Act, tuple[_Part, _Part]] | None:
+        """The same for r∘(h·R + b); None if there is no such term."""
+        products = {
+            number
+            for monomial in q.terms
+            if len(monomial) > 1
+            for number in monomial
+            if self.algebra.atoms[number].kind == "dot"
+            and same(self.algebra.atoms[number].arguments[0], self.h)
+        }
+        if not products:
+            return None
+        reset: Polynomial | None = None
+        R = np.zeros((self.width, self.width))
+        rest = q
+        for number in sorted(products):
+            share = Polynomial(
+                {tuple(n for n in m if n != number): item for m, item in q.terms.items() if number in m}
+            )
+            if reset is not None and not same(share, reset):
+                raise MissError("products with h have different reset gates")
+            reset = share
+            matrix = self.algebra.atoms[number].matrix
+            assert matrix is not None
+            R = R + matrix.make().T
+            term = self.algebra.multiply(share, Polynomial({(number,): np.ones(())}))
+            rest = add(rest, term, -1.0)
+        assert reset is not None
+        r = self._activation(self._unscaled(reset), "the reset gate")
+        factor = self._factor
+        # What is left is a sum without h, and the reset gate times a bias.
+        inner = np.zeros(self.width)
+        gates = {n for n in reset.atoms() if self.depends(n)}
+        lead = next(m for m in sorted(reset.terms, key=lambda m: (len(m), m)) if set(m) & gates)
+        if lead in rest.terms:
+            inner = np.broadcast_to(rest.terms[lead] / reset.terms[lead], self.width)
+            rest = add(rest, scale(reset, inner), -1.0)
+            rest = Polynomial(
+                {m: c for m, c in rest.terms.items() if not (set(m) & gates and _is_small(c, reset, inner))}
+            )
+        part = _Part(self.width)
+        for monomial, coefficient in rest.terms.items():
+            if any(map(self.depends, monomial)):
+                raise MissError("its candidate takes the state outside the reset gate's product")
+            self._add_term(part, monomial, coefficient)
+        total = factor * r.factor
+        part.R, part.inner = R * total, inner * total
+        gate_part = self._linear(r.argument, "the reset gate")
+        gate_part.after = True
+        return r, (gate_part, part)
+
+    _factor = 1.0
+
+    def _unscaled(self, reset: Polynomial) -> Polynomial:
+        """A reset gate without the number that its product is multiplied by."""
+        self._factor = 1.0
+        if self._find_activation(reset) is not None:
+            return reset
+        for coefficient in reset.terms.values():
+            number = scalar(coefficient)
+            if number and self._find_activation(scale(reset, 1 / number)) is not None:
+                self._factor = number
+                return scale(reset, 1 / number)
+        return reset
+
+    # Inputs
+
+    def _inputs(self, parts: list[_Part]) -> tuple[tuple[View, ...], Array]:
+        """The values that x is made of, and W."""
+        columns: dict[tuple[str, tuple[object, ...]], dict[tuple[int, ...], int]] = {}
+        places: dict[tuple[str, tuple[object, ...]], View] = {}
+        entries: list[tuple[int, tuple[str, tuple[object, ...]], Array, Array]] = []
+        for gate, part in enumerate(parts):
+            for monomial, coefficient in part.x.items():
+                atom = self.algebra.atoms[monomial[0]]
+                if len(monomial) != 1 or atom.place is None:
+                    raise MissError("what it adds to a gate is no product of one value with a constant")
+                view: View = atom.place
+                if atom.kind == "dot":
+                    assert atom.matrix is not None
+                    weights = atom.matrix.make() * coefficient
+                else:
+                    weights = np.eye(self.width) * coefficient
+                    if not len(view.index):
+                        weights = np.broadcast_to(coefficient, self.width)[None]
+                key = view.name, view.roles
+                places[key] = view
+                known = columns.setdefault(key, {})
+                index = view.index if len(view.index) else np.zeros((0, 1), int)
+                for column in map(tuple, index.T.tolist()):
+                    known.setdefault(column, len(known))
+                entries.append((gate, key, index, weights))
+        if not entries:
+            raise MissError("it takes no input x")
+        views, starts, total = [], {}, 0
+        for key, known in columns.items():
+            order = sorted(known)
+            columns[key] = {column: place for place, column in enumerate(order)}
+            starts[key], total = total, total + len(order)
+            index = np.array(order, np.int64).T.reshape(-1, len(order))
+            views.append(View(places[key].name, places[key].roles, index))
+        W = np.zeros((3 * self.width, total))
+        for gate, key, index, weights in entries:
+            rows = [starts[key] + columns[key][column] for column in map(tuple, index.T.tolist())]
+            np.add.at(W[gate * self.width : (gate + 1) * self.width].T, rows, weights)
+        return tuple(views), W
+
+
+class _Part:
+    """One gate's part of the parameters."""
+
+    def __init__(self, width: int) -> None:
+        self.bias: Array = np.zeros(width)
+        self.inner: Array = np.zeros(width)
+        self.R: Array = np.zeros((width, width))
+        self.x: dict[Monomial, Array] = {}
+        self.after = False
+
+
+def _near(a: float, b: float) -> bool:
+    return abs(a - b) <= 2e-7 * max(abs(a), abs(b))
+
+
+def _near_or_none(a: float | None, b: float | None) -> bool:
+    return a is not None and b is not None and _near(a, b)
+
+
+def _is_small(coefficient: Array, reset: Polynomial, inner: Array) -> bool:
+    size = max(float(np.max(np.abs(item))) for item in reset.terms.values()) * float(
+        np.max(np.abs(inner), initial=0)
+    )
+    return bool(np.all(np.abs(coefficient) <= _CLOSE * max(size, 1e-30)))

@@ -1,0 +1,305 @@
+"""New operators: a GRU node in the place of a recurrence, and what leads its inputs there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.formats.onnx.node import activation_attributes
+from onegru.fusion.cell import Cell, MissError
+from onegru.fusion.expression import View
+from onegru.fusion.flow import Flow, Op, Shape, Size
+from onegru.fusion.sources import Sliced, Source
+
+#: The operator for a GRU with attention, which ONNX lacks.
+AUGRU = "onegru::AUGRU"
+_SATURATED = {"float16": 3e4}  # what makes a sigmoid 1 whatever is added to it
+
+
+class Emitter:
+    """New operators for a flow.
+
+    Args:
+        flow: where they go.
+        base: what their names begin with.
+        names: all names in use, to which new ones are added.
+        dtype: the element type of the recurrence.
+    """
+
+    def __init__(self, flow: Flow, base: str, names: set[str], dtype: str) -> None:
+        self.flow = flow
+        self.base = base
+        self.names = names
+        self.dtype = dtype
+        self.ops: list[Op] = []
+        self.constants: dict[str, Array] = {}
+        self._ints: dict[tuple[int, ...] | int, str] = {}
+
+    def fresh(self, what: str) -> str:
+        """A new name."""
+        name = wanted = f"{self.base}/{what}"
+        number = 1
+        while name in self.names:
+            number += 1
+            name = f"{wanted}_{number}"
+        self.names.add(name)
+        return name
+
+    def op(
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        what: str,
+        shape: Shape | None = None,
+        output: str = "",
+        **more: Any,
+    ) -> str:
+        """Add an operator with one output."""
+        output = output or self.fresh(what)
+        self.ops.append(Op(kind, tuple(inputs), (output,), more, name=self.fresh(f"{what}/{kind}")))
+        if shape is not None:
+            self.flow.set_shape(output, shape)
+        return output
+
+    def constant(self, what: str, array: Array) -> str:
+        """Add a constant; those of numbers are kept in float64 until a file is written."""
+        name = self.fresh(what)
+        self.constants[name] = array
+        self.flow.set_dtype(name, self.dtype if array.dtype == np.float64 else array.dtype.name)
+        return name
+
+    def ints(self, *values: int) -> str:
+        """A list of integers."""
+        if values not in self._ints:
+            self._ints[values] = self.constant(
+                "int64_" + "_".join(map(str, values)), np.array(values, np.int64)
+            )
+        return self._ints[values]
+
+    def index(self, value: int) -> str:
+        """An integer."""
+        if value not in self._ints:
+            self._ints[value] = self.constant(f"int64_scalar_{value}", np.array(value, np.int64))
+        return self._ints[value]
+
+    def shape(self, name: str) -> Shape:
+        """A value's shape."""
+        shape = self.flow.shape(name)
+        if shape is None:
+            raise MissError(f"the shape of {name!r} is not known")
+        return shape
+
+    # Moving axes
+
+    def transpose(self, value: str, perm: Sequence[int], what: str) -> str:
+        """A Transpose, unless nothing moves but axes of size 1, which `perm` may not have."""
+        if list(perm) == sorted(perm):
+            return value
+        shape = self.shape(value)
+        return self.op("Transpose", [value], what, tuple(shape[axis] for axis in perm), perm=tuple(perm))
+
+    def squeeze(self, value: str, axes: Sequence[int], what: str, output: str = "") -> str:
+        """A Squeeze."""
+        shape = tuple(size for axis, size in enumerate(self.shape(value)) if axis not in axes)
+        if not axes and not output:
+            return value
+        return self.op("Squeeze", [value, self.ints(*axes)], what, shape, output)
+
+    def unsqueeze(self, value: str, axes: Sequence[int], what: str, output: str = "") -> str:
+        """An Unsqueeze; `axes` are those of the result."""
+        rest = iter(self.shape(value))
+        rank = len(self.shape(value)) + len(axes)
+        shape = tuple(1 if axis in axes else next(rest) for axis in range(rank))
+        return self.op("Unsqueeze", [value, self.ints(*axes)], what, shape, output)
+
+    def gather(self, value: str, index: int, axis: int, what: str, output: str = "") -> str:
+        """One slice, without its axis."""
+        shape = self.shape(value)
+        if index == 0 and shape[axis] == 1:
+            return self.squeeze(value, [axis], what, output)
+        shape = (*shape[:axis], *shape[axis + 1 :])
+        return self.op("Gather", [value, self.index(index)], what, shape, output, axis=axis)
+
+    def cut(self, value: str, axis: int, start: int, count: int, what: str) -> str:
+        """A part of an axis."""
+        shape = self.shape(value)
+        if shape[axis] == count:
+            return value
+        inputs = [value, self.ints(start), self.ints(start + count), self.ints(axis)]
+        return self.op("Slice", inputs, what, (*shape[:axis], count, *shape[axis + 1 :]))
+
+    def reverse(self, value: str, axis: int, what: str) -> str:
+        """An axis backwards."""
+        inputs = [value, self.ints(-1), self.ints(-(2**63) + 1), self.ints(axis), self.ints(-1)]
+        return self.op("Slice", inputs, what, self.shape(value))
+
+    def rows(self, view: View, what: str, time: int | None = None) -> str:
+        """A view as [rows, columns], or [time, rows, columns]."""
+        value, roles = view.name, list(view.roles)
+        for axis in reversed(range(len(roles))):
+            role = roles[axis]
+            if isinstance(role, int) and axis != time:
+                value = self.gather(value, role, axis, what)
+                del roles[axis]
+                time = time - 1 if time is not None and axis < time else time
+        if time is not None:
+            roles[time] = "T"
+        shape = self.shape(value)
+        order = [axis for kind in "TRF" for axis in range(len(roles)) if roles[axis] == kind]
+        kept = [axis for axis in order if not (roles[axis] == "R" and shape[axis] == 1)]
+        if kept != sorted(kept):
+            value = self.transpose(value, order, what)
+            roles, shape = [roles[axis] for axis in order], self.shape(value)
+        counts = [roles.count(kind) for kind in ("T", "R", "F")]
+        sizes = [size for size, role in zip(shape, roles, strict=True) if role == "F"]
+        width = int(np.prod([int(size) for size in sizes]))
+        wanted = [role for kind in "TRF"[0 if time is not None else 1 :] for role in kind]
+        if roles != wanted:
+            value = self._flat(value, roles, counts, width, what)
+        columns = (
+            np.ravel_multi_index(tuple(view.index), tuple(int(s) for s in sizes))
+            if sizes
+            else np.zeros(1, int)
+        )
+        if not np.array_equal(columns, np.arange(width)):
+            axis = len(wanted) - 1
+            taken = self.constant(f"{what}_columns", columns.astype(np.int64))
+            shape = (*self.shape(value)[:axis], len(columns))
+            value = self.op("Gather", [value, taken], what, shape, axis=axis)
+        return value
+
+    def _flat(self, value: str, roles: list[Any], counts: list[int], width: int, what: str) -> str:
+        """[time,] one axis of rows and one of columns."""
+        shape = self.shape(value)
+        times, rows, columns = counts
+        if rows <= 1 and columns <= 1 and roles == sorted(roles, key="TRF".index):
+            missing = [times] if not rows else []
+            missing += [times + 1] if not columns else []
+            return self.unsqueeze(value, missing, what)
+        fixed = [size for size, role in zip(shape, roles, strict=True) if role == "R"]
+        many = [size for size in fixed if size != 1]
+        if len(many) == 1 and columns == 1 and roles == sorted(roles, key="TRF".index):
+            axes = [axis for axis, role in enumerate(roles) if role == "R" and shape[axis] == 1]
+            return self.squeeze(value, axes, what)
+        count: Size = -1
+        known: list[int] = [size for size in fixed if isinstance(size, int)]
+        if len(known) == len(fixed):
+            count = int(np.prod(known))
+        lead: list[Size] = []
+        if times:
+            steps = shape[roles.index("T")]
+            if isinstance(steps, str) and (count == -1 or roles.index("T") != 0):
+                raise MissError("its input has several axes of rows, and an open number of steps")
+            lead = [0 if isinstance(steps, str) else steps]
+        target = [*lead, count, width]
+        rows_name: Size = count if count != -1 else f"{value}#rows"
+        result = (*(shape[roles.index("T")],) * times, rows_name, width)
+        numbers = [size for size in target if isinstance(size, int)]
+        return self.op("Reshape", [value, self.ints(*numbers)], what, result)
+
+    def sequence(self, source: Source, what: str, reverse: bool) -> str:
+        """What the steps take as [time, rows, columns], in the order of time."""
+        if isinstance(source, Sliced):
+            view = source.view
+            value = view.name
+            if source.count is not None:
+                value = self.cut(value, source.axis, source.start, source.count, what)
+            value = self.rows(View(value, view.roles, view.index), what, source.axis)
+            return self.reverse(value, 0, what) if (source.step < 0) != reverse else value
+        views = source.views[::-1] if reverse else source.views
+        values = [self.unsqueeze(self.rows(view, what), [0], what) for view in views]
+        if len(values) == 1:
+            return values[0]
+        return self.op("Concat", values, what, (len(values), *self.shape(values[0])[1:]), axis=0)
+
+    # The node
+
+    def masked(self, X: str, masks: Sequence[str], cell: Cell) -> tuple[str, str, Array]:
+        """X, its mask, and W for steps that may be switched off.
+
+        X is zero where a step is off, and has one more column, which is then 1 and makes the update gate 1.
+        """
+        mask = masks[0]
+        for other in masks[1:]:
+            mask = self.op("And", [mask, other], "mask", self.shape(mask))
+        T, B, width = self.shape(X)
+        zero = self.constant("zero", np.zeros(()))
+        kept = self.op("Where", [mask, X, zero], "X_kept", (T, B, width))
+        off = self.op("Not", [mask], "off", (T, B, 1))
+        number = self.op("Cast", [off], "off", (T, B, 1), dtype=self.dtype)
+        total = int(width) + 1
+        X = self.op("Concat", [kept, number], "X_masked", (T, B, total), axis=2)
+        column = np.zeros((len(cell.W), 1))
+        column[: cell.hidden_size] = _SATURATED.get(self.dtype, 1e30)
+        return X, mask, np.concatenate([cell.W, column], axis=1)
+
+    def node(
+        self,
+        cell: Cell,
+        X: str,
+        W: Array,
+        initial_h: str,
+        attention: str,
+        direction: str,
+        outputs: tuple[bool, bool],
+    ) -> tuple[str, str]:
+        """The GRU; returns Y as [time, rows, H] and Y_h as [rows, H], "" for one not asked for."""
+        T, B, _ = self.shape(X)
+        H = cell.hidden_size
+        weights = [
+            self.constant(name, array[None]) for name, array in (("W", W), ("R", cell.R), ("B", cell.B))
+        ]
+        if not cell.B.any():
+            self.constants.pop(weights.pop())
+            weights.append("")
+        attributes: dict[str, Any] = {"hidden_size": H, **_activations(cell)}
+        if direction != "forward":
+            attributes["direction"] = direction
+        if cell.linear_before_reset:
+            attributes["linear_before_reset"] = 1
+        if cell.clip is not None:
+            attributes["clip"] = float(cell.clip)
+        inputs = [X, *weights, "", initial_h]
+        if attention:
+            inputs.append(attention)
+        while not inputs[-1]:
+            inputs.pop()
+        Y, Y_h = (
+            self.fresh(name) if asked else "" for name, asked in zip(("Y", "Y_h"), outputs, strict=True)
+        )
+        kind = AUGRU if attention else "GRU"
+        given = (Y, Y_h) if Y_h else (Y,)
+        self.ops.append(Op(kind, tuple(inputs), given, attributes, name=self.fresh(kind.rpartition(":")[2])))
+        if Y:
+            self.flow.set_shape(Y, (T, 1, B, H))
+            Y = self.squeeze(Y, [1], "Y_steps")
+        if Y_h:
+            self.flow.set_shape(Y_h, (1, B, H))
+            Y_h = self.squeeze(Y_h, [0], "Y_last")
+        return Y, Y_h
+
+    def shaped(self, value: str, name: str, shape: Shape) -> None:
+        """Give [rows, columns] the shape that a replaced value has, and its name."""
+        axes, rank = [], len(shape)
+        if rank == 1:
+            self.squeeze(value, [0], "h", name)
+            return
+        wide = [axis for axis in range(rank - 1) if shape[axis] != 1]
+        if len(wide) > 1:
+            raise MissError("its state has several axes of rows")
+        rows = wide[0] if wide else rank - 2
+        axes = [axis for axis in range(rank - 1) if axis != rows]
+        if axes:
+            self.unsqueeze(value, axes, "h", name)
+        else:
+            self.op("Identity", [value], "h", self.shape(value), name)
+
+
+def _activations(cell: Cell) -> dict[str, Any]:
+    """The attributes for activations other than Sigmoid and Tanh."""
+    if [function.name for function in cell.activations] == ["Sigmoid", "Tanh"]:
+        return {}
+    return activation_attributes([cell.activations])

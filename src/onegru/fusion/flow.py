@@ -1,0 +1,697 @@
+"""The operators of a model as plain data, the same for every file format.
+
+Operators have ONNX's names and meaning; front ends translate. A `Flow` is one graph, or the body of a loop,
+whose names may come from the graphs around it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.fusion.numeric import NUMERIC, LargeResultError
+
+#: A size: fixed, or the name of one that is the same wherever the name stands.
+Size = int | str
+Shape = tuple[Size, ...]
+
+_BOOLEAN = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Not", "And", "Or")
+_MOST_ELEMENTS = 2**26  # of a constant that is computed ahead
+_MOST_SIZES = 16  # of a tensor that is followed element by element
+
+
+@dataclass(eq=False, slots=True)
+class Op:
+    """An operator of a flow.
+
+    Attributes:
+        kind: ONNX's name for it.
+        inputs: the values that it takes, "" for one left out.
+        outputs: the values that it gives, "" for one that nobody takes.
+        attributes: its attributes.
+        bodies: the flows within it, by the attribute's name.
+        origin: what stands for it in the file; None for a new one.
+        name: its name in the file, if it has one.
+    """
+
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    bodies: Mapping[str, Flow] = field(default_factory=dict)
+    origin: Any = None
+    name: str = ""
+
+    def taken(self) -> Iterator[str]:
+        """The values that it takes, those of its bodies included."""
+        yield from filter(None, self.inputs)
+        for body in self.bodies.values():
+            yield from body.free()
+
+
+class Flow:
+    """A graph.
+
+    Args:
+        ops: its operators, in an order in which they can run.
+        inputs: the values that it is given.
+        outputs: the values that it gives; one may be there twice.
+        constants: reads a constant that it holds, by name.
+        shapes: what is known of its values' shapes.
+        dtypes: the element types that are known, by NumPy's names.
+        outer: the graph around a body.
+        aliases: values of a body that are always the same as one of the graph around it.
+    """
+
+    def __init__(
+        self,
+        ops: Iterable[Op],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        constants: Mapping[str, Callable[[], Array]],
+        shapes: Mapping[str, Shape] | None = None,
+        dtypes: Mapping[str, str] | None = None,
+        outer: Flow | None = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        self.ops = list(ops)
+        self.inputs = list(inputs)
+        self.outputs = list(outputs)
+        self.outer = outer
+        self.aliases = dict(aliases or {})
+        self._constants = dict(constants)
+        self._stated = dict(shapes or {})
+        self._dtypes = dict(dtypes or {})
+        self._arrays: dict[str, Array | None] = {}
+        self._shapes: dict[str, Shape | None] = {}
+        self._sizes: dict[str, tuple[Size, ...] | None] = {}
+        self.index()
+
+    def index(self) -> None:
+        """Learn anew who gives and who takes each value."""
+        self.producers = {name: op for op in self.ops for name in op.outputs if name}
+        self.consumers: dict[str, list[Op]] = {}
+        for op in self.ops:
+            for name in dict.fromkeys(op.taken()):
+                self.consumers.setdefault(name, []).append(op)
+        self._positions = {id(op): place for place, op in enumerate(self.ops)}
+
+    def position(self, op: Op) -> int:
+        """Where an operator comes in the order."""
+        return self._positions[id(op)]
+
+    def replace(self, removed: Iterable[Op], added: Iterable[Op], constants: Mapping[str, Array]) -> None:
+        """Change operators, drop those that nothing needs any more, and bring the rest into an order.
+
+        Args:
+            removed: those that go.
+            added: those that come; a value that one of them gives is no longer given by any other.
+            constants: new constants.
+        """
+        gone, new = set(map(id, removed)), list(added)
+        given = {name for op in new for name in op.outputs if name}
+        kept = [op for op in self.ops if id(op) not in gone and not given & set(op.outputs)]
+        producers = {name: op for op in (*kept, *new) for name in op.outputs if name}
+        needed: dict[int, Op] = {}
+        waiting = [name for name in self.outputs if name in producers]
+        while waiting:
+            op = producers.get(waiting.pop())
+            if op is not None and id(op) not in needed:
+                needed[id(op)] = op
+                waiting += op.taken()
+        waits = {
+            number: {id(producers[name]) for name in op.taken() if name in producers}
+            for number, op in needed.items()
+        }
+        places = {id(op): place for place, op in enumerate((*kept, *new))}
+        order = sorted(waits, key=places.__getitem__)
+        self.ops = [needed[number] for number in _sorted(order, waits)]
+        for name, array in constants.items():
+            self.add_constant(name, array)
+        self.index()
+
+    def free(self) -> set[str]:
+        """The values that come from the graphs around it."""
+        own = self.producers.keys() | self._constants.keys() | set(self.inputs)
+        taken = {name for op in self.ops for name in op.taken()} | set(self.outputs)
+        return taken - own - {""}
+
+    def owner(self, name: str) -> Flow:
+        """The graph that defines a value."""
+        flow = self
+        while name not in flow.producers and name not in flow._constants and name not in flow.inputs:
+            if flow.outer is None:
+                return self
+            flow = flow.outer
+        return flow
+
+    def resolve(self, name: str) -> str:
+        """The first name of a value that others only pass on."""
+        for _ in range(1000):
+            flow = self.owner(name)
+            if name in flow.aliases:
+                name = flow.aliases[name]
+                continue
+            op = flow.producers.get(name)
+            if op is None or op.kind != "Identity":
+                break
+            name = op.inputs[0]
+        return name
+
+    def producer(self, name: str) -> Op | None:
+        """The operator that gives a value, in this graph or one around it."""
+        return self.owner(name).producers.get(name)
+
+    def dtype(self, name: str) -> str | None:
+        """A value's element type by NumPy's name; None if it is not known."""
+        for _ in range(1000):
+            flow = self.owner(name)
+            if name in flow._dtypes:
+                return flow._dtypes[name]
+            op = flow.producers.get(name)
+            if name in flow.aliases:
+                name = flow.aliases[name]
+            elif op is not None and op.kind in _BOOLEAN:
+                return "bool"
+            elif op is not None and op.kind == "Cast":
+                return str(op.attributes.get("dtype"))
+            elif op is not None and op.kind in _SHAPE_RULES and op.kind != "ConstantOfShape":
+                name = op.inputs[1 if op.kind == "Where" else 0]
+            else:
+                array = self.constant(name)
+                return None if array is None else array.dtype.name
+        return None
+
+    # Constants
+
+    def holds(self, name: str) -> bool:
+        """Whether the file holds a value, as opposed to one that is computed."""
+        return name in self.owner(name)._constants
+
+    def constant(self, name: str) -> Array | None:
+        """The value of a constant, or of what depends on constants and known sizes alone; else None."""
+        pending = [name]
+        while pending:
+            flow, last = self.owner(pending[-1]), pending[-1]
+            if last in flow._arrays:
+                pending.pop()
+                continue
+            if last in flow.aliases:
+                needed: list[str] = [flow.aliases[last]]
+            elif last in flow._constants:
+                flow._arrays[last] = flow._constants[last]()
+                continue
+            else:
+                op = flow.producers.get(last)
+                is_known = op is not None and (op.kind in NUMERIC or op.kind == "Shape") and not op.bodies
+                needed = [item for item in op.inputs if item] if op is not None and is_known else []
+                if op is None or not is_known or (op.kind == "Shape"):
+                    flow._arrays[last] = self._from_sizes(last)
+                    continue
+            missing = [item for item in needed if item not in self.owner(item)._arrays]
+            unknown = [
+                item for item in needed if item not in missing and self.owner(item)._arrays[item] is None
+            ]
+            if unknown:
+                flow._arrays[last] = self._from_sizes(last)
+            elif missing and len(pending) < 100_000:
+                pending += missing[:1]
+            elif missing:
+                flow._arrays[last] = None
+            elif last in flow.aliases:
+                flow._arrays[last] = self.owner(needed[0])._arrays[needed[0]]
+            else:
+                assert op is not None
+                flow._evaluate(op)
+        return self.owner(name)._arrays[name]
+
+    def _evaluate(self, op: Op) -> None:
+        arrays = [self.owner(item)._arrays[item] if item else None for item in op.inputs]
+        try:
+            with np.errstate(all="ignore"):
+                results = NUMERIC[op.kind](op.attributes, [*arrays], len(op.outputs))
+        except (LargeResultError, ValueError, TypeError, IndexError, KeyError, ZeroDivisionError):
+            results = [None] * len(op.outputs)
+        for name, result in zip(op.outputs, results, strict=False):
+            too_large = result is not None and result.size > _MOST_ELEMENTS
+            self._arrays[name] = None if too_large else result
+
+    def _from_sizes(self, name: str) -> Array | None:
+        sizes = self.sizes(name)
+        if sizes is None or not all(isinstance(size, int) for size in sizes):
+            return None
+        shape = self.shape(name)
+        array = np.array(sizes, np.int64)
+        return array.reshape(()) if shape == () else array
+
+    def ints(self, op: Op, attribute: str, place: int) -> list[int] | None:
+        """Integers that are an attribute of an operator, or else the constant input at this place."""
+        if attribute in op.attributes:
+            value = op.attributes[attribute]
+            return list(value) if isinstance(value, Sequence) else [value]
+        if len(op.inputs) <= place or not op.inputs[place]:
+            return None
+        array = self.constant(op.inputs[place])
+        return (
+            None if array is None or array.dtype.kind not in "iu" else [int(item) for item in array.ravel()]
+        )
+
+    def number(self, name: str) -> float | None:
+        """The value of a constant of one element; None for anything else."""
+        array = self.constant(name) if name else None
+        return float(array.ravel()[0]) if array is not None and array.size == 1 else None
+
+    # Sizes: integers that are computed from shapes
+
+    def sizes(self, name: str) -> tuple[Size, ...] | None:
+        """The elements of a small tensor of integers, as far as they are sizes or known; None if not."""
+        flow = self.owner(name)
+        if name not in flow._sizes:
+            flow._sizes[name] = None  # ends a circle
+            flow._sizes[name] = flow._find_sizes(name)
+        return flow._sizes[name]
+
+    def _find_sizes(self, name: str) -> tuple[Size, ...] | None:
+        if name in self.aliases:
+            return self.sizes(self.aliases[name])
+        if name in self._constants:
+            array = self.constant(name)
+            if array is None or array.size > _MOST_SIZES or array.ndim > 1:
+                return None
+            numbers = array.ravel().astype(np.float64)
+            whole = np.isfinite(numbers).all() and (numbers == np.floor(numbers)).all()
+            return tuple(int(item) for item in numbers) if whole else None
+        op = self.producers.get(name)
+        if op is None:
+            return None
+        if op.kind == "Shape":
+            shape = self.shape(op.inputs[0])
+            first, last = op.attributes.get("start", 0), op.attributes.get("end")
+            return None if shape is None else shape[first:last]
+        if op.kind not in _SIZE_RULES or not op.inputs:
+            return None
+        parts = [self.sizes(item) for item in op.inputs if item]
+        if any(part is None for part in parts):
+            return None
+        known = [part for part in parts if part is not None]
+        try:
+            found = _SIZE_RULES[op.kind](self, op, known)
+        except (IndexError, ValueError, ZeroDivisionError):
+            return None
+        return found if found is not None and len(found) <= _MOST_SIZES else None
+
+    # Shapes
+
+    def shape(self, name: str) -> Shape | None:
+        """A value's shape; None if even its rank is not known."""
+        flow = self.owner(name)
+        if name in flow._shapes:
+            return flow._shapes[name]
+        waiting = [name]  # operators come one after the other in long chains: no recursion
+        while waiting:
+            last = waiting[-1]
+            here = self.owner(last)
+            op = here.producers.get(last)
+            needed = (
+                [item for item in op.inputs if item] if op is not None and op.kind in _SHAPE_RULES else []
+            )
+            if last in here.aliases:
+                needed = [here.aliases[last]]
+            missing = [item for item in needed if item not in self.owner(item)._shapes]
+            if missing and last not in here._shapes and len(waiting) < 200_000:
+                here._shapes.setdefault(last, here._stated.get(last))  # ends a circle
+                waiting += missing
+                continue
+            waiting.pop()
+            here._shapes[last] = here._find_shape(last)
+        return flow._shapes[name]
+
+    def _find_shape(self, name: str) -> Shape | None:
+        stated = self._stated.get(name)
+        if name in self.aliases:
+            return _merged(self.shape(self.aliases[name]), stated)
+        if name in self._constants:
+            return stated if stated is not None else _array_shape(self.constant(name))
+        op = self.producers.get(name)
+        if op is None or op.kind not in _SHAPE_RULES:
+            return stated
+        shapes = [self.owner(item)._shapes.get(item) if item else () for item in op.inputs]
+        if any(shape is None for shape in shapes):
+            return stated
+        try:
+            found = _SHAPE_RULES[op.kind](self, op, [shape or () for shape in shapes], op.outputs.index(name))
+        except (IndexError, ValueError, TypeError, ZeroDivisionError):
+            return stated
+        return _merged(found, stated)
+
+    def set_shape(self, name: str, shape: Shape) -> None:
+        """State a value's shape."""
+        self._stated[name] = shape
+        self._shapes.pop(name, None)
+
+    def set_dtype(self, name: str, dtype: str) -> None:
+        """State a value's element type."""
+        self._dtypes.setdefault(name, dtype)
+
+    def forget(self) -> None:
+        """Forget what was computed from shapes that have become better known."""
+        self._shapes.clear()
+        self._sizes.clear()
+        self._arrays = {name: array for name, array in self._arrays.items() if name in self._constants}
+
+    # Changes
+
+    def add_constant(self, name: str, array: Array) -> None:
+        """Add a constant."""
+        self._constants[name] = lambda: array
+        self._arrays[name] = array
+
+    @property
+    def constants(self) -> Mapping[str, Callable[[], Array]]:
+        """What reads each constant."""
+        return self._constants
+
+
+def _sorted(order: Iterable[int], waits: Mapping[int, set[int]]) -> Iterator[int]:
+    """Numbers in an order in which each comes behind those that it waits for, and else as given."""
+    done: set[int] = set()
+    for first in order:
+        waiting = [first]
+        while waiting:
+            last = waiting[-1]
+            before = [number for number in waits[last] if number not in done]
+            if last in done or not before:
+                waiting.pop()
+                if last not in done:
+                    done.add(last)
+                    yield last
+            else:
+                waiting += before
+
+
+def _array_shape(array: Array | None) -> Shape | None:
+    return None if array is None else array.shape
+
+
+def _merged(found: Shape | None, stated: Shape | None) -> Shape | None:
+    """What two sources know of a shape."""
+    if found is None or stated is None or len(found) != len(stated):
+        return stated if found is None else found
+    pairs = zip(found, stated, strict=True)
+    return tuple(b if isinstance(a, str) and isinstance(b, int) else a for a, b in pairs)
+
+
+# Rules for sizes: of the elements of the inputs, the elements of the output.
+
+_Sizes = tuple[Size, ...]
+
+
+def _arithmetic(combine: Callable[[int, int], int], neutral: int | None = None) -> Any:
+    def rule(flow: Flow, op: Op, parts: list[_Sizes]) -> _Sizes | None:
+        first, second = parts
+        length = max(len(first), len(second))
+        result: list[Size] = []
+        for a, b in zip(first * (length // len(first)), second * (length // len(second)), strict=True):
+            if isinstance(a, int) and isinstance(b, int):
+                result.append(combine(a, b))
+            elif b == neutral:
+                result.append(a)
+            elif a == neutral and op.kind in ("Add", "Mul"):
+                result.append(b)
+            else:
+                return None
+        return tuple(result)
+
+    return rule
+
+
+def _gather_sizes(flow: Flow, op: Op, parts: list[_Sizes]) -> _Sizes | None:
+    data, indices = parts
+    return tuple(data[index] for index in indices if isinstance(index, int)) if _fixed(indices) else None
+
+
+def _slice_sizes(flow: Flow, op: Op, parts: list[_Sizes]) -> _Sizes | None:
+    starts, ends = flow.ints(op, "starts", 1), flow.ints(op, "ends", 2)
+    steps = flow.ints(op, "steps", 4) or [1]
+    if starts is None or ends is None or len(starts) != 1:
+        return None
+    return parts[0][starts[0] : ends[0] if abs(ends[0]) < 2**31 - 1 else None : steps[0]]
+
+
+def _concat_sizes(flow: Flow, op: Op, parts: list[_Sizes]) -> _Sizes:
+    return tuple(size for part in parts for size in part)
+
+
+def _fixed(sizes: _Sizes) -> bool:
+    return all(isinstance(size, int) for size in sizes)
+
+
+_SIZE_RULES: dict[str, Callable[[Flow, Op, list[_Sizes]], _Sizes | None]] = {
+    **dict.fromkeys(
+        ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"), lambda flow, op, parts: parts[0]
+    ),
+    "Gather": _gather_sizes,
+    "Slice": _slice_sizes,
+    "Concat": _concat_sizes,
+    "Add": _arithmetic(lambda a, b: a + b, 0),
+    "Sub": _arithmetic(lambda a, b: a - b, 0),
+    "Mul": _arithmetic(lambda a, b: a * b, 1),
+    "Div": _arithmetic(lambda a, b: a // b if a * b >= 0 else -(-a // b), 1),
+    "Max": _arithmetic(max),
+    "Min": _arithmetic(min),
+}
+
+
+# Rules for shapes: of the shapes of the inputs, that of one output.
+
+
+def broadcast(shapes: Iterable[Shape]) -> Shape:
+    """The shape of an operator that works element by element."""
+    shapes = list(shapes)
+    rank = max(map(len, shapes))
+    result: list[Size] = []
+    for axis in range(-rank, 0):
+        sizes = [shape[axis] for shape in shapes if len(shape) >= -axis]
+        others = [size for size in sizes if size != 1]
+        fixed = [size for size in others if isinstance(size, int)]
+        result.append(fixed[0] if fixed else others[0] if others else 1)
+    return tuple(result)
+
+
+def _same(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape:
+    return shapes[0]
+
+
+def _elementwise(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape:
+    return broadcast(shapes)
+
+
+def _matmul(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape | None:
+    first, second = shapes
+    if not first or not second:
+        return None
+    rows = first[-2:-1]
+    columns = second[-1:] if len(second) > 1 else ()
+    return (*broadcast([first[:-2], second[:-2]] if first[:-2] or second[:-2] else [()]), *rows, *columns)
+
+
+def _gemm(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape:
+    rows = shapes[0][1 if op.attributes.get("transA") else 0]
+    return rows, shapes[1][0 if op.attributes.get("transB") else 1]
+
+
+def _einsum(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape | None:
+    terms = einsum_terms(op)
+    if terms is None:
+        return None
+    sizes: dict[str, Size] = {}
+    for term, shape in zip(terms[:-1], shapes, strict=True):
+        sizes.update(zip(term, shape, strict=True))
+    return tuple(sizes[letter] for letter in terms[-1])
+
+
+def einsum_terms(op: Op) -> list[str] | None:
+    """The letters of an Einsum's inputs and of its output; None if it is not written out."""
+    equation = str(op.attributes.get("equation", "")).replace(" ", "")
+    left, arrow, right = equation.partition("->")
+    if not arrow or "." in equation:
+        return None
+    return [*left.split(","), right]
+
+
+def _transpose(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape:
+    perm = op.attributes.get("perm", range(len(shapes[0]))[::-1])
+    return tuple(shapes[0][axis] for axis in perm)
+
+
+def _reshape(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape | None:
+    wanted = flow.sizes(op.inputs[1])
+    if wanted is None:
+        return None
+    sizes = [
+        shapes[0][axis] if size == 0 and not op.attributes.get("allowzero") else size
+        for axis, size in enumerate(wanted)
+    ]
+    if -1 in sizes:
+        given = list(shapes[0])
+        for size in [size for size in sizes if size != -1]:
+            if size in given and isinstance(size, str):
+                given.remove(size)
+            elif isinstance(size, str):
+                return tuple(f"{op.outputs[0]}#{axis}" if s == -1 else s for axis, s in enumerate(sizes))
+        rest = [size for size in sizes if isinstance(size, int) and size != -1]
+        names = [size for size in given if isinstance(size, str)]
+        fixed = math.prod(size for size in given if isinstance(size, int))
+        left, over = divmod(fixed, math.prod(rest))
+        filled: Size = left
+        if over or len(names) > 1 or (names and left != 1):
+            filled = f"{op.outputs[0]}#{sizes.index(-1)}"
+        elif names:
+            filled = names[0]
+        sizes[sizes.index(-1)] = filled
+    return tuple(sizes)
+
+
+def squeezed_axes(flow: Flow, op: Op, shape: Shape) -> list[int] | None:
+    """The axes that a Squeeze takes away; None if they are not known."""
+    axes = flow.ints(op, "axes", 1)
+    if axes is None:
+        if len(op.inputs) > 1 and op.inputs[1]:
+            return None
+        return [axis for axis, size in enumerate(shape) if size == 1]
+    return [axis % len(shape) for axis in axes]
+
+
+def _squeeze(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape | None:
+    axes = squeezed_axes(flow, op, shapes[0])
+    return None if axes is None else tuple(s for axis, s in enumerate(shapes[0]) if axis not in axes)
+
+
+def _unsqueeze(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape | None:
+    axes = flow.ints(op, "axes", 1)
+    if axes is None:
+        return None
+    rank, rest = len(shapes[0]) + len(axes), iter(shapes[0])
+    inserted = {axis % rank for axis in axes}
+    return tuple(1 if axis in inserted else next(rest) for axis in range(rank))
+
+
+def slice_ranges(flow: Flow, op: Op, shape: Shape) -> dict[int, tuple[int, int, int] | None] | None:
+    """For each axis that a Slice cuts, first index, count and step; None for one that is taken whole.
+
+    None if a bound is not known.
+    """
+    starts, ends = (flow.ints(op, name, place) for name, place in (("starts", 1), ("ends", 2)))
+    if starts is None or ends is None:
+        return None
+    axes = flow.ints(op, "axes", 3) or list(range(len(starts)))
+    steps = flow.ints(op, "steps", 4) or [1] * len(starts)
+    ranges: dict[int, tuple[int, int, int] | None] = {}
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        size = shape[axis]
+        if start == 0 and end >= 2**31 - 1 and step == 1:
+            ranges[axis % len(shape)] = None
+        elif isinstance(size, int):
+            indices = range(size)[start:end:step]
+            ranges[axis % len(shape)] = (indices.start, len(indices), step)
+        elif step == 1 and start >= 0 and end > start and end < 2**31 - 1:
+            ranges[axis % len(shape)] = (start, end - start, 1)  # as far as the axis goes
+        elif step == -1 and start in (-1, 2**31 - 1, 2**63 - 1) and end < -(2**31) + 2:
+            ranges[axis % len(shape)] = (-1, -1, -1)  # backwards, however long it is
+        elif step == 1 and start < 0 and (end >= 2**31 - 1 or start < end < 0):
+            ranges[axis % len(shape)] = (start, (0 if end > 0 else end) - start, 1)  # the last ones
+        else:
+            return None
+    return ranges
+
+
+def _slice(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape | None:
+    ranges = slice_ranges(flow, op, shapes[0])
+    if ranges is None:
+        return None
+    sizes = list(shapes[0])
+    for axis, cut in ranges.items():
+        if cut is not None and cut[1] >= 0:
+            sizes[axis] = cut[1]
+    return tuple(sizes)
+
+
+def _gather(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape:
+    axis = op.attributes.get("axis", 0) % len(shapes[0])
+    return (*shapes[0][:axis], *shapes[1], *shapes[0][axis + 1 :])
+
+
+def split_sizes(flow: Flow, op: Op, shape: Shape) -> list[int] | None:
+    """The sizes of the parts of a Split; None if they are not known."""
+    sizes = flow.ints(op, "split", 1)
+    if sizes is not None:
+        return sizes
+    whole = shape[op.attributes.get("axis", 0)]
+    count = len(op.outputs)
+    if not isinstance(whole, int) or (len(op.inputs) > 1 and op.inputs[1]):
+        return None
+    part = -(-whole // count)
+    return [part] * (count - 1) + [whole - part * (count - 1)]
+
+
+def _split(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape | None:
+    sizes = split_sizes(flow, op, shapes[0])
+    if sizes is None:
+        return None
+    axis = op.attributes.get("axis", 0) % len(shapes[0])
+    return (*shapes[0][:axis], sizes[output], *shapes[0][axis + 1 :])
+
+
+def _concat(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape:
+    axis = op.attributes["axis"] % len(shapes[0])
+    sizes = [shape[axis] for shape in shapes]
+    whole: Size = f"{op.outputs[0]}#{axis}"
+    if _fixed(tuple(sizes)):
+        whole = sum(size for size in sizes if isinstance(size, int))
+    return (*shapes[0][:axis], whole, *shapes[0][axis + 1 :])
+
+
+def _expand(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape | None:
+    sizes = flow.sizes(op.inputs[1])
+    return None if sizes is None else broadcast([shapes[0], sizes])
+
+
+def _constant_of_shape(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape | None:
+    return flow.sizes(op.inputs[0])
+
+
+_SHAPE_RULES: dict[str, Callable[[Flow, Op, list[Shape], int], Shape | None]] = {
+    **dict.fromkeys(
+        (
+            *("Identity", "Cast", "Neg", "Reciprocal", "Exp", "Log", "Abs", "Sqrt", "Not", "Clip", "Sigmoid"),
+            *("Tanh", "Relu", "LeakyRelu", "Elu", "Softsign", "Softplus", "HardSigmoid", "ThresholdedRelu"),
+            *("ReverseSequence", "Dropout"),
+        ),
+        _same,
+    ),
+    **dict.fromkeys(
+        (
+            *("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Pow", "PRelu", "Where", "And", "Or"),
+            *("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"),
+        ),
+        _elementwise,
+    ),
+    "MatMul": _matmul,
+    "Gemm": _gemm,
+    "Einsum": _einsum,
+    "Transpose": _transpose,
+    "Reshape": _reshape,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Slice": _slice,
+    "Gather": _gather,
+    "Split": _split,
+    "Concat": _concat,
+    "Expand": _expand,
+    "ConstantOfShape": _constant_of_shape,
+}

@@ -1,0 +1,286 @@
+"""Loops as recurrences over time: ONNX's Loop and Scan, OpenVINO's TensorIterator and Loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from onegru.fusion.expression import LoopIndex
+from onegru.fusion.flow import Flow, Op, Size
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A value that an iteration hands to the next.
+
+    Attributes:
+        initial: the value before the first iteration, around the loop.
+        before: what the body calls it at the start of an iteration.
+        after: what the body calls it at the end.
+        last: its value after the last iteration, around the loop; "" if nobody takes it.
+    """
+
+    initial: str
+    before: str
+    after: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """A value around the loop, of which each iteration takes a slice.
+
+    Attributes:
+        name: the value.
+        axis: the axis of time.
+        step: 1, or -1 if the first iteration takes the last slice.
+        is_kept: whether the slice has the axis of time, of size 1.
+    """
+
+    name: str
+    axis: int
+    step: int
+    is_kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """A value of every iteration, side by side around the loop.
+
+    Attributes:
+        inner: what the body calls it.
+        name: what it is around the loop; "" if nobody takes it.
+        axis: the axis of time.
+        step: 1, or -1 if the first iteration gives the last slice.
+        is_kept: whether the slice has the axis of time, of size 1.
+    """
+
+    inner: str
+    name: str
+    axis: int
+    step: int
+    is_kept: bool
+
+
+@dataclass(eq=False, slots=True)
+class Loop:
+    """A loop, whatever the format calls it.
+
+    Attributes:
+        op: the operator.
+        body: its body.
+        carried: the values that iterations hand on, without those that never change.
+        slices: what the body's inputs are slices of, by their names.
+        collected: the values of every iteration that are kept.
+        constants: final values of what never changes: the value around the loop, by the output's name.
+        count: how many iterations there are; None if that is not known before.
+        indices: values of the body that are indices of the iteration.
+    """
+
+    op: Op
+    body: Flow
+    carried: list[Carried]
+    slices: dict[str, Slices]
+    collected: list[Collected]
+    constants: dict[str, str] = field(default_factory=dict)
+    count: Size | None = None
+    indices: dict[str, LoopIndex] = field(default_factory=dict)
+
+
+def read_loop(flow: Flow, op: Op) -> Loop | None:
+    """A loop whose number of iterations is known before it runs; None for anything else."""
+    if op.kind == "Loop" and "body" in op.bodies:
+        return _read_loop(flow, op)
+    if op.kind == "Scan" and "body" in op.bodies and "num_scan_inputs" in op.attributes:
+        return _read_scan(flow, op)
+    return None
+
+
+def _read_loop(flow: Flow, op: Op) -> Loop | None:
+    body = op.bodies["body"]
+    initial = list(op.inputs[2:])
+    states = len(initial)
+    if len(body.inputs) != states + 2 or len(body.outputs) < states + 1:
+        return None
+    outputs = [*op.outputs, *[""] * (len(body.outputs) - 1 - len(op.outputs))]
+    carried = [
+        Carried(*item)
+        for item in zip(initial, body.inputs[2:], body.outputs[1 : states + 1], outputs[:states], strict=True)
+    ]
+    collected = [
+        Collected(inner, name, 0, 1, False)
+        for inner, name in zip(body.outputs[states + 1 :], outputs[states:], strict=True)
+    ]
+    loop = _simplified(flow, Loop(op, body, carried, {}, collected))
+    sizes = flow.sizes(op.inputs[0]) if op.inputs and op.inputs[0] else None
+    if sizes is None or len(sizes) != 1:
+        return None
+    loop.count = sizes[0]
+    loop.indices = _find_indices(loop, body.inputs[0])
+    first = len(op.inputs) < 2 or not op.inputs[1] or _starts(flow, op.inputs[1], loop.count)
+    return loop if first and _goes_on(loop, body.outputs[0]) else None
+
+
+def _read_scan(flow: Flow, op: Op) -> Loop | None:
+    body, count = op.bodies["body"], int(op.attributes["num_scan_inputs"])
+    states = len(op.inputs) - count
+    if states < 0 or len(body.inputs) != len(op.inputs) or len(body.outputs) < states:
+        return None
+    outputs = [*op.outputs, *[""] * (len(body.outputs) - len(op.outputs))]
+    carried = [
+        Carried(*item)
+        for item in zip(
+            op.inputs[:states], body.inputs[:states], body.outputs[:states], outputs[:states], strict=True
+        )
+    ]
+
+    def details(name: str, number: int) -> list[int]:
+        return [int(item) for item in op.attributes.get(name, ())] or [0] * number
+
+    axes, directions = details("scan_input_axes", count), details("scan_input_directions", count)
+    slices: dict[str, Slices] = {}
+    size: Size | None = None
+    for name, inner, axis, backwards in zip(
+        op.inputs[states:], body.inputs[states:], axes, directions, strict=True
+    ):
+        shape = flow.shape(name)
+        if shape is None:
+            return None
+        slices[inner] = Slices(name, axis % len(shape), -1 if backwards else 1, False)
+        size = shape[axis] if size is None or isinstance(shape[axis], int) else size
+    number = len(body.outputs) - states
+    axes, directions = details("scan_output_axes", number), details("scan_output_directions", number)
+    collected = []
+    for inner, name, axis, backwards in zip(
+        body.outputs[states:], outputs[states:], axes, directions, strict=True
+    ):
+        shape = body.shape(inner)
+        if axis < 0 and shape is None:
+            return None
+        place = axis % (len(shape) + 1) if shape is not None else axis
+        collected.append(Collected(inner, name, place, -1 if backwards else 1, False))
+    loop = _simplified(flow, Loop(op, body, carried, slices, collected, count=size))
+    return loop if slices else None
+
+
+def _simplified(flow: Flow, loop: Loop) -> Loop:
+    """The loop without values that it carries unchanged, which are then those around it."""
+    body = loop.body
+    for item in list(loop.carried):
+        if body.resolve(item.after) == item.before and item.initial:
+            loop.carried.remove(item)
+            body.aliases[item.before] = item.initial
+            if item.last:
+                loop.constants[item.last] = item.initial
+    for item in loop.carried:
+        shape = flow.shape(item.initial)
+        stated = body.shape(item.before)
+        if shape is not None and (stated is None or len(stated) == len(shape)):
+            before = (
+                shape
+                if stated is None
+                else tuple(b if isinstance(b, int) else a for a, b in zip(shape, stated, strict=True))
+            )
+            body.set_shape(item.before, before)
+    for inner, source in loop.slices.items():
+        outer = flow.shape(source.name)
+        if outer is not None:
+            one = (1,) if source.is_kept else ()
+            body.set_shape(inner, (*outer[: source.axis], *one, *outer[source.axis + 1 :]))
+            if (dtype := flow.dtype(source.name)) is not None:
+                body.set_dtype(inner, dtype)
+    body.forget()
+    return loop
+
+
+def _find_indices(loop: Loop, iteration: str) -> dict[str, LoopIndex]:
+    """The body's values that are indices of the iteration."""
+    body = loop.body
+    found: dict[str, LoopIndex] = {iteration: LoopIndex(1, 0)} if iteration else {}
+    for item in loop.carried:
+        start = body.outer.sizes(item.initial) if body.outer is not None else None
+        op = body.producer(body.resolve(item.after))
+        if (
+            start is None
+            or len(start) != 1
+            or not isinstance(start[0], int)
+            or op is None
+            or op.kind != "Add"
+        ):
+            continue
+        steps = [name for name in op.inputs if body.resolve(name) != item.before]
+        if len(steps) == 1 and body.sizes(steps[0]) == (1,):
+            found[item.before] = LoopIndex(1, start[0])
+    for op in body.ops:
+        index = _index_of(body, op, found)
+        if index is not None:
+            found[op.outputs[0]] = index
+    return found
+
+
+def _index_of(body: Flow, op: Op, found: Mapping[str, LoopIndex]) -> LoopIndex | None:
+    inputs = [body.resolve(name) for name in op.inputs if name]
+    if op.kind in ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"):
+        return found.get(inputs[0]) if inputs else None
+    if op.kind not in ("Add", "Sub") or len(inputs) != 2:
+        return None
+    places = [place for place, name in enumerate(inputs) if name in found]
+    if len(places) != 1:
+        return None
+    index, other = found[inputs[places[0]]], body.sizes(inputs[1 - places[0]])
+    if other is None or len(other) != 1:
+        return None
+    shift, sign = other[0], -1 if op.kind == "Sub" else 1
+    if places[0] == 1 and sign < 0:  # size - index
+        if index.size != 0:
+            return None
+        base = -index.base + (shift if isinstance(shift, int) else 0)
+        return LoopIndex(-index.sign, base, shift if isinstance(shift, str) else 0)
+    if isinstance(shift, int):
+        return LoopIndex(index.sign, index.base + sign * shift, index.size)
+    return None
+
+
+def _starts(flow: Flow, name: str, count: Size) -> bool:
+    """Whether a loop begins if it has any iteration."""
+    name = flow.resolve(name)
+    array = flow.constant(name)
+    if array is not None:
+        return bool(np.all(array))
+    op = flow.producer(name)
+    if op is not None and op.kind == "And":
+        return all(_starts(flow, item, count) for item in op.inputs)
+    if op is not None and op.kind in ("Less", "Greater"):
+        low, high = op.inputs if op.kind == "Less" else op.inputs[::-1]
+        return flow.sizes(low) == (0,) and flow.sizes(high) == (count,)
+    return False
+
+
+def _goes_on(loop: Loop, name: str) -> bool:
+    """Whether the condition for another iteration holds until the last one."""
+    body = loop.body
+    name = body.resolve(name)
+    if name == body.inputs[1]:
+        return True
+    array = body.constant(name)
+    if array is not None:
+        return bool(np.all(array))
+    op = body.producer(name)
+    if op is None:
+        return False
+    if op.kind == "And":
+        return all(_goes_on(loop, item) for item in op.inputs)
+    if op.kind not in ("Less", "Greater", "LessOrEqual", "GreaterOrEqual"):
+        return False
+    low, high = (
+        body.resolve(item) for item in (op.inputs if op.kind.startswith("Less") else op.inputs[::-1])
+    )
+    index, bound = loop.indices.get(low), body.sizes(high)
+    if index is None or index.sign < 0 or index.size != 0 or bound is None or len(bound) != 1:
+        return False
+    most = index.base - 2 + (0 if op.kind in ("Less", "Greater") else -1)  # added to count, it is below bound
+    if isinstance(bound[0], int) and isinstance(loop.count, int):
+        return loop.count + most < bound[0]
+    return bound[0] == loop.count and most < 0

@@ -1,0 +1,123 @@
+"""ONNX graphs as flows, and back."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import onnx
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto
+
+from onegru.core.dtypes import Array
+from onegru.formats.onnx.node import constant_value, is_plain_constant
+from onegru.formats.onnx.order import sort_nodes
+from onegru.formats.onnx.read import Source, attribute_graphs, element_type, is_onnx, to_array
+from onegru.fusion.flow import Flow, Op, Shape
+
+
+def flow_of(
+    source: Source,
+    graph: GraphProto,
+    types: Mapping[str, TypeProto],
+    ir_version: int,
+    outer: Flow | None = None,
+) -> Flow:
+    """A graph, or a body of `outer`, as a flow.
+
+    Raises:
+        FormatError: the graph is broken.
+    """
+    inputs = {value.name for value in graph.input}
+    constants: dict[str, Callable[[], Array]] = {}
+    for tensor in graph.initializer:
+        if tensor.name not in inputs or ir_version < 4:  # else a default that a caller may replace
+            constants[tensor.name] = functools.partial(to_array, source, tensor)
+    ops: list[Op] = []
+    nodes = sort_nodes(source, graph) if outer is None else list(graph.node)
+    for node in nodes:
+        if is_plain_constant(node) and node.output:
+            constants[node.output[0]] = functools.partial(constant_value, source, node)
+    shapes: dict[str, Shape] = {}
+    dtypes: dict[str, str] = {}
+    names = [value.name for value in (*graph.input, *graph.output, *graph.value_info)]
+    names += [name for node in nodes for name in node.output]
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        _learn(value.name, value.type, shapes, dtypes)
+    for name in names:
+        if name in types and name not in shapes:
+            _learn(name, types[name], shapes, dtypes)
+    flow = Flow(
+        [],
+        [value.name for value in graph.input],
+        [value.name for value in graph.output],
+        constants,
+        shapes,
+        dtypes,
+        outer,
+    )
+    for node in nodes:
+        if not (is_plain_constant(node) and node.output):
+            ops.append(_op_of(source, node, types, ir_version, flow))
+    flow.ops = ops
+    flow.index()
+    return flow
+
+
+def _op_of(
+    source: Source, node: NodeProto, types: Mapping[str, TypeProto], ir_version: int, flow: Flow
+) -> Op:
+    kind = node.op_type if is_onnx(node) else f"{node.domain}::{node.op_type}"
+    attributes: dict[str, Any] = {}
+    bodies: dict[str, Flow] = {}
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            bodies[attribute.name] = flow_of(source, attribute.g, types, ir_version, flow)
+        elif attribute.type == AttributeProto.GRAPHS or attribute.ref_attr_name:
+            kind = f"unknown::{kind}"
+        elif attribute.type == AttributeProto.TENSOR:
+            attributes[attribute.name] = to_array(source, attribute.t)
+        else:
+            value = onnx.helper.get_attribute_value(attribute)
+            attributes[attribute.name] = value.decode(errors="replace") if isinstance(value, bytes) else value
+    if kind == "Cast":
+        dtype = element_type(attributes.pop("to", 0))
+        attributes["dtype"] = None if dtype is None else dtype.name
+    if kind in _OLD_BROADCAST and ("axis" in attributes or "broadcast" in attributes):
+        kind = f"unknown::{kind}"
+    return Op(kind, tuple(node.input), tuple(node.output), attributes, bodies, node, node.name)
+
+
+_OLD_BROADCAST = ("Add", "Sub", "Mul", "Div", "And", "Or", "Less", "Greater", "Equal", "PRelu", "Pow")
+
+
+def _learn(name: str, kind: TypeProto, shapes: dict[str, Shape], dtypes: dict[str, str]) -> None:
+    """Note what a type says of a value."""
+    if not kind.HasField("tensor_type"):
+        return
+    if kind.tensor_type.HasField("shape"):
+        shapes[name] = tuple(
+            dim.dim_value
+            if dim.HasField("dim_value") and dim.dim_value >= 0
+            else (f"dim:{dim.dim_param}" if dim.dim_param else f"{name}#{axis}")
+            for axis, dim in enumerate(kind.tensor_type.shape.dim)
+        )
+    dtype = element_type(kind.tensor_type.elem_type)
+    if dtype is not None:
+        dtypes[name] = dtype.name
+
+
+def graph_types(model: ModelProto) -> dict[str, TypeProto]:
+    """The types of a model's values, as stated and as onnx infers them."""
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception:  # of no particular class; then what is stated will have to do
+        inferred = model
+    types: dict[str, TypeProto] = {}
+    graphs = [inferred.graph]
+    while graphs:
+        graph = graphs.pop()
+        for value in (*graph.value_info, *graph.output, *graph.input):
+            types[value.name] = value.type
+        graphs += [body for node in graph.node for body in attribute_graphs(node)]
+    return types

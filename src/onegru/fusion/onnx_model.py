@@ -1,0 +1,124 @@
+"""ONNX models with their written-out GRUs replaced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto
+
+from onegru.core.dtypes import Array, numpy_dtype
+from onegru.formats.onnx.read import Source, replace_nodes
+from onegru.formats.onnx.reader import model_opset
+from onegru.fusion.flow import Flow, Op
+from onegru.fusion.fuse import Progress, Search, fuse_flow
+from onegru.fusion.onnx_flow import flow_of, graph_types
+
+_OLDEST = 7  # the opset from which operators broadcast as NumPy does
+
+
+def fuse_model(source: Source, model: ModelProto, progress: Progress | None = None) -> Search:
+    """Replace the written-out GRUs of a model, which this changes.
+
+    Raises:
+        FormatError: the model is broken.
+    """
+    opset = model_opset(source, model)
+    search = Search(_names(model.graph), progress=progress)
+    if opset < _OLDEST:
+        return search
+    flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
+    fuse_flow(flow, search)
+    if search.fused:
+        _Writer(opset, model.ir_version).write(flow, model.graph)
+        if any(item.operator == "AUGRU" for item in search.fused):
+            from onegru.formats.onnx.functions.augru import add_augru_functions
+
+            add_augru_functions(model)
+    return search
+
+
+def _names(graph: GraphProto) -> set[str]:
+    names = {value.name for value in (*graph.input, *graph.output, *graph.value_info)}
+    names |= {tensor.name for tensor in graph.initializer}
+    for node in graph.node:
+        names |= {node.name, *node.input, *node.output}
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                names |= _names(attribute.g)
+    return names
+
+
+class _Writer:
+    """Writes flows back into the graphs that they come from."""
+
+    def __init__(self, opset: int, ir_version: int) -> None:
+        self.opset = opset
+        self.ir_version = ir_version
+
+    def write(self, flow: Flow, graph: GraphProto) -> None:
+        """Give a graph the operators of its flow, unless they are its own."""
+        for op in flow.ops:
+            for name, body in op.bodies.items():
+                for attribute in op.origin.attribute:
+                    if attribute.name == name:
+                        self.write(body, attribute.g)
+        if all(op.origin is not None for op in flow.ops):
+            return
+        taken = {name for op in flow.ops for name in op.taken()} | set(flow.outputs)
+        constants = {tensor.name: tensor for tensor in graph.initializer}
+        early = [node for node in graph.node if node.op_type == "Constant" and taken & set(node.output)]
+        nodes: list[NodeProto] = []
+        for op in flow.ops:
+            nodes.append(op.origin if op.origin is not None else self._node(flow, op))
+        taken = {name for node in nodes for name in node.input} | taken
+        given = {name for node in (*early, *nodes) for name in node.output} | constants.keys()
+        for name in sorted(taken - given):
+            if name in flow.constants:
+                array = flow.constant(name)
+                assert array is not None
+                early.append(self._constant(graph, name, _typed(flow, name, array)))
+        replace_nodes(graph, [*(node for node in early if node.op_type), *nodes])
+        inputs = {value.name for value in graph.input}
+        for field in (graph.initializer, graph.value_info):
+            for index in reversed(range(len(field))):
+                known = taken if field is graph.initializer else given | taken
+                if field[index].name not in known and field[index].name not in inputs:
+                    del field[index]
+
+    def _constant(self, graph: GraphProto, name: str, array: Array) -> NodeProto:
+        tensor = onnx.numpy_helper.from_array(array, name)
+        if self.ir_version >= 4:
+            graph.initializer.append(tensor)
+            return NodeProto()
+        tensor.name = ""
+        node: NodeProto = onnx.helper.make_node("Constant", [], [name], value=tensor)
+        return node
+
+    def _node(self, flow: Flow, op: Op) -> NodeProto:
+        """A new operator as a node of this opset."""
+        attributes: dict[str, Any] = dict(op.attributes)
+        inputs = list(op.inputs)
+        if op.kind == "Cast":
+            dtype = numpy_dtype(attributes.pop("dtype"))
+            attributes["to"] = int(onnx.helper.np_dtype_to_tensor_dtype(dtype))
+        if op.kind in ("Squeeze", "Unsqueeze") and self.opset < 13:
+            attributes["axes"] = flow.ints(op, "axes", 1)
+            inputs = inputs[:1]
+        if op.kind == "Slice" and self.opset < 10:
+            for place, name in enumerate(("starts", "ends", "axes"), 1):
+                attributes[name] = flow.ints(op, name, place)
+            inputs = inputs[:1]
+        domain, _, kind = op.kind.rpartition("::")
+        node: NodeProto = onnx.helper.make_node(
+            kind, inputs, list(op.outputs), name=op.name, domain=domain, **attributes
+        )
+        return node
+
+
+def _typed(flow: Flow, name: str, array: Array) -> Array:
+    """A new constant in the element type of the recurrence that it belongs to."""
+    if array.dtype != np.float64:
+        return np.asarray(array)
+    return np.asarray(array, numpy_dtype(flow.dtype(name) or "float32"))

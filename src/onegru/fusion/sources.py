@@ -1,0 +1,147 @@
+"""What the steps of a recurrence take, over time: slices of one value, or one value for each step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from onegru.fusion.expression import Expressions, LoopIndex, View
+from onegru.fusion.flow import Size
+from onegru.fusion.polynomial import TooComplexError
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Sliced:
+    """One value, of which each step takes a slice.
+
+    Attributes:
+        view: the value; the role of its axis of time is that of the first step.
+        axis: that axis.
+        start: the first index in time, or 0 for all of the axis.
+        count: how many steps; None for as many as the axis has.
+        step: 1, or -1 if the first step takes the last slice.
+    """
+
+    view: View
+    axis: int
+    start: int
+    count: int | None
+    step: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Stacked:
+    """A value for each step.
+
+    Attributes:
+        views: the values, in the order of the steps.
+    """
+
+    views: tuple[View, ...]
+
+
+Source = Sliced | Stacked
+
+
+def path(at: Expressions, view: View) -> list[View]:
+    """A view, and those of the values that it is moved from, one after the other."""
+    found = [View(at.flow.resolve(view.name), view.roles, view.index)]
+    while len(found) < 30:
+        last = found[-1]
+        if last.name in at.slices:
+            found.append(at.slice_of(last))
+            continue
+        op = at.flow.producer(last.name)
+        if op is None or at.flow.constant(last.name) is not None:
+            break
+        try:
+            parts = at.through(op, last)
+        except TooComplexError:
+            break
+        if parts is None or len(parts) != 1:
+            break
+        part = parts[0][1]
+        found.append(View(at.flow.resolve(part.name), part.roles, part.index))
+    return found
+
+
+def over_time(at: Expressions, views: Sequence[View]) -> Source:
+    """The source of the views that the steps take, one each."""
+    if len(views) == 1:
+        return Stacked(tuple(views))
+    paths = [path(at, view) for view in views]
+    for first in paths[0]:
+        others = []
+        for other in paths[1:]:
+            match = next((view for view in other if view.name == first.name), None)
+            if match is None or len(match.roles) != len(first.roles):
+                break
+            others.append(match)
+        else:
+            found = _sliced(at, [first, *others])
+            if found is not None:
+                return found
+    return Stacked(tuple(views))
+
+
+def _sliced(at: Expressions, views: list[View]) -> Sliced | None:
+    first = views[0]
+    if any(not np.array_equal(view.index, first.index) for view in views):
+        return None
+    changing = [
+        axis
+        for axis, roles in enumerate(zip(*(view.roles for view in views), strict=True))
+        if len(set(roles)) > 1
+    ]
+    if len(changing) != 1:
+        return None
+    (axis,) = changing
+    places = [view.roles[axis] for view in views]
+    if not all(isinstance(place, int) for place in places):
+        return None
+    indices = np.array(places)
+    step = int(indices[1] - indices[0])
+    if abs(step) != 1 or np.any(np.diff(indices) != step):
+        return None
+    return Sliced(first, axis, int(indices.min()), len(views), step)
+
+
+def in_loop(at: Expressions, view: View, size: Size | None) -> Sliced | None:
+    """The source of a view whose slices a loop takes, all of an axis; None if it is something else.
+
+    Args:
+        at: the expressions of the loop's body.
+        view: what an iteration takes.
+        size: how many iterations there are.
+    """
+    for place in path(at, view):
+        axes = [axis for axis, role in enumerate(place.roles) if isinstance(role, LoopIndex)]
+        if len(axes) != 1 or at.flow.owner(place.name) is at.flow:
+            continue
+        (axis,) = axes
+        index = place.roles[axis]
+        assert isinstance(index, LoopIndex)
+        shape = at.flow.shape(place.name)
+        whole = shape is not None and size is not None and shape[axis] == size
+        if index.sign > 0 and index.base == 0 and index.size == 0 and whole:
+            return Sliced(place, axis, 0, None, 1)
+        if index.sign < 0 and whole and _last(index, size):
+            return Sliced(place, axis, 0, None, -1)
+    return None
+
+
+def _last(index: LoopIndex, size: Size | None) -> bool:
+    """Whether the first iteration takes the last slice."""
+    if index.size == -1:
+        return True
+    if index.size == 0:
+        return isinstance(size, int) and index.base == size - 1
+    return index.size == size and index.base == -1
+
+
+def without_time(source: Sliced) -> View:
+    """The view with the axis of time as one of rows."""
+    roles = tuple("R" if axis == source.axis else role for axis, role in enumerate(source.view.roles))
+    return replace(source.view, roles=roles)
