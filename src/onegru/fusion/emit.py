@@ -222,6 +222,10 @@ class Emitter:
 
         X is zero where a step is off, and has one more column, which is then 1 and makes the update gate 1.
         """
+        f = cell.activations[0]
+        saturates = f.name in ("Sigmoid", "Tanh", "Softsign") or (f.name == "HardSigmoid" and f.parameters[0] > 0)
+        if cell.clip is not None or not saturates:
+            raise MissError("steps are switched off that its update gate cannot switch off")
         mask = masks[0]
         for other in masks[1:]:
             mask = self.op("And", [mask, other], "mask", self.shape(mask))
