@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from onegru.core.activations import Activation
 from onegru.core.dtypes import Array
-from onegru.fusion.expression import Expressions, View
+from onegru.fusion.expression import Expressions, Role, View
 from onegru.fusion.polynomial import (
     CONSTANT,
     Algebra,
@@ -24,7 +24,20 @@ from onegru.fusion.polynomial import (
     scale,
 )
 
-_CLOSE = 1e-9
+_CLOSE, _TINY = 1e-9, 1e-13
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Mask:
+    """Booleans that switch steps off, row by row: the state then stays as it is.
+
+    Attributes:
+        view: the Booleans.
+        is_off: whether True switches off.
+    """
+
+    view: View
+    is_off: bool
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -43,7 +56,7 @@ class Cell:
         clip: the bound on the inputs of the activations; None for none.
         attention: the view of a in (1 - a)·z; None for none.
         keeps: whether `attention` is 1 - a instead of a.
-        masks: views of Booleans; the state stays where one is False.
+        masks: what switches steps off.
     """
 
     output: str
@@ -57,7 +70,7 @@ class Cell:
     clip: float | None
     attention: View | None
     keeps: bool
-    masks: tuple[View, ...]
+    masks: tuple[Mask, ...]
 
     @property
     def hidden_size(self) -> int:
@@ -66,14 +79,15 @@ class Cell:
 
     def computes_as(self, other: Cell) -> bool:
         """Whether it is the same function of x and h."""
+        pairs = ((self.W, other.W), (self.R, other.R), (self.B, other.B))
         return (
-            all(np.array_equal(a, b) for a, b in ((self.W, other.W), (self.R, other.R), (self.B, other.B)))
-            and self.activations == other.activations
+            all(a.shape == b.shape and np.allclose(a, b, _CLOSE, _TINY) for a, b in pairs)
+            and all(_is_like(a, b) for a, b in zip(self.activations, other.activations, strict=True))
             and self.linear_before_reset == other.linear_before_reset
             and self.clip == other.clip
             and (self.attention is None) == (other.attention is None)
             and self.keeps == other.keeps
-            and len(self.masks) == len(other.masks)
+            and [mask.is_off for mask in self.masks] == [mask.is_off for mask in other.masks]
         )
 
 
@@ -147,14 +161,15 @@ class _Matcher:
         z, attention, keeps = self._update_gate(keep)
         n = self._activation(candidate, "the candidate")
         zx = self._linear(z.argument, "the update gate")
-        r, n_parts = self._candidate(n.argument)
+        r, n_parts = self._candidate(n.argument, z)
         parts = [zx, *n_parts]
-        if r is not None:
-            if (r.function, r.clip) != (z.function, z.clip):
-                raise MissError(f"its gates are {z.function} and {r.function}; must be the same function")
+        if (r.function, r.clip) != (z.function, z.clip):
+            raise MissError(f"its gates are {z.function} and {r.function}; must be the same function")
+        if n.clip is not None and n.function.name == "ThresholdedRelu" and n.clip == n.function.alpha:
+            raise MissError("its candidate is cut off just where it begins")
         if n.clip != z.clip:
             raise MissError("its activations have different bounds (clip)")
-        after = r is not None and n_parts[0].after
+        after = n_parts[0].after
         inputs, W = self._inputs(parts)
         R = np.concatenate([part.R for part in parts])
         B = np.concatenate([*(part.bias for part in parts), np.zeros(2 * self.width), n_parts[1].inner])
@@ -213,24 +228,35 @@ class _Matcher:
                 yield number
                 waiting += [n for p in self.algebra.atoms[number].arguments for n in p.atoms()]
 
-    def _masks(self, keep: Polynomial) -> tuple[Polynomial, tuple[View, ...]]:
+    def _masks(self, keep: Polynomial) -> tuple[Polynomial, tuple[Mask, ...]]:
         """`keep` without Booleans that switch the whole step off, and those."""
         share = add(constant(1), keep, -1.0)
-        common = set.intersection(*(set(monomial) for monomial in share.terms)) if share.terms else set()
-        masks = sorted(n for n in common if self.algebra.atoms[n].is_bool and not self.depends(n))
-        if not masks:
-            return keep, ()
-        inner = {tuple(n for n in m if n not in masks): item for m, item in share.terms.items()}
-        views = tuple(self.algebra.atoms[number].place for number in masks)
-        return add(constant(1), Polynomial(inner), -1.0), views
+        masks: list[Mask] = []
+        for number in sorted(share.atoms()):
+            atom = self.algebra.atoms[number]
+            if not atom.is_bool or atom.kind != "value" or self.depends(number):
+                continue
+            without = Polynomial({m: item for m, item in share.terms.items() if number not in m})
+            with_it = without
+            for m, item in share.terms.items():
+                if number in m:
+                    with_it = add(with_it, Polynomial({tuple(n for n in m if n != number): item}))
+            if not without.terms:
+                masks.append(Mask(atom.place, is_off=False))
+                share = with_it
+            elif all(not np.any(item) for item in with_it.terms.values()):
+                masks.append(Mask(atom.place, is_off=True))
+                share = without
+        return add(constant(1), share, -1.0), tuple(masks)
 
     def _update_gate(self, keep: Polynomial) -> tuple[_Act, View | None, bool]:
         """The update gate, its attention, and whether that is 1 - a."""
-        if (found := self._find_activation(keep)) is not None:
-            return found, None, False
+        whole = self._find_activation(keep)
+        if whole is not None and whole.function.name != "Affine":
+            return whole, None, False
         for number in sorted(keep.atoms()):
             atom = self.algebra.atoms[number]
-            if atom.kind != "value" or self.depends(number) or len(atom.place.index):
+            if atom.kind != "value" or self.depends(number) or (len(atom.place.index) and self.width > 1):
                 continue
             without = Polynomial({m: item for m, item in keep.terms.items() if number not in m})
             part = Polynomial(
@@ -244,6 +270,8 @@ class _Matcher:
                 return found, atom.place, False
             if same(without, constant(1)) and self._find_activation(add(constant(1), part)) is not None:
                 raise MissError("attention scales the share of the new state, not the update gate")
+        if whole is not None:
+            return whole, None, False
         raise MissError("its update gate is none of the eleven activations")
 
     # Activations
@@ -274,6 +302,9 @@ class _Matcher:
             case "Sigmoid" if _near(base, 1) and _near(k, -1):
                 return _Act(Activation("Sigmoid"), scale(q, -1.0))
             case "Sigmoid" if _near(k, -2 * base):
+                slope = self._slope(q)
+                if slope is not None and not _near(slope, 2):  # of a bound, which comes before it
+                    return _Act(Activation("ScaledTanh", -base, slope / 2), scale(q, 1 / slope))
                 if _near(abs(base), 1):
                     return _Act(Activation("Tanh"), scale(q, -base / abs(base) / 2))
                 return _Act(Activation("ScaledTanh", -base, 1.0), scale(q, 0.5))
@@ -289,8 +320,8 @@ class _Matcher:
                 return self._hard_sigmoid(add(constant(1), scale(q, k)))
             case "Clip" if atom.parameters[0] == 0 and _near(base, 0) and _near(k, 1):
                 return _Act(Activation("Relu"), q, clip=atom.parameters[1])
-            case "Clip" if _near(base, 0) and _near(atom.parameters[0], -atom.parameters[1]) and _near(k, 1):
-                return _Act(Activation("Affine", 1.0, 0.0), self._once(atom))
+            case "Clip" if _near(atom.parameters[0], -atom.parameters[1]):
+                return _Act(Activation("Affine", k, base), self._once(atom))
             case "LeakyRelu" if _near(base, 0) and k > 0:
                 return _Act(Activation("LeakyRelu", atom.parameters[0]), scale(q, k))
             case "Elu" | "ThresholdedRelu" if _near(base, 0) and _near(k, 1):
@@ -300,6 +331,11 @@ class _Matcher:
             case "Softplus" if _near(base, 0) and _near(k, 1):
                 return _Act(Activation("Softplus"), q)
         return None
+
+    def _slope(self, q: Polynomial) -> float | None:
+        """What a bounded argument is multiplied by; None if it is not bounded."""
+        single = self.algebra.atom_of(q)
+        return single[1] if single is not None and self._bound(q) is not None and single[1] > 0 else None
 
     def _once(self, atom: Atom) -> Polynomial:
         return Polynomial({(atom.number,): np.ones(())})
@@ -315,8 +351,8 @@ class _Matcher:
         if len(slopes) == 1 and self._bound(q) is not None:
             beta, bounded = scalar(q.constant), {m: item for m, item in q.terms.items() if m}
             if beta is not None and slopes[0]:
-                inner = scale(Polynomial(bounded), 1 / slopes[0])
-                return _Act(Activation("HardSigmoid", slopes[0], beta), inner)
+                inner = scale(Polynomial(bounded), 1 / abs(slopes[0]))
+                return _Act(Activation("HardSigmoid", abs(slopes[0]), beta), inner)
         alpha = (
             abs(slopes[0])
             if slopes and slopes[0] and all(_near_or_none(s, slopes[0]) for s in slopes)
@@ -375,9 +411,9 @@ class _Matcher:
         part.R = part.R + (atom.matrix.make() * coefficient).T
         return True
 
-    def _candidate(self, q: Polynomial) -> tuple[_Act | None, tuple[_Part, _Part]]:
+    def _candidate(self, q: Polynomial, z: _Act) -> tuple[_Act, tuple[_Part, _Part]]:
         """The reset gate, and the parts of it and of the candidate."""
-        after = self._reset_after(q)
+        after = self._reset_after(q, z)
         if after is not None:
             return after
         part, reset = _Part(self.width), None
@@ -396,10 +432,44 @@ class _Matcher:
                 raise MissError("its candidate takes the state without a reset gate")
         if reset is None:
             raise MissError("its candidate takes no state" if not part.R.any() else "it has no reset gate")
-        r = self._activation(reset, "the reset gate")
+        r = self._reset_gate(reset, z)
         part.R = part.R * r.factor
-        gate_part = self._linear(r.argument, "the reset gate")
-        return r, (gate_part, part)
+        return r, (self._linear(r.argument, "the reset gate"), part)
+
+    def _reset_gate(self, reset: Polynomial, z: _Act) -> _Act:
+        """The reset gate as the function that the update gate is, if it is a multiple of one."""
+        factors = [1.0]
+        for monomial, item in reset.terms.items():
+            number = scalar(item)
+            if monomial and number:
+                factors += [number, number / 2]
+                atom = self.algebra.atoms[monomial[0]]
+                if atom.kind == "Clip" and np.isfinite(atom.parameters[1]):
+                    factors.append(number * atom.parameters[1])
+                if z.function.name == "ScaledTanh":
+                    factors.append(number / 2 / z.function.parameters[0])
+        first: _Act | None = None
+        for factor in factors:
+            found = self._find_activation(scale(reset, 1 / factor)) if factor else None
+            if found is not None:
+                found = replace(self._fitted(found, z), factor=found.factor * factor)
+                first = first or found
+                if (found.function, found.clip) == (z.function, z.clip):
+                    return found
+        if first is None:
+            raise MissError("the reset gate is none of the eleven activations")
+        return first
+
+    def _fitted(self, act: _Act, like: _Act) -> _Act:
+        """An activation with the parameters of another, if it is the same or a hard sigmoid."""
+        if _is_like(act.function, like.function):
+            return replace(act, function=like.function)
+        names = {act.function.name, like.function.name}
+        if names != {"HardSigmoid"} or act.clip is not None or like.clip is not None:
+            return act
+        (alpha, beta), (wanted, middle) = act.function.parameters, like.function.parameters
+        argument = add(scale(act.argument, alpha / wanted), constant((beta - middle) / wanted))
+        return replace(act, function=like.function, argument=argument)
 
     def _is_before(self, monomial: Monomial) -> bool:
         if len(monomial) != 1 or not self.depends(monomial[0]):
@@ -413,22 +483,42 @@ class _Matcher:
             return None
         return Polynomial({tuple(n for n in m if n != number): item for m, item in p.terms.items()})
 
-    def _reset_after(self, q: Polynomial) -> tuple[_Act, tuple[_Part, _Part]] | None:
+    def _reset_after(self, q: Polynomial, z: _Act) -> tuple[_Act, tuple[_Part, _Part]] | None:
         """The same for r∘(h·R + b); None if there is no such term."""
-        products = {
-            number
-            for monomial in q.terms
-            if len(monomial) > 1
-            for number in monomial
-            if self.algebra.atoms[number].kind == "dot"
-            and same(self.algebra.atoms[number].arguments[0], self.h)
-        }
+        products = sorted(
+            {
+                number
+                for monomial in q.terms
+                if len(monomial) > 1
+                for number in monomial
+                if self._is_product(number)
+            }
+        )
         if not products:
             return None
+        if len(products) == 1:
+            return self._reset_after_of(q, z, products)
+        miss: MissError | None = None
+        for chosen in (products, *([number] for number in products)):
+            try:
+                return self._reset_after_of(q, z, chosen)
+            except MissError as error:
+                miss = miss or error
+        assert miss is not None
+        raise miss
+
+    def _is_product(self, number: int) -> bool:
+        """Whether an atom is a product of the state with a matrix."""
+        atom = self.algebra.atoms[number]
+        return atom.kind == "dot" and same(atom.arguments[0], self.h)
+
+    def _reset_after_of(
+        self, q: Polynomial, z: _Act, products: list[int]
+    ) -> tuple[_Act, tuple[_Part, _Part]]:
         reset: Polynomial | None = None
         R = np.zeros((self.width, self.width))
         rest = q
-        for number in sorted(products):
+        for number in products:
             share = Polynomial(
                 {tuple(n for n in m if n != number): item for m, item in q.terms.items() if number in m}
             )
@@ -441,50 +531,37 @@ class _Matcher:
             term = self.algebra.multiply(share, Polynomial({(number,): np.ones(())}))
             rest = add(rest, term, -1.0)
         assert reset is not None
-        r = self._activation(self._unscaled(reset), "the reset gate")
-        factor = self._factor
+        r = self._reset_gate(reset, z)
         # What is left is a sum without h, and the reset gate times a bias.
         inner = np.zeros(self.width)
         gates = {n for n in reset.atoms() if self.depends(n)}
-        lead = next(m for m in sorted(reset.terms, key=lambda m: (len(m), m)) if set(m) & gates)
+        lead = next((m for m in sorted(reset.terms, key=lambda m: (len(m), m)) if set(m) & gates), None)
+        if lead is None:
+            raise MissError("its reset gate does not depend on the state")
         if lead in rest.terms:
             inner = np.broadcast_to(rest.terms[lead] / reset.terms[lead], self.width)
             rest = add(rest, scale(reset, inner), -1.0)
-            rest = Polynomial(
-                {m: c for m, c in rest.terms.items() if not (set(m) & gates and _is_small(c, reset, inner))}
-            )
+            kept = {
+                m: c for m, c in rest.terms.items() if not (set(m) & gates and _is_small(c, reset, inner))
+            }
+            rest = Polynomial(kept)
         part = _Part(self.width)
         for monomial, coefficient in rest.terms.items():
             if any(map(self.depends, monomial)):
                 raise MissError("its candidate takes the state outside the reset gate's product")
             self._add_term(part, monomial, coefficient)
-        total = factor * r.factor
-        part.R, part.inner = R * total, inner * total
+        part.R, part.inner = R * r.factor, inner * r.factor
         gate_part = self._linear(r.argument, "the reset gate")
         gate_part.after = True
         return r, (gate_part, part)
-
-    _factor = 1.0
-
-    def _unscaled(self, reset: Polynomial) -> Polynomial:
-        """A reset gate without the number that its product is multiplied by."""
-        self._factor = 1.0
-        if self._find_activation(reset) is not None:
-            return reset
-        for coefficient in reset.terms.values():
-            number = scalar(coefficient)
-            if number and self._find_activation(scale(reset, 1 / number)) is not None:
-                self._factor = number
-                return scale(reset, 1 / number)
-        return reset
 
     # Inputs
 
     def _inputs(self, parts: list[_Part]) -> tuple[tuple[View, ...], Array]:
         """The values that x is made of, and W."""
-        columns: dict[tuple[str, tuple[object, ...]], dict[tuple[int, ...], int]] = {}
-        places: dict[tuple[str, tuple[object, ...]], View] = {}
-        entries: list[tuple[int, tuple[str, tuple[object, ...]], Array, Array]] = []
+        columns: dict[tuple[str, tuple[Role, ...]], dict[tuple[int, ...], int]] = {}
+        places: dict[tuple[str, tuple[Role, ...]], View] = {}
+        entries: list[tuple[int, tuple[str, tuple[Role, ...]], Array, Array]] = []
         for gate, part in enumerate(parts):
             for monomial, coefficient in part.x.items():
                 atom = self.algebra.atoms[monomial[0]]
@@ -530,6 +607,11 @@ class _Part:
         self.R: Array = np.zeros((width, width))
         self.x: dict[Monomial, Array] = {}
         self.after = False
+
+
+def _is_like(a: Activation, b: Activation) -> bool:
+    """Whether two functions are one, but for the rounding of their parameters."""
+    return a.name == b.name and all(_near(x, y) for x, y in zip(a.parameters, b.parameters, strict=True))
 
 
 def _near(a: float, b: float) -> bool:

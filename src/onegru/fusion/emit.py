@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.formats.onnx.node import activation_attributes
 from onegru.fusion.cell import Cell, MissError
-from onegru.fusion.expression import View
+from onegru.fusion.expression import LoopIndex, View
 from onegru.fusion.flow import Flow, Op, Shape, Size
 from onegru.fusion.sources import Sliced, Source
 
@@ -27,16 +27,23 @@ class Emitter:
         base: what their names begin with.
         names: all names in use, to which new ones are added.
         dtype: the element type of the recurrence.
+        known: what new operators and constants there are already, which are used again.
+
+    Attributes:
+        indices: values that are indices of the iteration of the loop around.
     """
 
-    def __init__(self, flow: Flow, base: str, names: set[str], dtype: str) -> None:
+    def __init__(
+        self, flow: Flow, base: str, names: set[str], dtype: str, known: Mapping[Hashable, str] | None = None
+    ) -> None:
         self.flow = flow
         self.base = base
         self.names = names
         self.dtype = dtype
         self.ops: list[Op] = []
         self.constants: dict[str, Array] = {}
-        self._ints: dict[tuple[int, ...] | int, str] = {}
+        self.known = dict(known or {})
+        self.indices: Mapping[str, LoopIndex] = {}
 
     def fresh(self, what: str) -> str:
         """A new name."""
@@ -55,11 +62,14 @@ class Emitter:
         what: str,
         shape: Shape | None = None,
         output: str = "",
-        **more: Any,
+        **attributes: Any,
     ) -> str:
-        """Add an operator with one output."""
-        output = output or self.fresh(what)
-        self.ops.append(Op(kind, tuple(inputs), (output,), more, name=self.fresh(f"{what}/{kind}")))
+        """Add an operator with one output, unless there is one like it."""
+        key = kind, tuple(inputs), tuple(sorted(attributes.items()))
+        if not output and key in self.known:
+            return self.known[key]
+        self.known[key] = output = output or self.fresh(what)
+        self.ops.append(Op(kind, tuple(inputs), (output,), attributes, name=self.fresh(f"{what}/{kind}")))
         if shape is not None:
             self.flow.set_shape(output, shape)
         return output
@@ -71,19 +81,23 @@ class Emitter:
         self.flow.set_dtype(name, self.dtype if array.dtype == np.float64 else array.dtype.name)
         return name
 
+    def _small(self, value: float | tuple[int, ...], what: str, array: Array) -> str:
+        key = "constant", value, array.dtype.name, self.dtype if array.dtype == np.float64 else ""
+        if key not in self.known:
+            self.known[key] = self.constant(what, array)
+        return self.known[key]
+
     def ints(self, *values: int) -> str:
         """A list of integers."""
-        if values not in self._ints:
-            self._ints[values] = self.constant(
-                "int64_" + "_".join(map(str, values)), np.array(values, np.int64)
-            )
-        return self._ints[values]
+        return self._small(values, "int64_" + "_".join(map(str, values)), np.array(values, np.int64))
 
     def index(self, value: int) -> str:
         """An integer."""
-        if value not in self._ints:
-            self._ints[value] = self.constant(f"int64_scalar_{value}", np.array(value, np.int64))
-        return self._ints[value]
+        return self._small(value, f"int64_scalar_{value}", np.array(value, np.int64))
+
+    def number(self, value: float) -> str:
+        """A number of the recurrence's type."""
+        return self._small(value, f"number_{value:g}", np.array(value, np.float64))
 
     def shape(self, name: str) -> Shape:
         """A value's shape."""
@@ -141,7 +155,11 @@ class Emitter:
         value, roles = view.name, list(view.roles)
         for axis in reversed(range(len(roles))):
             role = roles[axis]
-            if isinstance(role, int) and axis != time:
+            if isinstance(role, LoopIndex) and axis != time:
+                value = self._taken(value, role, axis, what)
+                del roles[axis]
+                time = time - 1 if time is not None and axis < time else time
+            elif isinstance(role, int) and axis != time:
                 value = self.gather(value, role, axis, what)
                 del roles[axis]
                 time = time - 1 if time is not None and axis < time else time
@@ -170,6 +188,16 @@ class Emitter:
             shape = (*self.shape(value)[:axis], len(columns))
             value = self.op("Gather", [value, taken], what, shape, axis=axis)
         return value
+
+    def _taken(self, value: str, index: LoopIndex, axis: int, what: str) -> str:
+        """The slice that an iteration of the loop around takes."""
+        name = next((name for name, known in self.indices.items() if known == index), None)
+        if name is None or self.flow.shape(name) is None:
+            raise MissError("its input is a slice that a single step cannot take")
+        if self.shape(name):
+            name = self.op("Reshape", [name, self.ints()], "index", ())
+        shape = self.shape(value)
+        return self.op("Gather", [value, name], what, (*shape[:axis], *shape[axis + 1 :]), axis=axis)
 
     def _flat(self, value: str, roles: list[Any], counts: list[int], width: int, what: str) -> str:
         """[time,] one axis of rows and one of columns."""
@@ -217,34 +245,46 @@ class Emitter:
 
     # The node
 
-    def masked(self, X: str, masks: Sequence[str], cell: Cell) -> tuple[str, str, Array]:
-        """X, its mask, and W for steps that may be switched off.
+    def masked(self, X: str, mask: str, cell: Cell) -> tuple[str, Array]:
+        """X and W for steps that may be switched off.
 
         X is zero where a step is off, and has one more column, which is then 1 and makes the update gate 1.
         """
         f = cell.activations[0]
-        saturates = f.name in ("Sigmoid", "Tanh", "Softsign") or (f.name == "HardSigmoid" and f.parameters[0] > 0)
+        saturates = f.name in ("Sigmoid", "Tanh", "Softsign") or (
+            f.name == "HardSigmoid" and f.parameters[0] > 0
+        )
         if cell.clip is not None or not saturates:
             raise MissError("steps are switched off that its update gate cannot switch off")
-        mask = masks[0]
-        for other in masks[1:]:
-            mask = self.op("And", [mask, other], "mask", self.shape(mask))
         T, B, width = self.shape(X)
-        zero = self.constant("zero", np.zeros(()))
-        kept = self.op("Where", [mask, X, zero], "X_kept", (T, B, width))
+        kept = self.op("Where", [mask, X, self.number(0.0)], "X_kept", (T, B, width))
         off = self.op("Not", [mask], "off", (T, B, 1))
         number = self.op("Cast", [off], "off", (T, B, 1), dtype=self.dtype)
-        total = int(width) + 1
-        X = self.op("Concat", [kept, number], "X_masked", (T, B, total), axis=2)
+        X = self.op("Concat", [kept, number], "X_masked", (T, B, int(width) + 1), axis=2)
         column = np.zeros((len(cell.W), 1))
         column[: cell.hidden_size] = _SATURATED.get(self.dtype, 1e30)
-        return X, mask, np.concatenate([cell.W, column], axis=1)
+        return X, np.concatenate([cell.W, column], axis=1)
+
+    def lengths(self, view: View, X: str) -> str:
+        """How many steps each row takes, from a value that says so, as the node's sequence_lens."""
+        rows = self.squeeze(self.rows(view, "sequence_lens"), [1], "sequence_lens")
+        (B,) = self.shape(rows)
+        steps = self.shape(X)[0]
+        most = self.ints(steps) if isinstance(steps, int) else ""
+        if not most:
+            shape = self.op("Shape", [X], "X_shape", (3,))
+            most = self.op("Slice", [shape, self.ints(0), self.ints(1), self.ints(0)], "steps", (1,))
+        wide = self.op("Cast", [rows], "sequence_lens", (B,), dtype="int64")
+        least = self.op("Max", [wide, self.ints(0)], "sequence_lens", (B,))
+        bounded = self.op("Min", [least, most], "sequence_lens", (B,))
+        return self.op("Cast", [bounded], "sequence_lens", (B,), dtype="int32")
 
     def node(
         self,
         cell: Cell,
         X: str,
         W: Array,
+        lengths: str,
         initial_h: str,
         attention: str,
         direction: str,
@@ -266,7 +306,7 @@ class Emitter:
             attributes["linear_before_reset"] = 1
         if cell.clip is not None:
             attributes["clip"] = float(cell.clip)
-        inputs = [X, *weights, "", initial_h]
+        inputs = [X, *weights, lengths, initial_h]
         if attention:
             inputs.append(attention)
         while not inputs[-1]:

@@ -20,7 +20,7 @@ from onegru.fusion.flow import (
     split_sizes,
     squeezed_axes,
 )
-from onegru.fusion.polynomial import Algebra, Matrix, Polynomial, TooComplexError, add, constant, scale
+from onegru.fusion.polynomial import Algebra, Matrix, Polynomial, TooComplexError, add, constant, same, scale
 
 
 class LoopIndex(NamedTuple):
@@ -114,7 +114,8 @@ class Expressions:
 
     def _bases(self, name: str) -> list[str]:
         """The values that one is put together from."""
-        waiting, found = [self.flow.resolve(name)], []
+        waiting = [self.flow.resolve(name)]
+        found: list[str] = []
         while waiting and len(found) < 64:
             last = waiting.pop()
             op = self.flow.producer(last)
@@ -226,7 +227,7 @@ class Expressions:
             if axis < missing:
                 continue
             size, whole = shape[axis - missing], output_shape[axis]
-            if size == 1 and (role == "F" or whole != 1):
+            if size == 1 and whole != 1:
                 roles.append(0)
                 continue
             if role == "F":
@@ -280,12 +281,12 @@ class Expressions:
         key = (self._content(weights), constant_letters, tuple(summed), tuple(fixed))
 
         def make(rows: Array, taken: dict[str, Array] = fixed) -> Array:
-            flat = [None] * len(constant_letters)
-            for place, letter in enumerate(constant_letters):
+            flat: list[Array] = []
+            for letter in constant_letters:
                 if letter in summed:
-                    flat[place] = grid[summed.index(letter)][rows][:, None]
+                    flat.append(grid[summed.index(letter)][rows][:, None])
                 else:
-                    flat[place] = taken[letter][None, :]
+                    flat.append(taken[letter][None, :])
             return np.asarray(array[tuple(flat)], np.float64)
 
         column_key = b"".join(item.tobytes() for item in fixed.values())
@@ -470,6 +471,61 @@ def _cut_axis(view: View, axis: int, start: int, count: int, step: int, size: Si
     raise TooComplexError
 
 
+def backwards(role: Role, size: Size) -> Role:
+    """The index along an axis of what is turned round along it."""
+    if isinstance(role, LoopIndex):
+        if role.size == 0:
+            return LoopIndex(-role.sign, -1 - role.base, size)
+        if role.size in (size, -1):
+            return LoopIndex(-role.sign, -1 - role.base)
+    if isinstance(role, int) and isinstance(size, int):
+        return size - 1 - role
+    raise TooComplexError
+
+
+def is_reversal(flow: Flow, op: Op) -> int | None:
+    """The axis that an operator turns round as a whole; None if it does something else."""
+    shape = flow.shape(op.inputs[0]) if op.inputs else None
+    if shape is None:
+        return None
+    if op.kind == "ReverseSequence":
+        axis = int(op.attributes.get("time_axis", 0))
+        size = flow.fill(op.inputs[1])
+        return axis if size is not None and size == shape[axis] else None
+    if op.kind == "Slice":
+        ranges = slice_ranges(flow, op, shape)
+        cut = [(axis, item) for axis, item in (ranges or {}).items() if item is not None]
+        if len(cut) == 1 and cut[0][1][2] == -1:
+            axis, (start, count, _) = cut[0]
+            size = shape[axis]
+            whole = (start, count) == (-1, -1) or (
+                isinstance(size, int) and (start, count) == (size - 1, size)
+            )
+            return axis if whole else None
+    if op.kind == "Gather":
+        axis = op.attributes.get("axis", 0) % len(shape)
+        indices, size = flow.constant(op.inputs[1]), shape[axis]
+        if indices is not None and isinstance(size, int) and indices.ndim == 1:
+            return axis if np.array_equal(indices % size, np.arange(size)[::-1]) else None
+    return None
+
+
+def _reverse_view(at: Expressions, op: Op, view: View) -> list[tuple[Array, View]] | None:
+    """The view of what is turned round, where a view takes one slice of it."""
+    axis = is_reversal(at.flow, op)
+    if axis is None or view.roles[axis] in ("R", "F"):
+        return None
+    role = backwards(view.roles[axis], at.shape(op.inputs[0])[axis])
+    return [(np.arange(view.width), _replaced(view, op.inputs[0], {axis: role}, {}))]
+
+
+def _reverse_sequence_view(at: Expressions, op: Op, view: View) -> list[tuple[Array, View]]:
+    found = _reverse_view(at, op, view)
+    if found is None:
+        raise TooComplexError
+    return found
+
+
 def _replaced(view: View, name: str, roles: dict[int, Role], columns: dict[int, Array]) -> View:
     index = view.index.copy()
     for axis, taken in columns.items():
@@ -478,6 +534,8 @@ def _replaced(view: View, name: str, roles: dict[int, Role], columns: dict[int, 
 
 
 def _slice_view(at: Expressions, op: Op, view: View) -> list[tuple[Array, View]]:
+    if (turned := _reverse_view(at, op, view)) is not None:
+        return turned
     shape = at.shape(op.inputs[0])
     ranges = slice_ranges(at.flow, op, shape)
     if ranges is None:
@@ -505,6 +563,8 @@ def _split_view(at: Expressions, op: Op, view: View) -> list[tuple[Array, View]]
 
 
 def _gather_view(at: Expressions, op: Op, view: View) -> list[tuple[Array, View]]:
+    if (turned := _reverse_view(at, op, view)) is not None:
+        return turned
     shape = at.shape(op.inputs[0])
     axis = op.attributes.get("axis", 0) % len(shape)
     indices = at.flow.constant(op.inputs[1])
@@ -584,6 +644,7 @@ _VIEWS: dict[str, Callable[[Expressions, Op, View], list[tuple[Array, View]]]] =
     "Gather": _gather_view,
     "Concat": _concat_view,
     "Expand": _expand_view,
+    "ReverseSequence": _reverse_sequence_view,
 }
 _GLUE = ("Identity", "Concat", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Split", "Slice", "Gather")
 _PRODUCTS = ("MatMul", "Gemm", "Einsum")
@@ -676,6 +737,8 @@ def _where(at: Expressions, op: Op, view: View) -> Polynomial:
         except TooComplexError:
             pass
     m = at.polynomial(condition)
+    if same(p, q):
+        return p
     if m.is_constant or not all(at.algebra.atoms[number].is_bool for number in m.atoms()):
         raise TooComplexError
     return add(at.algebra.multiply(m, add(p, q, -1.0)), q)

@@ -197,7 +197,7 @@ class Flow:
         """The value of a constant, or of what depends on constants and known sizes alone; else None."""
         pending = [name]
         while pending:
-            flow, last = self.owner(pending[-1]), pending[-1]
+            flow, last, op = self.owner(pending[-1]), pending[-1], None
             if last in flow._arrays:
                 pending.pop()
                 continue
@@ -232,14 +232,15 @@ class Flow:
 
     def _evaluate(self, op: Op) -> None:
         arrays = [self.owner(item)._arrays[item] if item else None for item in op.inputs]
+        results: Sequence[Array]
         try:
             with np.errstate(all="ignore"):
                 results = NUMERIC[op.kind](op.attributes, [*arrays], len(op.outputs))
         except (LargeResultError, ValueError, TypeError, IndexError, KeyError, ZeroDivisionError):
-            results = [None] * len(op.outputs)
+            results = ()
+        self._arrays.update(dict.fromkeys(op.outputs))
         for name, result in zip(op.outputs, results, strict=False):
-            too_large = result is not None and result.size > _MOST_ELEMENTS
-            self._arrays[name] = None if too_large else result
+            self._arrays[name] = None if result.size > _MOST_ELEMENTS else result
 
     def _from_sizes(self, name: str) -> Array | None:
         sizes = self.sizes(name)
@@ -304,6 +305,24 @@ class Flow:
         except (IndexError, ValueError, ZeroDivisionError):
             return None
         return found if found is not None and len(found) <= _MOST_SIZES else None
+
+    def fill(self, name: str) -> Size | None:
+        """The size that every element of a value is; None if they differ or are not known."""
+        for _ in range(20):
+            name = self.resolve(name)
+            array = self.constant(name)
+            if array is not None:
+                flat = array.ravel()
+                whole = flat.size and flat.dtype.kind in "iu" and bool(np.all(flat == flat[0]))
+                return int(flat[0]) if whole else None
+            sizes = self.sizes(name)
+            if sizes is not None:
+                return sizes[0] if len(set(sizes)) == 1 else None
+            op = self.producer(name)
+            if op is None or op.kind not in ("Expand", "Tile", "Cast", "Reshape", "Unsqueeze", "Squeeze"):
+                return None
+            name = op.inputs[0]
+        return None
 
     # Shapes
 
@@ -524,6 +543,13 @@ def einsum_terms(op: Op) -> list[str] | None:
     return [*left.split(","), right]
 
 
+def _range(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape | None:
+    first, last, step = (flow.sizes(name) for name in op.inputs)
+    if first != (0,) or step != (1,) or last is None or len(last) != 1:
+        return None
+    return last
+
+
 def _transpose(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape:
     perm = op.attributes.get("perm", range(len(shapes[0]))[::-1])
     return tuple(shapes[0][axis] for axis in perm)
@@ -693,5 +719,6 @@ _SHAPE_RULES: dict[str, Callable[[Flow, Op, list[Shape], int], Shape | None]] = 
     "Split": _split,
     "Concat": _concat,
     "Expand": _expand,
+    "Range": _range,
     "ConstantOfShape": _constant_of_shape,
 }

@@ -228,9 +228,18 @@ def _where(attributes: Attributes, inputs: Inputs, count: int) -> list[Array]:
 
 
 def _range(attributes: Attributes, inputs: Inputs, count: int) -> list[Array]:
-    start, limit, delta = (_array(inputs, place).ravel()[0] for place in range(3))
+    start, limit, delta = (float(_array(inputs, place).ravel()[0]) for place in range(3))
     _bound([max(0, math.ceil((limit - start) / delta))])
-    return [np.arange(start, limit, delta, _array(inputs, 0).dtype)]
+    return [np.arange(start, limit, delta).astype(_array(inputs, 0).dtype)]
+
+
+def _reverse_sequence(attributes: Attributes, inputs: Inputs, count: int) -> list[Array]:
+    x, lengths = _array(inputs, 0), _array(inputs, 1)
+    time, batch = attributes.get("time_axis", 0), attributes.get("batch_axis", 1)
+    moved = np.moveaxis(x, (batch, time), (0, 1)).copy()
+    for row, length in enumerate(lengths):
+        moved[row, :length] = moved[row, :length][::-1]
+    return [np.moveaxis(moved, (0, 1), (batch, time))]
 
 
 def _prelu(attributes: Attributes, inputs: Inputs, count: int) -> list[Array]:
@@ -290,4 +299,5 @@ NUMERIC: dict[str, Numeric] = {
     "Einsum": _einsum,
     "Where": _where,
     "Range": _range,
+    "ReverseSequence": _reverse_sequence,
 }

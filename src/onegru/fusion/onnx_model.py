@@ -12,8 +12,9 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.formats.onnx.read import Source, replace_nodes
 from onegru.formats.onnx.reader import model_opset
 from onegru.fusion.flow import Flow, Op
-from onegru.fusion.fuse import Progress, Search, fuse_flow
+from onegru.fusion.fuse import fuse_flow
 from onegru.fusion.onnx_flow import flow_of, graph_types
+from onegru.fusion.search import Progress, Search
 
 _OLDEST = 7  # the opset from which operators broadcast as NumPy does
 

@@ -1,0 +1,116 @@
+"""Masks that say how many steps each row takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from onegru.fusion.cell import Mask
+from onegru.fusion.expression import Expressions, LoopIndex, View
+from onegru.fusion.flow import Op
+from onegru.fusion.polynomial import TooComplexError
+from onegru.fusion.sources import path
+
+#: What "first kind second" is, turned round, if it does not hold.
+_OPPOSITE = {
+    "Less": "GreaterOrEqual",
+    "LessOrEqual": "Greater",
+    "Greater": "LessOrEqual",
+    "GreaterOrEqual": "Less",
+}
+
+
+def lengths_of(at: Expressions, masks: Sequence[Mask], reverse: bool) -> View | None:
+    """The value that has each row's number of steps, if steps are on just where they come before it.
+
+    Args:
+        at: the expressions of the graph or body.
+        masks: those of the steps of a chain in its order, or the one of a loop's body.
+        reverse: whether the first step is the last in time.
+    """
+    places = range(len(masks))
+    found = [_compared(at, mask) for mask in masks]
+    lengths: View | None = None
+    for place, item in zip(reversed(places) if reverse else places, found, strict=True):
+        if item is None:
+            return None
+        index, view = item
+        if isinstance(index, LoopIndex):
+            if len(masks) > 1 or (index.sign < 0) != reverse or (index.base != 0) != reverse:
+                return None
+        elif index != place or (len(masks) == 1 and at.indices):
+            return None
+        if lengths is not None and view.key != lengths.key:
+            return None
+        lengths = view
+    return lengths
+
+
+def _compared(at: Expressions, mask: Mask) -> tuple[int | LoopIndex, View] | None:
+    """The index that a mask says to lie before a length, and the length."""
+    for view in path(at, mask.view):
+        op = at.flow.producer(view.name)
+        if op is not None and op.kind in _OPPOSITE:
+            return _sides(at, op, view, _OPPOSITE[op.kind] if mask.is_off else op.kind)
+        if op is not None and op.kind == "Not":
+            inner = View(op.inputs[0], view.roles, view.index)
+            return _compared(at, Mask(inner, not mask.is_off))
+    return None
+
+
+def _sides(at: Expressions, op: Op, view: View, kind: str) -> tuple[int | LoopIndex, View] | None:
+    try:
+        shape = at.shape(op.outputs[0])
+        first, second = (at.input_view(view, name, shape) for name in op.inputs)
+    except TooComplexError:
+        return None
+    low, high = (first, second) if kind.startswith("Less") else (second, first)
+    index = _index(at, low)
+    if index is None:
+        return None
+    shift = 0 if kind in ("Less", "Greater") else -1  # up to and with
+    if isinstance(index, LoopIndex):
+        index = LoopIndex(index.sign, index.base + shift, index.size)
+    else:
+        index += shift
+    bases = [place for place in path(at, high) if at.flow.dtype(place.name) in ("int32", "int64")]
+    fitting = [place for place in bases if not any(isinstance(role, LoopIndex) for role in place.roles)]
+    return (index, fitting[-1]) if fitting and not len(fitting[-1].index) else None
+
+
+def _index(at: Expressions, view: View) -> int | LoopIndex | None:
+    """The one number that a view is, or the loop's index."""
+    for place in path(at, view):
+        if place.name in at.indices:
+            return at.indices[place.name]
+        array = at.flow.constant(place.name)
+        axes = [axis for axis, role in enumerate(place.roles) if isinstance(role, LoopIndex)]
+        if array is None and not axes:
+            p = at.polynomial(place)
+            number = float(p.constant) if p.is_constant and p.constant.ndim == 0 else None
+            return int(number) if number is not None and number == int(number) else None
+        if axes and len(axes) == 1:
+            if _is_range(at, place, axes[0]):
+                role = place.roles[axes[0]]
+                assert isinstance(role, LoopIndex)
+                return role
+            continue
+        if array is not None:
+            p = at.polynomial(place)
+            if not p.is_constant or p.constant.size != 1:
+                return None
+            number = float(p.constant.ravel()[0])
+            return int(number) if number == int(number) else None
+    return None
+
+
+def _is_range(at: Expressions, view: View, axis: int) -> bool:
+    """Whether a value counts 0, 1, 2, … along an axis."""
+    array = at.flow.constant(view.name)
+    if array is not None:
+        return array.size == array.shape[axis] and bool(np.all(array.ravel() == np.arange(array.size)))
+    op = at.flow.producer(view.name)
+    if op is None or op.kind != "Range":
+        return False
+    return at.flow.sizes(op.inputs[0]) == (0,) and at.flow.sizes(op.inputs[2]) == (1,)

@@ -1,0 +1,215 @@
+"""The node that a recurrence becomes, and what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.fusion.cell import Cell, MissError
+from onegru.fusion.emit import Emitter
+from onegru.fusion.expression import View
+from onegru.fusion.flow import Flow, Op
+from onegru.fusion.sources import Source, Stacked
+
+
+@dataclass(eq=False, slots=True)
+class Made:
+    """The new operators of a graph.
+
+    Attributes:
+        removed: operators that go.
+        added: operators that come.
+        constants: new constants.
+        known: what new operators and constants give, to be used again.
+        stacks: the states of a recurrence in the order of time, and the value that has them side by side.
+    """
+
+    removed: list[Op] = field(default_factory=list)
+    added: list[Op] = field(default_factory=list)
+    constants: dict[str, Array] = field(default_factory=dict)
+    known: dict[Hashable, str] = field(default_factory=dict)
+    stacks: dict[tuple[str, ...], str] = field(default_factory=dict)
+
+    def take(self, emitter: Emitter) -> None:
+        """Take the operators of an emitter."""
+        self.added += emitter.ops
+        self.constants.update(emitter.constants)
+        self.known.update(emitter.known)
+
+    def leading_to(self, ops: Sequence[Op], flow: Flow) -> list[Op]:
+        """New operators, with those among the earlier ones that they take from."""
+        producers = {name: op for op in self.added for name in op.outputs if name}
+        waiting = [name for op in ops for name in op.inputs]
+        needed: set[int] = set()
+        while waiting:
+            name = waiting.pop()
+            op = None if name in flow.producers else producers.get(name)
+            if op is not None and id(op) not in needed:
+                needed.add(id(op))
+                waiting += op.inputs
+        return [*(op for op in self.added if id(op) in needed), *ops]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Recurrence:
+    """A cell over time.
+
+    Attributes:
+        cell: the cell; its state is that before the first step.
+        inputs: what its steps take as x.
+        masks: what switches them off, each with whether True does.
+        attention: their attention; None for none.
+        lengths: how many steps each row takes, instead of masks; None if there are masks or all are taken.
+        reverse: whether the first step is the last in time.
+    """
+
+    cell: Cell
+    inputs: tuple[Source, ...]
+    masks: tuple[tuple[Source, bool], ...]
+    attention: Source | None
+    lengths: View | None
+    reverse: bool
+
+
+def add_node(
+    made: Made, emitter: Emitter, recurrence: Recurrence, asked: Collection[str]
+) -> tuple[str, str, str, int]:
+    """Add a recurrence's node.
+
+    Args:
+        made: what there is already.
+        emitter: takes the new operators.
+        recurrence: the recurrence.
+        asked: what is needed: "Y", "Y_h", "zeroed".
+
+    Returns:
+        the states as [time, rows, H]; the last as [rows, H]; the states, zero where steps are off; and the
+        width of x. "" for what is not asked for.
+
+    Raises:
+        MissError: there is no such node.
+    """
+    cell = recurrence.cell
+    X, width = _input(made, emitter, recurrence)
+    whole, W, mask = X, cell.W, ""
+    if any(len(mask.view.index) and cell.hidden_size > 1 for mask in cell.masks):
+        raise MissError("its steps are switched off unit by unit")
+    if recurrence.masks and recurrence.lengths is None:
+        for source, is_off in recurrence.masks:
+            value = _sequence(made, emitter, source, "mask", recurrence.reverse)
+            shape = emitter.shape(value)
+            value = emitter.op("Not", [value], "mask", shape) if is_off else value
+            mask = emitter.op("And", [mask, value], "mask", shape) if mask else value
+        X, W = emitter.masked(X, mask, cell)
+    scores = ""
+    if recurrence.attention is not None:
+        scores = _sequence(made, emitter, recurrence.attention, "A", recurrence.reverse)
+        shape = emitter.shape(scores)
+        if cell.keeps:
+            scores = emitter.op("Sub", [emitter.number(1.0), scores], "A", shape)
+        if mask:
+            scores = emitter.op("Where", [mask, scores, emitter.number(0.0)], "A", shape)
+    lengths = "" if recurrence.lengths is None else emitter.lengths(recurrence.lengths, whole)
+    state = "" if is_zero(emitter.flow, cell.state.name) else _first_state(emitter, cell.state, whole)
+    direction = "reverse" if recurrence.reverse else "forward"
+    outputs = bool({"Y", "zeroed"} & set(asked)), "Y_h" in asked
+    Y, Y_h = emitter.node(cell, X, W, lengths, state, scores, direction, outputs)
+    zeroed = ""
+    if "zeroed" in asked:
+        zeroed = Y
+        if mask:
+            zeroed = emitter.op("Where", [mask, Y, emitter.number(0.0)], "Y_on", emitter.shape(Y))
+    return Y, Y_h, zeroed, width
+
+
+def _input(made: Made, emitter: Emitter, recurrence: Recurrence) -> tuple[str, int]:
+    """X as [time, rows, I], and I."""
+    parts = [_sequence(made, emitter, source, "X", recurrence.reverse) for source in recurrence.inputs]
+    width = sum(int(emitter.shape(part)[2]) for part in parts)
+    if len(parts) == 1:
+        return parts[0], width
+    return emitter.op("Concat", parts, "X", (*emitter.shape(parts[0])[:2], width), axis=2), width
+
+
+def _sequence(made: Made, emitter: Emitter, source: Source, what: str, reverse: bool) -> str:
+    """What steps take as [time, rows, columns], in the order of time."""
+    if isinstance(source, Stacked):
+        names = tuple(view.name for view in source.views)
+        stack = made.stacks.get(names[::-1] if reverse else names)
+        first = source.views[0]
+        whole = np.array_equal(first.index, np.arange(first.width)[None])
+        same = all(np.array_equal(view.index, first.index) for view in source.views)
+        if stack is not None and whole and same and emitter.shape(stack)[2] == first.width:
+            return stack
+    return emitter.sequence(source, what, reverse)
+
+
+def is_zero(flow: Flow, name: str) -> bool:
+    """Whether a value is known to be zero."""
+    for _ in range(100):
+        name = flow.resolve(name)
+        array = flow.constant(name)
+        if array is not None:
+            return not array.any()
+        op = flow.producer(name)
+        if op is None:
+            return False
+        if op.kind == "ConstantOfShape":
+            value = op.attributes.get("value")
+            return value is None or not np.any(value)
+        if op.kind not in _MOVING:
+            return False
+        name = op.inputs[0]
+    return False
+
+
+_MOVING = (
+    *("Expand", "Reshape", "Squeeze", "Unsqueeze", "Transpose"),
+    *("Cast", "Slice", "Gather", "Tile", "Split"),
+)
+
+
+def _first_state(emitter: Emitter, view: View, X: str) -> str:
+    """The state before the first step as [1, rows, H]."""
+    value = emitter.unsqueeze(emitter.rows(view, "initial_h"), [0], "initial_h")
+    rows, (_, have, H) = emitter.shape(X)[1], emitter.shape(value)
+    if have != 1 or rows == 1:
+        return value
+    shape = emitter.op("Shape", [X], "X_shape", (3,))
+    count = emitter.op("Slice", [shape, emitter.ints(1), emitter.ints(2), emitter.ints(0)], "rows", (1,))
+    target = emitter.op("Concat", [emitter.ints(1), count, emitter.ints(int(H))], "shape", (3,), axis=0)
+    return emitter.op("Expand", [value, target], "initial_h", (1, rows, H))
+
+
+def may_have_lengths(emitter: Emitter, cell: Cell, asked: Collection[str]) -> bool:
+    """Whether the node's sequence_lens gives what is asked for.
+
+    Its Y is zero where steps are off, and its Y_h is zero for a row without any.
+    """
+    if "Y" in asked:
+        return False
+    return "Y_h" not in asked or is_zero(emitter.flow, cell.state.name)
+
+
+def place_stack(emitter: Emitter, Y: str, name: str, axis: int) -> None:
+    """Give the states of all steps, [time, rows, H], as a value that had them along `axis`."""
+    wanted = emitter.shape(name)
+    rank = len(wanted)
+    axis %= rank
+    inner = [place for place in range(rank) if place not in (axis, rank - 1)]
+    wide = [place for place in inner if wanted[place] != 1]
+    if len(wide) > 1 or rank < 2 or axis == rank - 1:
+        raise MissError("its states are put together in a way that is not known")
+    if rank == 2:
+        emitter.squeeze(Y, [1], "Y", name)
+        return
+    rows = wide[0] if wide else inner[-1]
+    value = Y if axis < rows else emitter.transpose(Y, (1, 0, 2), "Y")
+    missing = [place for place in inner if place != rows]
+    if missing:
+        emitter.unsqueeze(value, missing, "Y", name)
+    else:
+        emitter.op("Identity", [value], "Y", wanted, name)

@@ -1,0 +1,88 @@
+"""What a search through a model finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from onegru.fusion.cell import Cell
+from onegru.fusion.polynomial import Algebra
+
+#: Called with the number of operators looked at and of all.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """A recurrence that became a GRU node.
+
+    Attributes:
+        place: the value that its last step gave, or the name of the loop that it was.
+        form: "cell", "chain" or "loop".
+        steps: how many steps it has; None for as many as its input.
+        nodes: how many nodes were replaced.
+        operator: the node's operator.
+        hidden_size: H.
+        input_size: I.
+        direction: forward or reverse.
+        linear_before_reset: whether the reset gate acts after the recurrent product.
+        activations: f and g, in words.
+        masked: whether steps can be switched off.
+    """
+
+    place: str
+    form: str
+    steps: int | None
+    nodes: int
+    operator: str
+    hidden_size: int
+    input_size: int
+    direction: str
+    linear_before_reset: bool
+    activations: tuple[str, str]
+    masked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NearMiss:
+    """A recurrence that was left alone.
+
+    Attributes:
+        place: the value that it gives, or the loop.
+        reason: which part does not fit.
+    """
+
+    place: str
+    reason: str
+
+
+@dataclass(eq=False, slots=True)
+class Search:
+    """The search through a model.
+
+    Attributes:
+        names: all names in use.
+        dtype: the element type of what has none that is known.
+        progress: called now and then.
+        total: how many operators there are.
+        algebra: the atoms.
+        fused: the recurrences that were replaced.
+        missed: those that were left alone.
+        allows: why the format has no node for a cell; empty if it has one.
+    """
+
+    names: set[str]
+    dtype: str = "float32"
+    progress: Progress | None = None
+    total: int = 0
+    seen: int = 0
+    algebra: Algebra = field(default_factory=Algebra)
+    fused: list[Fused] = field(default_factory=list)
+    missed: list[NearMiss] = field(default_factory=list)
+    allows: Callable[[Cell], str] = lambda cell: ""
+
+    def look(self) -> None:
+        """Count an operator."""
+        self.seen += 1
+        if self.progress is not None and self.seen % 500 == 0:
+            self.progress(min(self.seen, self.total), self.total)

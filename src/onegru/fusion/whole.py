@@ -1,0 +1,310 @@
+"""Loops that become GRU nodes as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.fusion.cell import Cell, MissError, find_cell
+from onegru.fusion.emit import Emitter
+from onegru.fusion.expression import Expressions, View
+from onegru.fusion.flow import Flow, Op
+from onegru.fusion.lengths import lengths_of
+from onegru.fusion.loop import Carried, Collected, Loop
+from onegru.fusion.node import Recurrence, add_node, is_zero, may_have_lengths, place_stack
+from onegru.fusion.polynomial import Polynomial, add, same
+from onegru.fusion.proof import Sizes, UnknownError, Values, evaluate
+from onegru.fusion.sources import Sliced, Source, in_loop, path
+
+if TYPE_CHECKING:
+    from onegru.fusion.fuse import Graph
+
+
+def replace_loop(graph: Graph, loop: Loop, at: Expressions, place: str) -> None:
+    """Replace a loop, once that is proved.
+
+    Args:
+        graph: the graph around it.
+        loop: the loop.
+        at: the expressions of its body.
+        place: what to call it.
+
+    Raises:
+        MissError: it holds more than cells, or none; then the message is empty.
+    """
+    _Whole(graph, loop, at, place).replace()
+
+
+class _Whole:
+    """A loop being replaced."""
+
+    def __init__(self, graph: Graph, loop: Loop, at: Expressions, place: str) -> None:
+        self.graph = graph
+        self.loop = loop
+        self.at = at
+        self.place = place
+        self.emitter: Emitter = graph.emitter(place, graph.search.dtype)
+        self.given: set[str] = set()
+        self.done: list[tuple[Cell, bool, int]] = []
+        # What the body computes twice: the value, and the one that it equals.
+        self.twins: dict[str, str] = {}
+        # The states of all iterations, by what the body calls a new one.
+        self.states: dict[str, tuple[str, bool]] = {}
+
+    def replace(self) -> None:
+        """Replace it."""
+        loop, graph = self.loop, self.graph
+        self._drop_twins()
+        cells: list[tuple[Carried, Cell]] = []
+        for item in loop.carried:
+            cell = find_cell(self.at, loop.body.resolve(item.after))
+            if cell is not None and loop.body.resolve(cell.state.name) == item.before:
+                if reason := graph.search.allows(cell):
+                    raise MissError(reason)
+                cells.append((item, cell))
+        if not cells:
+            raise MissError("")
+        used = {name for name in loop.op.outputs if name and self._is_used(name)}
+        for item, cell in cells:
+            self._add(item, cell, used)
+        for name, initial in loop.constants.items():
+            if name in used:
+                self.emitter.op("Identity", [initial], "passed", graph.flow.shape(initial), name)
+                self.given.add(name)
+        if rest := used - self.given:
+            raise MissError(f"its output {min(rest)!r} is no state of a GRU")
+        if not graph.prove(self.emitter, self.place, self._run):
+            return
+        graph.made.removed.append(loop.op)
+        steps = loop.count if isinstance(loop.count, int) else None
+        for cell, reverse, width in self.done:
+            graph.note(cell, self.place, "loop", steps, len(loop.body.ops), reverse, width)
+
+    def _is_used(self, name: str) -> bool:
+        flow = self.graph.flow
+        return name in flow.outputs or bool(flow.consumers.get(name))
+
+    def _drop_twins(self) -> None:
+        """Take values that iterations hand on twice as one: Keras holds its last output beside its state."""
+        loop, body = self.loop, self.loop.body
+        for item in list(loop.carried):
+            for other in loop.carried:
+                if item is not other and self._is_twin(item, other):
+                    loop.carried.remove(item)
+                    body.aliases[item.before] = other.before
+                    self.twins[body.resolve(item.after)] = body.resolve(other.after)
+                    if item.last and self._is_used(item.last):
+                        raise MissError("it hands on two values that are one")
+                    break
+
+    def _is_twin(self, item: Carried, other: Carried) -> bool:
+        """Whether one value is another in each iteration, and the other leads the way."""
+        outer, body = self.graph.flow, self.loop.body
+        equal = outer.resolve(item.initial) == outer.resolve(other.initial)
+        if not equal and not (is_zero(outer, item.initial) and is_zero(outer, other.initial)):
+            return False
+        first, second = self.at.of(body.resolve(item.after)), self.at.of(body.resolve(other.after))
+        old, new = self.at.whole(item.before), self.at.whole(other.before)
+        if first is None or second is None or old is None or new is None:
+            return False
+        before, after = (self.at.polynomial(view).single() for view in (old, new))
+        if before is None or after is None or item.before in self._depends(second[1]):
+            return False
+        renamed: Polynomial = Polynomial({})
+        for monomial, coefficient in first[1].terms.items():
+            numbers = tuple(sorted(after[0] if n == before[0] else n for n in monomial))
+            renamed = add(renamed, Polynomial({numbers: coefficient}))
+        return before[0] in first[1].atoms() and same(renamed, second[1])
+
+    def _depends(self, p: Polynomial) -> frozenset[str]:
+        return self.at.algebra.values([p])
+
+    def _add(self, item: Carried, cell: Cell, used: set[str]) -> None:
+        """Add the node of one state."""
+        loop, emitter = self.loop, self.emitter
+        entries = [entry for entry in loop.collected if entry.name in used]
+        states = [entry for entry in entries if self._is_state(entry, cell)]
+        zeroed = [entry for entry in entries if entry not in states and self._is_zeroed(entry, cell)]
+        asked = {name for name, is_asked in (("Y", states), ("zeroed", zeroed)) if is_asked}
+        if item.last in used:
+            asked.add("Y_h")
+        if self._feeds_others(cell):
+            asked.add("Y")
+        if not asked:
+            return
+        inputs = tuple(self._source(view) for view in cell.inputs)
+        reverse = next((source.step for source in inputs if isinstance(source, Sliced)), 1) < 0
+        outer = {field.name: getattr(cell, field.name) for field in fields(cell)}
+        outer["state"] = View(item.initial, cell.state.roles, cell.state.index)
+        whole = Cell(**outer)
+        lengths = None
+        if len(cell.masks) == 1 and may_have_lengths(emitter, whole, asked):
+            lengths = lengths_of(self.at, cell.masks, reverse)
+            if lengths is not None and self.at.flow.owner(lengths.name) is self.at.flow:
+                lengths = None
+        masks = () if lengths is not None else cell.masks
+        emitter.dtype = self.at.flow.dtype(cell.output) or self.graph.search.dtype
+        recurrence = Recurrence(
+            whole,
+            inputs,
+            tuple((self._source(mask.view), mask.is_off) for mask in masks),
+            None if cell.attention is None else self._source(cell.attention),
+            lengths,
+            reverse,
+        )
+        Y, Y_h, zeros, width = add_node(self.graph.made, emitter, recurrence, asked)
+        if item.last in used:
+            emitter.shaped(Y_h, item.last, emitter.shape(item.initial))
+            self.given.add(item.last)
+        for chosen, value in ((states, Y), (zeroed, zeros)):
+            for entry in chosen:
+                self._collect(value, entry, reverse)
+                self.given.add(entry.name)
+        if Y:
+            self.states[cell.output] = Y, reverse
+        self.done.append((cell, reverse, width))
+
+    def _feeds_others(self, cell: Cell) -> bool:
+        """Whether another state of the loop takes this one's new value as its x."""
+        body = self.loop.body
+        others = [item for item in self.loop.carried if body.resolve(item.after) != cell.output]
+        for item in others:
+            found = find_cell(self.at, body.resolve(item.after))
+            if found is not None and any(
+                place.name == cell.output for view in found.inputs for place in path(self.at, view)
+            ):
+                return True
+        return False
+
+    def _source(self, view: View) -> Source:
+        for place in path(self.at, view):
+            if place.name in self.states:
+                Y, reverse = self.states[place.name]
+                return Sliced(View(Y, (0, "R", "F"), place.index), 0, 0, None, -1 if reverse else 1)
+        found = in_loop(self.at, view, self.loop.count)
+        if found is None:
+            raise MissError(f"its input {view.name!r} is no slice of one value for each iteration")
+        return found
+
+    def _is_state(self, entry: Collected, cell: Cell) -> bool:
+        """Whether what a loop collects is the new state."""
+        whole = self.at.whole(entry.inner)
+        if whole is None or whole.width != cell.hidden_size:
+            return False
+        return any(
+            self.twins.get(view.name, view.name) == cell.output and np.array_equal(view.index, whole.index)
+            for view in path(self.at, whole)
+        )
+
+    def _is_zeroed(self, entry: Collected, cell: Cell) -> bool:
+        """Whether it is the new state, zero where the step is off."""
+        from onegru.fusion.fuse import zeroed_state
+
+        whole = self.at.whole(entry.inner)
+        wanted = zeroed_state(self.at, cell) if cell.masks else None
+        if whole is None or wanted is None:
+            return False
+        for view in path(self.at, whole):
+            found = self.at.of(view.name)
+            if found is not None and np.array_equal(view.index, whole.index) and same(found[1], wanted):
+                return True
+        return False
+
+    def _collect(self, Y: str, entry: Collected, reverse: bool) -> None:
+        emitter = self.emitter
+        if (entry.step < 0) != reverse:
+            Y = emitter.reverse(Y, 0, "Y_backwards")
+        shape = self.at.flow.shape(entry.inner)
+        if shape is None:
+            raise MissError("the shape of what it collects is not known")
+        steps = emitter.shape(Y)[0]
+        whole = list(shape) if entry.is_kept else [*shape[: entry.axis], steps, *shape[entry.axis :]]
+        whole[entry.axis] = steps
+        emitter.flow.set_shape(entry.name, tuple(whole))
+        place_stack(emitter, Y, entry.name, entry.axis)
+
+    # Its own run, for the proof
+
+    def _run(self, op: Op, values: Values, sizes: Sizes) -> None:
+        """Compute the loop, iteration by iteration."""
+        loop, flow = self.loop, self.graph.flow
+        if op is not loop.op or loop.count is None:
+            raise UnknownError("a loop within")
+        count = sizes.of(loop.count)
+        outer = _Outer(flow, values)
+        state = {item.before: outer[item.initial] for item in loop.carried}
+        kept: dict[str, list[Array]] = {entry.name: [] for entry in loop.collected if entry.name}
+        for iteration in range(count):
+            inner = _Inner(loop, outer, state, iteration, count)
+            inner.run()
+            for entry in loop.collected:
+                if entry.name:
+                    kept[entry.name].append(inner[entry.inner])
+            state = {item.before: inner[item.after] for item in loop.carried}
+        for item in loop.carried:
+            if item.last:
+                values[item.last] = state[item.before]
+        for name, initial in loop.constants.items():
+            values[name] = outer[initial]
+        for entry in loop.collected:
+            if entry.name and kept[entry.name]:
+                arrays = kept[entry.name][:: entry.step]
+                put = np.concatenate if entry.is_kept else np.stack
+                values[entry.name] = put(arrays, entry.axis)
+
+
+class _Outer:
+    """The values around a loop."""
+
+    def __init__(self, flow: Flow, values: Values) -> None:
+        self.flow = flow
+        self.values = values
+
+    def __getitem__(self, name: str) -> Array:
+        name = name if name in self.values else self.flow.resolve(name)
+        if name not in self.values:
+            array = self.flow.constant(name)
+            if array is None:
+                raise UnknownError(f"{name!r} is not known")
+            self.values[name] = array.astype(np.float64) if array.dtype.kind == "f" else array
+        return self.values[name]
+
+
+class _Inner:
+    """The values of one iteration."""
+
+    def __init__(self, loop: Loop, outer: _Outer, state: Values, iteration: int, count: int) -> None:
+        self.body = loop.body
+        self.outer = outer
+        self.values: Values = dict(state)
+        for name, source in loop.slices.items():
+            place = iteration if source.step > 0 else count - 1 - iteration
+            taken = np.take(outer[source.name], [place], source.axis)
+            self.values[name] = taken if source.is_kept else taken.squeeze(source.axis)
+        for name, index in loop.indices.items():
+            if name in self.body.inputs and name not in state:
+                self.values[name] = np.array(index.base + index.sign * iteration, np.int64)
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self.values:
+            resolved = self.body.resolve(name)
+            array = self.values.get(resolved)
+            if array is None:
+                array = self.body.constant(name)
+            if array is None:
+                array = self.outer[resolved]
+            self.values[name] = array.astype(np.float64) if array.dtype.kind == "f" else array
+        return self.values[name]
+
+    def run(self) -> None:
+        """Compute them."""
+        for op in self.body.ops:
+            if all(self.body.constant(name) is not None for name in op.outputs if name):
+                continue
+            try:
+                evaluate(op, [self[name] if name else None for name in op.inputs], self.values)
+            except UnknownError:
+                continue  # none that a state depends on, or it will be missed
