@@ -39,7 +39,7 @@ class PythonObserver final : public Observer {
  public:
   explicit PythonObserver(nb::object function) : function_(std::move(function)) {}
 
-  void See(std::int64_t session, Moment moment, const std::string& node, int version,
+  void See(std::int64_t session, Moment moment, const std::string& node, const OnnxOperator& kind,
            const OnnxGruAttributes& attributes, std::span<const Port> ports) override {
     if (!Py_IsInitialized()) return;
     const nb::gil_scoped_acquire gil;
@@ -53,7 +53,7 @@ class PythonObserver final : public Observer {
         const bool writeable = moment == Moment::kCompute && port.name[0] == 'Y';
         arrays[port.name] = nb::make_tuple(BytesOf(port, writeable), type, shape);
       }
-      function_(session, kMoments[static_cast<int>(moment)], nb::str(node.data(), node.size()), version,
+      function_(session, kMoments[static_cast<int>(moment)], nb::str(node.data(), node.size()), kind.name, kind.since,
                 InPython(attributes), arrays);
     } catch (const nb::python_error& error) {
       throw std::runtime_error(nb::str(error.value()).c_str());
@@ -70,7 +70,7 @@ void BindObserver(nb::module_& m) {
   m.def(
       "observe", [](nb::object function) { SetObserver(new PythonObserver(std::move(function))); }, nb::arg("function"),
       "Shows a function the GRU nodes of ONNX Runtime's sessions, for good: function(session, moment, node, "
-      "version, attributes, arrays).");
+      "operator, version, attributes, arrays).");
 }
 
 }  // namespace onegru

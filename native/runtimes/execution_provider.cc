@@ -1,4 +1,4 @@
-// The execution provider for ONNX Runtime: runs every GRU node of a session. The library that contains it is
+// The execution provider for ONNX Runtime: runs every GRU and AUGRU node of a session. The library that contains it is
 // registered there; it exports CreateEpFactories and ReleaseEpFactory.
 
 #include <algorithm>
@@ -91,7 +91,10 @@ class Provider : public ort::Ep {
     };
     api.Check(ort::CreateKernelRegistry(api.ep, &registry_));
     try {
-      for (Version& version : versions_) Register(version);
+      for (std::size_t i = 0; i < std::size(kOnnxOperators); ++i) {
+        entries_[i] = {this, &kOnnxOperators[i]};
+        Register(entries_[i]);
+      }
     } catch (...) {
       ort::ReleaseKernelRegistry(api.ep, registry_);
       throw;
@@ -102,32 +105,24 @@ class Provider : public ort::Ep {
   Provider& operator=(const Provider&) = delete;
 
  private:
-  struct Version {
+  struct Entry {
     const Provider* provider;
-    int since;
+    const OnnxOperator* kind;
   };
 
-  void Register(Version& version) {
+  void Register(Entry& entry) {
+    const OnnxOperator& kind = *entry.kind;
     ort::KernelDefBuilder* builder = nullptr;
     api_.Check(ort::CreateKernelDefBuilder(api_.ep, &builder));
     ort::KernelDef* kernel = nullptr;
     const auto build = [&] {
-      api_.Check(ort::SetOperatorType(api_.ep, builder, "GRU"));
-      api_.Check(ort::SetDomain(api_.ep, builder, ""));
-      api_.Check(ort::SetSinceVersion(api_.ep, builder, version.since, version.since));
+      api_.Check(ort::SetOperatorType(api_.ep, builder, kind.name));
+      api_.Check(ort::SetDomain(api_.ep, builder, kind.domain));
+      api_.Check(ort::SetSinceVersion(api_.ep, builder, kind.since, kind.since));
       api_.Check(ort::SetExecutionProvider(api_.ep, builder, kName));
-      std::vector<const ort::DataType*> types;
-      for (const auto type : {ort::kFloat, ort::kDouble, ort::kFloat16, ort::kBFloat16}) {
-        if (type == ort::kBFloat16 && version.since < 22) continue;
-        types.push_back(nullptr);
-        api_.Check(ort::GetTensorDataType(api_.ep, type, &types.back()));
-      }
-      api_.Check(ort::AddTypeConstraint(api_.ep, builder, "T", types.data(), types.size()));
-      const ort::DataType* int32 = nullptr;
-      api_.Check(ort::GetTensorDataType(api_.ep, ort::kInt32, &int32));
-      api_.Check(ort::AddTypeConstraint(api_.ep, builder, "T1", &int32, 1));
+      if (*kind.domain == '\0') AddTypes(builder, kind);  // a function in a file names no types; the kernel looks
       api_.Check(ort::Build(api_.ep, builder, &kernel));
-      api_.Check(ort::AddKernel(api_.ep, registry_, kernel, &MakeKernel, &version));
+      api_.Check(ort::AddKernel(api_.ep, registry_, kernel, &MakeKernel, &entry));
     };
     try {
       build();
@@ -140,9 +135,22 @@ class Provider : public ort::Ep {
     ort::ReleaseKernelDefBuilder(api_.ep, builder);
   }
 
+  void AddTypes(ort::KernelDefBuilder* builder, const OnnxOperator& kind) const {
+    std::vector<const ort::DataType*> types;
+    for (const auto type : {ort::kFloat, ort::kDouble, ort::kFloat16, ort::kBFloat16}) {
+      if (type == ort::kBFloat16 && !kind.has_bfloat16) continue;
+      types.push_back(nullptr);
+      api_.Check(ort::GetTensorDataType(api_.ep, type, &types.back()));
+    }
+    api_.Check(ort::AddTypeConstraint(api_.ep, builder, "T", types.data(), types.size()));
+    const ort::DataType* int32 = nullptr;
+    api_.Check(ort::GetTensorDataType(api_.ep, ort::kInt32, &int32));
+    api_.Check(ort::AddTypeConstraint(api_.ep, builder, "T1", &int32, 1));
+  }
+
   static ort::Status* MakeKernel(void* state, const ort::KernelInfo* info, ort::Kernel** kernel) {
-    const auto& [provider, since] = *static_cast<Version*>(state);
-    return MakeGruKernel(provider->api_, provider->options_, since, info, kernel);
+    const auto& [provider, kind] = *static_cast<Entry*>(state);
+    return MakeGruKernel(provider->api_, provider->options_, *kind, info, kernel);
   }
 
   void Claim(const ort::Graph* graph, ort::GraphSupportInfo* support) const {
@@ -154,20 +162,20 @@ class Provider : public ort::Ep {
       const char *type = nullptr, *domain = nullptr;
       int since = 0;
       api_.Check(ort::Node_GetOperatorType(api_.api, node, &type));
-      if (std::strcmp(type, "GRU") != 0) continue;
       api_.Check(ort::Node_GetDomain(api_.api, node, &domain));
       api_.Check(ort::Node_GetSinceVersion(api_.api, node, &since));
-      const bool is_known = std::any_of(std::begin(kOnnxGruVersions), std::end(kOnnxGruVersions),
-                                        [&](int version) { return version == since; });
-      if (is_known && (*domain == '\0' || std::strcmp(domain, "ai.onnx") == 0))
-        api_.Check(ort::AddSingleNode(api_.ep, support, node));
+      if (std::strcmp(domain, "ai.onnx") == 0) domain = "";
+      const bool is_known = std::any_of(std::begin(kOnnxOperators), std::end(kOnnxOperators), [&](const auto& kind) {
+        return std::strcmp(kind.name, type) == 0 && std::strcmp(kind.domain, domain) == 0 && kind.since == since;
+      });
+      if (is_known) api_.Check(ort::AddSingleNode(api_.ep, support, node));
     }
   }
 
   const Api& api_;
   const Options options_;
   ort::KernelRegistry* registry_ = nullptr;
-  Version versions_[std::size(kOnnxGruVersions)] = {{this, 1}, {this, 3}, {this, 7}, {this, 14}, {this, 22}};
+  Entry entries_[std::size(kOnnxOperators)];
 };
 
 // --- the factory of a process

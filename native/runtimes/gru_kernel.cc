@@ -18,7 +18,8 @@
 namespace onegru {
 namespace {
 
-enum Input { kX, kW, kR, kB, kSequenceLens, kInitialH };
+enum Input { kX, kW, kR, kB, kSequenceLens, kInitialH, kA };
+constexpr const char* kInputNames[] = {"X", "W", "R", "B", "sequence_lens", "initial_h", "A"};
 
 std::atomic<Observer*> g_observer{nullptr};
 
@@ -73,15 +74,16 @@ OnnxGruAttributes ReadAttributes(const Api& api, const ort::KernelInfo* info) {
 }
 
 // The prefix of messages about a node.
-std::string PlaceOf(const Api& api, const ort::KernelInfo* info, const std::string& name) {
-  if (!name.empty()) return "GRU node '" + name + "': ";
+std::string PlaceOf(const Api& api, const OnnxOperator& kind, const ort::KernelInfo* info, const std::string& name) {
+  const std::string node = std::string(kind.name) + " node";
+  if (!name.empty()) return node + " '" + name + "': ";
   for (std::size_t output = 0; output < 2; ++output) {
     const auto text = Text(api, [&](char* to, std::size_t* size) {
       return ort::KernelInfo_GetOutputName(api.api, info, output, to, size);
     });
-    if (text && !text->empty()) return "GRU node that gives '" + *text + "': ";
+    if (text && !text->empty()) return node + " that gives '" + *text + "': ";
   }
-  return "GRU node: ";
+  return node + ": ";
 }
 
 // Weights that the model computes, and their packed form.
@@ -112,16 +114,16 @@ struct Computed {
 
 class GruKernel : public ort::Kernel {
  public:
-  GruKernel(const Api& api, const Options& options, int since_version, const ort::KernelInfo* info,
+  GruKernel(const Api& api, const Options& options, const OnnxOperator& kind, const ort::KernelInfo* info,
             const std::string& name)
       : ort::Kernel{},
         api_(api),
         options_(options),
-        since_version_(since_version),
+        kind_(kind),
         name_(name),
-        place_(PlaceOf(api, info, name)),
+        place_(PlaceOf(api, kind, info, name)),
         attributes_(ReadAttributes(api, info)),
-        gru_(attributes_) {
+        gru_(attributes_, kind.attention) {
     version = api.version;
     Compute = [](ort::Kernel* self, ort::KernelContext* context) {
       const auto& kernel = static_cast<GruKernel&>(*self);
@@ -150,7 +152,7 @@ class GruKernel : public ort::Kernel {
       const ort::Value* value = nullptr;
       api_.Check(ort::KernelInfoGetConstantInput_tensor(api_.api, info, input, &is_constant, &value));
       if (!is_constant || value == nullptr) return;
-      weights[i] = View(api_, value);
+      weights[i] = View(api_, value, kInputNames[input], false);
     }
     if (!weights[0].is_given || !weights[1].is_given) return;
     packed_ = gru_.Pack(weights[0], weights[1], weights[2], options_.weight_storage);
@@ -167,14 +169,14 @@ class GruKernel : public ort::Kernel {
 
   void Show(Moment moment, std::span<const Port> ports) const {
     if (Observer* const observer = TheObserver())
-      observer->See(options_.observer, moment, name_, since_version_, attributes_, ports);
+      observer->See(options_.observer, moment, name_, kind_, attributes_, ports);
   }
 
   Tensor In(const ort::KernelContext* context, std::size_t index) const {
     if (index >= input_count_) return {};
     const ort::Value* value = nullptr;
     api_.Check(ort::KernelContext_GetInput(api_.api, context, index, &value));
-    return View(api_, value);
+    return View(api_, value, kInputNames[index], index == kSequenceLens);
   }
 
   void* Out(ort::KernelContext* context, std::size_t index, std::span<const std::int64_t> shape) const {
@@ -203,6 +205,7 @@ class GruKernel : public ort::Kernel {
   void Run(ort::KernelContext* context) const {
     const Tensor X = In(context, kX);
     const Tensor lengths_in = In(context, kSequenceLens), initial_h = In(context, kInitialH);
+    const Tensor A = kind_.attention ? In(context, kA) : Tensor{};
     Tensor weights[3];
     if (packed_ == nullptr || IsObserved()) {
       for (std::size_t i = 0; i < 3; ++i) weights[i] = In(context, kW + i);
@@ -213,7 +216,7 @@ class GruKernel : public ort::Kernel {
       packed = Weights(weights);
     }
     std::vector<std::int64_t> lengths;
-    Call call = gru_.MakeCall(*packed, X, lengths_in, initial_h, lengths);
+    Call call = gru_.MakeCall(*packed, X, lengths_in, initial_h, A, lengths);
     const auto y_shape = gru_.YShape(*packed, call);
     const auto h_shape = gru_.StateShape(*packed, call);
     void* const Y = Out(context, 0, y_shape);
@@ -228,6 +231,7 @@ class GruKernel : public ort::Kernel {
                           {"B", weights[2], false},
                           {"sequence_lens", lengths_in, true},
                           {"initial_h", initial_h, false},
+                          {"A", A, false},
                           {"Y", {X.type, y_shape, Y, Y != nullptr}, false},
                           {"Y_h", {X.type, h_shape, Y_h, Y_h != nullptr}, false}};
     if (options_.reference) Show(Moment::kCompute, ports);
@@ -253,7 +257,7 @@ class GruKernel : public ort::Kernel {
 
   const Api& api_;
   const Options& options_;  // the provider outlives its kernels
-  int since_version_;
+  const OnnxOperator& kind_;
   const std::string name_;
   const std::string place_;
   const OnnxGruAttributes attributes_;
@@ -267,13 +271,13 @@ class GruKernel : public ort::Kernel {
 
 }  // namespace
 
-ort::Status* MakeGruKernel(const Api& api, const Options& options, int since_version, const ort::KernelInfo* info,
-                           ort::Kernel** kernel) {
+ort::Status* MakeGruKernel(const Api& api, const Options& options, const OnnxOperator& kind,
+                           const ort::KernelInfo* info, ort::Kernel** kernel) {
   const auto name = Text(api, [&](char* text, std::size_t* size) {
                       return ort::KernelInfo_GetNodeName(api.api, info, text, size);
                     }).value_or("");
-  const auto make = [&] { *kernel = new GruKernel(api, options, since_version, info, name); };
-  return api.Try(make, PlaceOf(api, info, name));
+  const auto make = [&] { *kernel = new GruKernel(api, options, kind, info, name); };
+  return api.Try(make, PlaceOf(api, kind, info, name));
 }
 
 void SetObserver(Observer* observer) { g_observer.store(observer); }

@@ -1,4 +1,4 @@
-// A GRU node in a session of ONNX Runtime.
+// A GRU or AUGRU node in a session of ONNX Runtime.
 
 #ifndef ONEGRU_NATIVE_RUNTIMES_GRU_KERNEL_H_
 #define ONEGRU_NATIVE_RUNTIMES_GRU_KERNEL_H_
@@ -19,10 +19,9 @@ struct Options {
   std::int64_t observer = 0;  // the session's number for the observer; 0: not observed
 };
 
-// The kernel of the node of `info`, for version `since_version` of the operator; the caller owns it. `api` and
-// `options` must outlive it.
-ort::Status* MakeGruKernel(const Api& api, const Options& options, int since_version, const ort::KernelInfo* info,
-                           ort::Kernel** kernel);
+// The kernel of the node of `info`; the caller owns it. `api`, `options` and `kind` must outlive it.
+ort::Status* MakeGruKernel(const Api& api, const Options& options, const OnnxOperator& kind,
+                           const ort::KernelInfo* info, ort::Kernel** kernel);
 
 }  // namespace onegru
 

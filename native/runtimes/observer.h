@@ -27,7 +27,7 @@ enum class Moment {
 // What it throws makes the session fail.
 class Observer {
  public:
-  virtual void See(std::int64_t session, Moment moment, const std::string& node, int version,
+  virtual void See(std::int64_t session, Moment moment, const std::string& node, const OnnxOperator& kind,
                    const OnnxGruAttributes& attributes, std::span<const Port> ports) = 0;
 
  protected:

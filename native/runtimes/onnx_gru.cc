@@ -166,7 +166,8 @@ std::size_t Tensor::count() const {
   return count;
 }
 
-OnnxGru::OnnxGru(const OnnxGruAttributes& attributes) : hidden_size_(attributes.hidden_size) {
+OnnxGru::OnnxGru(const OnnxGruAttributes& attributes, bool attention) : hidden_size_(attributes.hidden_size) {
+  spec_.attention = attention;
   const std::string direction = attributes.direction.value_or("forward");
   if (direction == "bidirectional") {
     spec_.D = 2;
@@ -222,7 +223,7 @@ std::shared_ptr<const Packed> OnnxGru::Pack(const Tensor& W, const Tensor& R, co
 }
 
 Call OnnxGru::MakeCall(const Packed& packed, const Tensor& X, const Tensor& sequence_lens, const Tensor& initial_h,
-                       std::vector<std::int64_t>& lengths) const {
+                       const Tensor& A, std::vector<std::int64_t>& lengths) const {
   const Spec& spec = packed.spec();
   const auto I = static_cast<std::int64_t>(spec.I), D = static_cast<std::int64_t>(spec.D);
   const auto H = static_cast<std::int64_t>(spec.H);
@@ -259,6 +260,18 @@ Call OnnxGru::MakeCall(const Packed& packed, const Tensor& X, const Tensor& sequ
       CheckShape("initial_h", initial_h, {{"num_directions", D}, {"batch_size", B}, {"hidden_size", H}});
     }
     call.initial_h = StateRows(packed, call, initial_h.data);
+  }
+  if (spec.attention) {
+    if (!A.is_given) throw IllegalGru("A: missing; must be given");
+    CheckType("A", A, spec.type);
+    if (batch_first_) {
+      CheckShape("A", A, {{"batch_size", B}, {"seq_length", T}, {"1", 1}});
+    } else {
+      CheckShape("A", A, {{"seq_length", T}, {"batch_size", B}, {"1", 1}});
+    }
+    const auto score = static_cast<std::ptrdiff_t>(SizeOf(spec.type));
+    char* const a = static_cast<char*>(const_cast<void*>(A.data));
+    call.attention = batch_first_ ? Rows{a, score, 0, score * T} : Rows{a, score * B, 0, score};
   }
   return call;
 }

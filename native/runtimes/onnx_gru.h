@@ -1,5 +1,5 @@
-// An ONNX GRU node, checked and lowered to the form of problem.h: for programs without Python. The rules and the
-// messages are those of the Python package; the tests compare the two.
+// A GRU or AUGRU node of an ONNX model, checked and lowered to the form of problem.h: for programs without Python. The
+// rules and the messages are those of the Python package; the tests compare the two.
 
 #ifndef ONEGRU_NATIVE_RUNTIMES_ONNX_GRU_H_
 #define ONEGRU_NATIVE_RUNTIMES_ONNX_GRU_H_
@@ -25,8 +25,18 @@ class IllegalGru : public std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-// Versions of the operator: the opsets that brought them.
-inline constexpr int kOnnxGruVersions[] = {1, 3, 7, 14, 22};
+// A version of an operator: the opset of its domain that brought it.
+struct OnnxOperator {
+  const char* name;
+  const char* domain;
+  int since;
+  bool attention;
+  bool has_bfloat16;  // of GRU alone
+};
+inline constexpr OnnxOperator kOnnxOperators[] = {
+    {"GRU", "", 1, false, false},  {"GRU", "", 3, false, false}, {"GRU", "", 7, false, false},
+    {"GRU", "", 14, false, false}, {"GRU", "", 22, false, true}, {"AUGRU", "onegru", 1, true, true},
+};
 
 // Attributes that are absent have no value, or are empty.
 struct OnnxGruAttributes {
@@ -69,16 +79,16 @@ struct Tensor {
 class OnnxGru {
  public:
   // Throws IllegalGru.
-  explicit OnnxGru(const OnnxGruAttributes& attributes);
+  OnnxGru(const OnnxGruAttributes& attributes, bool attention);
 
   // The weights, packed; of type `storage`, or their own. Throws IllegalGru.
   std::shared_ptr<const Packed> Pack(const Tensor& W, const Tensor& R, const Tensor& B,
                                      std::optional<ElementType> storage) const;
 
   // A call, its outputs not yet set: they have the sizes [T, D, B, H] and [D, B, H], batch first under layout 1.
-  // `lengths` is memory for it. Throws IllegalGru.
+  // A is looked at with attention only; `lengths` is memory for the call. Throws IllegalGru.
   Call MakeCall(const Packed& packed, const Tensor& X, const Tensor& sequence_lens, const Tensor& initial_h,
-                std::vector<std::int64_t>& lengths) const;
+                const Tensor& A, std::vector<std::int64_t>& lengths) const;
   std::array<std::int64_t, 4> YShape(const Packed& packed, const Call& call) const;
   std::array<std::int64_t, 3> StateShape(const Packed& packed, const Call& call) const;
   void SetY(const Packed& packed, Call& call, void* Y) const;

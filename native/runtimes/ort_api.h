@@ -87,8 +87,8 @@ inline std::optional<ElementType> TypeOf(ort::TensorType type) {
   return {};
 }
 
-// A value's tensor, not copied; none for null.
-inline Tensor View(const Api& api, const ort::Value* value) {
+// The tensor of an input, not copied; none for null. Throws IllegalGru if it is of no type that a GRU takes there.
+inline Tensor View(const Api& api, const ort::Value* value, const char* name, bool is_lengths) {
   Tensor tensor;
   if (value == nullptr) return tensor;
   ort::TensorType type{};
@@ -97,7 +97,12 @@ inline Tensor View(const Api& api, const ort::Value* value) {
   void* data = nullptr;
   api.Check(ort::GetTensorElementTypeAndShapeDataReference(api.api, value, &type, &shape, &rank));
   api.Check(ort::GetTensorMutableData(api.api, const_cast<ort::Value*>(value), &data));
-  tensor.type = TypeOf(type).value_or(ElementType::kFloat32);
+  const auto known = TypeOf(type);
+  if (is_lengths ? type != ort::kInt32 : !known.has_value()) {
+    throw IllegalGru(std::string(name) + ": ONNX's element type " + std::to_string(type) + "; must be " +
+                     (is_lengths ? "int32" : "float16, bfloat16, float32 or float64"));
+  }
+  tensor.type = known.value_or(ElementType::kFloat32);
   tensor.shape = {shape, rank};
   tensor.data = data;
   tensor.is_given = true;

@@ -1,6 +1,7 @@
-"""ONNX's GRU: version 1 in full, every later version as a delta.
+"""ONNX's GRU: version 1 in full, every later version as a delta; and `AUGRU`, the same with attention.
 
-Source: the published specifications of GRU-1, 3, 7 and 14; version 22 only adds bfloat16.
+Source: the published specifications of GRU-1, 3, 7 and 14; version 22 only adds bfloat16. `AUGRU` is onegru's
+own, as ONNX has none; its scores are those of OpenVINO's AUGRUSequence.
 """
 
 from __future__ import annotations
@@ -102,6 +103,25 @@ GRU_VERSIONS: Mapping[int, Operator] = _all_versions()
 
 #: The newest version, which the layer follows.
 NEWEST: Operator = GRU_VERSIONS[max(GRU_VERSIONS)]
+
+
+#: The domain of onegru's own operators in ONNX files.
+AUGRU_DOMAIN = "onegru"
+
+#: GRU-22 with attention scores as its last input, one for each step of each row.
+AUGRU: Operator = replace(
+    NEWEST,
+    name="AUGRU",
+    version=1,
+    inputs=(*NEWEST.inputs, Port("A", "A", "TB1", "BT1")),
+    attention=True,
+    earlier={},
+)
+
+#: Every operator of ONNX files, by its name and version.
+OPERATORS: Mapping[tuple[str, int], Operator] = {
+    (operator.name, operator.version): operator for operator in (*GRU_VERSIONS.values(), AUGRU)
+}
 
 
 def gru_version(opset: int) -> Operator | None:

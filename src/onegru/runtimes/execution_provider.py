@@ -16,7 +16,8 @@ from onegru.core.errors import FormatError, needs_extra
 from onegru.engines.native import get_num_threads
 from onegru.layers.gru import GRU
 from onegru.operators.lowering import lower
-from onegru.operators.onnx import GRU_VERSIONS
+from onegru.operators.onnx import OPERATORS
+from onegru.operators.schema import Operator
 
 _NAME = "OnegruExecutionProvider"
 _OLDEST = (1, 25)
@@ -93,6 +94,7 @@ def _see(
     session: int,
     moment: str,
     node: str,
+    operator: str,
     version: int,
     attributes: Mapping[str, object],
     ports: Mapping[str, tuple[memoryview, str, Sequence[int]]],
@@ -103,16 +105,16 @@ def _see(
         for name, (data, dtype, shape) in ports.items()
     }
     if moment == "compute":
-        _compute(version, attributes, arrays)
+        _compute(OPERATORS[operator, version], attributes, arrays)
     elif (observer := _observers.get(session)) is not None:
         observer(node, moment, arrays)
 
 
-def _compute(version: int, attributes: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+def _compute(operator: Operator, attributes: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
     """Compute the outputs of a node with the reference."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # given when the model was loaded
-        lowered = lower(GRU_VERSIONS[version], attributes, arrays["W"], arrays["R"], arrays.get("B"))
+        lowered = lower(operator, attributes, arrays["W"], arrays["R"], arrays.get("B"))
     layer = GRU.from_canonical(lowered.spec, lowered.weights, "reference")
-    given = {name: arrays[name] for name in ("X", "sequence_lens", "initial_h") if name in arrays}
+    given = {name: arrays[name] for name in ("X", "sequence_lens", "initial_h", "A") if name in arrays}
     layer._apply(lowered.ports, given, {name: arrays[name] for name in ("Y", "Y_h") if name in arrays})

@@ -1,4 +1,4 @@
-"""The functions of an ONNX model: those that hold GRU nodes are inlined."""
+"""The functions of an ONNX model: those that hold GRU nodes are inlined, but never those of AUGRU nodes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from onnx import FunctionProto, ModelProto, NodeProto
 
-from onegru.formats.onnx.read import Source, attribute_graphs, is_gru
+from onegru.formats.onnx.read import Source, attribute_graphs, is_augru_function, is_ours
 
 _MAX_NODES = 100_000
 _MAX_DEPTH = 100
@@ -26,7 +26,10 @@ def unfold_functions(source: Source, model: ModelProto) -> ModelProto:
     if not model.functions:
         return model
     functions: dict[_Key, FunctionProto] = {}
+    own = [function for function in model.functions if is_augru_function(function)]
     for function in model.functions:
+        if is_augru_function(function):
+            continue
         key = call_key(function)
         if key in functions:
             raise source.error(f"function {function.name!r} is defined twice")
@@ -41,8 +44,14 @@ def unfold_functions(source: Source, model: ModelProto) -> ModelProto:
     from onnx import inliner
 
     _write_defaults(model, functions)
+    if own:
+        given, model = model, ModelProto()
+        model.CopyFrom(given)
+        del model.functions[:]
+        model.functions.extend(functions.values())
     try:
         model = inliner.inline_local_functions(model)
+        model.functions.extend(own)
     except Exception as error:  # a C++ exception of no particular class
         raise source.error(f"functions that hold GRUs cannot be unfolded ({_first_line(error)})") from None
     # It leaves calls of functions that were written for another opset than the model. (convert_version=True
@@ -112,7 +121,7 @@ def _holders(functions: dict[_Key, FunctionProto]) -> set[_Key]:
     while len(holders) > size:
         size = len(holders)
         for key, function in functions.items():
-            if any(is_gru(node) or call_key(node) in holders for node in all_nodes(function.node)):
+            if any(is_ours(node) or call_key(node) in holders for node in all_nodes(function.node)):
                 holders.add(key)
     return holders
 

@@ -9,7 +9,7 @@ from onnx import NodeProto, TensorProto
 
 from onegru.formats.graph import GruStep
 from onegru.formats.onnx.node import is_plain_constant
-from onegru.formats.onnx.read import describe, is_gru
+from onegru.formats.onnx.read import describe, is_ours
 
 _Constant = TensorProto | NodeProto
 #: The values of bodies; None for one that is no constant, and may shadow one of the model's.
@@ -34,7 +34,7 @@ def find_nested(
     grus: list[tuple[NodeProto, GruStep]] = []
     constants: dict[str, _Constant] = {}
     for node, bodies, values in _bodies_nodes(nodes, (), {}):
-        if not is_gru(node):
+        if not is_ours(node):
             continue
         gru = gru_of(node, bodies)
         grus.append((node, gru))

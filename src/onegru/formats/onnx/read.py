@@ -29,6 +29,7 @@ from onnx import ModelProto as ModelProto  # for the types of others
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, SpecError
+from onegru.operators.onnx import AUGRU, AUGRU_DOMAIN
 from onegru.system.bounded import file_version
 
 
@@ -135,6 +136,21 @@ def replace_nodes(owner: GraphProto | FunctionProto, nodes: Iterable[NodeProto])
 def is_gru(node: NodeProto) -> bool:
     """Whether a node is ONNX's GRU."""
     return node.op_type == "GRU" and is_onnx(node)
+
+
+def is_augru(node: NodeProto) -> bool:
+    """Whether a node is onegru's own operator, a GRU with attention."""
+    return node.op_type == AUGRU.name and node.domain == AUGRU_DOMAIN
+
+
+def is_augru_function(function: FunctionProto) -> bool:
+    """Whether a function tells other runtimes what AUGRU nodes compute."""
+    return function.name == AUGRU.name and function.domain == AUGRU_DOMAIN
+
+
+def is_ours(node: NodeProto) -> bool:
+    """Whether onegru runs a node."""
+    return is_gru(node) or is_augru(node)
 
 
 def describe(node: NodeProto) -> str:

@@ -33,8 +33,9 @@ from onegru.formats.onnx.read import (
     attribute_graphs,
     describe,
     external_tensors,
-    is_gru,
+    is_augru,
     is_onnx,
+    is_ours,
     read_model,
     to_array,
 )
@@ -45,7 +46,7 @@ from onegru.formats.onnx.whole.bounds import Ahead, check_bounds
 from onegru.formats.onnx.whole.constant_grus import has_constant_grus
 from onegru.formats.onnx.whole.model import OnnxWhole, runnable
 from onegru.operators.lowering import check_attributes, check_weights
-from onegru.operators.onnx import gru_version
+from onegru.operators.onnx import AUGRU, AUGRU_DOMAIN, gru_version
 
 _WEIGHTS = ("W", "R", "B")
 _SEARCHED = 1 << 20
@@ -107,7 +108,7 @@ class _Reader:
         values = (*self.graph.value_info, *self.graph.output, *self.graph.input)
         self.stated = {value.name: value.type for value in values}
         self.sizes = OnnxSizes(self.producers, self._shape, self._any_integers)
-        self.grus = {id(node): self.sizes.add(self._gru_node(node)) for node in self.nodes if is_gru(node)}
+        self.grus = {id(node): self.sizes.add(self._gru_node(node)) for node in self.nodes if is_ours(node)}
         self.nested, self.inner = find_nested(self.nodes, self._gru_node, self._constant)
         self._check_sparse()
 
@@ -157,9 +158,12 @@ class _Reader:
     # GRU nodes
 
     def _gru_node(self, node: NodeProto, bodies: tuple[str, ...] = ()) -> GruStep:
-        operator = gru_version(self.opset)
+        operator = AUGRU if is_augru(node) else gru_version(self.opset)
         assert operator is not None, "model_opset lets none below 1 through"
         place = f"{self.source.name}: {describe(node)}"
+        domain = (entry.version for entry in self.model.opset_import if entry.domain == AUGRU_DOMAIN)
+        if operator is AUGRU and (version := next(domain, AUGRU.version)) != AUGRU.version:
+            raise SpecError(f"{place}: version {version} of its domain; must be {AUGRU.version}")
         if len(node.input) > len(operator.inputs):
             raise SpecError(f"{place}: {len(node.input)} inputs; must be at most {len(operator.inputs)}")
         if len(node.output) > len(operator.outputs):
@@ -177,7 +181,7 @@ class _Reader:
         asked = "output_sequence" in operator.attributes and attributes.get("output_sequence") == 1
         if asked and "Y" not in outputs:
             raise SpecError(f"{place}: output Y: missing; {operator} requires it with output_sequence = 1")
-        name = node.name or next(filter(None, node.output), "GRU")
+        name = node.name or next(filter(None, node.output), operator.name)
         return GruStep(name, operator, attributes, inputs, outputs, bodies)
 
     def _constant(self, name: str) -> TensorProto | NodeProto | None:
@@ -214,7 +218,7 @@ class _Reader:
         self._check_inputs()
         outputs = {value.name for value in self.graph.output}
         shared = outputs & ({value.name for value in self.graph.input} | self.tensors.keys())
-        others = [n for n in self.nodes if not is_gru(n) and not is_plain_constant(n)] or self.nodes
+        others = [n for n in self.nodes if not is_ours(n) and not is_plain_constant(n)] or self.nodes
         where = describe(others[0]) if others else "the model"
         data = runnable(
             self.source, self.model, self.nodes, None if self.is_changed else self.data, self.opset
@@ -272,7 +276,7 @@ class _Reader:
             if waiting[-1] in known or node is None:
                 known.setdefault(waiting.pop(), False)
                 continue
-            may = is_onnx(node) and not is_gru(node) and node.op_type not in _RANDOM
+            may = is_onnx(node) and not is_ours(node) and node.op_type not in _RANDOM
             may = may and (is_plain_constant(node) or self.ahead.fits(node))
             may = may and not any(attribute_graphs(node))
             inputs = [taken for taken in node.input if taken] if may else []

@@ -18,7 +18,7 @@ from onnx import GraphProto, NodeProto, TensorProto
 from onegru.core.dtypes import Array
 from onegru.formats.graph import GruStep, TensorInfo
 from onegru.formats.onnx.order import needed_nodes
-from onegru.formats.onnx.read import is_onnx
+from onegru.formats.onnx.read import is_onnx, is_ours
 
 _MOVES = {"Identity", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Flatten", "Cast"}
 _CUTS = {"Slice", "Split", "Gather"}
@@ -113,7 +113,7 @@ def _comes_back(
     ends = {end: start for start, end in starts.items()}
     bridged: list[NodeProto] = []
     for node in nodes:
-        if node.op_type != "GRU":
+        if not is_ours(node):
             bridged.append(node)
         else:
             given = (name for name in node.output if name in ends)

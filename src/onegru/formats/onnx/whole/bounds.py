@@ -15,7 +15,15 @@ import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onegru.formats.onnx.functions import all_nodes, call_key
-from onegru.formats.onnx.read import Source, attribute_graphs, describe, element_type, external_files, is_onnx
+from onegru.formats.onnx.read import (
+    Source,
+    attribute_graphs,
+    describe,
+    element_type,
+    external_files,
+    is_augru_function,
+    is_onnx,
+)
 
 # How many bytes may be computed ahead of the runs: so many times the file, and these for a file of any size.
 _TIMES, _FREE = 16, 2**26
@@ -105,8 +113,9 @@ class Ahead:
 
 
 def _counter(functions: Iterable[FunctionProto]) -> Callable[[NodeProto], int]:
-    """What tells how many nodes one stands for: those in its bodies, and in the functions that it calls."""
-    by_key: dict[object, FunctionProto] = {call_key(function): function for function in functions}
+    """What tells how many nodes one stands for: those in its bodies, and in functions that it calls, AUGRU's left out."""
+    others = (function for function in functions if not is_augru_function(function))
+    by_key: dict[object, FunctionProto] = {call_key(function): function for function in others}
 
     @functools.cache
     def called(key: object) -> int:

@@ -10,7 +10,7 @@ from collections.abc import MutableMapping
 
 from onnx import GraphProto, ModelProto, NodeProto
 
-from onegru.formats.onnx.read import attribute_graphs, is_gru
+from onegru.formats.onnx.read import attribute_graphs, is_ours
 
 # What produces a value: a node; True stands for a constant, False for an input.
 _Producers = MutableMapping[str, NodeProto | bool]
@@ -32,7 +32,7 @@ def _has(graph: GraphProto, around: _Producers, inputs_first: bool) -> bool:
     known: dict[str, bool] = {}
     return any(
         all(_is_constant(name, producers, known) for name in node.input if name)
-        if is_gru(node)
+        if is_ours(node)
         else any(_has(body, producers, inputs_first) for body in attribute_graphs(node))
         for node in graph.node
     )

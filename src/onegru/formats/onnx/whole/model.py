@@ -10,6 +10,7 @@ import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto
 
 from onegru.formats.graph import Observer, Run, Whole
+from onegru.formats.onnx.augru.nodes import add_augru_functions
 from onegru.formats.onnx.order import needed_nodes
 from onegru.formats.onnx.read import Source, drop_named, is_onnx, replace_nodes, serialized
 from onegru.formats.onnx.upgrade import OLDEST, infer_types, upgrade
@@ -68,6 +69,7 @@ def runnable(
 
     Raises:
         FormatError: it is too old to be upgraded, or too large.
+        SpecError: it is too old for an AUGRU node.
     """
     version, is_changed = model.ir_version, data is None
     if model.ir_version < 4:  # an initializer that is an input as well is a constant, until then
@@ -77,6 +79,8 @@ def runnable(
         model.opset_import.append(onnx.helper.make_opsetid("", opset))
         is_changed = True
     model.ir_version = _least_ir_version(model)
+    # In place of the file's own as well, which may say anything of the operator.
+    is_changed |= add_augru_functions(model, source)
     if opset < OLDEST:
         # The nodes that no output needs are left out: the converter may not know them.
         replace_nodes(model.graph, needed_nodes(nodes, (value.name for value in model.graph.output)))

@@ -1,0 +1,243 @@
+"""What an AUGRU node computes, written out in standard ONNX operators: a Scan for each direction.
+
+The nodes are those of every opset from 9 on, the function's types those of its inputs. ONNX's functions can
+neither ask which inputs a node has nor choose by its attributes, so there is one for each such case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import FunctionProto, NodeProto, ValueInfoProto
+
+from onegru.core.activations import Activation
+from onegru.core.dtypes import numpy_dtype
+from onegru.core.errors import SpecError
+from onegru.operators.attributes import read_attributes
+from onegru.operators.lowering import read_activations, read_clip
+from onegru.operators.onnx import AUGRU, AUGRU_DOMAIN
+
+#: The inputs that a node may lack.
+OPTIONAL = tuple(port.name for port in AUGRU.inputs if not port.required)
+#: From this opset on a function serves every element type: constants take that of X.
+CASTS_LIKE = 15
+_OLDEST = 9  # Scan was another operator before
+_REVERSED = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+
+
+def augru_function(
+    attributes: Mapping[str, object],
+    opset: int,
+    given: Collection[str] = OPTIONAL,
+    dtype: str | None = None,
+    overload: str = "",
+) -> FunctionProto:
+    """The function `onegru::AUGRU` for nodes with these attributes and inputs.
+
+    Args:
+        attributes: the nodes'; those of GRU-22.
+        opset: of the function, which has to be the model's.
+        given: which of B, sequence_lens and initial_h the nodes have.
+        dtype: the element type, needed below opset 15; None for any.
+        overload: tells functions of a model apart. A model with one needs IR version 10.
+
+    Raises:
+        SpecError: an attribute is not legal, the opset is too old, or the type is missing.
+    """
+    values = read_attributes(AUGRU, attributes)
+    if opset < _OLDEST:
+        raise SpecError(f"opset: {opset}; must be at least {_OLDEST}, whose Scan {AUGRU} is made of")
+    if dtype is None and opset < CASTS_LIKE:
+        raise SpecError(f"dtype: None; must be given below opset {CASTS_LIKE}, which brought CastLike")
+    for name in given:
+        if name not in OPTIONAL:
+            raise SpecError(f"given: {name!r}; must be one of {', '.join(OPTIONAL)}")
+    function = onnx.helper.make_function(
+        AUGRU_DOMAIN,
+        AUGRU.name,
+        [port.name for port in AUGRU.inputs],
+        [port.name for port in AUGRU.outputs],
+        _Writer(opset, dtype, values, given).written(),
+        [onnx.helper.make_opsetid("", opset)],
+        sorted(attributes),
+    )
+    function.doc_string = "The GRU of ONNX with z' = (1 - a) z in place of z: h' = (1 - z') n + z' h"
+    if overload:
+        function.overload = overload
+    return function
+
+
+class _Writer:
+    """The nodes of a function, as they are added."""
+
+    def __init__(
+        self, opset: int, dtype: str | None, values: Mapping[str, Any], given: Collection[str]
+    ) -> None:
+        self.opset = opset
+        self.dtype = dtype
+        self.given = given
+        # Of X, A and Y. Nothing is transposed: Scan knows axes.
+        self.time, self.batch = (1, 0) if values["layout"] == 1 else (0, 1)
+        self.reset_after = bool(values["linear_before_reset"])
+        self.reversed = _REVERSED[values["direction"]]
+        self.activations = read_activations(AUGRU, values, len(self.reversed))
+        self.nodes: list[NodeProto] = []
+        self.count = 0
+        self.zero, self.one = self.number(0), self.number(1)
+        clip = read_clip(AUGRU, values["clip"])
+        self.bounds = None if clip is None else (self.number(-clip), self.number(clip))
+        self.lengths: str | None = None
+
+    # Nodes
+
+    def add(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> list[str]:
+        """Add a node; returns its outputs."""
+        self.count += 1
+        names = [f"{operator.lower()}_{self.count}" + (f"_{i}" if i else "") for i in range(outputs)]
+        self.nodes.append(onnx.helper.make_node(operator, inputs, names, **attributes))
+        return names
+
+    def new(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node of one output; returns it."""
+        return self.add(operator, *inputs, **attributes)[0]
+
+    def integers(self, items: int | Sequence[int], dtype: str = "int64") -> str:
+        """A constant."""
+        return self.new("Constant", value=onnx.numpy_helper.from_array(np.array(items, dtype)))
+
+    def number(self, value: float) -> str:
+        """A constant of the type of X."""
+        array = np.array(value, numpy_dtype(self.dtype or "float32"))
+        constant = self.new("Constant", value=onnx.numpy_helper.from_array(array))
+        return constant if self.dtype is not None else self.new("CastLike", constant, "X")
+
+    def split(self, value: str, parts: int, axis: int) -> list[str]:
+        """Equal parts."""
+        counted = {"num_outputs": parts} if self.opset >= 18 else {}
+        return self.add("Split", value, outputs=parts, axis=axis, **counted)
+
+    def unsqueezed(self, value: str, axis: int) -> str:
+        """The value with an axis of size one."""
+        if self.opset < 13:
+            return self.new("Unsqueeze", value, axes=[axis])
+        return self.new("Unsqueeze", value, self.integers([axis]))
+
+    def size(self, value: str, axis: int) -> str:
+        """The size of an axis, as a list."""
+        return self.new("Gather", self.new("Shape", value), self.integers([axis]), axis=0)
+
+    def part(self, value: str, index: int, axis: int = 0) -> str:
+        """One of an axis, which goes."""
+        return self.new("Gather", value, self.integers(index), axis=axis)
+
+    # The sequence
+
+    def written(self) -> list[NodeProto]:
+        """The nodes of the function."""
+        axis_of_Y, axis_of_h = (2, 1) if self.batch == 0 else (1, 0)
+        zeros = ""
+        if "initial_h" not in self.given:
+            shape = self.new("Concat", self.size("X", self.batch), self.size("R", 2), axis=0)
+            zeros = self.new("Expand", self.zero, shape)
+        if "sequence_lens" in self.given:
+            self.lengths = self.new("Reshape", "sequence_lens", self.integers([-1, 1]))
+        all_Y: list[str] = []
+        all_h: list[str] = []
+        for d in range(len(self.reversed)):
+            start = self.part("initial_h", d, axis_of_h) if "initial_h" in self.given else zeros
+            Y, h = self.direction(d, start)
+            all_Y.append(self.unsqueezed(Y, axis_of_Y))
+            all_h.append(self.unsqueezed(h, axis_of_h))
+        for name, parts, axis in (("Y", all_Y, axis_of_Y), ("Y_h", all_h, axis_of_h)):
+            self.new("Concat", *parts, axis=axis)
+            self.nodes[-1].output[0] = name
+        return self.nodes
+
+    def direction(self, d: int, start: str) -> tuple[str, str]:
+        """Y [T, B, H], or [B, T, H] with the batch first, and Y_h [B, H] of a direction."""
+        gates = self.new("MatMul", "X", self.new("Transpose", self.part("W", d), perm=[1, 0]))
+        Rz, Rr, Rn = self.split(self.part("R", d), 3, 0)
+        bias: str | None = None
+        if "B" in self.given:
+            Wbz, Wbr, Wbn, Rbz, Rbr, Rbn = self.split(self.part("B", d), 6, 0)
+            sums = [self.new("Add", Wbz, Rbz), self.new("Add", Wbr, Rbr)]
+            sums.append(Wbn if self.reset_after else self.new("Add", Wbn, Rbn))
+            gates = self.new("Add", gates, self.new("Concat", *sums, axis=0))
+            bias = Rbn if self.reset_after else None
+        Rzr = self.new("Transpose", self.new("Concat", Rz, Rr, axis=0), perm=[1, 0])
+        Rn = self.new("Transpose", Rn, perm=[1, 0])
+
+        states, ends = [start], 1
+        if self.lengths is not None:
+            first = self.integers([0], "int32")
+            if self.reversed[d]:
+                last = self.new("Sub", self.size("X", self.time), self.integers([1]))
+                first = self.new("Cast", last, to=onnx.TensorProto.INT32)
+            states, ends = [start, first], 2
+        body = self.body(d, Rzr, Rn, bias)
+        way = int(self.reversed[d])
+        outputs = self.add(
+            "Scan",
+            *states,
+            gates,
+            "A",
+            outputs=ends + 1,
+            body=body,
+            num_scan_inputs=2,
+            scan_input_axes=[self.time] * 2,
+            scan_input_directions=[way] * 2,
+            scan_output_axes=[self.time],
+            scan_output_directions=[way],
+        )
+        h = outputs[0]
+        if self.lengths is not None:  # a row without steps has no last state
+            some = self.new("Less", self.integers([0], "int32"), self.lengths)
+            h = self.new("Where", some, h, self.zero)
+        return outputs[-1], h
+
+    def body(self, d: int, Rzr: str, Rn: str, bias: str | None) -> onnx.GraphProto:
+        """A step: the state, with lengths the step's number, its part of the gates, its scores."""
+        outside, self.nodes = self.nodes, []
+        f, g = self.activations[d]
+        h, t, x, a = (f"{name}_{self.count}" for name in ("h", "t", "x", "a"))
+        xz, xr, xn = self.split(x, 3, 1)
+        hz, hr = self.split(self.new("MatMul", h, Rzr), 2, 1)
+        z = self.activated(f, self.new("Add", xz, hz))
+        r = self.activated(f, self.new("Add", xr, hr))
+        if self.reset_after:
+            product = self.new("MatMul", h, Rn)
+            product = self.new("Mul", r, product if bias is None else self.new("Add", product, bias))
+        else:
+            product = self.new("MatMul", self.new("Mul", r, h), Rn)
+        n = self.activated(g, self.new("Add", xn, product))
+        z = self.new("Mul", self.new("Sub", self.one, a), z)
+        new = self.new("Mul", self.new("Sub", self.one, z), n)
+        new = self.new("Add", new, self.new("Mul", z, h))
+        inputs, outputs = [h, x, a], [new, self.new("Identity", new)]
+        if self.lengths is not None:
+            is_in = self.new("Less", t, self.lengths)
+            following = self.new("Add", t, self.integers([-1 if self.reversed[d] else 1], "int32"))
+            inputs.insert(1, t)
+            kept = self.new("Where", is_in, new, h)
+            outputs = [kept, following, self.new("Where", is_in, new, self.zero)]
+        nodes, self.nodes = self.nodes, outside
+        taken, given = ([ValueInfoProto(name=name) for name in names] for names in (inputs, outputs))
+        return onnx.helper.make_graph(nodes, f"step_{self.count}", taken, given)
+
+    def activated(self, function: Activation, x: str) -> str:
+        """The function of what it is given, clipped."""
+        if self.bounds is not None:
+            x = self.new("Max", self.new("Min", x, self.bounds[1]), self.bounds[0])
+        if function.name not in ("Affine", "ScaledTanh"):
+            given = {"alpha": function.alpha, "beta": function.beta}
+            return self.new(
+                function.name, x, **{name: value for name, value in given.items() if value is not None}
+            )
+        assert function.alpha is not None and function.beta is not None
+        alpha, beta = self.number(function.alpha), self.number(function.beta)
+        if function.name == "Affine":
+            return self.new("Add", self.new("Mul", alpha, x), beta)
+        return self.new("Mul", alpha, self.new("Tanh", self.new("Mul", beta, x)))

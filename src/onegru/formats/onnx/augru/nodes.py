@@ -1,0 +1,137 @@
+"""The GRU with attention in ONNX models.
+
+ONNX has no operator for it. A model that holds nodes of onegru's own, `AUGRU`, holds functions as well that
+say in ONNX's operators what they compute, so every runtime can run it. onegru's execution provider takes the
+nodes before ONNX Runtime puts the functions in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import onnx
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
+
+from onegru.core.errors import SpecError, prefixed_errors
+from onegru.formats.onnx.augru.function import CASTS_LIKE, OPTIONAL, augru_function
+from onegru.formats.onnx.node import node_attributes
+from onegru.formats.onnx.read import (
+    Source,
+    attribute_graphs,
+    describe,
+    element_type,
+    is_augru,
+    is_augru_function,
+    is_onnx,
+    trimmed,
+)
+from onegru.operators.attributes import read_attributes
+from onegru.operators.onnx import AUGRU, AUGRU_DOMAIN
+
+# The IR versions that brought functions, and several of a name.
+_FUNCTIONS, _OVERLOADS = 8, 10
+
+
+def augru_node(
+    inputs: Mapping[str, str],
+    outputs: Mapping[str, str],
+    attributes: Mapping[str, object] | None = None,
+    name: str = "",
+) -> NodeProto:
+    """A node of the operator AUGRU. Once it is in a model, `add_augru_functions` adds its function.
+
+    Args:
+        inputs: the values that it takes, by the operator's names: X, W, R and A; B, sequence_lens and
+            initial_h if there are any.
+        outputs: the values that it gives: Y, Y_h or both.
+        attributes: those of GRU-22.
+        name: its name.
+
+    Raises:
+        SpecError: an input is missing; an input, output or attribute is not one of the operator's.
+    """
+    attributes = attributes or {}
+    read_attributes(AUGRU, attributes)
+    for kind, ports, given in (("input", AUGRU.inputs, inputs), ("output", AUGRU.outputs, outputs)):
+        for port in ports:
+            if port.required and not given.get(port.name):
+                raise SpecError(f"{port.name}: missing; {AUGRU} requires it")
+        names = [port.name for port in ports]
+        if unknown := [item for item in given if item not in names]:
+            raise SpecError(f"{unknown[0]}: not an {kind} of {AUGRU}; must be one of {', '.join(names)}")
+    taken = trimmed(inputs.get(port.name, "") for port in AUGRU.inputs)
+    made = trimmed(outputs.get(port.name, "") for port in AUGRU.outputs)
+    node = onnx.helper.make_node(AUGRU.name, taken, made, name, domain=AUGRU_DOMAIN)
+    node.attribute.extend(onnx.helper.make_attribute(key, value) for key, value in attributes.items())
+    return node
+
+
+def add_augru_functions(model: ModelProto, source: Source | None = None) -> bool:
+    """Give a model the functions of its AUGRU nodes, in place of those that it has.
+
+    Nodes in bodies and in other functions count as well. The operator's domain is added to the opsets, and
+    the IR version raised to one that has functions.
+
+    Args:
+        model: the model, which this changes.
+        source: where it comes from, for messages.
+
+    Returns:
+        whether anything had to change.
+
+    Raises:
+        SpecError: an attribute of a node is not legal, or the model's opset is too old.
+        FormatError: an attribute is broken.
+    """
+    source = source or Source("the model")
+    others = [function for function in model.functions if not is_augru_function(function)]
+    opset = max((entry.version for entry in model.opset_import if is_onnx(entry)), default=1)
+    variants: dict[tuple[object, ...], FunctionProto] = {}
+    is_changed = False
+    for owner in (model.graph, *others):
+        nodes = list(_augru_nodes(owner, {}))
+        for node, dtypes in nodes:
+            attributes = node_attributes(source, node, AUGRU)
+            taken = dict(zip((port.name for port in AUGRU.inputs), node.input, strict=False))
+            given = tuple(name for name in OPTIONAL if taken.get(name))
+            known = (dtypes.get(taken.get(name, "")) for name in ("W", "R", "B", "X"))
+            dtype = None if opset >= CASTS_LIKE else next(filter(None, known), None)
+            key = (repr(sorted(attributes.items())), given, dtype)
+            if key not in variants:
+                overload = str(len(variants) + 1) if variants else ""
+                with prefixed_errors(f"{source.name}: {describe(node)}: "):
+                    variants[key] = augru_function(attributes, opset, given, dtype, overload)
+            if node.overload != variants[key].overload:
+                node.overload, is_changed = variants[key].overload, True
+        imports = model.opset_import if owner is model.graph else owner.opset_import
+        if nodes and all(entry.domain != AUGRU_DOMAIN for entry in imports):
+            imports.append(onnx.helper.make_opsetid(AUGRU_DOMAIN, AUGRU.version))
+            is_changed = True
+    functions = list(variants.values())
+    if [function for function in model.functions if is_augru_function(function)] != functions:
+        del model.functions[:]
+        model.functions.extend([*others, *functions])
+        is_changed = True
+    least = _OVERLOADS if len(functions) > 1 else _FUNCTIONS if functions else 0
+    if model.ir_version < least:
+        model.ir_version, is_changed = least, True
+    return is_changed
+
+
+def _augru_nodes(
+    owner: GraphProto | FunctionProto, around: Mapping[str, str]
+) -> Iterator[tuple[NodeProto, Mapping[str, str]]]:
+    """The AUGRU nodes of a graph or function and its bodies, each with the element types that are known."""
+    codes = {value.name: value.type.tensor_type.elem_type for value in owner.value_info}
+    if isinstance(owner, GraphProto):
+        codes |= {value.name: value.type.tensor_type.elem_type for value in owner.input}
+        codes |= {tensor.name: tensor.data_type for tensor in owner.initializer}
+    for node in owner.node:
+        codes.update((node.output[0], item.t.data_type) for item in node.attribute if item.HasField("t"))
+    dtypes = dict(around)
+    dtypes |= {name: known.name for name, code in codes.items() if (known := element_type(code)) is not None}
+    for node in owner.node:
+        if is_augru(node):
+            yield node, dtypes
+        for body in attribute_graphs(node):
+            yield from _augru_nodes(body, dtypes)
