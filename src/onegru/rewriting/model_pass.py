@@ -9,7 +9,7 @@ import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onegru.core.errors import SpecError
-from onegru.formats.onnx.functions import all_nodes, unfold_functions
+from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
 from onegru.formats.onnx.order import sort_nodes
 from onegru.formats.onnx.read import (
     Source,

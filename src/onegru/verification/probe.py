@@ -13,7 +13,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, MissingExtraError
 from onegru.formats.graph import GruStep
-from onegru.formats.onnx.functions import all_nodes, unfold_functions
+from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
 from onegru.formats.onnx.read import Source, attribute_graphs, read_model, to_array
 from onegru.formats.onnx.upgrade import OLDEST
 from onegru.formats.onnx.whole.session import Session

@@ -18,7 +18,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.formats.graph import STATES_KEY, STATES_WORD, Graph, GruStep, LazyConstants, Step, initial_states
-from onegru.formats.onnx.functions import unfold_functions
+from onegru.formats.onnx.functions.unfold import unfold_functions
 from onegru.formats.onnx.nested import find_nested
 from onegru.formats.onnx.node import (
     constant_value,

@@ -9,7 +9,7 @@ from copy import deepcopy
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, version_converter
 
-from onegru.formats.onnx.functions import all_nodes
+from onegru.formats.onnx.functions.unfold import all_nodes
 from onegru.formats.onnx.order import node_inputs
 from onegru.formats.onnx.read import (
     Source,

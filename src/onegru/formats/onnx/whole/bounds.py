@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from onegru.formats.onnx.functions import all_nodes, call_key
+from onegru.formats.onnx.functions.unfold import all_nodes, call_key
 from onegru.formats.onnx.read import (
     Source,
     attribute_graphs,

@@ -10,7 +10,7 @@ import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto
 
 from onegru.formats.graph import Observer, Run, Whole
-from onegru.formats.onnx.augru.nodes import add_augru_functions
+from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.order import needed_nodes
 from onegru.formats.onnx.read import Source, drop_named, is_onnx, replace_nodes, serialized
 from onegru.formats.onnx.upgrade import OLDEST, infer_types, upgrade

@@ -13,7 +13,7 @@ import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onegru.core.errors import SpecError, prefixed_errors
-from onegru.formats.onnx.augru.function import CASTS_LIKE, OPTIONAL, augru_function
+from onegru.formats.onnx.functions.augru_body import CASTS_LIKE, OPTIONAL, augru_function
 from onegru.formats.onnx.node import node_attributes
 from onegru.formats.onnx.read import (
     Source,
