@@ -17,14 +17,14 @@ from pathlib import Path
 import onegru
 from onegru.core.activations import ACTIVATIONS
 from onegru.frameworks.layouts import FLAX_LINEN, FLAX_NNX, KERAS, PYTORCH, Framework
-from onegru.operators.onnx import GRU_VERSIONS, NEWEST
+from onegru.operators.onnx import AUGRU, GRU_VERSIONS, NEWEST
 from onegru.operators.openvino import OPERATORS
 from onegru.operators.schema import Attribute, Operator, Role
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = ("README.md", "docs/operators.md", "docs/conversion.md")
 
-ALL = (NEWEST, *OPERATORS.values())
+ALL = (NEWEST, AUGRU, *OPERATORS.values())
 
 _SIZES = {"G": "3H", "N": "6H"}
 _NONE = "–"
@@ -42,7 +42,9 @@ def code(text: object) -> str:
 
 
 def function(operator: Operator) -> str:
-    """The function that runs an operator."""
+    """The function or layer that runs an operator."""
+    if operator is AUGRU:
+        return "GRU(attention=True)"
     name = re.sub("(Cell|Sequence)", r"_\1", operator.name).lower()
     assert hasattr(onegru, name), name
     return name
@@ -50,7 +52,7 @@ def function(operator: Operator) -> str:
 
 def dialect(operator: Operator) -> str:
     """Whose operator it is."""
-    return "ONNX" if operator is NEWEST else "OpenVINO"
+    return "ONNX" if operator is NEWEST else "onegru's" if operator is AUGRU else "OpenVINO"
 
 
 # ---- README.md

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import onegru
-from onegru.operators.onnx import GRU_VERSIONS, gru_version
+from onegru.operators.lowering import lower
+from onegru.operators.onnx import AUGRU, GRU_VERSIONS, OPERATORS, gru_version
 from tests.support.operator_arguments import gru_arguments
 
 
@@ -40,3 +41,24 @@ def test_version_1_has_its_misspelt_default() -> None:
         onegru.gru(**gru_arguments(), direction="foward", opset=1)[0],
         onegru.gru(**gru_arguments(), opset=1)[0],
     )
+
+
+def test_augru_is_the_newest_gru_with_scores() -> None:
+    newest = GRU_VERSIONS[max(GRU_VERSIONS)]
+    assert str(AUGRU) == "AUGRU-1"
+    assert AUGRU.attributes == newest.attributes
+    assert AUGRU.outputs == newest.outputs
+    assert AUGRU.inputs[:-1] == newest.inputs
+    assert [(port.name, port.axes, port.batch_first) for port in AUGRU.inputs[-1:]] == [("A", "TB1", "BT1")]
+    assert OPERATORS["AUGRU", 1] is AUGRU
+    assert OPERATORS["GRU", 14] is GRU_VERSIONS[14]
+
+
+def test_augru_is_lowered_to_a_spec_with_attention() -> None:
+    arguments = gru_arguments()
+    lowered = lower(AUGRU, {"clip": 0.5, "linear_before_reset": 1}, arguments["W"], arguments["R"])
+    assert (lowered.spec.attention, lowered.spec.clip, lowered.spec.linear_before_reset) == (True, 0.5, True)
+    with pytest.raises(
+        onegru.SpecError, match="output_sequence: not an attribute of AUGRU-1; must be one of"
+    ):
+        lower(AUGRU, {"output_sequence": 1}, arguments["W"], arguments["R"])

@@ -11,6 +11,7 @@ import pytest
 from onnx import ModelProto
 
 import onegru
+from onegru.formats.onnx.functions.augru import add_augru_functions, augru_node
 from onegru.rewriting.rewrite import rewrite
 from tests.support.files.onnx_models import B, H, I, T, graph, gru, model, node, numbers, save, value, weights
 from tests.support.rewrite_cases import assert_close, expected, others_untouched, rewritten
@@ -211,6 +212,25 @@ def test_other_functions_stay(tmp_path: Path) -> None:
     assert target.functions[0].node == source.functions[0].node
     assert target.functions[0].opset_import[0].version == 18
     feeds = {"X": numbers(1, T, B, I)}
+    wanted = expected(tmp_path / "model.onnx", feeds)
+    assert_close(onegru.load(tmp_path / "target.onnx").run(feeds), wanted, 1e-6)
+
+
+@pytest.mark.parametrize("options", [{"opset": 18}, {"layout": 1}, {"decompose": True}])
+def test_nodes_with_attention_stay(options: dict[str, Any], tmp_path: Path) -> None:
+    taken = {"X": "X", "W": "W", "R": "R", "A": "A"}
+    nodes = [
+        gru("X", ["states"], name="gru"),
+        augru_node(taken, {"Y": "Y"}, {"linear_before_reset": 1}, "attention"),
+        node("Add", ["states", "Y"], ["Z"]),
+    ]
+    inputs = [value("X", shape=["T", "N", I]), value("A", shape=["T", "N", 1])]
+    source = model(graph(nodes, inputs, [value("Z", shape=[None] * 4)], weights()), opset=15)
+    add_augru_functions(source)
+    _, target = rewritten(tmp_path, source, **options)
+    (function,) = target.functions
+    assert function.opset_import[0].version == options.get("opset", 15)
+    feeds = {"X": numbers(1, T, B, I), "A": numbers(2, T, B, 1)}
     wanted = expected(tmp_path / "model.onnx", feeds)
     assert_close(onegru.load(tmp_path / "target.onnx").run(feeds), wanted, 1e-6)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.runtimes.known_issues import MEASURED, RULES, Facts, verdicts
 from tests.support.comparison import Arrays, is_right
 from tests.support.oracle import gru_cell, gru_sequence, onnx_gru
@@ -35,6 +36,7 @@ class Case:
     constant: bool = True
     square: bool = False
     scale: float = 1.0
+    attention: bool = False
     unharmed: tuple[str, ...] = ()
     """Runtimes that have a rule for the node whose condition, on the arrays, does not hold here."""
 
@@ -115,6 +117,10 @@ CASES = [
     Case("second-pair", activations("Sigmoid", "Tanh", "Elu", "Tanh", direction="bidirectional")),
     Case("first-pair", activations("Elu", "Tanh", "Sigmoid", "Tanh", direction="bidirectional")),
     Case("equal-pairs", activations("Relu", "Tanh", "Relu", "Tanh", direction="bidirectional")),
+    Case("attention", version=22, attention=True, lengths=(4, 2, 0)),
+    Case("attention-layout", {"layout": 1, "clip": 0.5}, version=22, attention=True),
+    Case("attention-reverse", {"direction": "reverse"}, version=22, attention=True),
+    Case("attention-bfloat16", version=22, attention=True, dtype="bfloat16"),
 ]
 
 SIZE = {"hidden_size": "3"}
@@ -149,7 +155,8 @@ def facts_of(case: Case | Layer) -> Facts:
         return Facts(case.operator, version, case.data, case.dtype, present, case.fixed, case.constant)
     attributes = {**case.attributes, **({"hidden_size": 3} if case.hidden_size else {})}
     names = {"X", "W", "R", *case.present, *(["sequence_lens"] if case.lengths is not None else [])}
-    return Facts("GRU", case.version, attributes, case.dtype, frozenset(names), case.fixed, case.constant)
+    operator, version = ("AUGRU", 1) if case.attention else ("GRU", case.version)
+    return Facts(operator, version, attributes, case.dtype, frozenset(names), case.fixed, case.constant)
 
 
 def predicted(case: Case | Layer, runtime: str) -> str:
@@ -179,6 +186,8 @@ def arrays_of(case: Case) -> Arrays:
     arrays = {"X": X, "W": W, "R": R} | {k: v for k, v in optional.items() if k in case.present}
     if case.lengths is not None:
         arrays["sequence_lens"] = np.array(case.lengths, np.int32)
+    if case.attention:
+        arrays["A"] = draw(*X.shape[:2], 1)
     return arrays
 
 
@@ -248,15 +257,18 @@ def onnx_file(case: Case) -> bytes:
             name = f"minus_{name}"
         if not weight or not case.constant or case.version < 7:  # old files list constants as inputs too
             inputs.append(helper.make_tensor_value_info(name, kind, shape))
-    order = ("X", "W", "R", "B", "sequence_lens", "initial_h")
-    given = [name if name in arrays else "" for name in order]
+    order = ("X", "W", "R", "B", "sequence_lens", "initial_h", "A")
+    given = [name if name in arrays else "" for name in order[: 7 if case.attention else 6]]
     outputs = [name if name in case.present else "" for name in ("Y", "Y_h")]
     attributes = facts_of(case).attributes
     nodes.append(helper.make_node("GRU", given, outputs, **attributes))
+    if case.attention:
+        nodes[-1].op_type, nodes[-1].domain = "AUGRU", "onegru"
     results = [helper.make_tensor_value_info(name, code, None) for name in outputs if name]
     graph = helper.make_graph(nodes, "one_node", inputs, results, constants)
     opset = [helper.make_opsetid("", case.version)]
     model = helper.make_model(graph, opset_imports=opset, ir_version=3 if case.version < 7 else 10)
+    add_augru_functions(model)
     return bytes(model.SerializeToString())
 
 
@@ -393,7 +405,7 @@ RUNNERS: dict[str, Callable[[Case | Layer], Arrays]] = {
 REFUSAL = {
     "onnxruntime": r"\[ONNXRuntimeError\]",
     "openvino": r"^Exception from src/",
-    "onnx": r"output_sequence|Unknown direction",
+    "onnx": r"output_sequence|Unknown direction|Scan is not implemented",
 }
 PAIRS: list[tuple[Case | Layer, str]] = [
     *((case, runtime) for case in CASES for runtime in RUNNERS),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +12,7 @@ import onnx
 from hypothesis import strategies as st
 
 from onegru.core.dtypes import Array
+from onegru.formats.onnx.functions.augru import add_augru_functions
 
 Rng = np.random.Generator
 
@@ -85,9 +86,9 @@ def functions_with_values(draw: st.DrawFn, count: int) -> dict[str, list[Any]]:
 
 
 @st.composite
-def gru_cases(draw: st.DrawFn) -> Case:
-    """ONNX's GRU in every version."""
-    opset = draw(st.sampled_from(OPSETS))
+def gru_cases(draw: st.DrawFn, opsets: Sequence[int] = OPSETS) -> Case:
+    """ONNX's GRU in every version, or in those of some opsets."""
+    opset = draw(st.sampled_from(opsets))
     direction = draw(st.sampled_from(DIRECTIONS))
     names = [name for name in DTYPES if name != "bfloat16" or opset >= 22]
     dtype = DTYPES[draw(st.sampled_from(names))]
@@ -119,6 +120,17 @@ def gru_cases(draw: st.DrawFn) -> Case:
         else None,
     }
     return Case("gru", inputs, attributes, opset)
+
+
+@st.composite
+def augru_cases(draw: st.DrawFn, opsets: Sequence[int] = (22,)) -> Case:
+    """onegru's AUGRU, in models of these opsets."""
+    case = draw(gru_cases(opsets))
+    x = case.inputs["X"]
+    assert x is not None
+    rng = np.random.default_rng(x.size)
+    A = rng.uniform(-0.25, 1.25, (*x.shape[:2], 1)).astype(x.dtype)
+    return replace(case, function="augru", inputs={**case.inputs, "A": A})
 
 
 @st.composite
@@ -165,13 +177,14 @@ def openvino_cases(draw: st.DrawFn, *functions: str) -> Case:
 
 
 def onnx_model(case: Case, *, constant_weights: bool = True) -> onnx.ModelProto:
-    """A model of one GRU node; weights are initializers or inputs."""
+    """A model of one GRU node, or AUGRU node; weights are initializers or inputs."""
     weights = {"W", "R", "B"} if constant_weights else set()
-    names = ["X", "W", "R", "B", "sequence_lens", "initial_h"]
-    present = [name if case.inputs[name] is not None else "" for name in names]
+    names = ["X", "W", "R", "B", "sequence_lens", "initial_h", "A"]
+    present = [name if case.inputs.get(name) is not None else "" for name in names]
     while not present[-1]:
         present.pop()
-    node = onnx.helper.make_node("GRU", present, ["Y", "Y_h"], name="gru")
+    node = onnx.helper.make_node(case.function.upper(), present, ["Y", "Y_h"], name="gru")
+    node.domain = "onegru" if case.function == "augru" else ""
     for name, value in case.attributes.items():
         # An empty list carries no type of its own.
         kind = onnx.AttributeProto.FLOATS if isinstance(value, list) and not value else None
@@ -191,6 +204,9 @@ def onnx_model(case: Case, *, constant_weights: bool = True) -> onnx.ModelProto:
         [onnx.helper.make_tensor_value_info(name, element, None) for name in ("Y", "Y_h")],
         [onnx.numpy_helper.from_array(arrays[name], name) for name in sorted(weights & set(arrays))],
     )
-    return onnx.helper.make_model(
+    model = onnx.helper.make_model(
         graph, opset_imports=[onnx.helper.make_opsetid("", case.opset)], ir_version=10
     )
+    if case.function == "augru":
+        add_augru_functions(model)
+    return model

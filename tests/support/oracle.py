@@ -183,11 +183,16 @@ def onnx_gru(
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     output_sequence: int | None = None,
+    A: Array | None = None,
 ) -> tuple[Array, Array]:
-    """ONNX's GRU, every version. Both outputs are always computed, so output_sequence changes nothing."""
-    dtype = same_type(X, W, R, B, initial_h)
+    """ONNX's GRU, every version; with A, onegru's AUGRU.
+
+    Both outputs are always computed, so output_sequence changes nothing.
+    """
+    dtype = same_type(X, W, R, B, initial_h, A)
     if layout == 1:
         X = np.swapaxes(X, 0, 1)
+        A = None if A is None else np.swapaxes(A, 0, 1)
         initial_h = None if initial_h is None else np.swapaxes(initial_h, 0, 1)
     flags = REVERSED["forward" if direction == "foward" else direction]
     T, rows, _ = X.shape
@@ -220,7 +225,7 @@ def onnx_gru(
                 continue
             h = [0.0] * H if initial_h is None else numbers(initial_h[d, row])
             for t in range(length - 1, -1, -1) if flags[d] else range(length):
-                h = cell.step(numbers(X[t, row]), h)
+                h = cell.step(numbers(X[t, row]), h, None if A is None else float(A[t, row, 0]))
                 Y[t, d, row] = h
             Y_h[d, row] = h
     if layout == 1:

@@ -9,6 +9,7 @@ import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onegru.core.errors import SpecError
+from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
 from onegru.formats.onnx.order import sort_nodes
 from onegru.formats.onnx.read import (
@@ -18,6 +19,7 @@ from onegru.formats.onnx.read import (
     drop_named,
     external_bytes,
     external_tensors,
+    is_augru_function,
     is_gru,
     is_onnx,
     read_model,
@@ -118,6 +120,7 @@ class _Rewriter:
             self._convert_others()
         self._rewrite_graph(self.model.graph, None)
         self._drop_retired()
+        add_augru_functions(self.model, self.source)
         opsets = (self.old, self.new)
         return Rewritten(self.model, opsets, self.nodes, self.dtypes, self.others, self.notes)
 
@@ -161,7 +164,8 @@ class _Rewriter:
         """Convert all nodes but the GRUs to the new opset."""
         self._convert_graph(self.model.graph, None)
         for function in self.model.functions:
-            self._convert_function(function)
+            if not is_augru_function(function):  # which are written anew
+                self._convert_function(function)
         for owner in (self.model, *self.model.functions):
             for entry in owner.opset_import:
                 if is_onnx(entry):

@@ -31,9 +31,9 @@ class Facts:
     """What is known of one GRU node of a file."""
 
     operator: str
-    """"GRU", "GRUCell", "GRUSequence", "AUGRUCell" or "AUGRUSequence"."""
+    """"GRU", "AUGRU", "GRUCell", "GRUSequence", "AUGRUCell" or "AUGRUSequence"."""
     version: int
-    """1, 3, 7, 14 or 22 for ONNX's GRU; 3 for GRUCell, 5 for GRUSequence, 0 for the AUGRU operators."""
+    """1, 3, 7, 14 or 22 for ONNX's GRU, 1 for AUGRU; 3 for GRUCell, 5 for GRUSequence, 0 for the others."""
     attributes: Mapping[str, Any]
     """The attributes in the file: ONNX's with their values, OpenVINO's as the strings of `<data>`."""
     dtype: str | None
@@ -114,6 +114,10 @@ def _has_no_alpha(function: str) -> Callable[[Facts], bool]:
     return applies
 
 
+def _turns_axes(facts: Facts) -> bool:
+    return facts.attributes.get("direction", "forward") != "forward" or _is_batch_first(facts)
+
+
 def _is_batch_first(facts: Facts) -> bool:
     return facts.attributes.get("layout") == 1
 
@@ -167,7 +171,7 @@ def _has_lengths_for_one_primitive(facts: Facts) -> bool:
 
 # ---- the table ----
 
-_ONNX = ("GRU",)
+_ONNX, _AUGRU = ("GRU",), ("AUGRU",)
 
 # By runtime, effect and operators.
 _ISSUES: Mapping[tuple[str, Effect, Collection[str]], Sequence[tuple[str, Callable[[Facts], bool]]]] = {
@@ -177,6 +181,9 @@ _ISSUES: Mapping[tuple[str, Effect, Collection[str]], Sequence[tuple[str, Callab
         ("loads float64 but fails when it runs", lambda facts: facts.dtype == "float64"),
         ("does not support layout = 1", _is_batch_first),
         ("requires hidden_size", lambda facts: "hidden_size" not in facts.attributes),
+    ),
+    ("onnxruntime", "refuses", _AUGRU): (
+        ("has no kernels for bfloat16 in AUGRU's function", lambda facts: facts.dtype == "bfloat16"),
     ),
     ("onnxruntime", "miscomputes", _ONNX): (
         ("takes 0 for an alpha of Affine that is not given", _has_no_alpha("affine")),
@@ -200,6 +207,9 @@ _ISSUES: Mapping[tuple[str, Effect, Collection[str]], Sequence[tuple[str, Callab
     ),
     ("openvino", "refuses", ("GRUSequence",)): (
         ("fails on a GRUSequence without activations", lambda facts: not facts.attributes.get("activations")),
+    ),
+    ("openvino", "refuses", _AUGRU): (
+        ("knows no functions of models, by which others run an AUGRU node", lambda facts: True),
     ),
     ("openvino", "refuses", ("AUGRUCell", "AUGRUSequence")): (
         (
@@ -226,6 +236,10 @@ _ISSUES: Mapping[tuple[str, Effect, Collection[str]], Sequence[tuple[str, Callab
     ("onnx", "refuses", _ONNX): (
         ("fails on the attribute output_sequence", lambda facts: "output_sequence" in facts.attributes),
         ('does not know the direction "foward"', _spells_foward),
+        ("has a forward Scan over first axes alone, for AUGRU's function", _is_augru_of_another_order),
+    ),
+    ("onnx", "refuses", _AUGRU): (
+        ("has a forward Scan over first axes alone, for AUGRU's function", _turns_axes),
     ),
     ("onnx", "miscomputes", _ONNX): (
         ("ignores activations: always uses Sigmoid and Tanh", _has_other_activations_than_default),

@@ -93,6 +93,7 @@ def add_augru_functions(model: ModelProto, source: Source | None = None) -> bool
         for node, dtypes in nodes:
             attributes = node_attributes(source, node, AUGRU)
             taken = dict(zip((port.name for port in AUGRU.inputs), node.input, strict=False))
+            taken |= dict(zip((port.name for port in AUGRU.outputs), node.output, strict=False))
             given = tuple(name for name in OPTIONAL if taken.get(name))
             known = (dtypes.get(taken.get(name, "")) for name in ("W", "R", "B", "X"))
             dtype = None if opset >= CASTS_LIKE else next(filter(None, known), None)

@@ -20,8 +20,8 @@ from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import read_activations, read_clip
 from onegru.operators.onnx import AUGRU, AUGRU_DOMAIN
 
-#: The inputs that a node may lack.
-OPTIONAL = tuple(port.name for port in AUGRU.inputs if not port.required)
+#: The inputs that a node may lack, and the output: its last, as only those at the end can be missing.
+OPTIONAL = (*(port.name for port in AUGRU.inputs if not port.required), AUGRU.outputs[-1].name)
 #: From this opset on a function serves every element type: constants take that of X.
 CASTS_LIKE = 15
 _OLDEST = 9  # Scan was another operator before
@@ -40,7 +40,7 @@ def augru_function(
     Args:
         attributes: the nodes'; those of GRU-22.
         opset: of the function, which has to be the model's.
-        given: which of B, sequence_lens and initial_h the nodes have.
+        given: which of B, sequence_lens, initial_h and Y_h the nodes have.
         dtype: the element type, needed below opset 15; None for any.
         overload: tells functions of a model apart. A model with one needs IR version 10.
 
@@ -59,7 +59,7 @@ def augru_function(
         AUGRU_DOMAIN,
         AUGRU.name,
         [port.name for port in AUGRU.inputs],
-        [port.name for port in AUGRU.outputs],
+        [port.name for port in AUGRU.outputs if port.name in given or port.name not in OPTIONAL],
         _Writer(opset, dtype, values, given).written(),
         [onnx.helper.make_opsetid("", opset)],
         sorted(attributes),
@@ -90,6 +90,7 @@ class _Writer:
         clip = read_clip(AUGRU, values["clip"])
         self.bounds = None if clip is None else (self.number(-clip), self.number(clip))
         self.lengths: str | None = None
+        self.rows = ""
 
     # Nodes
 
@@ -138,6 +139,8 @@ class _Writer:
     def written(self) -> list[NodeProto]:
         """The nodes of the function."""
         axis_of_Y, axis_of_h = (2, 1) if self.batch == 0 else (1, 0)
+        # The shape of [B, H]: ONNX Runtime's Scan has to know ranks, which the model may not say.
+        self.rows = self.integers([-1, 0])
         zeros = ""
         if "initial_h" not in self.given:
             shape = self.new("Concat", self.size("X", self.batch), self.size("R", 2), axis=0)
@@ -148,10 +151,11 @@ class _Writer:
         all_h: list[str] = []
         for d in range(len(self.reversed)):
             start = self.part("initial_h", d, axis_of_h) if "initial_h" in self.given else zeros
-            Y, h = self.direction(d, start)
+            Y, h = self.direction(d, self.new("Reshape", start, self.rows))
             all_Y.append(self.unsqueezed(Y, axis_of_Y))
-            all_h.append(self.unsqueezed(h, axis_of_h))
-        for name, parts, axis in (("Y", all_Y, axis_of_Y), ("Y_h", all_h, axis_of_h)):
+            all_h += [self.unsqueezed(h, axis_of_h)] if "Y_h" in self.given else []
+        outputs = [("Y", all_Y, axis_of_Y), ("Y_h", all_h, axis_of_h)]
+        for name, parts, axis in outputs if "Y_h" in self.given else outputs[:1]:
             self.new("Concat", *parts, axis=axis)
             self.nodes[-1].output[0] = name
         return self.nodes
@@ -215,7 +219,7 @@ class _Writer:
         n = self.activated(g, self.new("Add", xn, product))
         z = self.new("Mul", self.new("Sub", self.one, a), z)
         new = self.new("Mul", self.new("Sub", self.one, z), n)
-        new = self.new("Add", new, self.new("Mul", z, h))
+        new = self.new("Reshape", self.new("Add", new, self.new("Mul", z, h)), self.rows)
         inputs, outputs = [h, x, a], [new, self.new("Identity", new)]
         if self.lengths is not None:
             is_in = self.new("Less", t, self.lengths)
