@@ -14,6 +14,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onegru.core.errors import SpecError, prefixed_errors
 from onegru.formats.onnx.functions.augru_body import CASTS_LIKE, OPTIONAL, augru_function
+from onegru.formats.onnx.functions.unfold import all_nodes
 from onegru.formats.onnx.node import node_attributes
 from onegru.formats.onnx.read import (
     Source,
@@ -30,6 +31,8 @@ from onegru.operators.onnx import AUGRU, AUGRU_DOMAIN
 
 # The IR versions that brought functions, and several of a name.
 _FUNCTIONS, _OVERLOADS = 8, 10
+# A function has some 8 KB, a node need not have 100 bytes.
+_MOST_VARIANTS = 1000
 
 
 def augru_node(
@@ -81,14 +84,17 @@ def add_augru_functions(model: ModelProto, source: Source | None = None) -> bool
 
     Raises:
         SpecError: an attribute of a node is not legal, or the model's opset is too old.
-        FormatError: an attribute is broken.
+        FormatError: an attribute is broken, or hardly any two nodes are alike.
     """
     source = source or Source("the model")
     others = [function for function in model.functions if not is_augru_function(function)]
     opset = max((entry.version for entry in model.opset_import if is_onnx(entry)), default=1)
+    if len(others) == len(model.functions) and not any(map(_holds_augru, (model.graph, *others))):
+        return False
     variants: dict[tuple[object, ...], FunctionProto] = {}
     is_changed = False
-    for owner in (model.graph, *others):
+    # Nodes in functions first: inlining these, ONNX Runtime forgets the nodes' overloads (seen on 1.31).
+    for owner in (*others, model.graph):
         nodes = list(_augru_nodes(owner, {}))
         for node, dtypes in nodes:
             attributes = node_attributes(source, node, AUGRU)
@@ -99,6 +105,8 @@ def add_augru_functions(model: ModelProto, source: Source | None = None) -> bool
             dtype = None if opset >= CASTS_LIKE else next(filter(None, known), None)
             key = (repr(sorted(attributes.items())), given, dtype)
             if key not in variants:
+                if len(variants) == _MOST_VARIANTS:
+                    raise source.error(f"has AUGRU nodes of more than {_MOST_VARIANTS} kinds")
                 overload = str(len(variants) + 1) if variants else ""
                 with prefixed_errors(f"{source.name}: {describe(node)}: "):
                     variants[key] = augru_function(attributes, opset, given, dtype, overload)
@@ -119,6 +127,10 @@ def add_augru_functions(model: ModelProto, source: Source | None = None) -> bool
     return is_changed
 
 
+def _holds_augru(owner: GraphProto | FunctionProto) -> bool:
+    return any(map(is_augru, all_nodes(owner.node)))
+
+
 def _augru_nodes(
     owner: GraphProto | FunctionProto, around: Mapping[str, str]
 ) -> Iterator[tuple[NodeProto, Mapping[str, str]]]:
@@ -128,7 +140,8 @@ def _augru_nodes(
         codes |= {value.name: value.type.tensor_type.elem_type for value in owner.input}
         codes |= {tensor.name: tensor.data_type for tensor in owner.initializer}
     for node in owner.node:
-        codes.update((node.output[0], item.t.data_type) for item in node.attribute if item.HasField("t"))
+        tensors = [item.t for item in node.attribute if item.HasField("t")]
+        codes.update((name, tensor.data_type) for name, tensor in zip(node.output, tensors, strict=False))
     dtypes = dict(around)
     dtypes |= {name: known.name for name, code in codes.items() if (known := element_type(code)) is not None}
     for node in owner.node:

@@ -6,6 +6,7 @@ neither ask which inputs a node has nor choose by its attributes, so there is on
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -55,12 +56,15 @@ def augru_function(
     for name in given:
         if name not in OPTIONAL:
             raise SpecError(f"given: {name!r}; must be one of {', '.join(OPTIONAL)}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # given when a node is read
+        nodes = _Writer(opset, dtype, values, given).written()
     function = onnx.helper.make_function(
         AUGRU_DOMAIN,
         AUGRU.name,
         [port.name for port in AUGRU.inputs],
         [port.name for port in AUGRU.outputs if port.name in given or port.name not in OPTIONAL],
-        _Writer(opset, dtype, values, given).written(),
+        nodes,
         [onnx.helper.make_opsetid("", opset)],
         sorted(attributes),
     )
