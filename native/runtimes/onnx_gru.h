@@ -34,8 +34,20 @@ struct OnnxOperator {
   bool has_bfloat16;  // of GRU alone
 };
 inline constexpr OnnxOperator kOnnxOperators[] = {
-    {"GRU", "", 1, false, false},  {"GRU", "", 3, false, false}, {"GRU", "", 7, false, false},
-    {"GRU", "", 14, false, false}, {"GRU", "", 22, false, true}, {"AUGRU", "onegru", 1, true, true},
+    {"GRU", "", 1, false, false},
+    {"GRU", "", 3, false, false},
+    {"GRU", "", 7, false, false},
+    {"GRU", "", 14, false, false},
+    {"GRU", "", 22, false, true},
+    // A domain for each function that a model has for its AUGRU nodes.
+    {"AUGRU", "onegru", 1, true, true},
+    {"AUGRU", "onegru.2", 1, true, true},
+    {"AUGRU", "onegru.3", 1, true, true},
+    {"AUGRU", "onegru.4", 1, true, true},
+    {"AUGRU", "onegru.5", 1, true, true},
+    {"AUGRU", "onegru.6", 1, true, true},
+    {"AUGRU", "onegru.7", 1, true, true},
+    {"AUGRU", "onegru.8", 1, true, true},
 };
 
 // Attributes that are absent have no value, or are empty.

@@ -105,8 +105,8 @@ GRU_VERSIONS: Mapping[int, Operator] = _all_versions()
 NEWEST: Operator = GRU_VERSIONS[max(GRU_VERSIONS)]
 
 
-#: The domain of onegru's own operators in ONNX files.
-AUGRU_DOMAIN = "onegru"
+#: The domains of AUGRU nodes in ONNX files, one for each function that a model has for them.
+AUGRU_DOMAINS = ("onegru", *(f"onegru.{number}" for number in range(2, 9)))
 
 #: GRU-22 with attention scores as its last input, one for each step of each row.
 AUGRU: Operator = replace(

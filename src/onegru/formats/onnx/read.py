@@ -29,7 +29,7 @@ from onnx import ModelProto as ModelProto  # for the types of others
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, SpecError
-from onegru.operators.onnx import AUGRU, AUGRU_DOMAIN
+from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS
 from onegru.system.bounded import file_version
 
 
@@ -140,12 +140,12 @@ def is_gru(node: NodeProto) -> bool:
 
 def is_augru(node: NodeProto) -> bool:
     """Whether a node is onegru's own operator, a GRU with attention."""
-    return node.op_type == AUGRU.name and node.domain == AUGRU_DOMAIN
+    return node.op_type == AUGRU.name and node.domain in AUGRU_DOMAINS
 
 
 def is_augru_function(function: FunctionProto) -> bool:
     """Whether a function tells other runtimes what AUGRU nodes compute."""
-    return function.name == AUGRU.name and function.domain == AUGRU_DOMAIN
+    return function.name == AUGRU.name and function.domain in AUGRU_DOMAINS
 
 
 def is_ours(node: NodeProto) -> bool:

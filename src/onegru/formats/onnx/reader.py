@@ -46,7 +46,7 @@ from onegru.formats.onnx.whole.bounds import Ahead, check_bounds
 from onegru.formats.onnx.whole.constant_grus import has_constant_grus
 from onegru.formats.onnx.whole.model import OnnxWhole, runnable
 from onegru.operators.lowering import check_attributes, check_weights
-from onegru.operators.onnx import AUGRU, AUGRU_DOMAIN, gru_version
+from onegru.operators.onnx import AUGRU, gru_version
 
 _WEIGHTS = ("W", "R", "B")
 _SEARCHED = 1 << 20
@@ -161,8 +161,8 @@ class _Reader:
         operator = AUGRU if is_augru(node) else gru_version(self.opset)
         assert operator is not None, "model_opset lets none below 1 through"
         place = f"{self.source.name}: {describe(node)}"
-        domain = (entry.version for entry in self.model.opset_import if entry.domain == AUGRU_DOMAIN)
-        if operator is AUGRU and (version := next(domain, AUGRU.version)) != AUGRU.version:
+        versions = {entry.domain: entry.version for entry in self.model.opset_import}
+        if operator is AUGRU and (version := versions.get(node.domain, AUGRU.version)) != AUGRU.version:
             raise SpecError(f"{place}: version {version} of its domain; must be {AUGRU.version}")
         if len(node.input) > len(operator.inputs):
             raise SpecError(f"{place}: {len(node.input)} inputs; must be at most {len(operator.inputs)}")

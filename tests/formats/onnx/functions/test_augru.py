@@ -196,7 +196,7 @@ def test_a_model_gets_what_its_nodes_need() -> None:
     assert add_augru_functions(proto)
     assert [(item.domain, item.version) for item in proto.opset_import] == [("", 17), ("onegru", 1)]
     assert proto.ir_version == 8
-    assert [function.overload for function in proto.functions] == [""]
+    assert [function.domain for function in proto.functions] == ["onegru"]
     kept = proto.SerializeToString()
     assert not add_augru_functions(proto)
     assert proto.SerializeToString() == kept
@@ -210,14 +210,27 @@ def test_nodes_that_differ_have_functions_that_differ() -> None:
     again = node("again", {"Y": "V", "Y_h": "V_h"})
     outputs = [m.value(name, shape=[1, m.B, m.H]) for name in ("Y_h", "Z_h", "V_h")]
     proto = model_of([node(), turned, again], outputs)
-    assert [item.overload for item in proto.graph.node] == ["", "2", ""]
-    assert [item.overload for item in proto.functions] == ["", "2"]
-    assert proto.ir_version == 10
+    assert [item.domain for item in proto.graph.node] == ["onegru", "onegru.2", "onegru"]
+    assert [item.domain for item in proto.functions] == ["onegru", "onegru.2"]
+    assert [item.domain for item in proto.opset_import] == ["", "onegru", "onegru.2"]
     onnx.checker.check_model(proto)
     got = plain(proto).run(None, {"X": m.X, "A": A})
     wanted = [expected()[1], expected(direction="reverse")[1], expected()[1]]
     for have, want in zip(got, wanted, strict=True):
         np.testing.assert_allclose(have, want, rtol=0, atol=2e-6)
+
+
+def test_there_are_eight_kinds_at_most() -> None:
+    kinds = [node(f"n{number}", {"Y": f"Y{number}"}, clip=1.0 + number) for number in range(9)]
+    proto = m.model(m.graph(kinds[:8], VALUES, ["Y7"], m.WEIGHTS), opset=17, ir=8)
+    add_augru_functions(proto)
+    wanted = onegru.GRU(**m.WEIGHTS, attention=True, clip=8.0)(m.X, attention=A[..., 0])[0]
+    feeds = {"X": m.X, "A": A}
+    assert same_bits(onegru.InferenceSession(proto.SerializeToString()).run(None, feeds)[0], wanted)
+    np.testing.assert_allclose(plain(proto).run(None, feeds)[0], wanted, rtol=0, atol=1e-6)
+    proto.graph.node.append(kinds[8])
+    with pytest.raises(onegru.FormatError, match="AUGRU node 'n8': differs in its attributes or inputs"):
+        add_augru_functions(proto)
 
 
 def test_below_opset_15_the_type_is_that_of_the_weights() -> None:

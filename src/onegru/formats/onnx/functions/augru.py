@@ -7,7 +7,7 @@ nodes before ONNX Runtime puts the functions in their place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
@@ -27,12 +27,9 @@ from onegru.formats.onnx.read import (
     trimmed,
 )
 from onegru.operators.attributes import read_attributes
-from onegru.operators.onnx import AUGRU, AUGRU_DOMAIN
+from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS
 
-# The IR versions that brought functions, and several of a name.
-_FUNCTIONS, _OVERLOADS = 8, 10
-# A function has some 8 KB, a node need not have 100 bytes.
-_MOST_VARIANTS = 1000
+_OLDEST_IR = 8  # which brought functions
 
 
 def augru_node(
@@ -64,7 +61,7 @@ def augru_node(
             raise SpecError(f"{unknown[0]}: not an {kind} of {AUGRU}; must be one of {', '.join(names)}")
     taken = trimmed(inputs.get(port.name, "") for port in AUGRU.inputs)
     made = trimmed(outputs.get(port.name, "") for port in AUGRU.outputs)
-    node = onnx.helper.make_node(AUGRU.name, taken, made, name, domain=AUGRU_DOMAIN)
+    node = onnx.helper.make_node(AUGRU.name, taken, made, name, domain=AUGRU_DOMAINS[0])
     node.attribute.extend(onnx.helper.make_attribute(key, value) for key, value in attributes.items())
     return node
 
@@ -72,8 +69,9 @@ def augru_node(
 def add_augru_functions(model: ModelProto, source: Source | None = None) -> bool:
     """Give a model the functions of its AUGRU nodes, in place of those that it has.
 
-    Nodes in bodies and in other functions count as well. The operator's domain is added to the opsets, and
-    the IR version raised to one that has functions.
+    Nodes in bodies and in other functions count as well. Nodes that differ in their attributes, or in which
+    inputs they have, need functions of their own, for which they get domains of their own. The domains are
+    added to the opsets, and the IR version is raised to one that has functions.
 
     Args:
         model: the model, which this changes.
@@ -84,7 +82,7 @@ def add_augru_functions(model: ModelProto, source: Source | None = None) -> bool
 
     Raises:
         SpecError: an attribute of a node is not legal, or the model's opset is too old.
-        FormatError: an attribute is broken, or hardly any two nodes are alike.
+        FormatError: an attribute is broken, or the nodes are of more than 8 kinds.
     """
     source = source or Source("the model")
     others = [function for function in model.functions if not is_augru_function(function)]
@@ -93,38 +91,47 @@ def add_augru_functions(model: ModelProto, source: Source | None = None) -> bool
         return False
     variants: dict[tuple[object, ...], FunctionProto] = {}
     is_changed = False
-    # Nodes in functions first: inlining these, ONNX Runtime forgets the nodes' overloads (seen on 1.31).
-    for owner in (*others, model.graph):
-        nodes = list(_augru_nodes(owner, {}))
-        for node, dtypes in nodes:
+    for owner in (model.graph, *others):
+        domains: dict[str, None] = {}
+        for node, dtypes in _augru_nodes(owner, {}):
             attributes = node_attributes(source, node, AUGRU)
             taken = dict(zip((port.name for port in AUGRU.inputs), node.input, strict=False))
             taken |= dict(zip((port.name for port in AUGRU.outputs), node.output, strict=False))
             given = tuple(name for name in OPTIONAL if taken.get(name))
-            known = (dtypes.get(taken.get(name, "")) for name in ("W", "R", "B", "X"))
-            dtype = None if opset >= CASTS_LIKE else next(filter(None, known), None)
+            found = (dtypes.get(taken.get(name, "")) for name in ("W", "R", "B", "X"))
+            dtype = None if opset >= CASTS_LIKE else next(filter(None, found), None)
             key = (repr(sorted(attributes.items())), given, dtype)
             if key not in variants:
-                if len(variants) == _MOST_VARIANTS:
-                    raise source.error(f"has AUGRU nodes of more than {_MOST_VARIANTS} kinds")
-                overload = str(len(variants) + 1) if variants else ""
+                if len(variants) == len(AUGRU_DOMAINS):
+                    raise source.error(
+                        f"{describe(node)}: differs in its attributes or inputs from {len(variants)} others "
+                        "that differ; must be like one of them"
+                    )
                 with prefixed_errors(f"{source.name}: {describe(node)}: "):
-                    variants[key] = augru_function(attributes, opset, given, dtype, overload)
-            if node.overload != variants[key].overload:
-                node.overload, is_changed = variants[key].overload, True
-        imports = model.opset_import if owner is model.graph else owner.opset_import
-        if nodes and all(entry.domain != AUGRU_DOMAIN for entry in imports):
-            imports.append(onnx.helper.make_opsetid(AUGRU_DOMAIN, AUGRU.version))
-            is_changed = True
+                    domain = AUGRU_DOMAINS[len(variants)]
+                    variants[key] = augru_function(attributes, opset, given, dtype, domain)
+            domain = variants[key].domain
+            domains[domain] = None
+            if (node.domain, node.overload) != (domain, ""):
+                node.domain, node.overload, is_changed = domain, "", True
+        if isinstance(owner, FunctionProto):
+            is_changed |= _import(owner, domains)
+    is_changed |= _import(model, [function.domain for function in variants.values()])
     functions = list(variants.values())
     if [function for function in model.functions if is_augru_function(function)] != functions:
         del model.functions[:]
         model.functions.extend([*others, *functions])
         is_changed = True
-    least = _OVERLOADS if len(functions) > 1 else _FUNCTIONS if functions else 0
-    if model.ir_version < least:
-        model.ir_version, is_changed = least, True
+    if functions and model.ir_version < _OLDEST_IR:
+        model.ir_version, is_changed = _OLDEST_IR, True
     return is_changed
+
+
+def _import(owner: ModelProto | FunctionProto, domains: Iterable[str]) -> bool:
+    """Add domains to the opsets; returns whether any was missing."""
+    missing = [domain for domain in domains if all(entry.domain != domain for entry in owner.opset_import)]
+    owner.opset_import.extend(onnx.helper.make_opsetid(domain, AUGRU.version) for domain in missing)
+    return bool(missing)
 
 
 def _holds_augru(owner: GraphProto | FunctionProto) -> bool:

@@ -1,7 +1,8 @@
 """What an AUGRU node computes, written out in standard ONNX operators: a Scan for each direction.
 
 The nodes are those of every opset from 9 on, the function's types those of its inputs. ONNX's functions can
-neither ask which inputs a node has nor choose by its attributes, so there is one for each such case.
+neither ask which inputs a node has nor choose by its attributes, so there is one for each such case, and its
+domain tells it apart: ONNX Runtime 1.25 confuses functions that only their overloads tell apart.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from onegru.core.dtypes import numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import read_activations, read_clip
-from onegru.operators.onnx import AUGRU, AUGRU_DOMAIN
+from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS
 
 #: The inputs that a node may lack, and the output: its last, as only those at the end can be missing.
 OPTIONAL = (*(port.name for port in AUGRU.inputs if not port.required), AUGRU.outputs[-1].name)
@@ -34,16 +35,16 @@ def augru_function(
     opset: int,
     given: Collection[str] = OPTIONAL,
     dtype: str | None = None,
-    overload: str = "",
+    domain: str = AUGRU_DOMAINS[0],
 ) -> FunctionProto:
-    """The function `onegru::AUGRU` for nodes with these attributes and inputs.
+    """The function `AUGRU` for nodes with these attributes and inputs.
 
     Args:
         attributes: the nodes'; those of GRU-22.
         opset: of the function, which has to be the model's.
         given: which of B, sequence_lens, initial_h and Y_h the nodes have.
         dtype: the element type, needed below opset 15; None for any.
-        overload: tells functions of a model apart. A model with one needs IR version 10.
+        domain: that of the nodes, one of `AUGRU_DOMAINS`.
 
     Raises:
         SpecError: an attribute is not legal, the opset is too old, or the type is missing.
@@ -60,7 +61,7 @@ def augru_function(
         warnings.simplefilter("ignore")  # given when a node is read
         nodes = _Writer(opset, dtype, values, given).written()
     function = onnx.helper.make_function(
-        AUGRU_DOMAIN,
+        domain,
         AUGRU.name,
         [port.name for port in AUGRU.inputs],
         [port.name for port in AUGRU.outputs if port.name in given or port.name not in OPTIONAL],
@@ -69,8 +70,6 @@ def augru_function(
         sorted(attributes),
     )
     function.doc_string = "The GRU of ONNX with z' = (1 - a) z in place of z: h' = (1 - z') n + z' h"
-    if overload:
-        function.overload = overload
     return function
 
 
