@@ -13,10 +13,13 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, MissingExtraError
 from onegru.formats.graph import GruStep
+from onegru.formats.onnx.functions.augru import add_augru_functions
+from onegru.formats.onnx.functions.augru_body import CASTS_LIKE
 from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
 from onegru.formats.onnx.read import Source, attribute_graphs, read_model, to_array
 from onegru.formats.onnx.upgrade import OLDEST
 from onegru.formats.onnx.whole.session import Session
+from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS
 
 
 @functools.cache
@@ -83,7 +86,7 @@ def one_node_model(
     Args:
         path: the file that the node comes from.
         node: the node.
-        opset: the model's opset.
+        opset: the model's opset; one that has the function of an AUGRU node is taken in its place.
         constants: the inputs that are constants, by the operator's name for them.
         inputs: the others, likewise.
 
@@ -92,7 +95,8 @@ def one_node_model(
     """
     given = [port.name if port.name in node.inputs else "" for port in node.operator.inputs]
     wanted = [port.name if port.name in node.outputs else "" for port in node.operator.outputs]
-    proto = onnx.helper.make_node("GRU", _trim(given), _trim(wanted), node.name)
+    domain = AUGRU_DOMAINS[0] if node.operator is AUGRU else None
+    proto = onnx.helper.make_node(node.operator.name, _trim(given), _trim(wanted), node.name, domain=domain)
     proto.attribute.extend(
         onnx.helper.make_attribute(name, value) for name, value in node.attributes.items() if value != []
     )
@@ -103,7 +107,9 @@ def one_node_model(
         [ValueInfoProto(name=name) for name in wanted if name],
         [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
     )
-    return _serialize(Source(str(path)), model_of(graph, opset))
+    model = model_of(graph, max(opset, CASTS_LIKE) if node.operator is AUGRU else opset)
+    add_augru_functions(model)
+    return _serialize(Source(str(path)), model)
 
 
 def model_of(graph: GraphProto, opset: int) -> ModelProto:
