@@ -18,6 +18,7 @@ import onnx
 from onnx import ModelProto, TensorProto
 
 import onegru
+from onegru.formats.onnx.functions.augru import add_augru_functions, augru_node
 from tests.support.files.ir_files import IrWriter, write_case
 from tests.support.files.onnx_models import (
     B,
@@ -91,6 +92,7 @@ def _onnx() -> list[Files]:
     both = graph([functions], [wide], [value("Z", "float64")], weights(dtype="float64", D=2))
     old = graph([gru("X", ["Y"])], [_X], ["Y"], {key: weights()[key] for key in "WR"})
     models = [chain, model(both, opset=22), model(old, opset=3, ir=4), _bodies(), _folded(), _function()]
+    models += [_attention(False), _attention(True)]
     made = [{"m.onnx": proto.SerializeToString(deterministic=True)} for proto in models]
     half = make_gru(3, dtype="bfloat16")
     saved = [
@@ -147,6 +149,20 @@ def _function() -> ModelProto:
     made = onnx.helper.make_function("own", "Wrapped", names, ["z"], inner, opsets)
     call = node("Wrapped", ["X", "W", "R"], ["Z"], domain="own")
     return model(graph([call], [_X], ["Z"], weights()), functions=[made], domains={"own": 1})
+
+
+def _attention(whole: bool) -> ModelProto:
+    """Two GRUs with attention, which differ, alone or beside another node."""
+    taken = {name: name for name in ("X", "W", "R", "A")}
+    nodes = [
+        augru_node({**taken, "B": "B"}, {"Y": "Y"}, {"linear_before_reset": 1}, "first"),
+        augru_node({**taken, "sequence_lens": "lens"}, {"Y_h": "Z"}, {"direction": "reverse"}, "second"),
+    ]
+    nodes += [node("Tanh", ["Y"], ["out"])] if whole else []
+    inputs = [_X, value("A", "float32", ["time", "batch", 1]), value("lens", "int32", ["batch"])]
+    made = model(graph(nodes, inputs, ["out" if whole else "Y", "Z"], weights()), opset=18)
+    add_augru_functions(made)
+    return made
 
 
 def _external(proto: ModelProto) -> Files:
