@@ -96,6 +96,7 @@ class _Rewriter:
         self.others: list[str] = []
         self.retired: set[str] = set()
         given = read_model(source, data)
+        add_augru_functions(given, source)  # broken ones end the process in onnx's shape inference
         had = len(given.functions)
         self.model = unfold_functions(source, given)
         sort_nodes(source, self.model.graph)  # refuses graphs with cycles or ambiguous names
