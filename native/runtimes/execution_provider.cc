@@ -162,6 +162,7 @@ class Provider : public ort::Ep {
       const char *type = nullptr, *domain = nullptr;
       int since = 0;
       api_.Check(ort::Node_GetOperatorType(api_.api, node, &type));
+      if (std::strcmp(type, "GRU") != 0 && std::strcmp(type, "AUGRU") != 0) continue;
       api_.Check(ort::Node_GetDomain(api_.api, node, &domain));
       api_.Check(ort::Node_GetSinceVersion(api_.api, node, &since));
       if (std::strcmp(domain, "ai.onnx") == 0) domain = "";

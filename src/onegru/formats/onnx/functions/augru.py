@@ -62,7 +62,11 @@ def augru_node(
     taken = trimmed(inputs.get(port.name, "") for port in AUGRU.inputs)
     made = trimmed(outputs.get(port.name, "") for port in AUGRU.outputs)
     node = onnx.helper.make_node(AUGRU.name, taken, made, name, domain=AUGRU_DOMAINS[0])
-    node.attribute.extend(onnx.helper.make_attribute(key, value) for key, value in attributes.items())
+    node.attribute.extend(
+        onnx.helper.make_attribute(key, value)
+        for key, value in attributes.items()
+        if not isinstance(value, list | tuple) or value  # an empty list has no type
+    )
     return node
 
 
