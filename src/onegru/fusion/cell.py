@@ -77,18 +77,40 @@ class Cell:
         """H."""
         return int(self.R.shape[1])
 
-    def computes_as(self, other: Cell) -> bool:
-        """Whether it is the same function of x and h."""
-        pairs = ((self.W, other.W), (self.R, other.R), (self.B, other.B))
+    def computes_as(self, other: Cell, *, from_zero: bool = False) -> bool:
+        """Whether it is the same function of x and h; with `from_zero`, of x where h is zero."""
+        forms = zip(self._normal(from_zero), other._normal(from_zero), strict=True)
         return (
-            all(a.shape == b.shape and np.allclose(a, b, _CLOSE, _TINY) for a, b in pairs)
-            and all(_is_like(a, b) for a, b in zip(self.activations, other.activations, strict=True))
+            [function.name for function in self.activations]
+            == [function.name for function in other.activations]
             and self.linear_before_reset == other.linear_before_reset
             and self.clip == other.clip
             and (self.attention is None) == (other.attention is None)
             and self.keeps == other.keeps
             and [mask.is_off for mask in self.masks] == [mask.is_off for mask in other.masks]
+            and all(a.shape == b.shape and np.allclose(a, b, _CLOSE, _TINY) for a, b in forms)
         )
+
+    def _normal(self, from_zero: bool) -> list[Array]:
+        """The parameters in a form that is the same however a model scales what it may scale."""
+        H = self.hidden_size
+        W, R, B = self.W.copy(), self.R * (not from_zero), self.B.copy()
+        gates = slice(0, 2 * H), slice(2 * H, 3 * H)
+        rest: list[float] = []
+        for function, rows in zip(self.activations, gates, strict=True):
+            alpha, beta = function.parameters
+            if function.name == "HardSigmoid":
+                W[rows] *= alpha
+                R[rows] *= alpha
+                B[rows] = B[rows] * alpha + beta
+            else:
+                rest += [alpha, beta]
+        if self.activations[0].name in ("Relu", "LeakyRelu"):  # r and what it multiplies may share a factor
+            r, n = slice(H, 2 * H), slice(2 * H, 3 * H)
+            factor = max(float(np.max(np.abs(W[r]), initial=0)), float(np.max(np.abs(B[r])))) or 1.0
+            W[r], R[r], B[r] = W[r] / factor, R[r] / factor, B[r] / factor
+            R[n], B[5 * H :] = R[n] * factor, B[5 * H :] * factor
+        return [W, R, B, np.array(rest)]
 
 
 class MissError(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onegru.fusion.cell import Cell, MissError, find_cell
 from onegru.fusion.emit import Emitter
@@ -12,7 +12,7 @@ from onegru.fusion.flow import Flow, Op
 from onegru.fusion.join import join
 from onegru.fusion.lengths import lengths_of
 from onegru.fusion.loop import read_loop
-from onegru.fusion.node import Made, Recurrence, add_node, may_have_lengths, place_stack
+from onegru.fusion.node import Made, Recurrence, add_node, is_zero, may_have_lengths, place_stack
 from onegru.fusion.polynomial import Polynomial, TooComplexError, add, constant, same
 from onegru.fusion.proof import Sizes, Values, compare
 from onegru.fusion.search import Fused, NearMiss, Search
@@ -261,9 +261,14 @@ class Graph:
 
         def follows(before: str) -> str | None:
             after = followers.get(before, [])
-            if len(after) != 1 or not found[after[0]].cell.computes_as(found[before].cell):
+            first = found[before].cell
+            if len(after) != 1:
                 return None
-            return after[0]
+            second = found[after[0]].cell
+            if second.computes_as(first):
+                return after[0]
+            starts = is_zero(self.flow, first.state.name)  # where exporters leave out products with h
+            return after[0] if starts and second.computes_as(first, from_zero=True) else None
 
         chains: list[list[str]] = []
         continued = {after for output in found if (after := follows(output)) is not None}
@@ -381,7 +386,9 @@ class _Chain:
 
     def emit(self) -> int:
         """Add the node, and what gives the values that others take; returns the width of x."""
-        first, emitter, graph = self.cells[0], self.emitter, self.graph
+        emitter, graph = self.emitter, self.graph
+        # The last cell's parameters, as the first may lack what a state of zeros needs not.
+        first = replace(self.cells[-1], state=self.cells[0].state)
         last = self.outputs[-1]
         asked = set()
         if self.states.stacks or set(self.states.single) - {last}:

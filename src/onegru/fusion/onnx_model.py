@@ -9,6 +9,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto
 
 from onegru.core.dtypes import Array, numpy_dtype
+from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.read import Source, replace_nodes
 from onegru.formats.onnx.reader import model_opset
 from onegru.fusion.flow import Flow, Op
@@ -33,10 +34,7 @@ def fuse_model(source: Source, model: ModelProto, progress: Progress | None = No
     fuse_flow(flow, search)
     if search.fused:
         _Writer(opset, model.ir_version).write(flow, model.graph)
-        if any(item.operator == "AUGRU" for item in search.fused):
-            from onegru.formats.onnx.functions.augru import add_augru_functions
-
-            add_augru_functions(model)
+        add_augru_functions(model, source)
     return search
 
 
