@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from onegru.core.activations import Activation
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import Array, to_float32
 from onegru.fusion.expression import Expressions, Role, View
 from onegru.fusion.polynomial import (
     CONSTANT,
@@ -187,8 +187,9 @@ class _Matcher:
         parts = [zx, *n_parts]
         if (r.function, r.clip) != (z.function, z.clip):
             raise MissError(f"its gates are {z.function} and {r.function}; must be the same function")
-        if n.clip is not None and n.function.name == "ThresholdedRelu" and n.clip == n.function.alpha:
-            raise MissError("its candidate is cut off just where it begins")
+        for act in (z, n):
+            if act.clip is not None and act.function.name == "ThresholdedRelu" and act.clip == act.function.alpha:
+                raise MissError("its ThresholdedRelu is cut off just where it begins")
         if n.clip != z.clip:
             raise MissError("its activations have different bounds (clip)")
         after = n_parts[0].after

@@ -279,6 +279,21 @@ class Emitter:
         bounded = self.op("Min", [least, most], "sequence_lens", (B,))
         return self.op("Cast", [bounded], "sequence_lens", (B,), dtype="int32")
 
+    def before(self, view: View, X: str) -> str:
+        """Whether each step comes before a row's number of steps, [time, rows, 1]."""
+        lengths = self.rows(view, "sequence_lens")
+        rows, _ = self.shape(lengths)
+        steps = self.shape(X)[0]
+        if isinstance(steps, int):
+            counts = self.constant("counts", np.arange(steps).reshape(-1, 1, 1))
+        else:
+            shape = self.op("Shape", [X], "X_shape", (3,))
+            count = self.gather(shape, 0, 0, "steps")
+            numbers = self.op("Range", [self.index(0), count, self.index(1)], "counts", (steps,))
+            counts = self.unsqueeze(numbers, [1, 2], "counts")
+        wide = self.op("Cast", [lengths], "sequence_lens", (rows, 1), dtype="int64")
+        return self.op("Less", [counts, wide], "mask", (steps, rows, 1))
+
     def node(
         self,
         cell: Cell,

@@ -323,23 +323,31 @@ class Expressions:
 
     def _pieces(self, view: View) -> list[tuple[Array, View]]:
         """The values that a row is put together from, with the columns that each gives."""
-        pieces = [(np.arange(view.width), view)]
-        for _ in range(64):
-            for place, (columns, part) in enumerate(pieces):
-                name = self.flow.resolve(part.name)
-                op = self.flow.producer(name)
-                if name in self.boundaries or op is None or op.kind not in _GLUE:
-                    continue
-                try:
-                    found = self.through(op, View(name, part.roles, part.index))
-                except TooComplexError:
-                    found = None
-                if found is not None:
-                    pieces[place : place + 1] = [(columns[inner], deeper) for inner, deeper in found]
-                    break
+        pieces, done = [(np.arange(view.width), view)], 0
+        while done < len(pieces) < 64:
+            columns, part = pieces[done]
+            found = self._parts(part)
+            if found is None:
+                done += 1
             else:
-                return pieces
+                pieces[done : done + 1] = [(columns[inner], deeper) for inner, deeper in found]
         return pieces
+
+    def _parts(self, view: View) -> list[tuple[Array, View]] | None:
+        """The parts of a row, if it is put together somewhere before it is reshaped."""
+        for _ in range(16):
+            name = self.flow.resolve(view.name)
+            op = self.flow.producer(name)
+            if name in self.boundaries or op is None or op.kind not in _GLUE:
+                return None
+            try:
+                found = self.through(op, View(name, view.roles, view.index))
+            except TooComplexError:
+                return None
+            if found is None or len(found) > 1:
+                return found
+            view = found[0][1]
+        return None
 
     def _content(self, name: str) -> str:
         """Equal for constants of equal content."""

@@ -105,18 +105,29 @@ class Flow:
         """Where an operator comes in the order."""
         return self._positions[id(op)]
 
-    def replace(self, removed: Iterable[Op], added: Iterable[Op], constants: Mapping[str, Array]) -> None:
-        """Change operators, drop those that nothing needs any more, and bring the rest into an order.
+    def depth_and_position(self, op: Op) -> tuple[int, int]:
+        """Where an operator of this graph or one around it comes: those around come first."""
+        flow: Flow | None = self
+        depth = 0
+        while flow is not None:
+            if id(op) in flow._positions:
+                return -depth, flow._positions[id(op)]
+            flow, depth = flow.outer, depth + 1
+        raise KeyError(op.kind)
+
+    def replace(self, added: Iterable[Op], constants: Mapping[str, Array]) -> None:
+        """Add operators, drop those that nothing needs any more, and bring the rest into an order.
 
         Args:
-            removed: those that go.
-            added: those that come; a value that one of them gives is no longer given by any other.
+            added: new operators; a value that one of them gives is no longer given by any other.
             constants: new constants.
         """
-        gone, new = set(map(id, removed)), list(added)
+        new = list(added)
         given = {name for op in new for name in op.outputs if name}
-        kept = [op for op in self.ops if id(op) not in gone and not given & set(op.outputs)]
+        kept = [op for op in self.ops if not given.issuperset(filter(None, op.outputs))]
         producers = {name: op for op in (*kept, *new) for name in op.outputs if name}
+        for op in kept:
+            op.outputs = tuple("" if name in given else name for name in op.outputs)
         needed: dict[int, Op] = {}
         waiting = [name for name in self.outputs if name in producers]
         while waiting:
@@ -306,6 +317,32 @@ class Flow:
             return None
         return found if found is not None and len(found) <= _MOST_SIZES else None
 
+    def linear(self, name: str) -> tuple[Size, int] | None:
+        """What is added to a size, or to 0, to give the one element of a value; None if it is something else."""
+        offset = 0
+        for _ in range(20):
+            name = self.resolve(name)
+            sizes = self.sizes(name)
+            if sizes is not None:
+                if len(sizes) != 1:
+                    return None
+                return (0, sizes[0] + offset) if isinstance(sizes[0], int) else (sizes[0], offset)
+            op = self.producer(name)
+            if op is None or op.kind not in (*_SAME_SIZES, "Add", "Sub"):
+                return None
+            if op.kind in _SAME_SIZES:
+                name = op.inputs[0]
+                continue
+            known = [self.sizes(item) for item in op.inputs]
+            fixed = [place for place, item in enumerate(known) if item is not None and len(item) == 1]
+            numbers = [place for place in fixed if isinstance((known[place] or ("",))[0], int)]
+            if len(numbers) != 1 or (op.kind == "Sub" and numbers[0] == 0):
+                return None
+            (number,) = known[numbers[0]] or (0,)
+            offset += int(number) if op.kind == "Add" else -int(number)
+            name = op.inputs[1 - numbers[0]]
+        return None
+
     def fill(self, name: str) -> Size | None:
         """The size that every element of a value is; None if they differ or are not known."""
         for _ in range(20):
@@ -470,10 +507,10 @@ def _fixed(sizes: _Sizes) -> bool:
     return all(isinstance(size, int) for size in sizes)
 
 
+_SAME_SIZES = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")
+
 _SIZE_RULES: dict[str, Callable[[Flow, Op, list[_Sizes]], _Sizes | None]] = {
-    **dict.fromkeys(
-        ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"), lambda flow, op, parts: parts[0]
-    ),
+    **dict.fromkeys(_SAME_SIZES, lambda flow, op, parts: parts[0]),
     "Gather": _gather_sizes,
     "Slice": _slice_sizes,
     "Concat": _concat_sizes,

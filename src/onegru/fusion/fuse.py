@@ -12,7 +12,7 @@ from onegru.fusion.flow import Flow, Op
 from onegru.fusion.join import join
 from onegru.fusion.lengths import lengths_of
 from onegru.fusion.loop import read_loop
-from onegru.fusion.node import Made, Recurrence, add_node, is_zero, may_have_lengths, place_stack
+from onegru.fusion.node import Made, Recurrence, add_node, is_zero, place_stack
 from onegru.fusion.polynomial import Polynomial, TooComplexError, add, constant, same
 from onegru.fusion.proof import Sizes, Values, compare
 from onegru.fusion.search import Fused, NearMiss, Search
@@ -75,7 +75,7 @@ class Graph:
         for chain in self._chains(found):
             self._replace([found[output] for output in chain])
         if self.made.added:
-            self.flow.replace(self.made.removed, self.made.added, self.made.constants)
+            self.flow.replace(self.made.added, self.made.constants)
             join(self.flow, self.search.names)
 
     def miss(self, place: str, reason: str) -> None:
@@ -93,7 +93,9 @@ class Graph:
     ) -> bool:
         """Compare the new operators with the old ones, and take them if they agree."""
         ops = self.made.leading_to(emitter.ops, self.flow)
-        reason = compare(self.flow, ops, {**self.made.constants, **emitter.constants}, run_loop)
+        reason = compare(
+            self.flow, ops, {**self.made.constants, **emitter.constants}, run_loop, self.at.indices
+        )
         if reason:
             self.miss(place, f"it was taken for a GRU and is none, which is a defect of onegru: {reason}")
             return False
@@ -318,7 +320,6 @@ class Graph:
         if self.prove(emitter, last.output):
             if change.Y:
                 self.made.stacks[tuple(change.order)] = change.Y
-            self.made.removed += removed
             form = "chain" if len(chain) > 1 else "cell"
             self.note(first, last.output, form, len(chain), len(removed), change.reverse, width)
 
@@ -399,9 +400,7 @@ class _Chain:
             asked.add("zeroed")
         count = len(first.masks)
         masks = [[cell.masks[place] for cell in self.cells] for place in range(count)]
-        lengths = None
-        if count == 1 and may_have_lengths(emitter, first, asked):
-            lengths = lengths_of(graph.at, masks[0], self.reverse)
+        lengths = lengths_of(graph.at, masks[0], self.reverse) if count == 1 else None
         attention = [cell.attention for cell in self.cells if cell.attention is not None]
         recurrence = Recurrence(
             first,

@@ -8,9 +8,9 @@ import numpy as np
 
 from onegru.fusion.cell import Mask
 from onegru.fusion.expression import Expressions, LoopIndex, View
-from onegru.fusion.flow import Op
+from onegru.fusion.flow import Op, Size
 from onegru.fusion.polynomial import TooComplexError
-from onegru.fusion.sources import path
+from onegru.fusion.sources import is_last, path
 
 #: What "first kind second" is, turned round, if it does not hold.
 _OPPOSITE = {
@@ -21,13 +21,16 @@ _OPPOSITE = {
 }
 
 
-def lengths_of(at: Expressions, masks: Sequence[Mask], reverse: bool) -> View | None:
+def lengths_of(
+    at: Expressions, masks: Sequence[Mask], reverse: bool, count: Size | None = None
+) -> View | None:
     """The value that has each row's number of steps, if steps are on just where they come before it.
 
     Args:
         at: the expressions of the graph or body.
         masks: those of the steps of a chain in its order, or the one of a loop's body.
         reverse: whether the first step is the last in time.
+        count: how many iterations a loop has.
     """
     places = range(len(masks))
     found = [_compared(at, mask) for mask in masks]
@@ -37,7 +40,8 @@ def lengths_of(at: Expressions, masks: Sequence[Mask], reverse: bool) -> View | 
             return None
         index, view = item
         if isinstance(index, LoopIndex):
-            if len(masks) > 1 or (index.sign < 0) != reverse or (index.base != 0) != reverse:
+            starts = is_last(index, count) if reverse else (index.base, index.size) == (0, 0)
+            if len(masks) > 1 or (index.sign < 0) != reverse or not starts:
                 return None
         elif index != place or (len(masks) == 1 and at.indices):
             return None

@@ -229,18 +229,15 @@ def _index_of(body: Flow, op: Op, found: Mapping[str, LoopIndex]) -> LoopIndex |
     places = [place for place, name in enumerate(inputs) if name in found]
     if len(places) != 1:
         return None
-    index, other = found[inputs[places[0]]], body.sizes(inputs[1 - places[0]])
-    if other is None or len(other) != 1:
+    index, other = found[inputs[places[0]]], body.linear(inputs[1 - places[0]])
+    if other is None:
         return None
-    shift, sign = other[0], -1 if op.kind == "Sub" else 1
-    if places[0] == 1 and sign < 0:  # size - index
-        if index.size != 0:
-            return None
-        base = -index.base + (shift if isinstance(shift, int) else 0)
-        return LoopIndex(-index.sign, base, shift if isinstance(shift, str) else 0)
-    if isinstance(shift, int):
-        return LoopIndex(index.sign, index.base + sign * shift, index.size)
-    return None
+    size, shift = other
+    if places[0] == 1 and op.kind == "Sub":  # size - index
+        return LoopIndex(-index.sign, shift - index.base, size) if index.size == 0 else None
+    if size != 0:
+        return LoopIndex(index.sign, index.base + shift, size) if op.kind == "Add" and index.size == 0 else None
+    return LoopIndex(index.sign, index.base + (shift if op.kind == "Add" else -shift), index.size)
 
 
 def _starts(flow: Flow, name: str, count: Size) -> bool:

@@ -20,14 +20,12 @@ class Made:
     """The new operators of a graph.
 
     Attributes:
-        removed: operators that go.
         added: operators that come.
         constants: new constants.
         known: what new operators and constants give, to be used again.
         stacks: the states of a recurrence in the order of time, and the value that has them side by side.
     """
 
-    removed: list[Op] = field(default_factory=list)
     added: list[Op] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
     known: dict[Hashable, str] = field(default_factory=dict)
@@ -62,7 +60,7 @@ class Recurrence:
         inputs: what its steps take as x.
         masks: what switches them off, each with whether True does.
         attention: their attention; None for none.
-        lengths: how many steps each row takes, instead of masks; None if there are masks or all are taken.
+        lengths: how many steps each row takes, which is what masks say; None if they say more.
         reverse: whether the first step is the last in time.
     """
 
@@ -97,8 +95,11 @@ def add_node(
     whole, W, mask = X, cell.W, ""
     if any(len(mask.view.index) and cell.hidden_size > 1 for mask in cell.masks):
         raise MissError("its steps are switched off unit by unit")
-    if recurrence.masks and recurrence.lengths is None:
-        for source, is_off in recurrence.masks:
+    has_lengths = recurrence.lengths is not None and may_have_lengths(emitter, cell, asked)
+    if cell.masks and not has_lengths:
+        if recurrence.lengths is not None:
+            mask = emitter.before(recurrence.lengths, whole)
+        for source, is_off in () if mask else recurrence.masks:
             value = _sequence(made, emitter, source, "mask", recurrence.reverse)
             shape = emitter.shape(value)
             value = emitter.op("Not", [value], "mask", shape) if is_off else value
@@ -112,7 +113,9 @@ def add_node(
             scores = emitter.op("Sub", [emitter.number(1.0), scores], "A", shape)
         if mask:
             scores = emitter.op("Where", [mask, scores, emitter.number(0.0)], "A", shape)
-    lengths = "" if recurrence.lengths is None else emitter.lengths(recurrence.lengths, whole)
+    lengths = ""
+    if has_lengths and recurrence.lengths is not None:
+        lengths = emitter.lengths(recurrence.lengths, whole)
     state = "" if is_zero(emitter.flow, cell.state.name) else _first_state(emitter, cell.state, whole)
     direction = "reverse" if recurrence.reverse else "forward"
     outputs = bool({"Y", "zeroed"} & set(asked)), "Y_h" in asked

@@ -10,6 +10,7 @@ import numpy as np
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecWarning
+from onegru.fusion.expression import LoopIndex
 from onegru.fusion.flow import Flow, Op, Shape, Size
 from onegru.fusion.numeric import NUMERIC
 from onegru.layers.gru import GRU
@@ -32,6 +33,7 @@ def compare(
     new: Sequence[Op],
     constants: Mapping[str, Array],
     run_loop: Callable[[Op, Values, Sizes], None] | None = None,
+    indices: Mapping[str, LoopIndex] | None = None,
 ) -> str:
     """Compute values by a graph's own and by new operators, on random and extreme numbers.
 
@@ -40,6 +42,7 @@ def compare(
         new: operators that give some of its values anew, in an order in which they can run.
         constants: new constants.
         run_loop: runs an operator with a body.
+        indices: values that are indices of the loop around, of which the first iteration is computed.
 
     Returns:
         how they differ, or why they cannot be compared; "" if they agree.
@@ -54,6 +57,9 @@ def compare(
         sizes = Sizes(equal)
         try:
             given = {name: _random(flow, name, sizes, rng, factor) for name in leaves}
+            given.update(
+                (name, _first(flow, name, sizes, indices)) for name in leaves if name in (indices or ())
+            )
             before = _run(flow, old, given, {}, sizes, run_loop)
             after = _run(flow, new, given, constants, sizes, run_loop)
         except UnknownError as error:
@@ -61,7 +67,9 @@ def compare(
                 equal = True
                 continue
             return f"it cannot be computed here ({error})"
-        size = max(_size(array) for array in (np.ones(()), *given.values(), *(before[name] for name in wanted)))
+        size = max(
+            _size(array) for array in (np.ones(()), *given.values(), *(before[name] for name in wanted))
+        )
         for name in wanted:
             a, b = before[name], after[name]
             if a.shape != b.shape:
@@ -86,14 +94,14 @@ def _leading(flow: Flow, wanted: Collection[str], begin: Collection[str]) -> tup
         seen.add(name)
         if flow.constant(name) is not None:
             continue
-        op = flow.producers.get(name)
+        op = flow.producer(name)
         is_loop = op is not None and bool(op.bodies) and name in wanted
         if op is None or not (op.kind in NUMERIC or op.kind == "Shape" or is_loop):
             leaves.add(name)
             continue
         ops[id(op)] = op
         waiting += [item for item in op.taken()]
-    return sorted(ops.values(), key=flow.position), sorted(leaves)
+    return sorted(ops.values(), key=lambda op: flow.depth_and_position(op)), sorted(leaves)
 
 
 def _size(array: Array) -> float:
@@ -116,11 +124,22 @@ class Sizes(dict[str, int]):
 
     def of(self, size: Size) -> int:
         """The number of a size."""
-        return size if isinstance(size, int) else self.setdefault(size, _STEPS + (0 if self.equal else len(self) % 3))
+        return (
+            size
+            if isinstance(size, int)
+            else self.setdefault(size, _STEPS + (0 if self.equal else len(self) % 3))
+        )
 
     def shape(self, shape: Shape) -> tuple[int, ...]:
         """The numbers of a shape."""
         return tuple(map(self.of, shape))
+
+
+def _first(flow: Flow, name: str, sizes: Sizes, indices: Mapping[str, LoopIndex] | None) -> Array:
+    """An index of the first iteration."""
+    index = (indices or {})[name]
+    number = index.base + (sizes.of(index.size) if index.size != 0 else 0)
+    return np.full(sizes.shape(flow.shape(name) or ()), number, np.int64)
 
 
 def _random(flow: Flow, name: str, sizes: Sizes, rng: np.random.Generator, factor: float) -> Array:

@@ -127,13 +127,13 @@ def in_loop(at: Expressions, view: View, size: Size | None) -> Sliced | None:
         whole = shape is not None and size is not None and shape[axis] == size
         if index.sign > 0 and index.base == 0 and index.size == 0 and whole:
             return Sliced(place, axis, 0, None, 1)
-        if index.sign < 0 and whole and _last(index, size):
+        if index.sign < 0 and whole and is_last(index, size):
             return Sliced(place, axis, 0, None, -1)
     return None
 
 
-def _last(index: LoopIndex, size: Size | None) -> bool:
-    """Whether the first iteration takes the last slice."""
+def is_last(index: LoopIndex, size: Size | None) -> bool:
+    """Whether an index that goes down begins with the last slice of so many."""
     if index.size == -1:
         return True
     if index.size == 0:

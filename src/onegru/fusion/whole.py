@@ -14,7 +14,7 @@ from onegru.fusion.expression import Expressions, View
 from onegru.fusion.flow import Flow, Op
 from onegru.fusion.lengths import lengths_of
 from onegru.fusion.loop import Carried, Collected, Loop
-from onegru.fusion.node import Recurrence, add_node, is_zero, may_have_lengths, place_stack
+from onegru.fusion.node import Recurrence, add_node, is_zero, place_stack
 from onegru.fusion.polynomial import Polynomial, add, same
 from onegru.fusion.proof import Sizes, UnknownError, Values, evaluate
 from onegru.fusion.sources import Sliced, Source, in_loop, path
@@ -78,7 +78,6 @@ class _Whole:
             raise MissError(f"its output {min(rest)!r} is no state of a GRU")
         if not graph.prove(self.emitter, self.place, self._run):
             return
-        graph.made.removed.append(loop.op)
         steps = loop.count if isinstance(loop.count, int) else None
         for cell, reverse, width in self.done:
             graph.note(cell, self.place, "loop", steps, len(loop.body.ops), reverse, width)
@@ -141,8 +140,8 @@ class _Whole:
         outer["state"] = View(item.initial, cell.state.roles, cell.state.index)
         whole = Cell(**outer)
         lengths = None
-        if len(cell.masks) == 1 and may_have_lengths(emitter, whole, asked):
-            lengths = lengths_of(self.at, cell.masks, reverse)
+        if len(cell.masks) == 1:
+            lengths = lengths_of(self.at, cell.masks, reverse, loop.count)
             if lengths is not None and self.at.flow.owner(lengths.name) is self.at.flow:
                 lengths = None
         masks = () if lengths is not None else cell.masks
