@@ -188,7 +188,11 @@ class _Matcher:
         if (r.function, r.clip) != (z.function, z.clip):
             raise MissError(f"its gates are {z.function} and {r.function}; must be the same function")
         for act in (z, n):
-            if act.clip is not None and act.function.name == "ThresholdedRelu" and act.clip == act.function.alpha:
+            if (
+                act.clip is not None
+                and act.function.name == "ThresholdedRelu"
+                and act.clip == act.function.alpha
+            ):
                 raise MissError("its ThresholdedRelu is cut off just where it begins")
         if n.clip != z.clip:
             raise MissError("its activations have different bounds (clip)")
@@ -376,11 +380,9 @@ class _Matcher:
             if beta is not None and slopes[0]:
                 inner = scale(Polynomial(bounded), 1 / abs(slopes[0]))
                 return _Act(Activation("HardSigmoid", abs(slopes[0]), beta), inner)
-        alpha = (
-            abs(slopes[0])
-            if slopes and slopes[0] and all(_near_or_none(s, slopes[0]) for s in slopes)
-            else 1.0
-        )
+        alpha = 1.0
+        if slopes and slopes[0] and all(_near_or_none(slope, slopes[0]) for slope in slopes):
+            alpha = to_float32(abs(slopes[0]))  # as files have it; what that loses goes to the weights
         argument = scale(add(q, constant(0.5), -1.0), 1 / alpha)
         return _Act(Activation("HardSigmoid", alpha, 0.5), argument)
 

@@ -126,8 +126,8 @@ class Flow:
         given = {name for op in new for name in op.outputs if name}
         kept = [op for op in self.ops if not given.issuperset(filter(None, op.outputs))]
         producers = {name: op for op in (*kept, *new) for name in op.outputs if name}
-        for op in kept:
-            op.outputs = tuple("" if name in given else name for name in op.outputs)
+        for old in kept:
+            old.outputs = tuple("" if name in given else name for name in old.outputs)
         needed: dict[int, Op] = {}
         waiting = [name for name in self.outputs if name in producers]
         while waiting:
@@ -208,7 +208,8 @@ class Flow:
         """The value of a constant, or of what depends on constants and known sizes alone; else None."""
         pending = [name]
         while pending:
-            flow, last, op = self.owner(pending[-1]), pending[-1], None
+            flow, last = self.owner(pending[-1]), pending[-1]
+            op: Op | None = None
             if last in flow._arrays:
                 pending.pop()
                 continue

@@ -184,6 +184,11 @@ class Graph:
         """Whether an operator may be the last of a cell."""
         if op.kind not in ("Add", "Sub", "Sum", "Where") or len(op.outputs) != 1:
             return False
+        name = op.outputs[0]
+        if name not in self.flow.outputs and all(
+            other.kind == "Shape" for other in self.flow.consumers.get(name, ())
+        ):
+            return False  # only its shape counts
         producers = [self.flow.producer(self.flow.resolve(name)) for name in op.inputs if name]
         kinds = {"" if producer is None else producer.kind for producer in producers}
         return op.kind == "Where" or bool(kinds & {"Mul", "Div"})

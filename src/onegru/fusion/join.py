@@ -1,9 +1,226 @@
-"""What new nodes make needless: two reversals in a row, and two directions in two nodes."""
+"""What new nodes make needless: reversals that undo each other, slices that are a last state, and a second
+node for the other direction.
+"""
 
 from __future__ import annotations
 
-from onegru.fusion.flow import Flow
+from typing import Any
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.fusion.emit import Emitter
+from onegru.fusion.expression import is_reversal
+from onegru.fusion.flow import Flow, Op, slice_ranges
+
+_DEFAULT = ["Sigmoid", "Tanh"]
 
 
 def join(flow: Flow, names: set[str]) -> None:
     """Simplify a graph that has new nodes."""
+    for step in (_without_reversals, _last_states, _both_directions):
+        emitter = Emitter(flow, "onegru", names, "float32")
+        step(flow, emitter)
+        if emitter.ops:
+            flow.replace(emitter.ops, emitter.constants)
+
+
+# Reversals
+
+
+def _without_reversals(flow: Flow, emitter: Emitter) -> None:
+    """Turn a reversal of a reversal into the value itself, with its axes as they then are."""
+    for op in flow.ops:
+        axis = is_reversal(flow, op)
+        if axis is None:
+            continue
+        perm = list(range(len(flow.shape(op.inputs[0]) or ())))
+        name = op.inputs[0]
+        while (before := flow.producers.get(name)) is not None:
+            if before.kind == "Transpose":
+                inner = before.attributes.get("perm", perm[::-1])
+                axis, perm = inner[axis], [inner[place] for place in perm]
+            elif before.kind != "Identity":
+                break
+            name = before.inputs[0]
+        if before is not None and is_reversal(flow, before) == axis:
+            shape, value = flow.shape(op.outputs[0]), before.inputs[0]
+            if perm == sorted(perm):
+                emitter.op("Identity", [value], "turned", shape, op.outputs[0])
+            else:
+                emitter.op("Transpose", [value], "turned", shape, op.outputs[0], perm=tuple(perm))
+
+
+# Last states
+
+
+def _last_states(flow: Flow, emitter: Emitter) -> None:
+    """Take the last state from Y_h instead of from the end of Y."""
+    for node in flow.ops:
+        if not _is_new_gru(node) or not node.outputs[0] or _input(node, 4):
+            continue
+        states = _states_in_order(flow, node)
+        for name in states:
+            for op in flow.consumers.get(name, ()):
+                shape = flow.shape(name)
+                if shape is None or not _takes_last(flow, op):
+                    continue
+                last = _output(node, 1) or emitter.fresh("Y_h")
+                if not _output(node, 1):
+                    node.outputs = (node.outputs[0], last)
+                    flow.set_shape(last, (1, *shape[1:]))
+                    flow.index()
+                if op.kind == "Slice":
+                    emitter.op("Identity", [last], "last", None, op.outputs[0])
+                else:
+                    emitter.squeeze(last, [0], "last", op.outputs[0])
+
+
+def _states_in_order(flow: Flow, node: Op) -> list[str]:
+    """The values that hold a node's states in the order of its steps, [time, rows, H]."""
+    found: list[str] = []
+    waiting = [
+        name for op in flow.consumers.get(node.outputs[0], ()) if op.kind == "Squeeze" for name in op.outputs
+    ]
+    reverse = node.attributes.get("direction") == "reverse"
+    while waiting:
+        name = waiting.pop()
+        if not reverse:
+            found.append(name)
+        for op in flow.consumers.get(name, ()):
+            if op.kind == "Identity":
+                waiting += op.outputs
+            elif reverse and is_reversal(flow, op) == 0:
+                found += op.outputs
+                found += [
+                    out
+                    for other in flow.consumers.get(op.outputs[0], ())
+                    if other.kind == "Identity"
+                    for out in other.outputs
+                ]
+    return found
+
+
+def _takes_last(flow: Flow, op: Op) -> bool:
+    """Whether an operator takes the last slice along the first axis."""
+    shape = flow.shape(op.inputs[0])
+    if shape is None:
+        return False
+    size = shape[0]
+    if op.kind == "Slice":
+        ranges = slice_ranges(flow, op, shape)
+        cut = {axis: item for axis, item in (ranges or {}).items() if item is not None}
+        return list(cut) == [0] and cut[0] in ((-1, 1, 1), (size - 1 if isinstance(size, int) else -1, 1, 1))
+    if op.kind == "Gather" and op.attributes.get("axis", 0) == 0:
+        index = flow.constant(op.inputs[1])
+        return (
+            index is not None
+            and index.shape == ()
+            and int(index) in (-1, size - 1 if isinstance(size, int) else -1)
+        )
+    return False
+
+
+# Directions
+
+
+def _both_directions(flow: Flow, emitter: Emitter) -> None:
+    """One bidirectional node for two of one direction each, where their outputs are joined."""
+    done: set[int] = set()
+    for op in flow.ops:
+        if op.kind != "Concat" or len(op.inputs) != 2:
+            continue
+        first, second = (_node_behind(flow, name) for name in op.inputs)
+        if first is None or second is None or {id(first), id(second)} & done or first is second:
+            continue
+        if _fit(flow, first, second):
+            done |= {id(first), id(second)}
+            _merge(flow, emitter, first, second)
+
+
+def _node_behind(flow: Flow, name: str) -> Op | None:
+    """The new node whose output a value is, moved about."""
+    for _ in range(12):
+        op = flow.producers.get(name)
+        if op is None or _is_new_gru(op):
+            return op
+        if op.kind not in ("Identity", "Squeeze", "Unsqueeze", "Transpose"):
+            return None
+        name = op.inputs[0]
+    return None
+
+
+def _is_new_gru(op: Op) -> bool:
+    return op.kind == "GRU" and op.origin is None and op.attributes.get("direction") != "bidirectional"
+
+
+def _input(op: Op, place: int) -> str:
+    return op.inputs[place] if len(op.inputs) > place else ""
+
+
+def _output(op: Op, place: int) -> str:
+    return op.outputs[place] if len(op.outputs) > place else ""
+
+
+def _fit(flow: Flow, forward: Op, reverse: Op) -> bool:
+    """Whether two nodes are the two directions of one."""
+    directions = [op.attributes.get("direction", "forward") for op in (forward, reverse)]
+    same = ("hidden_size", "linear_before_reset", "clip")
+    return (
+        directions == ["forward", "reverse"]
+        and all(forward.attributes.get(name) == reverse.attributes.get(name) for name in same)
+        and flow.resolve(_input(forward, 0)) == flow.resolve(_input(reverse, 0))
+        and flow.resolve(_input(forward, 4)) == flow.resolve(_input(reverse, 4))
+        and bool(_input(forward, 5)) == bool(_input(reverse, 5))
+        and flow.shape(_input(forward, 1)) == flow.shape(_input(reverse, 1))
+    )
+
+
+def _merge(flow: Flow, emitter: Emitter, forward: Op, reverse: Op) -> None:
+    emitter.dtype = flow.dtype(_input(forward, 1)) or "float32"
+    weights = []
+    for place, name in ((1, "W"), (2, "R"), (3, "B")):
+        arrays = [
+            flow.constant(_input(op, place)) if _input(op, place) else None for op in (forward, reverse)
+        ]
+        weights.append(_joined(emitter, name, arrays))
+    state = ""
+    if _input(forward, 5):
+        states = [_input(op, 5) for op in (forward, reverse)]
+        shape = flow.shape(states[0]) or (1,)
+        state = emitter.op("Concat", states, "initial_h", (2, *shape[1:]), axis=0)
+    attributes: dict[str, Any] = {**forward.attributes, "direction": "bidirectional"}
+    if "activations" in forward.attributes or "activations" in reverse.attributes:
+        for name, default in (("activations", _DEFAULT), ("activation_alpha", []), ("activation_beta", [])):
+            both = [list(op.attributes.get(name, default)) for op in (forward, reverse)]
+            attributes.pop(name, None)
+            if both[0] or both[1]:
+                attributes[name] = both[0] + both[1]
+    Y, Y_h = emitter.fresh("Y"), emitter.fresh("Y_h")
+    inputs = [_input(forward, 0), *weights, _input(forward, 4), state]
+    while not inputs[-1]:
+        inputs.pop()
+    needs = [any(_output(op, place) for op in (forward, reverse)) for place in (0, 1)]
+    outputs = [Y if needs[0] else "", *([Y_h] if needs[1] else [])]
+    emitter.ops.append(Op("GRU", tuple(inputs), tuple(outputs), attributes, name=emitter.fresh("GRU")))
+    for place, whole, axis in ((0, Y, 1), (1, Y_h, 0)):
+        for number, op in enumerate((forward, reverse)):
+            name = _output(op, place)
+            sizes = flow.shape(name) if name else None
+            if sizes is not None:
+                flow.set_shape(whole, (*sizes[:axis], 2, *sizes[axis + 1 :]))
+                bounds = [emitter.ints(number), emitter.ints(number + 1), emitter.ints(axis)]
+                emitter.op("Slice", [whole, *bounds], "direction", sizes, name)
+
+
+def _joined(emitter: Emitter, name: str, arrays: list[Array | None]) -> str:
+    """The parameters of both directions as one constant; "" if neither has any."""
+    given = [array for array in arrays if array is not None]
+    if not given:
+        return ""
+    return emitter.constant(
+        name,
+        np.concatenate([np.zeros_like(given[0]) if array is None else array for array in arrays]).astype(
+            np.float64
+        ),
+    )

@@ -236,7 +236,9 @@ def _index_of(body: Flow, op: Op, found: Mapping[str, LoopIndex]) -> LoopIndex |
     if places[0] == 1 and op.kind == "Sub":  # size - index
         return LoopIndex(-index.sign, shift - index.base, size) if index.size == 0 else None
     if size != 0:
-        return LoopIndex(index.sign, index.base + shift, size) if op.kind == "Add" and index.size == 0 else None
+        return (
+            LoopIndex(index.sign, index.base + shift, size) if op.kind == "Add" and index.size == 0 else None
+        )
     return LoopIndex(index.sign, index.base + (shift if op.kind == "Add" else -shift), index.size)
 
 

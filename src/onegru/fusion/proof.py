@@ -16,7 +16,7 @@ from onegru.fusion.numeric import NUMERIC
 from onegru.layers.gru import GRU
 
 _STEPS = 4
-_TOLERANCE = 1e-6  # constants such as 1/6 are rounded to float32 in files
+_TOLERANCE = 1e-5  # of the largest number: constants such as 1/6 are rounded in files, and steps add that up
 # What inputs and states are multiplied by in each of the runs.
 _SCALES = (1.0, 0.0, 30.0, 1e-3)
 _MOST_ELEMENTS = 2**24
@@ -50,7 +50,8 @@ def compare(
     rng = np.random.default_rng(0)
     given_anew = {name for op in new for name in op.outputs}
     wanted = [name for name in given_anew if name in flow.producers]
-    begin = {name for op in new for name in op.inputs if name} - given_anew - constants.keys()
+    taken = {name for op in new for name in op.inputs if name} - given_anew
+    begin = {name for name in taken if name not in constants}
     old, leaves = _leading(flow, wanted, begin)
     equal = False
     for factor in (*_SCALES, *_SCALES):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from onegru.fusion.expression import Expressions, LoopIndex, View
+from onegru.fusion.expression import Expressions, LoopIndex, View, is_reversal
 from onegru.fusion.flow import Size
 from onegru.fusion.polynomial import TooComplexError
 
@@ -72,6 +72,7 @@ def over_time(at: Expressions, views: Sequence[View]) -> Source:
     if len(views) == 1:
         return Stacked(tuple(views))
     paths = [path(at, view) for view in views]
+    best: Source = Stacked(tuple(views))
     for first in paths[0]:
         others = []
         for other in paths[1:]:
@@ -80,13 +81,15 @@ def over_time(at: Expressions, views: Sequence[View]) -> Source:
                 break
             others.append(match)
         else:
-            found = _sliced(at, [first, *others])
+            found = _sliced([first, *others])
             if found is not None:
-                return found
-    return Stacked(tuple(views))
+                best = found
+                if not _is_turned(at, first.name):
+                    break
+    return best
 
 
-def _sliced(at: Expressions, views: list[View]) -> Sliced | None:
+def _sliced(views: list[View]) -> Sliced | None:
     first = views[0]
     if any(not np.array_equal(view.index, first.index) for view in views):
         return None
@@ -116,6 +119,7 @@ def in_loop(at: Expressions, view: View, size: Size | None) -> Sliced | None:
         view: what an iteration takes.
         size: how many iterations there are.
     """
+    best: Sliced | None = None
     for place in path(at, view):
         axes = [axis for axis, role in enumerate(place.roles) if isinstance(role, LoopIndex)]
         if len(axes) != 1 or at.flow.owner(place.name) is at.flow:
@@ -126,10 +130,18 @@ def in_loop(at: Expressions, view: View, size: Size | None) -> Sliced | None:
         shape = at.flow.shape(place.name)
         whole = shape is not None and size is not None and shape[axis] == size
         if index.sign > 0 and index.base == 0 and index.size == 0 and whole:
-            return Sliced(place, axis, 0, None, 1)
-        if index.sign < 0 and whole and is_last(index, size):
-            return Sliced(place, axis, 0, None, -1)
-    return None
+            best = Sliced(place, axis, 0, None, 1)
+        elif index.sign < 0 and whole and is_last(index, size):
+            best = Sliced(place, axis, 0, None, -1)
+        if best is not None and not _is_turned(at, place.name):
+            break
+    return best
+
+
+def _is_turned(at: Expressions, name: str) -> bool:
+    """Whether a value is another one, turned round."""
+    op = at.flow.producer(name)
+    return op is not None and is_reversal(at.flow.owner(name), op) is not None
 
 
 def is_last(index: LoopIndex, size: Size | None) -> bool:
