@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from onegru.fusion.cell import Cell, MissError, find_cell
 from onegru.fusion.emit import Emitter
 from onegru.fusion.expression import Expressions, View
@@ -16,7 +18,7 @@ from onegru.fusion.node import Made, Recurrence, add_node, is_zero, place_stack
 from onegru.fusion.polynomial import Polynomial, TooComplexError, add, constant, same
 from onegru.fusion.proof import Sizes, Values, compare
 from onegru.fusion.search import Fused, NearMiss, Search
-from onegru.fusion.sources import Sliced, Source, over_time
+from onegru.fusion.sources import Sliced, Source, before, over_time
 from onegru.fusion.whole import replace_loop
 
 
@@ -91,16 +93,22 @@ class Graph:
     def prove(
         self, emitter: Emitter, place: str, run_loop: Callable[[Op, Values, Sizes], None] | None = None
     ) -> bool:
-        """Compare the new operators with the old ones, and take them if they agree."""
+        """Compare the new operators with the old ones, and take them if they agree.
+
+        Args:
+            emitter: has the new operators.
+            place: what to call what was replaced; "" for a guess, which must agree to the last digits.
+            run_loop: runs an operator with a body.
+        """
         ops = self.made.leading_to(emitter.ops, self.flow)
         reason = compare(
             self.flow, ops, {**self.made.constants, **emitter.constants}, run_loop, self.at.indices
         )
-        if reason:
+        if reason and place:
             self.miss(place, f"it was taken for a GRU and is none, which is a defect of onegru: {reason}")
-            return False
-        self.made.take(emitter)
-        return True
+        if not reason:
+            self.made.take(emitter)
+        return not reason
 
     def note(
         self, cell: Cell, place: str, form: str, steps: int | None, nodes: int, reverse: bool, width: int
@@ -311,22 +319,61 @@ class Graph:
 
     def _replace(self, chain: list[_Found]) -> None:
         """Replace a chain of cells, once that is proved."""
+        longer = self._with_step_from_zero(chain)
+        if longer is None or not self._try(longer, is_certain=False):
+            self._try(chain)
+
+    def _try(self, chain: list[_Found], *, is_certain: bool = True) -> bool:
+        """Replace a chain; whether that could be done."""
         first, last = chain[0].cell, chain[-1].cell
         removed = [op for item in chain for op in item.ops]
-        emitter = self.emitter(last.output, self.dtype_of(first))
+        emitter = self.emitter(last.output, self.dtype_of(last))
         try:
             change = _Chain(self, emitter, chain, removed)
             if not change.taken:
-                return
+                return True
             width = change.emit()
         except MissError as error:
-            self.miss(last.output, str(error))
-            return
-        if self.prove(emitter, last.output):
-            if change.Y:
-                self.made.stacks[tuple(change.order)] = change.Y
-            form = "chain" if len(chain) > 1 else "cell"
-            self.note(first, last.output, form, len(chain), len(removed), change.reverse, width)
+            if is_certain:
+                self.miss(last.output, str(error))
+            return False
+        if not self.prove(emitter, last.output if is_certain else ""):
+            return False
+        if change.Y:
+            self.made.stacks[tuple(change.order)] = change.Y
+        form = "chain" if len(chain) > 1 else "cell"
+        self.note(first, last.output, form, len(chain), len(removed), change.reverse, width)
+        return True
+
+    def _with_step_from_zero(self, chain: list[_Found]) -> list[_Found] | None:
+        """The chain and a step before it, whose state of zeros an exporter has computed with.
+
+        That step takes the slices before those of the first cell. Whether it is one must be proved.
+        """
+        first = chain[0].cell
+        state = self.flow.resolve(first.state.name)
+        op = self.flow.producers.get(state)
+        if op is None or op.kind not in ("Add", "Sub", "Mul") or first.masks or len(chain) < 2:
+            return None
+        names = [first.inputs[place] for place in range(len(first.inputs))]
+        views = [*names, *([first.attention] if first.attention else [])]
+        second = chain[1].cell
+        others = [*second.inputs, *([second.attention] if second.attention else [])]
+        earlier = [before(self.at, pair) for pair in zip(views, others, strict=True)]
+        if any(view is None for view in earlier):
+            return None
+        known = [view for view in earlier if view is not None]
+        zero = f"{state}/zero"
+        self.flow.add_constant(zero, np.zeros((1, first.hidden_size)))
+        self.flow.set_dtype(zero, self.dtype_of(first))
+        start = replace(
+            first,
+            output=state,
+            state=View(zero, ("R", "F"), first.state.index),
+            inputs=tuple(known[: len(first.inputs)]),
+            attention=known[-1] if first.attention else None,
+        )
+        return [_Found(start, [], []), *chain]
 
 
 def zeroed_state(at: Expressions, cell: Cell) -> Polynomial | None:

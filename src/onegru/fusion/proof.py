@@ -17,6 +17,7 @@ from onegru.layers.gru import GRU
 
 _STEPS = 4
 _TOLERANCE = 1e-5  # of the largest number: constants such as 1/6 are rounded in files, and steps add that up
+_EXACT = 1e-11
 # What inputs and states are multiplied by in each of the runs.
 _SCALES = (1.0, 0.0, 30.0, 1e-3)
 _MOST_ELEMENTS = 2**24
@@ -34,6 +35,8 @@ def compare(
     constants: Mapping[str, Array],
     run_loop: Callable[[Op, Values, Sizes], None] | None = None,
     indices: Mapping[str, LoopIndex] | None = None,
+    *,
+    exact: bool = False,
 ) -> str:
     """Compute values by a graph's own and by new operators, on random and extreme numbers.
 
@@ -43,6 +46,7 @@ def compare(
         constants: new constants.
         run_loop: runs an operator with a body.
         indices: values that are indices of the loop around, of which the first iteration is computed.
+        exact: whether not even the rounding of constants in files is let pass.
 
     Returns:
         how they differ, or why they cannot be compared; "" if they agree.
@@ -77,7 +81,9 @@ def compare(
                 return f"{name!r} is {list(a.shape)} and would become {list(b.shape)}"
             fine = np.isfinite(a) & np.isfinite(b) if a.dtype.kind == "f" else np.zeros(a.shape, bool)
             apart = np.abs(a[fine] - b[fine])
-            if np.any(apart > _TOLERANCE * size):  # rounding grows with what is added up
+            if np.any(
+                apart > (_EXACT if exact else _TOLERANCE) * size
+            ):  # rounding grows with what is added up
                 return f"{name!r} would differ by {np.max(apart):.3g}"
     return ""
 

@@ -111,6 +111,20 @@ def _sliced(views: list[View]) -> Sliced | None:
     return Sliced(first, axis, int(indices.min()), len(views), step)
 
 
+def before(at: Expressions, views: tuple[View, View]) -> View | None:
+    """What a step takes that comes before two steps, given what these take; None if there is nothing."""
+    found = over_time(at, views)
+    if not isinstance(found, Sliced):
+        return None
+    first = found.start if found.step > 0 else found.start + 1
+    place, shape = first - found.step, at.flow.shape(found.view.name)
+    size = None if shape is None else shape[found.axis]
+    if place < 0 or (isinstance(size, int) and place >= size):
+        return None
+    roles = tuple(place if axis == found.axis else role for axis, role in enumerate(found.view.roles))
+    return replace(found.view, roles=roles)
+
+
 def in_loop(at: Expressions, view: View, size: Size | None) -> Sliced | None:
     """The source of a view whose slices a loop takes, all of an axis; None if it is something else.
 
