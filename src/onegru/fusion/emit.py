@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ class Emitter:
     """
 
     def __init__(
-        self, flow: Flow, base: str, names: set[str], dtype: str, known: Mapping[Hashable, str] | None = None
+        self, flow: Flow, base: str, names: set[str], dtype: str, known: dict[Hashable, str] | None = None
     ) -> None:
         self.flow = flow
         self.base = base
@@ -42,7 +43,7 @@ class Emitter:
         self.dtype = dtype
         self.ops: list[Op] = []
         self.constants: dict[str, Array] = {}
-        self.known = dict(known or {})
+        self.known: ChainMap[Hashable, str] = ChainMap({}, known if known is not None else {})
         self.indices: Mapping[str, LoopIndex] = {}
 
     def fresh(self, what: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -101,9 +102,8 @@ class Graph:
             run_loop: runs an operator with a body.
         """
         ops = self.made.leading_to(emitter.ops, self.flow)
-        reason = compare(
-            self.flow, ops, {**self.made.constants, **emitter.constants}, run_loop, self.at.indices
-        )
+        constants = ChainMap(emitter.constants, self.made.constants)
+        reason = compare(self.flow, ops, constants, run_loop, self.at.indices, exact=not place)
         if reason and place:
             self.miss(place, f"it was taken for a GRU and is none, which is a defect of onegru: {reason}")
         if not reason:

@@ -21,34 +21,39 @@ class Made:
 
     Attributes:
         added: operators that come.
+        producers: which of them gives a value, and where it comes among them.
         constants: new constants.
         known: what new operators and constants give, to be used again.
         stacks: the states of a recurrence in the order of time, and the value that has them side by side.
     """
 
     added: list[Op] = field(default_factory=list)
+    producers: dict[str, tuple[int, Op]] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
     known: dict[Hashable, str] = field(default_factory=dict)
     stacks: dict[tuple[str, ...], str] = field(default_factory=dict)
 
     def take(self, emitter: Emitter) -> None:
         """Take the operators of an emitter."""
-        self.added += emitter.ops
+        for op in emitter.ops:
+            self.producers.update((name, (len(self.added), op)) for name in op.outputs if name)
+            self.added.append(op)
         self.constants.update(emitter.constants)
-        self.known.update(emitter.known)
+        self.known.update(emitter.known.maps[0])
 
     def leading_to(self, ops: Sequence[Op], flow: Flow) -> list[Op]:
         """New operators, with those among the earlier ones that they take from."""
-        producers = {name: op for op in self.added for name in op.outputs if name}
         waiting = [name for op in ops for name in op.inputs]
-        needed: set[int] = set()
+        needed: dict[int, Op] = {}
         while waiting:
             name = waiting.pop()
-            op = None if name in flow.producers else producers.get(name)
-            if op is not None and id(op) not in needed:
-                needed.add(id(op))
+            if name in flow.producers or name not in self.producers:
+                continue
+            place, op = self.producers[name]
+            if place not in needed:
+                needed[place] = op
                 waiting += op.inputs
-        return [*(op for op in self.added if id(op) in needed), *ops]
+        return [*(needed[place] for place in sorted(needed)), *ops]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
