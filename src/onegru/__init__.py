@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from onegru.models.inference_session import InferenceSession
     from onegru.models.inspect import GruReport, Inspection, inspect
     from onegru.models.load_layers import load_layers
+    from onegru.rewriting.fuse import Fusion, fuse
     from onegru.rewriting.rewrite import Rewriting, rewrite
     from onegru.runtimes.openvino import openvino_exchange, openvino_extensions
     from onegru.verification.results import Verification
@@ -45,6 +46,7 @@ __all__ = [
     "GRU",
     "Activation",
     "FormatError",
+    "Fusion",
     "GruNode",
     "GruReport",
     "InferenceSession",
@@ -71,6 +73,7 @@ __all__ = [
     "from_flax",
     "from_keras",
     "from_torch",
+    "fuse",
     "get_num_threads",
     "gru",
     "gru_cell",
@@ -97,6 +100,7 @@ __all__ = [
 
 # Imported when first asked for, so that `import onegru` stays quick.
 _LATER = {
+    "Fusion": "onegru.rewriting.fuse",
     "GruReport": "onegru.models.inspect",
     "InferenceSession": "onegru.models.inference_session",
     "Inspection": "onegru.models.inspect",
@@ -105,6 +109,7 @@ _LATER = {
     "from_flax": "onegru.frameworks.flax",
     "from_keras": "onegru.frameworks.keras",
     "from_torch": "onegru.frameworks.pytorch",
+    "fuse": "onegru.rewriting.fuse",
     "inspect": "onegru.models.inspect",
     "load_layers": "onegru.models.load_layers",
     "openvino_exchange": "onegru.runtimes.openvino",

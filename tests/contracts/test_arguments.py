@@ -163,7 +163,7 @@ CALLS: dict[str, tuple[Callable[[], Callable[..., Any]], dict[str, Any]]] = {
 
 #: Public names that take no arguments, or whose arguments are the business of other tests: files and models.
 ELSEWHERE = {
-    *("GruReport", "Inspection", "Rewriting", "TensorInfo", "Verification"),
+    *("Fusion", "GruReport", "Inspection", "Rewriting", "TensorInfo", "Verification"),
     *(
         "GruNode",
         "InferenceSession",
@@ -177,6 +177,7 @@ ELSEWHERE = {
     *("FormatError", "MissingExtraError", "OneGRUError", "SpecError", "SpecWarning"),
     "execution_provider",
     *(
+        "fuse",
         "get_num_threads",
         "inspect",
         "load",

@@ -29,6 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("layers",),
     ("frameworks", "runtimes"),
     ("formats",),
+    ("fusion",),
     ("models",),
     ("rewriting", "verification"),
     ("cli",),
@@ -42,6 +43,7 @@ MOST_TEST_LINES = 500
 OPTIONAL = {
     "onnx": (
         "formats.onnx.*",
+        "fusion.onnx_*",
         "rewriting.*",
         "verification.probe",
         "verification.runtimes.onnx_reference",

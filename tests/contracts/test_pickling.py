@@ -20,6 +20,7 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import needs_extra
 from tests.support.layers import make_gru, make_stack
 from tests.support.repository import DENOISER
+from tests.support.written_out import written_out
 
 B, I = 2, 5
 X = np.random.default_rng(1).standard_normal((3, B, I)).astype(np.float32)
@@ -87,6 +88,14 @@ def plain(make: Callable[[], Any]) -> Case:
 
 
 @cache
+def fusion() -> onegru.Fusion:
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "source.onnx", Path(folder) / "target.onnx"
+        source.write_bytes(written_out("chain", np.random.default_rng(1)).model.SerializeToString())
+        return onegru.fuse(source, target, check=False)
+
+
+@cache
 def rewriting() -> onegru.Rewriting:
     with tempfile.TemporaryDirectory() as folder:
         return onegru.rewrite(DENOISER, Path(folder) / "rewritten.onnx", check=False)
@@ -100,6 +109,7 @@ def verification() -> onegru.Verification:
 CASES = {
     "Activation": Case(lambda kind: kind("Elu", 0.5), str),
     "FormatError": error("m.onnx: broken"),
+    "Fusion": plain(fusion),
     "GRU": Case(layer_of, lambda layer: (*layer(X), describe(layer.spec), layer.weight_storage, repr(layer))),
     "GruNode": Case(node_of, run_node),
     "GruReport": plain(lambda: onegru.inspect(DENOISER).grus[0]),

@@ -94,3 +94,9 @@ def file_path(name: str, value: object) -> Path:
     if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
         raise SpecError(f"{name}: {shown(value)}; must be the name of a file")
     return Path(value)
+
+
+def check_function(name: str, value: object) -> None:
+    """Raise SpecError unless `value` can be called, or is None."""
+    if value is not None and not callable(value):
+        raise SpecError(f"{name}: {shown(value)}; must be a function")

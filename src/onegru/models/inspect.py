@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from onegru.core.arguments import file_path
-from onegru.core.errors import SpecWarning
+from onegru.core.errors import SpecWarning, needs_extra
 from onegru.formats.graph import Graph, TensorInfo, nested_words
-from onegru.formats.recognise import layers_kind
+from onegru.formats.recognise import Kind, layers_kind, model_kind
 from onegru.layers.gru import GRU
+from onegru.models.fusing import WrittenOut, find_written_out
 from onegru.models.gru_node import GruNode, prepare_nodes
 from onegru.models.load import read_graph
 from onegru.models.load_layers import named_layers
@@ -19,6 +21,9 @@ from onegru.models.model import Model
 from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import read_activations, read_clip
 from onegru.runtimes.known_issues import Facts, Verdict, verdicts
+
+if TYPE_CHECKING:
+    from onegru.fusion.fuse import Fused, NearMiss
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,11 @@ class Inspection:
         other_nodes: how many nodes of a model another runtime runs; None for layers without a model.
         nested_grus: the GRU nodes of a model within bodies of other nodes, in words.
         grus: its GRUs, those of a model in running order.
+        written_out: the GRUs that an ONNX model has written out in other operators, which `onegru.fuse` makes
+            GRU nodes.
+        near_misses: what came near, and which part does not fit.
+        fused_nodes: how many nodes the model has, those in bodies included, and how many it would have with
+            GRU nodes for `written_out`; None where nothing is written out.
     """
 
     __module__ = "onegru"
@@ -90,6 +100,9 @@ class Inspection:
     other_nodes: int | None
     nested_grus: tuple[str, ...]
     grus: tuple[GruReport, ...]
+    written_out: tuple[Fused, ...] = ()
+    near_misses: tuple[NearMiss, ...] = ()
+    fused_nodes: tuple[int, int] | None = None
 
 
 def inspect(path: str | os.PathLike[str]) -> Inspection:
@@ -112,12 +125,28 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     if kind.holds == "layers":
         grus = tuple(_report_of_layer(name, layer) for name, layer in named_layers(file))
         return Inspection(str(file), kind.words, (), (), None, (), grus)
-    graph = read_graph(file)
+    written_out: WrittenOut | None = None
+    if model_kind(file) is Kind.ONNX:
+        with needs_extra("onnx", "onnx", str(file)):
+            from onegru.formats.onnx.reader import parse_onnx, read_onnx
+        source, data = read_onnx(file)
+        graph = parse_onnx(data, source)
+        written_out = find_written_out(source, data)
+    else:
+        graph = read_graph(file)
     others = sum(step.node_count for step in graph.steps)
     if graph.whole is not None:
         others = graph.whole.node_count
     grus, nested = _reports(graph.inputs, _gru_nodes(graph)), nested_words(graph.grus)
-    return Inspection(str(file), kind.words, graph.inputs, graph.outputs, others, nested, grus)
+    found = Inspection(str(file), kind.words, graph.inputs, graph.outputs, others, nested, grus)
+    if written_out is None:
+        return found
+    return replace(
+        found,
+        written_out=written_out.fused,
+        near_misses=written_out.missed,
+        fused_nodes=written_out.nodes if written_out.fused else None,
+    )
 
 
 def _gru_nodes(graph: Graph) -> list[GruNode]:

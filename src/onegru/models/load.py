@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onegru.core.arguments import file_path, shown
+from onegru.core.arguments import file_path, flag, shown
 from onegru.core.errors import SpecError, needs_extra
 from onegru.formats.graph import Graph
 from onegru.formats.recognise import Kind, kind_of_start, model_kind
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def load(
-    path: str | os.PathLike[str] | bytes | bytearray | memoryview | ModelProto, *, engine: str = "auto"
+    path: str | os.PathLike[str] | bytes | bytearray | memoryview | ModelProto,
+    *,
+    engine: str = "auto",
+    fuse: bool = False,
 ) -> Model:
     """Load a model that holds GRUs.
 
@@ -25,6 +28,8 @@ def load(
         path: an ONNX model, or an OpenVINO IR with its `.bin` beside it; the content tells which. Or an ONNX
             model in memory, without external data: its bytes, or an `onnx.ModelProto`.
         engine: what runs the GRU nodes, as in `onegru.GRU`.
+        fuse: whether GRUs that an ONNX model has written out in other operators become GRU nodes in memory,
+            as `onegru.fuse` makes them, but not checked on inputs. A model without any is loaded as it is.
 
     Returns:
         the model, ready to run.
@@ -38,17 +43,24 @@ def load(
     Warns:
         SpecWarning: a node holds something without effect.
     """
-    return Model(graph_of(path), engine=engine)
+    return Model(graph_of(path, fuse=flag("fuse", fuse)), engine=engine)
 
 
-def graph_of(path: object) -> Graph:
+def graph_of(path: object, *, fuse: bool = False) -> Graph:
     """The graph of a model, given as to `load`. Raises as it does, but needs no other runtime."""
-    return read_graph(file_path("path", path)) if isinstance(path, str | os.PathLike) else _in_memory(path)
+    if isinstance(path, str | os.PathLike):
+        return read_graph(file_path("path", path), fuse=fuse)
+    return _in_memory(path, fuse)
 
 
-def read_graph(path: Path) -> Graph:
+def read_graph(path: Path, *, fuse: bool = False) -> Graph:
     """The graph in a model's file, as plain data. Raises as `load` does, but needs no other runtime."""
-    if model_kind(path) is Kind.OPENVINO:
+    kind = model_kind(path)
+    if fuse:
+        from onegru.models.fusing import fused_graph  # which takes long to import
+
+        return fused_graph(path, kind)
+    if kind is Kind.OPENVINO:
         from onegru.formats.openvino.reader import load_ir
 
         return load_ir(path)
@@ -57,7 +69,7 @@ def read_graph(path: Path) -> Graph:
     return load_onnx(path)
 
 
-def _in_memory(model: object) -> Graph:
+def _in_memory(model: object, fuse: bool) -> Graph:
     """The graph in the bytes of an ONNX model, or in a ModelProto."""
     if not isinstance(model, bytes | bytearray | memoryview) and not hasattr(model, "SerializeToString"):
         raise SpecError(
@@ -73,4 +85,8 @@ def _in_memory(model: object) -> Graph:
         raise source.error(f"{kind.words}, which must be loaded by the name of its file, for its .bin")
     if kind not in (Kind.ONNX, Kind.UNKNOWN):
         raise source.error(f"{kind.words}; only an ONNX model is loaded from memory")
+    if fuse:
+        from onegru.models.fusing import fused_onnx  # which takes long to import
+
+        return fused_onnx(source, data)
     return parse_onnx(data, source)

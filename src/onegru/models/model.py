@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from onegru.core.arguments import shown
+from onegru.core.arguments import check_function
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError, SpecWarning
 from onegru.core.pickling import state_of
@@ -145,8 +145,7 @@ class Model:
             SpecError: an input is missing, unknown, or of a type or shape that does not fit.
             FormatError: another runtime fails on its part.
         """
-        if progress is not None and not callable(progress):
-            raise SpecError(f"progress: {shown(progress)}; must be a function")
+        check_function("progress", progress)
         return self._handed_out(self._values(inputs, progress))
 
     def trace(self, inputs: Mapping[str, object]) -> list[dict[str, Array]]:

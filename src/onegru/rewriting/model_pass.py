@@ -68,10 +68,39 @@ class Rewritten:
         Raises:
             FormatError: it is too large for one, or not valid.
         """
-        size = sum(len(tensor.raw_data) for tensor in all_tensors(self.model))
+        return one_file(source, self.model)
+
+
+def embed_external(source: Source, model: ModelProto, size: int) -> list[str]:
+    """Put a model's external data into it, of so many bytes without them; returns what was done, in words.
+
+    Raises:
+        FormatError: they cannot be read, or are too large for one file.
+    """
+    external = external_tensors(model)
+    for tensor in external:
+        raw = external_bytes(source, tensor)
+        size += len(raw)
         if size > _LARGEST_FILE:
-            raise source.error(f"comes to {size} bytes rewritten; must be at most {_LARGEST_FILE}")
-        return serialized(source, self.model, "cannot be written in one file")
+            raise source.error(
+                f"its external data come to more than {_LARGEST_FILE} bytes; must fit one file"
+            )
+        tensor.raw_data = raw
+        tensor.ClearField("external_data")
+        tensor.ClearField("data_location")
+    return [f"external data of {len(external)} tensors are now within the file"] if external else []
+
+
+def one_file(source: Source, model: ModelProto) -> bytes:
+    """A changed model as a file holds it.
+
+    Raises:
+        FormatError: it is too large for one, or not valid.
+    """
+    size = sum(len(tensor.raw_data) for tensor in all_tensors(model))
+    if size > _LARGEST_FILE:
+        raise source.error(f"comes to {size} bytes rewritten; must be at most {_LARGEST_FILE}")
+    return serialized(source, model, "cannot be written in one file")
 
 
 def rewrite_model(source: Source, data: bytes, changes: Changes) -> Rewritten:
@@ -102,7 +131,7 @@ class _Rewriter:
         sort_nodes(source, self.model.graph)  # refuses graphs with cycles or ambiguous names
         if len(self.model.functions) < had:
             self.notes.append("functions that hold GRU nodes were put in the place of their calls")
-        self._embed(len(data))
+        self.notes += embed_external(source, self.model, len(data))
         self.old = model_opset(source, self.model)
         self.types = inferred_types(self.model)
         self.names = Names(self.model)
@@ -124,22 +153,6 @@ class _Rewriter:
         add_augru_functions(self.model, self.source)
         opsets = (self.old, self.new)
         return Rewritten(self.model, opsets, self.nodes, self.dtypes, self.others, self.notes)
-
-    def _embed(self, size: int) -> None:
-        """Put external data into the model."""
-        external = external_tensors(self.model)
-        for tensor in external:
-            raw = external_bytes(self.source, tensor)
-            size += len(raw)
-            if size > _LARGEST_FILE:
-                raise self.source.error(
-                    f"its external data come to more than {_LARGEST_FILE} bytes; must fit one file"
-                )
-            tensor.raw_data = raw
-            tensor.ClearField("external_data")
-            tensor.ClearField("data_location")
-        if external:
-            self.notes.append(f"external data of {len(external)} tensors are now within the file")
 
     # Opset
 

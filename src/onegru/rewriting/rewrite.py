@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from onegru.core.arguments import file_path, flag
-from onegru.core.compare import TOLERANCE_REWRITTEN
+from onegru.core.arguments import check_function, file_path, flag
+from onegru.core.compare import TOLERANCE_FUSED, TOLERANCE_REWRITTEN
 from onegru.core.errors import SpecError, needs_extra
 from onegru.models.random_inputs import Dims
 from onegru.rewriting.check import Check, OutputReport, check_target
+from onegru.rewriting.fuse import fuse_data
 from onegru.system.atomic_write import write_files
 from onegru.system.bounded import check_regular
+
+if TYPE_CHECKING:
+    from onegru.fusion.fuse import Fused, NearMiss, Progress
 
 _RUNTIMES = ("onnxruntime", "openvino")
 
@@ -45,6 +49,8 @@ class Rewriting:
         others: descriptions of the other nodes that the new opset changed.
         notes: what else there is to know.
         outputs: the results of the check; empty if it was not asked for.
+        fused: the written-out GRUs that became GRU nodes first, which are then in `nodes` as well.
+        missed: those that came near and were left alone.
     """
 
     __module__ = "onegru"
@@ -56,6 +62,8 @@ class Rewriting:
     others: tuple[str, ...]
     notes: tuple[str, ...]
     outputs: tuple[OutputReport, ...]
+    fused: tuple[Fused, ...] = ()
+    missed: tuple[NearMiss, ...] = ()
 
 
 def rewrite(
@@ -73,6 +81,8 @@ def rewrite(
     seed: int = 0,
     tolerance: float | None = None,
     check: bool = True,
+    fuse: bool = False,
+    progress: Progress | None = None,
 ) -> Rewriting:
     """Rewrite the GRU nodes of an ONNX model; the rest of the model stays as it is.
 
@@ -99,8 +109,12 @@ def rewrite(
         seed: of the random inputs.
         tolerance: the largest absolute difference to allow, times the largest number of the output if that is
             above 1. By default 1e-6 for float32, 1e-10 for float64, 2e-3 for float16 and 2e-2 for
-            bfloat16, of the output or of a GRU node; ten times that in another runtime.
+            bfloat16, of the output or of a GRU node; those of `onegru.fuse` with `fuse`; ten times that in
+            another runtime.
         check: whether to check the target against the source. The source need not run without it.
+        fuse: whether GRUs that are written out in other operators become GRU nodes first, as by
+            `onegru.fuse`; there must then be one.
+        progress: called now and then with the number of nodes searched for them, and of all.
 
     Returns:
         what was done, and how far the outputs lie apart.
@@ -116,6 +130,9 @@ def rewrite(
     _check_arguments(layout, dtype, split, decompose, runtime)
     check_target(target, ".onnx")
     wanted = Check.of(check, inputs, dims, seed, tolerance)
+    check_function("progress", progress)
+    if progress is not None and not flag("fuse", fuse):
+        raise SpecError("progress: given without fuse, where it has no effect; must be left out")
     with needs_extra("onnx", "onnx", str(source)):
         from onegru.formats.onnx.read import Source
         from onegru.rewriting.compare import check_result
@@ -127,10 +144,12 @@ def rewrite(
     data = source.read_bytes()
     place = Source(str(source), source.parent)
     changes = Changes(opset, layout, dtype == "float16", split, decompose, runtime)
-    rewritten = rewrite_model(place, data, changes)
+    found, given, notes = fuse_data(place, data, progress) if fuse else (None, data, [])
+    rewritten = rewrite_model(place, given, changes)
     result = rewritten.serialized(place)
+    tolerances = TOLERANCE_REWRITTEN if found is None else TOLERANCE_FUSED
     outputs, unchecked = check_result(
-        place, data, result, target, wanted, TOLERANCE_REWRITTEN, rewritten.dtypes, runtime
+        place, data, result, target, wanted, tolerances, rewritten.dtypes, runtime
     )
     write_files([(target, lambda file: file.write(result))])
     return Rewriting(
@@ -139,8 +158,10 @@ def rewrite(
         opsets=rewritten.opsets,
         nodes=tuple(NodeReport(*node) for node in rewritten.nodes),
         others=tuple(rewritten.others),
-        notes=(*rewritten.notes, *unchecked),
+        notes=(*notes, *rewritten.notes, *unchecked),
         outputs=outputs,
+        fused=() if found is None else found.fused,
+        missed=() if found is None else found.missed,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onegru.core.arguments import file_path, number, shown
+from onegru.core.arguments import check_function, file_path, number, shown
 from onegru.core.errors import OneGRUError, SpecError
 from onegru.formats.recognise import Kind, model_kind
 from onegru.models.load import load
@@ -72,8 +72,7 @@ def verify(
     timeout = number("timeout", timeout)
     if not 0 < timeout < float("inf"):
         raise SpecError(f"timeout: {timeout}; must be above 0 and finite")
-    if progress is not None and not callable(progress):
-        raise SpecError(f"progress: {shown(progress)}; must be a function")
+    check_function("progress", progress)
     if not isinstance(model, Model):
         model = load(file_path("model", model))
     file = Path(model.path)

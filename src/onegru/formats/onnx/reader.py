@@ -63,6 +63,16 @@ def load_onnx(path: Path) -> Graph:
         FormatError: the file is broken, hostile or beyond what onegru reads.
         SpecError: the specification forbids an attribute of a GRU node.
     """
+    source, data = read_onnx(path)
+    return parse_onnx(data, source)
+
+
+def read_onnx(path: Path) -> tuple[Source, bytes]:
+    """The bytes of a model's file, and where they come from.
+
+    Raises:
+        FormatError: it cannot be read, or is too large for one.
+    """
     try:
         source = Source.of(path)
         if (size := path.stat().st_size) >= 2**31:  # which may be a hole, and takes memory all the same
@@ -70,7 +80,7 @@ def load_onnx(path: Path) -> Graph:
         data = path.read_bytes()
     except OSError as error:
         raise Source(str(path)).error(f"cannot be read ({error.strerror})") from None
-    return parse_onnx(data, source)
+    return source, data
 
 
 def parse_onnx(data: bytes, source: Source) -> Graph:

@@ -1,0 +1,123 @@
+"""The written-out GRUs of a model: found, and replaced in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onegru.core.errors import FormatError, needs_extra
+from onegru.core.wording import count
+from onegru.formats.graph import Graph
+from onegru.formats.recognise import Kind
+
+if TYPE_CHECKING:
+    from onegru.formats.onnx.read import ModelProto, Source
+    from onegru.fusion.fuse import Fused, NearMiss, Progress
+
+#: The opset from which operators broadcast as NumPy does, and written-out GRUs are found.
+OLDEST_OPSET = 7
+
+_MOST_NAMED = 5  # of the near misses, in a message
+
+# What blends an old and a new state, what scales each of them, and what takes products with matrices.
+_BLENDS = {"Add", "Sub", "Sum", "Where"}
+_SCALES = {"Mul", "Div", "Where"}
+_PRODUCTS = {"MatMul", "Gemm", "Einsum"}
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenOut:
+    """What a search through an ONNX model found.
+
+    Attributes:
+        model: the model, with a GRU node for each recurrence in `fused`.
+        fused: the recurrences that were replaced.
+        missed: those that were left alone.
+        nodes: how many nodes the model had, those in bodies included, and how many it has now.
+    """
+
+    model: ModelProto
+    fused: tuple[Fused, ...]
+    missed: tuple[NearMiss, ...]
+    nodes: tuple[int, int]
+
+
+def replace_written_out(source: Source, model: ModelProto, progress: Progress | None = None) -> WrittenOut:
+    """Replace the written-out GRUs of a model, which this may change.
+
+    Args:
+        source: where it comes from.
+        model: the model, as `read_model` checked it.
+        progress: called with the number of nodes looked at, and of all.
+
+    Raises:
+        FormatError: the model is broken.
+    """
+    from onegru.formats.onnx.functions import all_nodes, unfold_functions
+    from onegru.formats.onnx.node import is_plain_constant
+
+    def size(graph_of: ModelProto) -> int:
+        return sum(not is_plain_constant(node) for node in all_nodes(graph_of.graph.node))
+
+    model = unfold_functions(source, model)
+    kinds = {node.op_type for node in all_nodes(model.graph.node)}
+    before = size(model)
+    if not (kinds & _BLENDS and kinds & _SCALES and kinds & _PRODUCTS):  # which spares most models the search
+        return WrittenOut(model, (), (), (before, before))
+    from onegru.fusion.onnx_model import fuse_model
+
+    search = fuse_model(source, model, progress)
+    return WrittenOut(model, tuple(search.fused), tuple(search.missed), (before, size(model)))
+
+
+def find_written_out(source: Source, data: bytes) -> WrittenOut:
+    """The written-out GRUs of a serialized model. Raises FormatError if it is broken."""
+    from onegru.formats.onnx.read import read_model
+
+    return replace_written_out(source, read_model(source, data))
+
+
+def fused_graph(path: Path, kind: Kind) -> Graph:
+    """The graph of a model's file with its written-out GRUs replaced. Raises as `onegru.load` does."""
+    check_fusable(str(path), kind)
+    with needs_extra("onnx", "onnx", str(path)):
+        from onegru.formats.onnx.reader import read_onnx
+    return fused_onnx(*read_onnx(path))
+
+
+def fused_onnx(source: Source, data: bytes) -> Graph:
+    """The graph of a serialized ONNX model with its written-out GRUs replaced.
+
+    Raises:
+        FormatError: the file is broken, hostile or beyond what onegru reads.
+        SpecError: the specification forbids an attribute of a GRU node.
+    """
+    from onegru.formats.onnx.read import serialized
+    from onegru.formats.onnx.reader import parse_onnx
+
+    graph = parse_onnx(data, source)  # first of all, as it refuses hostile files
+    found = find_written_out(source, data)
+    if not found.fused:
+        return graph
+    # What another runtime is given is no longer the file, whose folder still has the external data.
+    return parse_onnx(serialized(source, found.model), replace(source, file=None))
+
+
+def check_fusable(name: str, kind: Kind) -> None:
+    """Raise FormatError unless written-out GRUs are looked for in models of this kind."""
+    if kind is not Kind.ONNX:
+        raise FormatError(f"{name}: {kind.words}; GRUs that are written out are found in ONNX models alone")
+
+
+def nothing_found(name: str, missed: tuple[NearMiss, ...], opset: int) -> FormatError:
+    """What to tell a caller who asked for a model to be fused in which nothing can be."""
+    words = f"{name}: no GRU is written out in it that could be fused; nothing was written"
+    if opset < OLDEST_OPSET:
+        return FormatError(f"{words}: it has opset {opset}, and they are found from {OLDEST_OPSET} on")
+    if missed:
+        named = [f"{miss.place!r}: {miss.reason}" for miss in missed[:_MOST_NAMED]]
+        if len(missed) > _MOST_NAMED:
+            named.append(f"{len(missed) - _MOST_NAMED} more, which `onegru inspect` tells")
+        words += f". {count(len(missed), 'place')} came near: {'; '.join(named)}"
+    return FormatError(words)

@@ -1,0 +1,132 @@
+"""The written-out GRUs of a whole model made GRU nodes, and checked before anything is written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from onegru.core.arguments import check_function, file_path
+from onegru.core.compare import TOLERANCE_FUSED
+from onegru.core.errors import needs_extra
+from onegru.formats.recognise import model_kind
+from onegru.models.fusing import WrittenOut, check_fusable, nothing_found, replace_written_out
+from onegru.models.random_inputs import Dims
+from onegru.rewriting.check import Check, OutputReport, check_target
+from onegru.system.atomic_write import write_files
+
+if TYPE_CHECKING:
+    from onegru.formats.onnx.read import Source
+    from onegru.fusion.fuse import Fused, NearMiss, Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """What became of a model's written-out GRUs.
+
+    Attributes:
+        source: the file that was read.
+        target: the file that was written.
+        fused: the recurrences that became GRU nodes.
+        missed: those that came near and were left alone, each with the part that does not fit.
+        nodes: how many nodes the source has, those in bodies included, and how many the target has.
+        notes: what else there is to know.
+        outputs: the results of the check; empty if it was not asked for.
+    """
+
+    __module__ = "onegru"
+
+    source: str
+    target: str
+    fused: tuple[Fused, ...]
+    missed: tuple[NearMiss, ...]
+    nodes: tuple[int, int]
+    notes: tuple[str, ...]
+    outputs: tuple[OutputReport, ...]
+
+
+def fuse(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    inputs: Mapping[str, object] | None = None,
+    dims: Dims | None = None,
+    seed: int = 0,
+    tolerance: float | None = None,
+    check: bool = True,
+    progress: Progress | None = None,
+) -> Fusion:
+    """Make GRU nodes of the GRUs that a model has written out in other operators; the rest stays as it is.
+
+    Single steps, steps that follow each other, and loops become nodes; docs/fusing.md tells which. Each match
+    is proved by algebra and by numbers; then the whole target is checked against the source.
+
+    Args:
+        source: an ONNX model.
+        target: the file to write, which may be the source; it is replaced only once the result has passed
+            the check.
+        inputs: an array for each of the model's inputs, to check with; random by default.
+        dims: sizes of open dimensions of random inputs, by name ("X.0" for one without), and whole shapes of
+            inputs, by their names.
+        seed: of the random inputs.
+        tolerance: the largest absolute difference to allow, times the largest number of the output if that is
+            above 1. By default 1e-5 for float32, 1e-9 for float64, 1e-2 for float16 and 5e-2 for bfloat16, of
+            the output or of a GRU node: the source rounds after each operator.
+        check: whether to check the target against the source. The source need not run without it.
+        progress: called now and then with the number of nodes searched and of all.
+
+    Returns:
+        what was fused, what came near, and how far the outputs lie apart.
+
+    Raises:
+        SpecError: an argument is not legal.
+        FormatError: the file is broken, holds nothing that can be fused, or the target differs from the
+            source; nothing is written then.
+        MissingExtraError: a package that this needs is not installed.
+        OSError: a file cannot be read or written.
+    """
+    source, target = file_path("source", source), file_path("target", target)
+    check_target(target, ".onnx")
+    wanted = Check.of(check, inputs, dims, seed, tolerance)
+    check_function("progress", progress)
+    check_fusable(str(source), model_kind(source))
+    with needs_extra("onnx", "onnx", str(source)):
+        from onegru.formats.onnx.reader import read_onnx
+        from onegru.rewriting.compare import check_result
+    place, data = read_onnx(source)
+    found, result, notes = fuse_data(place, data, progress)
+    outputs, _ = check_result(place, data, result, target, wanted, TOLERANCE_FUSED)
+    write_files([(target, lambda file: file.write(result))])
+    return Fusion(
+        source=str(source),
+        target=str(target),
+        fused=found.fused,
+        missed=found.missed,
+        nodes=found.nodes,
+        notes=tuple(notes),
+        outputs=outputs,
+    )
+
+
+def fuse_data(
+    place: Source, data: bytes, progress: Progress | None = None
+) -> tuple[WrittenOut, bytes, list[str]]:
+    """Fuse a serialized model; returns what was found, the result in one file, and what else was done.
+
+    Raises:
+        FormatError: it is broken, or holds nothing that can be fused.
+    """
+    from onegru.formats.onnx.read import read_model
+    from onegru.formats.onnx.reader import model_opset
+    from onegru.rewriting.model_pass import embed_external, one_file
+
+    model = read_model(place, data)
+    had = len(model.functions)
+    notes = embed_external(place, model, len(data))
+    found = replace_written_out(place, model, progress)
+    if not found.fused:
+        raise nothing_found(place.name, found.missed, model_opset(place, found.model))
+    if len(found.model.functions) < had:
+        notes.append("functions that hold GRU nodes were put in the place of their calls")
+    return found, one_file(place, found.model), notes
