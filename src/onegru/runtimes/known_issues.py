@@ -236,7 +236,6 @@ _ISSUES: Mapping[tuple[str, Effect, Collection[str]], Sequence[tuple[str, Callab
     ("onnx", "refuses", _ONNX): (
         ("fails on the attribute output_sequence", lambda facts: "output_sequence" in facts.attributes),
         ('does not know the direction "foward"', _spells_foward),
-        ("has a forward Scan over first axes alone, for AUGRU's function", _is_augru_of_another_order),
     ),
     ("onnx", "refuses", _AUGRU): (
         ("has a forward Scan over first axes alone, for AUGRU's function", _turns_axes),
