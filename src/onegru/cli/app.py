@@ -15,6 +15,7 @@ import typer
 import onegru
 from onegru.cli.bench import measure
 from onegru.cli.convert import convert_command
+from onegru.cli.fusing import show_written_out
 from onegru.cli.inputs import (
     AsJson,
     DimOption,
@@ -173,6 +174,8 @@ def inspect_command(
     with waiting(f"reading {file.name}"):
         found = onegru.inspect(file)
     show_report(Screen(), found, as_json=as_json)
+    if not as_json:
+        show_written_out(Screen(), found)
 
 
 @app.command("bench", short_help="Time a model.")

@@ -13,7 +13,7 @@ from rich.console import Console
 from onegru.cli.inputs import DimOption
 from onegru.cli.outputs import print_json
 from onegru.cli.progress import waiting
-from onegru.cli.rewrite import Decompose, Float16, ForRuntime, NoCheck, Split, Tolerance, convert_model
+from onegru.cli.rewrite import Decompose, Float16, ForRuntime, Fuse, NoCheck, Split, Tolerance, convert_model
 from onegru.cli.tables import Screen, ruled_table, safe, say
 from onegru.core.errors import SpecError, needs_extra
 from onegru.formats.recognise import Kind, layers_kind
@@ -93,6 +93,7 @@ def convert_command(
     split: Split = False,
     decompose: Decompose = False,
     runtime: ForRuntime = None,
+    fused: Fuse = False,
     dims: DimOption = None,
     tolerance: Tolerance = None,
     no_check: NoCheck = False,
@@ -101,15 +102,18 @@ def convert_command(
 ) -> None:
     """Convert GRUs to another kind of file, or rewrite those of an ONNX model, and compare on random inputs.
 
-    From ONNX to ONNX the whole model is rewritten: its GRU nodes as asked for, the rest as it is. Else a
-    GRU, or a stack of them, is taken out of SOURCE and written by itself. Nothing is written if source and
-    target differ by more than rounding allows.
+    From ONNX to ONNX the whole model is rewritten: its GRU nodes as asked for, the rest as it is. With
+    --fuse, GRUs that are written out in other operators become GRU nodes first. Else a GRU, or a stack of
+    them, is taken out of SOURCE and written by itself. Nothing is written if source and target differ by more
+    than rounding allows.
 
     Example: onegru convert model.onnx model.xml
 
     Example: onegru convert model.onnx other.onnx --opset 22 --layout 1
 
     Example: onegru convert model.onnx other.onnx --for openvino
+
+    Example: onegru convert model.onnx fused.onnx --fuse
     """
     options: dict[str, int | bool | None] = {
         "opset": opset,
@@ -134,6 +138,7 @@ def convert_command(
         "--bidirectional-split": split,
         "--decompose": decompose,
         "--for": runtime,
+        "--fuse": fused,
         "--dim": dims,
         "--tolerance": tolerance,
         "--no-check": no_check,
@@ -149,6 +154,7 @@ def convert_command(
             tolerance=tolerance,
             no_check=no_check,
             as_json=as_json,
+            fused=fused,
             opset=opset,
             layout=layout,
             dtype="float16" if float16 else None,

@@ -9,11 +9,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from onegru.cli.fusing import near_miss_words, saving_words, written_out_words
 from onegru.cli.inputs import parse_dims
 from onegru.cli.outputs import print_json
 from onegru.cli.progress import waiting
 from onegru.cli.tables import Screen, ruled_table, safe, say
 from onegru.core.errors import SpecError
+from onegru.rewriting.fuse import Fusion, fuse
 from onegru.rewriting.rewrite import Rewriting, rewrite
 
 Float16 = Annotated[bool, typer.Option("--float16", help="GRU nodes in float16, with Casts around them.")]
@@ -21,6 +23,9 @@ Split = Annotated[
     bool, typer.Option("--bidirectional-split", help="A forward and a reverse node for a bidirectional one.")
 ]
 Decompose = Annotated[bool, typer.Option("--decompose", help="Express GRU nodes with other operators.")]
+Fuse = Annotated[
+    bool, typer.Option("--fuse", help="Make GRU nodes of GRUs that are written out in other operators.")
+]
 ForRuntime = Annotated[
     str | None,
     typer.Option("--for", metavar="RUNTIME", help="Mend what onnxruntime or openvino fails on, no more."),
@@ -41,9 +46,10 @@ def convert_model(
     tolerance: float | None,
     no_check: bool,
     as_json: bool,
+    fused: bool,
     **options: Any,
 ) -> None:
-    """Rewrite the GRU nodes of an ONNX model and print what was done.
+    """Rewrite the GRU nodes of an ONNX model, or make some, and print what was done.
 
     Args:
         source: the model.
@@ -52,6 +58,7 @@ def convert_model(
         tolerance: as for `onegru.rewriting.rewrite.rewrite`.
         no_check: whether to write without running the models.
         as_json: whether to print JSON.
+        fused: whether written-out GRUs become GRU nodes first.
         options: of `onegru.rewriting.rewrite.rewrite`.
 
     Raises:
@@ -60,26 +67,56 @@ def convert_model(
     """
     if no_check and (dims or tolerance is not None):
         raise SpecError("--no-check: leaves --dim and --tolerance without effect; must be left out")
-    with waiting(f"converting {source.name}"):
-        sizes = parse_dims(dims or [])
-        report = rewrite(source, target, dims=sizes, tolerance=tolerance, check=not no_check, **options)
-    show_report(Screen(), report, as_json=as_json)
-
-
-def show_report(console: Console, report: Rewriting, *, as_json: bool) -> None:
-    """A line for each change, then a table of how far the outputs differ."""
+    with waiting(f"converting {source.name}") as watch:
+        checks: dict[str, Any] = {
+            "dims": parse_dims(dims or []),
+            "tolerance": tolerance,
+            "check": not no_check,
+        }
+        report: Rewriting | Fusion
+        if not fused:
+            report = rewrite(source, target, **checks, **options)
+        elif any(value not in (None, False) for value in options.values()):
+            report = rewrite(source, target, **checks, **options, fuse=True, progress=watch.progress)
+        else:
+            report = fuse(source, target, **checks, progress=watch.progress)
     if as_json:
         print_json(dataclasses.asdict(report))
-        return
+    elif isinstance(report, Fusion):
+        show_fusion(Screen(), report)
+    else:
+        show_report(Screen(), report)
+
+
+def show_fusion(console: Console, report: Fusion) -> None:
+    """Lines for each GRU that was found, then a table of how far the outputs differ."""
+    say(console, f"wrote {safe(report.target)}, {saving_words(report.nodes, report.fused)}")
+    _show_fused(console, report)
+    say(console, *map(safe, report.notes))
+    _show_outputs(console, report)
+
+
+def show_report(console: Console, report: Rewriting) -> None:
+    """Lines for each GRU that was found and for each change, then a table of how far the outputs differ."""
     old, new = report.opsets
     opset = f"opset {new}" if old == new else f"opset {old} became {new}"
-    lines = [f"wrote {safe(report.target)}, {opset}"]
+    say(console, f"wrote {safe(report.target)}, {opset}")
+    _show_fused(console, report)
+    lines: list[str] = []
     for node in report.nodes:
         lines.append(f"[bold]{safe(node.name)}[/]")
         lines += (f"  {safe(words)}" for words in node.done or ("unchanged",))
         lines += (f"  because the runtime {safe(words)}" for words in node.reasons)
     lines += (f"{safe(words)}: converted" for words in report.others)
     say(console, *lines, *map(safe, report.notes))
+    _show_outputs(console, report)
+
+
+def _show_fused(console: Console, report: Rewriting | Fusion) -> None:
+    say(console, *written_out_words(report.fused), *near_miss_words(report.missed))
+
+
+def _show_outputs(console: Console, report: Rewriting | Fusion) -> None:
     if not report.outputs:
         console.print("not checked", highlight=False)
         return

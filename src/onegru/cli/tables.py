@@ -98,6 +98,9 @@ def show_report(console: Console, report: Inspection, *, as_json: bool) -> None:
                 "outputs": [_tensor_json(info) for info in report.outputs],
                 "other_nodes": report.other_nodes,
                 "nested_grus": report.nested_grus,
+                "written_out": [dataclasses.asdict(item) for item in report.written_out],
+                "near_misses": [dataclasses.asdict(item) for item in report.near_misses],
+                "fused_nodes": report.fused_nodes,
             }
         grus = [dataclasses.asdict(item) for item in report.grus]
         print_json({**document, "gru_nodes" if is_model else "gru_layers": grus})

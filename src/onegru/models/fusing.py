@@ -13,7 +13,7 @@ from onegru.formats.recognise import Kind
 
 if TYPE_CHECKING:
     from onegru.formats.onnx.read import ModelProto, Source
-    from onegru.fusion.fuse import Fused, NearMiss, Progress
+    from onegru.fusion.search import Fused, NearMiss, Progress
 
 #: The opset from which operators broadcast as NumPy does, and written-out GRUs are found.
 OLDEST_OPSET = 7
@@ -54,12 +54,14 @@ def replace_written_out(source: Source, model: ModelProto, progress: Progress | 
     Raises:
         FormatError: the model is broken.
     """
-    from onegru.formats.onnx.functions import all_nodes, unfold_functions
+    from onegru.formats.onnx.functions.augru import add_augru_functions
+    from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
     from onegru.formats.onnx.node import is_plain_constant
 
     def size(graph_of: ModelProto) -> int:
         return sum(not is_plain_constant(node) for node in all_nodes(graph_of.graph.node))
 
+    add_augru_functions(model, source)  # broken ones end the process in onnx's shape inference
     model = unfold_functions(source, model)
     kinds = {node.op_type for node in all_nodes(model.graph.node)}
     before = size(model)

@@ -23,7 +23,7 @@ from onegru.operators.lowering import read_activations, read_clip
 from onegru.runtimes.known_issues import Facts, Verdict, verdicts
 
 if TYPE_CHECKING:
-    from onegru.fusion.fuse import Fused, NearMiss
+    from onegru.fusion.search import Fused, NearMiss
 
 
 @dataclass(frozen=True, slots=True)

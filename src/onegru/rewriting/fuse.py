@@ -18,7 +18,7 @@ from onegru.system.atomic_write import write_files
 
 if TYPE_CHECKING:
     from onegru.formats.onnx.read import Source
-    from onegru.fusion.fuse import Fused, NearMiss, Progress
+    from onegru.fusion.search import Fused, NearMiss, Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from onegru.system.atomic_write import write_files
 from onegru.system.bounded import check_regular
 
 if TYPE_CHECKING:
-    from onegru.fusion.fuse import Fused, NearMiss, Progress
+    from onegru.fusion.search import Fused, NearMiss, Progress
 
 _RUNTIMES = ("onnxruntime", "openvino")
 

@@ -1,0 +1,68 @@
+"""Written-out GRUs in words: what `onegru inspect` and `onegru convert --fuse` tell of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from onegru.cli.tables import safe, say
+from onegru.core.wording import count
+from onegru.models.inspect import Inspection
+
+if TYPE_CHECKING:
+    from onegru.fusion.search import Fused, NearMiss
+
+
+def written_out_words(found: Iterable[Fused]) -> Iterator[str]:
+    """Two lines for each recurrence: where it is and how it is written, and which GRU it is."""
+    for item in found:
+        yield f"[bold]{safe(item.place)}[/]  {_form_words(item)}"
+        reset = "after" if item.linear_before_reset else "before"
+        words = [
+            f"{item.operator} {item.input_size} → {item.hidden_size}",
+            item.direction,
+            f"reset gate {reset} the recurrent product",
+            ", ".join(item.activations),
+        ]
+        yield f"  {'; '.join(words)}{'; steps may be switched off' if item.masked else ''}"
+
+
+def near_miss_words(missed: Iterable[NearMiss]) -> Iterator[str]:
+    """A line for each: where it is, and which part does not fit."""
+    for item in missed:
+        yield f"[bold]{safe(item.place)}[/]  left alone: {safe(item.reason)}"
+
+
+def saving_words(nodes: tuple[int, int], found: Iterable[Fused]) -> str:
+    """What fusing saves: nodes, and loops, which run theirs again in every iteration."""
+    old, new = nodes
+    loops = len({item.place for item in found if item.form == "loop"})
+    words = f"{old:,} nodes become {new:,}"
+    return f"{words}, and {count(loops, 'loop')} less" if loops else words
+
+
+def show_written_out(console: Console, found: Inspection) -> None:
+    """What an inspection says of written-out GRUs; nothing where there are none."""
+    if found.written_out or found.near_misses:
+        console.print()
+    if found.fused_nodes is not None:
+        grus = count(len(found.written_out), "GRU")
+        say(
+            console,
+            f"{grus} written out in other operators; fused, {saving_words(found.fused_nodes, found.written_out)}",
+        )
+        say(console, *written_out_words(found.written_out))
+        say(console, f"onegru convert {safe(found.path)} TARGET --fuse makes GRU nodes of them")
+    say(console, *near_miss_words(found.near_misses))
+
+
+def _form_words(item: Fused) -> str:
+    nodes = count(item.nodes, "node")
+    if item.form == "loop":
+        steps = "every step" if item.steps is None else count(item.steps, "iteration")
+        return f"a loop, {nodes} in {'' if item.steps is None else 'each of '}{steps}"
+    if item.form == "chain" and item.steps is not None:
+        return f"{count(item.steps, 'step')} in a row, {nodes}"
+    return f"one step, {nodes}"
