@@ -49,10 +49,8 @@ def show_written_out(console: Console, found: Inspection) -> None:
         console.print()
     if found.fused_nodes is not None:
         grus = count(len(found.written_out), "GRU")
-        say(
-            console,
-            f"{grus} written out in other operators; fused, {saving_words(found.fused_nodes, found.written_out)}",
-        )
+        saving = saving_words(found.fused_nodes, found.written_out)
+        say(console, f"{grus} written out in other operators; fused, {saving}")
         say(console, *written_out_words(found.written_out))
         say(console, f"onegru convert {safe(found.path)} TARGET --fuse makes GRU nodes of them")
     say(console, *near_miss_words(found.near_misses))

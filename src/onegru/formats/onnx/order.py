@@ -71,8 +71,8 @@ def sort_nodes(source: Source, graph: GraphProto) -> list[NodeProto]:
     waits: list[set[int]] = []
     for node in graph.node:
         names = node_inputs(node)
-        if unknown := [name for name in names if name not in given]:
-            raise source.error(f"{describe(node)}: input {min(unknown)!r} is defined nowhere")
+        if unknown := sorted(name for name in names if name not in given):
+            raise source.error(f"{describe(node)}: input {unknown[0]!r} is defined nowhere")
         waits.append({producer for name in names if (producer := given[name]) is not None})
     for value in graph.output:
         if value.name not in given:
