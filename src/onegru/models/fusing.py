@@ -20,6 +20,10 @@ OLDEST_OPSET = 7
 
 _MOST_NAMED = 5  # of the near misses, in a message
 
+# What a search raises that meets operators with attributes or constants that are none.
+_BROKEN = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
+_LONGEST = 200  # of their messages, in ours
+
 # What blends an old and a new state, what scales each of them, and what takes products with matrices.
 _BLENDS = {"Add", "Sub", "Sum", "Where"}
 _SCALES = {"Mul", "Div", "Where"}
@@ -69,12 +73,20 @@ def replace_written_out(source: Source, model: ModelProto, progress: Progress | 
         return WrittenOut(model, (), (), (before, before))
     from onegru.fusion.onnx_model import fuse_model
 
-    search = fuse_model(source, model, progress)
+    try:
+        search = fuse_model(source, model, progress)
+    except _BROKEN as error:
+        words = " ".join(f"{type(error).__name__}: {error}".split())
+        raise source.error(f"cannot be searched for written-out GRUs ({words[:_LONGEST]})") from error
     return WrittenOut(model, tuple(search.fused), tuple(search.missed), (before, size(model)))
 
 
 def find_written_out(source: Source, data: bytes) -> WrittenOut:
-    """The written-out GRUs of a serialized model. Raises FormatError if it is broken."""
+    """The written-out GRUs of a serialized model, which is replaced by one that has nodes for them.
+
+    Raises:
+        FormatError: it is broken.
+    """
     from onegru.formats.onnx.read import read_model
 
     return replace_written_out(source, read_model(source, data))

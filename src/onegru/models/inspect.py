@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from onegru.core.arguments import file_path
-from onegru.core.errors import SpecWarning, needs_extra
+from onegru.core.errors import FormatError, SpecWarning, needs_extra
 from onegru.formats.graph import Graph, TensorInfo, nested_words
 from onegru.formats.recognise import Kind, layers_kind, model_kind
 from onegru.layers.gru import GRU
-from onegru.models.fusing import WrittenOut, find_written_out
+from onegru.models.fusing import find_written_out
 from onegru.models.gru_node import GruNode, prepare_nodes
 from onegru.models.load import read_graph
 from onegru.models.load_layers import named_layers
@@ -23,6 +23,7 @@ from onegru.operators.lowering import read_activations, read_clip
 from onegru.runtimes.known_issues import Facts, Verdict, verdicts
 
 if TYPE_CHECKING:
+    from onegru.formats.onnx.read import Source
     from onegru.fusion.search import Fused, NearMiss
 
 
@@ -125,28 +126,34 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     if kind.holds == "layers":
         grus = tuple(_report_of_layer(name, layer) for name, layer in named_layers(file))
         return Inspection(str(file), kind.words, (), (), None, (), grus)
-    written_out: WrittenOut | None = None
     if model_kind(file) is Kind.ONNX:
         with needs_extra("onnx", "onnx", str(file)):
             from onegru.formats.onnx.reader import parse_onnx, read_onnx
         source, data = read_onnx(file)
         graph = parse_onnx(data, source)
-        written_out = find_written_out(source, data)
+        found = _written_out(source, data)
     else:
-        graph = read_graph(file)
+        graph, found = read_graph(file), {}
     others = sum(step.node_count for step in graph.steps)
     if graph.whole is not None:
         others = graph.whole.node_count
     grus, nested = _reports(graph.inputs, _gru_nodes(graph)), nested_words(graph.grus)
-    found = Inspection(str(file), kind.words, graph.inputs, graph.outputs, others, nested, grus)
-    if written_out is None:
-        return found
-    return replace(
-        found,
-        written_out=written_out.fused,
-        near_misses=written_out.missed,
-        fused_nodes=written_out.nodes if written_out.fused else None,
-    )
+    return Inspection(str(file), kind.words, graph.inputs, graph.outputs, others, nested, grus, **found)
+
+
+def _written_out(source: Source, data: bytes) -> dict[str, Any]:
+    """What an inspection says of the written-out GRUs of a serialized model that can be read."""
+    from onegru.fusion.search import NearMiss
+
+    try:
+        found = find_written_out(source, data)
+    except FormatError as error:  # the rest can be told all the same
+        return {"near_misses": (NearMiss(source.name, str(error).removeprefix(f"{source.name}: ")),)}
+    return {
+        "written_out": found.fused,
+        "near_misses": found.missed,
+        "fused_nodes": found.nodes if found.fused else None,
+    }
 
 
 def _gru_nodes(graph: Graph) -> list[GruNode]:
