@@ -11,8 +11,8 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.formats.onnx.node import activation_attributes
 from onegru.fusion.cell import Cell, MissError
-from onegru.fusion.expression import LoopIndex, View
-from onegru.fusion.flow import Flow, Op, Shape, Size
+from onegru.fusion.expression import View
+from onegru.fusion.flow import Flow, LoopIndex, Op, Shape, Size
 from onegru.fusion.sources import Sliced, Source
 
 #: The operator for a GRU with attention, which ONNX lacks.

@@ -5,31 +5,24 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from onegru.core.dtypes import Array
 from onegru.fusion.flow import (
     Flow,
+    LoopIndex,
     Op,
     Shape,
     Size,
     einsum_terms,
+    index_slice,
     slice_ranges,
     split_sizes,
     squeezed_axes,
 )
 from onegru.fusion.polynomial import Algebra, Matrix, Polynomial, TooComplexError, add, constant, same, scale
-
-
-class LoopIndex(NamedTuple):
-    """An index that depends on a loop's iteration: base + sign·iteration, or size + base + sign·iteration."""
-
-    sign: int
-    base: int
-    size: Size = 0
-
 
 #: What an axis of a value is in a view: "R" a row of the batch, "F" columns, else the index that is taken.
 Role = str | int | LoopIndex
@@ -545,6 +538,10 @@ def _slice_view(at: Expressions, op: Op, view: View) -> list[tuple[Array, View]]
     if (turned := _reverse_view(at, op, view)) is not None:
         return turned
     shape = at.shape(op.inputs[0])
+    if (single := index_slice(at.flow, op, shape)) is not None:
+        if view.roles[single[0]] not in ("R", 0):
+            raise TooComplexError
+        return [(np.arange(view.width), _replaced(view, op.inputs[0], {single[0]: single[1]}, {}))]
     ranges = slice_ranges(at.flow, op, shape)
     if ranges is None:
         raise TooComplexError

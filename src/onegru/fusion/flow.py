@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,14 @@ Shape = tuple[Size, ...]
 _BOOLEAN = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Not", "And", "Or")
 _MOST_ELEMENTS = 2**26  # of a constant that is computed ahead
 _MOST_SIZES = 16  # of a tensor that is followed element by element
+
+
+class LoopIndex(NamedTuple):
+    """An index that depends on a loop's iteration: base + sign·iteration, or size + base + sign·iteration."""
+
+    sign: int
+    base: int
+    size: Size = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -84,6 +92,7 @@ class Flow:
         self.outputs = list(outputs)
         self.outer = outer
         self.aliases = dict(aliases or {})
+        self.indices: dict[str, LoopIndex] = {}
         self._constants = dict(constants)
         self._stated = dict(shapes or {})
         self._dtypes = dict(dtypes or {})
@@ -411,6 +420,11 @@ class Flow:
         self._stated[name] = shape
         self._shapes.pop(name, None)
 
+    def set_indices(self, indices: Mapping[str, LoopIndex]) -> None:
+        """State which values are indices of the iteration of the loop whose body this is."""
+        self.indices = dict(indices)
+        self.forget()
+
     def set_dtype(self, name: str, dtype: str) -> None:
         """State a value's element type."""
         self._dtypes.setdefault(name, dtype)
@@ -674,7 +688,21 @@ def slice_ranges(flow: Flow, op: Op, shape: Shape) -> dict[int, tuple[int, int, 
     return ranges
 
 
+def index_slice(flow: Flow, op: Op, shape: Shape) -> tuple[int, LoopIndex] | None:
+    """The axis of which a Slice takes the one slice that a loop's iteration says, and its index."""
+    if len(op.inputs) < 4 or not flow.indices or (flow.ints(op, "steps", 4) or [1]) != [1]:
+        return None
+    first, last = (flow.indices.get(flow.resolve(name)) for name in op.inputs[1:3])
+    axes = flow.ints(op, "axes", 3)
+    if first is None or last is None or axes is None or len(axes) != 1:
+        return None
+    is_one = last == LoopIndex(first.sign, first.base + 1, first.size)
+    return (axes[0] % len(shape), first) if is_one else None
+
+
 def _slice(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape | None:
+    if (single := index_slice(flow, op, shapes[0])) is not None:
+        return (*shapes[0][: single[0]], 1, *shapes[0][single[0] + 1 :])
     ranges = slice_ranges(flow, op, shapes[0])
     if ranges is None:
         return None

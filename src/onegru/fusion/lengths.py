@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from onegru.fusion.cell import Mask
-from onegru.fusion.expression import Expressions, LoopIndex, View
-from onegru.fusion.flow import Op, Size
+from onegru.fusion.expression import Expressions, View
+from onegru.fusion.flow import LoopIndex, Op, Size
 from onegru.fusion.polynomial import TooComplexError
 from onegru.fusion.sources import is_last, path
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from onegru.fusion.expression import LoopIndex
-from onegru.fusion.flow import Flow, Op, Size
+from onegru.fusion.flow import Flow, LoopIndex, Op, Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +118,7 @@ def _read_loop(flow: Flow, op: Op) -> Loop | None:
         return None
     loop.count = sizes[0]
     loop.indices = _find_indices(loop, body.inputs[0])
+    body.set_indices(loop.indices)
     first = len(op.inputs) < 2 or not op.inputs[1] or _starts(flow, op.inputs[1], loop.count)
     return loop if first and _goes_on(loop, body.outputs[0]) else None
 

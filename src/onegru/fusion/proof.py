@@ -10,8 +10,7 @@ import numpy as np
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecWarning
-from onegru.fusion.expression import LoopIndex
-from onegru.fusion.flow import Flow, Op, Shape, Size
+from onegru.fusion.flow import Flow, LoopIndex, Op, Shape, Size
 from onegru.fusion.numeric import NUMERIC
 from onegru.layers.gru import GRU
 
@@ -208,7 +207,8 @@ def evaluate(op: Op, inputs: list[Array | None], values: Values) -> None:
         UnknownError: it is none that can be computed here.
     """
     if op.kind == "Shape" and inputs[0] is not None:
-        values[op.outputs[0]] = np.array(inputs[0].shape, np.int64)
+        first, last = op.attributes.get("start", 0), op.attributes.get("end")
+        values[op.outputs[0]] = np.array(inputs[0].shape[first:last], np.int64)
         return
     if op.kind in ("GRU", "onegru::AUGRU"):
         results: Sequence[Array] = _gru(op, inputs)

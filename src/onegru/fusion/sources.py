@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from onegru.fusion.expression import Expressions, LoopIndex, View, is_reversal
-from onegru.fusion.flow import Size
+from onegru.fusion.expression import Expressions, View, is_reversal
+from onegru.fusion.flow import LoopIndex, Size
 from onegru.fusion.polynomial import TooComplexError
 
 
