@@ -57,9 +57,10 @@ def ratio(entry: Entry, others: Sequence[str] = OTHERS) -> float:
 
 def whole_words(entry: Entry) -> tuple[str, str, str]:
     """The model of a whole case, its frames and its form."""
-    words, _, reshaped = str(entry["case"]).partition(", ")
-    *model, frames, form = words.split()
-    return " ".join(model), frames, ", ".join([form, *filter(None, [reshaped])])
+    words = str(entry["case"])
+    form = next(form for form in ("ir, reshaped", "ir", "onnx", "fused") if words.endswith(f" {form}"))
+    *model, frames = words.removesuffix(form).split()
+    return " ".join(model), frames, form
 
 
 def whole_times(entry: Entry, kind: str = "median") -> tuple[float, float, float]:

@@ -270,29 +270,31 @@ REAL: Mapping[str, RealModel] = {
 }
 
 
-def draw_frames(name: str, frames: int, seed: int = 0) -> dict[str, Array]:
+def draw_frames(real: RealModel, frames: int, seed: int = 0) -> dict[str, Array]:
     """Normal inputs of so many frames; states of zeros."""
     rng = np.random.default_rng(seed)
-    frames = REAL[name].fixed_frames or frames
-    shapes = {given: tuple(size or frames for size in sizes) for given, sizes in REAL[name].inputs.items()}
+    frames = real.fixed_frames or frames
+    shapes = {given: tuple(size or frames for size in sizes) for given, sizes in real.inputs.items()}
     return {
         given: np.zeros(shape, np.float32) if given[0] == "h" else rng.standard_normal(shape, np.float32)
         for given, shape in shapes.items()
     }
 
 
-def exported(name: str, folder: Path) -> Path:
+def exported(name: str, real: RealModel, folder: Path) -> Path:
     """The model as an ONNX file, made once."""
     path = folder / f"{name.replace(' ', '_')}.onnx"
     if path.exists():
         return path
+    module = real.make()
+    if isinstance(module, Path):
+        return module
     import torch
 
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(7)
-    real = REAL[name]
     module = real.make().eval()
-    sample = tuple(map(torch.from_numpy, draw_frames(name, 7).values()))
+    sample = tuple(map(torch.from_numpy, draw_frames(real, 7).values()))
     axes = {
         given: {sizes.index(0): "frames"}
         for given, sizes in real.inputs.items()
@@ -313,11 +315,13 @@ def exported(name: str, folder: Path) -> Path:
     return path
 
 
-def exported_ir(name: str, folder: Path) -> Path:
+def exported_ir(name: str, real: RealModel, folder: Path) -> Path:
     """The model as an OpenVINO IR, in float32."""
     path = folder / f"{name.replace(' ', '_')}.xml"
     if not path.exists():
         import openvino
 
-        openvino.save_model(openvino.convert_model(exported(name, folder)), path, compress_to_fp16=False)
+        openvino.save_model(
+            openvino.convert_model(exported(name, real, folder)), path, compress_to_fp16=False
+        )
     return path

@@ -43,6 +43,7 @@ from benchmarks.tables import (
     whole,
 )
 from benchmarks.turns import ROOT
+from benchmarks.written_out import FUSED_TARGETS
 
 __all__ = ["TARGETS", "write_report"]
 
@@ -182,6 +183,13 @@ def _whole_targets(verdicts: Verdicts, entries: list[Entry]) -> None:
     for form in dict.fromkeys(whole_words(entry)[2] for entry in entries):
         for threads in dict.fromkeys(str(entry["threads"]) for entry in entries):
             members = [e for e in entries if whole_words(e)[2] == form and str(e["threads"]) == threads]
+            if form == "fused":
+                for entry in members if threads == "1" else ():
+                    model, found = whole_words(entry)[0], whole_times(entry)
+                    verdicts.least(
+                        f"written out: {model}", threads, FUSED_TARGETS[model], found[2] / found[0]
+                    )
+                continue
             name = f"whole models, {form}"
             for who, place in (("", 0), (", provider", 1)):
                 ratios = [found[2] / found[place] for e in members if (found := whole_times(e))[place] > 0]

@@ -64,7 +64,8 @@ def measure_whole(record: Record, threads: int, options: argparse.Namespace) -> 
         for key in record.left([{"kind": "whole", "case": case, "threads": threads} for case in models]):
             index = models[key["case"]]
             case = WHOLE_CASES[index]
-            names = ["onegru", case.peer, *(["onegru provider"] if case.form == "onnx" else [])]
+            provider = [] if case.form.startswith("ir") else ["onegru provider"]
+            names = ["onegru", case.peer, *provider]
             able, first = {name: workers[name] for name in names}, exact(case)
             results = take_turns({"whole": index}, able, (first, first), options.rounds, options.block)
             record.add({"peers": results}, shown(results))

@@ -69,8 +69,9 @@ def whole(parts: Parts) -> list[str]:
         "Models of the kinds that people run, made and exported by PyTorch with fixed seeds "
         "(`benchmarks/real.py`); µs a call. onegru by `onegru.load`, and by `onegru.execution_provider` in "
         "ONNX Runtime's own session; the runtime by itself. An IR as the file is, with open sizes, and "
-        "reshaped by OpenVINO to the sizes that arrive, which `onegru.load` does by itself. Last, "
-        "milliseconds to load.",
+        "reshaped by OpenVINO to the sizes that arrive, which `onegru.load` does by itself. Fused: a file "
+        "whose GRU is written out in other operators (`benchmarks/written_out.py`), which the runtime runs "
+        "as it is, and onegru with `fuse=True`. Last, milliseconds to load.",
         "",
         "| model | frames | form | threads | onegru | provider | the runtime | ratio | loads | the runtime |",
         "| --- | ---: | --- | --- |" + " ---: |" * 6,

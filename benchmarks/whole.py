@@ -10,7 +10,8 @@ from typing import Any
 
 import onegru
 from benchmarks.peers import Prepared
-from benchmarks.real import REAL, Array, draw_frames, exported, exported_ir
+from benchmarks.real import REAL, Array, RealModel, draw_frames, exported, exported_ir
+from benchmarks.written_out import WRITTEN_OUT
 
 __all__ = ["WHOLE", "WHOLE_CASES", "WholeCase", "exact"]
 
@@ -32,26 +33,39 @@ class WholeCase:
     @property
     def peer(self) -> str:
         """The runtime to compare with."""
-        return "onnxruntime" if self.form == "onnx" else "openvino"
+        return "openvino" if self.form.startswith("ir") else "onnxruntime"
+
+    @property
+    def real(self) -> RealModel:
+        """The model."""
+        return (WRITTEN_OUT if self.form == "fused" else REAL)[self.model]
+
+    @property
+    def feed(self) -> dict[str, Array]:
+        """What it takes."""
+        return draw_frames(self.real, self.frames)
 
 
-# "ir": OpenVINO compiles the file as it is; "ir, reshaped": for the sizes that arrive.
+# "fused": a file with a GRU that is written out, which the runtime runs as it is. "ir": OpenVINO compiles
+# the file as it is; "ir, reshaped": for the sizes that arrive.
 WHOLE_CASES = tuple(
     WholeCase(name, frames, form)
     for form in ("onnx", "ir", "ir, reshaped")
     for name, real in REAL.items()
     for frames in ((real.fixed_frames,) if real.fixed_frames else (1, 100))
-)
+) + tuple(WholeCase(name, real.fixed_frames, "fused") for name, real in WRITTEN_OUT.items())
 
 
 def path_of(case: WholeCase) -> Path:
-    return exported(case.model, FOLDER) if case.form == "onnx" else exported_ir(case.model, FOLDER)
+    make = exported_ir if case.form.startswith("ir") else exported
+    return make(case.model, case.real, FOLDER)
 
 
 def exact(case: WholeCase) -> Array:
     """The first output, by the float64 reference."""
-    model = onegru.load(exported(case.model, FOLDER), engine="reference")
-    return next(iter(model.run(draw_frames(case.model, case.frames)).values()))
+    path = exported(case.model, case.real, FOLDER)
+    model = onegru.load(path, engine="reference", fuse=case.form == "fused")
+    return next(iter(model.run(case.feed).values()))
 
 
 Run = Callable[[], Any]
@@ -59,28 +73,32 @@ Run = Callable[[], Any]
 
 def _onegru(case: WholeCase, threads: int) -> Run:
     onegru.set_num_threads(threads)
-    model, feed = onegru.load(path_of(case)), draw_frames(case.model, case.frames)
+    model, feed = onegru.load(path_of(case), fuse=case.form == "fused"), case.feed
     return lambda: list(model.run(feed).values())
 
 
 def _provider(case: WholeCase, threads: int) -> Run:
-    if case.form != "onnx":
+    if case.form.startswith("ir"):
         raise ValueError("is ONNX Runtime's")
     onegru.set_num_threads(threads)
-    return _session(case, threads, [onegru.execution_provider.register(), "CPUExecutionProvider"])
+    path = path_of(case)
+    if case.form == "fused":
+        path = FOLDER / f"{path.stem}_fused.onnx"
+        onegru.fuse(path_of(case), path)
+    return _session(path, case, threads, [onegru.execution_provider.register(), "CPUExecutionProvider"])
 
 
 def _onnxruntime(case: WholeCase, threads: int) -> Run:
-    return _session(case, threads, ["CPUExecutionProvider"])
+    return _session(path_of(case), case, threads, ["CPUExecutionProvider"])
 
 
-def _session(case: WholeCase, threads: int, providers: list[str]) -> Run:
+def _session(path: Path, case: WholeCase, threads: int, providers: list[str]) -> Run:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(path_of(case), options, providers=providers)
-    feed = draw_frames(case.model, case.frames)
+    session = onnxruntime.InferenceSession(path, options, providers=providers)
+    feed = case.feed
     return lambda: session.run(None, feed)
 
 
@@ -92,7 +110,7 @@ def _openvino(case: WholeCase, threads: int) -> Run:
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": "f32",
     }
-    core, feed = openvino.Core(), draw_frames(case.model, case.frames)
+    core, feed = openvino.Core(), case.feed
     model = core.read_model(path_of(case))
     if case.form == "ir, reshaped":
         model.reshape({name: array.shape for name, array in feed.items()})
