@@ -111,7 +111,7 @@ class GruNode:
         """What runs the node, on the fast path if there is one."""
         node, fixed = self._step, WEIGHTS if self._is_fixed else ()
         reads = {value for name, value in node.inputs.items() if name not in fixed}
-        if node.operator.name == "GRU" and self._is_fixed and self._layer is not None:
+        if node.operator.name in ("GRU", "AUGRU") and self._is_fixed and self._layer is not None:
             return Runner(reads, _fast_run(node, self._layer, self._run))
         return Runner(reads, self._run)
 
@@ -171,6 +171,7 @@ def _fast_run(
     x, h = node.inputs["X"], node.inputs.get("initial_h")
     sequence, last = node.outputs.get("Y"), node.outputs.get("Y_h")
     lens, layout = node.inputs.get("sequence_lens"), node.attributes.get("layout", 0)
+    scores = node.inputs.get("A")
     try_call, int32 = layer.try_call, np.dtype(np.int32)
 
     def run(values: dict[str, Any]) -> None:
@@ -178,7 +179,10 @@ def _fast_run(
         lengths = None if lens is None else values.get(lens)
         if lengths is not None and getattr(lengths, "dtype", None) != int32:
             return otherwise(values)  # the specification allows no other type
-        done = try_call(values[x], state, sequence_lens=lengths, layout=layout)
+        attention = None if scores is None else values[scores]
+        if attention is not None and np.ndim(attention) != 3:
+            return otherwise(values)  # where a layer would also take two
+        done = try_call(values[x], state, sequence_lens=lengths, attention=attention, layout=layout)
         if done is None:
             return otherwise(values)
         if sequence is not None:
