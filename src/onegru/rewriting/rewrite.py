@@ -131,7 +131,7 @@ def rewrite(
     check_target(target, ".onnx")
     wanted = Check.of(check, inputs, dims, seed, tolerance)
     check_function("progress", progress)
-    if progress is not None and not flag("fuse", fuse):
+    if not flag("fuse", fuse) and progress is not None:
         raise SpecError("progress: given without fuse, where it has no effect; must be left out")
     with needs_extra("onnx", "onnx", str(source)):
         from onegru.formats.onnx.read import Source

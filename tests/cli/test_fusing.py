@@ -1,0 +1,130 @@
+"""`onegru convert --fuse`, and what `onegru inspect` tells of written-out GRUs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import onegru
+from tests.support.cli import Cli
+from tests.support.repository import DENOISER
+from tests.support.written_out import near_miss, written_out
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(written_out("chain of two layers", np.random.default_rng(1)).model.SerializeToString())
+    return path
+
+
+@pytest.fixture
+def missed(tmp_path: Path) -> Path:
+    path = tmp_path / "missed.onnx"
+    path.write_bytes(near_miss("cell: mixed gates", np.random.default_rng(1)).model.SerializeToString())
+    return path
+
+
+def test_inspect(source: Path, cli: Cli) -> None:
+    result = cli("inspect", source)
+    assert (result.code, result.err) == (0, "")
+    found = onegru.inspect(source)
+    assert found.fused_nodes is not None
+    old, new = found.fused_nodes
+    lines = result.out.splitlines()
+    assert lines[0].startswith(f"{source}: 0 GRU nodes and ")
+    assert f"2 GRUs written out in other operators; fused, {old} nodes become {new}" in lines
+    for item in found.written_out:
+        place = lines.index(f"{item.place}  6 steps in a row, {item.nodes} nodes")
+        assert lines[place + 1].startswith(
+            f"  GRU {item.input_size} → {item.hidden_size}; forward; reset gate"
+        )
+    assert lines[-1] == f"onegru convert {source} TARGET --fuse makes GRU nodes of them"
+
+
+def test_inspect_tells_of_loops(tmp_path: Path, cli: Cli) -> None:
+    path = tmp_path / "loop.onnx"
+    path.write_bytes(written_out("Scan of two layers", np.random.default_rng(1)).model.SerializeToString())
+    result = cli("inspect", path)
+    assert "and 2 loops less" in result.out
+    assert "a loop, " in result.out
+
+
+def test_inspect_tells_which_part_does_not_fit(missed: Path, cli: Cli) -> None:
+    result = cli("inspect", missed)
+    (item,) = onegru.inspect(missed).near_misses
+    assert result.out.splitlines()[-1] == f"{item.place}  left alone: {item.reason}"
+    assert "written out in other operators" not in result.out
+
+
+def test_inspect_as_json(source: Path, missed: Path, cli: Cli) -> None:
+    found = json.loads(cli("inspect", source, "--json").out)
+    assert [item["form"] for item in found["written_out"]] == ["chain", "chain"]
+    assert found["near_misses"] == [] and found["fused_nodes"][0] > found["fused_nodes"][1]
+    (miss,) = json.loads(cli("inspect", missed, "--json").out)["near_misses"]
+    assert miss["place"] and miss["reason"]
+
+
+def test_ordinary_models_say_nothing(cli: Cli) -> None:
+    result = cli("inspect", DENOISER)
+    assert "written out" not in result.out and "left alone" not in result.out
+    assert json.loads(cli("inspect", DENOISER, "--json").out)["written_out"] == []
+
+
+def test_convert(source: Path, cli: Cli) -> None:
+    result = cli("convert", source, "target.onnx", "--fuse", "--dim", "batch=3")
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert lines[0].startswith("wrote target.onnx, ")
+    assert sum("6 steps in a row" in line for line in lines) == 2
+    assert any("max ULP" in line for line in lines)
+    assert len(onegru.load("target.onnx").gru_nodes) == 2
+
+
+def test_convert_as_json(source: Path, cli: Cli) -> None:
+    result = cli("convert", source, "target.onnx", "--fuse", "--json", "--no-check")
+    report = json.loads(result.out)
+    assert [item["form"] for item in report["fused"]] == ["chain", "chain"]
+    assert report["outputs"] == [] and report["missed"] == []
+    assert report["nodes"][0] > report["nodes"][1]
+
+
+def test_fuse_and_other_changes(source: Path, cli: Cli) -> None:
+    result = cli("convert", source, "target.onnx", "--fuse", "--layout", 1, "--opset", 22)
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert lines[0].startswith("wrote target.onnx, opset ") and lines[0].endswith(" became 22")
+    assert lines.count("  layout 0 became 1") == 2
+    report = json.loads(cli("convert", source, "other.onnx", "--fuse", "--layout", 1, "--json").out)
+    assert len(report["fused"]) == len(report["nodes"]) == 2
+
+
+def test_nothing_to_fuse(missed: Path, cli: Cli) -> None:
+    result = cli("convert", missed, "target.onnx", "--fuse")
+    assert result.code == 2 and result.out == ""
+    assert result.err.count("\n") == 1
+    assert (
+        "no GRU is written out in it that could be fused; nothing was written. 1 place came near"
+        in result.err
+    )
+    assert not Path("target.onnx").exists()
+    result = cli("convert", DENOISER, "target.onnx", "--fuse")
+    assert result.code == 2 and "no GRU is written out in it" in result.err
+
+
+def test_what_does_not_go_together(source: Path, cli: Cli) -> None:
+    for target, *options in (("a.xml", "--fuse"), ("a.onnx", "--fuse", "--cell")):
+        result = cli("convert", source, target, *options)
+        assert result.code == 2 and "--fuse: rewrites a whole model" in result.err, options
+    Path("there.onnx").write_bytes(b"something")
+    assert "exists" in cli("convert", source, "there.onnx", "--fuse").err
+    assert Path("there.onnx").read_bytes() == b"something"
+    result = cli("convert", source, source, "--fuse", "--overwrite")
+    assert result.code == 2 and "is the source" in result.err
+    assert "folder 'no' does not exist" in cli("convert", source, "no/target.onnx", "--fuse").err
