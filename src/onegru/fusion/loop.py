@@ -90,6 +90,10 @@ class Loop:
 
 def read_loop(flow: Flow, op: Op) -> Loop | None:
     """A loop whose number of iterations is known before it runs; None for anything else."""
+    if "ports" in op.attributes and "body" in op.bodies:
+        from onegru.fusion.ir_loop import read_ir_loop  # which takes its classes from here
+
+        return read_ir_loop(flow, op)
     if op.kind == "Loop" and "body" in op.bodies:
         return _read_loop(flow, op)
     if op.kind == "Scan" and "body" in op.bodies and "num_scan_inputs" in op.attributes:
