@@ -74,7 +74,7 @@ def _net(layers: Layers, cell: bool, interface: Interface) -> Net:
     net = Net()
     net.states_are_optional = interface.initial_h
     first = layers[0][0]
-    operators = [_operator(spec, cell) for spec, _ in layers]
+    operators = [operator_of(spec, cell) for spec, _ in layers]
     graph = _Graph(net, interface, first)
     X = graph.parameter(operators[0], "X", first, "X")
     results: list[tuple[str, Value]] = []
@@ -91,8 +91,17 @@ def _net(layers: Layers, cell: bool, interface: Interface) -> Net:
     return net
 
 
-def _operator(spec: Spec, cell: bool) -> Operator:
-    """The operator of a layer; raises SpecError if it cannot express the layer."""
+def version_of(operator: Operator) -> str:
+    """The opset that an operator's layers are of."""
+    return f"opset{operator.version}" if operator.version else "extension"
+
+
+def operator_of(spec: Spec, cell: bool) -> Operator:
+    """The operator of a layer.
+
+    Raises:
+        SpecError: it cannot express the layer.
+    """
     if spec.attention:
         operator = AUGRU_CELL if cell else AUGRU_SEQUENCE
     else:
@@ -143,7 +152,7 @@ class _Graph:
         self, operator: Operator, spec: Spec, weights: Weights, X: Value, suffix: str, is_last: bool
     ) -> tuple[Value | None, Value]:
         """Add a layer; returns its Y, which a cell has not, and its last state."""
-        arrays = {"W": (weights.W, "DGI"), "R": (weights.R, "DGH"), "B": (_biases(spec, weights.B), "DN")}
+        arrays = {"W": (weights.W, "DGI"), "R": (weights.R, "DGH"), "B": (summed_biases(spec, weights.B), "DN")}
         inputs: list[Value] = []
         for port in operator.inputs:
             if port.role == "X":
@@ -161,9 +170,9 @@ class _Graph:
             (spec.dtype, self._shape(port, spec), "Y" if port.name == "Y" and is_last else port.name + suffix)
             for port in operator.outputs
         ]
-        version = f"opset{operator.version}" if operator.version else "extension"
+        version = version_of(operator)
         name = operator.name + suffix
-        given = self._net.layer(operator.name, name, version, _attributes(spec, operator), inputs, outputs)
+        given = self._net.layer(operator.name, name, version, attributes_of(spec, operator), inputs, outputs)
         return (given[0] if len(given) == 2 else None), given[-1]
 
     def side_by_side(self, Y: Value, name: str) -> Value:
@@ -230,7 +239,8 @@ class _Graph:
         return self._net.layer("Broadcast", name, "opset3", {"mode": "numpy"}, [value, sizes], given)[0]
 
 
-def _attributes(spec: Spec, operator: Operator) -> dict[str, str]:
+def attributes_of(spec: Spec, operator: Operator) -> dict[str, str]:
+    """The attributes of a layer, as an IR spells them."""
     attributes = {
         "hidden_size": str(spec.hidden_size),
         "activations": ", ".join(function.name.lower() for function in spec.activations[0]),
@@ -244,7 +254,7 @@ def _attributes(spec: Spec, operator: Operator) -> dict[str, str]:
     return attributes
 
 
-def _biases(spec: Spec, B: Array) -> Array:
+def summed_biases(spec: Spec, B: Array) -> Array:
     """[D, 3H], the sums of z, r and h; or with linear_before_reset [D, 4H]: the sums of z and r, Wbh, Rbh."""
     H = spec.hidden_size
     Wb, Rb = B[:, : 3 * H], B[:, 3 * H :]

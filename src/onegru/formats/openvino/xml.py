@@ -123,6 +123,15 @@ def parse_net(path: Path, net: ET.Element) -> Net:
     version = net.get("version", "none")
     if version not in ("10", "11"):
         raise FormatError(f"{path}: IR version {version}; must be 10 or 11")
+    return parse_layers(path, net)
+
+
+def parse_layers(path: Path, net: ET.Element) -> Net:
+    """The layers and edges of an IR, or of a body in it.
+
+    Raises:
+        FormatError: its parts do not fit together.
+    """
     layers: dict[str, Layer] = {}
     for element in net.iterfind("layers/layer"):
         layer = _layer(path, element)

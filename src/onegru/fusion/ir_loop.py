@@ -1,0 +1,138 @@
+"""OpenVINO's TensorIterator and Loop, as the search for recurrences sees them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from onegru.fusion.flow import Flow, Op, Shape, Size
+from onegru.fusion.loop import Carried, Collected, Loop, Slices, _find_indices, _goes_on, _simplified, _starts
+
+TENSOR_ITERATOR, LOOP = "openvino::TensorIterator", "openvino::Loop"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a port is cut into the slices of the iterations, or put together from them.
+
+    Attributes:
+        axis: the axis that is cut.
+        start: the first index; of the last one if negative.
+        end: where it ends, in the same way.
+        stride: from one slice to the next.
+        part_size: the size of a slice.
+    """
+
+    axis: int
+    start: int
+    end: int
+    stride: int
+    part_size: int
+
+    def step(self, shape: Shape | None) -> int | None:
+        """1 or -1, if the iterations take each slice of size 1 in turn, of a value of this shape."""
+        if self.part_size != 1:
+            return None
+        size = None if shape is None or not -len(shape) <= self.axis < len(shape) else shape[self.axis]
+        last = size if isinstance(size, int) else -1
+        if self.stride == 1 and self.start == 0 and self.end in (-1, last):
+            return 1
+        return -1 if (self.stride, self.start, self.end) == (-1, -1, 0) else None
+
+
+@dataclass(frozen=True, slots=True)
+class LoopPorts:
+    """What the ports of a loop have to do with those of its body; all of them by their places.
+
+    Attributes:
+        slices: (input, the body's input, how it is cut).
+        merged: (input, the body's input, the body's output that is that input in the next iteration).
+        collected: (output, the body's output, how it is cut).
+        last: (output, the body's output).
+        iterations: the body's inputs that are the number of the iteration.
+        condition: the body's output that says whether there is another iteration.
+    """
+
+    slices: tuple[tuple[int, int, Cut], ...] = ()
+    merged: tuple[tuple[int, int, int], ...] = ()
+    collected: tuple[tuple[int, int, Cut], ...] = ()
+    last: tuple[tuple[int, int], ...] = ()
+    iterations: tuple[int, ...] = ()
+    condition: int | None = None
+
+
+def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
+    """A loop whose number of iterations is known before it runs; None for anything else."""
+    body, ports = op.bodies["body"], op.attributes["ports"]
+    slices: dict[str, Slices] = {}
+    for place, inner, cut in ports.slices:
+        name, shape = op.inputs[place], flow.shape(op.inputs[place])
+        step = cut.step(shape)
+        if step is None or shape is None:
+            return None
+        slices[body.inputs[inner]] = Slices(name, cut.axis % len(shape), step, True)
+    last = {body.resolve(body.outputs[inner]): op.outputs[place] for place, inner in ports.last}
+    carried = []
+    for place, before, inner in ports.merged:
+        after = body.outputs[inner]
+        carried.append(
+            Carried(op.inputs[place], body.inputs[before], after, last.pop(body.resolve(after), ""))
+        )
+    if any(is_used(flow, name) for name in last.values()):
+        return None
+    collected = []
+    for place, inner, cut in ports.collected:
+        name, shape = body.outputs[inner], body.shape(body.outputs[inner])
+        step = cut.step(None)
+        if shape is None or not -len(shape) <= cut.axis < len(shape) or shape[cut.axis] != 1 or step is None:
+            if is_used(flow, op.outputs[place]):
+                return None
+            continue
+        collected.append(Collected(name, op.outputs[place], cut.axis % len(shape), step, True))
+    loop = _simplified(flow, Loop(op, body, carried, slices, collected))
+    counts = _counts(flow, loop)
+    if op.kind == LOOP:
+        trips = flow.sizes(op.inputs[0])
+        if trips is None or len(trips) != 1 or (isinstance(trips[0], int) and trips[0] < 0):
+            return None
+        counts.append(trips[0])
+    if len(set(counts)) != 1:
+        return None
+    loop.count = counts[0]
+    iteration = body.inputs[ports.iterations[0]] if ports.iterations else ""
+    loop.indices = _find_indices(loop, iteration)
+    if op.kind == TENSOR_ITERATOR:
+        return loop
+    if not _starts(flow, op.inputs[1], loop.count):
+        return None
+    return loop if ports.condition is None or _continues(loop, body.outputs[ports.condition]) else None
+
+
+def is_used(flow: Flow, name: str) -> bool:
+    """Whether anybody takes a value."""
+    return bool(name) and (name in flow.outputs or bool(flow.consumers.get(name)))
+
+
+def _counts(flow: Flow, loop: Loop) -> list[Size]:
+    found: list[Size] = []
+    for item in loop.slices.values():
+        shape = flow.shape(item.name)
+        if shape is not None:
+            found.append(shape[item.axis])
+    return found
+
+
+def _continues(loop: Loop, name: str) -> bool:
+    """Whether the condition for another iteration holds until the last one."""
+    body = loop.body
+    name = body.resolve(name)
+    array = body.constant(name)
+    if array is not None:
+        return bool(np.all(array))
+    if name in body.inputs:
+        return False  # unlike ONNX's, a body is not given the condition
+    op = body.producer(name)
+    if op is not None and op.kind == "And":
+        return all(_continues(loop, item) for item in op.inputs)
+    return _goes_on(loop, name)
