@@ -1,0 +1,341 @@
+"""OpenVINO's IRs as flows."""
+
+from __future__ import annotations
+
+import functools
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+
+from onegru.formats.openvino.constants import Constants
+from onegru.formats.openvino.fields import ELEMENT_TYPES, Words
+from onegru.formats.openvino.xml import IrPort, Layer, Net, inner_layers, parse_layers
+from onegru.fusion.flow import Flow, Op, Shape, Size
+from onegru.fusion.ir_kinds import Place, translate
+from onegru.fusion.ir_loop import Cut, LoopPorts
+
+# How many inputs and outputs those layers have that are no operators.
+_PORTS = {"Parameter": (0, 1), "Const": (0, 1), "Result": (1, 0)}
+
+_LOOPS = ("TensorIterator", "Loop")
+
+
+@dataclass(eq=False, slots=True)
+class IrGraph:
+    """An IR, or a body in it, and its flow.
+
+    Attributes:
+        element: what the file has of it.
+        net: its layers and edges.
+        flow: its flow.
+        native: the layer and port that give each value of the file.
+        takes: the values that each layer takes, in the order of its ports.
+        results: the values that its Result layers take, by their ids.
+        tensors: the names that the file has for values.
+        operators: the operator that gives what a layer gives, by the layer's id.
+        inner: the operators on the way to those, by their numbers.
+        bodies: the graphs within it, by the layer's id.
+    """
+
+    element: ET.Element
+    net: Net
+    flow: Flow
+    native: dict[str, tuple[str, str]] = field(default_factory=dict)
+    takes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    results: dict[str, str] = field(default_factory=dict)
+    tensors: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    operators: dict[str, Op] = field(default_factory=dict)
+    inner: set[int] = field(default_factory=set)
+    bodies: dict[str, IrGraph] = field(default_factory=dict)
+
+
+class IrReader:
+    """Reads the graphs of one file.
+
+    Args:
+        words: reads its words.
+        constants: its constants.
+
+    Attributes:
+        names: all names in use.
+    """
+
+    def __init__(self, words: Words, constants: Constants) -> None:
+        self.words = words
+        self.constants = constants
+        self.names: set[str] = set()
+        self._owners: dict[Size, tuple[Flow, str]] = {}  # of the sizes that have names: whose they are
+        self._stated: dict[str, Shape] = {}
+
+    def fresh(self, wanted: str) -> str:
+        """A new name."""
+        name, number = wanted, 1
+        while name in self.names:
+            number += 1
+            name = f"{wanted}_{number}"
+        self.names.add(name)
+        return name
+
+    def read(
+        self,
+        net: Net,
+        element: ET.Element,
+        prefix: str = "",
+        outer: Flow | None = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> IrGraph:
+        """A graph as a flow.
+
+        Args:
+            net: its layers and edges.
+            element: what holds them.
+            prefix: what the names of its values begin with.
+            outer: the flow around a body.
+            aliases: the values of `outer` that Parameter layers of a body always are, by the layers' ids.
+
+        Raises:
+            FormatError: it is broken.
+        """
+        graph = IrGraph(element, net, Flow([], [], [], {}, outer=outer))
+        order = self._order(net)
+        for layer in net.layers.values():
+            self._name(graph, layer, prefix)
+        given = {ends: name for name, ends in graph.native.items()}
+        constants, inputs = {}, []
+        for layer in net.layers.values():
+            wanted = len(layer.inputs), len(layer.outputs)
+            if _PORTS.get(layer.type, wanted) != wanted:
+                raise self.words.error(f"{layer}: has {wanted[0]} input(s) and {wanted[1]} output(s)")
+            graph.takes[layer.id] = tuple(given[net.edges[layer.id, port.id]] for port in layer.inputs)
+            if layer.type == "Const":
+                self.constants.check(layer)
+                if layer.data["element_type"] in ELEMENT_TYPES:
+                    name = given[layer.id, layer.outputs[0].id]
+                    constants[name] = functools.partial(self.constants.array, layer)
+            elif layer.type == "Parameter":
+                inputs.append(given[layer.id, layer.outputs[0].id])
+            elif layer.type == "Result":
+                graph.results[layer.id] = graph.takes[layer.id][0]
+        bound = {
+            given[layer_id, net.layers[layer_id].outputs[0].id]: name
+            for layer_id, name in (aliases or {}).items()
+        }
+        graph.flow = Flow([], inputs, list(graph.results.values()), constants, None, None, outer, bound)
+        self._learn(graph, given)
+        for layer in order:
+            if layer.type not in _PORTS:
+                self._add(graph, layer, given)
+        graph.flow.index()
+        graph.flow.forget()
+        return graph
+
+    def _order(self, net: Net) -> list[Layer]:
+        """The layers in an order in which they can run."""
+        waits: dict[str, list[str]] = {}
+        for layer in net.layers.values():
+            for port in layer.inputs:
+                if (layer.id, port.id) not in net.edges:
+                    raise self.words.error(f"{layer}: no edge leads to its input port {port.id!r}")
+            waits[layer.id] = [net.edges[layer.id, port.id][0] for port in layer.inputs]
+        try:
+            return [net.layers[key] for key in TopologicalSorter(waits).static_order()]
+        except CycleError as error:
+            stuck = net.layers[error.args[1][0]]
+            raise self.words.error(f"{stuck}: waits for itself; the graph has a cycle") from None
+
+    def _name(self, graph: IrGraph, layer: Layer, prefix: str) -> None:
+        """Name the values that a layer gives after it."""
+        base = f"{prefix}{layer.name or layer.id}"
+        for place, port in enumerate(layer.outputs):
+            wanted = base if len(layer.outputs) == 1 else f"{base}.{place}"
+            name = self.fresh(wanted)
+            graph.native[name] = (layer.id, port.id)
+            if port.names:
+                graph.tensors[name] = port.names
+
+    def _learn(self, graph: IrGraph, given: Mapping[tuple[str, str], str]) -> None:
+        """Note what the ports say of types and shapes."""
+        for layer in graph.net.layers.values():
+            for port in layer.outputs:
+                name = given[layer.id, port.id]
+                dtype = self.words.precision(port)
+                if dtype != "unknown":
+                    graph.flow.set_dtype(name, dtype)
+                shape = self._shape(graph.flow, name, layer, port)
+                if shape is not None:
+                    self._stated[name] = shape
+                    graph.flow.set_shape(name, shape)
+
+    def _shape(self, flow: Flow, name: str, layer: Layer, port: IrPort) -> Shape | None:
+        if layer.type == "Const":
+            return self.words.items(layer, "shape", self.words.integer)
+        dims: Sequence[int | str | None] | None
+        if layer.type == "Parameter":
+            dims = self.words.shape(layer, "shape")
+        else:  # a port of unknown rank has no sizes, nor has that of a scalar
+            dims = [int(dim) if re.fullmatch("[0-9]{1,12}", dim) else None for dim in port.dims] or None
+        if dims is None:
+            return None
+        sizes: list[Size] = []
+        for dim in dims:
+            if isinstance(dim, int):
+                sizes.append(dim)
+            else:
+                sizes.append(f"size {len(self._owners)}")
+                self._owners[sizes[-1]] = (flow, name)
+        return tuple(sizes)
+
+    def _add(self, graph: IrGraph, layer: Layer, given: Mapping[tuple[str, str], str]) -> None:
+        """Add a layer's operators."""
+        takes, flow = graph.takes[layer.id], graph.flow
+        gives = tuple(given[layer.id, port.id] for port in layer.outputs)
+        ops: list[Op] = []
+        if layer.type in _LOOPS and layer.element.find("body") is not None:
+            ops = self._loop(graph, layer, takes, gives)
+        own = 0 if ops else -1
+        if not ops:
+            for inner in inner_layers(self.words.path, layer):
+                if inner.type == "Const":
+                    self.constants.check(inner)
+            ops = translate(Place(self.words, layer, takes, gives, flow, self.fresh))
+        ops[own].origin = layer
+        graph.operators[layer.id] = ops[own]
+        graph.inner.update(id(op) for op in ops if op.origin is None)
+        flow.ops += ops
+        for op in ops:
+            for name in op.outputs:
+                if name:
+                    flow.producers[name] = op
+
+    # Loops
+
+    def _loop(
+        self, graph: IrGraph, layer: Layer, takes: tuple[str, ...], gives: tuple[str, ...]
+    ) -> list[Op]:
+        """A loop with its body, then what repeats its outputs; nothing if it is of a kind that is not known."""
+        element = layer.element.find("body")
+        assert element is not None
+        net = parse_layers(self.words.path, element)
+        ports = _Ports(self.words, layer, net)
+        if not ports.is_known:
+            return []
+        aliases = {inner: takes[place] for place, inner in ports.invariant}
+        body = self.read(net, element, f"{layer.name or layer.id}/", graph.flow, aliases)
+        graph.bodies[layer.id] = body
+        parameters = [item.id for item in net.layers.values() if item.type == "Parameter"]
+        results = list(body.results)
+        attributes = ports.described(parameters, results)
+        outputs = list(gives)
+        ops: list[Op] = []
+        finals: dict[str, str] = {}
+        for place, inner in attributes.last:  # one final value may be given twice
+            value = body.flow.resolve(body.flow.outputs[inner])
+            if value in finals:
+                ops.append(Op("Identity", (finals[value],), (gives[place],), name=self.fresh(gives[place])))
+                outputs[place] = ""
+            finals.setdefault(value, gives[place])
+        attributes = LoopPorts(
+            attributes.slices,
+            attributes.merged,
+            attributes.collected,
+            tuple(item for item in attributes.last if outputs[item[0]]),
+            attributes.iterations,
+            attributes.condition,
+        )
+        kind = f"openvino::{layer.type}"
+        loop = Op(kind, takes, tuple(outputs), {"ports": attributes}, {"body": body.flow}, name=layer.name)
+        self._unify(graph.flow, loop, attributes)
+        return [loop, *ops]
+
+    def _unify(self, flow: Flow, op: Op, ports: LoopPorts) -> None:
+        """Give the sizes of time one name: a loop takes as many slices of one value as of another."""
+        shapes = [(flow.shape(op.inputs[place]), cut.axis) for place, _, cut in ports.slices]
+        sizes = [shape[axis] for shape, axis in shapes if shape and -len(shape) <= axis < len(shape)]
+        if len(set(sizes)) < 2:
+            return
+        chosen = next((size for size in sizes if isinstance(size, int)), sizes[0])
+        for size in dict.fromkeys(sizes):
+            if size != chosen and size in self._owners:
+                owner, name = self._owners[size]
+                self._stated[name] = tuple(chosen if item == size else item for item in self._stated[name])
+                owner.set_shape(name, self._stated[name])
+        flow.forget()
+
+
+class _Ports:
+    """The port map of a loop."""
+
+    def __init__(self, words: Words, layer: Layer, net: Net) -> None:
+        self.words = words
+        self.layer = layer
+        self.is_known = True
+        self.invariant: list[tuple[int, str]] = []
+        self.merged: list[tuple[int, str, str]] = []
+        self.slices: list[tuple[int, str, Cut]] = []
+        self.collected: list[tuple[int, str, Cut]] = []
+        self.last: list[tuple[int, str]] = []
+        self.iterations: list[str] = []
+        self.condition: str | None = None
+        inputs, outputs = ([port.id for port in ports] for ports in (layer.inputs, layer.outputs))
+        back = {
+            edge.get("to-layer", ""): edge.get("from-layer", "")
+            for edge in layer.element.iterfind("back_edges/edge")
+        }
+        kinds = {item.id: item.type for item in net.layers.values()}
+        if any(kinds.get(a) != "Parameter" or kinds.get(b) != "Result" for a, b in back.items()):
+            raise words.error(f"{layer}: a back edge must lead from a Result layer of its body to a Parameter")
+        for entry in layer.element.iterfind("port_map/*"):
+            outer, inner = entry.get("external_port_id", ""), entry.get("internal_layer_id", "")
+            wanted = "Parameter" if entry.tag == "input" else "Result"
+            if kinds.get(inner) != wanted:
+                raise words.error(f"{layer}: its port_map names layer {inner!r} of its body, no {wanted} layer")
+            purpose = entry.get("purpose", "")
+            if purpose == "current_iteration" and wanted == "Parameter":
+                self.iterations.append(inner)
+            elif purpose == "execution_condition" and wanted == "Result":
+                self.condition = inner
+            elif purpose:
+                self.is_known = False
+            if outer in ("", "-1") and purpose:
+                continue
+            known = inputs if wanted == "Parameter" else outputs
+            if outer not in known:
+                raise words.error(f"{layer}: its port_map names port {outer!r}, which it has not")
+            place, axis = known.index(outer), entry.get("axis", "")
+            if wanted == "Parameter" and axis:
+                self.slices.append((place, inner, self._cut(entry)))
+            elif wanted == "Parameter" and inner in back:
+                self.merged.append((place, inner, back[inner]))
+            elif wanted == "Parameter":
+                self.invariant.append((place, inner))
+            elif axis:
+                self.collected.append((place, inner, self._cut(entry)))
+            else:
+                self.last.append((place, inner))
+        fed = [inner for _, inner, *_ in (*self.slices, *self.merged, *self.invariant)] + self.iterations
+        if len(set(fed)) != len(fed) or len(self.iterations) > 1:
+            raise words.error(f"{layer}: its port_map names an input of its body twice")
+        if set(fed) != {name for name, kind in kinds.items() if kind == "Parameter"}:
+            self.is_known = False
+
+    def _cut(self, entry: ET.Element) -> Cut:
+        numbers = []
+        for name, default in (("axis", "0"), ("start", "0"), ("end", "-1"), ("stride", "1"), ("part_size", "1")):
+            text = entry.get(name, default)
+            if re.fullmatch(r"\s*-?[0-9]{1,18}\s*", text) is None:
+                raise self.words.error(f"{self.layer}: its port_map: {name} {text!r}; must be an integer")
+            numbers.append(int(text))
+        return Cut(*numbers)
+
+    def described(self, parameters: list[str], results: list[str]) -> LoopPorts:
+        """The map, with the body's inputs and outputs by their places."""
+        return LoopPorts(
+            tuple((place, parameters.index(inner), cut) for place, inner, cut in self.slices),
+            tuple((place, parameters.index(a), results.index(b)) for place, a, b in self.merged),
+            tuple((place, results.index(inner), cut) for place, inner, cut in self.collected),
+            tuple((place, results.index(inner)) for place, inner in self.last),
+            tuple(parameters.index(inner) for inner in self.iterations),
+            None if self.condition is None else results.index(self.condition),
+        )

@@ -1,0 +1,400 @@
+"""OpenVINO's layers as ONNX's operators. A layer that has no rule, or that its rule does not know, is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from onegru.core.errors import FormatError
+from onegru.formats.openvino.fields import ELEMENT_TYPES, Words
+from onegru.formats.openvino.xml import Layer
+from onegru.fusion.flow import Flow, Op
+
+_LAST = 2**63 - 1
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+class UnknownLayerError(Exception):
+    """A layer does what no operator here does."""
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """A layer that becomes operators.
+
+    Attributes:
+        words: reads the file's words.
+        layer: the layer.
+        takes: the values that it takes.
+        gives: the values that it gives.
+        flow: the graph, as far as it has been read.
+        fresh: gives a new name.
+        ops: the operators that lead to the last one.
+        constants: new constants.
+    """
+
+    words: Words
+    layer: Layer
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
+    flow: Flow
+    fresh: Callable[[str], str]
+    ops: list[Op] = field(default_factory=list)
+    constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> Op:
+        """The operator that gives what the layer gives."""
+        return Op(kind, inputs or self.takes, self.gives, attributes, name=self.layer.name)
+
+    def before(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """Add an operator on the way; returns the value that it gives."""
+        name = self.fresh(f"{self.layer.name}/{kind}")
+        self.ops.append(Op(kind, inputs, (name,), attributes, name=name))
+        self.flow.producers[name] = self.ops[-1]
+        return name
+
+    def integers(self, place: int) -> list[int]:
+        """A constant input of integers."""
+        array = self.flow.constant(self.takes[place]) if place < len(self.takes) else None
+        if array is None or array.dtype.kind not in "iu":
+            raise UnknownLayerError
+        return [int(item) for item in array.ravel()]
+
+    def integer(self, place: int) -> int:
+        """A constant input of one integer."""
+        found = self.integers(place)
+        if len(found) != 1:
+            raise UnknownLayerError
+        return found[0]
+
+    def number(self, place: int) -> float:
+        """A constant input of equal numbers."""
+        array = self.flow.constant(self.takes[place]) if place < len(self.takes) else None
+        if array is None or not array.size or np.any(array != array.flat[0]):
+            raise UnknownLayerError
+        return float(array.flat[0])
+
+    def word(self, name: str, default: str) -> str:
+        """An attribute, in lower case."""
+        return self.layer.data.get(name, default).strip().lower()
+
+    def flag(self, name: str, default: bool) -> bool:
+        """An attribute that is true or false."""
+        word = self.word(name, "true" if default else "false")
+        if word not in ("true", "false", "1", "0"):
+            raise UnknownLayerError
+        return word in ("true", "1")
+
+    def real(self, name: str) -> float:
+        """An attribute that is a number."""
+        try:
+            return self.words.number(self.layer, name, self.layer.data[name])
+        except (FormatError, KeyError):
+            raise UnknownLayerError from None
+
+    def whole(self, name: str, default: str | None = None) -> int:
+        """An attribute that is an integer, which may be negative."""
+        try:
+            return int(self.layer.data.get(name, default) or "")
+        except ValueError:
+            raise UnknownLayerError from None
+
+    def rank(self, place: int) -> int:
+        """The rank of an input."""
+        shape = self.flow.shape(self.takes[place])
+        if shape is None:
+            raise UnknownLayerError
+        return len(shape)
+
+
+Rule = Callable[[Place], Op]
+
+
+def translate(place: Place) -> list[Op]:
+    """A layer as operators, the last of which gives what it gives."""
+    try:
+        rule = _RULES[place.layer.type]
+        least, most = _COUNTS.get(place.layer.type, (1, 99))
+        if not least <= len(place.takes) <= most:
+            raise UnknownLayerError
+        last = rule(place)
+    except (KeyError, UnknownLayerError, IndexError):
+        place.ops.clear()
+        last = place.op(f"openvino::{place.layer.type}")
+    return [*place.ops, last]
+
+
+def _same(kind: str, **attributes: Any) -> Rule:
+    return lambda place: place.op(kind, place.takes[0], **attributes)
+
+
+def _binary(kind: str) -> Rule:
+    def rule(place: Place) -> Op:
+        if place.word("auto_broadcast", "numpy") not in ("numpy", "none"):
+            raise UnknownLayerError
+        return place.op(kind)
+
+    return rule
+
+
+def _divide(place: Place) -> Op:
+    if place.flow.dtype(place.takes[0]) not in _FLOATS and place.flag("m_pythondiv", True):
+        raise UnknownLayerError  # integers are rounded down, not to zero
+    return _binary("Div")(place)
+
+
+def _power(place: Place) -> Op:
+    x = place.takes[0]
+    if place.flow.constant(place.takes[1]) is not None:
+        exponent = place.number(1)
+        if exponent == -1:
+            return place.op("Reciprocal", x)
+        if exponent == 1 and place.flow.constant(place.takes[1]).size == 1:  # type: ignore[union-attr]
+            return place.op("Identity", x)
+        if exponent == 2:
+            return place.op("Mul", x, x)
+        if exponent == 0.5:
+            return place.op("Sqrt", x)
+    return _binary("Pow")(place)
+
+
+def _convert(place: Place) -> Op:
+    dtype = ELEMENT_TYPES.get(place.layer.data.get("destination_type", ""))
+    if dtype is None:
+        raise UnknownLayerError
+    return place.op("Cast", dtype=dtype)
+
+
+def _matmul(place: Place) -> Op:
+    names = list(place.takes)
+    for side, name in enumerate(("transpose_a", "transpose_b")):
+        rank = place.rank(side) if place.flag(name, False) else 0
+        if rank >= 2:
+            perm = (*range(rank - 2), rank - 1, rank - 2)
+            names[side] = place.before("Transpose", names[side], perm=perm)
+    return place.op("MatMul", *names)
+
+
+def _clamp(place: Place) -> Op:
+    return place.op("Clip", place.takes[0], min=place.real("min"), max=place.real("max"))
+
+
+def _hard_sigmoid(place: Place) -> Op:
+    return place.op("HardSigmoid", place.takes[0], alpha=place.number(1), beta=place.number(2))
+
+
+def _prelu(place: Place) -> Op:
+    return place.op("LeakyRelu", place.takes[0], alpha=place.number(1))
+
+
+def _elu(place: Place) -> Op:
+    return place.op("Elu", place.takes[0], alpha=place.real("alpha"))
+
+
+def _reshape(place: Place) -> Op:
+    return place.op("Reshape", allowzero=0 if place.flag("special_zero", False) else 1)
+
+
+def _transpose(place: Place) -> Op:
+    order = place.integers(1)
+    return place.op("Transpose", place.takes[0], perm=tuple(order or range(place.rank(0))[::-1]))
+
+
+def _axes(kind: str) -> Rule:
+    def rule(place: Place) -> Op:
+        if len(place.takes) < 2:
+            return place.op(kind, place.takes[0])
+        if place.flag("allow_axis_skip", False):
+            raise UnknownLayerError
+        if not (axes := place.integers(1)):
+            raise UnknownLayerError
+        return place.op(kind, place.takes[0], axes=tuple(axes))
+
+    return rule
+
+
+def _split(place: Place) -> Op:
+    return place.op("Split", place.takes[0], axis=place.integer(1))
+
+
+def _variadic_split(place: Place) -> Op:
+    axis, sizes = place.integer(1), place.integers(2)
+    if -1 in sizes:
+        shape = place.flow.shape(place.takes[0])
+        whole = None if shape is None else shape[axis]
+        if not isinstance(whole, int) or sizes.count(-1) > 1:
+            raise UnknownLayerError
+        sizes[sizes.index(-1)] = whole - sum(sizes) - 1
+    if len(sizes) != len(place.gives) or min(sizes) < 0:
+        raise UnknownLayerError
+    return place.op("Split", place.takes[0], axis=axis, split=tuple(sizes))
+
+
+def _concat(place: Place) -> Op:
+    return place.op("Concat", axis=place.whole("axis"))
+
+
+def _gather(place: Place) -> Op:
+    if place.whole("batch_dims", "0"):
+        raise UnknownLayerError
+    indices = place.flow.constant(place.takes[1])
+    if place.layer.version != "opset8" and indices is not None and np.any(indices < 0):
+        raise UnknownLayerError  # before version 8, they do not count from the end
+    return place.op("Gather", *place.takes[:2], axis=place.integer(2))
+
+
+def _mask(place: Place, name: str, count: int) -> list[bool]:
+    items = [item.strip() for item in place.layer.data.get(name, "").split(",") if item.strip()]
+    if any(item not in ("0", "1") for item in items):
+        raise UnknownLayerError
+    return [*(item == "1" for item in items), *[False] * (count - len(items))]
+
+
+def _strided_slice(place: Place) -> Op:
+    """As NumPy's x[begin:end:stride, ...], with masks for what is left out."""
+    begins, ends = place.integers(1), place.integers(2)
+    strides = place.integers(3) if len(place.takes) > 3 else [1] * len(begins)
+    count = len(begins)
+    masks = [_mask(place, f"{name}_mask", count) for name in ("begin", "end", "new_axis", "shrink_axis")]
+    if any(_mask(place, "ellipsis_mask", count)) or not len(ends) == len(strides) == count or 0 in strides:
+        raise UnknownLayerError
+    cut: list[tuple[int, int, int, int]] = []  # start, end, axis, step
+    gone: list[int] = []
+    inserted: list[int] = []
+    axis = place_behind = 0
+    for begin, end, stride, no_begin, no_end, is_new, is_single in zip(
+        begins, ends, strides, *(mask[:count] for mask in masks), strict=True
+    ):
+        if is_new:
+            inserted.append(place_behind)
+            place_behind += 1
+            continue
+        if is_single:
+            start = 0 if no_begin else begin
+            cut.append((start, start + 1 if start != -1 else _LAST, axis, 1))
+            gone.append(axis)
+        else:
+            start = (0 if stride > 0 else -1) if no_begin else begin
+            stop = (_LAST if stride > 0 else 1 - 2**63) if no_end else end
+            if (start, stop, stride) != (0, _LAST, 1):
+                cut.append((start, stop, axis, stride))
+            place_behind += 1
+        axis += 1
+    if axis > place.rank(0):
+        raise UnknownLayerError
+    steps: list[tuple[str, dict[str, Any]]] = []
+    if cut:
+        names = ("starts", "ends", "axes", "steps")
+        steps.append(("Slice", dict(zip(names, zip(*cut, strict=True), strict=True))))
+    if gone:
+        steps.append(("Squeeze", {"axes": tuple(gone)}))
+    if inserted:
+        steps.append(("Unsqueeze", {"axes": tuple(inserted)}))
+    value = place.takes[0]
+    for kind, attributes in steps[:-1]:
+        value = place.before(kind, value, **attributes)
+    kind, attributes = steps[-1] if steps else ("Identity", {})
+    return place.op(kind, value, **attributes)
+
+
+def _slice(place: Place) -> Op:
+    data, start, stop, step, *axes = place.takes
+    more: dict[str, Any] = {} if axes else {"axes": tuple(range(len(place.integers(1))))}
+    names = [start, stop, *axes] if axes else [start, stop, ""]
+    return place.op("Slice", data, *names, step, **more)
+
+
+def _reverse(place: Place) -> Op:
+    if place.word("mode", "") != "index":
+        raise UnknownLayerError
+    axes = place.integers(1)
+    return place.op(
+        "Slice",
+        place.takes[0],
+        starts=(-1,) * len(axes),
+        ends=(1 - 2**63,) * len(axes),
+        axes=tuple(axes),
+        steps=(-1,) * len(axes),
+    )
+
+
+def _broadcast(place: Place) -> Op:
+    if place.word("mode", "numpy") not in ("numpy", "bidirectional"):
+        raise UnknownLayerError
+    return place.op("Expand", *place.takes[:2])
+
+
+def _range(place: Place) -> Op:
+    dtypes = {place.flow.dtype(name) for name in place.takes}
+    if len(dtypes) != 1 or ELEMENT_TYPES.get(place.word("output_type", "")) not in dtypes:
+        raise UnknownLayerError
+    return place.op("Range")
+
+
+def _reverse_sequence(place: Place) -> Op:
+    return place.op(
+        "ReverseSequence", batch_axis=place.whole("batch_axis", "0"), time_axis=place.whole("seq_axis", "1")
+    )
+
+
+def _einsum(place: Place) -> Op:
+    return place.op("Einsum", equation=place.layer.data.get("equation", ""))
+
+
+_RULES: Mapping[str, Rule] = {
+    **{
+        kind: _same(name)
+        for kind, name in {
+            **{name: name for name in ("Exp", "Log", "Abs", "Sqrt", "Sigmoid", "Tanh", "Relu", "Identity")},
+            **{"Negative": "Neg", "ReLU": "Relu", "LogicalNot": "Not", "ShapeOf": "Shape"},
+            **{"SoftPlus": "Softplus", "SoftSign": "Softsign"},
+        }.items()
+    },
+    **{
+        kind: _binary(name)
+        for kind, name in {
+            **{"Add": "Add", "Subtract": "Sub", "Multiply": "Mul", "Maximum": "Max", "Minimum": "Min"},
+            **{"Less": "Less", "LessEqual": "LessOrEqual", "Greater": "Greater", "Equal": "Equal"},
+            **{"GreaterEqual": "GreaterOrEqual", "LogicalAnd": "And", "LogicalOr": "Or", "Select": "Where"},
+        }.items()
+    },
+    "HSigmoid": _same("HardSigmoid", alpha=1 / 6, beta=0.5),
+    "Divide": _divide,
+    "Power": _power,
+    "Convert": _convert,
+    "MatMul": _matmul,
+    "Clamp": _clamp,
+    "HardSigmoid": _hard_sigmoid,
+    "PReLU": _prelu,
+    "PRelu": _prelu,
+    "Elu": _elu,
+    "Reshape": _reshape,
+    "Transpose": _transpose,
+    "Squeeze": _axes("Squeeze"),
+    "Unsqueeze": _axes("Unsqueeze"),
+    "Split": _split,
+    "VariadicSplit": _variadic_split,
+    "Concat": _concat,
+    "Gather": _gather,
+    "StridedSlice": _strided_slice,
+    "Slice": _slice,
+    "Reverse": _reverse,
+    "Broadcast": _broadcast,
+    "Range": _range,
+    "ReverseSequence": _reverse_sequence,
+    "Einsum": _einsum,
+}
+
+# How many inputs those have that not any number will do for.
+_COUNTS: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(
+        ("Add", "Subtract", "Multiply", "Maximum", "Minimum", "Divide", "Power", "MatMul", "Reshape"), (2, 2)
+    ),
+    **dict.fromkeys(("Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "Transpose", "Split"), (2, 2)),
+    **dict.fromkeys(("LogicalAnd", "LogicalOr", "ReverseSequence", "Reverse", "Unsqueeze"), (2, 2)),
+    **dict.fromkeys(("Select", "HardSigmoid", "VariadicSplit", "Gather", "Range"), (3, 3)),
+    **{"Slice": (4, 5), "StridedSlice": (3, 4), "Broadcast": (2, 3), "Squeeze": (1, 2)},
+}

@@ -1,0 +1,304 @@
+"""New operators as OpenVINO's: the GRU operators that a file is to have, and the layer of each operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.errors import SpecError
+from onegru.core.spec import Spec
+from onegru.formats.openvino.fields import ELEMENT_WORDS
+from onegru.formats.openvino.writer import attributes_of, operator_of, summed_biases, version_of
+from onegru.fusion.cell import Cell
+from onegru.fusion.flow import Flow, Op, Shape, Size
+from onegru.operators.lowering import lower
+from onegru.operators.onnx import NEWEST
+
+#: The new operators that become layers of OpenVINO's GRU family.
+GRUS = ("GRU", "onegru::AUGRU")
+
+
+def why_not(cell: Cell) -> str:
+    """Why OpenVINO's operators cannot express a cell; "" if they can."""
+    try:
+        spec = Spec(
+            cell.W.shape[1],
+            cell.hidden_size,
+            "float32",
+            linear_before_reset=cell.linear_before_reset,
+            clip=cell.clip,
+            activations=(cell.activations,),
+            attention=cell.attention is not None,
+        )
+        operator_of(spec, cell=False)
+    except SpecError as error:
+        return str(error)
+    return ""
+
+
+def typed(flow: Flow, name: str) -> Array | None:
+    """A constant, in the element type of what it belongs to."""
+    array = flow.constant(name)
+    if array is None or array.dtype != np.float64:
+        return array
+    with np.errstate(over="ignore"):
+        return np.asarray(array, numpy_dtype(flow.dtype(name) or "float32"))
+
+
+@dataclass(eq=False, slots=True)
+class GruLayers:
+    """A GRU with ONNX's inputs and outputs as OpenVINO's operators, and the moves of axes around them.
+
+    Attributes:
+        flow: where they go.
+        fresh: gives a new name.
+        ops: the operators.
+    """
+
+    flow: Flow
+    fresh: Callable[[str], str]
+    ops: list[Op] = field(default_factory=list)
+
+    def add(self, op: Op) -> None:
+        """Add the operators for a GRU; one whose X has a single step becomes a cell."""
+        X, w, r, b, lengths, initial_h, A = (*op.inputs, *[""] * (7 - len(op.inputs)))
+        arrays = [typed(self.flow, name) if name else None for name in (w, r, b)]
+        lowered = lower(NEWEST, op.attributes, *arrays, attention=bool(A))
+        spec, weights = lowered.spec, lowered.weights
+        T, B, _ = self._shape(X)
+        H = spec.hidden_size
+        is_cell = T == 1 and not lengths
+        is_backwards = spec.direction == "reverse" and bool(A) and not is_cell
+        if is_backwards:  # which AUGRUSequence lacks
+            X, A = self._reversed(X, 0), self._reversed(A, 0)
+        if is_cell or is_backwards:
+            spec = Spec(
+                spec.input_size, H, spec.dtype, "forward", spec.linear_before_reset, spec.clip,
+                spec.activations, spec.attention,
+            )  # fmt: skip
+        operator = operator_of(spec, is_cell)
+        biases = summed_biases(spec, weights.B)
+        constants = [
+            self._constant(f"{op.name}/{name}", array[0] if is_cell else array)
+            for name, array in (("W", weights.W), ("R", weights.R), ("B", biases))
+        ]
+        perm = (1, 0, 2)
+        X = self._squeeze(X, 0) if is_cell else self._op("Transpose", [X], (B, T, spec.input_size), perm=perm)
+        state = initial_h
+        if not state:
+            state = self._zeros(X, B, H, spec.dtype, op.name)
+        else:
+            have = self._shape(state)[1]
+            state = self._op("Transpose", [state], (have, 1, H), perm=perm)
+        state = self._squeeze(state, 1) if is_cell else state
+        inputs = [X, state]
+        if not is_cell:
+            inputs.append(lengths or self._lengths(X, T, B, op.name))
+        inputs += constants
+        if A:
+            inputs.append(
+                self._squeeze(A, 0) if is_cell else self._op("Transpose", [A], (B, T, 1), perm=perm)
+            )
+        attributes = attributes_of(spec, operator)
+        more = {"data": attributes, "version": version_of(operator), "dtype": spec.dtype}
+        outputs = (*op.outputs, *[""] * (2 - len(op.outputs)))
+        kind = f"openvino::{operator.name}"
+        if is_cell:
+            Ho = self._new("Ho", (B, H))
+            self.ops.append(Op(kind, tuple(inputs), (Ho,), more, name=op.name))
+            for name, axes in zip(outputs, ((0, 1), (0,)), strict=True):
+                self._give("Unsqueeze", Ho, name, axes=axes)
+            return
+        Y, Ho = self._new("Y", (B, 1, T, H)), self._new("Ho", (B, 1, H))
+        self.ops.append(Op(kind, tuple(inputs), (Y, Ho), more, name=op.name))
+        if is_backwards and outputs[0]:
+            Y = self._reversed(Y, 2)
+        self._give("Transpose", Y, outputs[0], perm=(2, 1, 0, 3))
+        self._give("Transpose", Ho, outputs[1], perm=perm)
+
+    def _shape(self, name: str) -> Shape:
+        shape = self.flow.shape(name)
+        assert shape is not None  # the search has stated it
+        return shape
+
+    def _new(self, what: str, shape: Shape | None = None) -> str:
+        name = self.fresh(f"onegru/{what}")
+        if shape is not None:
+            self.flow.set_shape(name, shape)
+        return name
+
+    def _op(self, kind: str, inputs: list[str], shape: Shape | None = None, **attributes: Any) -> str:
+        name = self._new(kind, shape)
+        self.ops.append(Op(kind, tuple(inputs), (name,), attributes, name=name))
+        return name
+
+    def _give(self, kind: str, value: str, output: str, **attributes: Any) -> None:
+        if output:
+            self.ops.append(Op(kind, (value,), (output,), attributes, name=output))
+
+    def _squeeze(self, value: str, axis: int) -> str:
+        shape = self._shape(value)
+        return self._op("Squeeze", [value], (*shape[:axis], *shape[axis + 1 :]), axes=(axis,))
+
+    def _reversed(self, value: str, axis: int) -> str:
+        more = {"starts": (-1,), "ends": (1 - 2**63,), "axes": (axis,), "steps": (-1,)}
+        return self._op("Slice", [value], self._shape(value), **more)
+
+    def _constant(self, name: str, array: Array) -> str:
+        name = self.fresh(name)
+        self.flow.add_constant(name, array)
+        return name
+
+    def _size(self, value: str, axis: int) -> str:
+        """A size of a value, [1]."""
+        shape = self._op("Shape", [value], (len(self._shape(value)),))
+        index = self._constant("onegru/index", np.array([axis], np.int64))
+        return self._op("Gather", [shape, index], (1,), axis=0)
+
+    def _lengths(self, X: str, T: Size, B: Size, name: str) -> str:
+        """As many steps as X has for each of its rows; X is [B, T, I]."""
+        if isinstance(T, int) and isinstance(B, int):
+            return self._constant(f"{name}/sequence_lengths", np.full(B, T, np.int64))
+        steps = self._size(X, 1)
+        return self._op("Expand", [steps, self._size(X, 0)], (B,))
+
+    def _zeros(self, X: str, B: Size, H: int, dtype: str, name: str) -> str:
+        """A first state of zeros, [B, 1, H], for as many rows as X has, which is [B, ...]."""
+        if isinstance(B, int):
+            return self._constant(f"{name}/initial_h", np.zeros((B, 1, H), numpy_dtype(dtype)))
+        rest = self._constant("onegru/sizes", np.array([1, H], np.int64))
+        sizes = self._op("Concat", [self._size(X, 0), rest], (3,), axis=0)
+        zero = self._constant("onegru/zero", np.zeros(1, numpy_dtype(dtype)))
+        return self._op("Expand", [zero, sizes], (B, 1, H))
+
+
+@dataclass(frozen=True, slots=True)
+class NewLayer:
+    """A layer to be written.
+
+    Attributes:
+        type: its type.
+        version: the opset that is of.
+        data: its attributes.
+        inputs: the values that it takes, and constants.
+    """
+
+    type: str
+    version: str
+    data: Mapping[str, str]
+    inputs: tuple[str | Array, ...]
+
+
+_UNARY = {
+    **{"Not": "LogicalNot", "Neg": "Negative", "Relu": "ReLU", "Softplus": "SoftPlus", "Softsign": "SoftSign"},
+    **{name: name for name in ("Exp", "Log", "Abs", "Sqrt", "Sigmoid", "Tanh")},
+}
+_BINARY = {
+    **{"Add": "Add", "Sub": "Subtract", "Mul": "Multiply", "Div": "Divide", "Max": "Maximum"},
+    **{"Min": "Minimum", "And": "LogicalAnd", "Or": "LogicalOr", "Where": "Select", "Pow": "Power"},
+    **{"Less": "Less", "LessOrEqual": "LessEqual", "Greater": "Greater", "GreaterOrEqual": "GreaterEqual"},
+    "Equal": "Equal",
+}
+
+
+def layer_of(flow: Flow, op: Op) -> NewLayer:
+    """The layer of an operator.
+
+    Raises:
+        KeyError: there is none.
+    """
+    inputs, more = op.inputs, op.attributes
+    if op.kind in _UNARY:
+        return NewLayer(_UNARY[op.kind], "opset4" if op.kind == "Softplus" else "opset1", {}, inputs)
+    if op.kind in _BINARY:
+        version = "opset3" if op.kind == "Where" else "opset1"
+        return NewLayer(_BINARY[op.kind], version, {"auto_broadcast": "numpy"}, inputs)
+    if "data" in more:
+        return NewLayer(op.kind.rpartition("::")[2], more["version"], more["data"], inputs)
+    return _BUILT[op.kind](flow, op)
+
+
+def _listed(*values: int) -> Array:
+    return np.array(values, np.int64)
+
+
+def _moved(kind: str, axes: str) -> Callable[[Flow, Op], NewLayer]:
+    def build(flow: Flow, op: Op) -> NewLayer:
+        found = flow.ints(op, axes, 1)
+        inputs = (op.inputs[0],) if found is None else (op.inputs[0], _listed(*found))
+        return NewLayer(kind, "opset1", {}, inputs)
+
+    return build
+
+
+def _slice(flow: Flow, op: Op) -> NewLayer:
+    parts: list[Array] = []
+    for place, name in enumerate(("starts", "ends", "axes", "steps"), 1):
+        found = flow.ints(op, name, place)
+        if found is None:
+            found = list(range(len(parts[0]))) if name == "axes" else [1] * len(parts[0])
+        parts.append(_listed(*found))
+    starts, ends, axes, strides = parts
+    return NewLayer("Slice", "opset8", {}, (op.inputs[0], starts, ends, strides, axes))
+
+
+def _gather(flow: Flow, op: Op) -> NewLayer:
+    axis = np.array(op.attributes.get("axis", 0), np.int64)
+    return NewLayer("Gather", "opset8", {"batch_dims": "0"}, (*op.inputs, axis))
+
+
+def _concat(flow: Flow, op: Op) -> NewLayer:
+    return NewLayer("Concat", "opset1", {"axis": str(op.attributes["axis"])}, op.inputs)
+
+
+def _cast(flow: Flow, op: Op) -> NewLayer:
+    return NewLayer(
+        "Convert", "opset1", {"destination_type": ELEMENT_WORDS[op.attributes["dtype"]]}, op.inputs
+    )
+
+
+def _reshape(flow: Flow, op: Op) -> NewLayer:
+    word = "false" if op.attributes.get("allowzero") else "true"
+    return NewLayer("Reshape", "opset1", {"special_zero": word}, op.inputs)
+
+
+def _expand(flow: Flow, op: Op) -> NewLayer:
+    return NewLayer("Broadcast", "opset3", {"mode": "bidirectional"}, op.inputs)
+
+
+def _shape_of(flow: Flow, op: Op) -> NewLayer:
+    return NewLayer("ShapeOf", "opset3", {"output_type": "i64"}, op.inputs)
+
+
+def _matmul(flow: Flow, op: Op) -> NewLayer:
+    return NewLayer("MatMul", "opset1", {"transpose_a": "false", "transpose_b": "false"}, op.inputs)
+
+
+_BUILT: Mapping[str, Callable[[Flow, Op], NewLayer]] = {
+    "Transpose": _moved("Transpose", "perm"),
+    "Squeeze": _moved("Squeeze", "axes"),
+    "Unsqueeze": _moved("Unsqueeze", "axes"),
+    "Slice": _slice,
+    "Gather": _gather,
+    "Concat": _concat,
+    "Cast": _cast,
+    "Reshape": _reshape,
+    "Expand": _expand,
+    "Shape": _shape_of,
+    "MatMul": _matmul,
+}
+
+
+def output_dtype(op: Op, dtype: Callable[[str], str]) -> str:
+    """The element type of what an operator gives; `dtype` tells that of what it takes."""
+    if "dtype" in op.attributes:
+        return str(op.attributes["dtype"])
+    if op.kind in ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Not", "And", "Or"):
+        return "bool"
+    if op.kind == "Shape":
+        return "int64"
+    return dtype(op.inputs[1 if op.kind == "Where" else 0])

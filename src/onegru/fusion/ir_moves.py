@@ -1,0 +1,87 @@
+"""Values whose axes are moved by one operator after another, brought there in the fewest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations, islice
+
+from onegru.fusion.flow import Flow, Op, Shape, squeezed_axes
+
+#: The axes of a value that it comes from; None for a new one of size 1.
+Axes = tuple[int | None, ...]
+
+KINDS = ("Identity", "Transpose", "Squeeze", "Unsqueeze")
+
+
+_MOST_TRIED = 100
+
+
+def moved_axes(flow: Flow, op: Op) -> Axes | None:
+    """Where an operator puts the axes of its input; None if that is not known."""
+    shape = flow.shape(op.inputs[0])
+    if op.kind not in KINDS or shape is None:
+        return None
+    rank = len(shape)
+    if op.kind == "Identity":
+        return tuple(range(rank))
+    if op.kind == "Transpose":
+        return tuple(op.attributes.get("perm", range(rank)[::-1]))
+    if op.kind == "Squeeze":
+        gone = squeezed_axes(flow, op, shape)
+        return None if gone is None else tuple(axis for axis in range(rank) if axis not in gone)
+    axes = flow.ints(op, "axes", 1)
+    if axes is None:
+        return None
+    inserted, rest = {axis % (rank + len(axes)) for axis in axes}, iter(range(rank))
+    return tuple(None if axis in inserted else next(rest) for axis in range(rank + len(axes)))
+
+
+def composed(first: Axes, second: Axes) -> Axes:
+    """What moving by one and then by the other comes to."""
+    return tuple(None if axis is None else first[axis] for axis in second)
+
+
+def simple(axes: Axes, shape: Shape) -> Axes:
+    """The same without telling axes of size 1 apart."""
+    return tuple(None if axis is None or shape[axis] == 1 else axis for axis in axes)
+
+
+def is_still(axes: Axes, shape: Shape) -> bool:
+    """Whether nothing moves."""
+    return simple(axes, shape) == simple(tuple(range(len(shape))), shape)
+
+
+def steps(axes: Axes, shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
+    """The operators that move a value's axes: Squeeze, Transpose, Unsqueeze, and the axes of each."""
+    wanted = simple(axes, shape)
+    rank = len(shape)
+    ones = [axis for axis in range(rank) if shape[axis] == 1 or axis not in axes]
+    spare = [place for place, axis in enumerate(wanted) if axis is None]
+    best: list[tuple[str, tuple[int, ...]]] | None = None
+    for gone, new in islice(_choices(ones, spare), _MOST_TRIED):
+        left = [axis for axis in range(rank) if axis not in gone]
+        target = [axis for place, axis in enumerate(wanted) if place not in new]
+        free = iter(axis for axis in left if axis in ones)
+        order = [next(free) if axis is None else axis for axis in target]
+        found: list[tuple[str, tuple[int, ...]]] = []
+        if gone:
+            found.append(("Squeeze", tuple(gone)))
+        if order != sorted(order):
+            found.append(("Transpose", tuple(left.index(axis) for axis in order)))
+        if new:
+            found.append(("Unsqueeze", tuple(new)))
+        if best is None or len(found) < len(best):
+            best = found
+    return best or []
+
+
+def _choices(ones: Sequence[int], spare: Sequence[int]) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    """Which axes of size 1 to drop, and which to add, at the fewest."""
+    over = len(ones) - len(spare)
+    for gone in combinations(ones, max(over, 0)):
+        for new in combinations(spare, max(-over, 0)):
+            yield gone, new
+    if over == 0:
+        for gone in combinations(ones, min(1, len(ones))):  # one that is elsewhere afterwards
+            for new in combinations(spare, min(1, len(spare))):
+                yield gone, new

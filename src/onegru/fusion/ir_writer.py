@@ -1,0 +1,369 @@
+"""Changed flows back into the IR that they come from."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import xml.etree.ElementTree as ET
+
+import numpy as np
+
+from onegru.core.dtypes import Array, numpy_dtype
+from onegru.formats.openvino.constants import Constants
+from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS
+from onegru.formats.openvino.xml import EDGE_ENDS, Layer
+from onegru.fusion.flow import Flow, Op
+from onegru.fusion.ir_flow import IrGraph, IrReader
+from onegru.fusion.ir_layers import GRUS, GruLayers, NewLayer, layer_of, output_dtype, typed
+from onegru.fusion.ir_moves import KINDS, Axes, composed, is_still, moved_axes, simple, steps
+
+_ALIGNED = 64  # where constants begin in a .bin
+
+_Port = tuple[str, str]  # the ids of a layer and of one of its outputs
+
+
+class IrBin:
+    """The .bin of a changed file: what its Const layers hold, each content once."""
+
+    def __init__(self, constants: Constants) -> None:
+        self._old = constants.weights
+        self._new: dict[int, Array] = {}
+        self._parts: list[bytes] = []
+        self._places: dict[bytes, int] = {}
+        self._length = 0
+
+    def hold(self, data: ET.Element, array: Array) -> None:
+        """Note what a new Const layer holds, by its <data>."""
+        raw = array.astype(numpy_dtype(array.dtype.name).newbyteorder("<"))
+        self._new[id(data)] = np.frombuffer(raw.tobytes(), np.uint8)
+
+    def collect(self, root: ET.Element) -> bytes:
+        """Place what the file's Const layers hold, and tell them where."""
+        for data in root.iter("data"):
+            if id(data) in self._new:
+                raw = self._new[id(data)]
+            elif "offset" in data.attrib and "size" in data.attrib:
+                start, size = int(data.attrib["offset"]), int(data.attrib["size"])
+                raw = self._old[start : start + size]
+            else:
+                continue
+            data.set("offset", str(self._place(raw.tobytes())))
+            data.set("size", str(len(raw)))
+        return b"".join(self._parts)
+
+    def _place(self, raw: bytes) -> int:
+        key = hashlib.blake2b(raw, digest_size=20).digest()
+        if raw and key not in self._places:
+            gap = -self._length % _ALIGNED
+            self._parts += [bytes(gap), raw]
+            self._places[key] = self._length + gap
+            self._length += gap + len(raw)
+        return self._places.get(key, 0)
+
+
+class GraphWriter:
+    """Writes the flow of a graph into its layers and edges.
+
+    Args:
+        graph: the graph.
+        reader: what has read it.
+        bin: the constants of the file.
+        outer: what writes the graph around a body.
+        owner: the layer that the body belongs to.
+    """
+
+    def __init__(
+        self,
+        graph: IrGraph,
+        reader: IrReader,
+        bin: IrBin,
+        outer: GraphWriter | None = None,
+        owner: Layer | None = None,
+    ) -> None:
+        self.graph = graph
+        self.flow: Flow = graph.flow
+        self.reader = reader
+        self.bin = bin
+        self.outer = outer
+        self.owner = owner
+        layers, edges = graph.element.find("layers"), graph.element.find("edges")
+        assert layers is not None
+        self._layers = layers
+        self._edges = ET.SubElement(graph.element, "edges") if edges is None else edges
+        ids = (int(key) for key in graph.net.layers if key.isdecimal() and key.isascii())
+        self._ids = itertools.count(max(ids, default=-1) + 1)
+        self._ports: dict[str, _Port] = {}
+        self._moved: dict[tuple[str, Axes], _Port] = {}
+        self._elements: dict[_Port, ET.Element] = {}  # the ports of new layers
+        self._dtypes: dict[str, str] = {}
+        self._given: dict[str, str] = {}  # parameters of a body that are values of the graph around it
+        self._more: dict[str, list[tuple[str, str]]] = {}  # new ports of loops, and what they take
+        self._ops: list[Op] = []
+        self._moves: dict[str, tuple[str, Axes]] = {}
+
+    def write(self) -> None:
+        """Write the bodies, and the graph itself if anything in it is new."""
+        for layer_id, body in self.graph.bodies.items():
+            if any(op is self.graph.operators[layer_id] for op in self.flow.ops):
+                layer = self.graph.net.layers[layer_id]
+                GraphWriter(body, self.reader, self.bin, self, layer).write()
+        if self._more or any(self._is_new(op) for op in self.flow.ops):
+            self._lower()
+            self._find_moves()
+            self._write()
+
+    def _is_new(self, op: Op) -> bool:
+        return op.origin is None and id(op) not in self.graph.inner
+
+    def _lower(self) -> None:
+        """Put OpenVINO's operators in the place of new GRUs."""
+        for op in self.flow.ops:
+            if self._is_new(op) and op.kind in GRUS:
+                layers = GruLayers(self.flow, self.reader.fresh)
+                layers.add(op)
+                self._ops += layers.ops
+            else:
+                self._ops.append(op)
+
+    def _find_moves(self) -> None:
+        """Find what only moves the axes of another value; what does so behind new operators becomes new."""
+        anew: set[str] = set()
+        self._rewritten: set[int] = set()
+        for op in self._ops:
+            is_new = op.origin is None and id(op) not in self.graph.inner
+            behind = bool(op.inputs) and op.inputs[0] in anew
+            axes = moved_axes(self.flow, op) if op.kind in KINDS else None
+            if axes is not None:
+                source, before = self._moves.get(op.inputs[0], (op.inputs[0], None))
+                self._moves[op.outputs[0]] = (source, axes if before is None else composed(before, axes))
+                if behind and not op.bodies:
+                    self._rewritten.add(id(op))
+            if is_new or (axes is not None and behind):
+                anew.update(op.outputs)
+
+    # What is needed
+
+    def _source(self, value: str) -> tuple[str, Axes | None]:
+        """What a value is taken from: another one whose axes are moved, or itself."""
+        if value not in self._moves:
+            return value, None
+        source, axes = self._moves[value]
+        shape = self.flow.shape(source)
+        if shape is None:
+            return value, None
+        if is_still(axes, shape):
+            return source, None
+        if value in self._native:
+            return value, None
+        return source, simple(axes, shape)
+
+    def _write(self) -> None:
+        graph, net = self.graph, self.graph.net
+        present = {id(op) for op in self._ops} - self._rewritten
+        plain = {key for key, layer in net.layers.items() if layer.type in ("Parameter", "Const", "Result")}
+        alive = plain | {key for key, op in graph.operators.items() if id(op) in present}
+        alive |= {key for key, layer in net.layers.items() if key not in graph.operators}
+        self._native = {value: port for value, port in graph.native.items() if port[0] in alive}
+        producers = {value: op for op in self._ops for value in op.outputs if value}
+        layers: dict[str, None] = {key: None for key in plain if net.layers[key].type != "Const"}
+        needed: set[int] = set()
+        waiting = [value for key in layers for value in graph.takes[key]]
+        seen: set[str] = set()
+        while waiting:
+            value = self._source(waiting.pop())[0]
+            if value in seen:
+                continue
+            seen.add(value)
+            if value in self._native:
+                key = self._native[value][0]
+                if key not in layers:
+                    layers[key] = None
+                    waiting += graph.takes[key]
+                    waiting += [taken for _, taken in self._more.get(key, ())]
+            elif (op := producers.get(value)) is not None and typed(self.flow, value) is None:
+                needed.add(id(op))
+                waiting += [name for name in op.inputs if name]
+        for element in list(self._layers):
+            if element.tag == "layer" and element.get("id") not in layers:
+                self._layers.remove(element)
+        for edge in list(self._edges):
+            self._edges.remove(edge)
+        for op in self._ops:
+            if id(op) in needed:
+                self._add(op)
+        for key in sorted(layers, key=list(net.layers).index) if len(layers) < 2 else _in_order(net.layers, layers):
+            for port, value in zip(net.layers[key].inputs, graph.takes[key], strict=True):
+                self._edge(self._port(value), key, port.id)
+            for port_id, value in self._more.get(key, ()):
+                self._edge(self._port(value), key, port_id)
+        for key, value in graph.results.items():
+            self._keep_names(key, value)
+
+    def _edge(self, source: _Port, layer: str, port: str) -> None:
+        ends = (*source, layer, port)
+        ET.SubElement(self._edges, "edge", dict(zip(EDGE_ENDS, ends, strict=True)))
+
+    # Values
+
+    def _port(self, value: str) -> _Port:
+        """The port that gives a value; layers that it needs are added."""
+        source, axes = self._source(value)
+        if axes is None:
+            return self._plain(source)
+        if (source, axes) not in self._moved:
+            shape = self.flow.shape(source)
+            assert shape is not None
+            taken, name = source, value
+            todo = steps(axes, shape)
+            for place, (kind, numbers) in enumerate(todo):
+                is_last = place == len(todo) - 1
+                attribute = {"Transpose": "perm"}.get(kind, "axes")
+                name = value if is_last and value not in self._ports else self.reader.fresh(f"{value}/{kind}")
+                op = Op(kind, (taken,), (name,), {attribute: numbers}, name=name)
+                sizes = moved_axes(self.flow, op)
+                assert sizes is not None
+                before = self.flow.shape(taken)
+                assert before is not None
+                if name != value:
+                    self.flow.set_shape(name, tuple(1 if axis is None else before[axis] for axis in sizes))
+                self._dtypes.setdefault(name, self._dtype(taken))
+                port = self._layer(op, layer_of(self.flow, op), self._plain(taken))
+                self._ports[name] = port
+                taken = name
+            self._moved[source, axes] = self._ports[taken]
+        return self._moved[source, axes]
+
+    def _plain(self, value: str) -> _Port:
+        if value in self._native:
+            return self._native[value]
+        if value not in self._ports:
+            array = typed(self.flow, value)
+            self._ports[value] = self._from_outside(value) if array is None else self._constant(value, array)
+        return self._ports[value]
+
+    def _dtype(self, value: str) -> str:
+        source = self._source(value)[0]
+        if source in self._dtypes:
+            return self._dtypes[source]
+        return self._dtypes.get(value) or self.flow.dtype(value) or "float32"
+
+    def _from_outside(self, value: str) -> _Port:
+        """A value of the graph around a body, which a new Parameter layer brings in."""
+        assert self.outer is not None and self.owner is not None, value
+        for name, source in self.flow.aliases.items():
+            if source == value and name in self._native:
+                return self._native[name]
+        key = str(next(self._ids))
+        layer = self.owner.element
+        side, ports = layer.find("input"), layer.find("port_map")
+        assert ports is not None
+        if side is None:
+            side = ET.Element("input")
+            layer.insert(list(layer).index(ports), side)
+        taken = [int(port.id) for port in (*self.owner.inputs, *self.owner.outputs) if port.id.isdecimal()]
+        taken += [int(port) for port, _ in self.outer._more.get(self.owner.id, ())]
+        port_id = str(max(taken, default=-1) + 1)
+        dtype = self.outer._dtype(value)
+        _fill(ET.SubElement(side, "port", {"id": port_id, "precision": PRECISIONS[dtype]}), self.flow, value)
+        ET.SubElement(ports, "input", {"external_port_id": port_id, "internal_layer_id": key})
+        self.outer._more.setdefault(self.owner.id, []).append((port_id, value))
+        shape = self.flow.shape(value)
+        words = "..." if shape is None else ",".join(str(s) if isinstance(s, int) else "?" for s in shape)
+        data = {"shape": words, "element_type": ELEMENT_WORDS[dtype]}
+        self._dtypes[value] = dtype
+        return self._element("Parameter", "opset1", data, key, self.reader.fresh(value), [], [value])[0]
+
+    def _constant(self, value: str, array: Array) -> _Port:
+        words = ELEMENT_WORDS[array.dtype.name]
+        data = {"element_type": words, "shape": ", ".join(map(str, array.shape)), "offset": "0", "size": "0"}
+        self._dtypes[value] = array.dtype.name
+        key = str(next(self._ids))
+        port = self._element("Const", "opset1", data, key, value, [], [value])[0]
+        element = self._layers[-1].find("data")
+        assert element is not None
+        self.bin.hold(element, array)
+        return port
+
+    # Layers
+
+    def _add(self, op: Op) -> None:
+        """Add the layer of a new operator."""
+        if all(name in self._moves and self._source(name)[0] != name for name in op.outputs if name):
+            return  # added where it is taken
+        for name in op.outputs:
+            if name:
+                self._dtypes[name] = output_dtype(op, self._dtype)
+        self._layer(op, layer_of(self.flow, op))
+
+    def _layer(self, op: Op, new: NewLayer, first: _Port | None = None) -> _Port:
+        sources: list[tuple[_Port, str]] = []
+        for place, item in enumerate(new.inputs):
+            name = item if isinstance(item, str) else f"{op.name}/{place}"
+            if not isinstance(item, str):
+                name = self.reader.fresh(name)
+                self.flow.add_constant(name, item)
+            sources.append((first if first is not None and place == 0 else self._port(name), name))
+        key = str(next(self._ids))
+        ports = self._element(new.type, new.version, new.data, key, op.name or op.outputs[0], sources, op.outputs)
+        self._ports.update((name, port) for name, port in zip(op.outputs, ports, strict=True) if name)
+        return ports[0]
+
+    def _element(
+        self,
+        kind: str,
+        version: str,
+        data: object,
+        key: str,
+        name: str,
+        sources: list[tuple[_Port, str]],
+        outputs: object,
+    ) -> list[_Port]:
+        element = ET.SubElement(self._layers, "layer", id=key, name=name, type=kind, version=version)
+        if data:
+            ET.SubElement(element, "data", dict(data))  # type: ignore[call-overload]
+        side = ET.SubElement(element, "input") if sources else element
+        for place, (source, value) in enumerate(sources):
+            _fill(
+                ET.SubElement(side, "port", {"id": str(place), "precision": PRECISIONS[self._dtype(value)]}),
+                self.flow,
+                value,
+            )
+            self._edge(source, key, str(place))
+        side = ET.SubElement(element, "output")
+        found: list[_Port] = []
+        for place, value in enumerate(outputs, len(sources)):  # type: ignore[arg-type, var-annotated]
+            precision = PRECISIONS[self._dtype(value)]
+            port = ET.SubElement(side, "port", {"id": str(place), "precision": precision})
+            _fill(port, self.flow, value)
+            found.append((key, str(place)))
+            self._elements[found[-1]] = port
+        return found
+
+    def _keep_names(self, key: str, value: str) -> None:
+        """Give an output of a graph the names that it had."""
+        names = self.graph.tensors.get(value, ())
+        if value in self._native or not names:
+            return
+        port = self._elements.get(self._port(value))
+        if port is None:
+            port = self._native_port(self._port(value))
+        known = port.get("names", "")
+        words = ",".join(name.replace(",", "\\,") for name in names)
+        if words not in known.split(","):
+            port.set("names", f"{known},{words}" if known else words)
+
+    def _native_port(self, place: _Port) -> ET.Element:
+        for element in self._layers:
+            if element.get("id") == place[0]:
+                return next(port for port in element.iterfind("output/port") if port.get("id") == place[1])
+        raise AssertionError(place)
+
+
+def _in_order(layers: object, chosen: object) -> list[str]:
+    return [key for key in layers if key in chosen]  # type: ignore[attr-defined, operator]
+
+
+def _fill(port: ET.Element, flow: Flow, value: str) -> None:
+    """Write a value's sizes into a port."""
+    for size in flow.shape(value) or ():
+        ET.SubElement(port, "dim").text = str(size) if isinstance(size, int) else "-1"
