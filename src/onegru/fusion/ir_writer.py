@@ -191,13 +191,12 @@ class GraphWriter:
         for op in self._ops:
             if id(op) in needed:
                 self._add(op)
-        for key in sorted(layers, key=list(net.layers).index) if len(layers) < 2 else _in_order(net.layers, layers):
+        for key in [key for key in net.layers if key in layers]:
+            is_result = key in graph.results
             for port, value in zip(net.layers[key].inputs, graph.takes[key], strict=True):
-                self._edge(self._port(value), key, port.id)
+                self._edge(self._result(value) if is_result else self._port(value), key, port.id)
             for port_id, value in self._more.get(key, ()):
                 self._edge(self._port(value), key, port_id)
-        for key, value in graph.results.items():
-            self._keep_names(key, value)
 
     def _edge(self, source: _Port, layer: str, port: str) -> None:
         ends = (*source, layer, port)
@@ -339,28 +338,26 @@ class GraphWriter:
             self._elements[found[-1]] = port
         return found
 
-    def _keep_names(self, key: str, value: str) -> None:
-        """Give an output of a graph the names that it had."""
-        names = self.graph.tensors.get(value, ())
+    def _result(self, value: str) -> _Port:
+        """The port for an output of the graph, which has the names that the value had."""
+        found, names = self._port(value), self.graph.tensors.get(value, ())
         if value in self._native or not names:
-            return
-        port = self._elements.get(self._port(value))
-        if port is None:
-            port = self._native_port(self._port(value))
-        known = port.get("names", "")
+            return found
         words = ",".join(name.replace(",", "\\,") for name in names)
-        if words not in known.split(","):
-            port.set("names", f"{known},{words}" if known else words)
+        port = self._elements[found] if found in self._elements else self._native_port(found)
+        if port.get("names", words) != words:  # OpenVINO mixes up outputs that are one and the same
+            same = NewLayer("Convert", "opset1", {"destination_type": ELEMENT_WORDS[self._dtype(value)]}, ())
+            key, name = str(next(self._ids)), self.reader.fresh(value)
+            found = self._element(same.type, same.version, same.data, key, name, [(found, value)], [value])[0]
+            port = self._elements[found]
+        port.set("names", words)
+        return found
 
     def _native_port(self, place: _Port) -> ET.Element:
         for element in self._layers:
             if element.get("id") == place[0]:
                 return next(port for port in element.iterfind("output/port") if port.get("id") == place[1])
         raise AssertionError(place)
-
-
-def _in_order(layers: object, chosen: object) -> list[str]:
-    return [key for key in layers if key in chosen]  # type: ignore[attr-defined, operator]
 
 
 def _fill(port: ET.Element, flow: Flow, value: str) -> None:
