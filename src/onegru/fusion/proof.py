@@ -95,6 +95,7 @@ def _leading(flow: Flow, wanted: Collection[str], begin: Collection[str]) -> tup
     waiting = list(wanted)
     while waiting:
         name = waiting.pop()
+        name = flow.resolve(name) if name in flow.aliases else name
         if name in seen or name in leaves:
             continue
         seen.add(name)
