@@ -14,7 +14,7 @@ from onegru.formats.openvino.fields import ELEMENT_TYPES, Words
 from onegru.formats.openvino.xml import IrPort, Layer, Net, inner_layers, parse_layers
 from onegru.fusion.flow import Flow, Op, Shape, Size
 from onegru.fusion.ir_kinds import Place, translate
-from onegru.fusion.ir_loop import Cut, LoopPorts
+from onegru.fusion.ir_loop import LOOP, Cut, LoopPorts
 
 # How many inputs and outputs those layers have that are no operators.
 _PORTS = {"Parameter": (0, 1), "Const": (0, 1), "Result": (1, 0)}
@@ -66,7 +66,7 @@ class IrReader:
         self.words = words
         self.constants = constants
         self.names: set[str] = set()
-        self._owners: dict[Size, tuple[Flow, str]] = {}  # of the sizes that have names: whose they are
+        self._owners: dict[Size, list[tuple[Flow, str]]] = {}  # of the sizes that have names: whose they are
         self._stated: dict[str, Shape] = {}
 
     def fresh(self, wanted: str) -> str:
@@ -184,7 +184,7 @@ class IrReader:
                 sizes.append(dim)
             else:
                 sizes.append(f"size {len(self._owners)}")
-                self._owners[sizes[-1]] = (flow, name)
+                self._owners[sizes[-1]] = [(flow, name)]
         return tuple(sizes)
 
     def _add(self, graph: IrGraph, layer: Layer, given: Mapping[tuple[str, str], str]) -> None:
@@ -253,14 +253,21 @@ class IrReader:
         """Give the sizes of time one name: a loop takes as many slices of one value as of another."""
         shapes = [(flow.shape(op.inputs[place]), cut.axis) for place, _, cut in ports.slices]
         sizes = [shape[axis] for shape, axis in shapes if shape and -len(shape) <= axis < len(shape)]
-        if len(set(sizes)) < 2:
-            return
-        chosen = next((size for size in sizes if isinstance(size, int)), sizes[0])
+        if not ports.slices and op.kind == LOOP:
+            sizes = list(flow.sizes(op.inputs[0]) or ())[:1]
+        chosen = next((size for size in sizes if isinstance(size, int)), None)
+        if chosen is None:
+            named = [size for size in sizes if isinstance(size, str)]
+            chosen = next((size for size in named if size.startswith("T")), f"T{len(self._owners)}")
+            if named and chosen not in self._owners:  # a name that tells it from sizes of other kinds
+                self._owners[chosen] = self._owners.get(named[0], [])
         for size in dict.fromkeys(sizes):
             if size != chosen and size in self._owners:
-                owner, name = self._owners[size]
-                self._stated[name] = tuple(chosen if item == size else item for item in self._stated[name])
-                owner.set_shape(name, self._stated[name])
+                for owner, name in self._owners[size]:
+                    self._stated[name] = tuple(chosen if item == size else item for item in self._stated[name])
+                    owner.set_shape(name, self._stated[name])
+                if chosen in self._owners and self._owners[chosen] is not self._owners[size]:
+                    self._owners[chosen] += self._owners[size]
         flow.forget()
 
 

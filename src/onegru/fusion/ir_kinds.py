@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from onegru.core.dtypes import to_float32
 from onegru.core.errors import FormatError
 from onegru.formats.openvino.fields import ELEMENT_TYPES, Words
 from onegru.formats.openvino.xml import Layer
@@ -89,11 +90,12 @@ class Place:
         return word in ("true", "1")
 
     def real(self, name: str) -> float:
-        """An attribute that is a number."""
+        """An attribute that is a number, as precise as the values that the layer takes."""
         try:
-            return self.words.number(self.layer, name, self.layer.data[name])
+            number = self.words.number(self.layer, name, self.layer.data[name])
         except (FormatError, KeyError):
             raise UnknownLayerError from None
+        return number if self.flow.dtype(self.takes[0]) == "float64" else to_float32(number)
 
     def whole(self, name: str, default: str | None = None) -> int:
         """An attribute that is an integer, which may be negative."""

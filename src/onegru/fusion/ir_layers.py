@@ -66,12 +66,14 @@ class GruLayers:
     def add(self, op: Op) -> None:
         """Add the operators for a GRU; one whose X has a single step becomes a cell."""
         X, w, r, b, lengths, initial_h, A = (*op.inputs, *[""] * (7 - len(op.inputs)))
-        arrays = [typed(self.flow, name) if name else None for name in (w, r, b)]
-        lowered = lower(NEWEST, op.attributes, *arrays, attention=bool(A))
+        lowered = lower(NEWEST, op.attributes, *map(self._taken, (w, r, b)), attention=bool(A))
         spec, weights = lowered.spec, lowered.weights
+        if len(set(spec.activations)) > 1:  # which GRUSequence has only one pair of
+            self._apart(op)
+            return
         T, B, _ = self._shape(X)
-        H = spec.hidden_size
-        is_cell = T == 1 and not lengths
+        H, D = spec.hidden_size, spec.num_directions
+        is_cell = T == 1 and D == 1 and not lengths
         is_backwards = spec.direction == "reverse" and bool(A) and not is_cell
         if is_backwards:  # which AUGRUSequence lacks
             X, A = self._reversed(X, 0), self._reversed(A, 0)
@@ -90,10 +92,10 @@ class GruLayers:
         X = self._squeeze(X, 0) if is_cell else self._op("Transpose", [X], (B, T, spec.input_size), perm=perm)
         state = initial_h
         if not state:
-            state = self._zeros(X, B, H, spec.dtype, op.name)
+            state = self._zeros(X, B, (D, H), spec.dtype, op.name)
         else:
             have = self._shape(state)[1]
-            state = self._op("Transpose", [state], (have, 1, H), perm=perm)
+            state = self._op("Transpose", [state], (have, D, H), perm=perm)
         state = self._squeeze(state, 1) if is_cell else state
         inputs = [X, state]
         if not is_cell:
@@ -113,12 +115,44 @@ class GruLayers:
             for name, axes in zip(outputs, ((0, 1), (0,)), strict=True):
                 self._give("Unsqueeze", Ho, name, axes=axes)
             return
-        Y, Ho = self._new("Y", (B, 1, T, H)), self._new("Ho", (B, 1, H))
+        Y, Ho = self._new("Y", (B, D, T, H)), self._new("Ho", (B, D, H))
         self.ops.append(Op(kind, tuple(inputs), (Y, Ho), more, name=op.name))
         if is_backwards and outputs[0]:
             Y = self._reversed(Y, 2)
         self._give("Transpose", Y, outputs[0], perm=(2, 1, 0, 3))
         self._give("Transpose", Ho, outputs[1], perm=perm)
+
+    def _apart(self, op: Op) -> None:
+        """Add a bidirectional GRU as one for each direction."""
+        X, w, r, b, lengths, initial_h, _ = (*op.inputs, *[""] * (7 - len(op.inputs)))
+        outputs = (*op.outputs, *[""] * (2 - len(op.outputs)))
+        kinds = lower(NEWEST, op.attributes, *map(self._taken, (w, r, b))).spec.activations
+        parts: list[list[str]] = [[], []]
+        for number, direction in enumerate(("forward", "reverse")):
+            weights = []
+            for name in (w, r, b):
+                array = self._taken(name)
+                weights.append("" if array is None else self._constant(name, array[number : number + 1]))
+            state = initial_h
+            if state:
+                bounds = {"starts": (number,), "ends": (number + 1,), "axes": (0,)}
+                state = self._op("Slice", [state], (1, *self._shape(state)[1:]), **bounds)
+            given = []
+            for place, (name, axis) in enumerate(zip(outputs, (1, 0), strict=True)):
+                sizes = list(self._shape(name)) if name else []
+                if sizes:
+                    sizes[axis] = 1
+                given.append(self._new(f"{op.name}/{direction}", tuple(sizes)) if name else "")
+                parts[place].append(given[-1])
+            functions = [function.name for function in kinds[number]]
+            attributes = {**op.attributes, "activations": functions, "direction": direction}
+            self.add(Op("GRU", (X, *weights, lengths, state), tuple(given), attributes, name=self._new(op.name)))
+        for name, names, axis in zip(outputs, parts, (1, 0), strict=True):
+            if name:
+                self.ops.append(Op("Concat", tuple(names), (name,), {"axis": axis}, name=name))
+
+    def _taken(self, name: str) -> Array | None:
+        return typed(self.flow, name) if name else None
 
     def _shape(self, name: str) -> Shape:
         shape = self.flow.shape(name)
@@ -166,14 +200,14 @@ class GruLayers:
         steps = self._size(X, 1)
         return self._op("Expand", [steps, self._size(X, 0)], (B,))
 
-    def _zeros(self, X: str, B: Size, H: int, dtype: str, name: str) -> str:
-        """A first state of zeros, [B, 1, H], for as many rows as X has, which is [B, ...]."""
+    def _zeros(self, X: str, B: Size, rest: tuple[int, int], dtype: str, name: str) -> str:
+        """A first state of zeros, [B, D, H], for as many rows as X has, which is [B, ...]."""
         if isinstance(B, int):
-            return self._constant(f"{name}/initial_h", np.zeros((B, 1, H), numpy_dtype(dtype)))
-        rest = self._constant("onegru/sizes", np.array([1, H], np.int64))
-        sizes = self._op("Concat", [self._size(X, 0), rest], (3,), axis=0)
+            return self._constant(f"{name}/initial_h", np.zeros((B, *rest), numpy_dtype(dtype)))
+        others = self._constant("onegru/sizes", np.array(rest, np.int64))
+        sizes = self._op("Concat", [self._size(X, 0), others], (3,), axis=0)
         zero = self._constant("onegru/zero", np.zeros(1, numpy_dtype(dtype)))
-        return self._op("Expand", [zero, sizes], (B, 1, H))
+        return self._op("Expand", [zero, sizes], (B, *rest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +308,11 @@ def _shape_of(flow: Flow, op: Op) -> NewLayer:
     return NewLayer("ShapeOf", "opset3", {"output_type": "i64"}, op.inputs)
 
 
+def _range(flow: Flow, op: Op) -> NewLayer:
+    dtype = flow.dtype(op.inputs[0])
+    return NewLayer("Range", "opset4", {"output_type": ELEMENT_WORDS[dtype or "int64"]}, op.inputs)
+
+
 def _matmul(flow: Flow, op: Op) -> NewLayer:
     return NewLayer("MatMul", "opset1", {"transpose_a": "false", "transpose_b": "false"}, op.inputs)
 
@@ -290,6 +329,7 @@ _BUILT: Mapping[str, Callable[[Flow, Op], NewLayer]] = {
     "Expand": _expand,
     "Shape": _shape_of,
     "MatMul": _matmul,
+    "Range": _range,
 }
 
 

@@ -163,7 +163,10 @@ class GraphWriter:
         plain = {key for key, layer in net.layers.items() if layer.type in ("Parameter", "Const", "Result")}
         alive = plain | {key for key, op in graph.operators.items() if id(op) in present}
         alive |= {key for key, layer in net.layers.items() if key not in graph.operators}
-        self._native = {value: port for value, port in graph.native.items() if port[0] in alive}
+        anew = {value for op in self._ops if self._is_new(op) or id(op) in self._rewritten for value in op.outputs}
+        self._native = {
+            value: port for value, port in graph.native.items() if port[0] in alive and value not in anew
+        }
         producers = {value: op for op in self._ops for value in op.outputs if value}
         layers: dict[str, None] = {key: None for key in plain if net.layers[key].type != "Const"}
         needed: set[int] = set()
