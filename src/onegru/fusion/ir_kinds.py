@@ -15,6 +15,7 @@ from onegru.formats.openvino.xml import Layer
 from onegru.fusion.flow import Flow, Op
 
 _LAST = 2**63 - 1
+_LARGEST = 3.4e38
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -138,6 +139,19 @@ def _binary(kind: str) -> Rule:
         if place.word("auto_broadcast", "numpy") not in ("numpy", "none"):
             raise UnknownLayerError
         return place.op(kind)
+
+    return rule
+
+
+def _bound(kind: str, sign: int) -> Rule:
+    """Max or Min; a bound beyond what float32 has, which stands for none, is left out."""
+
+    def rule(place: Place) -> Op:
+        for bound, value in (place.takes, place.takes[::-1]):
+            array = place.flow.constant(bound)
+            if array is not None and array.ndim == 0 and array.dtype.kind == "f" and sign * array > _LARGEST:
+                return place.op("Identity", value)
+        return _binary(kind)(place)
 
     return rule
 
@@ -358,11 +372,13 @@ _RULES: Mapping[str, Rule] = {
     **{
         kind: _binary(name)
         for kind, name in {
-            **{"Add": "Add", "Subtract": "Sub", "Multiply": "Mul", "Maximum": "Max", "Minimum": "Min"},
+            **{"Add": "Add", "Subtract": "Sub", "Multiply": "Mul",},
             **{"Less": "Less", "LessEqual": "LessOrEqual", "Greater": "Greater", "Equal": "Equal"},
             **{"GreaterEqual": "GreaterOrEqual", "LogicalAnd": "And", "LogicalOr": "Or", "Select": "Where"},
         }.items()
     },
+    "Maximum": _bound("Max", -1),
+    "Minimum": _bound("Min", 1),
     "HSigmoid": _same("HardSigmoid", alpha=1 / 6, beta=0.5),
     "Divide": _divide,
     "Power": _power,

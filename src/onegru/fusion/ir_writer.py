@@ -97,7 +97,7 @@ class GraphWriter:
         self._elements: dict[_Port, ET.Element] = {}  # the ports of new layers
         self._dtypes: dict[str, str] = {}
         self._given: dict[str, str] = {}  # parameters of a body that are values of the graph around it
-        self._more: dict[str, list[tuple[str, str]]] = {}  # new ports of loops, and what they take
+        self._more: dict[str, list[str]] = {}  # what new inputs of loops take
         self._ops: list[Op] = []
         self._moves: dict[str, tuple[str, Axes]] = {}
 
@@ -107,10 +107,25 @@ class GraphWriter:
             if any(op is self.graph.operators[layer_id] for op in self.flow.ops):
                 layer = self.graph.net.layers[layer_id]
                 GraphWriter(body, self.reader, self.bin, self, layer).write()
+                if layer_id in self._more:
+                    self._renumber(layer)
         if self._more or any(self._is_new(op) for op in self.flow.ops):
             self._lower()
             self._find_moves()
             self._write()
+
+    def _renumber(self, layer: Layer) -> None:
+        """Number the ports of a loop that has new inputs, as OpenVINO does: the inputs, then the outputs."""
+        ports = [*layer.element.iterfind("input/port"), *layer.element.iterfind("output/port")]
+        ids = {port.get("id", ""): str(place) for place, port in enumerate(ports)}
+        for port in ports:
+            port.set("id", ids[port.get("id", "")])
+        for entry in layer.element.iterfind("port_map/*"):
+            known = entry.get("external_port_id", "")
+            entry.set("external_port_id", ids.get(known, known))
+        for value, (key, port_id) in self.graph.native.items():
+            if key == layer.id:
+                self.graph.native[value] = key, ids[port_id]
 
     def _is_new(self, op: Op) -> bool:
         return op.origin is None and id(op) not in self.graph.inner
@@ -171,9 +186,10 @@ class GraphWriter:
         layers: dict[str, None] = {key: None for key in plain if net.layers[key].type != "Const"}
         needed: set[int] = set()
         waiting = [value for key in layers for value in graph.takes[key]]
+        waiting = [value if value in self._native else self._source(value)[0] for value in waiting]
         seen: set[str] = set()
         while waiting:
-            value = self._source(waiting.pop())[0]
+            value = waiting.pop()
             if value in seen:
                 continue
             seen.add(value)
@@ -181,11 +197,11 @@ class GraphWriter:
                 key = self._native[value][0]
                 if key not in layers:
                     layers[key] = None
-                    waiting += graph.takes[key]
-                    waiting += [taken for _, taken in self._more.get(key, ())]
+                    taken = (*graph.takes[key], *self._more.get(key, ()))
+                    waiting += [self._source(name)[0] for name in taken]
             elif (op := producers.get(value)) is not None and typed(self.flow, value) is None:
                 needed.add(id(op))
-                waiting += [name for name in op.inputs if name]
+                waiting += [self._source(name)[0] for name in op.inputs if name]
         for element in list(self._layers):
             if element.tag == "layer" and element.get("id") not in layers:
                 self._layers.remove(element)
@@ -196,10 +212,11 @@ class GraphWriter:
                 self._add(op)
         for key in [key for key in net.layers if key in layers]:
             is_result = key in graph.results
-            for port, value in zip(net.layers[key].inputs, graph.takes[key], strict=True):
-                self._edge(self._result(value) if is_result else self._port(value), key, port.id)
-            for port_id, value in self._more.get(key, ()):
-                self._edge(self._port(value), key, port_id)
+            more = self._more.get(key, ())
+            ids = [port.id for port in net.layers[key].inputs]
+            ids = list(map(str, range(len(ids) + len(more)))) if more else ids
+            for port_id, value in zip(ids, (*graph.takes[key], *more), strict=True):
+                self._edge(self._result(value) if is_result else self._port(value), key, port_id)
 
     def _edge(self, source: _Port, layer: str, port: str) -> None:
         ends = (*source, layer, port)
@@ -262,13 +279,12 @@ class GraphWriter:
         if side is None:
             side = ET.Element("input")
             layer.insert(list(layer).index(ports), side)
-        taken = [int(port.id) for port in (*self.owner.inputs, *self.owner.outputs) if port.id.isdecimal()]
-        taken += [int(port) for port, _ in self.outer._more.get(self.owner.id, ())]
-        port_id = str(max(taken, default=-1) + 1)
+        more = self.outer._more.setdefault(self.owner.id, [])
+        port_id = f"new {len(more)}"
         dtype = self.outer._dtype(value)
         _fill(ET.SubElement(side, "port", {"id": port_id, "precision": PRECISIONS[dtype]}), self.flow, value)
         ET.SubElement(ports, "input", {"external_port_id": port_id, "internal_layer_id": key})
-        self.outer._more.setdefault(self.owner.id, []).append((port_id, value))
+        more.append(value)
         shape = self.flow.shape(value)
         words = "..." if shape is None else ",".join(str(s) if isinstance(s, int) else "?" for s in shape)
         data = {"shape": words, "element_type": ELEMENT_WORDS[dtype]}
@@ -343,8 +359,10 @@ class GraphWriter:
 
     def _result(self, value: str) -> _Port:
         """The port for an output of the graph, which has the names that the value had."""
+        if value in self._native:
+            return self._native[value]
         found, names = self._port(value), self.graph.tensors.get(value, ())
-        if value in self._native or not names:
+        if not names:
             return found
         words = ",".join(name.replace(",", "\\,") for name in names)
         port = self._elements[found] if found in self._elements else self._native_port(found)
