@@ -30,7 +30,7 @@ def lengths_of(
         at: the expressions of the graph or body.
         masks: those of the steps of a chain in its order, or the one of a loop's body.
         reverse: whether the first step is the last in time.
-        count: how many iterations a loop has.
+        count: how many iterations a loop has; None for a step within one, whose place in time is not known.
     """
     places = range(len(masks))
     found = [_compared(at, mask) for mask in masks]
@@ -41,7 +41,7 @@ def lengths_of(
         index, view = item
         if isinstance(index, LoopIndex):
             starts = is_last(index, count) if reverse else (index.base, index.size) == (0, 0)
-            if len(masks) > 1 or (index.sign < 0) != reverse or not starts:
+            if count is None or len(masks) > 1 or (index.sign < 0) != reverse or not starts:
                 return None
         elif index != place or (len(masks) == 1 and at.indices):
             return None
