@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.formats.onnx.node import activation_attributes
 from onegru.fusion.cell import Cell, MissError
 from onegru.fusion.expression import View
 from onegru.fusion.flow import Flow, LoopIndex, Op, Shape, Size
 from onegru.fusion.sources import Sliced, Source
+from onegru.operators.onnx import activation_attributes
 
 #: The operator for a GRU with attention, which ONNX lacks.
 AUGRU = "onegru::AUGRU"

@@ -6,9 +6,11 @@ own, as ONNX has none; its scores are those of OpenVINO's AUGRUSequence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+from onegru.core.activations import Activation
 from onegru.core.spec import DIRECTIONS
 from onegru.operators.schema import Attribute, Operator, Port, by_name
 
@@ -127,3 +129,14 @@ OPERATORS: Mapping[tuple[str, int], Operator] = {
 def gru_version(opset: int) -> Operator | None:
     """The version in force at `opset`: the newest at or below it; None below 1."""
     return GRU_VERSIONS.get(max((version for version in GRU_VERSIONS if version <= opset), default=0))
+
+
+def activation_attributes(activations: Iterable[tuple[Activation, Activation]]) -> dict[str, list[Any]]:
+    """The attributes of a GRU node that has these activations: names, and the parameters that they take."""
+    functions = [function for pair in activations for function in pair]
+    attributes: dict[str, list[Any]] = {"activations": [function.name for function in functions]}
+    for parameter in ("alpha", "beta"):
+        values = [getattr(function, parameter) for function in functions]
+        if given := [value for value in values if value is not None]:
+            attributes[f"activation_{parameter}"] = given
+    return attributes

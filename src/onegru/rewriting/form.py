@@ -15,12 +15,12 @@ from onegru.core.dtypes import ELEMENT_TYPES, Array
 from onegru.core.errors import FormatError, SpecError, SpecWarning, prefixed_errors
 from onegru.core.wording import shape_words
 from onegru.formats.graph import GruStep
-from onegru.formats.onnx.node import activation_attributes, node_attributes
+from onegru.formats.onnx.node import node_attributes
 from onegru.formats.onnx.read import describe, trimmed
 from onegru.formats.onnx.sizes import OnnxSizes
 from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import check_attributes, lower, read_activations, read_clip
-from onegru.operators.onnx import gru_version
+from onegru.operators.onnx import activation_attributes, gru_version
 from onegru.operators.schema import Operator
 from onegru.rewriting.scope import Scope
 from onegru.runtimes.known_issues import Facts

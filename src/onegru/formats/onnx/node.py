@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
-from onegru.core.activations import Activation
 from onegru.core.dtypes import Array
 from onegru.formats.graph import TensorInfo
 from onegru.formats.onnx.read import PLAIN_TYPES, Source, describe, element_type, is_onnx, to_array
@@ -52,17 +50,6 @@ def node_attributes(source: Source, node: NodeProto, operator: Operator) -> dict
             raise source.error(f"{place} is not UTF-8") from None
         values[attribute.name] = value
     return values
-
-
-def activation_attributes(activations: Iterable[tuple[Activation, Activation]]) -> dict[str, list[Any]]:
-    """The attributes of a GRU node that has these activations: names, and the parameters that they take."""
-    functions = [function for pair in activations for function in pair]
-    attributes: dict[str, list[Any]] = {"activations": [function.name for function in functions]}
-    for parameter in ("alpha", "beta"):
-        values = [getattr(function, parameter) for function in functions]
-        if given := [value for value in values if value is not None]:
-            attributes[f"activation_{parameter}"] = given
-    return attributes
 
 
 def is_plain_constant(node: NodeProto) -> bool:
