@@ -211,10 +211,8 @@ class IrReader:
 
     # Loops
 
-    def _loop(
-        self, graph: IrGraph, layer: Layer, takes: tuple[str, ...], gives: tuple[str, ...]
-    ) -> list[Op]:
-        """A loop with its body, then what repeats its outputs; nothing if it is of a kind that is not known."""
+    def _loop(self, graph: IrGraph, layer: Layer, takes: tuple[str, ...], gives: tuple[str, ...]) -> list[Op]:
+        """A loop with its body, then what repeats its outputs; nothing for a loop that is not known."""
         element = layer.element.find("body")
         assert element is not None
         net = parse_layers(self.words.path, element)
@@ -255,20 +253,25 @@ class IrReader:
         sizes = [shape[axis] for shape, axis in shapes if shape and -len(shape) <= axis < len(shape)]
         if not ports.slices and op.kind == LOOP:
             sizes = list(flow.sizes(op.inputs[0]) or ())[:1]
-        chosen = next((size for size in sizes if isinstance(size, int)), None)
-        if chosen is None:
-            named = [size for size in sizes if isinstance(size, str)]
-            chosen = next((size for size in named if size.startswith("T")), f"T{len(self._owners)}")
-            if named and chosen not in self._owners:  # a name that tells it from sizes of other kinds
-                self._owners[chosen] = self._owners.get(named[0], [])
-        for size in dict.fromkeys(sizes):
-            if size != chosen and size in self._owners:
-                for owner, name in self._owners[size]:
-                    self._stated[name] = tuple(chosen if item == size else item for item in self._stated[name])
-                    owner.set_shape(name, self._stated[name])
-                if chosen in self._owners and self._owners[chosen] is not self._owners[size]:
-                    self._owners[chosen] += self._owners[size]
+        fixed = [size for size in sizes if isinstance(size, int)]
+        named = [size for size in sizes if isinstance(size, str)]
+        known = fixed or [size for size in named if size.startswith("T")]
+        chosen: Size = known[0] if known else f"T{len(self._owners)}"  # told apart from other sizes
+        if named and chosen not in self._owners:
+            self._owners[chosen] = self._owners.get(named[0], [])
+        for size in dict.fromkeys(named):
+            if size == chosen or size not in self._owners:
+                continue
+            for owner, name in self._owners[size]:
+                shape = tuple(chosen if item == size else item for item in self._stated[name])
+                self._stated[name] = shape
+                owner.set_shape(name, shape)
+            if self._owners[chosen] is not self._owners[size]:
+                self._owners[chosen] += self._owners[size]
         flow.forget()
+
+
+_CUT = {"axis": "0", "start": "0", "end": "-1", "stride": "1", "part_size": "1"}
 
 
 class _Ports:
@@ -292,12 +295,12 @@ class _Ports:
         }
         kinds = {item.id: item.type for item in net.layers.values()}
         if any(kinds.get(a) != "Parameter" or kinds.get(b) != "Result" for a, b in back.items()):
-            raise words.error(f"{layer}: a back edge must lead from a Result layer of its body to a Parameter")
+            raise words.error(f"{layer}: a back edge must lead from a Result of its body to a Parameter")
         for entry in layer.element.iterfind("port_map/*"):
             outer, inner = entry.get("external_port_id", ""), entry.get("internal_layer_id", "")
             wanted = "Parameter" if entry.tag == "input" else "Result"
             if kinds.get(inner) != wanted:
-                raise words.error(f"{layer}: its port_map names layer {inner!r} of its body, no {wanted} layer")
+                raise words.error(f"{layer}: its port_map names {inner!r}, no {wanted} layer of its body")
             purpose = entry.get("purpose", "")
             if purpose == "current_iteration" and wanted == "Parameter":
                 self.iterations.append(inner)
@@ -329,7 +332,7 @@ class _Ports:
 
     def _cut(self, entry: ET.Element) -> Cut:
         numbers = []
-        for name, default in (("axis", "0"), ("start", "0"), ("end", "-1"), ("stride", "1"), ("part_size", "1")):
+        for name, default in _CUT.items():
             text = entry.get(name, default)
             if re.fullmatch(r"\s*-?[0-9]{1,18}\s*", text) is None:
                 raise self.words.error(f"{self.layer}: its port_map: {name} {text!r}; must be an integer")

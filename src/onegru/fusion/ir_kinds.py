@@ -1,4 +1,4 @@
-"""OpenVINO's layers as ONNX's operators. A layer that has no rule, or that its rule does not know, is unknown."""
+"""OpenVINO's layers as ONNX's operators. A layer without a rule, or that its rule does not know, is unknown."""
 
 from __future__ import annotations
 
@@ -98,10 +98,10 @@ class Place:
             raise UnknownLayerError from None
         return number if self.flow.dtype(self.takes[0]) == "float64" else to_float32(number)
 
-    def whole(self, name: str, default: str | None = None) -> int:
+    def whole(self, name: str, default: str = "") -> int:
         """An attribute that is an integer, which may be negative."""
         try:
-            return int(self.layer.data.get(name, default) or "")
+            return int(self.layer.data.get(name, default))
         except ValueError:
             raise UnknownLayerError from None
 
@@ -372,7 +372,11 @@ _RULES: Mapping[str, Rule] = {
     **{
         kind: _binary(name)
         for kind, name in {
-            **{"Add": "Add", "Subtract": "Sub", "Multiply": "Mul",},
+            **{
+                "Add": "Add",
+                "Subtract": "Sub",
+                "Multiply": "Mul",
+            },
             **{"Less": "Less", "LessEqual": "LessOrEqual", "Greater": "Greater", "Equal": "Equal"},
             **{"GreaterEqual": "GreaterOrEqual", "LogicalAnd": "And", "LogicalOr": "Or", "Select": "Where"},
         }.items()

@@ -62,6 +62,7 @@ class GruLayers:
     flow: Flow
     fresh: Callable[[str], str]
     ops: list[Op] = field(default_factory=list)
+    _sizes: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def add(self, op: Op) -> None:
         """Add the operators for a GRU; one whose X has a single step becomes a cell."""
@@ -146,7 +147,8 @@ class GruLayers:
                 parts[place].append(given[-1])
             functions = [function.name for function in kinds[number]]
             attributes = {**op.attributes, "activations": functions, "direction": direction}
-            self.add(Op("GRU", (X, *weights, lengths, state), tuple(given), attributes, name=self._new(op.name)))
+            inputs = (X, *weights, lengths, state)
+            self.add(Op("GRU", inputs, tuple(given), attributes, name=self._new(op.name)))
         for name, names, axis in zip(outputs, parts, (1, 0), strict=True):
             if name:
                 self.ops.append(Op("Concat", tuple(names), (name,), {"axis": axis}, name=name))
@@ -189,9 +191,11 @@ class GruLayers:
 
     def _size(self, value: str, axis: int) -> str:
         """A size of a value, [1]."""
-        shape = self._op("Shape", [value], (len(self._shape(value)),))
-        index = self._constant("onegru/index", np.array([axis], np.int64))
-        return self._op("Gather", [shape, index], (1,), axis=0)
+        if (value, axis) not in self._sizes:
+            shape = self._op("Shape", [value], (len(self._shape(value)),))
+            index = self._constant("onegru/index", np.array([axis], np.int64))
+            self._sizes[value, axis] = self._op("Gather", [shape, index], (1,), axis=0)
+        return self._sizes[value, axis]
 
     def _lengths(self, X: str, T: Size, B: Size, name: str) -> str:
         """As many steps as X has for each of its rows; X is [B, T, I]."""
@@ -228,7 +232,8 @@ class NewLayer:
 
 
 _UNARY = {
-    **{"Not": "LogicalNot", "Neg": "Negative", "Relu": "ReLU", "Softplus": "SoftPlus", "Softsign": "SoftSign"},
+    **{"Not": "LogicalNot", "Neg": "Negative", "Relu": "ReLU"},
+    **{"Softplus": "SoftPlus", "Softsign": "SoftSign"},
     **{name: name for name in ("Exp", "Log", "Abs", "Sqrt", "Sigmoid", "Tanh")},
 }
 _BINARY = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -178,7 +179,8 @@ class GraphWriter:
         plain = {key for key, layer in net.layers.items() if layer.type in ("Parameter", "Const", "Result")}
         alive = plain | {key for key, op in graph.operators.items() if id(op) in present}
         alive |= {key for key, layer in net.layers.items() if key not in graph.operators}
-        anew = {value for op in self._ops if self._is_new(op) or id(op) in self._rewritten for value in op.outputs}
+        new = [op for op in self._ops if self._is_new(op) or id(op) in self._rewritten]
+        anew = {value for op in new for value in op.outputs}
         self._native = {
             value: port for value, port in graph.native.items() if port[0] in alive and value not in anew
         }
@@ -322,7 +324,8 @@ class GraphWriter:
                 self.flow.add_constant(name, item)
             sources.append((first if first is not None and place == 0 else self._port(name), name))
         key = str(next(self._ids))
-        ports = self._element(new.type, new.version, new.data, key, op.name or op.outputs[0], sources, op.outputs)
+        name = op.name or op.outputs[0]
+        ports = self._element(new.type, new.version, new.data, key, name, sources, op.outputs)
         self._ports.update((name, port) for name, port in zip(op.outputs, ports, strict=True) if name)
         return ports[0]
 
@@ -330,15 +333,16 @@ class GraphWriter:
         self,
         kind: str,
         version: str,
-        data: object,
+        data: Mapping[str, str],
         key: str,
         name: str,
-        sources: list[tuple[_Port, str]],
-        outputs: object,
+        sources: Sequence[tuple[_Port, str]],
+        outputs: Sequence[str],
     ) -> list[_Port]:
+        """Add a layer; returns the ports of what it gives."""
         element = ET.SubElement(self._layers, "layer", id=key, name=name, type=kind, version=version)
         if data:
-            ET.SubElement(element, "data", dict(data))  # type: ignore[call-overload]
+            ET.SubElement(element, "data", dict(data))
         side = ET.SubElement(element, "input") if sources else element
         for place, (source, value) in enumerate(sources):
             _fill(
@@ -349,7 +353,7 @@ class GraphWriter:
             self._edge(source, key, str(place))
         side = ET.SubElement(element, "output")
         found: list[_Port] = []
-        for place, value in enumerate(outputs, len(sources)):  # type: ignore[arg-type, var-annotated]
+        for place, value in enumerate(outputs, len(sources)):
             precision = PRECISIONS[self._dtype(value)]
             port = ET.SubElement(side, "port", {"id": str(place), "precision": precision})
             _fill(port, self.flow, value)

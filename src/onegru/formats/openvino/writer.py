@@ -152,7 +152,11 @@ class _Graph:
         self, operator: Operator, spec: Spec, weights: Weights, X: Value, suffix: str, is_last: bool
     ) -> tuple[Value | None, Value]:
         """Add a layer; returns its Y, which a cell has not, and its last state."""
-        arrays = {"W": (weights.W, "DGI"), "R": (weights.R, "DGH"), "B": (summed_biases(spec, weights.B), "DN")}
+        arrays = {
+            "W": (weights.W, "DGI"),
+            "R": (weights.R, "DGH"),
+            "B": (summed_biases(spec, weights.B), "DN"),
+        }
         inputs: list[Value] = []
         for port in operator.inputs:
             if port.role == "X":
