@@ -253,9 +253,9 @@ class IrReader:
         sizes = [shape[axis] for shape, axis in shapes if shape and -len(shape) <= axis < len(shape)]
         if not ports.slices and op.kind == LOOP:
             sizes = list(flow.sizes(op.inputs[0]) or ())[:1]
-        fixed = [size for size in sizes if isinstance(size, int)]
+        fixed: list[Size] = [size for size in sizes if isinstance(size, int)]
         named = [size for size in sizes if isinstance(size, str)]
-        known = fixed or [size for size in named if size.startswith("T")]
+        known: list[Size] = fixed or [size for size in named if size.startswith("T")]
         chosen: Size = known[0] if known else f"T{len(self._owners)}"  # told apart from other sizes
         if named and chosen not in self._owners:
             self._owners[chosen] = self._owners.get(named[0], [])

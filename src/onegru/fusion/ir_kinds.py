@@ -1,4 +1,4 @@
-"""OpenVINO's layers as ONNX's operators. A layer without a rule, or that its rule does not know, is unknown."""
+"""OpenVINO's layers as ONNX's operators; a layer that no rule knows is unknown."""
 
 from __future__ import annotations
 
