@@ -43,7 +43,7 @@ MOST_TEST_LINES = 500
 OPTIONAL = {
     "onnx": (
         "formats.onnx.*",
-        "fusion.onnx_*",
+        "fusion.onnx.*",
         "rewriting.*",
         "verification.probe",
         "verification.runtimes.onnx_reference",

@@ -16,7 +16,7 @@ from openvino import opset13 as ops
 
 import onegru
 from onegru.core.dtypes import Array
-from onegru.fusion.ir_model import fuse_ir
+from onegru.fusion.openvino.model import fuse_ir
 from onegru.fusion.search import Search
 from tests.support.files.ir_files import edit
 from tests.support.runtimes import openvino_results

@@ -1,6 +1,4 @@
-"""What new nodes make needless: reversals that undo each other, slices that are a last state, and a second
-node for the other direction.
-"""
+"""What new nodes make needless: double reversals, slices that are a last state, two directions in two nodes."""
 
 from __future__ import annotations
 
@@ -9,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.fusion.emit import Emitter
-from onegru.fusion.expression import is_reversal
-from onegru.fusion.flow import Flow, Op, slice_ranges
+from onegru.fusion.dataflow.flow import Flow
+from onegru.fusion.dataflow.operator import Op
+from onegru.fusion.dataflow.shapes import is_reversal, slice_ranges
+from onegru.fusion.nodes.emit import Emitter
 
 _DEFAULT = ["Sigmoid", "Tanh"]
 

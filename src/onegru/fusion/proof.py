@@ -10,8 +10,9 @@ import numpy as np
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecWarning
-from onegru.fusion.flow import Flow, LoopIndex, Op, Shape, Size
-from onegru.fusion.numeric import NUMERIC
+from onegru.fusion.dataflow.flow import Flow
+from onegru.fusion.dataflow.numeric import NUMERIC
+from onegru.fusion.dataflow.operator import LoopIndex, Op, Shape, Size
 from onegru.layers.gru import GRU
 
 _STEPS = 4

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from onegru.fusion.cell import Cell
-from onegru.fusion.polynomial import Algebra
+from onegru.fusion.cells.cell import Cell
+from onegru.fusion.cells.polynomial import Algebra
 
 #: Called with the number of operators looked at and of all.
 Progress = Callable[[int, int], None]

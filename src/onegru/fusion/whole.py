@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.fusion.cell import Cell, MissError, find_cell
-from onegru.fusion.emit import Emitter
-from onegru.fusion.expression import Expressions, View
-from onegru.fusion.flow import Flow, Op
-from onegru.fusion.lengths import lengths_of
-from onegru.fusion.loop import Carried, Collected, Loop
-from onegru.fusion.node import Recurrence, add_node, is_zero, place_stack
-from onegru.fusion.polynomial import Polynomial, add, same
+from onegru.fusion.cells.cell import Cell, MissError
+from onegru.fusion.cells.expression import Expressions
+from onegru.fusion.cells.match import find_cell, zeroed_state
+from onegru.fusion.cells.polynomial import Polynomial, add, same
+from onegru.fusion.cells.views import View
+from onegru.fusion.dataflow.flow import Flow
+from onegru.fusion.dataflow.loop import Carried, Collected, Loop
+from onegru.fusion.dataflow.operator import Op
+from onegru.fusion.graph import Graph
+from onegru.fusion.nodes.emit import Emitter
+from onegru.fusion.nodes.lengths import lengths_of
+from onegru.fusion.nodes.node import Recurrence, add_node, is_zero, place_stack
+from onegru.fusion.nodes.sources import Sliced, Source, in_loop, path
 from onegru.fusion.proof import Sizes, UnknownError, Values, evaluate
-from onegru.fusion.sources import Sliced, Source, in_loop, path
-
-if TYPE_CHECKING:
-    from onegru.fusion.fuse import Graph
 
 
 def replace_loop(graph: Graph, loop: Loop, at: Expressions, place: str) -> None:
@@ -200,8 +200,6 @@ class _Whole:
 
     def _is_zeroed(self, entry: Collected, cell: Cell) -> bool:
         """Whether it is the new state, zero where the step is off."""
-        from onegru.fusion.fuse import zeroed_state
-
         whole = self.at.whole(entry.inner)
         wanted = zeroed_state(self.at, cell) if cell.masks else None
         if whole is None or wanted is None:

@@ -71,7 +71,7 @@ def replace_written_out(source: Source, model: ModelProto, progress: Progress | 
     before = size(model)
     if not (kinds & _BLENDS and kinds & _SCALES and kinds & _PRODUCTS):  # which spares most models the search
         return WrittenOut(model, (), (), (before, before))
-    from onegru.fusion.onnx_model import fuse_model
+    from onegru.fusion.onnx.model import fuse_model
 
     try:
         search = fuse_model(source, model, progress)

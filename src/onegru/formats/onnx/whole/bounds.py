@@ -113,7 +113,7 @@ class Ahead:
 
 
 def _counter(functions: Iterable[FunctionProto]) -> Callable[[NodeProto], int]:
-    """What tells how many nodes one stands for: those in its bodies, and in functions that it calls, AUGRU's left out."""
+    """What tells how many nodes one stands for: in its bodies and in functions that it calls, but AUGRU's."""
     others = (function for function in functions if not is_augru_function(function))
     by_key: dict[object, FunctionProto] = {call_key(function): function for function in others}
 

@@ -13,10 +13,11 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS
 from onegru.formats.openvino.xml import EDGE_ENDS, Layer
-from onegru.fusion.flow import Flow, Op
-from onegru.fusion.ir_flow import IrGraph, IrReader
-from onegru.fusion.ir_layers import GRUS, GruLayers, NewLayer, layer_of, output_dtype, typed
-from onegru.fusion.ir_moves import KINDS, Axes, composed, is_still, moved_axes, simple, steps
+from onegru.fusion.dataflow.flow import Flow
+from onegru.fusion.dataflow.operator import Op
+from onegru.fusion.openvino.flow import IrGraph, IrReader
+from onegru.fusion.openvino.layers import GRUS, GruLayers, NewLayer, layer_of, output_dtype, typed
+from onegru.fusion.openvino.moves import KINDS, Axes, composed, is_still, moved_axes, simple, steps
 
 _ALIGNED = 64  # where constants begin in a .bin
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.fusion.cell import Cell, MissError
-from onegru.fusion.emit import Emitter
-from onegru.fusion.expression import View
-from onegru.fusion.flow import Flow, Op
-from onegru.fusion.sources import Source, Stacked
+from onegru.fusion.cells.cell import Cell, MissError
+from onegru.fusion.cells.views import View
+from onegru.fusion.dataflow.flow import Flow
+from onegru.fusion.dataflow.operator import Op
+from onegru.fusion.nodes.emit import Emitter
+from onegru.fusion.nodes.sources import Source, Stacked
 
 
 @dataclass(eq=False, slots=True)

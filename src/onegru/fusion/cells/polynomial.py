@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.fusion.numeric import sigmoid
+from onegru.fusion.dataflow.numeric import sigmoid
 
 _MOST_TERMS = 48
 _CLOSE = 1e-10  # of two coefficients that are the same number, computed in different ways, in float64
@@ -49,7 +49,7 @@ class Atom:
     Attributes:
         number: tells atoms apart.
         kind: "value", "dot", or the name of a function.
-        place: of a value or a product with a matrix: the view of the model's value that is taken or multiplied.
+        place: of a value or a product with a matrix: the view that is taken or multiplied.
         arguments: of a function; of a product, the one row that is multiplied.
         parameters: of a function.
         matrix: of a product.

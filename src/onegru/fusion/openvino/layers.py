@@ -13,8 +13,9 @@ from onegru.core.errors import SpecError
 from onegru.core.spec import Spec
 from onegru.formats.openvino.fields import ELEMENT_WORDS
 from onegru.formats.openvino.writer import attributes_of, operator_of, summed_biases, version_of
-from onegru.fusion.cell import Cell
-from onegru.fusion.flow import Flow, Op, Shape, Size
+from onegru.fusion.cells.cell import Cell
+from onegru.fusion.dataflow.flow import Flow
+from onegru.fusion.dataflow.operator import Op, Shape, Size
 from onegru.operators.lowering import lower
 from onegru.operators.onnx import NEWEST
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onegru.fusion.cell import Mask
-from onegru.fusion.expression import Expressions, View
-from onegru.fusion.flow import LoopIndex, Op, Size
-from onegru.fusion.polynomial import TooComplexError
-from onegru.fusion.sources import is_last, path
+from onegru.fusion.cells.cell import Mask
+from onegru.fusion.cells.expression import Expressions
+from onegru.fusion.cells.polynomial import TooComplexError
+from onegru.fusion.cells.views import View
+from onegru.fusion.dataflow.operator import LoopIndex, Op, Size
+from onegru.fusion.nodes.sources import is_last, path
 
 #: What "first kind second" is, turned round, if it does not hold.
 _OPPOSITE = {

@@ -12,9 +12,10 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.read import Source, replace_nodes
 from onegru.formats.onnx.reader import model_opset
-from onegru.fusion.flow import Flow, Op
+from onegru.fusion.dataflow.flow import Flow
+from onegru.fusion.dataflow.operator import Op
 from onegru.fusion.fuse import fuse_flow
-from onegru.fusion.onnx_flow import flow_of, graph_types
+from onegru.fusion.onnx.flow import flow_of, graph_types
 from onegru.fusion.search import Progress, Search
 
 _OLDEST = 7  # the opset from which operators broadcast as NumPy does

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.fusion.cell import Cell, MissError
-from onegru.fusion.expression import View
-from onegru.fusion.flow import Flow, LoopIndex, Op, Shape, Size
-from onegru.fusion.sources import Sliced, Source
+from onegru.fusion.cells.cell import Cell, MissError
+from onegru.fusion.cells.views import View
+from onegru.fusion.dataflow.flow import Flow
+from onegru.fusion.dataflow.operator import LoopIndex, Op, Shape, Size
+from onegru.fusion.nodes.sources import Sliced, Source
 from onegru.operators.onnx import activation_attributes
 
 #: The operator for a GRU with attention, which ONNX lacks.

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from onegru.fusion.flow import Flow, LoopIndex, Op, Size
+from onegru.fusion.dataflow.flow import Flow
+from onegru.fusion.dataflow.operator import LoopIndex, Op, Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,88 +89,7 @@ class Loop:
     indices: dict[str, LoopIndex] = field(default_factory=dict)
 
 
-def read_loop(flow: Flow, op: Op) -> Loop | None:
-    """A loop whose number of iterations is known before it runs; None for anything else."""
-    if "ports" in op.attributes and "body" in op.bodies:
-        from onegru.fusion.ir_loop import read_ir_loop  # which takes its classes from here
-
-        return read_ir_loop(flow, op)
-    if op.kind == "Loop" and "body" in op.bodies:
-        return _read_loop(flow, op)
-    if op.kind == "Scan" and "body" in op.bodies and "num_scan_inputs" in op.attributes:
-        return _read_scan(flow, op)
-    return None
-
-
-def _read_loop(flow: Flow, op: Op) -> Loop | None:
-    body = op.bodies["body"]
-    initial = list(op.inputs[2:])
-    states = len(initial)
-    if len(body.inputs) != states + 2 or len(body.outputs) < states + 1:
-        return None
-    outputs = [*op.outputs, *[""] * (len(body.outputs) - 1 - len(op.outputs))]
-    carried = [
-        Carried(*item)
-        for item in zip(initial, body.inputs[2:], body.outputs[1 : states + 1], outputs[:states], strict=True)
-    ]
-    collected = [
-        Collected(inner, name, 0, 1, False)
-        for inner, name in zip(body.outputs[states + 1 :], outputs[states:], strict=True)
-    ]
-    loop = _simplified(flow, Loop(op, body, carried, {}, collected))
-    sizes = flow.sizes(op.inputs[0]) if op.inputs and op.inputs[0] else None
-    if sizes is None or len(sizes) != 1:
-        return None
-    loop.count = sizes[0]
-    loop.indices = _find_indices(loop, body.inputs[0])
-    body.set_indices(loop.indices)
-    first = len(op.inputs) < 2 or not op.inputs[1] or _starts(flow, op.inputs[1], loop.count)
-    return loop if first and _goes_on(loop, body.outputs[0]) else None
-
-
-def _read_scan(flow: Flow, op: Op) -> Loop | None:
-    body, count = op.bodies["body"], int(op.attributes["num_scan_inputs"])
-    states = len(op.inputs) - count
-    if states < 0 or len(body.inputs) != len(op.inputs) or len(body.outputs) < states:
-        return None
-    outputs = [*op.outputs, *[""] * (len(body.outputs) - len(op.outputs))]
-    carried = [
-        Carried(*item)
-        for item in zip(
-            op.inputs[:states], body.inputs[:states], body.outputs[:states], outputs[:states], strict=True
-        )
-    ]
-
-    def details(name: str, number: int) -> list[int]:
-        return [int(item) for item in op.attributes.get(name, ())] or [0] * number
-
-    axes, directions = details("scan_input_axes", count), details("scan_input_directions", count)
-    slices: dict[str, Slices] = {}
-    size: Size | None = None
-    for name, inner, axis, backwards in zip(
-        op.inputs[states:], body.inputs[states:], axes, directions, strict=True
-    ):
-        shape = flow.shape(name)
-        if shape is None:
-            return None
-        slices[inner] = Slices(name, axis % len(shape), -1 if backwards else 1, False)
-        size = shape[axis] if size is None or isinstance(shape[axis], int) else size
-    number = len(body.outputs) - states
-    axes, directions = details("scan_output_axes", number), details("scan_output_directions", number)
-    collected = []
-    for inner, name, axis, backwards in zip(
-        body.outputs[states:], outputs[states:], axes, directions, strict=True
-    ):
-        shape = body.shape(inner)
-        if axis < 0 and shape is None:
-            return None
-        place = axis % (len(shape) + 1) if shape is not None else axis
-        collected.append(Collected(inner, name, place, -1 if backwards else 1, False))
-    loop = _simplified(flow, Loop(op, body, carried, slices, collected, count=size))
-    return loop if slices else None
-
-
-def _simplified(flow: Flow, loop: Loop) -> Loop:
+def simplified(flow: Flow, loop: Loop) -> Loop:
     """The loop without values that it carries unchanged, which are then those around it."""
     body = loop.body
     for item in list(loop.carried):
@@ -199,7 +119,7 @@ def _simplified(flow: Flow, loop: Loop) -> Loop:
     return loop
 
 
-def _find_indices(loop: Loop, iteration: str) -> dict[str, LoopIndex]:
+def find_indices(loop: Loop, iteration: str) -> dict[str, LoopIndex]:
     """The body's values that are indices of the iteration."""
     body = loop.body
     found: dict[str, LoopIndex] = {iteration: LoopIndex(1, 0)} if iteration else {}
@@ -246,7 +166,7 @@ def _index_of(body: Flow, op: Op, found: Mapping[str, LoopIndex]) -> LoopIndex |
     return LoopIndex(index.sign, index.base + (shift if op.kind == "Add" else -shift), index.size)
 
 
-def _starts(flow: Flow, name: str, count: Size) -> bool:
+def starts(flow: Flow, name: str, count: Size) -> bool:
     """Whether a loop begins if it has any iteration."""
     name = flow.resolve(name)
     array = flow.constant(name)
@@ -254,14 +174,14 @@ def _starts(flow: Flow, name: str, count: Size) -> bool:
         return bool(np.all(array))
     op = flow.producer(name)
     if op is not None and op.kind == "And":
-        return all(_starts(flow, item, count) for item in op.inputs)
+        return all(starts(flow, item, count) for item in op.inputs)
     if op is not None and op.kind in ("Less", "Greater"):
         low, high = op.inputs if op.kind == "Less" else op.inputs[::-1]
         return flow.sizes(low) == (0,) and flow.sizes(high) == (count,)
     return False
 
 
-def _goes_on(loop: Loop, name: str) -> bool:
+def goes_on(loop: Loop, name: str) -> bool:
     """Whether the condition for another iteration holds until the last one."""
     body = loop.body
     name = body.resolve(name)
@@ -274,7 +194,7 @@ def _goes_on(loop: Loop, name: str) -> bool:
     if op is None:
         return False
     if op.kind == "And":
-        return all(_goes_on(loop, item) for item in op.inputs)
+        return all(goes_on(loop, item) for item in op.inputs)
     if op.kind not in ("Less", "Greater", "LessOrEqual", "GreaterOrEqual"):
         return False
     low, high = (

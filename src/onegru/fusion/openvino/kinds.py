@@ -12,7 +12,8 @@ from onegru.core.dtypes import to_float32
 from onegru.core.errors import FormatError
 from onegru.formats.openvino.fields import ELEMENT_TYPES, Words
 from onegru.formats.openvino.xml import Layer
-from onegru.fusion.flow import Flow, Op
+from onegru.fusion.dataflow.flow import Flow
+from onegru.fusion.dataflow.operator import Op
 
 _LAST = 2**63 - 1
 _LARGEST = 3.4e38

@@ -12,9 +12,10 @@ from graphlib import CycleError, TopologicalSorter
 from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.fields import ELEMENT_TYPES, Words
 from onegru.formats.openvino.xml import IrPort, Layer, Net, inner_layers, parse_layers
-from onegru.fusion.flow import Flow, Op, Shape, Size
-from onegru.fusion.ir_kinds import Place, translate
-from onegru.fusion.ir_loop import LOOP, Cut, LoopPorts
+from onegru.fusion.dataflow.flow import Flow
+from onegru.fusion.dataflow.operator import Op, Shape, Size
+from onegru.fusion.dataflow.port_loops import LOOP, Cut, LoopPorts
+from onegru.fusion.openvino.kinds import Place, translate
 
 # How many inputs and outputs those layers have that are no operators.
 _PORTS = {"Parameter": (0, 1), "Const": (0, 1), "Result": (1, 0)}

@@ -6,60 +6,18 @@ whose names may come from the graphs around it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.fusion.numeric import NUMERIC, LargeResultError
-
-#: A size: fixed, or the name of one that is the same wherever the name stands.
-Size = int | str
-Shape = tuple[Size, ...]
+from onegru.fusion.dataflow.numeric import NUMERIC, LargeResultError
+from onegru.fusion.dataflow.operator import LoopIndex, Op, Shape, Size
+from onegru.fusion.dataflow.shapes import SAME_SIZES, SHAPE_RULES, SIZE_RULES
 
 _BOOLEAN = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Not", "And", "Or")
 _MOST_ELEMENTS = 2**26  # of a constant that is computed ahead
 _MOST_SIZES = 16  # of a tensor that is followed element by element
-
-
-class LoopIndex(NamedTuple):
-    """An index that depends on a loop's iteration: base + sign·iteration, or size + base + sign·iteration."""
-
-    sign: int
-    base: int
-    size: Size = 0
-
-
-@dataclass(eq=False, slots=True)
-class Op:
-    """An operator of a flow.
-
-    Attributes:
-        kind: ONNX's name for it.
-        inputs: the values that it takes, "" for one left out.
-        outputs: the values that it gives, "" for one that nobody takes.
-        attributes: its attributes.
-        bodies: the flows within it, by the attribute's name.
-        origin: what stands for it in the file; None for a new one.
-        name: its name in the file, if it has one.
-    """
-
-    kind: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    bodies: Mapping[str, Flow] = field(default_factory=dict)
-    origin: Any = None
-    name: str = ""
-
-    def taken(self) -> Iterator[str]:
-        """The values that it takes, those of its bodies included."""
-        yield from filter(None, self.inputs)
-        for body in self.bodies.values():
-            yield from body.free()
 
 
 class Flow:
@@ -200,7 +158,7 @@ class Flow:
                 return "bool"
             elif op is not None and op.kind == "Cast":
                 return str(op.attributes.get("dtype"))
-            elif op is not None and op.kind in _SHAPE_RULES and op.kind != "ConstantOfShape":
+            elif op is not None and op.kind in SHAPE_RULES and op.kind != "ConstantOfShape":
                 name = op.inputs[1 if op.kind == "Where" else 0]
             else:
                 array = self.constant(name)
@@ -315,20 +273,20 @@ class Flow:
             shape = self.shape(op.inputs[0])
             first, last = op.attributes.get("start", 0), op.attributes.get("end")
             return None if shape is None else shape[first:last]
-        if op.kind not in _SIZE_RULES or not op.inputs:
+        if op.kind not in SIZE_RULES or not op.inputs:
             return None
         parts = [self.sizes(item) for item in op.inputs if item]
         if any(part is None for part in parts):
             return None
         known = [part for part in parts if part is not None]
         try:
-            found = _SIZE_RULES[op.kind](self, op, known)
+            found = SIZE_RULES[op.kind](self, op, known)
         except (IndexError, ValueError, ZeroDivisionError):
             return None
         return found if found is not None and len(found) <= _MOST_SIZES else None
 
     def linear(self, name: str) -> tuple[Size, int] | None:
-        """What is added to a size, or to 0, to give the one element of a value; None if it is something else."""
+        """A size, or 0, and what is added to it to give the one element of a value; None for others."""
         offset = 0
         for _ in range(20):
             name = self.resolve(name)
@@ -338,9 +296,9 @@ class Flow:
                     return None
                 return (0, sizes[0] + offset) if isinstance(sizes[0], int) else (sizes[0], offset)
             op = self.producer(name)
-            if op is None or op.kind not in (*_SAME_SIZES, "Add", "Sub"):
+            if op is None or op.kind not in (*SAME_SIZES, "Add", "Sub"):
                 return None
-            if op.kind in _SAME_SIZES:
+            if op.kind in SAME_SIZES:
                 name = op.inputs[0]
                 continue
             known = [self.sizes(item) for item in op.inputs]
@@ -383,9 +341,7 @@ class Flow:
             last = waiting[-1]
             here = self.owner(last)
             op = here.producers.get(last)
-            needed = (
-                [item for item in op.inputs if item] if op is not None and op.kind in _SHAPE_RULES else []
-            )
+            needed = [item for item in op.inputs if item] if op is not None and op.kind in SHAPE_RULES else []
             if last in here.aliases:
                 needed = [here.aliases[last]]
             missing = [item for item in needed if item not in self.owner(item)._shapes]
@@ -404,13 +360,13 @@ class Flow:
         if name in self._constants:
             return stated if stated is not None else _array_shape(self.constant(name))
         op = self.producers.get(name)
-        if op is None or op.kind not in _SHAPE_RULES:
+        if op is None or op.kind not in SHAPE_RULES:
             return stated
         shapes = [self.owner(item)._shapes.get(item) if item else () for item in op.inputs]
         if any(shape is None for shape in shapes):
             return stated
         try:
-            found = _SHAPE_RULES[op.kind](self, op, [shape or () for shape in shapes], op.outputs.index(name))
+            found = SHAPE_RULES[op.kind](self, op, [shape or () for shape in shapes], op.outputs.index(name))
         except (IndexError, ValueError, TypeError, ZeroDivisionError):
             return stated
         return _merged(found, stated)
@@ -475,316 +431,3 @@ def _merged(found: Shape | None, stated: Shape | None) -> Shape | None:
         return stated if found is None else found
     pairs = zip(found, stated, strict=True)
     return tuple(b if isinstance(a, str) and isinstance(b, int) else a for a, b in pairs)
-
-
-# Rules for sizes: of the elements of the inputs, the elements of the output.
-
-_Sizes = tuple[Size, ...]
-
-
-def _arithmetic(combine: Callable[[int, int], int], neutral: int | None = None) -> Any:
-    def rule(flow: Flow, op: Op, parts: list[_Sizes]) -> _Sizes | None:
-        first, second = parts
-        length = max(len(first), len(second))
-        result: list[Size] = []
-        for a, b in zip(first * (length // len(first)), second * (length // len(second)), strict=True):
-            if isinstance(a, int) and isinstance(b, int):
-                result.append(combine(a, b))
-            elif b == neutral:
-                result.append(a)
-            elif a == neutral and op.kind in ("Add", "Mul"):
-                result.append(b)
-            else:
-                return None
-        return tuple(result)
-
-    return rule
-
-
-def _gather_sizes(flow: Flow, op: Op, parts: list[_Sizes]) -> _Sizes | None:
-    data, indices = parts
-    return tuple(data[index] for index in indices if isinstance(index, int)) if _fixed(indices) else None
-
-
-def _slice_sizes(flow: Flow, op: Op, parts: list[_Sizes]) -> _Sizes | None:
-    starts, ends = flow.ints(op, "starts", 1), flow.ints(op, "ends", 2)
-    steps = flow.ints(op, "steps", 4) or [1]
-    if starts is None or ends is None or len(starts) != 1:
-        return None
-    return parts[0][starts[0] : ends[0] if abs(ends[0]) < 2**31 - 1 else None : steps[0]]
-
-
-def _concat_sizes(flow: Flow, op: Op, parts: list[_Sizes]) -> _Sizes:
-    return tuple(size for part in parts for size in part)
-
-
-def _fixed(sizes: _Sizes) -> bool:
-    return all(isinstance(size, int) for size in sizes)
-
-
-_SAME_SIZES = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")
-
-_SIZE_RULES: dict[str, Callable[[Flow, Op, list[_Sizes]], _Sizes | None]] = {
-    **dict.fromkeys(_SAME_SIZES, lambda flow, op, parts: parts[0]),
-    "Gather": _gather_sizes,
-    "Slice": _slice_sizes,
-    "Concat": _concat_sizes,
-    "Add": _arithmetic(lambda a, b: a + b, 0),
-    "Sub": _arithmetic(lambda a, b: a - b, 0),
-    "Mul": _arithmetic(lambda a, b: a * b, 1),
-    "Div": _arithmetic(lambda a, b: a // b if a * b >= 0 else -(-a // b), 1),
-    "Max": _arithmetic(max),
-    "Min": _arithmetic(min),
-}
-
-
-# Rules for shapes: of the shapes of the inputs, that of one output.
-
-
-def broadcast(shapes: Iterable[Shape]) -> Shape:
-    """The shape of an operator that works element by element."""
-    shapes = list(shapes)
-    rank = max(map(len, shapes))
-    result: list[Size] = []
-    for axis in range(-rank, 0):
-        sizes = [shape[axis] for shape in shapes if len(shape) >= -axis]
-        others = [size for size in sizes if size != 1]
-        fixed = [size for size in others if isinstance(size, int)]
-        result.append(fixed[0] if fixed else others[0] if others else 1)
-    return tuple(result)
-
-
-def _same(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape:
-    return shapes[0]
-
-
-def _elementwise(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape:
-    return broadcast(shapes)
-
-
-def _matmul(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape | None:
-    first, second = shapes
-    if not first or not second:
-        return None
-    rows = first[-2:-1]
-    columns = second[-1:] if len(second) > 1 else ()
-    return (*broadcast([first[:-2], second[:-2]] if first[:-2] or second[:-2] else [()]), *rows, *columns)
-
-
-def _gemm(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape:
-    rows = shapes[0][1 if op.attributes.get("transA") else 0]
-    return rows, shapes[1][0 if op.attributes.get("transB") else 1]
-
-
-def _einsum(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape | None:
-    terms = einsum_terms(op)
-    if terms is None:
-        return None
-    sizes: dict[str, Size] = {}
-    for term, shape in zip(terms[:-1], shapes, strict=True):
-        sizes.update(zip(term, shape, strict=True))
-    return tuple(sizes[letter] for letter in terms[-1])
-
-
-def einsum_terms(op: Op) -> list[str] | None:
-    """The letters of an Einsum's inputs and of its output; None if it is not written out."""
-    equation = str(op.attributes.get("equation", "")).replace(" ", "")
-    left, arrow, right = equation.partition("->")
-    if not arrow or "." in equation:
-        return None
-    return [*left.split(","), right]
-
-
-def _range(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape | None:
-    first, last, step = (flow.sizes(name) for name in op.inputs)
-    if first != (0,) or step != (1,) or last is None or len(last) != 1:
-        return None
-    return last
-
-
-def _transpose(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape:
-    perm = op.attributes.get("perm", range(len(shapes[0]))[::-1])
-    return tuple(shapes[0][axis] for axis in perm)
-
-
-def _reshape(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape | None:
-    wanted = flow.sizes(op.inputs[1])
-    if wanted is None:
-        return None
-    sizes = [
-        shapes[0][axis] if size == 0 and not op.attributes.get("allowzero") else size
-        for axis, size in enumerate(wanted)
-    ]
-    if -1 in sizes:
-        given = list(shapes[0])
-        for size in [size for size in sizes if size != -1]:
-            if size in given and isinstance(size, str):
-                given.remove(size)
-            elif isinstance(size, str):
-                return tuple(f"{op.outputs[0]}#{axis}" if s == -1 else s for axis, s in enumerate(sizes))
-        rest = [size for size in sizes if isinstance(size, int) and size != -1]
-        names = [size for size in given if isinstance(size, str)]
-        fixed = math.prod(size for size in given if isinstance(size, int))
-        left, over = divmod(fixed, math.prod(rest))
-        filled: Size = left
-        if over or len(names) > 1 or (names and left != 1):
-            filled = f"{op.outputs[0]}#{sizes.index(-1)}"
-        elif names:
-            filled = names[0]
-        sizes[sizes.index(-1)] = filled
-    return tuple(sizes)
-
-
-def squeezed_axes(flow: Flow, op: Op, shape: Shape) -> list[int] | None:
-    """The axes that a Squeeze takes away; None if they are not known."""
-    axes = flow.ints(op, "axes", 1)
-    if axes is None:
-        if len(op.inputs) > 1 and op.inputs[1]:
-            return None
-        return [axis for axis, size in enumerate(shape) if size == 1]
-    return [axis % len(shape) for axis in axes]
-
-
-def _squeeze(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape | None:
-    axes = squeezed_axes(flow, op, shapes[0])
-    return None if axes is None else tuple(s for axis, s in enumerate(shapes[0]) if axis not in axes)
-
-
-def _unsqueeze(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape | None:
-    axes = flow.ints(op, "axes", 1)
-    if axes is None:
-        return None
-    rank, rest = len(shapes[0]) + len(axes), iter(shapes[0])
-    inserted = {axis % rank for axis in axes}
-    return tuple(1 if axis in inserted else next(rest) for axis in range(rank))
-
-
-def slice_ranges(flow: Flow, op: Op, shape: Shape) -> dict[int, tuple[int, int, int] | None] | None:
-    """For each axis that a Slice cuts, first index, count and step; None for one that is taken whole.
-
-    None if a bound is not known.
-    """
-    starts, ends = (flow.ints(op, name, place) for name, place in (("starts", 1), ("ends", 2)))
-    if starts is None or ends is None:
-        return None
-    axes = flow.ints(op, "axes", 3) or list(range(len(starts)))
-    steps = flow.ints(op, "steps", 4) or [1] * len(starts)
-    ranges: dict[int, tuple[int, int, int] | None] = {}
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        size = shape[axis]
-        if start == 0 and end >= 2**31 - 1 and step == 1:
-            ranges[axis % len(shape)] = None
-        elif isinstance(size, int):
-            indices = range(size)[start:end:step]
-            ranges[axis % len(shape)] = (indices.start, len(indices), step)
-        elif step == 1 and start >= 0 and end > start and end < 2**31 - 1:
-            ranges[axis % len(shape)] = (start, end - start, 1)  # as far as the axis goes
-        elif step == -1 and start in (-1, 2**31 - 1, 2**63 - 1) and end < -(2**31) + 2:
-            ranges[axis % len(shape)] = (-1, -1, -1)  # backwards, however long it is
-        elif step == 1 and start < 0 and (end >= 2**31 - 1 or start < end < 0):
-            ranges[axis % len(shape)] = (start, (0 if end > 0 else end) - start, 1)  # the last ones
-        else:
-            return None
-    return ranges
-
-
-def index_slice(flow: Flow, op: Op, shape: Shape) -> tuple[int, LoopIndex] | None:
-    """The axis of which a Slice takes the one slice that a loop's iteration says, and its index."""
-    if len(op.inputs) < 4 or not flow.indices or (flow.ints(op, "steps", 4) or [1]) != [1]:
-        return None
-    first, last = (flow.indices.get(flow.resolve(name)) for name in op.inputs[1:3])
-    axes = flow.ints(op, "axes", 3)
-    if first is None or last is None or axes is None or len(axes) != 1:
-        return None
-    is_one = last == LoopIndex(first.sign, first.base + 1, first.size)
-    return (axes[0] % len(shape), first) if is_one else None
-
-
-def _slice(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape | None:
-    if (single := index_slice(flow, op, shapes[0])) is not None:
-        return (*shapes[0][: single[0]], 1, *shapes[0][single[0] + 1 :])
-    ranges = slice_ranges(flow, op, shapes[0])
-    if ranges is None:
-        return None
-    sizes = list(shapes[0])
-    for axis, cut in ranges.items():
-        if cut is not None and cut[1] >= 0:
-            sizes[axis] = cut[1]
-    return tuple(sizes)
-
-
-def _gather(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape:
-    axis = op.attributes.get("axis", 0) % len(shapes[0])
-    return (*shapes[0][:axis], *shapes[1], *shapes[0][axis + 1 :])
-
-
-def split_sizes(flow: Flow, op: Op, shape: Shape) -> list[int] | None:
-    """The sizes of the parts of a Split; None if they are not known."""
-    sizes = flow.ints(op, "split", 1)
-    if sizes is not None:
-        return sizes
-    whole = shape[op.attributes.get("axis", 0)]
-    count = len(op.outputs)
-    if not isinstance(whole, int) or (len(op.inputs) > 1 and op.inputs[1]):
-        return None
-    part = -(-whole // count)
-    return [part] * (count - 1) + [whole - part * (count - 1)]
-
-
-def _split(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape | None:
-    sizes = split_sizes(flow, op, shapes[0])
-    if sizes is None:
-        return None
-    axis = op.attributes.get("axis", 0) % len(shapes[0])
-    return (*shapes[0][:axis], sizes[output], *shapes[0][axis + 1 :])
-
-
-def _concat(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape:
-    axis = op.attributes["axis"] % len(shapes[0])
-    sizes = [shape[axis] for shape in shapes]
-    whole: Size = f"{op.outputs[0]}#{axis}"
-    if _fixed(tuple(sizes)):
-        whole = sum(size for size in sizes if isinstance(size, int))
-    return (*shapes[0][:axis], whole, *shapes[0][axis + 1 :])
-
-
-def _expand(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape | None:
-    sizes = flow.sizes(op.inputs[1])
-    return None if sizes is None else broadcast([shapes[0], sizes])
-
-
-def _constant_of_shape(flow: Flow, op: Op, shapes: list[Shape], output: int) -> Shape | None:
-    return flow.sizes(op.inputs[0])
-
-
-_SHAPE_RULES: dict[str, Callable[[Flow, Op, list[Shape], int], Shape | None]] = {
-    **dict.fromkeys(
-        (
-            *("Identity", "Cast", "Neg", "Reciprocal", "Exp", "Log", "Abs", "Sqrt", "Not", "Clip", "Sigmoid"),
-            *("Tanh", "Relu", "LeakyRelu", "Elu", "Softsign", "Softplus", "HardSigmoid", "ThresholdedRelu"),
-            *("ReverseSequence", "Dropout"),
-        ),
-        _same,
-    ),
-    **dict.fromkeys(
-        (
-            *("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Pow", "PRelu", "Where", "And", "Or"),
-            *("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"),
-        ),
-        _elementwise,
-    ),
-    "MatMul": _matmul,
-    "Gemm": _gemm,
-    "Einsum": _einsum,
-    "Transpose": _transpose,
-    "Reshape": _reshape,
-    "Squeeze": _squeeze,
-    "Unsqueeze": _unsqueeze,
-    "Slice": _slice,
-    "Gather": _gather,
-    "Split": _split,
-    "Concat": _concat,
-    "Expand": _expand,
-    "Range": _range,
-    "ConstantOfShape": _constant_of_shape,
-}

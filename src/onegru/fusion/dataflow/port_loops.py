@@ -6,8 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onegru.fusion.flow import Flow, Op, Shape, Size
-from onegru.fusion.loop import Carried, Collected, Loop, Slices, _find_indices, _goes_on, _simplified, _starts
+from onegru.fusion.dataflow.flow import Flow
+from onegru.fusion.dataflow.loop import (
+    Carried,
+    Collected,
+    Loop,
+    Slices,
+    find_indices,
+    goes_on,
+    simplified,
+    starts,
+)
+from onegru.fusion.dataflow.operator import Op, Shape, Size
 
 TENSOR_ITERATOR, LOOP = "openvino::TensorIterator", "openvino::Loop"
 
@@ -90,7 +100,7 @@ def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
                 return None
             continue
         collected.append(Collected(name, op.outputs[place], cut.axis % len(shape), step, True))
-    loop = _simplified(flow, Loop(op, body, carried, slices, collected))
+    loop = simplified(flow, Loop(op, body, carried, slices, collected))
     counts = _counts(flow, loop)
     if op.kind == LOOP:
         trips = flow.sizes(op.inputs[0])
@@ -101,10 +111,10 @@ def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
         return None
     loop.count = counts[0]
     iteration = body.inputs[ports.iterations[0]] if ports.iterations else ""
-    loop.indices = _find_indices(loop, iteration)
+    loop.indices = find_indices(loop, iteration)
     if op.kind == TENSOR_ITERATOR:
         return loop
-    if not _starts(flow, op.inputs[1], loop.count):
+    if not starts(flow, op.inputs[1], loop.count):
         return None
     return loop if ports.condition is None or _continues(loop, body.outputs[ports.condition]) else None
 
@@ -135,4 +145,4 @@ def _continues(loop: Loop, name: str) -> bool:
     op = body.producer(name)
     if op is not None and op.kind == "And":
         return all(_continues(loop, item) for item in op.inputs)
-    return _goes_on(loop, name)
+    return goes_on(loop, name)

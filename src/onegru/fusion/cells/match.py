@@ -1,16 +1,17 @@
-"""A GRU's cell, recognised by what it computes: from the blend of state and candidate backwards."""
+"""Cells recognised by what they compute: from the blend of state and candidate backwards."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from onegru.core.activations import Activation
-from onegru.core.dtypes import Array, to_float32
-from onegru.fusion.expression import Expressions, Role, View
-from onegru.fusion.polynomial import (
+from onegru.core.dtypes import Array
+from onegru.fusion.cells.activation import Act, Activations
+from onegru.fusion.cells.cell import Cell, Mask, MissError
+from onegru.fusion.cells.expression import Expressions
+from onegru.fusion.cells.polynomial import (
     CONSTANT,
     Algebra,
     Atom,
@@ -23,98 +24,9 @@ from onegru.fusion.polynomial import (
     scalar,
     scale,
 )
+from onegru.fusion.cells.views import Role, View
 
-_CLOSE, _TINY = 1e-9, 1e-13
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Mask:
-    """Booleans that switch steps off, row by row: the state then stays as it is.
-
-    Attributes:
-        view: the Booleans.
-        is_off: whether True switches off.
-    """
-
-    view: View
-    is_off: bool
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Cell:
-    """One step of a GRU.
-
-    Attributes:
-        output: the value that it gives, the new state h.
-        state: the view of the state before.
-        inputs: the views of x, side by side.
-        W: input weights, [3H, I], in gate order z, r, h, in float64.
-        R: recurrence weights, [3H, H].
-        B: biases, [6H]: those of W, then those of R.
-        activations: f and g.
-        linear_before_reset: whether the reset gate acts after the recurrent product.
-        clip: the bound on the inputs of the activations; None for none.
-        attention: the view of a in (1 - a)·z; None for none.
-        keeps: whether `attention` is 1 - a instead of a.
-        masks: what switches steps off.
-    """
-
-    output: str
-    state: View
-    inputs: tuple[View, ...]
-    W: Array
-    R: Array
-    B: Array
-    activations: tuple[Activation, Activation]
-    linear_before_reset: bool
-    clip: float | None
-    attention: View | None
-    keeps: bool
-    masks: tuple[Mask, ...]
-
-    @property
-    def hidden_size(self) -> int:
-        """H."""
-        return int(self.R.shape[1])
-
-    def computes_as(self, other: Cell, *, from_zero: bool = False) -> bool:
-        """Whether it is the same function of x and h; with `from_zero`, of x where h is zero."""
-        forms = zip(self._normal(from_zero), other._normal(from_zero), strict=True)
-        return (
-            [function.name for function in self.activations]
-            == [function.name for function in other.activations]
-            and self.linear_before_reset == other.linear_before_reset
-            and self.clip == other.clip
-            and (self.attention is None) == (other.attention is None)
-            and self.keeps == other.keeps
-            and [mask.is_off for mask in self.masks] == [mask.is_off for mask in other.masks]
-            and all(a.shape == b.shape and np.allclose(a, b, _CLOSE, _TINY) for a, b in forms)
-        )
-
-    def _normal(self, from_zero: bool) -> list[Array]:
-        """The parameters in a form that is the same however a model scales what it may scale."""
-        H = self.hidden_size
-        W, R, B = self.W.copy(), self.R * (not from_zero), self.B.copy()
-        gates = slice(0, 2 * H), slice(2 * H, 3 * H)
-        rest: list[float] = []
-        for function, rows in zip(self.activations, gates, strict=True):
-            alpha, beta = function.parameters
-            if function.name == "HardSigmoid":
-                W[rows] *= alpha
-                R[rows] *= alpha
-                B[rows] = B[rows] * alpha + beta
-            else:
-                rest += [alpha, beta]
-        if self.activations[0].name in ("Relu", "LeakyRelu"):  # r and what it multiplies may share a factor
-            r, n = slice(H, 2 * H), slice(2 * H, 3 * H)
-            factor = max(float(np.max(np.abs(W[r]), initial=0)), float(np.max(np.abs(B[r])))) or 1.0
-            W[r], R[r], B[r] = W[r] / factor, R[r] / factor, B[r] / factor
-            R[n], B[5 * H :] = R[n] * factor, B[5 * H :] * factor
-        return [W, R, B, np.array(rest)]
-
-
-class MissError(Exception):
-    """A recurrence is no GRU; the message says which part does not fit."""
+_CLOSE = 1e-9
 
 
 def find_cell(at: Expressions, name: str) -> Cell | None:
@@ -150,21 +62,12 @@ def _is_state(place: View, width: int) -> bool:
     return place.width == width and len(place.index) == 1 and np.array_equal(place.index[0], np.arange(width))
 
 
-@dataclass(frozen=True, slots=True)
-class _Act:
-    """An activation found: the function, what it is taken of, what it is multiplied by, and the bound."""
-
-    function: Activation
-    argument: Polynomial
-    factor: float = 1.0
-    clip: float | None = None
-
-
 class _Matcher:
     """The search for a cell with one new state and one state before."""
 
     def __init__(self, at: Expressions, name: str, width: int, state: Atom) -> None:
         self.algebra: Algebra = at.algebra
+        self.activations = Activations(at.algebra)
         self.name = name
         self.width = width
         self.state = state
@@ -276,9 +179,9 @@ class _Matcher:
                 share = without
         return add(constant(1), share, -1.0), tuple(masks)
 
-    def _update_gate(self, keep: Polynomial) -> tuple[_Act, View | None, bool]:
+    def _update_gate(self, keep: Polynomial) -> tuple[Act, View | None, bool]:
         """The update gate, its attention, and whether that is 1 - a."""
-        whole = self._find_activation(keep)
+        whole = self.activations.find(keep)
         if whole is not None and whole.function.name != "Affine":
             return whole, None, False
         for number in sorted(keep.atoms()):
@@ -291,120 +194,21 @@ class _Matcher:
             )
             if number in part.atoms():
                 continue
-            if not without.terms and (found := self._find_activation(part)) is not None:
+            if not without.terms and (found := self.activations.find(part)) is not None:
                 return found, atom.place, True
-            if same(without, scale(part, -1.0)) and (found := self._find_activation(without)) is not None:
+            if same(without, scale(part, -1.0)) and (found := self.activations.find(without)) is not None:
                 return found, atom.place, False
-            if same(without, constant(1)) and self._find_activation(add(constant(1), part)) is not None:
+            if same(without, constant(1)) and self.activations.find(add(constant(1), part)) is not None:
                 raise MissError("attention scales the share of the new state, not the update gate")
         if whole is not None:
             return whole, None, False
         raise MissError("its update gate is none of the eleven activations")
 
-    # Activations
-
-    def _activation(self, p: Polynomial, what: str) -> _Act:
-        found = self._find_activation(p)
+    def _activation(self, p: Polynomial, what: str) -> Act:
+        found = self.activations.find(p)
         if found is None:
             raise MissError(f"{what} is none of the eleven activations")
         return found
-
-    def _find_activation(self, p: Polynomial) -> _Act | None:
-        """The activation that a polynomial is; None if it is none."""
-        terms = [(m, scalar(item)) for m, item in p.terms.items() if m]
-        if len(terms) != 1 or len(terms[0][0]) != 1 or terms[0][1] is None:
-            return self._affine(p)
-        atom, k = self.algebra.atoms[terms[0][0][0]], terms[0][1]
-        base = scalar(p.constant)
-        if base is None or atom.kind in ("value", "dot"):
-            return self._affine(p)
-        found = self._of_atom(atom, k, base)
-        return None if found is None else self._clipped(found)
-
-    def _of_atom(self, atom: Atom, k: float, base: float) -> _Act | None:
-        q = atom.arguments[0] if atom.arguments else constant(0)
-        match atom.kind:
-            case "Sigmoid" if _near(base, 0) and _near(k, 1):
-                return _Act(Activation("Sigmoid"), q)
-            case "Sigmoid" if _near(base, 1) and _near(k, -1):
-                return _Act(Activation("Sigmoid"), scale(q, -1.0))
-            case "Sigmoid" if _near(k, -2 * base):
-                slope = self._slope(q)
-                if slope is not None and not _near(slope, 2):  # of a bound, which comes before it
-                    return _Act(Activation("ScaledTanh", -base, slope / 2), scale(q, 1 / slope))
-                if _near(abs(base), 1):
-                    return _Act(Activation("Tanh"), scale(q, -base / abs(base) / 2))
-                return _Act(Activation("ScaledTanh", -base, 1.0), scale(q, 0.5))
-            case "Sigmoid" if _near(base, 0) and k > 0:
-                return _Act(Activation("Sigmoid"), q, k)
-            case "Clip" if (
-                atom.parameters[0] == 0 and atom.parameters[1] == np.inf and _near(base, 0) and k > 0
-            ):
-                return _Act(Activation("Relu"), scale(q, k))
-            case "Clip" if atom.parameters[0] == 0 and _near(base, 0) and _near(k * atom.parameters[1], 1):
-                return self._hard_sigmoid(scale(q, k))
-            case "Clip" if atom.parameters[0] == 0 and _near(base, 1) and _near(k * atom.parameters[1], -1):
-                return self._hard_sigmoid(add(constant(1), scale(q, k)))
-            case "Clip" if atom.parameters[0] == 0 and _near(base, 0) and _near(k, 1):
-                return _Act(Activation("Relu"), q, clip=atom.parameters[1])
-            case "Clip" if _near(atom.parameters[0], -atom.parameters[1]):
-                return _Act(Activation("Affine", k, base), self._once(atom))
-            case "LeakyRelu" if _near(base, 0) and k > 0:
-                return _Act(Activation("LeakyRelu", atom.parameters[0]), scale(q, k))
-            case "Elu" | "ThresholdedRelu" if _near(base, 0) and _near(k, 1):
-                return _Act(Activation(atom.kind, atom.parameters[0]), q)
-            case "Softsign" if _near(base, 0) and _near(abs(k), 1):
-                return _Act(Activation("Softsign"), scale(q, k))
-            case "Softplus" if _near(base, 0) and _near(k, 1):
-                return _Act(Activation("Softplus"), q)
-        return None
-
-    def _slope(self, q: Polynomial) -> float | None:
-        """What a bounded argument is multiplied by; None if it is not bounded."""
-        single = self.algebra.atom_of(q)
-        return single[1] if single is not None and self._bound(q) is not None and single[1] > 0 else None
-
-    def _once(self, atom: Atom) -> Polynomial:
-        return Polynomial({(atom.number,): np.ones(())})
-
-    def _affine(self, p: Polynomial) -> _Act | None:
-        kinds = {self.algebra.atoms[number].kind for number in p.atoms()}
-        # A gate's argument is a sum of products; with a reset gate's function in it for the candidate.
-        return _Act(Activation("Affine", 1.0, 0.0), p) if "dot" in kinds else None
-
-    def _hard_sigmoid(self, q: Polynomial) -> _Act:
-        """min(max(q, 0), 1) with the slope of its products as alpha, and 0.5 as beta."""
-        slopes = [scalar(item) for m, item in q.terms.items() if m and self._is_linear(m)]
-        if len(slopes) == 1 and self._bound(q) is not None:
-            beta, bounded = scalar(q.constant), {m: item for m, item in q.terms.items() if m}
-            if beta is not None and slopes[0]:
-                inner = scale(Polynomial(bounded), 1 / abs(slopes[0]))
-                return _Act(Activation("HardSigmoid", abs(slopes[0]), beta), inner)
-        alpha = 1.0
-        if slopes and slopes[0] and all(_near_or_none(slope, slopes[0]) for slope in slopes):
-            alpha = to_float32(abs(slopes[0]))  # as files have it; what that loses goes to the weights
-        argument = scale(add(q, constant(0.5), -1.0), 1 / alpha)
-        return _Act(Activation("HardSigmoid", alpha, 0.5), argument)
-
-    def _is_linear(self, monomial: Monomial) -> bool:
-        return all(self.algebra.atoms[number].kind in ("dot", "Clip") for number in monomial)
-
-    def _bound(self, q: Polynomial) -> float | None:
-        """The bound of a polynomial whose only atom is a Clip to ±bound."""
-        terms = [m for m in q.terms if m]
-        if len(terms) != 1 or len(terms[0]) != 1:
-            return None
-        atom = self.algebra.atoms[terms[0][0]]
-        symmetric = atom.kind == "Clip" and _near(atom.parameters[0], -atom.parameters[1])
-        return atom.parameters[1] if symmetric else None
-
-    def _clipped(self, found: _Act) -> _Act:
-        """The same activation, with the bound on its argument taken off."""
-        single = self.algebra.atom_of(found.argument)
-        bound = self._bound(found.argument)
-        if found.clip is not None or single is None or bound is None or not _near(abs(single[1]), 1):
-            return found
-        return _Act(found.function, scale(single[0].arguments[0], single[1]), found.factor, bound)
 
     # Sums of products
 
@@ -436,7 +240,7 @@ class _Matcher:
         part.R = part.R + (atom.matrix.make() * coefficient).T
         return True
 
-    def _candidate(self, q: Polynomial, z: _Act) -> tuple[_Act, tuple[_Part, _Part]]:
+    def _candidate(self, q: Polynomial, z: Act) -> tuple[Act, tuple[_Part, _Part]]:
         """The reset gate, and the parts of it and of the candidate."""
         after = self._reset_after(q, z)
         if after is not None:
@@ -461,7 +265,7 @@ class _Matcher:
         part.R = part.R * r.factor
         return r, (self._linear(r.argument, "the reset gate"), part)
 
-    def _reset_gate(self, reset: Polynomial, z: _Act) -> _Act:
+    def _reset_gate(self, reset: Polynomial, z: Act) -> Act:
         """The reset gate as the function that the update gate is, if it is a multiple of one."""
         factors = [1.0]
         for monomial, item in reset.terms.items():
@@ -473,28 +277,17 @@ class _Matcher:
                     factors.append(number * atom.parameters[1])
                 if z.function.name == "ScaledTanh":
                     factors.append(number / 2 / z.function.parameters[0])
-        first: _Act | None = None
+        first: Act | None = None
         for factor in factors:
-            found = self._find_activation(scale(reset, 1 / factor)) if factor else None
+            found = self.activations.find(scale(reset, 1 / factor)) if factor else None
             if found is not None:
-                found = replace(self._fitted(found, z), factor=found.factor * factor)
+                found = replace(self.activations.fitted(found, z), factor=found.factor * factor)
                 first = first or found
                 if (found.function, found.clip) == (z.function, z.clip):
                     return found
         if first is None:
             raise MissError("the reset gate is none of the eleven activations")
         return first
-
-    def _fitted(self, act: _Act, like: _Act) -> _Act:
-        """An activation with the parameters of another, if it is the same or a hard sigmoid."""
-        if _is_like(act.function, like.function):
-            return replace(act, function=like.function)
-        names = {act.function.name, like.function.name}
-        if names != {"HardSigmoid"} or act.clip is not None or like.clip is not None:
-            return act
-        (alpha, beta), (wanted, middle) = act.function.parameters, like.function.parameters
-        argument = add(scale(act.argument, alpha / wanted), constant((beta - middle) / wanted))
-        return replace(act, function=like.function, argument=argument)
 
     def _is_before(self, monomial: Monomial) -> bool:
         if len(monomial) != 1 or not self.depends(monomial[0]):
@@ -508,7 +301,7 @@ class _Matcher:
             return None
         return Polynomial({tuple(n for n in m if n != number): item for m, item in p.terms.items()})
 
-    def _reset_after(self, q: Polynomial, z: _Act) -> tuple[_Act, tuple[_Part, _Part]] | None:
+    def _reset_after(self, q: Polynomial, z: Act) -> tuple[Act, tuple[_Part, _Part]] | None:
         """The same for r∘(h·R + b); None if there is no such term."""
         products = sorted(
             {
@@ -537,9 +330,7 @@ class _Matcher:
         atom = self.algebra.atoms[number]
         return atom.kind == "dot" and same(atom.arguments[0], self.h)
 
-    def _reset_after_of(
-        self, q: Polynomial, z: _Act, products: list[int]
-    ) -> tuple[_Act, tuple[_Part, _Part]]:
+    def _reset_after_of(self, q: Polynomial, z: Act, products: list[int]) -> tuple[Act, tuple[_Part, _Part]]:
         reset: Polynomial | None = None
         R = np.zeros((self.width, self.width))
         rest = q
@@ -634,21 +425,23 @@ class _Part:
         self.after = False
 
 
-def _is_like(a: Activation, b: Activation) -> bool:
-    """Whether two functions are one, but for the rounding of their parameters."""
-    return a.name == b.name and all(_near(x, y) for x, y in zip(a.parameters, b.parameters, strict=True))
-
-
-def _near(a: float, b: float) -> bool:
-    return abs(a - b) <= 2e-7 * max(abs(a), abs(b))
-
-
-def _near_or_none(a: float | None, b: float | None) -> bool:
-    return a is not None and b is not None and _near(a, b)
-
-
 def _is_small(coefficient: Array, reset: Polynomial, inner: Array) -> bool:
     size = max(float(np.max(np.abs(item))) for item in reset.terms.values()) * float(
         np.max(np.abs(inner), initial=0)
     )
     return bool(np.all(np.abs(coefficient) <= _CLOSE * max(size, 1e-30)))
+
+
+def zeroed_state(at: Expressions, cell: Cell) -> Polynomial | None:
+    """A cell's new state, zero where the step is off."""
+    found = at.of(cell.output)
+    if found is None:
+        return None
+    result = found[1]
+    try:
+        for mask in cell.masks:
+            m = at.polynomial(mask.view)
+            result = at.algebra.multiply(add(constant(1), m, -1.0) if mask.is_off else m, result)
+    except TooComplexError:
+        return None
+    return result

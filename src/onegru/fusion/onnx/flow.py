@@ -14,7 +14,8 @@ from onegru.core.dtypes import Array
 from onegru.formats.onnx.node import constant_value, is_plain_constant
 from onegru.formats.onnx.order import sort_nodes
 from onegru.formats.onnx.read import Source, attribute_graphs, element_type, is_onnx, to_array
-from onegru.fusion.flow import Flow, Op, Shape
+from onegru.fusion.dataflow.flow import Flow
+from onegru.fusion.dataflow.operator import Op, Shape
 
 _SHAPE_NUMBERS = 256  # the most that a constant has whose numbers count for shapes
 

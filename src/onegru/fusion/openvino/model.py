@@ -11,9 +11,9 @@ from onegru.formats.openvino.fields import Words
 from onegru.formats.openvino.reader import load_ir
 from onegru.formats.openvino.xml import parse_net, read_xml
 from onegru.fusion.fuse import fuse_flow
-from onegru.fusion.ir_flow import IrReader
-from onegru.fusion.ir_layers import why_not
-from onegru.fusion.ir_writer import GraphWriter, IrBin
+from onegru.fusion.openvino.flow import IrReader
+from onegru.fusion.openvino.layers import why_not
+from onegru.fusion.openvino.writer import GraphWriter, IrBin
 from onegru.fusion.search import Progress, Search
 from onegru.system.bounded import file_version
 

@@ -1,0 +1,153 @@
+"""Activations, recognised by what they compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from onegru.core.activations import Activation
+from onegru.core.dtypes import to_float32
+from onegru.fusion.cells.polynomial import Algebra, Atom, Monomial, Polynomial, add, constant, scalar, scale
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """An activation found: the function, what it is taken of, what it is multiplied by, and the bound."""
+
+    function: Activation
+    argument: Polynomial
+    factor: float = 1.0
+    clip: float | None = None
+
+
+class Activations:
+    """Finds activations.
+
+    Args:
+        algebra: the atoms.
+    """
+
+    def __init__(self, algebra: Algebra) -> None:
+        self.algebra = algebra
+
+    def find(self, p: Polynomial) -> Act | None:
+        """The activation that a polynomial is; None if it is none."""
+        terms = [(m, scalar(item)) for m, item in p.terms.items() if m]
+        if len(terms) != 1 or len(terms[0][0]) != 1 or terms[0][1] is None:
+            return self._affine(p)
+        atom, k = self.algebra.atoms[terms[0][0][0]], terms[0][1]
+        base = scalar(p.constant)
+        if base is None or atom.kind in ("value", "dot"):
+            return self._affine(p)
+        found = self._of_atom(atom, k, base)
+        return None if found is None else self._clipped(found)
+
+    def _of_atom(self, atom: Atom, k: float, base: float) -> Act | None:
+        q = atom.arguments[0] if atom.arguments else constant(0)
+        match atom.kind:
+            case "Sigmoid" if _near(base, 0) and _near(k, 1):
+                return Act(Activation("Sigmoid"), q)
+            case "Sigmoid" if _near(base, 1) and _near(k, -1):
+                return Act(Activation("Sigmoid"), scale(q, -1.0))
+            case "Sigmoid" if _near(k, -2 * base):
+                slope = self._slope(q)
+                if slope is not None and not _near(slope, 2):  # of a bound, which comes before it
+                    return Act(Activation("ScaledTanh", -base, slope / 2), scale(q, 1 / slope))
+                if _near(abs(base), 1):
+                    return Act(Activation("Tanh"), scale(q, -base / abs(base) / 2))
+                return Act(Activation("ScaledTanh", -base, 1.0), scale(q, 0.5))
+            case "Sigmoid" if _near(base, 0) and k > 0:
+                return Act(Activation("Sigmoid"), q, k)
+            case "Clip" if (
+                atom.parameters[0] == 0 and atom.parameters[1] == np.inf and _near(base, 0) and k > 0
+            ):
+                return Act(Activation("Relu"), scale(q, k))
+            case "Clip" if atom.parameters[0] == 0 and _near(base, 0) and _near(k * atom.parameters[1], 1):
+                return self._hard_sigmoid(scale(q, k))
+            case "Clip" if atom.parameters[0] == 0 and _near(base, 1) and _near(k * atom.parameters[1], -1):
+                return self._hard_sigmoid(add(constant(1), scale(q, k)))
+            case "Clip" if atom.parameters[0] == 0 and _near(base, 0) and _near(k, 1):
+                return Act(Activation("Relu"), q, clip=atom.parameters[1])
+            case "Clip" if _near(atom.parameters[0], -atom.parameters[1]):
+                return Act(Activation("Affine", k, base), self._once(atom))
+            case "LeakyRelu" if _near(base, 0) and k > 0:
+                return Act(Activation("LeakyRelu", atom.parameters[0]), scale(q, k))
+            case "Elu" | "ThresholdedRelu" if _near(base, 0) and _near(k, 1):
+                return Act(Activation(atom.kind, atom.parameters[0]), q)
+            case "Softsign" if _near(base, 0) and _near(abs(k), 1):
+                return Act(Activation("Softsign"), scale(q, k))
+            case "Softplus" if _near(base, 0) and _near(k, 1):
+                return Act(Activation("Softplus"), q)
+        return None
+
+    def _slope(self, q: Polynomial) -> float | None:
+        """What a bounded argument is multiplied by; None if it is not bounded."""
+        single = self.algebra.atom_of(q)
+        return single[1] if single is not None and self._bound(q) is not None and single[1] > 0 else None
+
+    def _once(self, atom: Atom) -> Polynomial:
+        return Polynomial({(atom.number,): np.ones(())})
+
+    def _affine(self, p: Polynomial) -> Act | None:
+        kinds = {self.algebra.atoms[number].kind for number in p.atoms()}
+        # A gate's argument is a sum of products; with a reset gate's function in it for the candidate.
+        return Act(Activation("Affine", 1.0, 0.0), p) if "dot" in kinds else None
+
+    def _hard_sigmoid(self, q: Polynomial) -> Act:
+        """min(max(q, 0), 1) with the slope of its products as alpha, and 0.5 as beta."""
+        slopes = [scalar(item) for m, item in q.terms.items() if m and self._is_linear(m)]
+        if len(slopes) == 1 and self._bound(q) is not None:
+            beta, bounded = scalar(q.constant), {m: item for m, item in q.terms.items() if m}
+            if beta is not None and slopes[0]:
+                inner = scale(Polynomial(bounded), 1 / abs(slopes[0]))
+                return Act(Activation("HardSigmoid", abs(slopes[0]), beta), inner)
+        alpha = 1.0
+        if slopes and slopes[0] and all(_near_or_none(slope, slopes[0]) for slope in slopes):
+            alpha = to_float32(abs(slopes[0]))  # as files have it; what that loses goes to the weights
+        argument = scale(add(q, constant(0.5), -1.0), 1 / alpha)
+        return Act(Activation("HardSigmoid", alpha, 0.5), argument)
+
+    def _is_linear(self, monomial: Monomial) -> bool:
+        return all(self.algebra.atoms[number].kind in ("dot", "Clip") for number in monomial)
+
+    def _bound(self, q: Polynomial) -> float | None:
+        """The bound of a polynomial whose only atom is a Clip to ±bound."""
+        terms = [m for m in q.terms if m]
+        if len(terms) != 1 or len(terms[0]) != 1:
+            return None
+        atom = self.algebra.atoms[terms[0][0]]
+        symmetric = atom.kind == "Clip" and _near(atom.parameters[0], -atom.parameters[1])
+        return atom.parameters[1] if symmetric else None
+
+    def _clipped(self, found: Act) -> Act:
+        """The same activation, with the bound on its argument taken off."""
+        single = self.algebra.atom_of(found.argument)
+        bound = self._bound(found.argument)
+        if found.clip is not None or single is None or bound is None or not _near(abs(single[1]), 1):
+            return found
+        return Act(found.function, scale(single[0].arguments[0], single[1]), found.factor, bound)
+
+    def fitted(self, act: Act, like: Act) -> Act:
+        """An activation with the parameters of another, if it is the same or a hard sigmoid."""
+        if is_like(act.function, like.function):
+            return replace(act, function=like.function)
+        names = {act.function.name, like.function.name}
+        if names != {"HardSigmoid"} or act.clip is not None or like.clip is not None:
+            return act
+        (alpha, beta), (wanted, middle) = act.function.parameters, like.function.parameters
+        argument = add(scale(act.argument, alpha / wanted), constant((beta - middle) / wanted))
+        return replace(act, function=like.function, argument=argument)
+
+
+def is_like(a: Activation, b: Activation) -> bool:
+    """Whether two functions are one, but for the rounding of their parameters."""
+    return a.name == b.name and all(_near(x, y) for x, y in zip(a.parameters, b.parameters, strict=True))
+
+
+def _near(a: float, b: float) -> bool:
+    return abs(a - b) <= 2e-7 * max(abs(a), abs(b))
+
+
+def _near_or_none(a: float | None, b: float | None) -> bool:
+    return a is not None and b is not None and _near(a, b)

@@ -1,0 +1,103 @@
+"""A GRU's cell, recognised by what it computes: from the blend of state and candidate backwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from onegru.core.activations import Activation
+from onegru.core.dtypes import Array
+from onegru.fusion.cells.views import View
+
+_CLOSE, _TINY = 1e-9, 1e-13
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Mask:
+    """Booleans that switch steps off, row by row: the state then stays as it is.
+
+    Attributes:
+        view: the Booleans.
+        is_off: whether True switches off.
+    """
+
+    view: View
+    is_off: bool
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Cell:
+    """One step of a GRU.
+
+    Attributes:
+        output: the value that it gives, the new state h.
+        state: the view of the state before.
+        inputs: the views of x, side by side.
+        W: input weights, [3H, I], in gate order z, r, h, in float64.
+        R: recurrence weights, [3H, H].
+        B: biases, [6H]: those of W, then those of R.
+        activations: f and g.
+        linear_before_reset: whether the reset gate acts after the recurrent product.
+        clip: the bound on the inputs of the activations; None for none.
+        attention: the view of a in (1 - a)·z; None for none.
+        keeps: whether `attention` is 1 - a instead of a.
+        masks: what switches steps off.
+    """
+
+    output: str
+    state: View
+    inputs: tuple[View, ...]
+    W: Array
+    R: Array
+    B: Array
+    activations: tuple[Activation, Activation]
+    linear_before_reset: bool
+    clip: float | None
+    attention: View | None
+    keeps: bool
+    masks: tuple[Mask, ...]
+
+    @property
+    def hidden_size(self) -> int:
+        """H."""
+        return int(self.R.shape[1])
+
+    def computes_as(self, other: Cell, *, from_zero: bool = False) -> bool:
+        """Whether it is the same function of x and h; with `from_zero`, of x where h is zero."""
+        forms = zip(self._normal(from_zero), other._normal(from_zero), strict=True)
+        return (
+            [function.name for function in self.activations]
+            == [function.name for function in other.activations]
+            and self.linear_before_reset == other.linear_before_reset
+            and self.clip == other.clip
+            and (self.attention is None) == (other.attention is None)
+            and self.keeps == other.keeps
+            and [mask.is_off for mask in self.masks] == [mask.is_off for mask in other.masks]
+            and all(a.shape == b.shape and np.allclose(a, b, _CLOSE, _TINY) for a, b in forms)
+        )
+
+    def _normal(self, from_zero: bool) -> list[Array]:
+        """The parameters in a form that is the same however a model scales what it may scale."""
+        H = self.hidden_size
+        W, R, B = self.W.copy(), self.R * (not from_zero), self.B.copy()
+        gates = slice(0, 2 * H), slice(2 * H, 3 * H)
+        rest: list[float] = []
+        for function, rows in zip(self.activations, gates, strict=True):
+            alpha, beta = function.parameters
+            if function.name == "HardSigmoid":
+                W[rows] *= alpha
+                R[rows] *= alpha
+                B[rows] = B[rows] * alpha + beta
+            else:
+                rest += [alpha, beta]
+        if self.activations[0].name in ("Relu", "LeakyRelu"):  # r and what it multiplies may share a factor
+            r, n = slice(H, 2 * H), slice(2 * H, 3 * H)
+            factor = max(float(np.max(np.abs(W[r]), initial=0)), float(np.max(np.abs(B[r])))) or 1.0
+            W[r], R[r], B[r] = W[r] / factor, R[r] / factor, B[r] / factor
+            R[n], B[5 * H :] = R[n] * factor, B[5 * H :] * factor
+        return [W, R, B, np.array(rest)]
+
+
+class MissError(Exception):
+    """A recurrence is no GRU; the message says which part does not fit."""

@@ -1,0 +1,269 @@
+"""What the values of a model compute, as polynomials: one rule for each kind of operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.fusion.cells.polynomial import Algebra, Polynomial, TooComplexError, add, constant, same, scale
+from onegru.fusion.cells.products import Products
+from onegru.fusion.cells.views import MOVES, View, whole_view
+from onegru.fusion.dataflow.flow import Flow
+from onegru.fusion.dataflow.operator import LoopIndex, Op
+from onegru.fusion.dataflow.shapes import einsum_terms
+
+
+class Expressions(Products):
+    """The polynomials of the values of a flow.
+
+    Args:
+        flow: the graph, or a loop's body.
+        algebra: the atoms, for all flows of a model.
+        indices: values that are indices of a loop's iteration.
+        slices: for an input of a body that is a slice: the value, its axis of time, 1 or -1 for the
+            direction, and whether the slice has that axis.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        algebra: Algebra,
+        indices: Mapping[str, LoopIndex] | None = None,
+        slices: Mapping[str, tuple[str, int, int, bool]] | None = None,
+    ) -> None:
+        super().__init__(flow, algebra, indices, slices)
+        self._known: dict[Any, Polynomial] = {}
+        self._depth = 0
+
+    def of(self, name: str) -> tuple[View, Polynomial] | None:
+        """The polynomial of a value, looked into even if it is a boundary; None if it has none."""
+        view = whole_view(self.flow, name)
+        if view is None or view.width == 0:
+            return None
+        try:
+            return view, self._operator(view)
+        except TooComplexError:
+            return None
+
+    def polynomial(self, view: View) -> Polynomial:
+        """The polynomial of a view; an atom if it can't be told."""
+        name = self.flow.resolve(view.name)
+        view = View(name, view.roles, view.index)
+        key = view.key if len(view.index) else (*view.key, view.width)
+        if key not in self._known:
+            self._known[key] = self.atom(view)  # ends a circle
+            self._known[key] = self._find(view)
+        return self._known[key]
+
+    def _find(self, view: View) -> Polynomial:
+        if view.name in self.boundaries or self._depth > 150:
+            return self.atom(view)
+        if (array := self.flow.constant(view.name)) is not None:
+            return self._constant(view, array)
+        self._depth += 1
+        try:
+            return self._operator(view)
+        except TooComplexError:
+            return self.atom(view)
+        finally:
+            self._depth -= 1
+
+    def _constant(self, view: View, array: Array) -> Polynomial:
+        if array.dtype.kind not in "fiub" and array.dtype.name != "bfloat16":
+            return self.atom(view)
+        if any(isinstance(role, LoopIndex) for role in view.roles):
+            return self.atom(view)
+        found = array[tuple(role if isinstance(role, int) else slice(None) for role in view.roles)]
+        kept = [role for role in view.roles if not isinstance(role, int)]
+        rows, columns = ([axis for axis, role in enumerate(kept) if role == kind] for kind in "RF")
+        found = found.transpose(rows + columns).astype(np.float64)
+        sizes = found.shape[len(rows) :]
+        flat = found.reshape(-1, int(np.prod(sizes)))
+        taken = flat[:, np.ravel_multi_index(tuple(view.index), sizes) if columns else np.zeros(1, int)]
+        if not len(taken) or not np.isfinite(taken).all() or np.any(taken != taken[0]):
+            return self.atom(view)  # differs from row to row
+        return constant(taken[0] if columns else taken[0, 0])
+
+    def _operator(self, view: View) -> Polynomial:
+        op = self.flow.producer(view.name)
+        if op is None or op.kind not in _RULES:
+            raise TooComplexError
+        return _RULES[op.kind](self, op, view)
+
+
+# Rules: the polynomial of a view of an operator's output
+
+
+def _moved(at: Expressions, op: Op, view: View) -> Polynomial:
+    parts = at.through(op, view)
+    if parts is None or len(parts) != 1:
+        raise TooComplexError
+    return at.polynomial(parts[0][1])
+
+
+def _inputs(at: Expressions, op: Op, view: View) -> list[Polynomial]:
+    shape = at.shape(op.outputs[0])
+    return [at.polynomial(at.input_view(view, name, shape)) for name in op.inputs if name]
+
+
+def _combined(combine: Callable[[Algebra, Polynomial, Polynomial], Polynomial]) -> Any:
+    def rule(at: Expressions, op: Op, view: View) -> Polynomial:
+        result, *rest = _inputs(at, op, view)
+        for other in rest:
+            result = combine(at.algebra, result, other)
+        return result
+
+    return rule
+
+
+def _applied(function: Callable[[Algebra, Polynomial, Mapping[str, Any]], Polynomial]) -> Any:
+    def rule(at: Expressions, op: Op, view: View) -> Polynomial:
+        return function(at.algebra, at.polynomial(View(op.inputs[0], view.roles, view.index)), op.attributes)
+
+    return rule
+
+
+def _hard_sigmoid(algebra: Algebra, p: Polynomial, attributes: Mapping[str, Any]) -> Polynomial:
+    alpha, beta = attributes.get("alpha", 0.2), attributes.get("beta", 0.5)
+    return algebra.clip(add(scale(p, alpha), constant(beta)), 0.0, 1.0)
+
+
+def _leaky_relu(algebra: Algebra, p: Polynomial, attributes: Mapping[str, Any]) -> Polynomial:
+    return algebra.function("LeakyRelu", p, parameters=(float(attributes.get("alpha", 0.01)),))
+
+
+def _with_alpha(name: str) -> Any:
+    return _applied(
+        lambda algebra, p, attributes: algebra.function(
+            name, p, parameters=(float(attributes.get("alpha", 1.0)),)
+        )
+    )
+
+
+def _clip(at: Expressions, op: Op, view: View) -> Polynomial:
+    bounds = []
+    for name, place, default in (("min", 1, -np.inf), ("max", 2, np.inf)):
+        bound: float | None = op.attributes.get(name, default)
+        if len(op.inputs) > place and op.inputs[place]:
+            bound = at.flow.number(op.inputs[place])
+        if bound is None:
+            raise TooComplexError
+        bounds.append(float(bound))
+    limit = 3.4e38  # what exporters write for none
+    low, high = (-np.inf if bounds[0] < -limit else bounds[0]), (np.inf if bounds[1] > limit else bounds[1])
+    return at.algebra.clip(at.polynomial(View(op.inputs[0], view.roles, view.index)), low, high)
+
+
+def _prelu(at: Expressions, op: Op, view: View) -> Polynomial:
+    p, slope = _inputs(at, op, view)
+    number = float(slope.constant.ravel()[0])
+    if not slope.is_constant or np.any(slope.constant != number):
+        raise TooComplexError
+    return at.algebra.function("LeakyRelu", p, parameters=(number,))
+
+
+_COMPARED = {"Greater": 1.0, "GreaterOrEqual": 1.0, "Less": -1.0, "LessOrEqual": -1.0}
+
+
+def _where(at: Expressions, op: Op, view: View) -> Polynomial:
+    shape = at.shape(op.outputs[0])
+    condition = at.input_view(view, op.inputs[0], shape)
+    p, q = (at.polynomial(at.input_view(view, name, shape)) for name in op.inputs[1:])
+    producer = at.flow.producer(at.flow.resolve(condition.name))
+    if producer is not None and producer.kind in _COMPARED:
+        first, second = _inputs(at, producer, View(producer.outputs[0], condition.roles, condition.index))
+        w = scale(add(first, second, -1.0), _COMPARED[producer.kind])
+        try:
+            return at.algebra.positive(w, p, q)
+        except TooComplexError:
+            pass
+    m = at.polynomial(condition)
+    if same(p, q):
+        return p
+    if m.is_constant or not all(at.algebra.atoms[number].is_bool for number in m.atoms()):
+        raise TooComplexError
+    return add(at.algebra.multiply(m, add(p, q, -1.0)), q)
+
+
+def _not(at: Expressions, op: Op, view: View) -> Polynomial:
+    return add(constant(1), at.polynomial(View(op.inputs[0], view.roles, view.index)), -1.0)
+
+
+def _matmul(at: Expressions, op: Op, view: View) -> Polynomial:
+    first, second = op.inputs
+    ranks = len(at.shape(first)), len(at.shape(second))
+    if at.flow.constant(second) is not None:
+        lead = "abcdefg"[: ranks[0] - 1]
+        if ranks[1] < 2 or len(view.roles) != ranks[0]:
+            raise TooComplexError
+        return at.contract(view, [f"{lead}k", "kn", f"{lead}n"], (first, second))
+    if at.flow.constant(first) is not None and ranks[0] == 2:  # a column: W·x
+        if ranks[1] == 1:
+            return at.contract(view, ["k", "nk", "n"], (second, first))
+        if ranks[1] == 2:
+            return at.contract(view, ["kb", "nk", "nb"], (second, first))
+    raise TooComplexError
+
+
+def _gemm(at: Expressions, op: Op, view: View) -> Polynomial:
+    if op.attributes.get("transA"):
+        raise TooComplexError
+    letters = "nk" if op.attributes.get("transB") else "kn"
+    result = at.contract(view, ["bk", letters, "bn"], (op.inputs[0], op.inputs[1]))
+    result = scale(result, float(op.attributes.get("alpha", 1.0)))
+    if len(op.inputs) > 2 and op.inputs[2]:
+        bias = at.polynomial(at.input_view(view, op.inputs[2], at.shape(op.outputs[0])))
+        result = add(result, bias, float(op.attributes.get("beta", 1.0)))
+    return result
+
+
+def _einsum(at: Expressions, op: Op, view: View) -> Polynomial:
+    terms = einsum_terms(op)
+    if terms is None or len(op.inputs) != 2:
+        raise TooComplexError
+    for first, second in ((0, 1), (1, 0)):
+        if at.flow.constant(op.inputs[second]) is not None:
+            letters = [terms[first], terms[second], terms[2]]
+            return at.contract(view, letters, (op.inputs[first], op.inputs[second]))
+    raise TooComplexError
+
+
+def _subtract(algebra: Algebra, p: Polynomial, q: Polynomial) -> Polynomial:
+    return add(p, q, -1.0)
+
+
+_RULES: dict[str, Callable[[Expressions, Op, View], Polynomial]] = {
+    **dict.fromkeys(MOVES, _moved),
+    "Add": _combined(lambda algebra, p, q: add(p, q)),
+    "Sum": _combined(lambda algebra, p, q: add(p, q)),
+    "Sub": _combined(_subtract),
+    "Mul": _combined(Algebra.multiply),
+    "And": _combined(Algebra.multiply),
+    "Div": _combined(Algebra.divide),
+    "Max": _combined(Algebra.larger),
+    "Min": _combined(Algebra.smaller),
+    "Neg": _applied(lambda algebra, p, attributes: scale(p, -1.0)),
+    "Reciprocal": _applied(lambda algebra, p, attributes: algebra.divide(constant(1), p)),
+    "Exp": _applied(lambda algebra, p, attributes: algebra.exp(p)),
+    "Log": _applied(lambda algebra, p, attributes: algebra.log(p)),
+    "Abs": _applied(lambda algebra, p, attributes: algebra.absolute(p)),
+    "Sigmoid": _applied(lambda algebra, p, attributes: algebra.sigmoid(p)),
+    "Tanh": _applied(lambda algebra, p, attributes: algebra.tanh(p)),
+    "Relu": _applied(lambda algebra, p, attributes: algebra.clip(p, 0.0, np.inf)),
+    "HardSigmoid": _applied(_hard_sigmoid),
+    "LeakyRelu": _applied(_leaky_relu),
+    "PRelu": _prelu,
+    "Elu": _with_alpha("Elu"),
+    "ThresholdedRelu": _with_alpha("ThresholdedRelu"),
+    "Softsign": _applied(lambda algebra, p, attributes: algebra.odd("Softsign", p)),
+    "Softplus": _applied(lambda algebra, p, attributes: algebra.function("Softplus", p)),
+    "Clip": _clip,
+    "Where": _where,
+    "Not": _not,
+    "MatMul": _matmul,
+    "Gemm": _gemm,
+    "Einsum": _einsum,
+}

@@ -1,0 +1,213 @@
+"""Products of rows with constant matrices."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Mapping
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.fusion.cells.polynomial import Algebra, Matrix, Polynomial, TooComplexError, add, constant, scale
+from onegru.fusion.cells.views import Role, View, Views
+from onegru.fusion.dataflow.flow import Flow
+from onegru.fusion.dataflow.operator import LoopIndex
+
+_GLUE = ("Identity", "Concat", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Split", "Slice", "Gather")
+_PRODUCTS = ("MatMul", "Gemm", "Einsum")
+
+
+class Products(Views):
+    """The products in a flow.
+
+    Args:
+        flow: the graph, or a loop's body.
+        algebra: the atoms, for all flows of a model.
+        indices, slices: as for `Views`.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        algebra: Algebra,
+        indices: Mapping[str, LoopIndex] | None = None,
+        slices: Mapping[str, tuple[str, int, int, bool]] | None = None,
+    ) -> None:
+        super().__init__(flow, indices, slices)
+        self.algebra = algebra
+        self.boundaries = self._find_boundaries()
+
+    @abstractmethod
+    def polynomial(self, view: View) -> Polynomial:
+        """The polynomial of a view; an atom if it can't be told."""
+
+    def atom(self, view: View) -> Polynomial:
+        """A view as an atom, whatever computes it."""
+        is_bool = self.flow.dtype(view.name) == "bool"
+        return self.algebra.value(view.key, view, view.name, is_bool)
+
+    def _find_boundaries(self) -> set[str]:
+        """Values that products with constants take: states and inputs of cells, not to be looked into."""
+        found: set[str] = set()
+        for op in self.flow.ops:
+            if op.kind not in _PRODUCTS:
+                continue
+            is_constant = [bool(name) and self.flow.constant(name) is not None for name in op.inputs[:2]]
+            if not any(is_constant):
+                continue
+            for name, fixed in zip(op.inputs[:2], is_constant, strict=True):
+                for base in self._bases(name):
+                    if fixed and not (all(is_constant) and name == op.inputs[0] and self._is_blended(base)):
+                        continue  # a weight, unless it is a state that is given as a constant
+                    producer = self.flow.producer(base)
+                    if producer is None or producer.kind != "Mul":
+                        found.add(base)
+        return found
+
+    def _bases(self, name: str) -> list[str]:
+        """The values that one is put together from."""
+        waiting = [self.flow.resolve(name)]
+        found: list[str] = []
+        while waiting and len(found) < 64:
+            last = waiting.pop()
+            op = self.flow.producer(last)
+            if op is not None and op.kind == "Concat":
+                waiting += [self.flow.resolve(item) for item in op.inputs]
+            elif op is not None and op.kind in ("Reshape", "Squeeze", "Unsqueeze", "Transpose", "Cast"):
+                waiting.append(self.flow.resolve(op.inputs[0]))
+            else:
+                found.append(last)
+        return found
+
+    def _is_blended(self, name: str) -> bool:
+        return any(op.kind in ("Mul", "Sub", "Where") for op in self.flow.owner(name).consumers.get(name, ()))
+
+    def contract(
+        self, view: View, terms: list[str], names: tuple[str, str], swap: bool = False
+    ) -> Polynomial:
+        """A product of a value with a constant, given as an Einsum's letters."""
+        value_letters, constant_letters, out_letters = terms
+        value, weights = names
+        array = self.flow.constant(weights)
+        if array is None or (array.dtype.kind != "f" and array.dtype.name != "bfloat16"):
+            raise TooComplexError
+        while array.ndim > len(constant_letters) and array.shape[0] == 1:
+            array = array[0]
+        if array.ndim != len(constant_letters):
+            raise TooComplexError
+        summed = [letter for letter in value_letters if letter not in out_letters]
+        if set(value_letters) & set(constant_letters) & set(out_letters) or not set(summed) <= set(
+            constant_letters
+        ):
+            raise TooComplexError
+        own = [letter for letter in out_letters if letter in constant_letters]
+        roles, columns, fixed = dict(zip(out_letters, view.roles, strict=True)), iter(view.index), {}
+        for letter, role in zip(out_letters, view.roles, strict=True):
+            if role == "F":
+                if letter not in own:
+                    raise TooComplexError
+                fixed[letter] = next(columns)
+            elif letter in own:
+                size = array.shape[constant_letters.index(letter)]
+                if (role == "R" and size != 1) or isinstance(role, LoopIndex):
+                    raise TooComplexError
+                fixed[letter] = np.full(view.width, 0 if role == "R" else role)
+        if [letter for letter in constant_letters if letter not in own + summed]:
+            raise TooComplexError
+        sizes = [array.shape[constant_letters.index(letter)] for letter in summed]
+        count = int(np.prod(sizes))
+        grid = np.stack([item.ravel() for item in np.indices(sizes)]) if sizes else np.zeros((0, 1), int)
+        value_roles: list[Role] = ["F" if letter in summed else roles[letter] for letter in value_letters]
+        order = [summed.index(letter) for letter in value_letters if letter in summed]
+        operand = View(value, tuple(value_roles), grid[order])
+        shape = self.shape(value)
+        if any(shape[axis] != size for axis, size in _sizes_at(value_letters, summed, sizes)):
+            raise TooComplexError
+        key = (self._content(weights), constant_letters, tuple(summed), tuple(fixed))
+
+        def make(rows: Array, taken: dict[str, Array] = fixed) -> Array:
+            flat: list[Array] = []
+            for letter in constant_letters:
+                if letter in summed:
+                    flat.append(grid[summed.index(letter)][rows][:, None])
+                else:
+                    flat.append(taken[letter][None, :])
+            return np.asarray(array[tuple(flat)], np.float64)
+
+        column_key = b"".join(item.tobytes() for item in fixed.values())
+        result = constant(0)
+        for rows, part in self._pieces(operand):
+            whole = len(rows) == count
+            matrix_key = (key, column_key, b"" if whole else rows.tobytes())
+            matrix = Matrix(matrix_key, lambda rows=rows: make(rows))  # type: ignore[misc]
+            result = add(result, self._product(part, matrix))
+        return result
+
+    def _product(self, view: View, matrix: Matrix) -> Polynomial:
+        p = self.polynomial(view)
+        kinds = {self.algebra.atoms[number].kind for number in p.atoms()}
+        nested = "dot" in kinds or len(p.terms) > 3
+        if p.is_constant:
+            row = np.broadcast_to(p.constant, view.width)
+            return constant(row @ matrix.make())
+        if nested:
+            p = self.atom(View(self.flow.resolve(view.name), view.roles, view.index))
+        fixed = p.constant
+        if np.any(fixed):  # the constant part is a bias
+            rest = Polynomial({monomial: item for monomial, item in p.terms.items() if monomial})
+            bias = constant(np.broadcast_to(fixed, view.width) @ matrix.make())
+            return add(self._product_of(rest, matrix, view), bias)
+        return self._product_of(p, matrix, view)
+
+    def _product_of(self, p: Polynomial, matrix: Matrix, view: View) -> Polynomial:
+        single = p.single()
+        if single is not None:  # the coefficient stays outside
+            atom = Polynomial({(single[0],): np.ones(())})
+            return scale(self.algebra.dot(atom, matrix, view), single[1])
+        return self.algebra.dot(p, matrix, view)
+
+    def _pieces(self, view: View) -> list[tuple[Array, View]]:
+        """The values that a row is put together from, with the columns that each gives."""
+        pieces, done = [(np.arange(view.width), view)], 0
+        while done < len(pieces) < 64:
+            columns, part = pieces[done]
+            found = self._parts(part)
+            if found is None:
+                done += 1
+            else:
+                pieces[done : done + 1] = [(columns[inner], deeper) for inner, deeper in found]
+        return pieces
+
+    def _parts(self, view: View) -> list[tuple[Array, View]] | None:
+        """The parts of a row, if it is put together somewhere before it is reshaped."""
+        for _ in range(16):
+            name = self.flow.resolve(view.name)
+            op = self.flow.producer(name)
+            if name in self.boundaries or op is None or op.kind not in _GLUE:
+                return None
+            try:
+                found = self.through(op, View(name, view.roles, view.index))
+            except TooComplexError:
+                return None
+            if found is None or len(found) > 1:
+                return found
+            view = found[0][1]
+        return None
+
+    def _content(self, name: str) -> str:
+        """Equal for constants of equal content."""
+        name = self.flow.resolve(name)
+        array = self.flow.constant(name)
+        assert array is not None
+        known = self.algebra.digests
+        holder = id(array)
+        if holder not in known or known[holder][0] is not array:
+            data = np.ascontiguousarray(array)
+            digest = hashlib.blake2b(data.view(np.uint8).data if data.size else b"", digest_size=16)
+            known[holder] = (array, f"{digest.hexdigest()}{array.shape}{array.dtype}")
+        return known[holder][1]
+
+
+def _sizes_at(letters: str, summed: list[str], sizes: list[int]) -> list[tuple[int, int]]:
+    return [(axis, sizes[summed.index(letter)]) for axis, letter in enumerate(letters) if letter in summed]

@@ -1,0 +1,408 @@
+"""Cells, and chains of them, that become GRU nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from onegru.fusion.cells.cell import Cell, MissError
+from onegru.fusion.cells.match import find_cell, zeroed_state
+from onegru.fusion.cells.polynomial import same
+from onegru.fusion.cells.views import View
+from onegru.fusion.dataflow.operator import Op
+from onegru.fusion.graph import Graph
+from onegru.fusion.nodes.emit import Emitter
+from onegru.fusion.nodes.lengths import lengths_of
+from onegru.fusion.nodes.node import Recurrence, add_node, is_zero, place_stack
+from onegru.fusion.nodes.sources import Sliced, Source, before, over_time
+
+
+def replace_cells(graph: Graph) -> None:
+    """Replace the cells of a graph that is no loop as a whole, once that is proved."""
+    cells = _Cells(graph)
+    found = cells.find()
+    for chain in cells.chains(found):
+        cells.replace([found[output] for output in chain])
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Found:
+    """A cell in a graph.
+
+    Attributes:
+        cell: the cell.
+        ops: the operators between its state and its new state, which it replaces.
+        zeroed: values that are its new state, zero where the step is off.
+    """
+
+    cell: Cell
+    ops: list[Op]
+    zeroed: list[str]
+
+
+class _Cells:
+    """The cells of a graph.
+
+    Args:
+        graph: the graph.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    def find(self) -> dict[str, _Found]:
+        """The cells, by the values that they give."""
+        found: dict[str, _Found] = {}
+        misses: dict[str, str] = {}
+        for op in self.graph.flow.ops:
+            self.graph.search.look()
+            if not self._may_blend(op):
+                continue
+            name = op.outputs[0]
+            try:
+                cell = find_cell(self.graph.at, name)
+                if cell is not None and (reason := self.graph.search.allows(cell)):
+                    raise MissError(reason)
+            except MissError as error:
+                misses[name] = str(error)
+                continue
+            if cell is not None:
+                ops = self._region(cell)
+                found[name] = _Found(cell, ops, self._zeroed(cell, ops))
+        # What is a cell with a mask is one without, further inside.
+        for output, item in list(found.items()):
+            for name in {name for op in item.ops for name in op.outputs} - {output}:
+                found.pop(name, None)
+        for output, item in list(found.items()):
+            if reason := self._looked_into(item.ops, {output, *item.zeroed}):
+                misses[output] = reason
+                del found[output]
+        inside = {name for item in found.values() for op in item.ops for name in op.outputs}
+        for name, reason in misses.items():
+            if name not in inside:
+                self.graph.miss(name, reason)
+        return found
+
+    def _may_blend(self, op: Op) -> bool:
+        """Whether an operator may be the last of a cell."""
+        if op.kind not in ("Add", "Sub", "Sum", "Where") or len(op.outputs) != 1:
+            return False
+        name = op.outputs[0]
+        if name not in self.graph.flow.outputs and all(
+            other.kind == "Shape" for other in self.graph.flow.consumers.get(name, ())
+        ):
+            return False  # only its shape counts
+        producers = [self.graph.flow.producer(self.graph.flow.resolve(name)) for name in op.inputs if name]
+        kinds = {"" if producer is None else producer.kind for producer in producers}
+        return op.kind == "Where" or bool(kinds & {"Mul", "Div"})
+
+    def _region(self, cell: Cell) -> list[Op]:
+        """The operators that depend on a cell's state and lead to its new one, in order."""
+        flow = self.graph.flow
+        views = [cell.state, *cell.inputs, *(mask.view for mask in cell.masks)]
+        views += [cell.attention] if cell.attention else []
+        leaves = {flow.resolve(view.name) for view in views}
+        state = flow.resolve(cell.state.name)
+        depends: dict[str, bool] = {}
+        ops: dict[int, Op] = {}
+        waiting: list[tuple[str, bool]] = [(cell.output, False)]
+        while waiting:
+            name, is_done = waiting.pop()
+            if name in depends and not is_done:
+                continue
+            base = flow.resolve(name)
+            op = flow.producers.get(name)
+            if (name != cell.output and base in leaves) or op is None or flow.constant(name) is not None:
+                depends[name] = base == state and name != cell.output
+            elif not is_done:
+                depends[name] = False
+                waiting.append((name, True))
+                waiting += [(item, False) for item in op.inputs if item]
+            elif any(depends.get(item, False) for item in op.inputs):
+                depends.update(dict.fromkeys(op.outputs, True))
+                ops[id(op)] = op
+        return sorted(ops.values(), key=flow.position)
+
+    def _zeroed(self, cell: Cell, ops: list[Op]) -> list[str]:
+        """Values that are the new state, zero where the step is off; what leads to them is added to `ops`."""
+        if not cell.masks:
+            return []
+        wanted = zeroed_state(self.graph.at, cell)
+        found: list[str] = []
+        known = set(map(id, ops))
+        waiting = list(ops)
+        while wanted is not None and waiting:
+            for consumer in self._consumers(waiting.pop()):
+                if id(consumer) in known or consumer.kind not in ("Where", "Mul", "Add"):
+                    continue
+                result = self.graph.at.of(consumer.outputs[0])
+                if result is not None and same(result[1], wanted):
+                    known.add(id(consumer))
+                    waiting.append(consumer)
+                    ops.append(consumer)
+                    found.append(consumer.outputs[0])
+        return found
+
+    def _consumers(self, op: Op) -> list[Op]:
+        return [other for name in op.outputs for other in self.graph.flow.consumers.get(name, ())]
+
+    def _looked_into(self, ops: list[Op], outputs: set[str]) -> str:
+        """Which value within a cell others take; "" if none."""
+        inner = set(map(id, ops))
+        for op in ops:
+            for name in op.outputs:
+                if not name or name in outputs:
+                    continue
+                if name in self.graph.flow.outputs:
+                    return f"{name!r}, which it computes on the way, is an output as well"
+                for consumer in self.graph.flow.consumers.get(name, ()):
+                    if id(consumer) not in inner and consumer.kind != "Shape":
+                        words = f"{consumer.kind} node {consumer.name!r}" if consumer.name else consumer.kind
+                        return f"{name!r}, which it computes on the way, is taken by {words} as well"
+        return ""
+
+    # Chains
+
+    def chains(self, found: dict[str, _Found]) -> list[list[str]]:
+        """The cells in chains, by what they give: each takes the state that the one before gives."""
+        followers: dict[str, list[str]] = {}
+        for output, item in found.items():
+            followers.setdefault(self.graph.flow.resolve(item.cell.state.name), []).append(output)
+
+        def follows(before: str) -> str | None:
+            after = followers.get(before, [])
+            first = found[before].cell
+            if len(after) != 1:
+                return None
+            second = found[after[0]].cell
+            if second.computes_as(first):
+                return after[0]
+            starts = is_zero(self.graph.flow, first.state.name)  # where exporters leave out products with h
+            return after[0] if starts and second.computes_as(first, from_zero=True) else None
+
+        chains: list[list[str]] = []
+        continued = {after for output in found if (after := follows(output)) is not None}
+        for output in found:
+            if output in continued:
+                continue
+            chain = [output]
+            while (after := follows(chain[-1])) is not None:
+                chain.append(after)
+            chains.append(chain)
+        return self._independent(chains, found)
+
+    def _independent(self, chains: list[list[str]], found: dict[str, _Found]) -> list[list[str]]:
+        """The chains; one whose inputs depend on its own states is cells apart."""
+        bits = {name: 1 << number for number, chain in enumerate(chains) if len(chain) > 1 for name in chain}
+        below: dict[str, int] = {}
+        for op in self.graph.flow.ops if bits else ():
+            held = 0
+            for name in op.taken():
+                held |= below.get(name, 0)
+            for name in op.outputs:
+                if own := held | bits.get(name, 0):
+                    below[name] = own
+        result: list[list[str]] = []
+        for chain in chains:
+            bit = bits.get(chain[0], 0)
+            cells = [found[output].cell for output in chain]
+            views = [view for cell in cells for view in (*cell.inputs, cell.attention) if view]
+            views += [mask.view for cell in cells for mask in cell.masks]
+            apart = any(below.get(view.name, 0) & bit for view in views)
+            result += [[output] for output in chain] if apart else [chain]
+        return result
+
+    def replace(self, chain: list[_Found]) -> None:
+        """Replace a chain of cells, once that is proved."""
+        longer = self._with_step_from_zero(chain)
+        if longer is None or not self._try(longer, is_certain=False):
+            self._try(chain)
+
+    def _try(self, chain: list[_Found], *, is_certain: bool = True) -> bool:
+        """Replace a chain; whether that could be done."""
+        first, last = chain[0].cell, chain[-1].cell
+        removed = [op for item in chain for op in item.ops]
+        emitter = self.graph.emitter(last.output, self.graph.dtype_of(last))
+        try:
+            change = _Chain(self.graph, emitter, chain, removed)
+            if not change.taken:
+                return True
+            width = change.emit()
+        except MissError as error:
+            if is_certain:
+                self.graph.miss(last.output, str(error))
+            return False
+        if not self.graph.prove(emitter, last.output if is_certain else ""):
+            return False
+        if change.Y:
+            self.graph.made.stacks[tuple(change.order)] = change.Y
+        form = "chain" if len(chain) > 1 else "cell"
+        self.graph.note(first, last.output, form, len(chain), len(removed), change.reverse, width)
+        return True
+
+    def _with_step_from_zero(self, chain: list[_Found]) -> list[_Found] | None:
+        """The chain and a step before it, whose state of zeros an exporter has computed with.
+
+        That step takes the slices before those of the first cell. Whether it is one must be proved.
+        """
+        first = chain[0].cell
+        state = self.graph.flow.resolve(first.state.name)
+        op = self.graph.flow.producers.get(state)
+        if op is None or op.kind not in ("Add", "Sub", "Mul") or first.masks or len(chain) < 2:
+            return None
+        names = [first.inputs[place] for place in range(len(first.inputs))]
+        views = [*names, *([first.attention] if first.attention else [])]
+        second = chain[1].cell
+        others = [*second.inputs, *([second.attention] if second.attention else [])]
+        earlier = [before(self.graph.at, pair) for pair in zip(views, others, strict=True)]
+        if any(view is None for view in earlier):
+            return None
+        known = [view for view in earlier if view is not None]
+        zero = f"{state}/zero"
+        self.graph.flow.add_constant(zero, np.zeros((1, first.hidden_size)))
+        self.graph.flow.set_dtype(zero, self.graph.dtype_of(first))
+        start = replace(
+            first,
+            output=state,
+            state=View(zero, ("R", "F"), first.state.index),
+            inputs=tuple(known[: len(first.inputs)]),
+            attention=known[-1] if first.attention else None,
+        )
+        return [_Found(start, [], []), *chain]
+
+
+class _Chain:
+    """A chain of cells that becomes one node.
+
+    Args:
+        graph: the graph.
+        emitter: takes the new operators.
+        chain: the cells.
+        removed: the operators that they are.
+    """
+
+    def __init__(self, graph: Graph, emitter: Emitter, chain: list[_Found], removed: list[Op]) -> None:
+        self.graph = graph
+        self.emitter = emitter
+        self.chain = chain
+        self.cells = [item.cell for item in chain]
+        self.inner = set(map(id, removed))
+        self.inputs = [
+            self._source([cell.inputs[n] for cell in self.cells]) for n in range(len(self.cells[0].inputs))
+        ]
+        self.reverse = next((item.step for item in self.inputs if isinstance(item, Sliced)), 1) < 0
+        self.outputs = [cell.output for cell in self.cells]
+        self.order = self.outputs[::-1] if self.reverse else self.outputs
+        zeroed = [item.zeroed[-1] if item.zeroed else "" for item in chain]
+        self.zeroed = zeroed[::-1] if self.reverse else zeroed
+        self.states = self._used(self.order)
+        self.zeros = self._used(self.zeroed) if all(self.zeroed) else _Used([], [])
+        for item in chain:
+            if any(self._is_taken(name, set()) for name in item.zeroed[:-1]):
+                raise MissError("its states are zeroed in more ways than one")
+        self.taken = bool(self.states or self.zeros)
+        self.Y = ""
+
+    def _source(self, views: Sequence[View]) -> Source:
+        return over_time(self.graph.at, views)
+
+    def _used(self, order: list[str]) -> _Used:
+        """Who takes the states: stacks of all of them, and those that take one."""
+        stacks = self._stacks_of(order)
+        within = {id(op) for op, ops in stacks for op in (op, *ops)}
+        return _Used([op for op, _ in stacks], [name for name in order if self._is_taken(name, within)])
+
+    def _is_taken(self, name: str, within: set[int]) -> bool:
+        flow = self.graph.flow
+        known = self.inner | within
+        return name in flow.outputs or any(id(op) not in known for op in flow.consumers.get(name, ()))
+
+    def emit(self) -> int:
+        """Add the node, and what gives the values that others take; returns the width of x."""
+        emitter, graph = self.emitter, self.graph
+        # The last cell's parameters, as the first may lack what a state of zeros needs not.
+        first = replace(self.cells[-1], state=self.cells[0].state)
+        last = self.outputs[-1]
+        asked = set()
+        if self.states.stacks or set(self.states.single) - {last}:
+            asked.add("Y")
+        if last in self.states.single:
+            asked.add("Y_h")
+        if self.zeros:
+            asked.add("zeroed")
+        count = len(first.masks)
+        masks = [[cell.masks[place] for cell in self.cells] for place in range(count)]
+        lengths = lengths_of(graph.at, masks[0], self.reverse) if count == 1 else None
+        attention = [cell.attention for cell in self.cells if cell.attention is not None]
+        recurrence = Recurrence(
+            first,
+            tuple(self.inputs),
+            tuple((self._source([mask.view for mask in row]), row[0].is_off) for row in masks),
+            self._source(attention) if attention else None,
+            lengths,
+            self.reverse,
+        )
+        Y, Y_h, zeroed, width = add_node(graph.made, emitter, recurrence, asked)
+        if "Y" in asked:
+            self.Y = Y
+        self._give(self.order, self.states, Y, {last: Y_h})
+        self._give(self.zeroed, self.zeros, zeroed, {})
+        return width
+
+    def _give(self, order: list[str], used: _Used, Y: str, known: dict[str, str]) -> None:
+        """Give the values that others take."""
+        emitter = self.emitter
+        for name in used.single:
+            shape = emitter.shape(name)
+            value = known.get(name) or emitter.gather(Y, order.index(name), 0, "h")
+            emitter.shaped(value, name, shape)
+        for op in used.stacks:
+            is_backwards = len(order) > 1 and self._piece(op.inputs[0]) == order[-1]
+            value = emitter.reverse(Y, 0, "Y_backwards") if is_backwards else Y
+            place_stack(emitter, value, op.outputs[0], op.attributes["axis"])
+
+    def _piece(self, name: str) -> str:
+        """The state that a piece of a stack is, with one more axis or as it is."""
+        op = self.graph.flow.producer(name)
+        if op is not None and op.kind in ("Unsqueeze", "Reshape"):
+            return self.graph.flow.resolve(op.inputs[0])
+        return self.graph.flow.resolve(name)
+
+    def _stacks_of(self, order: list[str]) -> list[tuple[Op, list[Op]]]:
+        """The operators that put all states side by side, and what adds the new axis to each."""
+        flow = self.graph.flow
+        found: list[tuple[Op, list[Op]]] = []
+        if len(order) < 2 or not all(order):
+            return found
+        for consumer in flow.consumers.get(order[0], ()):
+            ops = [consumer] if consumer.kind == "Concat" else flow.consumers.get(consumer.outputs[0], [])
+            for op in ops:
+                is_new = op.kind == "Concat" and all(op is not known for known, _ in found)
+                if not is_new or len(op.inputs) != len(order):
+                    continue
+                pieces = [self._piece(name) for name in op.inputs]
+                shape = flow.shape(op.inputs[0])
+                if pieces not in (order, order[::-1]) or shape is None or shape[op.attributes["axis"]] != 1:
+                    continue
+                inner = [flow.producers.get(name) for name in op.inputs]
+                axes = [item for item in inner if item is not None and item.kind in ("Unsqueeze", "Reshape")]
+                found.append((op, axes))
+        return found
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Used:
+    """Who takes the states of a chain.
+
+    Attributes:
+        stacks: what puts all of them side by side.
+        single: those that are taken one by one.
+    """
+
+    stacks: list[Op]
+    single: list[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.stacks or self.single)

@@ -1,0 +1,74 @@
+"""One operator of a model, and what is known of its values' sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from onegru.core.dtypes import Array
+
+#: A size: fixed, or the name of one that is the same wherever the name stands.
+Size = int | str
+Shape = tuple[Size, ...]
+
+
+class LoopIndex(NamedTuple):
+    """An index that depends on a loop's iteration: base + sign·iteration, or size + base + sign·iteration."""
+
+    sign: int
+    base: int
+    size: Size = 0
+
+
+@dataclass(eq=False, slots=True)
+class Op:
+    """An operator of a flow.
+
+    Attributes:
+        kind: ONNX's name for it.
+        inputs: the values that it takes, "" for one left out.
+        outputs: the values that it gives, "" for one that nobody takes.
+        attributes: its attributes.
+        bodies: the flows within it, by the attribute's name.
+        origin: what stands for it in the file; None for a new one.
+        name: its name in the file, if it has one.
+    """
+
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    bodies: Mapping[str, Any] = field(default_factory=dict)
+    origin: Any = None
+    name: str = ""
+
+    def taken(self) -> Iterator[str]:
+        """The values that it takes, those of its bodies included."""
+        yield from filter(None, self.inputs)
+        for body in self.bodies.values():
+            yield from body.free()
+
+
+class Facts(Protocol):
+    """What a graph knows of its values."""
+
+    indices: dict[str, LoopIndex]
+
+    def ints(self, op: Op, attribute: str, place: int) -> list[int] | None:
+        """Integers that are an attribute of an operator, or else the constant input at this place."""
+
+    def sizes(self, name: str) -> tuple[Size, ...] | None:
+        """The elements of a small tensor of integers, as far as they are sizes or known; None if not."""
+
+    def shape(self, name: str) -> Shape | None:
+        """A value's shape; None if even its rank is not known."""
+
+    def fill(self, name: str) -> Size | None:
+        """The size that every element of a value is; None if they differ or are not known."""
+
+    def constant(self, name: str) -> Array | None:
+        """The value of a constant; None for anything else."""
+
+    def resolve(self, name: str) -> str:
+        """The first name of a value that others only pass on."""

@@ -1,0 +1,85 @@
+"""A graph whose recurrences are being replaced."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable
+
+from onegru.fusion.cells.cell import Cell
+from onegru.fusion.cells.expression import Expressions
+from onegru.fusion.dataflow.flow import Flow
+from onegru.fusion.dataflow.operator import Op
+from onegru.fusion.nodes.emit import Emitter
+from onegru.fusion.nodes.node import Made
+from onegru.fusion.proof import Sizes, Values, compare
+from onegru.fusion.search import Fused, NearMiss, Search
+
+
+class Graph:
+    """A graph, or a body, being changed.
+
+    Args:
+        flow: the graph.
+        search: what is found.
+        at: the expressions of a loop's body.
+    """
+
+    def __init__(self, flow: Flow, search: Search, at: Expressions | None = None) -> None:
+        self.flow = flow
+        self.search = search
+        self.at = at or Expressions(flow, search.algebra)
+        self.made = Made()
+
+    def miss(self, place: str, reason: str) -> None:
+        """Note what was left alone."""
+        self.search.missed.append(NearMiss(place, reason))
+
+    def emitter(self, place: str, dtype: str) -> Emitter:
+        """What new operators are made with."""
+        emitter = Emitter(self.flow, f"onegru/{place}", self.search.names, dtype, self.made.known)
+        emitter.indices = self.at.indices
+        return emitter
+
+    def prove(
+        self, emitter: Emitter, place: str, run_loop: Callable[[Op, Values, Sizes], None] | None = None
+    ) -> bool:
+        """Compare the new operators with the old ones, and take them if they agree.
+
+        Args:
+            emitter: has the new operators.
+            place: what to call what was replaced; "" for a guess, which must agree to the last digits.
+            run_loop: runs an operator with a body.
+        """
+        ops = self.made.leading_to(emitter.ops, self.flow)
+        constants = ChainMap(emitter.constants, self.made.constants)
+        reason = compare(self.flow, ops, constants, run_loop, self.at.indices, exact=not place)
+        if reason and place:
+            self.miss(place, f"it was taken for a GRU and is none, which is a defect of onegru: {reason}")
+        if not reason:
+            self.made.take(emitter)
+        return not reason
+
+    def note(
+        self, cell: Cell, place: str, form: str, steps: int | None, nodes: int, reverse: bool, width: int
+    ) -> None:
+        """Note what became a GRU."""
+        f, g = map(str, cell.activations)
+        self.search.fused.append(
+            Fused(
+                place=place,
+                form=form,
+                steps=steps,
+                nodes=nodes,
+                operator="GRU" if cell.attention is None else "AUGRU",
+                hidden_size=cell.hidden_size,
+                input_size=width,
+                direction="reverse" if reverse else "forward",
+                linear_before_reset=cell.linear_before_reset,
+                activations=(f, g),
+                masked=bool(cell.masks),
+            )
+        )
+
+    def dtype_of(self, cell: Cell) -> str:
+        """The element type of a cell."""
+        return self.flow.dtype(cell.output) or self.flow.dtype(cell.state.name) or self.search.dtype

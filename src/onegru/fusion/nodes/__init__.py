@@ -1,0 +1,1 @@
+"""The node that a recurrence becomes, and what leads its inputs there."""

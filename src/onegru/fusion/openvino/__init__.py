@@ -1,0 +1,1 @@
+"""OpenVINO's IRs as flows, and back."""
