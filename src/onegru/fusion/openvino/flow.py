@@ -36,7 +36,7 @@ class IrGraph:
         results: the values that its Result layers take, by their ids.
         tensors: the names that the file has for values.
         operators: the operator that gives what a layer gives, by the layer's id.
-        inner: the operators on the way to those, by their numbers.
+        inner: the operators on the way to those.
         bodies: the graphs within it, by the layer's id.
     """
 
@@ -48,7 +48,7 @@ class IrGraph:
     results: dict[str, str] = field(default_factory=dict)
     tensors: dict[str, tuple[str, ...]] = field(default_factory=dict)
     operators: dict[str, Op] = field(default_factory=dict)
-    inner: set[int] = field(default_factory=set)
+    inner: set[Op] = field(default_factory=set)
     bodies: dict[str, IrGraph] = field(default_factory=dict)
 
 
@@ -203,7 +203,7 @@ class IrReader:
             ops = translate(Place(self.words, layer, takes, gives, flow, self.fresh))
         ops[own].origin = layer
         graph.operators[layer.id] = ops[own]
-        graph.inner.update(id(op) for op in ops if op.origin is None)
+        graph.inner.update(op for op in ops if op.origin is None)
         flow.ops += ops
         for op in ops:
             for name in op.outputs:

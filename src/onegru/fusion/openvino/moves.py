@@ -77,6 +77,34 @@ def steps(axes: Axes, shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
     return best or []
 
 
+def sliced_before(flow: Flow, op: Op, source: str, axes: Axes, name: str) -> Op | None:
+    """A Slice of a value whose axes are moved as one of the value itself, to be moved in the same way.
+
+    Args:
+        flow: the graph.
+        op: the Slice.
+        source: the value.
+        axes: how its axes are moved.
+        name: what the new operator gives.
+    """
+    before, after = flow.shape(source), flow.shape(op.outputs[0])
+    starts, ends = flow.ints(op, "starts", 1), flow.ints(op, "ends", 2)
+    if before is None or after is None or starts is None or ends is None or len(after) != len(axes):
+        return None
+    cut = flow.ints(op, "axes", 3) or list(range(len(starts)))
+    strides = flow.ints(op, "steps", 4) or [1] * len(starts)
+    places = [axis % len(axes) for axis in cut]
+    sources = [axes[place] for place in places]
+    if len(set(cut)) < len(cut) or any(axis is None for axis in sources):
+        return None
+    sizes = list(before)
+    for place, axis in zip(places, sources, strict=True):
+        sizes[axis or 0] = after[place]
+    flow.set_shape(name, tuple(sizes))
+    more = {"starts": starts, "ends": ends, "axes": sources, "steps": strides}
+    return Op("Slice", (source,), (name,), more, name=name)
+
+
 def _choices(ones: Sequence[int], spare: Sequence[int]) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
     """Which axes of size 1 to drop, and which to add, at the fewest."""
     over = len(ones) - len(spare)

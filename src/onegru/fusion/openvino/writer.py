@@ -17,7 +17,7 @@ from onegru.fusion.dataflow.flow import Flow
 from onegru.fusion.dataflow.operator import Op
 from onegru.fusion.openvino.flow import IrGraph, IrReader
 from onegru.fusion.openvino.layers import GRUS, GruLayers, NewLayer, layer_of, output_dtype, typed
-from onegru.fusion.openvino.moves import KINDS, Axes, composed, is_still, moved_axes, simple, steps
+from onegru.fusion.openvino.moves import KINDS, Axes, composed, is_still, moved_axes, simple, sliced_before, steps
 
 _ALIGNED = 64  # where constants begin in a .bin
 
@@ -102,6 +102,7 @@ class GraphWriter:
         self._more: dict[str, list[str]] = {}  # what new inputs of loops take
         self._ops: list[Op] = []
         self._moves: dict[str, tuple[str, Axes]] = {}
+        self._rewritten: set[int] = set()  # operators of the file that are written anew
 
     def write(self) -> None:
         """Write the bodies, and the graph itself if anything in it is new."""
@@ -130,7 +131,7 @@ class GraphWriter:
                 self.graph.native[value] = key, ids[port_id]
 
     def _is_new(self, op: Op) -> bool:
-        return op.origin is None and id(op) not in self.graph.inner
+        return op.origin is None and op not in self.graph.inner
 
     def _lower(self) -> None:
         """Put OpenVINO's operators in the place of new GRUs."""
@@ -145,16 +146,23 @@ class GraphWriter:
     def _find_moves(self) -> None:
         """Find what only moves the axes of another value; what does so behind new operators becomes new."""
         anew: set[str] = set()
-        self._rewritten: set[int] = set()
-        for op in self._ops:
-            is_new = op.origin is None and id(op) not in self.graph.inner
+        for place, op in enumerate(self._ops):
+            is_new = self._is_new(op)
             behind = bool(op.inputs) and op.inputs[0] in anew
             axes = moved_axes(self.flow, op) if op.kind in KINDS else None
             if axes is not None:
                 source, before = self._moves.get(op.inputs[0], (op.inputs[0], None))
                 self._moves[op.outputs[0]] = (source, axes if before is None else composed(before, axes))
-                if behind and not op.bodies:
+                if behind:
                     self._rewritten.add(id(op))
+            elif op.kind == "Slice" and (is_new or behind) and op.inputs[0] in self._moves:
+                source, before = self._moves[op.inputs[0]]
+                name = self.reader.fresh(op.outputs[0])
+                cut = sliced_before(self.flow, op, source, before, name)
+                if cut is not None:
+                    self._ops[place], is_new = cut, True
+                    self._moves[op.outputs[0]] = (name, before)
+                    anew.add(name)
             if is_new or (axes is not None and behind):
                 anew.update(op.outputs)
 
