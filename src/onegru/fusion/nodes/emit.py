@@ -170,7 +170,8 @@ class Emitter:
         shape = self.shape(value)
         order = [axis for kind in "TRF" for axis in range(len(roles)) if roles[axis] == kind]
         kept = [axis for axis in order if not (roles[axis] == "R" and shape[axis] == 1)]
-        if kept != sorted(kept):
+        is_open = time is not None and isinstance(shape[time], str)  # so that a Reshape cannot do it
+        if kept != sorted(kept) or (is_open and order != sorted(order)):
             value = self.transpose(value, order, what)
             roles, shape = [roles[axis] for axis in order], self.shape(value)
         counts = [roles.count(kind) for kind in ("T", "R", "F")]
