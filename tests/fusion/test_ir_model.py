@@ -274,7 +274,11 @@ def test_near_misses_that_openvino_has_converted(tmp_path: Path, fault: str) -> 
         ('internal_layer_id="0"', 'internal_layer_id="99"', "its port_map names '99', no Parameter layer"),
         ('external_port_id="0"', 'external_port_id="77"', "its port_map names port '77', which it has not"),
         ('part_size="1"', 'part_size="x"', "its port_map: part_size 'x'; must be an integer"),
-        ('to-layer="1" />\n\t\t\t</back_edges>', 'to-layer="9" />\n\t\t\t</back_edges>', "a back edge must lead"),
+        (
+            'to-layer="1" />\n\t\t\t</back_edges>',
+            'to-layer="9" />\n\t\t\t</back_edges>',
+            "a back edge must lead",
+        ),
         ('offset="', 'offset="9', "ends at byte"),
         ('version="11"', 'version="3"', "IR version 3"),
     ],

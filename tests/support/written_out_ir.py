@@ -198,7 +198,9 @@ def _unrolled(cell: _Cell, x: Any, h: Any, a: Any, width: int) -> tuple[Any, Any
         step = ops.strided_slice(x, begin, end, one, *masks, shrink_axis_mask=[0, 1])
         score = None
         if a is not None:
-            score = ops.squeeze(ops.slice(a, constant(t), constant(t + 1), constant(1), constant(1)), constant(1))
+            score = ops.squeeze(
+                ops.slice(a, constant(t), constant(t + 1), constant(1), constant(1)), constant(1)
+            )
         states[t] = h = cell.step(step, h, score)
     every = ops.concat([ops.unsqueeze(states[t], constant(1)) for t in range(T)], 1)
     return h, every

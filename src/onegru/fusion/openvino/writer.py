@@ -17,7 +17,16 @@ from onegru.fusion.dataflow.flow import Flow
 from onegru.fusion.dataflow.operator import Op
 from onegru.fusion.openvino.flow import IrGraph, IrReader
 from onegru.fusion.openvino.layers import GRUS, GruLayers, NewLayer, layer_of, output_dtype, typed
-from onegru.fusion.openvino.moves import KINDS, Axes, composed, is_still, moved_axes, simple, sliced_before, steps
+from onegru.fusion.openvino.moves import (
+    KINDS,
+    Axes,
+    composed,
+    is_still,
+    moved_axes,
+    simple,
+    sliced_before,
+    steps,
+)
 
 _ALIGNED = 64  # where constants begin in a .bin
 
