@@ -107,6 +107,9 @@ def test_inspect_json(cli: Cli) -> None:
         "outputs",
         "other_nodes",
         "nested_grus",
+        "written_out",
+        "near_misses",
+        "fused_nodes",
         "gru_nodes",
     }
     assert document["inputs"] == [
