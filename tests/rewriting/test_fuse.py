@@ -111,6 +111,16 @@ def test_progress(tmp_path: Path) -> None:
     assert calls == sorted(calls)
 
 
+def test_what_progress_raises_reaches_the_caller(tmp_path: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        raise ValueError("enough")
+
+    source = saved(tmp_path, case_of("chain"))
+    with pytest.raises(ValueError, match="^enough$"):
+        onegru.fuse(source, tmp_path / "target.onnx", progress=stop)
+    assert not (tmp_path / "target.onnx").exists()
+
+
 def test_near_misses_are_left_alone_and_told(tmp_path: Path) -> None:
     case = near_miss("chain: mixed gates", np.random.default_rng(SEED))
     report = onegru.fuse(saved(tmp_path, case), tmp_path / "target.onnx")

@@ -73,9 +73,21 @@ def replace_written_out(source: Source, model: ModelProto, progress: Progress | 
         return WrittenOut(model, (), (), (before, before))
     from onegru.fusion.onnx.model import fuse_model
 
+    raised: list[Exception] = []
+
+    def watched(done: int, total: int) -> None:
+        try:
+            if progress is not None:
+                progress(done, total)
+        except Exception as error:
+            raised.append(error)
+            raise
+
     try:
-        search = fuse_model(source, model, progress)
+        search = fuse_model(source, model, watched)
     except _BROKEN as error:
+        if error in raised:  # the caller's own
+            raise
         words = " ".join(f"{type(error).__name__}: {error}".split())
         raise source.error(f"cannot be searched for written-out GRUs ({words[:_LONGEST]})") from error
     return WrittenOut(model, tuple(search.fused), tuple(search.missed), (before, size(model)))
