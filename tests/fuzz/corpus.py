@@ -35,6 +35,7 @@ from tests.support.files.onnx_models import (
     weights,
 )
 from tests.support.layers import make_gru, make_stack
+from tests.support.written_out import written_out
 
 __all__ = ["KINDS", "NEEDS", "PROBE", "Files", "corpus"]
 
@@ -93,6 +94,10 @@ def _onnx() -> list[Files]:
     old = graph([gru("X", ["Y"])], [_X], ["Y"], {key: weights()[key] for key in "WR"})
     models = [chain, model(both, opset=22), model(old, opset=3, ir=4), _bodies(), _folded(), _function()]
     models += [_attention(False), _attention(True)]
+    models += [
+        written_out(kind, np.random.default_rng(1)).model
+        for kind in ("cell with attention", "chain with lengths", "Scan")  # a broken Loop may run for ever
+    ]
     made = [{"m.onnx": proto.SerializeToString(deterministic=True)} for proto in models]
     half = make_gru(3, dtype="bfloat16")
     saved = [

@@ -56,7 +56,7 @@ def _read(case: str, path: Path) -> str:
 
 
 def _model(rng: Random, path: Path) -> str:
-    match rng.randrange(8):
+    match rng.randrange(9):
         case 0:
             return _command("inspect", path, *rng.choice(((), ("--json",))))
         case 1:
@@ -64,6 +64,8 @@ def _model(rng: Random, path: Path) -> str:
             return "read a layer"
         case 2 | 3:
             return _command("convert", path, _target(rng), "--no-check" if rng.random() < 0.2 else None)
+        case 4:
+            return _command("convert", path, "out.onnx", "--fuse", rng.choice(("--no-check", None)))
     model = onegru.load(path)
     report(model)
     repr(model.gru_nodes)

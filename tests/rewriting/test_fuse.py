@@ -40,7 +40,9 @@ def assert_computes(model: onegru.Model, case: WrittenOut) -> None:
         assert np.max(np.abs(found[name] - wanted), initial=0.0) <= BOUND * scale, f"{name}: {case.recipe}"
 
 
-@pytest.mark.parametrize("kind", ["cell", "chain", "chain of two layers", "Scan of two layers"])
+@pytest.mark.parametrize(
+    "kind", ["cell", "chain", "chain of two layers", "Scan of two layers", "cell with attention"]
+)
 def test_the_target_computes_what_the_source_does(kind: str, tmp_path: Path) -> None:
     case = case_of(kind)
     target = tmp_path / "target.onnx"
