@@ -118,7 +118,7 @@ def test_what_progress_raises_reaches_the_caller(tmp_path: Path) -> None:
         raise ValueError("enough")
 
     source = saved(tmp_path, case_of("chain"))
-    with pytest.raises(ValueError, match="^enough$"):
+    with pytest.raises(ValueError, match=r"^enough$"):
         onegru.fuse(source, tmp_path / "target.onnx", progress=stop)
     assert not (tmp_path / "target.onnx").exists()
 
