@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from onegru.core.errors import FormatError
+from onegru.core.errors import FormatError, SpecError
 from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.fields import Words
 from onegru.formats.openvino.reader import load_ir
@@ -18,6 +18,10 @@ from onegru.fusion.search import Progress, Search
 from onegru.system.bounded import file_version
 
 _TRIES = 10
+
+# What the search may stumble over in a file whose layers contradict each other, and how much it tells of that.
+_BROKEN = (ArithmeticError, AssertionError, LookupError, MemoryError, TypeError, ValueError)
+_LONGEST = 200
 
 
 def fuse_ir(path: Path, progress: Progress | None = None) -> tuple[bytes, bytes, Search]:
@@ -47,11 +51,16 @@ def fuse_ir(path: Path, progress: Progress | None = None) -> tuple[bytes, bytes,
     else:
         raise FormatError(f"{path}: is replaced again and again while it is read")
     search = Search(reader.names, progress=progress, allows=why_not)
-    fuse_flow(graph.flow, search)
-    if search.fused:
-        container = IrBin(constants)
-        GraphWriter(graph, reader, container).write()
-        weights = container.collect(root)
-    else:
+    try:
+        fuse_flow(graph.flow, search)
         weights = constants.weights.tobytes()
+        if search.fused:
+            container = IrBin(constants)
+            GraphWriter(graph, reader, container).write()
+            weights = container.collect(root)
+    except (FormatError, SpecError):
+        raise
+    except _BROKEN as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise words.error(f"cannot be searched for written-out GRUs ({said[:_LONGEST]})") from error
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True)), weights, search
