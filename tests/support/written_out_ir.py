@@ -78,9 +78,9 @@ class _Cell:
     def step(self, x: Any, h: Any, a: Any) -> Any:
         """The new state; x is projected already if it is to be."""
         if self.how.outside or self.how.after:
-            z, r, n = self._torch_like(x, h)
+            z, _, n = self._torch_like(x, h)
         else:
-            z, r, n = self._tensorflow_like(x, h)
+            z, _, n = self._tensorflow_like(x, h)
         if a is not None:
             z = ops.multiply(ops.subtract(scalar(1), a), z)
         kept = ops.multiply(z, h)

@@ -144,7 +144,11 @@ def convert_command(
         "--no-check": no_check,
     }
     _check_not_the_source(source, target)
-    is_rewriting = _is_rewriting(source, target, of_layers, of_model)
+    options_of_model = [name for name, value in of_model.items() if value]
+    is_ir = fused and target.suffix.lower() == ".xml" and layers_kind(source) is Kind.OPENVINO
+    if is_ir and (other := [name for name in options_of_model if name not in _OF_FUSING]):
+        raise SpecError(f"{other[0]}: rewrites an ONNX model; must not be given for an IR")
+    is_rewriting = is_ir or _is_rewriting(source, target, of_layers, of_model)
     _check_target(target, overwrite)
     if is_rewriting:
         convert_model(
@@ -192,6 +196,9 @@ def _elsewhere(target: Path) -> list[Verdict]:
     if target.suffix.lower() not in (".onnx", ".xml"):
         return []
     return list(dict.fromkeys(verdict for item in report(load(target)) for verdict in item.others))
+
+
+_OF_FUSING = ("--fuse", "--dim", "--tolerance", "--no-check")
 
 
 def _is_rewriting(

@@ -94,6 +94,10 @@ class _Cells:
             other.kind == "Shape" for other in self.graph.flow.consumers.get(name, ())
         ):
             return False  # only its shape counts
+        if op.kind != "Where" and any(
+            self.graph.flow.constant(name) is not None for name in op.inputs if name
+        ):
+            return False
         producers = [self.graph.flow.producer(self.graph.flow.resolve(name)) for name in op.inputs if name]
         kinds = {"" if producer is None else producer.kind for producer in producers}
         return op.kind == "Where" or bool(kinds & {"Mul", "Div"})

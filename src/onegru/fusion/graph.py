@@ -11,7 +11,7 @@ from onegru.fusion.dataflow.flow import Flow
 from onegru.fusion.dataflow.operator import Op
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.node import Made
-from onegru.fusion.proof import Sizes, Values, compare
+from onegru.fusion.proof import Sizes, UnknownError, Values, compare
 from onegru.fusion.search import Fused, NearMiss, Search
 
 
@@ -52,7 +52,12 @@ class Graph:
         """
         ops = self.made.leading_to(emitter.ops, self.flow)
         constants = ChainMap(emitter.constants, self.made.constants)
-        reason = compare(self.flow, ops, constants, run_loop, self.at.indices, exact=not place)
+        try:
+            reason = compare(self.flow, ops, constants, run_loop, self.at.indices, exact=not place)
+        except UnknownError as error:
+            if place:
+                self.miss(place, f"it looks like a GRU, but numbers cannot prove it: {error}")
+            return False
         if reason and place:
             self.miss(place, f"it was taken for a GRU and is none, which is a defect of onegru: {reason}")
         if not reason:

@@ -1,4 +1,4 @@
-"""What new nodes make needless: double reversals, slices that are a last state, two directions in two nodes."""
+"""What new nodes make needless: double reversals, slices of a last state, two directions in two nodes."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+import xml.etree.ElementTree as ET
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -104,9 +106,63 @@ def find_written_out(source: Source, data: bytes) -> WrittenOut:
     return replace_written_out(source, read_model(source, data))
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenOutIr:
+    """What a search through an IR found.
+
+    Attributes:
+        xml: what its .xml is to hold.
+        weights: what its .bin is to hold.
+        fused, missed, nodes: as of `WrittenOut`.
+    """
+
+    xml: bytes
+    weights: bytes
+    fused: tuple[Fused, ...]
+    missed: tuple[NearMiss, ...]
+    nodes: tuple[int, int]
+
+    def shifted(self, shift: int) -> bytes:
+        """The .xml for weights that begin at this place of the .bin."""
+        root = ET.fromstring(self.xml)  # our own
+        for data in root.iterfind(".//layer[@type='Const']/data"):
+            data.set("offset", str(int(data.get("offset", "0")) + shift))
+        return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True))
+
+    def graph(self, path: Path) -> Graph:
+        """Its graph; `path` is the file that it comes from."""
+        from onegru.formats.openvino.reader import load_ir
+
+        with tempfile.TemporaryDirectory(prefix="onegru-") as folder:
+            file = Path(folder) / path.with_suffix(".xml").name
+            file.write_bytes(self.xml)
+            file.with_suffix(".bin").write_bytes(self.weights)
+            return replace(load_ir(file), path=str(path))
+
+
+def find_in_ir(path: Path, progress: Progress | None = None) -> WrittenOutIr:
+    """The written-out GRUs of an IR, which has layers for them then.
+
+    Raises:
+        FormatError, SpecError: as `onegru.load` does.
+    """
+    from onegru.fusion.openvino.model import fuse_ir
+
+    xml, weights, search = fuse_ir(path, progress)
+    before, after = _layer_count(path.read_bytes()), _layer_count(xml)
+    return WrittenOutIr(xml, weights, tuple(search.fused), tuple(search.missed), (before, after))
+
+
+def _layer_count(xml: bytes) -> int:
+    """How many layers compute something, those in bodies included."""
+    layers = ET.fromstring(xml).iterfind(".//layer")  # the reader has refused what is hostile
+    return sum(layer.get("type") not in ("Const", "Parameter", "Result") for layer in layers)
+
+
 def fused_graph(path: Path, kind: Kind) -> Graph:
     """The graph of a model's file with its written-out GRUs replaced. Raises as `onegru.load` does."""
-    check_fusable(str(path), kind)
+    if kind is Kind.OPENVINO:
+        return find_in_ir(path).graph(path)
     with needs_extra("onnx", "onnx", str(path)):
         from onegru.formats.onnx.reader import read_onnx
     return fused_onnx(*read_onnx(path))
@@ -130,13 +186,7 @@ def fused_onnx(source: Source, data: bytes) -> Graph:
     return parse_onnx(serialized(source, found.model), replace(source, file=None))
 
 
-def check_fusable(name: str, kind: Kind) -> None:
-    """Raise FormatError unless written-out GRUs are looked for in models of this kind."""
-    if kind is not Kind.ONNX:
-        raise FormatError(f"{name}: {kind.words}; GRUs that are written out are found in ONNX models alone")
-
-
-def nothing_found(name: str, missed: tuple[NearMiss, ...], opset: int) -> FormatError:
+def nothing_found(name: str, missed: tuple[NearMiss, ...], opset: int = OLDEST_OPSET) -> FormatError:
     """What to tell a caller who asked for a model to be fused in which nothing can be."""
     words = f"{name}: no GRU is written out in it that could be fused; nothing was written"
     if opset < OLDEST_OPSET:

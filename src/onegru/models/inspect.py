@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onegru.core.arguments import file_path
@@ -13,7 +14,7 @@ from onegru.core.errors import FormatError, SpecWarning, needs_extra
 from onegru.formats.graph import Graph, TensorInfo, nested_words
 from onegru.formats.recognise import Kind, layers_kind, model_kind
 from onegru.layers.gru import GRU
-from onegru.models.fusing import find_written_out
+from onegru.models.fusing import WrittenOut, WrittenOutIr, find_in_ir, find_written_out
 from onegru.models.gru_node import GruNode, prepare_nodes
 from onegru.models.load import read_graph
 from onegru.models.load_layers import named_layers
@@ -23,7 +24,6 @@ from onegru.operators.lowering import read_activations, read_clip
 from onegru.runtimes.known_issues import Facts, Verdict, verdicts
 
 if TYPE_CHECKING:
-    from onegru.formats.onnx.read import Source
     from onegru.fusion.search import Fused, NearMiss
 
 
@@ -131,9 +131,9 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
             from onegru.formats.onnx.reader import parse_onnx, read_onnx
         source, data = read_onnx(file)
         graph = parse_onnx(data, source)
-        found = _written_out(source, data)
+        found = _described(file, lambda: find_written_out(source, data))
     else:
-        graph, found = read_graph(file), {}
+        graph, found = read_graph(file), _described(file, lambda: find_in_ir(file))
     others = sum(step.node_count for step in graph.steps)
     if graph.whole is not None:
         others = graph.whole.node_count
@@ -141,14 +141,14 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     return Inspection(str(file), kind.words, graph.inputs, graph.outputs, others, nested, grus, **found)
 
 
-def _written_out(source: Source, data: bytes) -> dict[str, Any]:
-    """What an inspection says of the written-out GRUs of a serialized model that can be read."""
+def _described(file: Path, search: Callable[[], WrittenOut | WrittenOutIr]) -> dict[str, Any]:
+    """What an inspection says of the written-out GRUs of a model that can be read."""
     from onegru.fusion.search import NearMiss
 
     try:
-        found = find_written_out(source, data)
+        found = search()
     except FormatError as error:  # the rest can be told all the same
-        return {"near_misses": (NearMiss(source.name, str(error).removeprefix(f"{source.name}: ")),)}
+        return {"near_misses": (NearMiss(str(file), str(error).removeprefix(f"{file}: ")),)}
     return {
         "written_out": found.fused,
         "near_misses": found.missed,

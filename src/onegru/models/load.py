@@ -28,7 +28,7 @@ def load(
         path: an ONNX model, or an OpenVINO IR with its `.bin` beside it; the content tells which. Or an ONNX
             model in memory, without external data: its bytes, or an `onnx.ModelProto`.
         engine: what runs the GRU nodes, as in `onegru.GRU`.
-        fuse: whether GRUs that an ONNX model has written out in other operators become GRU nodes in memory,
+        fuse: whether GRUs that a model has written out in other operators become GRU nodes in memory,
             as `onegru.fuse` makes them, but not checked on inputs. A model without any is loaded as it is.
 
     Returns:

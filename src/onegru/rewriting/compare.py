@@ -12,8 +12,7 @@ import numpy as np
 from onegru.core.compare import difference, magnitude
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, OneGRUError
-from onegru.formats.onnx.read import Source
-from onegru.formats.onnx.reader import parse_onnx
+from onegru.formats.graph import Graph
 from onegru.models.model import Model
 from onegru.models.random_inputs import Dims, draw_inputs, size_plans
 from onegru.rewriting.check import Check, OutputReport
@@ -27,26 +26,24 @@ _Limit = Callable[[str, Array], float]
 
 
 def check_result(
-    place: Source,
-    data: bytes,
-    result: bytes,
+    source: Callable[[], Graph],
+    made: Graph,
     target: Path,
     check: Check,
     tolerances: Mapping[str, float],
     dtypes: Collection[str] | None = None,
-    runtime: str | None = None,
+    other: tuple[str, bytes] | None = None,
 ) -> tuple[tuple[OutputReport, ...], tuple[str, ...]]:
     """Compare a changed model with its source.
 
     Args:
-        place: where the source comes from.
-        data: the source.
-        result: the changed model.
+        source: reads the source.
+        made: the changed model.
         target: the file that it is to become.
         check: what to check.
         tolerances: the largest differences to allow, by element types.
         dtypes: the element types that GRUs are computed in; None for those of the result's GRU nodes.
-        runtime: another runtime to check the result in.
+        other: another runtime to check the result in, and the ONNX model that it is given.
 
     Returns:
         how far the outputs lie apart, and what was not checked, in words.
@@ -58,19 +55,20 @@ def check_result(
     if not check.is_wanted:
         return (), ()
     try:
-        given = Model(parse_onnx(data, place))
+        given = Model(source())
     except FormatError as error:
         raise FormatError(f"{error}; so the target cannot be checked, and is not written") from None
-    made = Model(parse_onnx(result, Source(str(target))))
+    result = Model(made)
     if dtypes is None:
-        dtypes = {node.layer.spec.dtype for node in made.gru_nodes if node.layer is not None}
-    runs: dict[str, _Run] = {"onegru": made.run}
+        dtypes = {node.layer.spec.dtype for node in result.gru_nodes if node.layer is not None}
+    runs: dict[str, _Run] = {"onegru": result.run}
     notes: tuple[str, ...] = ()
-    if runtime is not None:
+    if other is not None:
+        runtime, model = other
         if any(info.dtype == "bfloat16" for info in (*given.inputs, *given.outputs)):
             notes = (f"not checked in {runtime}, which takes no bfloat16 arrays",)
         else:
-            runs[runtime] = _other(runtime, result, target, [info.name for info in given.outputs])
+            runs[runtime] = _other(runtime, model, target, [info.name for info in given.outputs])
     cases = [dict(check.inputs)] if check.inputs is not None else _cases(given, check.seed, check.dims)
     limit = functools.partial(_limit, tolerances, dtypes, check.tolerance)
     return _check(given, runs, cases, limit, target), notes
@@ -82,6 +80,7 @@ def _other(runtime: str, model: bytes, target: Path, names: list[str]) -> _Run:
         from onegru.formats.openvino.check import run_openvino
 
         return lambda feeds: dict(zip(names, run_openvino(model, str(target), feeds, names), strict=True))
+    from onegru.formats.onnx.read import Source
     from onegru.formats.onnx.whole.session import Session
 
     session = Session(model, Source(str(target)))

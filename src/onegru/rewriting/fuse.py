@@ -5,15 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onegru.core.arguments import check_function, file_path
 from onegru.core.compare import TOLERANCE_FUSED
 from onegru.core.errors import needs_extra
-from onegru.formats.recognise import model_kind
-from onegru.models.fusing import WrittenOut, check_fusable, nothing_found, replace_written_out
+from onegru.formats.recognise import Kind, model_kind
+from onegru.models.fusing import (
+    WrittenOut,
+    WrittenOutIr,
+    find_in_ir,
+    nothing_found,
+    replace_written_out,
+)
 from onegru.models.random_inputs import Dims
 from onegru.rewriting.check import Check, OutputReport, check_target
+from onegru.rewriting.compare import check_result
 from onegru.system.atomic_write import write_files
 
 if TYPE_CHECKING:
@@ -63,9 +71,9 @@ def fuse(
     is proved by algebra and by numbers; then the whole target is checked against the source.
 
     Args:
-        source: an ONNX model.
-        target: the file to write, which may be the source; it is replaced only once the result has passed
-            the check.
+        source: an ONNX model, or an OpenVINO IR (its .xml).
+        target: the file of the same kind to write, which may be the source; it is replaced only once the
+            result has passed the check.
         inputs: an array for each of the model's inputs, to check with; random by default.
         dims: sizes of open dimensions of random inputs, by name ("X.0" for one without), and whole shapes of
             inputs, by their names.
@@ -87,17 +95,12 @@ def fuse(
         OSError: a file cannot be read or written.
     """
     source, target = file_path("source", source), file_path("target", target)
-    check_target(target, ".onnx")
+    is_ir = model_kind(source) is Kind.OPENVINO
+    check_target(target, ".xml" if is_ir else ".onnx")
     wanted = Check.of(check, inputs, dims, seed, tolerance)
     check_function("progress", progress)
-    check_fusable(str(source), model_kind(source))
-    with needs_extra("onnx", "onnx", str(source)):
-        from onegru.formats.onnx.reader import read_onnx
-        from onegru.rewriting.compare import check_result
-    place, data = read_onnx(source)
-    found, result, notes = fuse_data(place, data, progress)
-    outputs, _ = check_result(place, data, result, target, wanted, TOLERANCE_FUSED)
-    write_files([(target, lambda file: file.write(result))])
+    fuse_file = _fuse_ir if is_ir else _fuse_onnx
+    found, notes, outputs = fuse_file(source, target, wanted, progress)
     return Fusion(
         source=str(source),
         target=str(target),
@@ -107,6 +110,33 @@ def fuse(
         notes=tuple(notes),
         outputs=outputs,
     )
+
+
+_Done = tuple["WrittenOut | WrittenOutIr", list[str], tuple[OutputReport, ...]]
+
+
+def _fuse_onnx(source: Path, target: Path, wanted: Check, progress: Progress | None) -> _Done:
+    with needs_extra("onnx", "onnx", str(source)):
+        from onegru.formats.onnx.read import Source
+        from onegru.formats.onnx.reader import parse_onnx, read_onnx
+    place, data = read_onnx(source)
+    found, result, notes = fuse_data(place, data, progress)
+    made = parse_onnx(result, Source(str(target)))
+    outputs, _ = check_result(lambda: parse_onnx(data, place), made, target, wanted, TOLERANCE_FUSED)
+    write_files([(target, lambda file: file.write(result))])
+    return found, notes, outputs
+
+
+def _fuse_ir(source: Path, target: Path, wanted: Check, progress: Progress | None) -> _Done:
+    from onegru.formats.openvino.reader import load_ir
+    from onegru.formats.openvino.writer import write_pair
+
+    found = find_in_ir(source, progress)
+    if not found.fused:
+        raise nothing_found(str(source), found.missed)
+    outputs, _ = check_result(lambda: load_ir(source), found.graph(target), target, wanted, TOLERANCE_FUSED)
+    write_pair(target, found.shifted, [found.weights])
+    return found, [], outputs
 
 
 def fuse_data(

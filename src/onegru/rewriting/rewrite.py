@@ -135,6 +135,7 @@ def rewrite(
         raise SpecError("progress: given without fuse, where it has no effect; must be left out")
     with needs_extra("onnx", "onnx", str(source)):
         from onegru.formats.onnx.read import Source
+        from onegru.formats.onnx.reader import parse_onnx
         from onegru.rewriting.compare import check_result
         from onegru.rewriting.model_pass import rewrite_model
         from onegru.rewriting.plan import Changes, check_opset
@@ -149,7 +150,13 @@ def rewrite(
     result = rewritten.serialized(place)
     tolerances = TOLERANCE_REWRITTEN if found is None else TOLERANCE_FUSED
     outputs, unchecked = check_result(
-        place, data, result, target, wanted, tolerances, rewritten.dtypes, runtime
+        lambda: parse_onnx(data, place),
+        parse_onnx(result, Source(str(target))),
+        target,
+        wanted,
+        tolerances,
+        rewritten.dtypes,
+        None if runtime is None else (runtime, result),
     )
     write_files([(target, lambda file: file.write(result))])
     return Rewriting(

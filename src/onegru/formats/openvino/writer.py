@@ -7,7 +7,7 @@ one bias for each gate where the canonical form has two: they are added, in the 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -39,10 +39,24 @@ def write_ir(path: Path, layers: Layers, cell: bool, interface: Interface) -> No
         OSError: a file cannot be written. Both are as they were before.
     """
     net = _net(layers, cell, interface)
+    write_pair(path, net.xml, net.data)
+
+
+def write_pair(path: Path, text: Callable[[int], bytes], data: Sequence[bytes]) -> None:
+    """Write an .xml and its .bin so that the two belong together at each moment.
+
+    Args:
+        path: of the .xml.
+        text: the .xml for weights that begin at this place of the .bin.
+        data: the weights, in parts.
+
+    Raises:
+        OSError: a file cannot be written. Both are as they were before.
+    """
     bin_path = path.with_suffix(".bin")
 
     def xml(shift: int = 0) -> tuple[Path, Callable[[IO[bytes]], object]]:
-        return path, lambda file: file.write(net.xml(shift))
+        return path, lambda file: file.write(text(shift))
 
     def weights(shift: int = 0, is_first: bool = False) -> tuple[Path, Callable[[IO[bytes]], object]]:
         return bin_path, lambda file: write_weights(file, shift, is_first)
@@ -53,9 +67,9 @@ def write_ir(path: Path, layers: Layers, cell: bool, interface: Interface) -> No
             with bin_path.open("rb") as old:
                 shutil.copyfileobj(old, file)
         elif shift:
-            file.writelines(net.data)
+            file.writelines(data)
         file.seek(shift)
-        file.writelines(net.data)
+        file.writelines(data)
 
     # OpenVINO takes the weights from the .bin of the .xml's name and from no other, and two files cannot be
     # replaced at once. So that the pair is whole at each moment, the .bin first gets the new weights behind
@@ -65,7 +79,7 @@ def write_ir(path: Path, layers: Layers, cell: bool, interface: Interface) -> No
     elif not bin_path.exists():  # the .xml may name weights that are not there; these ones are not its own
         write_files([xml(), weights()])
     else:
-        shift = -(-max(bin_path.stat().st_size, sum(map(len, net.data))) // 64) * 64
+        shift = -(-max(bin_path.stat().st_size, sum(map(len, data))) // 64) * 64
         write_files([weights(shift, is_first=True), xml(shift), weights(shift), xml(), weights()])
 
 

@@ -88,6 +88,8 @@ class Expressions(Products):
         return constant(taken[0] if columns else taken[0, 0])
 
     def _operator(self, view: View) -> Polynomial:
+        if view.name in self.slices:
+            return self.polynomial(self.slice_of(view))
         op = self.flow.producer(view.name)
         if op is None or op.kind not in _RULES:
             raise TooComplexError

@@ -116,7 +116,9 @@ class Products(Views):
         if [letter for letter in constant_letters if letter not in own + summed]:
             raise TooComplexError
         sizes = [array.shape[constant_letters.index(letter)] for letter in summed]
-        count = int(np.prod(sizes))
+        count = int(np.prod(sizes, dtype=float))
+        if count * view.width > array.size:
+            raise TooComplexError
         grid = np.stack([item.ravel() for item in np.indices(sizes)]) if sizes else np.zeros((0, 1), int)
         value_roles: list[Role] = ["F" if letter in summed else roles[letter] for letter in value_letters]
         order = [summed.index(letter) for letter in value_letters if letter in summed]

@@ -14,6 +14,8 @@ from onegru.fusion.dataflow.flow import Flow
 from onegru.fusion.dataflow.operator import LoopIndex, Op, Shape, Size
 from onegru.fusion.dataflow.shapes import index_slice, is_reversal, slice_ranges, split_sizes, squeezed_axes
 
+_MOST_COLUMNS = 2**18
+
 #: What an axis of a value is in a view: "R" a row of the batch, "F" columns, else the index that is taken.
 Role = str | int | LoopIndex
 
@@ -46,7 +48,7 @@ class View:
 def whole_view(flow: Flow, name: str) -> View | None:
     """All of the last axis of a value, whose other axes are rows; None if its size is not fixed."""
     shape = flow.shape(name)
-    if not shape or not isinstance(shape[-1], int):
+    if not shape or not isinstance(shape[-1], int) or shape[-1] > _MOST_COLUMNS:
         return None
     return View(name, ("R",) * (len(shape) - 1) + ("F",), np.arange(shape[-1])[None])
 

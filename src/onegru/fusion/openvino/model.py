@@ -19,7 +19,7 @@ from onegru.system.bounded import file_version
 
 _TRIES = 10
 
-# What the search may stumble over in a file whose layers contradict each other, and how much it tells of that.
+# What the search may stumble over where layers contradict each other, and how much it tells of that.
 _BROKEN = (ArithmeticError, AssertionError, LookupError, MemoryError, TypeError, ValueError)
 _LONGEST = 200
 
