@@ -89,16 +89,12 @@ class _Cells:
         """Whether an operator may be the last of a cell."""
         if op.kind not in ("Add", "Sub", "Sum", "Where") or len(op.outputs) != 1:
             return False
-        name = op.outputs[0]
-        if name not in self.graph.flow.outputs and all(
-            other.kind == "Shape" for other in self.graph.flow.consumers.get(name, ())
-        ):
+        flow, name, inputs = self.graph.flow, op.outputs[0], list(filter(None, op.inputs))
+        if name not in flow.outputs and all(other.kind == "Shape" for other in flow.consumers.get(name, ())):
             return False  # only its shape counts
-        if op.kind != "Where" and any(
-            self.graph.flow.constant(name) is not None for name in op.inputs if name
-        ):
-            return False
-        producers = [self.graph.flow.producer(self.graph.flow.resolve(name)) for name in op.inputs if name]
+        if op.kind != "Where" and any(flow.constant(item) is not None for item in inputs):
+            return False  # which no blend takes
+        producers = [flow.producer(flow.resolve(item)) for item in inputs]
         kinds = {"" if producer is None else producer.kind for producer in producers}
         return op.kind == "Where" or bool(kinds & {"Mul", "Div"})
 

@@ -22,6 +22,26 @@ def join(flow: Flow, names: set[str]) -> None:
         step(flow, emitter)
         if emitter.ops:
             flow.replace(emitter.ops, emitter.constants)
+    _without_copies(flow)
+
+
+def _without_copies(flow: Flow) -> None:
+    """Let new operators give values under the names that copies of them have."""
+    for op in flow.ops:
+        before = flow.producers.get(op.inputs[0]) if op.kind == "Identity" and op.origin is None else None
+        if before is None or before.origin is not None or op.inputs[0] in flow.outputs:
+            continue
+        old, new = op.inputs[0], op.outputs[0]
+        others = [other for other in flow.consumers.get(old, ()) if other is not op]
+        if any(other.origin is not None for other in others):
+            continue
+        before.outputs = tuple(new if name == old else name for name in before.outputs)
+        for other in others:
+            other.inputs = tuple(new if name == old else name for name in other.inputs)
+        op.inputs, op.outputs = ("",), ("",)
+        flow.producers[new] = before
+        flow.consumers.setdefault(new, []).extend(others)
+    flow.replace((), {})
 
 
 # Reversals
@@ -68,7 +88,7 @@ def _last_states(flow: Flow, emitter: Emitter) -> None:
                 if not _output(node, 1):
                     node.outputs = (node.outputs[0], last)
                     flow.set_shape(last, (1, *shape[1:]))
-                    flow.index()
+                    flow.producers[last] = node
                 if op.kind == "Slice":
                     emitter.op("Identity", [last], "last", None, op.outputs[0])
                 else:

@@ -149,7 +149,9 @@ class Products(Views):
     def _product(self, view: View, matrix: Matrix) -> Polynomial:
         p = self.polynomial(view)
         kinds = {self.algebra.atoms[number].kind for number in p.atoms()}
-        nested = "dot" in kinds or len(p.terms) > 3
+        gated = set.intersection(*map(set, p.terms)) if p.terms else set()  # r∘h, if r has several terms
+        is_gated = any(self.algebra.atoms[number].kind == "value" for number in gated)
+        nested = ("dot" in kinds or len(p.terms) > 3) and not is_gated
         if p.is_constant:
             row = np.broadcast_to(p.constant, view.width)
             return constant(row @ matrix.make())

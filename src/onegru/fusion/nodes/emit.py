@@ -33,6 +33,7 @@ class Emitter:
 
     Attributes:
         indices: values that are indices of the iteration of the loop around.
+        slices: the inputs of the body that are slices, as `Views` has them.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Emitter:
         self.constants: dict[str, Array] = {}
         self.known: ChainMap[Hashable, str] = ChainMap({}, known if known is not None else {})
         self.indices: Mapping[str, LoopIndex] = {}
+        self.slices: Mapping[str, tuple[str, int, int, bool]] = {}
 
     def fresh(self, what: str) -> str:
         """A new name."""
@@ -194,6 +196,10 @@ class Emitter:
 
     def _taken(self, value: str, index: LoopIndex, axis: int, what: str) -> str:
         """The slice that an iteration of the loop around takes."""
+        step = -1 if index.size == -1 else 1
+        for inner, source in self.slices.items():
+            if source == (value, axis, step, source[3]):
+                return self.squeeze(inner, [axis], what) if source[3] else inner
         name = next((name for name, known in self.indices.items() if known == index), None)
         if name is None or self.flow.shape(name) is None:
             raise MissError("its input is a slice that a single step cannot take")
