@@ -78,25 +78,25 @@ class _Cell:
     def step(self, x: Any, h: Any, a: Any) -> Any:
         """The new state; x is projected already if it is to be."""
         if self.how.outside or self.how.after:
-            z, _, n = self._torch_like(x, h)
+            z, n = self._torch_like(x, h)
         else:
-            z, _, n = self._tensorflow_like(x, h)
+            z, n = self._tensorflow_like(x, h)
         if a is not None:
             z = ops.multiply(ops.subtract(scalar(1), a), z)
         kept = ops.multiply(z, h)
         share = z if self.how.fault else ops.subtract(scalar(1), z)
         return ops.add(kept, ops.multiply(share, n))
 
-    def _tensorflow_like(self, x: Any, h: Any) -> tuple[Any, Any, Any]:
-        """Reset before the product, x and h side by side."""
+    def _tensorflow_like(self, x: Any, h: Any) -> tuple[Any, Any]:
+        """Update gate and candidate: reset before the product, x and h side by side."""
         both = ops.matmul(ops.concat([x, h], 1), self.gates, False, False)
         parts = ops.split(ops.sigmoid(ops.add(both, self.gates_bias)), ops.constant(np.int64(1)), 2)
         r, z = parts.output(0), parts.output(1)
         product = ops.matmul(ops.concat([x, ops.multiply(r, h)], 1), self.candidate, False, False)
-        return z, r, self._activation(ops.add(product, self.candidate_bias))
+        return z, self._activation(ops.add(product, self.candidate_bias))
 
-    def _torch_like(self, x: Any, h: Any) -> tuple[Any, Any, Any]:
-        """x and h apart, the weights of h transposed."""
+    def _torch_like(self, x: Any, h: Any) -> tuple[Any, Any]:
+        """The same: x and h apart, the weights of h transposed."""
         wide = x if self.how.outside else self.projected(x)
         xs = ops.variadic_split(wide, ops.constant(np.int64(-1)), constant(H, H, -1))
         h_weights = ops.split(self.states, ops.constant(np.int64(0)), 3)
@@ -104,9 +104,9 @@ class _Cell:
         z, r = (ops.sigmoid(ops.add(xs.output(place), hs[place])) for place in range(2))
         if self.how.after:
             inner = ops.add(ops.matmul(h, h_weights.output(2), False, True), self.after_bias)
-            return z, r, self._activation(ops.add(xs.output(2), ops.multiply(r, inner)))
+            return z, self._activation(ops.add(xs.output(2), ops.multiply(r, inner)))
         inner = ops.matmul(ops.multiply(r, h), h_weights.output(2), False, True)
-        return z, r, self._activation(ops.add(xs.output(2), inner))
+        return z, self._activation(ops.add(xs.output(2), inner))
 
     def _activation(self, value: Any) -> Any:
         if self.how.candidate == "hard_sigmoid":

@@ -222,11 +222,8 @@ class GraphWriter:
             elif (op := producers.get(value)) is not None and typed(self.flow, value) is None:
                 needed.add(id(op))
                 waiting += [self._source(name)[0] for name in op.inputs if name]
-        for element in list(self._layers):
-            if element.tag == "layer" and element.get("id") not in layers:
-                self._layers.remove(element)
-        for edge in list(self._edges):
-            self._edges.remove(edge)
+        self._layers[:] = [item for item in self._layers if item.tag != "layer" or item.get("id") in layers]
+        del self._edges[:]
         for op in self._ops:
             if id(op) in needed:
                 self._add(op)

@@ -1,0 +1,133 @@
+"""Layers of IRs as operators: what constants fold to is what OpenVINO computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino
+import pytest
+from openvino import opset1, opset8
+from openvino import opset13 as ops
+
+from onegru.core.dtypes import Array
+from onegru.formats.openvino.constants import Constants
+from onegru.formats.openvino.fields import Words
+from onegru.formats.openvino.xml import parse_net, read_xml
+from onegru.fusion.ir_flow import IrReader
+from tests.support.written_out_ir import constant, scalar
+
+NUMBERS = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32) * 2
+
+
+def whole(*values: int) -> Any:
+    return ops.constant(np.array(values, np.int32))
+
+
+def axis(value: int) -> Any:
+    return ops.constant(np.int64(value))
+
+
+def strided(first: list[int], last: list[int], step: list[int], **masks: list[int]) -> Callable[[Any], Any]:
+    def build(x: Any) -> Any:
+        ignored = masks.pop("begin", []), masks.pop("end", [])
+        begin, end = first, last
+        return ops.strided_slice(x, constant(*begin), constant(*end), constant(*step), *ignored, **masks)
+
+    return build
+
+
+X = Callable[[Any], Any]
+CASES: dict[str, X] = {
+    "matmul": lambda x: ops.matmul(x, ops.constant(NUMBERS[0]), False, True),
+    "matmul of a column": lambda x: ops.matmul(ops.constant(NUMBERS[:, 0].T), x, True, True),
+    "add": lambda x: ops.add(x, ops.constant(NUMBERS[0])),
+    "divide": lambda x: ops.divide(scalar(1), ops.add(ops.abs(x), scalar(1))),
+    "divide integers": lambda x: ops.divide(whole(-7, 7, 8), whole(2, -2, 2)),
+    "power": lambda x: ops.power(ops.abs(x), scalar(1.5)),
+    "reciprocal": lambda x: ops.power(x, scalar(-1)),
+    "square": lambda x: ops.power(x, scalar(2)),
+    "root": lambda x: ops.power(ops.abs(x), scalar(0.5)),
+    "clamp": lambda x: ops.clamp(x, -0.3, 1.1),
+    "least": lambda x: ops.minimum(x, scalar(3.4028235e38)),
+    "hard sigmoid": lambda x: ops.hard_sigmoid(x, scalar(0.3), scalar(0.4)),
+    "hsigmoid": lambda x: ops.hsigmoid(x),
+    "prelu": lambda x: ops.prelu(x, ops.constant(np.array([0.3], np.float32))),
+    "elu": lambda x: ops.elu(x, 0.7),
+    "softplus": lambda x: ops.softplus(x),
+    "softsign": lambda x: ops.softsign(x),
+    "relu": lambda x: ops.relu(x),
+    "select": lambda x: ops.select(ops.greater(x, scalar(0.5)), x, ops.negative(x)),
+    "logic": lambda x: ops.logical_and(ops.less(x, scalar(1)), ops.logical_not(ops.less(x, scalar(-1)))),
+    "comparison": lambda x: ops.logical_or(ops.less_equal(x, scalar(1)), ops.greater_equal(x, scalar(2))),
+    "reshape": lambda x: ops.reshape(x, constant(0, -1), True),
+    "transpose": lambda x: ops.transpose(x, constant(2, 0, 1)),
+    "transpose all": lambda x: ops.transpose(x, ops.constant(np.zeros(0, np.int64))),
+    "squeeze": lambda x: ops.squeeze(ops.unsqueeze(x, constant(1, -1)), constant(1)),
+    "split": lambda x: ops.split(x, axis(-1), 2).output(1),
+    "variadic split": lambda x: ops.variadic_split(x, axis(2), constant(1, -1)).output(1),
+    "concat": lambda x: ops.concat([x, ops.tanh(x)], -1),
+    "gather": lambda x: ops.gather(x, constant(2, -1), axis(1)),
+    "gather one": lambda x: ops.gather(x, axis(1), axis(-1)),
+    "gather by version 1": lambda x: opset1.gather(x, constant(2, 0), axis(1)),
+    "strided": strided([0, 1, 0], [2, 3, 4], [1, 1, 2]),
+    "strided backwards": strided([0, 0, 0], [0, 0, 0], [1, 1, -1], begin=[1, 1, 1], end=[1, 1, 1]),
+    "strided with one": strided([0, -1], [0, 0], [1, 1], begin=[1, 0], end=[1, 0], shrink_axis_mask=[0, 1]),
+    "strided with a new axis": strided(
+        [0, 0, 1], [0, 0, 2], [1, 1, 1], begin=[1, 1, 0], end=[1, 1, 0], new_axis_mask=[0, 1, 0]
+    ),
+    "strided with all": strided(
+        [0, 0, 1], [0, 0, 2], [1, 1, 1], begin=[0, 1, 0], end=[0, 1, 0], new_axis_mask=[0, 1, 0],
+        shrink_axis_mask=[1, 0, 0],
+    ),
+    "slice": lambda x: opset8.slice(x, constant(1, -1), constant(3, -9), constant(1, -1), constant(1, 2)),
+    "slice without axes": lambda x: opset8.slice(x, constant(1), constant(2), constant(1)),
+    "broadcast": lambda x: ops.broadcast(ops.constant(NUMBERS[0, :1]), constant(2, 3, 4)),
+    "range": lambda x: ops.range(axis(1), axis(9), axis(3), "i64"),
+    "shape": lambda x: ops.shape_of(x),
+    "convert": lambda x: ops.convert(x, "i32"),
+    "einsum": lambda x: ops.einsum([x, ops.constant(NUMBERS[0])], "abc,dc->abd"),
+}  # fmt: skip
+
+
+def folded(path: Path) -> tuple[Array | None, str]:
+    """What the output of an IR is known to be, and the kind of operator that gives it."""
+    words, root = Words(path), read_xml(path)
+    graph = IrReader(words, Constants(words)).read(parse_net(path, root), root)
+    (name,) = graph.flow.outputs
+    op = graph.flow.producer(name)
+    return graph.flow.constant(name), "" if op is None else op.kind
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_constants_fold_to_what_openvino_computes(tmp_path: Path, name: str) -> None:
+    node = CASES[name](ops.constant(NUMBERS))
+    model = openvino.Model([ops.result(node)], [], "test")
+    openvino.serialize(model, tmp_path / "model.xml")
+    (expected,) = (
+        openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([]).values()
+    )
+    found, kind = folded(tmp_path / "model.xml")
+    if name == "divide integers":  # which OpenVINO rounds down
+        assert kind == "openvino::Divide"
+        return
+    assert found is not None, kind
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-6)
+
+
+def test_what_is_not_known_is_left_alone(tmp_path: Path) -> None:
+    x = ops.parameter([2, 3, 4], np.float32, name="x")
+    first, second = constant(0), constant(1)
+    ellipsis = {"new_axis_mask": [0], "shrink_axis_mask": [0], "ellipsis_mask": [1]}
+    nodes = [
+        ops.strided_slice(x, first, second, second, [0], [0], **ellipsis),
+        ops.gather(x, ops.constant(np.zeros((2, 1), np.int64)), axis(1), 1),
+        ops.cum_sum(x, axis(1)),
+    ]
+    for node in nodes:
+        openvino.serialize(openvino.Model([ops.result(node)], [x], "test"), tmp_path / "model.xml")
+        found, kind = folded(tmp_path / "model.xml")
+        assert found is None and kind.startswith("openvino::")
