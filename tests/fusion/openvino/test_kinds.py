@@ -16,7 +16,7 @@ from onegru.core.dtypes import Array
 from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.fields import Words
 from onegru.formats.openvino.xml import parse_net, read_xml
-from onegru.fusion.ir_flow import IrReader
+from onegru.fusion.openvino.flow import IrReader
 from tests.support.written_out_ir import constant, scalar
 
 NUMBERS = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32) * 2

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.fusion.flow import Flow, Op
-from onegru.fusion.ir_moves import Axes, composed, is_still, moved_axes, steps
+from onegru.fusion.dataflow.flow import Flow, Op
+from onegru.fusion.openvino.moves import Axes, composed, is_still, moved_axes, steps
 
 MOVES: dict[str, Callable[[Array, tuple[int, ...]], Array]] = {
     "Transpose": lambda array, axes: array.transpose(axes),
