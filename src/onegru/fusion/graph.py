@@ -37,6 +37,7 @@ class Graph:
     def emitter(self, place: str, dtype: str) -> Emitter:
         """What new operators are made with."""
         emitter = Emitter(self.flow, f"onegru/{place}", self.search.names, dtype, self.made.known)
+        emitter.has_lengths = self.search.has_lengths
         emitter.indices, emitter.slices = self.at.indices, self.at.slices
         return emitter
 

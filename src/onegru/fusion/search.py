@@ -69,6 +69,7 @@ class Search:
         fused: the recurrences that were replaced.
         missed: those that were left alone.
         allows: why the format has no node for a cell; empty if it has one.
+        has_lengths: whether those who run the file honour the node's lengths.
     """
 
     names: set[str]
@@ -79,6 +80,7 @@ class Search:
     algebra: Algebra = field(default_factory=Algebra)
     fused: list[Fused] = field(default_factory=list)
     missed: list[NearMiss] = field(default_factory=list)
+    has_lengths: bool = True
     allows: Callable[[Cell], str] = lambda cell: ""
 
     def look(self) -> None:

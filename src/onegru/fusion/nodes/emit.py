@@ -34,6 +34,7 @@ class Emitter:
     Attributes:
         indices: values that are indices of the iteration of the loop around.
         slices: the inputs of the body that are slices, as `Views` has them.
+        has_lengths: whether nodes may have lengths.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Emitter:
         self.ops: list[Op] = []
         self.constants: dict[str, Array] = {}
         self.known: ChainMap[Hashable, str] = ChainMap({}, known if known is not None else {})
+        self.has_lengths = True
         self.indices: Mapping[str, LoopIndex] = {}
         self.slices: Mapping[str, tuple[str, int, int, bool]] = {}
 

@@ -198,7 +198,7 @@ def may_have_lengths(emitter: Emitter, cell: Cell, asked: Collection[str]) -> bo
 
     Its Y is zero where steps are off, and its Y_h is zero for a row without any.
     """
-    if "Y" in asked:
+    if "Y" in asked or not emitter.has_lengths:
         return False
     return "Y_h" not in asked or is_zero(emitter.flow, cell.state.name)
 

@@ -50,7 +50,8 @@ def fuse_ir(path: Path, progress: Progress | None = None) -> tuple[bytes, bytes,
             break
     else:
         raise FormatError(f"{path}: is replaced again and again while it is read")
-    search = Search(reader.names, progress=progress, allows=why_not)
+    # OpenVINO ignores lengths where sizes are open: see runtimes/known_issues.py.
+    search = Search(reader.names, progress=progress, allows=why_not, has_lengths=False)
     try:
         fuse_flow(graph.flow, search)
         weights = constants.weights.tobytes()
