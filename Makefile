@@ -123,10 +123,11 @@ $(VENV)/.dev: $(VENV)/.build $(BUILD_INPUTS)
 
 # torch first and by itself: the others would bring a newer one. Keras runs on it; Flax on JAX's CPU build.
 $(VENV)/.frameworks: $(VENV)/.dev
-	@echo "Installing PyTorch, Keras and Flax"
+	@echo "Installing PyTorch, Keras, Flax and TensorFlow"
 	@$(PIP) torch==2.13.0
 	@$(PIP_SELF) '.[torch,keras,flax,safetensors]'
 	@$(PIP) onnxscript  # torch's exporter needs it
+	@$(PIP) tensorflow-cpu tf2onnx  # which write Keras' GRUs out as loops, as most files of Keras have them
 	@touch $@
 
 # The lighter install, for people who only want to see the example. A full install contains it: where

@@ -19,12 +19,13 @@ from onegru.fusion.nodes.node import Recurrence, add_node, is_zero, place_stack
 from onegru.fusion.nodes.sources import Sliced, Source, before, over_time
 
 
-def replace_cells(graph: Graph) -> None:
-    """Replace the cells of a graph that is no loop as a whole, once that is proved."""
+def replace_cells(graph: Graph) -> dict[str, str]:
+    """Replace the cells of a graph, once that is proved; returns why others are none, by what they give."""
     cells = _Cells(graph)
-    found = cells.find()
+    found, misses = cells.find()
     for chain in cells.chains(found):
         cells.replace([found[output] for output in chain])
+    return misses
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -52,8 +53,8 @@ class _Cells:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
 
-    def find(self) -> dict[str, _Found]:
-        """The cells, by the values that they give."""
+    def find(self) -> tuple[dict[str, _Found], dict[str, str]]:
+        """The cells, by the values that they give, and why others are none."""
         found: dict[str, _Found] = {}
         misses: dict[str, str] = {}
         for op in self.graph.flow.ops:
@@ -80,10 +81,7 @@ class _Cells:
                 misses[output] = reason
                 del found[output]
         inside = {name for item in found.values() for op in item.ops for name in op.outputs}
-        for name, reason in misses.items():
-            if name not in inside:
-                self.graph.miss(name, reason)
-        return found
+        return found, {name: reason for name, reason in misses.items() if name not in inside}
 
     def _may_blend(self, op: Op) -> bool:
         """Whether an operator may be the last of a cell."""

@@ -37,10 +37,14 @@ def _fuse(graph: Graph) -> None:
     for op in graph.flow.ops:
         for body in op.bodies.values():
             _fuse_body(graph, op, body)
-    replace_cells(graph)
+    misses = replace_cells(graph)
     if graph.made.added:
         graph.flow.replace(graph.made.added, graph.made.constants)
         join(graph.flow, graph.search.names)
+    for name, reason in misses.items():
+        now = graph.flow.producers.get(name)
+        if now is not None and now.origin is not None:  # not a first step that has gone with the others
+            graph.miss(name, reason)
 
 
 def _fuse_body(graph: Graph, op: Op, body: Flow) -> None:
@@ -55,6 +59,6 @@ def _fuse_body(graph: Graph, op: Op, body: Flow) -> None:
         replace_loop(graph, loop, at, place)
     except MissError as error:
         before = len(graph.search.fused)
-        _fuse(Graph(body, graph.search, at))
+        _fuse(Graph(body, graph.search, Expressions(body, graph.search.algebra, loop.indices)))
         if str(error) and len(graph.search.fused) > before:
             graph.miss(place, f"its cell alone was replaced, as {error}")

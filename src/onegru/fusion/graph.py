@@ -38,7 +38,7 @@ class Graph:
         """What new operators are made with."""
         emitter = Emitter(self.flow, f"onegru/{place}", self.search.names, dtype, self.made.known)
         emitter.has_lengths = self.search.has_lengths
-        emitter.indices, emitter.slices = self.at.indices, self.at.slices
+        emitter.indices = self.at.indices
         return emitter
 
     def prove(

@@ -134,16 +134,15 @@ class _Whole:
             asked.add("Y")
         if not asked:
             return
-        inputs = tuple(self._source(view) for view in cell.inputs)
-        reverse = next((source.step for source in inputs if isinstance(source, Sliced)), 1) < 0
+        inputs, reverse, lengths = self._over_time(cell, turned=True)
+        if (
+            cell.masks and lengths is None
+        ):  # lengths count in time, whichever way a layer below hands on its states
+            other = self._over_time(cell, turned=False)
+            inputs, reverse, lengths = other if other[2] is not None else (inputs, reverse, lengths)
         outer = {field.name: getattr(cell, field.name) for field in fields(cell)}
         outer["state"] = View(item.initial, cell.state.roles, cell.state.index)
         whole = Cell(**outer)
-        lengths = None
-        if len(cell.masks) == 1:
-            lengths = lengths_of(self.at, cell.masks, reverse, loop.count)
-            if lengths is not None and self.at.flow.owner(lengths.name) is self.at.flow:
-                lengths = None
         masks = () if lengths is not None else cell.masks
         emitter.dtype = self.at.flow.dtype(cell.output) or self.graph.search.dtype
         recurrence = Recurrence(
@@ -166,6 +165,17 @@ class _Whole:
             self.states[cell.output] = Y, reverse
         self.done.append((cell, reverse, width))
 
+    def _over_time(self, cell: Cell, *, turned: bool) -> tuple[tuple[Source, ...], bool, View | None]:
+        """What the steps take as x, whether they go backwards, and the lengths that their mask says."""
+        inputs = tuple(self._source(view, turned) for view in cell.inputs)
+        reverse = next((source.step for source in inputs if isinstance(source, Sliced)), 1) < 0
+        if len(cell.masks) != 1:
+            return inputs, reverse, None
+        lengths = lengths_of(self.at, cell.masks, reverse, self.loop.count)
+        if lengths is not None and self.at.flow.owner(lengths.name) is self.at.flow:
+            lengths = None
+        return inputs, reverse, lengths
+
     def _feeds_others(self, cell: Cell) -> bool:
         """Whether another state of the loop takes this one's new value as its x."""
         body = self.loop.body
@@ -178,12 +188,12 @@ class _Whole:
                 return True
         return False
 
-    def _source(self, view: View) -> Source:
+    def _source(self, view: View, turned: bool = True) -> Source:
         for place in path(self.at, view):
             if place.name in self.states:
                 Y, reverse = self.states[place.name]
                 return Sliced(View(Y, (0, "R", "F"), place.index), 0, 0, None, -1 if reverse else 1)
-        found = in_loop(self.at, view, self.loop.count)
+        found = in_loop(self.at, view, self.loop.count, turned)
         if found is None:
             raise MissError(f"its input {view.name!r} is no slice of one value for each iteration")
         return found

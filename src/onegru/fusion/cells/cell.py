@@ -11,6 +11,10 @@ from onegru.core.dtypes import Array
 from onegru.fusion.cells.views import View
 
 _CLOSE, _TINY = 1e-9, 1e-13
+_ROUNDED = (
+    1e-7  # of parameters of two cells: a hard sigmoid's 1/6 is rounded once in one form, twice in another
+)
+_LINEAR = Activation("Affine", 1.0, 0.0)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -74,7 +78,7 @@ class Cell:
             and (self.attention is None) == (other.attention is None)
             and self.keeps == other.keeps
             and [mask.is_off for mask in self.masks] == [mask.is_off for mask in other.masks]
-            and all(a.shape == b.shape and np.allclose(a, b, _CLOSE, _TINY) for a, b in forms)
+            and all(a.shape == b.shape and np.allclose(a, b, _ROUNDED, _TINY) for a, b in forms)
         )
 
     def _normal(self, from_zero: bool) -> list[Array]:
@@ -89,9 +93,11 @@ class Cell:
                 W[rows] *= alpha
                 R[rows] *= alpha
                 B[rows] = B[rows] * alpha + beta
+                B[3 * H :][rows] *= alpha
             else:
                 rest += [alpha, beta]
-        if self.activations[0].name in ("Relu", "LeakyRelu"):  # r and what it multiplies may share a factor
+        f = self.activations[0]
+        if f.name in ("Relu", "LeakyRelu") or f == _LINEAR:  # r and what it multiplies may share a factor
             r, n = slice(H, 2 * H), slice(2 * H, 3 * H)
             factor = max(float(np.max(np.abs(W[r]), initial=0)), float(np.max(np.abs(B[r])))) or 1.0
             W[r], R[r], B[r] = W[r] / factor, R[r] / factor, B[r] / factor

@@ -277,6 +277,8 @@ class _Matcher:
                     factors.append(number * atom.parameters[1])
                 if z.function.name == "ScaledTanh":
                     factors.append(number / 2 / z.function.parameters[0])
+                if z.function.name == "Affine":
+                    factors.append(number / z.function.parameters[0])
         first: Act | None = None
         for factor in factors:
             found = self.activations.find(scale(reset, 1 / factor)) if factor else None

@@ -136,10 +136,27 @@ class Flow:
                 name = flow.aliases[name]
                 continue
             op = flow.producers.get(name)
-            if op is None or op.kind != "Identity":
+            passed = None if op is None else flow._passed_on(op)
+            if passed is None:
                 break
-            name = op.inputs[0]
+            name = passed
         return name
+
+    def _passed_on(self, op: Op) -> str | None:
+        """The value that an operator passes on as it is; None if it does more.
+
+        Keras' exporter casts values to the type that they have, and asks for each step whether there is one.
+        """
+        if op.kind == "Identity":
+            return op.inputs[0]
+        if op.kind == "Cast" and op.attributes.get("dtype") == (self.dtype(op.inputs[0]) or ""):
+            return op.inputs[0]
+        if op.kind == "Where" and (array := self.constant(op.inputs[0])) is not None and array.size:
+            for is_chosen, name in ((array.all(), op.inputs[1]), (not array.any(), op.inputs[2])):
+                shape = self.shape(name)
+                if is_chosen and shape is not None and shape == self.shape(op.outputs[0]):
+                    return name
+        return None
 
     def producer(self, name: str) -> Op | None:
         """The operator that gives a value, in this graph or one around it."""

@@ -10,6 +10,8 @@ import numpy as np
 from onegru.fusion.dataflow.flow import Flow
 from onegru.fusion.dataflow.operator import LoopIndex, Op, Size
 
+NO_LIMIT = 2**31 - 1  # what exporters write for the number of iterations where a condition ends a loop
+
 
 @dataclass(frozen=True, slots=True)
 class Carried:
@@ -124,19 +126,17 @@ def find_indices(loop: Loop, iteration: str) -> dict[str, LoopIndex]:
     body = loop.body
     found: dict[str, LoopIndex] = {iteration: LoopIndex(1, 0)} if iteration else {}
     for item in loop.carried:
-        start = body.outer.sizes(item.initial) if body.outer is not None else None
         op = body.producer(body.resolve(item.after))
-        if (
-            start is None
-            or len(start) != 1
-            or not isinstance(start[0], int)
-            or op is None
-            or op.kind != "Add"
-        ):
+        if body.outer is None or op is None or op.kind not in ("Add", "Sub"):
             continue
-        steps = [name for name in op.inputs if body.resolve(name) != item.before]
-        if len(steps) == 1 and body.sizes(steps[0]) == (1,):
-            found[item.before] = LoopIndex(1, start[0])
+        names = [body.resolve(name) for name in op.inputs]
+        if item.before not in (names if op.kind == "Add" else names[:1]):
+            continue
+        step = body.sizes(names[1] if names[0] == item.before else names[0])
+        start = body.outer.linear(item.initial)
+        if start is not None and step in ((1,), (-1,)):
+            sign = 1 if (step == (1,)) == (op.kind == "Add") else -1
+            found[item.before] = LoopIndex(sign, start[1], start[0])
     for op in body.ops:
         index = _index_of(body, op, found)
         if index is not None:
@@ -179,6 +179,26 @@ def starts(flow: Flow, name: str, count: Size) -> bool:
         low, high = op.inputs if op.kind == "Less" else op.inputs[::-1]
         return flow.sizes(low) == (0,) and flow.sizes(high) == (count,)
     return False
+
+
+def limit(flow: Flow, loop: Loop, name: str) -> Size | None:
+    """The number of iterations of a loop that only its condition ends: that counted ones are below a size."""
+    body = loop.body
+    op = body.producer(body.resolve(name))
+    if op is None:
+        return None
+    if op.kind == "And":
+        return next((found for item in op.inputs if (found := limit(flow, loop, item)) is not None), None)
+    if op.kind not in ("Less", "Greater"):
+        return None
+    low, high = (body.resolve(item) for item in (op.inputs if op.kind == "Less" else op.inputs[::-1]))
+    bound = body.sizes(high)
+    if loop.indices.get(low) != LoopIndex(1, 1) or bound is None or len(bound) != 1:
+        return None
+    # The first iteration comes before that condition.
+    first = loop.op.inputs[1] if len(loop.op.inputs) > 1 else ""
+    is_checked = bool(first) and flow.constant(first) is None
+    return bound[0] if is_checked or (isinstance(bound[0], int) and bound[0] > 0) else None
 
 
 def goes_on(loop: Loop, name: str) -> bool:

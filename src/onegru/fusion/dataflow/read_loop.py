@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from onegru.fusion.dataflow.flow import Flow
 from onegru.fusion.dataflow.loop import (
+    NO_LIMIT,
     Carried,
     Collected,
     Loop,
     Slices,
     find_indices,
     goes_on,
+    limit,
     simplified,
     starts,
 )
-from onegru.fusion.dataflow.operator import Op, Size
+from onegru.fusion.dataflow.operator import Op, Shape, Size
 from onegru.fusion.dataflow.port_loops import read_ir_loop
 
 
@@ -44,14 +46,20 @@ def _read_loop(flow: Flow, op: Op) -> Loop | None:
         for inner, name in zip(body.outputs[states + 1 :], outputs[states:], strict=True)
     ]
     loop = simplified(flow, Loop(op, body, carried, {}, collected))
-    sizes = flow.sizes(op.inputs[0]) if op.inputs and op.inputs[0] else None
-    if sizes is None or len(sizes) != 1:
-        return None
-    loop.count = sizes[0]
     loop.indices = find_indices(loop, body.inputs[0])
     body.set_indices(loop.indices)
+    sizes = flow.sizes(op.inputs[0]) if op.inputs and op.inputs[0] else None
+    if sizes is not None and len(sizes) == 1 and not (isinstance(sizes[0], int) and sizes[0] >= NO_LIMIT):
+        loop.count = sizes[0]
+    elif not op.inputs or not op.inputs[0] or sizes is not None:
+        loop.count = limit(flow, loop, body.outputs[0])
+    if loop.count is None:
+        return None
     first = len(op.inputs) < 2 or not op.inputs[1] or starts(flow, op.inputs[1], loop.count)
-    return loop if first and goes_on(loop, body.outputs[0]) else None
+    if not first or not goes_on(loop, body.outputs[0]):
+        return None
+    _shape_outputs(flow, loop)
+    return loop
 
 
 def _read_scan(flow: Flow, op: Op) -> Loop | None:
@@ -93,4 +101,27 @@ def _read_scan(flow: Flow, op: Op) -> Loop | None:
         place = axis % (len(shape) + 1) if shape is not None else axis
         collected.append(Collected(inner, name, place, -1 if backwards else 1, False))
     loop = simplified(flow, Loop(op, body, carried, slices, collected, count=size))
-    return loop if slices else None
+    loop.indices = find_indices(loop, "")
+    body.set_indices(loop.indices)
+    if not slices:
+        return None
+    _shape_outputs(flow, loop)
+    return loop
+
+
+def _shape_outputs(flow: Flow, loop: Loop) -> None:
+    """State the shapes of what a loop gives, whose number of steps ONNX's own inference leaves open."""
+    found: dict[str, Shape] = {}
+    for item in loop.carried:
+        shape = flow.shape(item.initial)
+        if item.last and shape is not None and loop.body.shape(item.after) == shape:
+            found[item.last] = shape
+    for entry in loop.collected:
+        shape = loop.body.shape(entry.inner)
+        if entry.name and shape is not None and loop.count is not None and not entry.is_kept:
+            found[entry.name] = (*shape[: entry.axis], loop.count, *shape[entry.axis :])
+    changed = {name: shape for name, shape in found.items() if flow.shape(name) != shape}
+    for name, shape in changed.items():
+        flow.set_shape(name, shape)
+    if changed:
+        flow.forget()

@@ -33,7 +33,6 @@ class Emitter:
 
     Attributes:
         indices: values that are indices of the iteration of the loop around.
-        slices: the inputs of the body that are slices, as `Views` has them.
         has_lengths: whether nodes may have lengths.
     """
 
@@ -49,7 +48,6 @@ class Emitter:
         self.known: ChainMap[Hashable, str] = ChainMap({}, known if known is not None else {})
         self.has_lengths = True
         self.indices: Mapping[str, LoopIndex] = {}
-        self.slices: Mapping[str, tuple[str, int, int, bool]] = {}
 
     def fresh(self, what: str) -> str:
         """A new name."""
@@ -174,7 +172,8 @@ class Emitter:
         shape = self.shape(value)
         order = [axis for kind in "TRF" for axis in range(len(roles)) if roles[axis] == kind]
         kept = [axis for axis in order if not (roles[axis] == "R" and shape[axis] == 1)]
-        is_open = time is not None and isinstance(shape[time], str)  # so that a Reshape cannot do it
+        # A Reshape has no room for an open number of steps.
+        is_open = time is not None and isinstance(shape[roles.index("T")], str)
         if kept != sorted(kept) or (is_open and order != sorted(order)):
             value = self.transpose(value, order, what)
             roles, shape = [roles[axis] for axis in order], self.shape(value)
@@ -198,10 +197,6 @@ class Emitter:
 
     def _taken(self, value: str, index: LoopIndex, axis: int, what: str) -> str:
         """The slice that an iteration of the loop around takes."""
-        step = -1 if index.size == -1 else 1
-        for inner, source in self.slices.items():
-            if source == (value, axis, step, source[3]):
-                return self.squeeze(inner, [axis], what) if source[3] else inner
         name = next((name for name, known in self.indices.items() if known == index), None)
         if name is None or self.flow.shape(name) is None:
             raise MissError("its input is a slice that a single step cannot take")

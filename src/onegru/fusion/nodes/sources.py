@@ -127,13 +127,14 @@ def before(at: Expressions, views: tuple[View, View]) -> View | None:
     return replace(found.view, roles=roles)
 
 
-def in_loop(at: Expressions, view: View, size: Size | None) -> Sliced | None:
+def in_loop(at: Expressions, view: View, size: Size | None, turned: bool = True) -> Sliced | None:
     """The source of a view whose slices a loop takes, all of an axis; None if it is something else.
 
     Args:
         at: the expressions of the loop's body.
         view: what an iteration takes.
         size: how many iterations there are.
+        turned: whether to take what a value was before it was turned round in time.
     """
     best: Sliced | None = None
     for place in path(at, view):
@@ -149,7 +150,7 @@ def in_loop(at: Expressions, view: View, size: Size | None) -> Sliced | None:
             best = Sliced(place, axis, 0, None, 1)
         elif index.sign < 0 and whole and is_last(index, size):
             best = Sliced(place, axis, 0, None, -1)
-        if best is not None and not _is_turned(at, place.name):
+        if best is not None and not (turned and _is_turned(at, place.name)):
             break
     return best
 

@@ -1,0 +1,306 @@
+"""Cells are recognised however they are written, and what is none is told why: a model for each reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.support.fusing import (
+    SIGMOID,
+    TANH,
+    Net,
+    Step,
+    blend,
+    check_fused,
+    directions,
+    fused,
+    one_step,
+    plain,
+    reasons,
+)
+
+pytest.importorskip("onnxruntime")
+
+Blend = Callable[[Net, str, str, str], str]
+
+# Cells
+
+
+BLENDS: dict[str, Blend] = {
+    "(1 - z)n + zh": blend,
+    "n + z(h - n)": lambda net, z, h, n: net("Add", n, net("Mul", z, net("Sub", h, n))),
+    "h - (1 - z)(h - n)": lambda net, z, h, n: net(
+        "Sub", h, net("Mul", net("Sub", net.const(1.0), z), net("Sub", h, n))
+    ),
+    "h + (1 - z)(n - h)": lambda net, z, h, n: net(
+        "Sum", h, net("Mul", net("Sub", net.const(1.0), z), net("Sub", n, h))
+    ),
+    "(1 - z)h + zn": lambda net, z, h, n: blend(net, z, n, h),
+    "n - zn + zh": lambda net, z, h, n: net("Add", net("Sub", n, net("Mul", z, n)), net("Mul", z, h)),
+    "-(z - 1)n - (-z)h": lambda net, z, h, n: net(
+        "Sub",
+        net("Neg", net("Mul", net("Sub", z, net.const(1.0)), n)),
+        net("Mul", net("Neg", z), h),
+    ),
+}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("name", BLENDS)
+def test_blends(name: str, after: bool) -> None:
+    step = Step(after=after)
+    step.blend = BLENDS[name]  # type: ignore[method-assign]
+    net = one_step(step)
+    model, search = check_fused(net.model(), net.feeds)
+    (found,) = search.fused
+    assert found.linear_before_reset == after
+    assert (found.hidden_size, found.input_size, found.form, found.steps) == (2, 3, "cell", 1)
+    assert directions(model) == 1
+
+
+ACTIVATIONS = {
+    "Sigmoid": plain("Sigmoid"),
+    "Tanh": plain("Tanh"),
+    "Relu": plain("Relu"),
+    "Softsign": plain("Softsign"),
+    "Softplus": plain("Softplus"),
+    "Elu": plain("Elu", alpha=0.5),
+    "LeakyRelu": plain("LeakyRelu", alpha=0.1),
+    "ThresholdedRelu": plain("ThresholdedRelu", alpha=0.3),
+    "HardSigmoid": plain("HardSigmoid", alpha=0.25, beta=0.5),
+    "ScaledTanh": lambda net, x: net("Mul", net.const(1.5), net("Tanh", net("Mul", net.const(0.5), x))),
+    "Affine": lambda net, x: net("Add", net.const(0.25), net("Mul", net.const(0.5), x)),
+}
+
+
+@pytest.mark.parametrize("f", ACTIVATIONS)
+@pytest.mark.parametrize("g", ["Tanh", "Relu", "Softsign", "Affine", "ScaledTanh"])
+def test_activations(f: str, g: str) -> None:
+    net = one_step(Step(after=True, f=ACTIVATIONS[f], g=ACTIVATIONS[g]))
+    _, search = check_fused(net.model(), net.feeds)
+    (found,) = search.fused
+    assert [name.partition("(")[0] for name in found.activations] == [f, g]
+
+
+def test_clip() -> None:
+    def clipped(kind: str) -> Callable[[Net, str], str]:
+        return lambda net, x: net(kind, net.clip(x, -0.5, 0.5))
+
+    net = one_step(Step(f=clipped("Sigmoid"), g=clipped("Tanh")))
+    model, search = check_fused(net.model(), net.feeds)
+    assert len(search.fused) == 1
+    (node,) = (node for node in model.graph.node if node.op_type == "GRU")
+    assert [item.f for item in node.attribute if item.name == "clip"] == [0.5]
+
+
+@pytest.mark.parametrize("keeps", [False, True], ids=["1-a", "a"])
+def test_attention(keeps: bool) -> None:
+    step = Step()
+    net = Net()
+    x, h, a = net.input("x", "B", 3), net.input("h", "B", 2), net.input("a", "B", 1)
+
+    def scaled(net: Net, z: str, h: str, n: str) -> str:
+        factor = a if keeps else net("Sub", net.const(1.0), a)
+        return blend(net, net("Mul", factor, z), h, n)
+
+    step.blend = scaled  # type: ignore[method-assign]
+    net("Identity", step(net, x, h), output="y")
+    net.output("y", ("B", 2))
+    _, search = check_fused(net.model(), net.feeds)
+    assert [found.operator for found in search.fused] == ["AUGRU"]
+
+
+# Reasons
+
+
+class Odd(Step):
+    """A step in which a product or the blend is another."""
+
+    def __init__(self, after: bool = False, **parts: Callable[..., str]) -> None:
+        super().__init__(after=after)
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+
+def other_gate(function: Callable[[Net, str], str]) -> Step:
+    step = Step()
+    step.r = function
+    return step
+
+
+def clips(low: float, high: float, kind: str) -> Callable[[Net, str], str]:
+    return lambda net, x: net(kind, net.clip(x, low, high))
+
+
+def with_square(net: Net, gate: str, h: str) -> str:
+    """h∘h beside the product."""
+    return net("Add", net("MatMul", h, net.random(2, 2)), net("Mul", h, h))
+
+
+class TwoResets(Step):
+    """Two products, each with a reset gate of its own."""
+
+    def candidate(self, net: Net, x: str, h: str, r: str) -> str:
+        other = self.gate(net, "q", x, h, SIGMOID)
+        first = net("Mul", r, self.of_h(net, "n", h))
+        second = net("Mul", other, self.of_h(net, "m", h))
+        return self.g(net, net("Add", self.of_x(net, "n", x), net("Add", first, second)))
+
+
+class TwoResetsBefore(Step):
+    """The same, with each reset gate before its product."""
+
+    def candidate(self, net: Net, x: str, h: str, r: str) -> str:
+        other = self.gate(net, "q", x, h, SIGMOID)
+        first = self.of_h(net, "n", net("Mul", r, h))
+        second = self.of_h(net, "m", net("Mul", other, h))
+        return self.g(net, net("Add", self.of_x(net, "n", x), net("Add", first, second)))
+
+
+class NoReset(Step):
+    def candidate(self, net: Net, x: str, h: str, r: str) -> str:
+        return self.g(net, net("Add", self.of_x(net, "n", x), self.of_h(net, "n", h)))
+
+
+class NoState(Step):
+    def candidate(self, net: Net, x: str, h: str, r: str) -> str:
+        return self.g(net, self.of_x(net, "n", x))
+
+
+class AlsoWithoutReset(Step):
+    def candidate(self, net: Net, x: str, h: str, r: str) -> str:
+        total = net("Add", self.of_x(net, "n", x), self.of_h(net, "n", net("Mul", r, h)))
+        return self.g(net, net("Add", total, self.of_h(net, "m", h)))
+
+
+class AlsoOutside(Step):
+    def candidate(self, net: Net, x: str, h: str, r: str) -> str:
+        total = net("Add", self.of_x(net, "n", x), net("Mul", r, self.of_h(net, "n", h)))
+        return self.g(net, net("Add", total, net("Mul", h, h)))
+
+
+class SquareInCandidate(Step):
+    def candidate(self, net: Net, x: str, h: str, r: str) -> str:
+        total = net("Add", self.of_x(net, "n", x), self.of_h(net, "n", net("Mul", r, h)))
+        return self.g(net, net("Add", total, net("Mul", h, net("Mul", h, h))))
+
+
+class ResetOfSum(Step):
+    """The product is with r∘h + 1/2·h∘h."""
+
+    def candidate(self, net: Net, x: str, h: str, r: str) -> str:
+        inner = net("Mul", net("Mul", r, h), h)
+        return self.g(net, net("Add", self.of_x(net, "n", x), self.of_h(net, "n", inner)))
+
+
+class NoInput(Step):
+    def of_x(self, net: Net, gate: str, x: str) -> str:
+        return net.random(1, self.H)
+
+
+class ConstantReset(Step):
+    """The reset gate is of x alone."""
+
+    def __call__(self, net: Net, x: str, h: str) -> str:
+        z = self.gate(net, "z", x, h, self.f)
+        r = net("Sigmoid", self.of_x(net, "r", x))
+        return self.blend(net, z, h, self.candidate(net, x, h, r))
+
+
+class ProductOfInputs(Step):
+    """x∘x in a gate."""
+
+    def of_x(self, net: Net, gate: str, x: str) -> str:
+        first = net("MatMul", x, self.weight(net, f"W{gate}", self.I, self.H))
+        return net("Mul", first, first)
+
+
+def share_scaled(net: Net, z: str, h: str, n: str) -> str:
+    """(1 - a(1 - z))h + a(1 - z)n."""
+    a = net.input("a", "B", 1)
+    share = net("Mul", a, net("Sub", net.const(1.0), z))
+    return net("Add", net("Mul", net("Sub", net.const(1.0), share), h), net("Mul", share, n))
+
+
+MISSES = {
+    "its gates are Sigmoid and Tanh; must be the same function": other_gate(TANH),
+    "its ThresholdedRelu is cut off just where it begins": Step(
+        after=True, f=clips(-0.5, 0.5, "Sigmoid"), g=lambda net, x: net(
+            "ThresholdedRelu", net.clip(x, -0.5, 0.5), alpha=0.5
+        )
+    ),
+    "its activations have different bounds (clip)": Step(f=clips(-1, 1, "Sigmoid"), g=clips(-2, 2, "Tanh")),
+    "what it adds to the old state is not (1 - z) times one candidate": Odd(
+        blend=lambda net, z, h, n: net("Add", net("Mul", z, h), n)
+    ),
+    "attention scales the share of the new state, not the update gate": Odd(blend=share_scaled),
+    "its update gate is none of the eleven activations": Step(f=plain("Exp")),
+    "the candidate is none of the eleven activations": Step(g=plain("Exp")),
+    "the update gate is not a function of a sum of products with x and h": Odd(of_h=with_square),
+    "the product of the candidate is not with r∘h": TwoResetsBefore(),
+    "the candidate is not a function of a sum of products with x and r∘h": SquareInCandidate(),
+    "its candidate takes the state without a reset gate": AlsoWithoutReset(),
+    "its candidate takes the state without a reset gate ": NoReset(),
+    "its candidate takes no state": NoState(),
+    "the reset gate is none of the eleven activations": other_gate(plain("Exp")),
+    "products with h have different reset gates": TwoResets(),
+    "its reset gate does not depend on the state": ConstantReset(after=True),
+    "its candidate takes the state outside the reset gate's product": AlsoOutside(),
+    "what it adds to a gate is no product of one value with a constant": ProductOfInputs(),
+    "it takes no input x": NoInput(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", MISSES)
+def test_reasons(reason: str) -> None:
+    net = one_step(MISSES[reason])
+    assert reason.strip() in reasons(net.model())
+
+
+def test_the_product_is_with_r_h_alone() -> None:
+    assert reasons(one_step(ResetOfSum()).model()) == {"the product of the candidate is not with r∘h"}
+
+
+@pytest.mark.parametrize("gate", ["z", "r", "n"])
+def test_what_others_take_is_left_alone(gate: str) -> None:
+    class Shown(Step):
+        def gate(self, net: Net, name: str, x: str, h: str, function: Callable[[Net, str], str]) -> str:
+            value = super().gate(net, name, x, h, function)
+            return net("Identity", value, output="shown") if name == gate else value
+
+        def candidate(self, net: Net, x: str, h: str, r: str) -> str:
+            value = super().candidate(net, x, h, r)
+            return net("Identity", value, output="shown") if gate == "n" else value
+
+    net = one_step(Shown())
+    net.output("shown", ("B", 2))
+    (reason,) = reasons(net.model())
+    assert "computes on the way, is" in reason and "as well" in reason
+
+
+def test_models_without_recurrences_have_no_near_misses() -> None:
+    net = Net()
+    x = net.input("x", "B", 3)
+    net("Add", net("MatMul", x, net.random(3, 3)), net("Mul", x, x), output="y")
+    net.output("y", ("B", 3))
+    model, search = fused(net.model())
+    assert not search.fused and not search.missed and model == net.model()
+
+
+def test_parameters() -> None:
+    step = Step(after=True)
+    net = one_step(step)
+    arrays = {item.name: np.frombuffer(item.raw_data, np.float32) for item in net.initializers}
+    model, _ = fused(net.model())
+    found = {item.name: np.frombuffer(item.raw_data, np.float32) for item in model.graph.initializer}
+    (node,) = (node for node in model.graph.node if node.op_type == "GRU")
+    W, R, B = (found[name] for name in node.input[1:4])
+    weights = {key: arrays[name] for key, name in step.weights.items()}
+    for number, gate in enumerate("zrn"):
+        rows = slice(number * 2, number * 2 + 2)
+        np.testing.assert_array_equal(W.reshape(6, 3)[rows], weights[f"W{gate}"].reshape(3, 2).T)
+        np.testing.assert_array_equal(R.reshape(6, 2)[rows], weights[f"R{gate}"].reshape(2, 2).T)
+        np.testing.assert_array_equal(B[rows], weights[f"b{gate}"])
+    np.testing.assert_array_equal(B[10:], weights["Rbn"])

@@ -1,0 +1,187 @@
+"""However a function is written, its polynomial is one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onegru.fusion.cells.polynomial import (
+    Algebra,
+    Matrix,
+    Polynomial,
+    TooComplexError,
+    add,
+    close,
+    constant,
+    ratio,
+    same,
+    scalar,
+    scale,
+)
+
+
+def atom(algebra: Algebra, name: str, is_bool: bool = False) -> Polynomial:
+    return algebra.value(name, name, name, is_bool)
+
+
+@pytest.fixture
+def A() -> Algebra:
+    return Algebra()
+
+
+@pytest.fixture
+def x(A: Algebra) -> Polynomial:
+    return atom(A, "x")
+
+
+ONE = constant(1)
+
+
+def test_blends_are_one(A: Algebra) -> None:
+    z, h, n = (atom(A, name) for name in "zhn")
+    away = add(ONE, z, -1.0)
+    forms = [
+        add(A.multiply(away, n), A.multiply(z, h)),
+        add(n, A.multiply(z, add(h, n, -1.0))),
+        add(h, A.multiply(away, add(h, n, -1.0)), -1.0),
+        add(h, A.multiply(away, add(n, h, -1.0))),
+    ]
+    assert all(same(forms[0], form) for form in forms)
+    assert not same(forms[0], add(A.multiply(z, n), A.multiply(away, h)))
+
+
+def test_sigmoids_are_one(A: Algebra, x: Polynomial) -> None:
+    minus = scale(x, -1.0)
+    forms = [
+        A.sigmoid(x),
+        A.divide(ONE, add(ONE, A.exp(minus))),
+        A.divide(A.exp(x), add(ONE, A.exp(x))),
+        add(ONE, A.sigmoid(minus), -1.0),
+        scale(add(A.tanh(scale(x, 0.5)), ONE), 0.5),
+        A.divide(constant(2), add(constant(2), scale(A.exp(minus), 2.0))),
+    ]
+    assert all(same(forms[0], form) for form in forms)
+    assert not same(forms[0], A.sigmoid(scale(x, 2.0)))
+
+
+def test_tanhs_are_one(A: Algebra, x: Polynomial) -> None:
+    both = A.exp(scale(x, 2.0))
+    forms = [
+        A.tanh(x),
+        add(scale(A.sigmoid(scale(x, 2.0)), 2.0), ONE, -1.0),
+        A.divide(add(both, ONE, -1.0), add(both, ONE)),
+        scale(A.tanh(scale(x, -1.0)), -1.0),
+        add(ONE, A.divide(constant(2), add(both, ONE)), -1.0),
+    ]
+    assert all(same(forms[0], form) for form in forms)
+
+
+def test_softsigns_are_one(A: Algebra, x: Polynomial) -> None:
+    under = add(ONE, A.absolute(x))
+    forms = [
+        A.odd("Softsign", x),
+        A.divide(x, under),
+        A.multiply(x, A.divide(ONE, under)),
+        scale(A.odd("Softsign", scale(x, -1.0)), -1.0),
+        A.divide(x, add(ONE, A.absolute(scale(x, -1.0)))),
+    ]
+    assert all(same(forms[0], form) for form in forms)
+
+
+def test_softpluses_are_one(A: Algebra, x: Polynomial) -> None:
+    assert same(A.function("Softplus", x), A.log(add(A.exp(x), ONE)))
+    shifted = A.log(add(scale(A.exp(x), 2.0), ONE))
+    assert same(shifted, A.function("Softplus", add(x, constant(np.log(2.0)))))
+
+
+def test_clips_of_clips(A: Algebra, x: Polynomial) -> None:
+    both = A.clip(x, -1.0, 2.0)
+    assert same(both, A.clip(A.clip(x, -1.0, np.inf), -np.inf, 2.0))
+    assert same(both, A.smaller(A.larger(x, constant(-1)), constant(2)))
+    assert same(both, A.clip(A.clip(x, -1.0, 2.0), -3.0, 4.0))
+    assert same(both, A.clip(A.clip(x, -5.0, 2.0), -1.0, 4.0))
+    assert same(A.clip(scale(A.clip(x, -1.0, 1.0), -2.0), -1.0, 3.0), A.clip(scale(x, -2.0), -1.0, 2.0))
+    assert same(A.clip(x, -np.inf, np.inf), x)
+    assert same(A.clip(constant(3), 0.0, 1.0), ONE)
+    with pytest.raises(TooComplexError):
+        A.clip(x, 1.0, 0.0)
+
+
+def test_leaky_and_thresholded(A: Algebra, x: Polynomial) -> None:
+    leaky = A.function("LeakyRelu", x, parameters=(0.25,))
+    assert same(leaky, A.larger(x, scale(x, 0.25)))
+    assert same(leaky, A.positive(x, x, scale(x, 0.25)))
+    assert same(leaky, A.positive(scale(x, -1.0), scale(x, 0.25), x))
+    assert same(A.positive(x, x, constant(0)), A.clip(x, 0.0, np.inf))
+    thresholded = A.positive(add(x, constant(0.5), -1.0), x, constant(0))
+    assert same(thresholded, A.function("ThresholdedRelu", x, parameters=(0.5,)))
+    elu = A.positive(x, x, scale(add(A.exp(x), ONE, -1.0), 0.5))
+    assert same(elu, A.function("Elu", x, parameters=(0.5,)))
+    with pytest.raises(TooComplexError):
+        A.positive(x, atom(A, "y"), constant(0))
+
+
+def test_booleans_are_their_own_squares(A: Algebra, x: Polynomial) -> None:
+    m = atom(A, "m", is_bool=True)
+    assert same(A.multiply(m, m), m)
+    assert not same(A.multiply(x, x), x)
+    off = add(ONE, m, -1.0)
+    assert not A.multiply(m, off).atoms()
+
+
+def test_products_with_matrices_are_told_apart(A: Algebra, x: Polynomial) -> None:
+    first, second = Matrix("a", lambda: np.eye(2)), Matrix("b", lambda: np.ones((2, 2)))
+    assert same(A.dot(x, first, None), A.dot(x, first, None))
+    assert not same(A.dot(x, first, None), A.dot(x, second, None))
+    assert not same(A.dot(x, first, None), A.dot(atom(A, "y"), first, None))
+
+
+def test_equality() -> None:
+    assert close(np.array(1.0), np.array([1.0, 1.0]))
+    assert close(np.array(1.0), np.array(1 + 1e-12))
+    assert not close(np.array(1.0), np.array(1 + 1e-8))
+    assert not close(np.array([1.0, 1.0]), np.array([1.0, 1.0, 1.0]))
+    assert scalar(np.array([2.0, 2.0])) == 2.0 and scalar(np.array([2.0, 1.0])) is None
+
+
+def test_sums(A: Algebra, x: Polynomial) -> None:
+    assert not add(x, x, -1.0).terms
+    assert same(add(x, x), scale(x, 2.0))
+    assert not scale(x, 0.0).terms
+    assert not constant(np.zeros(3)).terms
+    wide = scale(x, np.array([1.0, 2.0]))
+    assert same(add(wide, x), scale(x, np.array([2.0, 3.0])))
+
+
+def test_ratios(A: Algebra, x: Polynomial) -> None:
+    p = add(x, constant(2))
+    assert ratio(scale(p, 3.0), p) == pytest.approx(3.0)
+    assert ratio(x, p) is None
+    assert ratio(add(x, constant(3)), p) is None
+    assert ratio(scale(x, np.array([2.0, 2.0])), x) == pytest.approx(2.0)
+
+
+def test_limits(A: Algebra, x: Polynomial) -> None:
+    power = x
+    with pytest.raises(TooComplexError):
+        for _ in range(10):
+            power = A.multiply(power, x)
+    total = constant(0)
+    with pytest.raises(TooComplexError):
+        for number in range(60):
+            total = add(total, atom(A, f"v{number}"))
+    with pytest.raises(TooComplexError):
+        A.divide(x, constant(0))
+
+
+def test_numbers(A: Algebra) -> None:
+    half = constant(0.5)
+    for found, wanted in (
+        (A.sigmoid(half), 1 / (1 + np.exp(-0.5))),
+        (A.tanh(half), np.tanh(0.5)),
+        (A.exp(half), np.exp(0.5)),
+        (A.log(half), np.log(0.5)),
+        (A.absolute(scale(half, -1.0)), 0.5),
+    ):
+        assert found.is_constant
+        np.testing.assert_allclose(found.constant, wanted, rtol=1e-15)

@@ -1,0 +1,167 @@
+"""A match that is wrong is refused by the second proof, and told as a defect of onegru."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from onegru.fusion import chain, whole
+from onegru.fusion.cells.cell import Cell
+from onegru.fusion.cells.match import find_cell
+from onegru.fusion.dataflow.flow import Flow
+from onegru.fusion.dataflow.operator import Op
+from onegru.fusion.proof import Sizes, UnknownError, compare, evaluate
+from tests.support.fusing import DEFECT, Net, Step, flow, fused, one_step
+
+# What a wrong match may have got wrong.
+
+
+def one_bias(cell: Cell) -> dict[str, Any]:
+    B = cell.B.copy()
+    B[0] += 0.01
+    return {"B": B}
+
+
+def swapped_gates(cell: Cell) -> dict[str, Any]:
+    H = cell.hidden_size
+    order = np.concatenate([np.arange(H, 2 * H), np.arange(H), np.arange(2 * H, 3 * H)])
+    return {
+        "W": cell.W[order],
+        "R": cell.R[order],
+        "B": np.concatenate([cell.B[: 3 * H][order], cell.B[3 * H :]]),
+    }
+
+
+def other_reset(cell: Cell) -> dict[str, Any]:
+    return {"linear_before_reset": not cell.linear_before_reset}
+
+
+def one_weight(cell: Cell) -> dict[str, Any]:
+    R = cell.R.copy()
+    R[-1, -1] += 0.01
+    return {"R": R}
+
+
+def other_function(cell: Cell) -> dict[str, Any]:
+    f, g = cell.activations
+    return {"activations": (g, f)}
+
+
+def a_clip(cell: Cell) -> dict[str, Any]:
+    return {"clip": 1.0}
+
+
+FAULTS = [one_bias, swapped_gates, other_reset, one_weight, other_function, a_clip]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_wrong_matches_are_refused(fault: Any, after: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*arguments: Any) -> Cell | None:
+        cell = find_cell(*arguments)
+        return None if cell is None else replace(cell, **fault(cell))
+
+    for module in (chain, whole):
+        monkeypatch.setattr(module, "find_cell", wrong)
+    model = one_step(Step(after=after)).model()
+    found, search = fused(model)
+    assert not search.fused
+    assert found == model
+    (miss,) = search.missed
+    assert DEFECT in miss.reason and "would differ by" in miss.reason
+
+
+def adding(kind: str) -> tuple[Flow, list[Op]]:
+    """x + 1, and the same value given anew by another operator."""
+    net = Net()
+    net.input("x", "B", 3)
+    net("Add", "x", net.const(1.0), output="y")
+    net.output("y", ("B", 3))
+    given = flow(net.model())
+    return given, [Op(kind, ("x", "new/one"), ("y",))]
+
+
+ONE = {"new/one": np.ones(())}
+
+
+def test_equal_operators_agree() -> None:
+    given, new = adding("Add")
+    assert compare(given, new, ONE) == ""
+    assert compare(given, new, ONE, exact=True) == ""
+
+
+def test_other_operators_differ() -> None:
+    given, new = adding("Sub")
+    assert "'y' would differ by 2" in compare(given, new, ONE)
+
+
+def test_rounding_passes_unless_it_may_not() -> None:
+    given, new = adding("Add")
+    rounded = {"new/one": np.array(1 + 1e-7)}
+    assert compare(given, new, rounded) == ""
+    assert "would differ" in compare(given, new, rounded, exact=True)
+
+
+def test_other_shapes_differ() -> None:
+    given, _ = adding("Add")
+    new = [Op("Add", ("x", "new/one"), ("new/y",)), Op("Unsqueeze", ("new/y", "new/axes"), ("y",))]
+    assert "would become" in compare(given, new, {**ONE, "new/axes": np.array([0])})
+
+
+def test_operators_that_are_not_known_prove_nothing() -> None:
+    given, new = adding("Det")
+    with pytest.raises(UnknownError, match="Det is none of the operators that are known"):
+        compare(given, new, ONE)
+
+
+def test_numbers_that_overflow_are_taken_smaller() -> None:
+    """Comparisons make finite numbers of what has overflowed; log(1 + e^x) has where Softplus has not."""
+    net = Net()
+    net.input("x", 2, 3)
+    net.input("s", 2, 3)
+    big = net("Mul", "x", net.const(100.0))
+    total = net("Log", net("Add", net("Exp", big), net.const(1.0)))
+    net("Where", net("Less", total, "s"), total, "s", output="low")
+    net("Add", total, "low", output="y")
+    net.output("y", (2, 3))
+    given = flow(net.model())
+    hundred = {"new/hundred": np.array(100.0)}
+    new = [
+        Op("Mul", ("x", "new/hundred"), ("new/big",)),
+        Op("Softplus", ("new/big",), ("new/total",)),
+        Op("Min", ("new/total", "s"), ("new/low",)),
+        Op("Add", ("new/total", "new/low"), ("y",)),
+    ]
+    assert compare(given, new, hundred) == ""
+
+
+def test_large_values_are_not_made() -> None:
+    net = Net()
+    net.inputs.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, [2**20, 2**20]))
+    net("Add", "x", net.const(1.0), output="y")
+    net.output("y", (2**20, 2**20))
+    given = flow(net.model())
+    with pytest.raises(UnknownError, match="too large"):
+        compare(given, [Op("Add", ("x", "new/one"), ("y",))], ONE)
+
+
+def test_sizes_with_names() -> None:
+    sizes = Sizes()
+    assert sizes.shape(("a", 3, "b", "a")) == (sizes.of("a"), 3, sizes.of("b"), sizes.of("a"))
+    assert sizes.of("a") != sizes.of("b")
+    equal = Sizes(equal=True)
+    assert equal.of("a") == equal.of("b")
+
+
+def test_evaluate() -> None:
+    values: dict[str, Any] = {}
+    evaluate(Op("Shape", ("x",), ("s",)), [np.zeros((2, 3))], values)
+    assert values["s"].tolist() == [2, 3]
+    evaluate(Op("Cast", ("x",), ("c",), {"dtype": "float16"}), [np.array([1 / 3])], values)
+    assert values["c"] == 1 / 3  # roundings of an element type are no part of what is computed
+    with pytest.raises(UnknownError, match="Concat"):
+        evaluate(Op("Concat", ("a", "b"), ("c",), {"axis": 0}), [np.zeros((1, 2)), np.zeros((1, 3))], values)
