@@ -162,7 +162,7 @@ def test_chains_with_lengths(order: str) -> None:
     net("Identity", last, output="y")
     net.output("y", (B, H))
     for given in ([4, 2], [1, 3], [0, 4], [7, -1]):
-        model, search = check_fused(net.model(), {**net.feeds, "n": np.array(given)})
+        _, search = check_fused(net.model(), {**net.feeds, "n": np.array(given)})
     # The first step is computed with zeros, and stays apart from the others; tests/fusion/test_lengths.py
     # has whole recurrences.
     assert search.fused[0].masked
