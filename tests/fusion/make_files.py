@@ -34,7 +34,7 @@ def shorten(model: ModelProto) -> None:
     del model.metadata_props[:]
     model.doc_string = ""
     kept = {value.name for value in (*model.graph.input, *model.graph.output)}
-    names = {"": "", **{name: name for name in kept}}
+    names: dict[str, str] = {"": "", **{name: name for name in kept}}
 
     def short(name: str) -> str:
         return names.setdefault(name, f"v{len(names)}")

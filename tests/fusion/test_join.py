@@ -161,8 +161,11 @@ def test_chains_with_lengths(order: str) -> None:
     _, last = steps(net, Step(after=True), places, lengths=lengths)
     net("Identity", last, output="y")
     net.output("y", (B, H))
-    for given in ([4, 2], [1, 3], [0, 4], [7, -1]):
-        _, search = check_fused(net.model(), {**net.feeds, "n": np.array(given)})
+    found = [
+        check_fused(net.model(), {**net.feeds, "n": np.array(given)})
+        for given in ([4, 2], [1, 3], [0, 4], [7, -1])
+    ]
+    _, search = found[0]
     # The first step is computed with zeros, and stays apart from the others; tests/fusion/test_lengths.py
     # has whole recurrences.
     assert search.fused[0].masked
@@ -180,8 +183,8 @@ def test_masked_outputs(zero: bool) -> None:
     net("Identity", last, output="y")
     net.output("Y", (T, B, H))
     net.output("y", (B, H))
-    for given in ([4, 2], [1, 0]):
-        model, search = check_fused(net.model(), {**net.feeds, "n": np.array(given)})
+    checked = [check_fused(net.model(), {**net.feeds, "n": np.array(given)}) for given in ([4, 2], [1, 0])]
+    model, search = checked[0]
     assert directions(model) == 1 and not search.missed
     (node,) = nodes(model)
     assert len(node.input) < 5 or not node.input[4]  # the update gate holds the state

@@ -299,7 +299,7 @@ def test_a_result_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_search_that_stumbles_refuses_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from onegru.fusion import onnx_model
+    from onegru.fusion.onnx import model as onnx_model
 
     def stumbles(*arguments: object) -> list[Fused]:
         raise KeyError("axis")

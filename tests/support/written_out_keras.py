@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,7 @@ def make(name: str, folder: Path, steps: int, rows: int) -> None:
     results = results if isinstance(results, (list, tuple)) else [results]
     path = folder / f"{name}.onnx"
     if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-        import tf2onnx
+        tf, tf2onnx = import_module("tensorflow"), import_module("tf2onnx")
 
         signature = [
             tf.TensorSpec(item.shape, item.dtype, name=f"x{n}") for n, item in enumerate(model.inputs)
@@ -89,11 +89,9 @@ def make(name: str, folder: Path, steps: int, rows: int) -> None:
     else:
         model.export(str(path), format="onnx", verbose=False)
     found = [keras.ops.convert_to_numpy(item) for item in results]
-    np.savez(
-        path.with_suffix(".npz"),
-        **{f"input{n}": array for n, array in enumerate(arrays)},
-        **{f"output{n}": array for n, array in enumerate(found)},
-    )
+    kept: dict[str, Any] = {f"input{n}": array for n, array in enumerate(arrays)}
+    kept |= {f"output{n}": array for n, array in enumerate(found)}
+    np.savez(path.with_suffix(".npz"), **kept)
 
 
 def main() -> None:

@@ -51,7 +51,7 @@ BLENDS: dict[str, Blend] = {
 @pytest.mark.parametrize("name", BLENDS)
 def test_blends(name: str, after: bool) -> None:
     step = Step(after=after)
-    step.blend = BLENDS[name]  # type: ignore[method-assign]
+    step.blend = BLENDS[name]  # type: ignore[assignment,method-assign]
     net = one_step(step)
     model, search = check_fused(net.model(), net.feeds)
     (found,) = search.fused

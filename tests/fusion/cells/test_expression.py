@@ -156,8 +156,8 @@ def test_products_have_one_matrix() -> None:
         matrix = found.algebra.atoms[monomial[0]].matrix
         assert matrix is not None
         matrices.append(matrix.make() * coefficient)
-    for matrix in matrices:
-        np.testing.assert_array_equal(matrix, np.arange(12.0).reshape(3, 4) - 5)
+    for array in matrices:
+        np.testing.assert_array_equal(array, np.arange(12.0).reshape(3, 4) - 5)
 
 
 def test_constants_that_differ_from_row_to_row_are_values() -> None:

@@ -222,7 +222,8 @@ def test_replace_of_one_of_two_outputs() -> None:
 
 
 def test_bodies_take_from_around() -> None:
-    inner = plain_flow([Op("Add", ("h", "w"), ("y",))], ["h"], ["y"])
+    ops = [Op("Mul", ("h", "k"), ("s",)), Op("Add", ("s", "w"), ("y",))]
+    inner = plain_flow(ops, ["h"], ["y"], k=np.ones(1))
     op = Op("Loop", ("n", "", "x"), ("z",), {}, {"body": inner})
     assert set(op.taken()) == {"n", "x", "w"}
     assert inner.free() == {"w"}

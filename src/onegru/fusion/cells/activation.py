@@ -56,7 +56,7 @@ class Activations:
                     return Act(Activation("ScaledTanh", -base, slope / 2), scale(q, 1 / slope))
                 if _near(abs(base), 1):
                     return Act(Activation("Tanh"), scale(q, -base / abs(base) / 2))
-                return Act(Activation("ScaledTanh", -base, 1.0), scale(q, 0.5))
+                return Act(Activation("ScaledTanh", abs(base), 1.0), scale(q, -base / abs(base) / 2))
             case "Sigmoid" if _near(base, 0) and k > 0:
                 return Act(Activation("Sigmoid"), q, k)
             case "Clip" if (
