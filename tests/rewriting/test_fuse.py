@@ -237,7 +237,7 @@ def test_old_opsets_are_named(tmp_path: Path) -> None:
         onegru.fuse(save(tmp_path, old), tmp_path / "target.onnx", check=False)
 
 
-@pytest.mark.parametrize("data", [b"", b"not a model", b"\x89HDF\r\n\x1a\n", b"<net></net>"])
+@pytest.mark.parametrize("data", [b"", b"not a model", b"\x89HDF\r\n\x1a\n"])
 @pytest.mark.parametrize("check", [False, True])
 def test_files_of_other_kinds(data: bytes, check: bool, tmp_path: Path) -> None:
     with pytest.raises(onegru.FormatError, match=r"model\.onnx"):
@@ -245,15 +245,39 @@ def test_files_of_other_kinds(data: bytes, check: bool, tmp_path: Path) -> None:
     assert not (tmp_path / "target.onnx").exists()
 
 
-def test_irs_are_refused_so_far(tmp_path: Path) -> None:
+def test_broken_irs(tmp_path: Path) -> None:
     path = tmp_path / "model.xml"
     path.write_text("<net></net>")
-    for call in (
-        lambda: onegru.fuse(path, tmp_path / "target.onnx"),
-        lambda: onegru.load(path, fuse=True),
-    ):
-        with pytest.raises(onegru.FormatError, match="are found in ONNX models alone"):
-            call()
+    with pytest.raises(onegru.FormatError, match=r"model\.xml"):
+        onegru.fuse(path, tmp_path / "target.xml")
+    with pytest.raises(onegru.FormatError, match=r"model\.xml"):
+        onegru.load(path, fuse=True)
+    with pytest.raises(onegru.SpecError, match=r"target: .*; must end in \.xml"):
+        onegru.fuse(path, tmp_path / "target.onnx")
+    assert [item.name for item in tmp_path.iterdir()] == ["model.xml"]
+
+
+@pytest.mark.parametrize("form", ["TensorIterator", "Loop", "unrolled"])
+def test_irs(form: str, tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    from tests.support.written_out_ir import Written, feeds, write
+
+    how = Written(form=form)
+    source, target = write(tmp_path / "source.xml", how), tmp_path / "target.xml"
+    given = feeds(how)
+    wanted = onegru.load(source).run(given)
+    report = onegru.fuse(source, target)
+    assert [item.operator for item in report.fused] == ["GRU"]
+    assert report.nodes[1] < report.nodes[0] and len(report.outputs) == 2
+    onegru.fuse(source, target)  # over a pair that is there
+    fused = onegru.load(source, fuse=True)
+    assert fused.path == str(source)
+    for loaded in (fused, onegru.load(target)):
+        assert [node.operator for node in loaded.gru_nodes] == ["GRUSequence-5"]
+        for name, array in loaded.run(given).items():
+            np.testing.assert_allclose(array, wanted[name], rtol=0, atol=2e-6)
+    assert len(onegru.inspect(source).written_out) == 1
+    assert not onegru.inspect(target).written_out
 
 
 def test_missing_files(tmp_path: Path) -> None:
