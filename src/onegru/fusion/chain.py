@@ -17,6 +17,7 @@ from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.lengths import lengths_of
 from onegru.fusion.nodes.node import Recurrence, add_node, is_zero, place_stack
 from onegru.fusion.nodes.sources import Sliced, Source, before, over_time
+from onegru.fusion.search import BROKEN, broken_words
 
 
 def replace_cells(graph: Graph) -> dict[str, str]:
@@ -64,7 +65,7 @@ class _Cells:
             name = op.outputs[0]
             try:
                 cell = find_cell(self.graph.at, name)
-                if cell is not None and (reason := self.graph.search.allows(cell)):
+                if cell is not None and (reason := self._why_not(cell)):
                     raise MissError(reason)
             except MissError as error:
                 misses[name] = str(error)
@@ -82,6 +83,12 @@ class _Cells:
                 del found[output]
         inside = {name for item in found.values() for op in item.ops for name in op.outputs}
         return found, {name: reason for name, reason in misses.items() if name not in inside}
+
+    def _why_not(self, cell: Cell) -> str:
+        """Why a cell does not become a node; empty if it does."""
+        if cell.lacks_products and not is_zero(self.graph.flow, cell.state.name):
+            return "it takes no product of its state with constants"
+        return self.graph.search.allows(cell)
 
     def _may_blend(self, op: Op) -> bool:
         """Whether an operator may be the last of a cell."""
@@ -231,6 +238,10 @@ class _Cells:
         except MissError as error:
             if is_certain:
                 self.graph.miss(last.output, str(error))
+            return False
+        except BROKEN as error:
+            if is_certain:
+                self.graph.miss(last.output, broken_words(error))
             return False
         if not self.graph.prove(emitter, last.output if is_certain else ""):
             return False

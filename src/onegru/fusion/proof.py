@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.core.errors import SpecWarning
+from onegru.core.errors import SpecError, SpecWarning
 from onegru.fusion.dataflow.flow import Flow
 from onegru.fusion.dataflow.numeric import NUMERIC
 from onegru.fusion.dataflow.operator import LoopIndex, Op, Shape, Size
@@ -271,5 +271,8 @@ def _gru(op: Op, inputs: list[Array | None]) -> list[Array]:
         )
     state = None if initial_h is None else np.asarray(initial_h, np.float64)
     attention = None if A is None else np.asarray(A, np.float64)[..., 0]
-    Y, Y_h = layer(np.asarray(X, np.float64), state, sequence_lens=lengths, attention=attention)
+    try:
+        Y, Y_h = layer(np.asarray(X, np.float64), state, sequence_lens=lengths, attention=attention)
+    except SpecError as error:  # sizes that need not fit each other
+        raise UnknownError(str(error)) from None
     return [np.asarray(Y), np.asarray(Y_h)]

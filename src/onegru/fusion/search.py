@@ -12,6 +12,16 @@ from onegru.fusion.cells.polynomial import Algebra
 Progress = Callable[[int, int], None]
 
 
+#: What a search raises where operators contradict each other.
+BROKEN = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
+
+
+def broken_words(error: Exception) -> str:
+    """What to say of a place where a search stumbled."""
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"it cannot be followed ({said[:200]})"
+
+
 @dataclass(frozen=True, slots=True)
 class Fused:
     """A recurrence that became a GRU node.

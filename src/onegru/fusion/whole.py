@@ -62,6 +62,8 @@ class _Whole:
         for item in loop.carried:
             cell = find_cell(self.at, loop.body.resolve(item.after))
             if cell is not None and loop.body.resolve(cell.state.name) == item.before:
+                if cell.lacks_products:
+                    raise MissError("it takes no product of its state with constants")
                 if reason := graph.search.allows(cell):
                     raise MissError(reason)
                 cells.append((item, cell))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onegru.core.errors import FormatError, needs_extra
+from onegru.core.errors import FormatError, OneGRUError, needs_extra
 from onegru.core.wording import count
 from onegru.formats.graph import Graph
 from onegru.formats.recognise import Kind
@@ -87,6 +87,8 @@ def replace_written_out(source: Source, model: ModelProto, progress: Progress | 
 
     try:
         search = fuse_model(source, model, watched)
+    except OneGRUError:
+        raise
     except _BROKEN as error:
         if error in raised:  # the caller's own
             raise

@@ -40,7 +40,10 @@ def case(kind: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Case:
 
 
 CASES: list[Case] = [
-    *(case(kind, X) for kind in ("Identity", "Neg", "Exp", "Abs", "Sigmoid", "Tanh", "Relu", "Softsign")),
+    *(
+        case(kind, X)
+        for kind in ("Identity", "Dropout", "Neg", "Exp", "Abs", "Sigmoid", "Tanh", "Relu", "Softsign")
+    ),
     *(
         case(kind, X)
         for kind in ("Softplus", "HardSigmoid", "LeakyRelu", "Elu", "ThresholdedRelu", "Transpose")

@@ -67,6 +67,11 @@ class Cell:
         """H."""
         return int(self.R.shape[1])
 
+    @property
+    def lacks_products(self) -> bool:
+        """Whether nothing takes a product of the state: such a recurrence is none that a GRU makes faster."""
+        return not self.R.any()
+
     def computes_as(self, other: Cell, *, from_zero: bool = False) -> bool:
         """Whether it is the same function of x and h; with `from_zero`, of x where h is zero."""
         forms = zip(self._normal(from_zero), other._normal(from_zero), strict=True)

@@ -192,7 +192,7 @@ class _Matcher:
             part = Polynomial(
                 {tuple(n for n in m if n != number): item for m, item in keep.terms.items() if number in m}
             )
-            if number in part.atoms():
+            if any(monomial.count(number) > 1 for monomial in keep.terms):
                 continue
             if not without.terms and (found := self.activations.find(part)) is not None:
                 return found, atom.place, True

@@ -125,6 +125,12 @@ def _same_view(at: Views, op: Op, view: View) -> list[tuple[Array, View]]:
     return [(np.arange(view.width), View(op.inputs[0], view.roles, view.index))]
 
 
+def _dropout_view(at: Views, op: Op, view: View) -> list[tuple[Array, View]]:
+    if len(op.inputs) > 2 or len(op.outputs) > 1:
+        raise TooComplexError  # it may be training
+    return _same_view(at, op, view)
+
+
 def _cast_view(at: Views, op: Op, view: View) -> list[tuple[Array, View]]:
     before, after = at.flow.dtype(op.inputs[0]), op.attributes.get("dtype")
     if after not in ("float16", "bfloat16", "float32", "float64") or before not in ("bool", after):
@@ -368,7 +374,7 @@ def _expand_view(at: Views, op: Op, view: View) -> list[tuple[Array, View]]:
 
 MOVES: dict[str, Callable[[Views, Op, View], list[tuple[Array, View]]]] = {
     "Identity": _same_view,
-    "Dropout": _same_view,
+    "Dropout": _dropout_view,
     "Cast": _cast_view,
     "Transpose": _transpose_view,
     "Squeeze": _squeeze_view,

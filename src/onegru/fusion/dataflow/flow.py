@@ -16,7 +16,7 @@ from onegru.fusion.dataflow.operator import LoopIndex, Op, Shape, Size
 from onegru.fusion.dataflow.shapes import SAME_SIZES, SHAPE_RULES, SIZE_RULES
 
 _BOOLEAN = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Not", "And", "Or")
-_MOST_ELEMENTS = 2**26  # of a constant that is computed ahead
+_MOST_FOLDED = 2**27  # elements of all constants that are computed ahead
 _MOST_SIZES = 16  # of a tensor that is followed element by element
 
 
@@ -55,6 +55,7 @@ class Flow:
         self._stated = dict(shapes or {})
         self._dtypes = dict(dtypes or {})
         self._arrays: dict[str, Array | None] = {}
+        self._folded = 0
         self._shapes: dict[str, Shape | None] = {}
         self._sizes: dict[str, tuple[Size, ...] | None] = {}
         self.index()
@@ -236,7 +237,8 @@ class Flow:
             results = ()
         self._arrays.update(dict.fromkeys(op.outputs))
         for name, result in zip(op.outputs, results, strict=False):
-            self._arrays[name] = None if result.size > _MOST_ELEMENTS else result
+            self._folded += result.size
+            self._arrays[name] = None if self._folded > _MOST_FOLDED else result
 
     def _from_sizes(self, name: str) -> Array | None:
         sizes = self.sizes(name)

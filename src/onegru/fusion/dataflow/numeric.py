@@ -18,7 +18,7 @@ Attributes = Mapping[str, Any]
 Inputs = list[Array | None]
 Numeric = Callable[[Attributes, Inputs, int], Sequence[Array]]
 
-_MOST_ELEMENTS = 2**26
+_MOST_ELEMENTS = 2**25
 
 
 class LargeResultError(Exception):
@@ -188,6 +188,7 @@ def _split(attributes: Attributes, inputs: Inputs, count: int) -> Sequence[Array
 
 
 def _concat(attributes: Attributes, inputs: Inputs, count: int) -> list[Array]:
+    _bound([sum(_array(inputs, place).size for place in range(len(inputs)))])
     return [np.concatenate([_array(inputs, place) for place in range(len(inputs))], attributes["axis"])]
 
 
@@ -206,12 +207,16 @@ def _constant_of_shape(attributes: Attributes, inputs: Inputs, count: int) -> li
 
 
 def _matmul(attributes: Attributes, inputs: Inputs, count: int) -> list[Array]:
-    return [np.asarray(np.matmul(_array(inputs, 0), _array(inputs, 1)))]
+    a, b = _array(inputs, 0), _array(inputs, 1)
+    if a.ndim and b.ndim:
+        _bound([a.size // max(a.shape[-1], 1), b.shape[-1] if b.ndim > 1 else 1])
+    return [np.asarray(np.matmul(a, b))]
 
 
 def _gemm(attributes: Attributes, inputs: Inputs, count: int) -> list[Array]:
     a, b = _array(inputs, 0), _array(inputs, 1)
     a, b = (a.T if attributes.get("transA") else a), (b.T if attributes.get("transB") else b)
+    _bound([a.shape[0], b.shape[1]])
     y = attributes.get("alpha", 1.0) * (a @ b)
     if len(inputs) > 2 and inputs[2] is not None:
         y = y + attributes.get("beta", 1.0) * _array(inputs, 2)
@@ -220,6 +225,7 @@ def _gemm(attributes: Attributes, inputs: Inputs, count: int) -> list[Array]:
 
 def _einsum(attributes: Attributes, inputs: Inputs, count: int) -> list[Array]:
     arrays = [_array(inputs, place) for place in range(len(inputs))]
+    _bound([array.size for array in arrays])
     return [np.asarray(np.einsum(str(attributes["equation"]), *arrays))]
 
 
@@ -247,7 +253,14 @@ def _prelu(attributes: Attributes, inputs: Inputs, count: int) -> list[Array]:
     return [np.where(x < 0, slope * x, x)]
 
 
+def _dropout(attributes: Attributes, inputs: Inputs, count: int) -> list[Array]:
+    if len(inputs) > 2 or count > 1:
+        raise ValueError("training")
+    return [_array(inputs, 0)]
+
+
 NUMERIC: dict[str, Numeric] = {
+    "Dropout": _dropout,
     "Identity": _unary(lambda x: x),
     "Neg": _unary(np.negative),
     "Reciprocal": _unary(lambda x: 1 / x),

@@ -119,6 +119,12 @@ def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
     return loop if ports.condition is None or _continues(loop, body.outputs[ports.condition]) else None
 
 
+def takes_parts(flow: Flow, op: Op) -> bool:
+    """Whether an iteration takes more than a slice of some input, or some slices are taken by none."""
+    slices = op.attributes["ports"].slices if "ports" in op.attributes else ()
+    return any(cut.step(flow.shape(op.inputs[place])) is None for place, _, cut in slices)
+
+
 def is_used(flow: Flow, name: str) -> bool:
     """Whether anybody takes a value."""
     return bool(name) and (name in flow.outputs or bool(flow.consumers.get(name)))

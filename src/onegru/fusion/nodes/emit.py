@@ -230,7 +230,8 @@ class Emitter:
             lead = [0 if isinstance(steps, str) else steps]
         target = [*lead, count, width]
         rows_name: Size = count if count != -1 else f"{value}#rows"
-        result = (*(shape[roles.index("T")],) * times, rows_name, width)
+        steps_of = [size for size, role in zip(shape, roles, strict=True) if role == "T"]
+        result = (*steps_of, rows_name, width)
         numbers = [size for size in target if isinstance(size, int)]
         return self.op("Reshape", [value, self.ints(*numbers)], what, result)
 

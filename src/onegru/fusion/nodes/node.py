@@ -119,6 +119,7 @@ def add_node(
             scores = emitter.op("Sub", [emitter.number(1.0), scores], "A", shape)
         if mask:
             scores = emitter.op("Where", [mask, scores, emitter.number(0.0)], "A", shape)
+        scores = _with_rows_of(emitter, scores, X, "A")
     lengths = ""
     if has_lengths and recurrence.lengths is not None:
         lengths = emitter.lengths(recurrence.lengths, whole)
@@ -126,6 +127,12 @@ def add_node(
     direction = "reverse" if recurrence.reverse else "forward"
     outputs = bool({"Y", "zeroed"} & set(asked)), "Y_h" in asked
     Y, Y_h = emitter.node(cell, X, W, lengths, state, scores, direction, outputs)
+    steps = emitter.shape(X)[0]
+    if Y_h and state and isinstance(steps, str):
+        # A node without steps gives zeros; a loop without iterations gives what it begins with.
+        is_empty = emitter.op("Less", [_size(emitter, X, 0, "steps"), emitter.ints(1)], "is_empty", (1,))
+        first = emitter.squeeze(state, [0], "initial_h")
+        Y_h = emitter.op("Where", [is_empty, first, Y_h], "Y_last", emitter.shape(Y_h))
     zeroed = ""
     if "zeroed" in asked:
         zeroed = Y
@@ -184,13 +191,25 @@ _MOVING = (
 def _first_state(emitter: Emitter, view: View, X: str) -> str:
     """The state before the first step as [1, rows, H]."""
     value = emitter.unsqueeze(emitter.rows(view, "initial_h"), [0], "initial_h")
-    rows, (_, have, H) = emitter.shape(X)[1], emitter.shape(value)
-    if have != 1 or rows == 1:
+    return _with_rows_of(emitter, value, X, "initial_h")
+
+
+def _with_rows_of(emitter: Emitter, value: str, X: str, what: str) -> str:
+    """[..., rows, ...] with as many rows as X has; two numbers that are not known are taken to be one."""
+    rows, (steps, have, width) = emitter.shape(X)[1], emitter.shape(value)
+    if have == rows or rows == 1 or (isinstance(rows, str) and isinstance(have, str)):
         return value
+    one = emitter.ints(1)
+    target = emitter.op("Concat", [one, _size(emitter, X, 1, "rows"), one], "shape", (3,), axis=0)
+    return emitter.op("Expand", [value, target], what, (steps, rows, width))
+
+
+def _size(emitter: Emitter, X: str, axis: int, what: str) -> str:
+    """The size of an axis of X, [1]."""
     shape = emitter.op("Shape", [X], "X_shape", (3,))
-    count = emitter.op("Slice", [shape, emitter.ints(1), emitter.ints(2), emitter.ints(0)], "rows", (1,))
-    target = emitter.op("Concat", [emitter.ints(1), count, emitter.ints(int(H))], "shape", (3,), axis=0)
-    return emitter.op("Expand", [value, target], "initial_h", (1, rows, H))
+    return emitter.op(
+        "Slice", [shape, emitter.ints(axis), emitter.ints(axis + 1), emitter.ints(0)], what, (1,)
+    )
 
 
 def may_have_lengths(emitter: Emitter, cell: Cell, asked: Collection[str]) -> bool:
