@@ -103,9 +103,9 @@ def convert_command(
     """Convert GRUs to another kind of file, or rewrite those of an ONNX model, and compare on random inputs.
 
     From ONNX to ONNX the whole model is rewritten: its GRU nodes as asked for, the rest as it is. With
-    --fuse, GRUs that are written out in other operators become GRU nodes first. Else a GRU, or a stack of
-    them, is taken out of SOURCE and written by itself. Nothing is written if source and target differ by more
-    than rounding allows.
+    --fuse, GRUs that are written out in other operators become GRU nodes first; --fuse alone goes from one
+    OpenVINO IR to another, too. Else a GRU, or a stack of them, is taken out of SOURCE and written by itself.
+    Nothing is written if source and target differ by more than rounding allows.
 
     Example: onegru convert model.onnx model.xml
 
@@ -209,7 +209,8 @@ def _is_rewriting(
     rewriting = next((name for name, value in of_model.items() if value), None)
     from_onnx_to_onnx = target.suffix.lower() == ".onnx" and layers_kind(source) is Kind.ONNX
     if rewriting is not None and (taking is not None or not from_onnx_to_onnx):
-        other = f"with {taking}, which takes layers out" if from_onnx_to_onnx else "other than .onnx to .onnx"
+        files = ".onnx to .onnx, or .xml to .xml" if rewriting == "--fuse" else ".onnx to .onnx"
+        other = f"with {taking}, which takes layers out" if from_onnx_to_onnx else f"other than {files}"
         raise SpecError(f"{rewriting}: rewrites a whole model; must not be given {other}")
     return from_onnx_to_onnx and taking is None
 

@@ -307,3 +307,12 @@ def test_progress_is_told(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     fuse_ir(write(tmp_path / "model.xml", Written()), lambda *numbers: seen.append(numbers))
     assert seen and seen[-1][0] == seen[-1][1]
+
+
+def test_a_part_of_the_steps_is_left_alone(tmp_path: Path) -> None:
+    """OpenVINO gets a GRUCell wrong in an iterator that takes only some of the slices."""
+    path = write(tmp_path / "model.xml", Written(outputs="last", open=False))
+    edit(path, lambda text: re.sub(r'(<input [^>]*axis="[^>]*?start=")0"', r'\g<1>1"', text))
+    before = types(path)
+    target, search = check(path, feeds(Written(open=False)))
+    assert not search.fused and types(target) == before
