@@ -266,7 +266,7 @@ def test_a_loop_without_iterations_gives_what_it_begins_with() -> None:
     case = draw_written_out(np.random.default_rng(489))  # any whose steps are open and whose state is given
     model, search = fused(case.model)
     assert [item.form for item in search.fused] == ["loop"]
-    feeds = {**case.feeds, "X": np.take(case.feeds["X"], [], axis="batch first" in case.flags)}
+    feeds = {**case.feeds, "X": np.take(case.feeds["X"], [], axis=int("batch first" in case.flags))}
     (state,) = (value for name, value in feeds.items() if name != "X")
     assert state.any()
     np.testing.assert_array_equal(by_onnxruntime(case.model, feeds)["last0"], state)
