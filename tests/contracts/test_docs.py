@@ -79,8 +79,9 @@ def test_console_examples() -> None:
 
 
 def outline(text: str) -> str:
-    """A text without what differs from run to run and from machine to machine: figures, times, spaces."""
-    text = re.sub(r"-?\d+\.\d+(e-?\d+)?", "0.0", text)
+    """A text without what differs from run to run and from machine to machine: versions, figures, times."""
+    text = re.sub(r"\b\d+(\.\d+){2,}", "0.0.0", text)
+    text = re.sub(r"-?\d+\.\d+(?!\.)(e-?\d+)?", "0.0", text)
     text = re.sub(
         r"0\.0 +\d+ *$", "0.0 0", text, flags=re.MULTILINE
     )  # an error in ULP, behind another figure

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 Effect = Literal["refuses", "miscomputes"]
 
-MEASURED: Mapping[str, str] = {"onnxruntime": "1.31.1", "openvino": "2026.4.1", "onnx": "1.23.2"}
+MEASURED: Mapping[str, str] = {"onnxruntime": "1.32.0", "openvino": "2026.4.1", "onnx": "1.23.2"}
 
 
 @dataclass(frozen=True, slots=True)
