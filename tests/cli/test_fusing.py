@@ -11,7 +11,7 @@ import pytest
 import onegru
 from tests.support.cli import Cli
 from tests.support.repository import DENOISER
-from tests.support.written_out import near_miss, written_out
+from tests.support.written_out.draw import near_miss, written_out
 
 pytest.importorskip("typer")
 pytest.importorskip("rich")

@@ -20,7 +20,7 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import needs_extra
 from tests.support.layers import make_gru, make_stack
 from tests.support.repository import DENOISER
-from tests.support.written_out import written_out
+from tests.support.written_out.draw import written_out
 
 B, I = 2, 5
 X = np.random.default_rng(1).standard_normal((3, B, I)).astype(np.float32)

@@ -22,14 +22,14 @@ from tests.support.fusing import (
     fused,
     kinds,
 )
-from tests.support.written_out import (
+from tests.support.written_out.draw import (
     NEAR_MISSES,
     WrittenOut,
     draw_near_miss,
     draw_written_out,
     near_miss,
 )
-from tests.support.written_out_models import Gru
+from tests.support.written_out.models import Gru
 
 pytest.importorskip("onnxruntime")
 

@@ -10,7 +10,8 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from tests.support.oracle import onnx_gru
-from tests.support.written_out import (
+from tests.support.written_out.activations import FORMS
+from tests.support.written_out.draw import (
     FLAGS,
     KINDS,
     NEAR_MISSES,
@@ -22,8 +23,7 @@ from tests.support.written_out import (
     single_cell,
     written_out,
 )
-from tests.support.written_out_activations import FORMS
-from tests.support.written_out_graph import Array, Generator
+from tests.support.written_out.graph import Array, Generator
 
 ort = pytest.importorskip("onnxruntime")
 

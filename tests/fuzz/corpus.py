@@ -35,7 +35,7 @@ from tests.support.files.onnx_models import (
     weights,
 )
 from tests.support.layers import make_gru, make_stack
-from tests.support.written_out import written_out
+from tests.support.written_out.draw import written_out
 
 __all__ = ["KINDS", "NEEDS", "PROBE", "Files", "corpus"]
 

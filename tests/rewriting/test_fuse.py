@@ -17,7 +17,7 @@ from onegru.fusion.search import Fused, NearMiss
 from onegru.models import fusing
 from onegru.rewriting import fuse as fuse_module
 from tests.support.files.onnx_models import graph, gru, model, node, save, value, weights
-from tests.support.written_out import WrittenOut, near_miss, written_out
+from tests.support.written_out.draw import WrittenOut, near_miss, written_out
 
 SEED = 1
 # Of float32 outputs against float64 by the equations, as in tests/fusion/test_written_out.py.
@@ -260,7 +260,7 @@ def test_broken_irs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["TensorIterator", "Loop", "unrolled"])
 def test_irs(form: str, tmp_path: Path) -> None:
     pytest.importorskip("openvino")
-    from tests.support.written_out_ir import Written, feeds, write
+    from tests.support.written_out.ir import Written, feeds, write
 
     how = Written(form=form)
     source, target = write(tmp_path / "source.xml", how), tmp_path / "target.xml"

@@ -31,7 +31,7 @@ ForRuntime = Annotated[
     typer.Option("--for", metavar="RUNTIME", help="Mend what onnxruntime or openvino fails on, no more."),
 ]
 Tolerance = Annotated[
-    float | None, typer.Option("--tolerance", metavar="X", help="The largest difference to let pass.")
+    float | None, typer.Option("--tolerance", metavar="X", help="The largest difference that is allowed.")
 ]
 NoCheck = Annotated[
     bool, typer.Option("--no-check", help="Write a rewritten model without running it: where onegru cannot.")

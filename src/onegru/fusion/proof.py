@@ -47,7 +47,7 @@ def compare(
         constants: new constants.
         run_loop: runs an operator with a body.
         indices: values that are indices of the loop around, of which the first iterations are computed.
-        exact: whether not even the rounding of constants in files is let pass.
+        exact: whether the rounding of constants in a file counts as a difference.
 
     Returns:
         how they differ; "" if they agree.

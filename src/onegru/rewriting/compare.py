@@ -171,6 +171,6 @@ def _compared(
     if not apart.max_abs <= most:
         raise FormatError(
             f"{place} differs from the source's by {apart.max_abs:.3g} at {list(apart.where or ())}; "
-            f"at most {most:.3g} is let pass, unless tolerance says otherwise"
+            f"at most {most:.3g} is allowed, unless tolerance says otherwise"
         )
     return OutputReport(name, runtime, apart.max_abs, apart.max_ulp, most)

@@ -17,7 +17,7 @@ from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.fields import Words
 from onegru.formats.openvino.xml import parse_net, read_xml
 from onegru.fusion.openvino.flow import IrReader
-from tests.support.written_out_ir import constant, scalar
+from tests.support.written_out.ir import constant, scalar
 
 NUMBERS = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32) * 2
 

@@ -20,9 +20,9 @@ from onegru.fusion.openvino.model import fuse_ir
 from onegru.fusion.search import Search
 from tests.support.files.ir_files import edit
 from tests.support.runtimes import openvino_results
-from tests.support.written_out import KINDS, near_miss, written_out
-from tests.support.written_out_ir import B, H, I, T, Written, constant, feeds, scalar, write
-from tests.support.written_out_misses import NEAR_MISSES
+from tests.support.written_out.draw import KINDS, near_miss, written_out
+from tests.support.written_out.ir import B, H, I, T, Written, constant, feeds, scalar, write
+from tests.support.written_out.misses import NEAR_MISSES
 
 # Largest error relative to the largest output or 1: 1e-6 over 1,000 models.
 BOUND = 1e-5

@@ -168,9 +168,3 @@ def is_last(index: LoopIndex, size: Size | None) -> bool:
     if index.size == 0:
         return isinstance(size, int) and index.base == size - 1
     return index.size == size and index.base == -1
-
-
-def without_time(source: Sliced) -> View:
-    """The view with the axis of time as one of rows."""
-    roles = tuple("R" if axis == source.axis else role for axis, role in enumerate(source.view.roles))
-    return replace(source.view, roles=roles)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from onnx import TensorProto
 
-from tests.support.written_out_cells import Names, Piece, Writer, draw_style, write_cell
-from tests.support.written_out_equations import Cell, Results, draw_cell, step
-from tests.support.written_out_frames import Frame, LoopFrame, Plan, ScanFrame, Setting, Source, swapped
-from tests.support.written_out_graph import Array, Generator, Graph, chance, pick
-from tests.support.written_out_models import Draft, WrittenOut, as_gru, draft
+from tests.support.written_out.cells import Names, Piece, Writer, draw_style, write_cell
+from tests.support.written_out.equations import Cell, Results, draw_cell, step
+from tests.support.written_out.frames import Frame, LoopFrame, Plan, ScanFrame, Setting, Source, swapped
+from tests.support.written_out.graph import Array, Generator, Graph, chance, pick
+from tests.support.written_out.models import Draft, WrittenOut, as_gru, draft
 
 
 @dataclass

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tests.support.written_out_activations import FORMS, write
-from tests.support.written_out_equations import Cell, exchanged
-from tests.support.written_out_graph import Array, Generator, Graph, chance, pick
+from tests.support.written_out.activations import FORMS, write
+from tests.support.written_out.equations import Cell, exchanged
+from tests.support.written_out.graph import Array, Generator, Graph, chance, pick
 
 #: How the gates may share products, where n may take part and where it stands alone.
 GROUPS_OF_THREE = ("zrn", "rzn", "nzr", "nrz", "znr", "rnz", "zr|n", "n|rz", "z|r|n", "r|n|z", "zn|r")

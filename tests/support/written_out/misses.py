@@ -8,13 +8,13 @@ from functools import partial
 
 import numpy as np
 
-from tests.support.written_out_activations import Function
-from tests.support.written_out_chains import Mistakes, chain, single_cell
-from tests.support.written_out_equations import FAULTS, OF_ATTENTION, OTHER_WEIGHTS, Bounds, Cell, draw_cell
-from tests.support.written_out_frames import LOOP_FAULTS
-from tests.support.written_out_graph import Array, Generator, chance, pick
-from tests.support.written_out_loops import loop
-from tests.support.written_out_models import Draft, WrittenOut, draft
+from tests.support.written_out.activations import Function
+from tests.support.written_out.chains import Mistakes, chain, single_cell
+from tests.support.written_out.equations import FAULTS, OF_ATTENTION, OTHER_WEIGHTS, Bounds, Cell, draw_cell
+from tests.support.written_out.frames import LOOP_FAULTS
+from tests.support.written_out.graph import Array, Generator, chance, pick
+from tests.support.written_out.loops import loop
+from tests.support.written_out.models import Draft, WrittenOut, draft
 
 #: Faults of a step's parameters that no GRU has, in words.
 CELL_FAULTS = {

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
-from tests.support.written_out_equations import Cell
-from tests.support.written_out_graph import Array, Graph, chance, pick
-from tests.support.written_out_models import Draft
+from tests.support.written_out.equations import Cell
+from tests.support.written_out.graph import Array, Graph, chance, pick
+from tests.support.written_out.models import Draft
 
 #: What may be wrong with a loop around a step that is right.
 LOOP_FAULTS = {

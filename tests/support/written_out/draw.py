@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tests.support.written_out_chains import chain, single_cell
-from tests.support.written_out_graph import Generator, pick
-from tests.support.written_out_loops import loop
-from tests.support.written_out_misses import NEAR_MISSES, near_miss
-from tests.support.written_out_models import FLAGS, Gru, WrittenOut
+from tests.support.written_out.chains import chain, single_cell
+from tests.support.written_out.graph import Generator, pick
+from tests.support.written_out.loops import loop
+from tests.support.written_out.misses import NEAR_MISSES, near_miss
+from tests.support.written_out.models import FLAGS, Gru, WrittenOut
 
 __all__ = [
     "FLAGS",

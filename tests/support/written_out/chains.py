@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from onnx import TensorProto
 
-from tests.support.written_out_cells import Piece, Style, Writer, draw_style, write_cell
-from tests.support.written_out_equations import Cell, draw_cell, step
-from tests.support.written_out_graph import Array, Generator, chance, pick
-from tests.support.written_out_models import Draft, WrittenOut, as_gru, draft
+from tests.support.written_out.cells import Piece, Style, Writer, draw_style, write_cell
+from tests.support.written_out.equations import Cell, draw_cell, step
+from tests.support.written_out.graph import Array, Generator, chance, pick
+from tests.support.written_out.models import Draft, WrittenOut, as_gru, draft
 
 
 @dataclass

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from onnx import ModelProto
 
-from tests.support.written_out_activations import Function
-from tests.support.written_out_cells import Style
-from tests.support.written_out_equations import Bounds, Cell
-from tests.support.written_out_graph import Array, Generator, Graph, chance
+from tests.support.written_out.activations import Function
+from tests.support.written_out.cells import Style
+from tests.support.written_out.equations import Bounds, Cell
+from tests.support.written_out.graph import Array, Generator, Graph, chance
 
 
 @dataclass(frozen=True)
