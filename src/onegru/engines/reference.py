@@ -1,6 +1,6 @@
 """The oracle: a GRU in float64, written from the equations, vectorised over the batch alone.
 
-It shares no code with what it checks. Every line of `_step` is one line of the specification:
+It shares no code with what it checks. Every line of `step` is one line of the specification:
 
     zt = f(Xt*(Wz^T) + Ht-1*(Rz^T) + Wbz + Rbz)
     rt = f(Xt*(Wr^T) + Ht-1*(Rr^T) + Wbr + Rbr)
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -102,11 +103,11 @@ def run(spec: Spec, weights: tuple[ReferenceWeights, ...], problem: Problem) -> 
             Y_h[...] = problem.initial_h
         for d, backwards in enumerate(spec.reversed_directions):
             H = Y_h[d]
-            for step in range(int(lengths.max(initial=0))):
-                rows = np.flatnonzero(step < lengths)
-                t = lengths[rows] - 1 - step if backwards else np.full(len(rows), step)
+            for taken in range(int(lengths.max(initial=0))):
+                rows = np.flatnonzero(taken < lengths)
+                t = lengths[rows] - 1 - taken if backwards else np.full(len(rows), taken)
                 a = None if attention is None else attention[t, rows].astype(np.float64)[:, None]
-                H[rows] = _step(spec, weights[d], d, X[t, rows].astype(np.float64), H[rows], a)
+                H[rows] = step(spec, weights[d], d, X[t, rows].astype(np.float64), H[rows], a)
                 if Y is not None:
                     Y[t, d, rows] = H[rows]
             H[lengths == 0] = 0
@@ -114,10 +115,23 @@ def run(spec: Spec, weights: tuple[ReferenceWeights, ...], problem: Problem) -> 
             problem.Y_h[...] = Y_h
 
 
-def _step(spec: Spec, w: ReferenceWeights, d: int, Xt: Float64, H: Float64, at: Float64 | None) -> Float64:
+def step(
+    spec: Spec, w: ReferenceWeights, d: int, Xt: Any, H: Any, at: Any, activate: Callable[..., Any] = activate
+) -> Any:
+    """The equations: the state after one step.
+
+    Args:
+        spec: what to compute.
+        w: a direction's weights.
+        d: which direction.
+        Xt: input rows [B, I]; any numbers that have the operators below, as arrays of float64 do.
+        H: the states before, [B, H].
+        at: attention scores [B, 1]; None without attention.
+        activate: the activation functions of such numbers.
+    """
     f, g = spec.activations[d]
 
-    def clip(x: Float64) -> Float64:
+    def clip(x: Any) -> Any:
         return x if spec.clip is None else np.clip(x, -spec.clip, spec.clip)
 
     zt = activate(f, clip(Xt @ w.Wz + H @ w.Rz + w.Wbz + w.Rbz))

@@ -1,0 +1,87 @@
+"""The attributes of a case's node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from onegru.conformance.factors import POSITIONS
+from onegru.core.activations import ACTIVATIONS
+from onegru.operators.schema import Operator
+
+#: What alpha and beta are where they are given: in order, over all functions that take them.
+ALPHA, BETA = (0.75, 0.375, 1.25, 0.5), (0.625, 0.25, 0.5, 0.875)
+
+_CLIPS = {"0": 0.0, "reached": 0.25, "unreached": 1e6}
+_FLAGS = {"0": 0, "1": 1, "2": 2, "false": False, "true": True}
+
+Level = Callable[[str], str]
+
+
+def attributes_of(operator: Operator, level: Level) -> dict[str, Any]:
+    """The attributes, as the specification names them and with the types that it has.
+
+    Args:
+        operator: whose they are.
+        level: the level of each factor.
+    """
+    found: dict[str, Any] = {}
+    if level("hidden_size") != "none":
+        found["hidden_size"] = int(level("hidden size"))
+    for name in ("direction", "layout", "linear_before_reset", "output_sequence"):
+        if (given := level(name)) not in ("", "none"):
+            found[name] = given if name == "direction" else _FLAGS[given]
+    if (clip := level("clip")) != "none":
+        found["clip"] = _CLIPS[clip]
+    return found | _activations(operator, level)
+
+
+def has_two_directions(level: Level) -> bool:
+    """Whether there is a second direction."""
+    return level("direction") == "bidirectional"
+
+
+def functions_of(operator: Operator, level: Level) -> list[str]:
+    """The activation functions of all directions, by ONNX's names."""
+    shared = operator.activation_count == "shared"
+    positions = POSITIONS if has_two_directions(level) and not shared else POSITIONS[:2]
+    return [level(position) for position in positions]
+
+
+def takers(names: list[str], parameter: str) -> list[str]:
+    """Those of the functions that take alpha or beta."""
+    return [name for name in names if parameter in ACTIVATIONS[name].takes]
+
+
+def lacks_parameters(operator: Operator, level: Level) -> bool:
+    """Whether a function that has no default gets no value."""
+    given = level("parameters")
+    if given not in ("defaults", "first alone"):
+        return False
+    needy = "ScaledTanh"
+    for parameter in ("alpha", "beta"):
+        names = takers(functions_of(operator, level), parameter)
+        if needy in names[given == "first alone" :]:
+            return True
+    return False
+
+
+def _activations(operator: Operator, level: Level) -> Mapping[str, Any]:
+    names = functions_of(operator, level)
+    written = level("activations")
+    if written == "as needed" and names == ["Sigmoid", "Tanh"] * (len(names) // 2):
+        found: dict[str, Any] = {}
+    else:
+        lower = operator.biases == "summed" or written == "lower case"
+        found = {"activations": [name.lower() if lower else name for name in names]}
+    given = level("parameters")
+    if given == "empty":
+        return found | {"activations_alpha": [], "activations_beta": []}
+    if operator.biases == "summed" or given == "defaults":
+        return found
+    for parameter, values in (("alpha", ALPHA), ("beta", BETA)):
+        count = len(takers(names, parameter))
+        count = {"first alone": min(count, 1), "left over": count + 1}.get(given, count)
+        if count:
+            found[f"activation_{parameter}"] = list((values * 2)[:count])
+    return found

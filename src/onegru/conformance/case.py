@@ -1,0 +1,130 @@
+"""A case of the conformance kit: one GRU node, its inputs, and what its outputs must be."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from onegru.conformance.attributes import attributes_of
+from onegru.conformance.draw import draw_inputs
+from onegru.conformance.expect import Expectation, expect
+from onegru.conformance.factors import factors_of, words_of
+from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.errors import OneGRUError, SpecWarning
+from onegru.operators.lowering import Lowered, lower
+from onegru.operators.schema import WEIGHTS, Operator
+
+# Other numbers are drawn where these bring an output too close to a jump of an activation, or make it so
+# large that nothing can be said of it. Each draw is smaller than the one before.
+_DRAWS = 12
+
+
+@dataclass(frozen=True)
+class Case:
+    """One node of one operator.
+
+    Attributes:
+        operator: which version of which operator.
+        choices: what is unusual: levels, by factor.
+    """
+
+    operator: Operator
+    choices: Mapping[str, str]
+
+    def level(self, factor: str) -> str:
+        """The level of a factor; empty if the operator has no such factor."""
+        known = factors_of(self.operator).get(factor)
+        return "" if known is None else self.choices.get(factor, known.usual)
+
+    @cached_property
+    def name(self) -> str:
+        """Its name, also for files: the same in every release as long as it is the same case."""
+        version = f"_{self.operator.version}" if self.operator.version else ""
+        parts = [f"{factor}_{level}" for factor, level in self.choices.items()]
+        text = "".join(char if char.isalnum() else "_" for char in "__".join(parts)) or "usual"
+        if len(text) > 80:
+            text = f"{text[:70].rstrip('_')}__{zlib.crc32(text.encode()):08x}"
+        return f"{self.operator.name.lower()}{version}__{text}"
+
+    @property
+    def dtype(self) -> str:
+        """The type of its floating-point tensors."""
+        return self.level("type")
+
+    @property
+    def pins(self) -> str:
+        """What a runtime must do to pass, in words."""
+        return words_of(self.operator, self.choices)[0]
+
+    @property
+    def source(self) -> str:
+        """Where the specification says so."""
+        return words_of(self.operator, self.choices)[1]
+
+    @cached_property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes that the node has, as the specification names them."""
+        return attributes_of(self.operator, self.level)
+
+    @property
+    def has_constant_weights(self) -> bool:
+        """Whether W, R and B are constants of the file."""
+        return self.level("weights") == "constant"
+
+    @property
+    def has_fixed_shapes(self) -> bool:
+        """Whether the file says how many steps and rows there are."""
+        return self.level("shapes") == "fixed"
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs that the node has, by the specification's names."""
+        names = tuple(port.name for port in self.operator.outputs)
+        return tuple(self.level("outputs").split(", ")) if self.level("outputs") else names
+
+    @property
+    def inputs(self) -> Mapping[str, Array]:
+        """Its inputs, weights included, in the order of the specification and by its names."""
+        return self._drawn[0]
+
+    @property
+    def expected(self) -> Mapping[str, Array]:
+        """What its outputs must be, in float64."""
+        return self._drawn[1].values
+
+    @property
+    def tolerance(self) -> Mapping[str, Array]:
+        """How far each number of the outputs may be off; see `onegru.conformance.expect`."""
+        return self._drawn[1].tolerance
+
+    @cached_property
+    def lowered(self) -> Lowered:
+        """The node in canonical form."""
+        return _lower(self, self.inputs)
+
+    def output_dtype(self) -> np.dtype[Any]:
+        """The type that outputs must have."""
+        return numpy_dtype(self.dtype)
+
+    @cached_property
+    def _drawn(self) -> tuple[Mapping[str, Array], Expectation]:
+        """Inputs, and what they lead to."""
+        seed = zlib.crc32(self.name.encode())
+        for attempt in range(_DRAWS):
+            inputs = draw_inputs(self.operator, self.level, seed + attempt, 0.8**attempt)
+            lowered = _lower(self, inputs)
+            found = expect(lowered, inputs, self.outputs)
+            if found.is_sharp(self.dtype):
+                return inputs, found
+        raise OneGRUError(f"{self.name}: no inputs that pin its outputs; must not be in the kit")
+
+
+def _lower(case: Case, inputs: Mapping[str, Array]) -> Lowered:
+    with warnings.catch_warnings(action="ignore", category=SpecWarning):  # values left over
+        return lower(case.operator, case.attributes, *(inputs.get(name) for name in WEIGHTS))

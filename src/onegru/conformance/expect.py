@@ -1,0 +1,223 @@
+"""What the outputs of a case must be, and how far each number may be off: derived, not guessed.
+
+The expectation is the float64 reference's. The tolerance is a bound on the error of every implementation that
+computes the equations in the case's type. It is carried along with the numbers, by the same equations
+(`onegru.engines.reference.step` on numbers that know their error). With u the unit roundoff of the type, it
+allows
+
+- a sum of n products to be added up in any order, in float32 at least: n·u times the sum of their
+  magnitudes, u being float32's for the 16-bit types;
+- its parts (x·W, h·R, the biases, their sum) to be stored in the type: 4 u times that sum;
+- an activation to be off by 16 u of its range, u as for sums, and to be stored in the type on the way, 4 u
+  again; beyond that what the error of its argument brings about, which is found from the function's values
+  at both ends of the interval;
+- subnormal numbers to be flushed to zero.
+
+Source: running error analysis, as in N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed.,
+section 3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onegru.core.activations import Activation
+from onegru.core.dtypes import Array
+from onegru.core.shapes import arrange
+from onegru.core.spec import Spec, Weights
+from onegru.engines import reference
+from onegru.engines.interface import Problem
+from onegru.operators.lowering import Lowered
+from onegru.operators.schema import CANONICAL_AXES
+
+#: How far an activation may be off, in units roundoff of its range; of float32's for the 16-bit types.
+ACTIVATION_ERROR = 16.0
+
+#: How often a sum, or an activation, may be rounded to the type on its way to the next.
+STORED = 4.0
+
+#: The units roundoff: half the distance from 1 to the next number.
+ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+_SMALLEST_NORMAL = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
+
+# Inputs are drawn again where the tolerance is more than this, relative to max(1, the number itself): far
+# less than what a mistake in an equation changes.
+_SHARP = {"float64": 1e-10, "float32": 1e-3, "float16": 0.1, "bfloat16": 0.5}
+_LARGEST = {"float64": 1e300, "float32": 1e37, "float16": 6e4, "bfloat16": 1e37}
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What outputs must be.
+
+    Attributes:
+        values: in float64, by name.
+        tolerance: how far each number may be off; 0 where it is not finite.
+    """
+
+    values: Mapping[str, Array]
+    tolerance: Mapping[str, Array]
+
+    def is_sharp(self, dtype: str) -> bool:
+        """Whether the tolerance tells right from wrong, everywhere, and numbers fit the type."""
+        for name, expected in self.values.items():
+            size = np.abs(np.where(np.isfinite(expected), expected, 0.0))
+            if np.any(self.tolerance[name] > _SHARP[dtype] * np.maximum(1.0, size)):
+                return False
+            if np.any(size > _LARGEST[dtype]):
+                return False
+        return True
+
+
+class Rounded:
+    """Numbers with a bound on the error of their computation.
+
+    Attributes:
+        value: the numbers, in float64.
+        error: what they are off by already, at most.
+        terms: how many terms they are the sum of; 0 when the sum has been rounded.
+        size: the sum of the terms' magnitudes.
+    """
+
+    __array_ufunc__ = None  # NumPy's arrays leave operators to this class
+
+    def __init__(self, value: Array, error: Array, dtype: str, terms: int = 0, size: Any = None) -> None:
+        self.value, self.error, self.dtype, self.terms = value, error, dtype, terms
+        self.size = np.abs(value) if size is None else size
+
+    def rounded(self) -> Rounded:
+        """The sum, added up and stored."""
+        if not self.terms:
+            return self
+        u = ROUNDOFF[self.dtype]
+        error = self.error + (self.terms * min(u, ROUNDOFF["float32"]) + STORED * u) * self.size
+        return Rounded(self.value, _finite(error, self.value), self.dtype)
+
+    def __matmul__(self, matrix: Array) -> Rounded:
+        x, sizes = self.rounded(), np.abs(matrix)
+        return Rounded(x.value @ matrix, x.error @ sizes, self.dtype, len(matrix), x.size @ sizes)
+
+    def __add__(self, other: Any) -> Rounded:
+        b = other if isinstance(other, Rounded) else Rounded(other, np.zeros_like(other), self.dtype)
+        terms = max(1, self.terms) + max(1, b.terms)
+        return Rounded(self.value + b.value, self.error + b.error, self.dtype, terms, self.size + b.size)
+
+    def __rsub__(self, one: float) -> Rounded:
+        z = self.rounded()
+        return Rounded(one - z.value, z.error, self.dtype, 2, one + z.size)
+
+    def __mul__(self, other: Any) -> Rounded:
+        a = self.rounded()
+        b = (
+            other.rounded()
+            if isinstance(other, Rounded)
+            else Rounded(other, np.zeros_like(other), self.dtype)
+        )
+        value = a.value * b.value
+        error = np.abs(a.value) * b.error + np.abs(b.value) * a.error + a.error * b.error
+        return Rounded(value, _finite(error, value), self.dtype, 1)
+
+    def clip(self, low: float, high: float, **_: Any) -> Rounded:
+        """Bounded numbers; called by `numpy.clip`."""
+        a = self.rounded()
+        return Rounded(np.clip(a.value, low, high), a.error, self.dtype)
+
+    def __getitem__(self, rows: Any) -> Rounded:
+        return Rounded(self.value[rows], self.error[rows], self.dtype)
+
+    def __setitem__(self, rows: Any, new: Rounded) -> None:
+        new = new.rounded()
+        self.value[rows], self.error[rows] = new.value, new.error
+
+
+def _finite(error: Array, value: Array) -> Array:
+    """No error where the value itself is infinite or NaN: nothing is near it."""
+    return np.where(np.isfinite(value), error, 0.0)
+
+
+def _activate(activation: Activation, x: Rounded) -> Rounded:
+    """An activation function, and the error that it adds to that of its argument."""
+    x = x.rounded()
+    value = reference.activate(activation, x.value)
+    bends = (0.0, activation.alpha or 0.0, np.nextafter(activation.alpha or 0.0, -np.inf))
+    ends = [np.clip(bend, x.value - x.error, x.value + x.error) for bend in (-np.inf, np.inf, *bends)]
+    moved = [np.abs(reference.activate(activation, end) - value) for end in ends]
+    span = max((abs(parameter) for parameter in activation.parameters), default=0.0)
+    range_ = np.maximum(np.abs(value), max(1.0, span))
+    u = ROUNDOFF[x.dtype]
+    own = ACTIVATION_ERROR * min(u, ROUNDOFF["float32"]) + STORED * u
+    error = np.maximum.reduce(moved) + own * range_
+    return Rounded(value, _finite(error, value), x.dtype)
+
+
+def expect(lowered: Lowered, inputs: Mapping[str, Array], outputs: Sequence[str]) -> Expectation:
+    """What the outputs of a node must be.
+
+    Args:
+        lowered: the node in canonical form.
+        inputs: its inputs, by the names of its ports.
+        outputs: the outputs that it has.
+    """
+    canonical = {
+        port.role: arrange(inputs[port.name], port.axes, CANONICAL_AXES[port.role])
+        for port in lowered.ports
+        if port.role in CANONICAL_AXES and port.name in inputs
+    }
+    spec, X = lowered.spec, canonical["X"]
+    T, B, _ = X.shape
+    shapes = {"Y": (T, spec.num_directions, B, spec.hidden_size)}
+    shapes["Y_h"] = shapes["Y"][1:]
+    problem = Problem(
+        X=X,
+        initial_h=canonical.get("initial_h"),
+        sequence_lens=canonical.get("sequence_lens"),
+        attention=canonical.get("A"),
+        **{role: np.zeros(shape) for role, shape in shapes.items()},
+    )
+    reference.run(spec, reference.ReferenceWeights.split(lowered.weights), problem)
+    errors = errors_of(spec, lowered.weights, problem)
+    values, tolerance = {}, {}
+    for port in lowered.ports:
+        if port.role in errors and port.name in outputs:
+            found = getattr(problem, port.role)
+            values[port.name] = arrange(found, CANONICAL_AXES[port.role], port.axes)
+            tolerance[port.name] = arrange(errors[port.role], CANONICAL_AXES[port.role], port.axes)
+    return Expectation(values, tolerance)
+
+
+def errors_of(spec: Spec, weights: Weights, problem: Problem) -> dict[str, Array]:
+    """How far each number of Y and Y_h may be off, in canonical form."""
+    X, dtype = problem.X.astype(np.float64), spec.dtype
+    T, B, _ = X.shape
+    lengths = np.full(B, T) if problem.sequence_lens is None else problem.sequence_lens
+    errors = {"Y": np.zeros((T, spec.num_directions, B, spec.hidden_size))}
+    errors["Y_h"] = np.zeros(errors["Y"].shape[1:])
+    directions = zip(spec.reversed_directions, reference.ReferenceWeights.split(weights), strict=True)
+    with np.errstate(all="ignore"):
+        for d, (backwards, w) in enumerate(directions):
+            start = np.zeros(errors["Y_h"][d].shape)
+            if problem.initial_h is not None:
+                start[...] = problem.initial_h[d]
+            H = Rounded(start, np.zeros_like(start), dtype)
+            for taken in range(int(lengths.max(initial=0))):
+                rows = np.flatnonzero(taken < lengths)
+                t = lengths[rows] - 1 - taken if backwards else np.full(len(rows), taken)
+                a = None
+                if problem.attention is not None:
+                    scores = problem.attention[t, rows].astype(np.float64)[:, None]
+                    a = Rounded(scores, np.zeros_like(scores), dtype)
+                Xt = Rounded(X[t, rows], np.zeros_like(X[t, rows]), dtype)
+                H[rows] = reference.step(spec, w, d, Xt, H[rows], a, _activate)
+                errors["Y"][t, d, rows] = _allowed(H[rows])
+            errors["Y_h"][d] = np.where((lengths > 0)[:, None], _allowed(H), 0.0)
+    return errors
+
+
+def _allowed(H: Rounded) -> Array:
+    """What an output may be off by: the reference, too, has an error, which counts in float64."""
+    own = 2.0 if H.dtype == "float64" else 1.0
+    return own * _finite(H.error + _SMALLEST_NORMAL[H.dtype], H.value)

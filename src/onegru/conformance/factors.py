@@ -1,0 +1,336 @@
+"""What varies between the cases of the kit: factors, their levels, and what each level pins, in words.
+
+Sources: the published specifications, by the place that each factor names; where they are silent, the rule
+that docs/operators.md states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onegru.core.activations import ACTIVATIONS
+from onegru.operators.schema import Operator
+
+#: The factors that are sizes, by the letter of their axis.
+SIZES = {"T": "seq_length", "B": "batch_size", "I": "input_size", "H": "hidden size"}
+
+#: The factors that are activation functions, in the order of the attribute.
+POSITIONS = ("f", "g", "f backward", "g backward")
+
+#: The factors whose usual cases need no others: they are varied one at a time, not with all others.
+APART = ("values", "seq_length", "batch_size")
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One thing that varies.
+
+    Attributes:
+        name: its name: an attribute, input or axis of the specification, where it is one.
+        section: where the specification has it.
+        levels: what it may be, the usual one first, each with what it pins.
+    """
+
+    name: str
+    section: str
+    levels: Mapping[str, str]
+
+    @property
+    def usual(self) -> str:
+        """The level of a case that is about something else."""
+        return next(iter(self.levels))
+
+
+_USUAL = ""
+
+_DTYPE = Factor(
+    "type",
+    "Type Constraints",
+    {
+        "float32": _USUAL,
+        "float16": "Tensors may be float16, whatever the sums are computed in.",
+        "bfloat16": "Tensors may be bfloat16, whatever the sums are computed in.",
+        "float64": "Tensors may be float64, and results are as exact as that.",
+    },
+)
+_WEIGHTS = Factor(
+    "weights",
+    "Inputs W, R and B",
+    {
+        "constant": _USUAL,
+        "given at run time": "W, R and B are inputs like others: they may come with each run.",
+    },
+)
+_SHAPES = Factor(
+    "shapes",
+    "Input X",
+    {
+        "fixed": _USUAL,
+        "open": "Number of steps and batch size may be left open until the run.",
+    },
+)
+_BIAS = Factor("B", "Input B", {"given": _USUAL, "none": "Without B all biases are 0."})
+_CLIP = {
+    "none": _USUAL,
+    "reached": "Clip bounds what goes into all three activations, after the biases, and never the state.",
+    "unreached": "A clip that is never reached changes nothing.",
+}
+_LENGTHS = {
+    "full": "Lengths that are the number of steps change nothing.",
+    "mixed": "Past a row's own length Y is 0, and Y_h is the row's last own state.",
+    "zero": "A row of length 0 has Y = 0 and Y_h = 0; the others are as if it were not there.",
+    "all zero": "If all lengths are 0, so are Y and Y_h.",
+}
+_DIRECTIONS = {
+    "forward": "The direction forward, written out, is the usual one.",
+    "reverse": "Backwards, each row starts at its own last step; Y keeps the places of X; Y_h is the state "
+    "after step 0.",
+    "bidirectional": "Two directions with weights of their own; the second goes backwards.",
+}
+_SIZE_LEVELS: Mapping[str, Mapping[str, str]] = {
+    "seq_length": {
+        "5": _USUAL,
+        "1": "A single step.",
+        "2": "The second step is the first with a state that was computed.",
+        "40": "Errors do not build up over 40 steps.",
+        "0": "Without steps Y is empty and Y_h is 0.",
+        "1000": "Errors do not build up over 1000 steps.",
+    },
+    "batch_size": {
+        "3": _USUAL,
+        "1": "A single row.",
+        "8": "Rows do not touch each other, in a batch of 8.",
+        "0": "An empty batch gives empty outputs.",
+    },
+    "input_size": {"4": _USUAL, "1": "X has a single feature.", "19": "An odd number of features."},
+    "hidden size": {
+        "5": _USUAL,
+        "1": "A single unit.",
+        "16": "As many units as a vector of many processors has places.",
+        "33": "One unit more than whole vectors.",
+    },
+}
+_VALUES = Factor(
+    "values",
+    "Equations",
+    {
+        "usual": _USUAL,
+        "saturating": "Activations reach their limits without an overflow on the way.",
+        "huge": "Inputs near the largest number of the type give the limits, not NaN.",
+        "tiny": "Inputs near the smallest number of the type do no harm.",
+        "zero": "Zero inputs leave biases alone to decide.",
+        "infinite": "An infinity in one row gives the limits of the activations, in that row alone.",
+        "NaN": "A NaN in one row reaches that row's outputs, and no other's.",
+    },
+)
+_SCORES = Factor(
+    "A",
+    "Input A",
+    {
+        "between 0 and 1": _USUAL,
+        "0": "A score of 0 leaves the update gate as it is.",
+        "1": "A score of 1 closes the update gate: the state is the hidden gate's.",
+        "beyond 0 and 1": "Scores are not clamped, and do not touch the reset gate.",
+    },
+)
+
+
+_FACTORS: dict[str, Mapping[str, Factor]] = {}
+
+
+def factors_of(operator: Operator) -> Mapping[str, Factor]:
+    """What may vary in an operator, by name; the levels are those that its version allows."""
+    if str(operator) not in _FACTORS:
+        _FACTORS[str(operator)] = _factors(operator)
+    return _FACTORS[str(operator)]
+
+
+def _factors(operator: Operator) -> Mapping[str, Factor]:
+    found = _onnx(operator) if operator.biases == "separate" else _openvino(operator)
+    if operator.attention:
+        found.append(_SCORES)
+    return {factor.name: factor for factor in found}
+
+
+def _onnx(operator: Operator) -> list[Factor]:
+    direction = {"none": _USUAL, **_DIRECTIONS}
+    if operator.version == 1 and operator.name == "GRU":
+        direction["foward"] = "The first version spells its own default so; it is the direction forward."
+    found = [
+        _only(_DTYPE, operator.element_types),
+        Factor("direction", "Attribute direction", direction),
+        Factor(
+            "sequence_lens",
+            "Input sequence_lens",
+            {"none": _USUAL, **_LENGTHS},
+        ),
+        Factor(
+            "initial_h",
+            "Input initial_h",
+            {"none": _USUAL, "given": "The first step starts from initial_h, in each direction its own."},
+        ),
+        _BIAS,
+        Factor("clip", "Attribute clip", _CLIP),
+        Factor(
+            "hidden_size",
+            "Attribute hidden_size",
+            {"given": _USUAL, "none": "hidden_size is optional: R has it as well."},
+        ),
+        Factor(
+            "outputs",
+            "Outputs",
+            {"Y, Y_h": _USUAL, "Y": "Y_h may be left out.", "Y_h": "Y may be left out."}
+            if not operator.outputs[1].required
+            else {"Y, Y_h": _USUAL, "Y_h": "Y may be left out."},
+        ),
+    ]
+    if "linear_before_reset" in operator.attributes:
+        levels = {
+            "none": _USUAL,
+            "0": "0 is the default: the reset gate acts before the recurrent product.",
+            "1": "The reset gate acts after the recurrent product and its bias.",
+            "2": "Everything but 0 means after.",
+        }
+        found.append(Factor("linear_before_reset", "Attribute linear_before_reset; Equations", levels))
+    if "layout" in operator.attributes:
+        levels = {
+            "none": _USUAL,
+            "0": "0 is the default: time first.",
+            "1": "Batch first in X, initial_h, Y and Y_h; weights and lengths are as ever.",
+        }
+        found.append(Factor("layout", "Attribute layout", levels))
+    if "output_sequence" in operator.attributes:
+        levels = {
+            "none": _USUAL,
+            "0": "Y is computed if the node names it, whatever output_sequence says.",
+            "1": "Y is computed.",
+        }
+        found.append(Factor("output_sequence", "Attribute output_sequence", levels))
+    section = "Activation functions; Attributes activations, activation_alpha, activation_beta"
+    found += [_activation(name, section, tuple(ACTIVATIONS)) for name in POSITIONS]
+    return [
+        *found,
+        Factor(
+            "activations",
+            "Attribute activations",
+            {
+                "as needed": _USUAL,
+                "written": "The default activations, written out, change nothing.",
+                "lower case": "Names of activations are matched without regard to case.",
+            },
+        ),
+        Factor(
+            "parameters",
+            "Attributes activation_alpha, activation_beta",
+            {
+                "given": _USUAL,
+                "defaults": "What is not given is the default of the ONNX operator of that name.",
+                "first alone": "Values go, in order, to the functions that take one; the others have defaults.",
+                "left over": "Values that no function takes have no effect.",
+            },
+        ),
+        _WEIGHTS,
+        _SHAPES,
+        *_sizes("TBIH"),
+        _VALUES,
+    ]
+
+
+def _openvino(operator: Operator) -> list[Factor]:
+    takes_time = operator.input("sequence_lens") is not None
+    found = [_DTYPE]
+    if "direction" in operator.attributes:
+        choices = operator.attributes["direction"].choices or ()
+        levels = {name: words for name, words in _DIRECTIONS.items() if name in choices}
+        found.append(Factor("direction", "Attribute direction", {"none": _USUAL, **levels}))
+    if takes_time:
+        found.append(
+            Factor("sequence_lengths", "Input sequence_lengths", {"full": _USUAL, **_without_full()})
+        )
+        found.append(
+            Factor(
+                "type of lengths",
+                "Input sequence_lengths",
+                {"int32": _USUAL, "int64": "Lengths may be int64 as well."},
+            )
+        )
+    bias = operator.input("B")
+    if bias is not None and not bias.required:
+        found.append(_BIAS)
+    clip = operator.attributes["clip"].choices
+    levels = {"none": _USUAL, "0": "A clip of 0, as files have it, is none."}
+    found.append(Factor("clip", "Attribute clip", levels | ({} if clip else _clip_words())))
+    if operator.attributes["linear_before_reset"].choices is None:
+        levels = {
+            "none": _USUAL,
+            "false": "false is the default: the reset gate acts before the recurrent product.",
+            "true": "The reset gate acts after the recurrent product; B is [4·hidden_size], the hidden "
+            "gate's two biases apart.",
+        }
+        found.append(Factor("linear_before_reset", "Attribute linear_before_reset", levels))
+    found += [_activation(name, "Attribute activations", operator.activations) for name in POSITIONS[:2]]
+    found.append(
+        Factor(
+            "activations",
+            "Attribute activations",
+            {
+                "as needed": _USUAL,
+                "written": "The default activations, written out, change nothing.",
+                "with spaces": "Lists may have spaces behind their commas.",
+            },
+        )
+    )
+    found.append(
+        Factor(
+            "parameters",
+            "Attributes activations_alpha, activations_beta",
+            {"none": _USUAL, "empty": "Empty lists of alpha and beta are none."},
+        )
+    )
+    return [*found, _WEIGHTS, _SHAPES, *_sizes("TBIH" if takes_time else "BIH"), _VALUES]
+
+
+def _without_full() -> dict[str, str]:
+    return {name: words for name, words in _LENGTHS.items() if name != "full"}
+
+
+def _clip_words() -> dict[str, str]:
+    return {name: words for name, words in _CLIP.items() if name != "none"}
+
+
+def _only(factor: Factor, levels: tuple[str, ...]) -> Factor:
+    kept = {name: words for name, words in factor.levels.items() if name in levels}
+    return Factor(factor.name, factor.section, kept)
+
+
+def _activation(position: str, section: str, names: tuple[str, ...]) -> Factor:
+    usual = "Sigmoid" if position.startswith("f") else "Tanh"
+    gates = "the update and reset gates" if position.startswith("f") else "the hidden gate"
+    where = " of the second direction" if position.endswith("backward") else ""
+    levels = {usual: _USUAL} | {
+        name: f"{name} may be the activation of {gates}{where}." for name in names if name != usual
+    }
+    return Factor(position, section, levels)
+
+
+def _sizes(axes: str) -> list[Factor]:
+    return [Factor(SIZES[axis], "Shapes of inputs", _SIZE_LEVELS[SIZES[axis]]) for axis in axes]
+
+
+def words_of(operator: Operator, choices: Mapping[str, Any]) -> tuple[str, str]:
+    """What a case pins and where the specification says so.
+
+    Args:
+        operator: its operator.
+        choices: its levels, by factor, without the usual ones.
+    """
+    factors = factors_of(operator)
+    named = [factors[name] for name in choices]
+    pins = " ".join(factor.levels[choices[factor.name]] for factor in named)
+    sections = "; ".join(dict.fromkeys(factor.section for factor in named))
+    return (
+        pins or "The operator with everything as it is by default.",
+        f"{operator}: {sections or 'Equations'}",
+    )
