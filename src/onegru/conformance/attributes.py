@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from onegru.conformance.factors import POSITIONS
@@ -66,7 +66,7 @@ def lacks_parameters(operator: Operator, level: Level) -> bool:
     return False
 
 
-def _activations(operator: Operator, level: Level) -> Mapping[str, Any]:
+def _activations(operator: Operator, level: Level) -> dict[str, Any]:
     names = functions_of(operator, level)
     written = level("activations")
     if written == "as needed" and names == ["Sigmoid", "Tanh"] * (len(names) // 2):

@@ -227,7 +227,7 @@ def _onnx(operator: Operator) -> list[Factor]:
             {
                 "given": _USUAL,
                 "defaults": "What is not given is the default of the ONNX operator of that name.",
-                "first alone": "Values go, in order, to the functions that take one; the others have defaults.",
+                "first alone": "Values go, in order, to the functions that take one; then come defaults.",
                 "left over": "Values that no function takes have no effect.",
             },
         ),
