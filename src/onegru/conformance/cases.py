@@ -1,25 +1,170 @@
-"""The cases of the kit."""
+"""The cases of the kit: under a few thousand, and every level of every factor alone at least once.
+
+- One thing at a time: every level of every factor, with everything else as usual.
+- Every activation in every position, in both reset modes, with its parameters given and by default.
+- The heart of each operator in full: direction, layout, reset mode, lengths, first state, biases.
+- Any two levels of any two factors together, in each version: covering arrays.
+- Edges: sizes of 0 and 1 with whatever turns axes. Extremes: infinities, NaN, huge and tiny numbers with
+  whatever bounds them. Long sequences in each type.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import product
 
+from onegru.conformance.attributes import lacks_parameters
 from onegru.conformance.case import Case
-from onegru.conformance.factors import factors_of
+from onegru.conformance.covering import pairwise
+from onegru.conformance.factors import APART, POSITIONS, factors_of
 from onegru.operators.onnx import AUGRU, GRU_VERSIONS
 from onegru.operators.openvino import OPERATORS
+from onegru.operators.schema import Operator
+
+#: The operators that the kit is about, in the order of its cases.
+KIT_OPERATORS: tuple[Operator, ...] = (*GRU_VERSIONS.values(), AUGRU, *OPERATORS.values())
+
+# The functions whose results are bounded, so that infinities and huge numbers have limits.
+_BOUNDED = frozenset({"Sigmoid", "Tanh", "ScaledTanh", "HardSigmoid", "Softsign"})
+
+# What is tried in full, every level named with every other, by operator. The version of ONNX's GRU is the one
+# that runtimes have had for years; the newest stands in for what only it has.
+_TURNED = {"direction": "none reverse bidirectional", "layout": "none 1"}
+_HEART = {**_TURNED, "linear_before_reset": "none 1", "initial_h": "none given", "B": "given none"}
+_EDGES = {**_TURNED, "initial_h": "none given", "shapes": "fixed open"}
+_TYPES = "float32 float16 bfloat16 float64"
+_VALUES = "saturating huge tiny zero infinite NaN"
+_IN_FULL: Mapping[str, tuple[Mapping[str, str], ...]] = {
+    "GRU-14": (
+        {**_HEART, "sequence_lens": "none/full/mixed/zero/all zero"},
+        {"weights": "constant/given at run time", "shapes": "fixed open", "direction": _TURNED["direction"]}
+        | {"sequence_lens": "none/full/mixed/zero/all zero", "clip": "none reached"},
+        {**_EDGES, "seq_length": "0 1", "sequence_lens": "none full"},
+        {**_EDGES, "batch_size": "0 1", "sequence_lens": "none full"},
+        {**_TURNED, "hidden size": "5 1", "input_size": "4 1", "linear_before_reset": "none 1"},
+        {"values": _VALUES, "direction": _TURNED["direction"]}
+        | {"clip": "none reached", "linear_before_reset": "none 1", "sequence_lens": "none mixed"},
+    ),
+    "GRU-22": (
+        {"type": _TYPES, "seq_length": "1000", "linear_before_reset": "none 1"}
+        | {"direction": "none reverse"},
+        {"type": _TYPES, "values": _VALUES},
+    ),
+    "AUGRU-1": (
+        {**_TURNED, "A": "between 0 and 1/0/1/beyond 0 and 1", "linear_before_reset": "none 1"},
+        {**_TURNED, "sequence_lens": "none mixed zero", "initial_h": "none given"},
+    ),
+    "GRUCell-3": (
+        {"f": "Sigmoid Tanh Relu", "g": "Tanh Sigmoid Relu", "linear_before_reset": "none true"}
+        | {"clip": "none 0 reached", "B": "given none"},
+    ),
+    "GRUSequence-5": (
+        {"direction": _TURNED["direction"], "sequence_lengths": "full/mixed/zero/all zero"}
+        | {"type of lengths": "int32 int64", "weights": "constant/given at run time", "shapes": "fixed open"},
+        {"f": "Sigmoid Tanh Relu", "g": "Tanh Sigmoid Relu", "linear_before_reset": "none true"}
+        | {"clip": "none 0 reached", "direction": _TURNED["direction"]},
+    ),
+    "AUGRUCell": ({"f": "Sigmoid Tanh", "g": "Tanh Sigmoid", "A": "between 0 and 1/0/1/beyond 0 and 1"},),
+    "AUGRUSequence": (
+        {"sequence_lengths": "full/mixed/zero/all zero", "A": "between 0 and 1/0/1/beyond 0 and 1"}
+        | {"shapes": "fixed open"},
+    ),
+}
+
+# Levels that covering arrays leave out: a runtime that ends its process on them would do nothing else.
+_NOT_COVERED = frozenset({"0", "1000"})
+
+Choices = Mapping[str, str]
 
 
 @cache
 def all_cases() -> tuple[Case, ...]:
-    """Every case, operator by operator; arrays are drawn when they are first asked for."""
+    """Every case, operator by operator. Inputs are drawn when they are first asked for."""
     found: dict[str, Case] = {}
-    for operator in (*GRU_VERSIONS.values(), AUGRU, *OPERATORS.values()):
-        for factor in factors_of(operator).values():
-            for level in factor.levels:
-                choices = {} if level == factor.usual else {factor.name: level}
-                if factor.name.endswith("backward"):
-                    choices = {"direction": "bidirectional", **choices}
-                case = Case(operator, choices)
+    for operator in KIT_OPERATORS:
+        factors = factors_of(operator)
+        usual = {name: factor.usual for name, factor in factors.items()}
+        for choices in _choices(operator):
+            if may_be(operator, usual | dict(choices)):
+                levels = {name: choices.get(name, level) for name, level in usual.items()}
+                case = Case(operator, {name: levels[name] for name in usual if levels[name] != usual[name]})
                 found.setdefault(case.name, case)
     return tuple(found.values())
+
+
+def may_be(operator: Operator, choices: Choices) -> bool:
+    """Whether levels may go together.
+
+    Args:
+        operator: whose they are.
+        choices: levels by factor; what is not there is not known, and may be anything.
+    """
+    lengths = choices.get("sequence_lens", choices.get("sequence_lengths", ""))
+    T, B = choices.get("seq_length"), choices.get("batch_size")
+    if (T in ("0", "1") and lengths in ("mixed", "zero", "all zero")) or (B == "0" and lengths == "zero"):
+        return False
+    direction = choices.get("direction", "bidirectional")
+    usual = {position: factors_of(operator)[position].usual for position in POSITIONS if position in choices}
+    if direction != "bidirectional" and any(
+        choices[position] != level for position, level in usual.items() if position.endswith("backward")
+    ):
+        return False
+    return _has_parameters(operator, choices) and _has_limits(choices)
+
+
+def _has_parameters(operator: Operator, choices: Choices) -> bool:
+    """Whether each function that has no default gets its parameters."""
+    known = {"direction": "bidirectional", **dict.fromkeys(POSITIONS, "Relu"), **choices}
+    return operator.biases == "summed" or not lacks_parameters(operator, lambda name: known.get(name, ""))
+
+
+def _has_limits(choices: Choices) -> bool:
+    """Whether infinities and huge numbers have limits, whatever the order of operations."""
+    if choices.get("values") not in ("huge", "infinite") or choices.get("clip") == "reached":
+        return True
+    return _BOUNDED.issuperset(choices[position] for position in POSITIONS if position in choices)
+
+
+def _choices(operator: Operator) -> Iterator[Choices]:
+    """The levels of each case, by factor; those that are not named are the usual ones."""
+    factors = factors_of(operator)
+    for factor in factors.values():
+        for level in factor.levels:
+            yield {factor.name: level} | _second_direction(factor.name)
+    yield from _activations(operator)
+    for block in _IN_FULL.get(str(operator), ()):
+        levels = {
+            name: text.split("/") if "/" in text else _listed(text, factors[name].levels)
+            for name, text in block.items()
+        }
+        yield from (dict(zip(levels, row, strict=True)) for row in product(*levels.values()))
+    covered = {
+        name: [level for level in factor.levels if level not in _NOT_COVERED or name not in APART]
+        for name, factor in factors.items()
+        if name != "values"
+    }
+    yield from pairwise(covered, lambda row: may_be(operator, row))
+
+
+def _second_direction(name: str) -> dict[str, str]:
+    return {"direction": "bidirectional"} if name.endswith("backward") else {}
+
+
+def _activations(operator: Operator) -> Iterator[Choices]:
+    """Every activation in every position, with parameters and without; NaN through each of them."""
+    factors = factors_of(operator)
+    if str(operator) != "GRU-14":
+        return
+    for position in POSITIONS:
+        for level in factors[position].levels:
+            given = {position: level} | _second_direction(position)
+            for after, parameters in product(("none", "1"), ("given", "defaults")):
+                yield given | {"linear_before_reset": after, "parameters": parameters}
+            for values in ("NaN", "infinite", "saturating"):
+                yield given | {"values": values}
+
+
+def _listed(text: str, levels: Mapping[str, str]) -> list[str]:
+    """The levels named in a text; with a space between them, if none has one."""
+    return [text] if text in levels else text.split(" ")

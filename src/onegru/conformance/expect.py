@@ -124,7 +124,8 @@ class Rounded:
     def clip(self, low: float, high: float, **_: Any) -> Rounded:
         """Bounded numbers; called by `numpy.clip`."""
         a = self.rounded()
-        return Rounded(np.clip(a.value, low, high), a.error, self.dtype)
+        value, *ends = np.clip([a.value, a.value - a.error, a.value + a.error], low, high)
+        return Rounded(value, _finite(_farthest(ends, value), value), self.dtype)
 
     def __getitem__(self, rows: Any) -> Rounded:
         return Rounded(self.value[rows], self.error[rows], self.dtype)
@@ -139,18 +140,24 @@ def _finite(error: Array, value: Array) -> Array:
     return np.where(np.isfinite(value), error, 0.0)
 
 
+def _farthest(ends: Sequence[Array], value: Array) -> Array:
+    """How far the results at the ends of an interval are from that within it, at most."""
+    farthest: Array = np.max(np.abs(np.asarray(ends) - value), axis=0)
+    return farthest
+
+
 def _activate(activation: Activation, x: Rounded) -> Rounded:
     """An activation function, and the error that it adds to that of its argument."""
     x = x.rounded()
-    value = reference.activate(activation, x.value)
-    bends = (0.0, activation.alpha or 0.0, np.nextafter(activation.alpha or 0.0, -np.inf))
-    ends = [np.clip(bend, x.value - x.error, x.value + x.error) for bend in (-np.inf, np.inf, *bends)]
-    moved = [np.abs(reference.activate(activation, end) - value) for end in ends]
+    low, high = x.value - x.error, x.value + x.error
+    alpha = activation.alpha or 0.0
+    bends = (np.clip(bend, low, high) for bend in (0.0, alpha, np.nextafter(alpha, -np.inf)))
+    value, *ends = reference.activate(activation, np.stack([x.value, low, high, *bends]))
     span = max((abs(parameter) for parameter in activation.parameters), default=0.0)
     range_ = np.maximum(np.abs(value), max(1.0, span))
     u = ROUNDOFF[x.dtype]
     own = ACTIVATION_ERROR * min(u, ROUNDOFF["float32"]) + STORED * u
-    error = np.maximum.reduce(moved) + own * range_
+    error = _farthest(ends, value) + own * range_
     return Rounded(value, _finite(error, value), x.dtype)
 
 
@@ -162,22 +169,8 @@ def expect(lowered: Lowered, inputs: Mapping[str, Array], outputs: Sequence[str]
         inputs: its inputs, by the names of its ports.
         outputs: the outputs that it has.
     """
-    canonical = {
-        port.role: arrange(inputs[port.name], port.axes, CANONICAL_AXES[port.role])
-        for port in lowered.ports
-        if port.role in CANONICAL_AXES and port.name in inputs
-    }
-    spec, X = lowered.spec, canonical["X"]
-    T, B, _ = X.shape
-    shapes = {"Y": (T, spec.num_directions, B, spec.hidden_size)}
-    shapes["Y_h"] = shapes["Y"][1:]
-    problem = Problem(
-        X=X,
-        initial_h=canonical.get("initial_h"),
-        sequence_lens=canonical.get("sequence_lens"),
-        attention=canonical.get("A"),
-        **{role: np.zeros(shape) for role, shape in shapes.items()},
-    )
+    problem = problem_of(lowered, inputs)
+    spec = lowered.spec
     reference.run(spec, reference.ReferenceWeights.split(lowered.weights), problem)
     errors = errors_of(spec, lowered.weights, problem)
     values, tolerance = {}, {}
@@ -187,6 +180,31 @@ def expect(lowered: Lowered, inputs: Mapping[str, Array], outputs: Sequence[str]
             values[port.name] = arrange(found, CANONICAL_AXES[port.role], port.axes)
             tolerance[port.name] = arrange(errors[port.role], CANONICAL_AXES[port.role], port.axes)
     return Expectation(values, tolerance)
+
+
+def problem_of(lowered: Lowered, inputs: Mapping[str, Array]) -> Problem:
+    """The call of a node in canonical form, with outputs in float64.
+
+    Args:
+        lowered: the node in canonical form.
+        inputs: its inputs, by the names of its ports.
+    """
+    canonical = {
+        port.role: arrange(inputs[port.name], port.axes, CANONICAL_AXES[port.role])
+        for port in lowered.ports
+        if port.role in CANONICAL_AXES and port.name in inputs
+    }
+    X = canonical["X"]
+    T, B, _ = X.shape
+    shape = (T, lowered.spec.num_directions, B, lowered.spec.hidden_size)
+    return Problem(
+        X=X,
+        initial_h=canonical.get("initial_h"),
+        sequence_lens=canonical.get("sequence_lens"),
+        attention=canonical.get("A"),
+        Y=np.full(shape, np.nan),
+        Y_h=np.full(shape[1:], np.nan),
+    )
 
 
 def errors_of(spec: Spec, weights: Weights, problem: Problem) -> dict[str, Array]:

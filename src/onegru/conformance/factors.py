@@ -94,7 +94,7 @@ _SIZE_LEVELS: Mapping[str, Mapping[str, str]] = {
         "5": _USUAL,
         "1": "A single step.",
         "2": "The second step is the first with a state that was computed.",
-        "40": "Errors do not build up over 40 steps.",
+        "12": "State and errors go on over a dozen steps.",
         "0": "Without steps Y is empty and Y_h is 0.",
         "1000": "Errors do not build up over 1000 steps.",
     },

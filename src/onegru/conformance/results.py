@@ -19,8 +19,8 @@ class Outcome:
     """What came of a case in a runtime.
 
     Attributes:
-        status: passes, differs, refuses (an error of the runtime's own) or crashes (a signal, an exit, a hang,
-            no memory left).
+        status: passes, differs, refuses (an error of the runtime's own) or crashes (a signal, an exit, a
+            hang, no memory left).
         reason: why, in one line; empty if it passes.
         output: where it differs, the output that is off by the most times its tolerance.
         where: the index of that number.
@@ -46,8 +46,8 @@ class RuntimeResults:
         runtime: its name.
         version: its version.
         options: what it was asked for beside that, such as its precision, provider, engine or SIMD target.
-        outcomes: by the case's name; a case that is none of this runtime's, such as an IR for ONNX Runtime, is
-            not in it.
+        outcomes: by the case's name, without cases that are not this runtime's, such as an IR for ONNX
+            Runtime.
         outputs: what it gave in the cases where it differs, by the case's name and the output's.
     """
 
