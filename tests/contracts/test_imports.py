@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("fusion",),
     ("models",),
     ("rewriting", "verification"),
+    ("conformance",),
     ("cli",),
 )
 # Above all folders but the command line: modules for other packages, and the public names.

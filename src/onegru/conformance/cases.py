@@ -163,6 +163,8 @@ def _activations(operator: Operator) -> Iterator[Choices]:
                 yield given | {"linear_before_reset": after, "parameters": parameters}
             for values in ("NaN", "infinite", "saturating"):
                 yield given | {"values": values}
+    for level in factors["f"].levels:
+        yield {"f": level, "g": level, "values": "NaN"}  # no other function brings the NaN back
 
 
 def _listed(text: str, levels: Mapping[str, str]) -> list[str]:

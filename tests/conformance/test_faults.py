@@ -1,0 +1,133 @@
+"""Faults planted in a copy of the reference, one after another: each is caught by a case of the kit."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from onegru.conformance.case import Case
+from onegru.conformance.cases import all_cases
+from onegru.conformance.expect import problem_of
+from onegru.core.shapes import arrange
+from onegru.engines import reference
+from onegru.operators.schema import CANONICAL_AXES
+
+SOURCE = Path(reference.__file__).read_text()
+
+Z, R = "clip(Xt @ w.Wz + H @ w.Rz + w.Wbz + w.Rbz)", "clip(Xt @ w.Wr + H @ w.Rr + w.Wbr + w.Rbr)"
+AFTER = "clip(Xt @ w.Wh + rt * (H @ w.Rh + w.Rbh) + w.Wbh)"
+BEFORE = "clip(Xt @ w.Wh + (rt * H) @ w.Rh + w.Rbh + w.Wbh)"
+BLEND = "return (1 - zt) * ht + zt * H"
+
+#: What is in the reference, and what a fault makes of it.
+FAULTS = {
+    "z without Wb": (Z, Z.replace(" + w.Wbz", "")),
+    "z without Rb": (Z, Z.replace(" + w.Rbz", "")),
+    "z without x": (Z, Z.replace("Xt @ w.Wz + ", "")),
+    "z without h": (Z, Z.replace("H @ w.Rz + ", "")),
+    "r without Wb": (R, R.replace(" + w.Wbr", "")),
+    "r without Rb": (R, R.replace(" + w.Rbr", "")),
+    "r without h": (R, R.replace("H @ w.Rr + ", "")),
+    "z and r in the other order": (R, R.replace("w.Rr", "w.Rz")),
+    "R not transposed": ("*(gate.T for gate in np.split(R", "*(gate for gate in np.split(R"),
+    "z not clipped": (f"activate(f, {Z})", f"activate(f, {Z[5:-1]})"),
+    "r not clipped": (f"activate(f, {R})", f"activate(f, {R[5:-1]})"),
+    "n not clipped, reset after": (f"activate(g, {AFTER})", f"activate(g, {AFTER[5:-1]})"),
+    "n not clipped, reset before": (f"activate(g, {BEFORE})", f"activate(g, {BEFORE[5:-1]})"),
+    "clip above alone": ("np.clip(x, -spec.clip, spec.clip)", "np.minimum(x, spec.clip)"),
+    "clip before the biases": (Z, "clip(Xt @ w.Wz + H @ w.Rz) + w.Wbz + w.Rbz"),
+    "reset after without Rb": (AFTER, AFTER.replace(" + w.Rbh", "")),
+    "reset after without Wb": (AFTER, AFTER.replace(" + w.Wbh", "")),
+    "Rb not reset": (AFTER, "clip(Xt @ w.Wh + rt * (H @ w.Rh) + w.Rbh + w.Wbh)"),
+    "Wb reset": (AFTER, "clip(Xt @ w.Wh + rt * (H @ w.Rh + w.Rbh + w.Wbh))"),
+    "reset before without Rb": (BEFORE, BEFORE.replace(" + w.Rbh", "")),
+    "reset before without Wb": (BEFORE, BEFORE.replace(" + w.Wbh", "")),
+    "never reset": (BEFORE, BEFORE.replace("(rt * H)", "H")),
+    "always before": ("if spec.linear_before_reset:", "if False:"),
+    "always after": ("if spec.linear_before_reset:", "if True:"),
+    "g for z": (f"zt = activate(f, {Z})", f"zt = activate(g, {Z})"),
+    "g for r": (f"rt = activate(f, {R})", f"rt = activate(g, {R})"),
+    "f for n, reset before": (f"activate(g, {BEFORE})", f"activate(f, {BEFORE})"),
+    "f for n, reset after": (f"activate(g, {AFTER})", f"activate(f, {AFTER})"),
+    "the gate's other side": (BLEND, "return zt * ht + (1 - zt) * H"),
+    "the state clipped": (BLEND, f"{BLEND.replace('return ', 'return clip(')})"),
+    "no attention": ("zt = (1 - at) * zt", "pass"),
+    "attention's other side": ("zt = (1 - at) * zt", "zt = at * zt"),
+    "attention clamped": ("zt = (1 - at) * zt", "zt = (1 - np.clip(at, 0, 1)) * zt"),
+    "first activations in both directions": ("spec.activations[d]", "spec.activations[0]"),
+    "first weights in both directions": ("weights[d]", "weights[0]"),
+    "no direction backwards": ("(spec.reversed_directions)", "([False] * spec.num_directions)"),
+    "backwards from the last step of all": ("lengths[rows] - 1 - taken", "T - 1 - np.full(len(rows), taken)"),
+    "backwards in the places of processing": ("Y[t, d, rows] = H[rows]", "Y[taken, d, rows] = H[rows]"),
+    "lengths ignored": ("np.full(B, T) if problem.sequence_lens is None", "np.full(B, T) if True"),
+    "a length of 0 keeps its first state": ("H[lengths == 0] = 0", "pass"),
+    "Y past a row's end": ("        Y[...] = 0", "        Y[...] = 1"),
+    "no first state": ("Y_h[...] = problem.initial_h", "pass"),
+    "the first direction's first state in both": ("= problem.initial_h", "= problem.initial_h[0]"),
+    "the state of the step before": ("H[rows], a)", "H[rows] * 0, a)"),
+    "Relu leaks": ("np.maximum(x, 0.0),", "np.maximum(x, 0.01 * x),"),
+    "Tanh without its limits": ("np.tanh(x),", "x,"),
+    "Sigmoid of half": ("e = np.exp(-np.abs(x))", "e = np.exp(-np.abs(x) / 2)"),
+    "Affine without beta": ("beta: alpha * x + beta,", "beta: alpha * x,"),
+    "LeakyRelu without alpha": ("np.where(x >= 0, x, alpha * x)", "np.where(x >= 0, x, 0.01 * x)"),
+    "ThresholdedRelu at 0": ("(x >= alpha) | np.isnan(x)", "(x >= 0) | np.isnan(x)"),
+    "ThresholdedRelu loses a NaN": ("(x >= alpha) | np.isnan(x)", "x >= alpha"),
+    "ScaledTanh without alpha": ("alpha * np.tanh(beta * x)", "np.tanh(beta * x)"),
+    "ScaledTanh without beta": ("alpha * np.tanh(beta * x)", "alpha * np.tanh(x)"),
+    "HardSigmoid below 0": ("np.maximum(alpha * x + beta, 0.0)", "alpha * x + beta"),
+    "HardSigmoid above 1": (
+        "np.minimum(np.maximum(alpha * x + beta, 0.0), 1.0)",
+        "np.maximum(alpha * x + beta, 0.0)",
+    ),
+    "Elu without alpha": ("alpha * np.expm1(", "np.expm1("),
+    "Softsign of infinity": ("np.where(np.isinf(x), np.sign(x), x / (1 + np.abs(x)))", "x / (1 + np.abs(x))"),
+    "Softsign without its sign": ("x / (1 + np.abs(x))", "np.abs(x) / (1 + np.abs(x))"),
+    "Softplus as Relu": ("np.logaddexp(0.0, x)", "np.maximum(0.0, x)"),
+}
+
+
+@pytest.fixture
+def faulty(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
+    """The reference with a fault."""
+    old, new = FAULTS[request.param]
+    assert SOURCE.count(old) == 1, "the reference has changed"
+    module = ModuleType("faulty_reference")
+    sys.modules[module.__name__] = module  # where dataclasses look for it
+    exec(compile(SOURCE.replace(old, new), request.param, "exec"), module.__dict__)
+    yield module
+    del sys.modules[module.__name__]
+
+
+def is_right(case: Case, engine: ModuleType) -> bool:
+    """Whether a copy of the reference gives what a case expects, within its tolerance."""
+    problem = problem_of(case.lowered, case.inputs)
+    weights = engine.ReferenceWeights.split(case.lowered.weights)
+    engine.run(case.lowered.spec, weights, problem)
+    for port in case.lowered.ports:
+        if port.name in case.outputs:
+            expected, tolerance = (
+                arrange(arrays[port.name], port.axes, CANONICAL_AXES[port.role])
+                for arrays in (case.expected, case.tolerance)
+            )
+            got = getattr(problem, port.role)
+            with np.errstate(all="ignore"):
+                near = np.abs(got - expected) <= tolerance
+            if not np.all(near | (got == expected) | (np.isnan(got) & np.isnan(expected))):
+                return False
+    return True
+
+
+def test_the_copy_without_a_fault_passes() -> None:
+    assert all(is_right(case, reference) for case in all_cases()[::29])
+
+
+@pytest.mark.parametrize("faulty", FAULTS, indirect=True)
+def test_a_case_catches_it(faulty: ModuleType) -> None:
+    """The cases that are simplest, and so say most about a fault, come first."""
+    cases = sorted(all_cases(), key=lambda case: len(case.choices))
+    assert any(not is_right(case, faulty) for case in cases)
