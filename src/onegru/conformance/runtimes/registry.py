@@ -11,6 +11,7 @@ from onegru.conformance.runtimes.torch import TorchGru
 from onegru.core.arguments import choice
 from onegru.core.errors import MissingExtraError, SpecError
 from onegru.engines.native import targets
+from onegru.runtimes.execution_provider import get_ep_name
 from onegru.verification.runtimes.base import Runtime
 from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
 from onegru.verification.runtimes.onnxruntime import OnnxRuntime
@@ -25,7 +26,7 @@ RUNTIMES: Mapping[str, Runtime] = {
 #: The engines of onegru.
 ENGINES = ("native", "reference")
 
-_CPU, _OWN = "CPUExecutionProvider", "OnegruExecutionProvider"
+_CPU, _OWN = "CPUExecutionProvider", get_ep_name()
 _BOTH = (ONNX, IR)
 
 

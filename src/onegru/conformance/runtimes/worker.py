@@ -22,4 +22,5 @@ def main(arguments: Sequence[str]) -> None:
         importlib.import_module(runtime.name)
     Path("ready").touch()
     for number in range(int(arguments[0]), len(parts)):
-        answer(runtime, *parts[number], name=f"answer-{number}")
+        subject, inputs = parts[number]
+        answer(runtime, subject, inputs, f"answer-{number}")

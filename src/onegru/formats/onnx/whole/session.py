@@ -14,7 +14,7 @@ from onegru.core.dtypes import bfloat16
 from onegru.core.errors import FormatError, MissingExtraError, SpecError
 from onegru.engines.native import get_num_threads
 from onegru.formats.onnx.read import Source
-from onegru.runtimes.execution_provider import register
+from onegru.runtimes.execution_provider import get_ep_name, register
 
 # Its messages begin with a code and its name.
 _STATUS = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
@@ -95,7 +95,7 @@ class Session:
             providers.insert(0, (register(), dict(provider)))
         if alone:
             options.add_session_config_entry(_NO_FALLBACK, "1")
-            providers = [alone]
+            providers = [register() if alone == get_ep_name() else alone]
         disabled = (
             _MERGERS if provider and "observer" in provider else _FOLDING if has_constant_grus else None
         )
