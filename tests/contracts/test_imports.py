@@ -48,6 +48,8 @@ OPTIONAL = {
         "rewriting.*",
         "verification.probe",
         "verification.runtimes.onnx_reference",
+        "conformance.files",
+        "conformance.export",
         "models.inference_session",
         "backend",
     ),
@@ -65,7 +67,12 @@ OPTIONAL = {
     "flax": ("frameworks.flax",),
     "safetensors": ("formats.checkpoint", "formats.safetensors"),
     "h5py": ("formats.keras",),
-    "torch": ("frameworks.pytorch", "frameworks.export", "verification.runtimes.torch"),
+    "torch": (
+        "frameworks.pytorch",
+        "frameworks.export",
+        "verification.runtimes.torch",
+        "conformance.runtimes.torch",
+    ),
     "typer": ("cli.*",),
     "rich": ("cli.*",),
 }

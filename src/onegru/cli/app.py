@@ -14,6 +14,7 @@ import typer
 
 import onegru
 from onegru.cli.bench import measure
+from onegru.cli.conformance import conformance
 from onegru.cli.convert import convert_command
 from onegru.cli.fusing import show_written_out
 from onegru.cli.inputs import (
@@ -202,6 +203,9 @@ def bench_command(
 
 app.command("convert", short_help="Convert GRUs to another kind of file.")(convert_command)
 app.command("verify", short_help="Check a model against every runtime that is installed.")(verify_command)
+
+
+app.add_typer(conformance, name="conformance", short_help="Check runtimes against both specifications.")
 
 
 @app.command("targets", short_help="Tell which SIMD targets there are.")

@@ -335,11 +335,14 @@ def to_torch(source: GRU | Stack, *, batch_first: bool | None = None) -> Any:
         dtype=getattr(torch, spec.dtype),
         device="meta",  # no initial values, so that none of torch's random numbers are used up
     ).to_empty(device="cpu")
-    module.load_state_dict({name: _to_tensor(torch, array) for name, array in arrays.items()})
+    module.load_state_dict({name: to_tensor(array) for name, array in arrays.items()})
     return module
 
 
-def _to_tensor(torch: Any, array: Array) -> Any:
+def to_tensor(array: Array) -> Any:
+    """A tensor of PyTorch with an array's numbers, bfloat16 included; torch must be installed."""
+    import torch
+
     if array.dtype.name == "bfloat16":  # by way of float32, which holds all of it
         return torch.from_numpy(array.astype("float32")).to(torch.bfloat16)
     return torch.from_numpy(array)

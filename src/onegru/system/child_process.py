@@ -24,7 +24,8 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -89,7 +90,17 @@ class Ended:
     words: str
 
 
-def run_child(module: str, arguments: Sequence[str], folder: Path, limits: Limits) -> Ended:
+# How often somebody who watches a child looks, in seconds.
+_TURN = 0.05
+
+
+def run_child(
+    module: str,
+    arguments: Sequence[str],
+    folder: Path,
+    limits: Limits,
+    watch: Callable[[], object] | None = None,
+) -> Ended:
     """Run `module.main(arguments)` in a process of its own.
 
     Args:
@@ -97,6 +108,7 @@ def run_child(module: str, arguments: Sequence[str], folder: Path, limits: Limit
         arguments: for its `main`; paths among them must be absolute.
         folder: its current folder, which should be new, and for it alone.
         limits: what it may use.
+        watch: called again and again while it runs; what it raises ends the child, and is raised here.
     """
     flags = ["-E", "-P", *["-s"] * sys.flags.no_user_site, *["-B"] * sys.dont_write_bytecode]
     request = json.dumps({"module": module, "arguments": list(arguments), "limits": asdict(limits)})
@@ -117,9 +129,7 @@ def run_child(module: str, arguments: Sequence[str], folder: Path, limits: Limit
             start_new_session=True,
         )
         try:
-            code: int | None = process.wait(limits.seconds)
-        except subprocess.TimeoutExpired:
-            code = None
+            code = _wait(process, limits.seconds, watch)
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)  # and all that it started
@@ -128,6 +138,18 @@ def run_child(module: str, arguments: Sequence[str], folder: Path, limits: Limit
         log.seek(max(0, log.seek(0, 2) - 4096))
         lines = log.read().decode(errors="replace").split("\n")
     return Ended(code, next((line.strip()[:200] for line in reversed(lines) if line.strip()), ""))
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float, watch: Callable[[], object] | None) -> int | None:
+    """The exit code of a process; None if it takes too long."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        try:
+            return process.wait(left if watch is None else min(left, _TURN))
+        except subprocess.TimeoutExpired:
+            if watch is not None:
+                watch()
+    return None
 
 
 def _search_path() -> list[str]:
@@ -176,8 +198,8 @@ def _limit(limits: Limits) -> None:
 _TEXT = re.compile(r"<U[0-9]{1,7}")
 
 
-def write_answer(head: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
-    """Leave an answer in the current folder, whole or not at all."""
+def write_answer(head: Mapping[str, Any], arrays: Sequence[Array] = (), name: str = "answer") -> None:
+    """Leave an answer in the current folder, in a file of this name, whole or not at all."""
     types = [
         (array.dtype.str if array.dtype.kind == "U" else array.dtype.name, array.shape) for array in arrays
     ]
@@ -186,17 +208,17 @@ def write_answer(head: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
         file.write(len(text).to_bytes(8, "little") + text)
         for array in arrays:
             file.write(array.tobytes())
-    Path("unfinished").rename("answer")
+    Path("unfinished").rename(name)
 
 
-def read_answer(folder: Path) -> tuple[dict[str, Any], list[Array]]:
-    """The head and the arrays of the answer that a child left in its folder.
+def read_answer(folder: Path, name: str = "answer") -> tuple[dict[str, Any], list[Array]]:
+    """The head and the arrays of the answer of this name that a child left in its folder.
 
     Raises:
         FileNotFoundError: there is none.
         ValueError: it is malformed.
     """
-    descriptor = os.open(folder / "answer", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         length = int.from_bytes(file.read(8), "little")

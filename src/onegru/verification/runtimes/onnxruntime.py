@@ -1,4 +1,4 @@
-"""ONNX Runtime, on its CPU provider, on a whole model."""
+"""ONNX Runtime on a whole model, by its CPU provider or by another one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,15 @@ _FRAME = re.compile(r".*: ONNX Runtime (?:refuses it|fails) \((.*)\)", re.DOTALL
 
 @dataclass(frozen=True, slots=True)
 class OnnxRuntime(Runtime):
-    """See `onegru.verification.runtimes.base.Runtime`."""
+    """See `onegru.verification.runtimes.base.Runtime`.
+
+    Attributes:
+        name: what to call it.
+        provider: the execution provider that has to take the whole model; empty for the CPU's.
+    """
 
     name: str = "onnxruntime"
+    provider: str = ""
 
     def version(self) -> str | None:
         """Its version; None where it is not installed."""
@@ -32,7 +38,7 @@ class OnnxRuntime(Runtime):
 
         assert subject.model is not None, "refused before"
         try:
-            session = Session(subject.model, Source(subject.path))
+            session = Session(subject.model, Source(subject.path), alone=self.provider)
             return dict(zip(session.output_names, session.run(inputs), strict=True))
         except FormatError as error:  # only ONNX Runtime's own words are of interest
             raise FormatError(_FRAME.sub(r"\1", str(error))) from None

@@ -17,7 +17,11 @@ from onegru.verification.runtimes.base import Probe, Runtime, Subject
 # By default it computes in 16 bits where the processor is fast at that, which few comparisons survive.
 _OPTIONS = {"f32": {"INFERENCE_PRECISION_HINT": "f32"}, "default": {}}
 
-_PLACES = re.compile(r"Exception from src/\S+:\d+:\s*")
+# Its messages begin with the places that they passed through, and call nodes by numbers of its own.
+_PLACES = re.compile(
+    r"Exception from src/\S+:\d+:\s*|Check '[^']*' failed at src/\S+:\d+:\s*"
+    r"|\[\w+\] END: node: .*? CALLBACK HAS THROWN: |(?<=[A-Za-z])_\d+\b"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ class OpenVino(Runtime):
         """The wanted outputs."""
         try:
             return self._run(subject, inputs)
-        except RuntimeError as error:  # OpenVINO's begin with the source files that they passed through
+        except RuntimeError as error:
             raise RuntimeError(_PLACES.sub("", " ".join(str(error).split()))) from None
 
     def _run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:

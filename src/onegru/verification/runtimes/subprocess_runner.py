@@ -52,14 +52,14 @@ def run_apart(runtime: Runtime, subject: Subject, inputs: Mapping[str, Any], tim
         if code is None or code == -signal.SIGALRM:
             return Outcome("timed out", reason=f"took longer than {timeout:g} s")
         try:
-            return _read(*read_answer(folder))
+            return read_outcome(folder)
         except FileNotFoundError:
-            return Outcome("crashed", reason=f"crashed ({_end(code)})")
+            return Outcome("crashed", reason=f"crashed ({end_words(code)})")
         except Exception as error:  # a process gone astray may have written anything
             return Outcome("crashed", reason=f"left no readable answer ({error})")
 
 
-def _end(code: int) -> str:
+def end_words(code: int) -> str:
     """How a process ended, in words."""
     if code >= 0:
         return f"exit code {code}"
@@ -69,7 +69,14 @@ def _end(code: int) -> str:
         return f"signal {-code}"
 
 
-def _read(head: Mapping[str, Any], arrays: list[Array]) -> Outcome:
+def read_outcome(folder: Path, name: str = "answer") -> Outcome:
+    """The outcome that a worker left in a file of this name.
+
+    Raises:
+        FileNotFoundError: it left none.
+        Exception: it is malformed.
+    """
+    head, arrays = read_answer(folder, name)
     names, reason = head["outputs"], head["reason"]
     if len(names) != len(arrays) or not all(isinstance(text, str) for text in (reason, *names)):
         raise ValueError("of another form")

@@ -14,7 +14,7 @@ from onegru.core.dtypes import bfloat16
 from onegru.core.errors import FormatError, MissingExtraError, SpecError
 from onegru.engines.native import get_num_threads
 from onegru.formats.onnx.read import Source
-from onegru.runtimes.execution_provider import register
+from onegru.runtimes.execution_provider import get_ep_name, register
 
 # Its messages begin with a code and its name.
 _STATUS = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
@@ -22,6 +22,7 @@ _STATUS = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _OURS = re.compile(r"INVALID_ARGUMENT.* onegru: (.*)")
 _ONLY_FATAL = 4  # of ONNX Runtime's log levels; it logs an error and raises it as well
 _MOST_AHEAD = "optimization.constant_folding_max_output_size_in_bytes"
+_NO_FALLBACK = "session.disable_cpu_ep_fallback"
 _CPU = "CPUExecutionProvider"
 _BFLOAT16 = "tensor(bfloat16)"
 _BFLOAT16_CODE = 16
@@ -29,6 +30,19 @@ _BFLOAT16_CODE = 16
 _MERGERS = ["CommonSubexpressionElimination", "ConstantFolding"]
 # The optimizer that computes a GRU node of nothing but constants with ONNX Runtime's own kernel.
 _FOLDING = ["ConstantFolding"]
+
+
+def providers() -> list[str]:
+    """The execution providers that sessions may have in this process, onegru's among them.
+
+    Raises:
+        MissingExtraError: ONNX Runtime is not installed.
+        FormatError: it is older or newer than onegru's provider supports.
+    """
+    own = register()
+    import onnxruntime
+
+    return [*dict.fromkeys([*onnxruntime.get_available_providers(), own])]
 
 
 class Session:
@@ -42,6 +56,7 @@ class Session:
         most_ahead: the largest size in bytes of a value that is computed ahead of all runs; None for ONNX
             Runtime's own bound.
         has_constant_grus: whether there are GRU nodes that take nothing but constants.
+        alone: the one execution provider that may run the model; empty for the others and the CPU's.
 
     Raises:
         MissingExtraError: ONNX Runtime is not installed.
@@ -57,6 +72,7 @@ class Session:
         provider: Mapping[str, str] | None = None,
         most_ahead: int | None = None,
         has_constant_grus: bool = False,
+        alone: str = "",
     ) -> None:
         try:
             import onnxruntime
@@ -77,6 +93,9 @@ class Session:
         providers: list[Any] = [_CPU]
         if provider is not None:
             providers.insert(0, (register(), dict(provider)))
+        if alone:
+            options.add_session_config_entry(_NO_FALLBACK, "1")
+            providers = [register() if alone == get_ep_name() else alone]
         disabled = (
             _MERGERS if provider and "observer" in provider else _FOLDING if has_constant_grus else None
         )

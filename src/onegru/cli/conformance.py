@@ -1,0 +1,289 @@
+"""The commands of the conformance kit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from onegru.cli.inputs import AsJson
+from onegru.cli.outputs import print_json
+from onegru.cli.progress import waiting
+from onegru.cli.tables import Screen, ruled_table, safe, say
+from onegru.conformance.case import Case
+from onegru.conformance.cases import all_cases
+from onegru.conformance.factors import factors_of
+from onegru.conformance.files import kind_of_case
+from onegru.conformance.results import STATUSES, Outcome, RuntimeResults, document, write_results
+from onegru.conformance.runtimes.registry import ENGINES, RUNTIMES, contenders
+from onegru.conformance.runtimes.run import SECONDS, run_cases
+from onegru.core.errors import SpecError
+from onegru.core.wording import count
+from onegru.verification.runtimes.registry import PRECISIONS
+
+conformance = typer.Typer(
+    help="Cases for both specifications of the GRU: how runtimes do on them.",
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# How many of a runtime's reasons are told below the table.
+_MOST_REASONS = 8
+
+CaseOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--case",
+        metavar="PATTERN",
+        help="The cases of this name; may have *, ? and [...]. Several times for more.",
+    ),
+]
+OperatorOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--operator",
+        metavar="NAME",
+        help="The cases of this operator, such as GRU-14, or GRU for all versions.",
+    ),
+]
+
+
+@conformance.callback(invoke_without_command=True)
+def _main(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@conformance.command("list", short_help="List the cases.")
+def list_command(cases: CaseOption = None, operators: OperatorOption = None, as_json: AsJson = False) -> None:
+    """List the cases, each with what it pins and where the specification says so.
+
+    Example: onegru conformance list --operator GRU-14 --case "*lengths*"
+    """
+    chosen = chosen_cases(cases or (), operators or ())
+    if as_json:
+        print_json({"cases": [_case_json(case) for case in chosen]})
+        return
+    screen = Screen()
+    for case in chosen:
+        say(screen, f"[bold]{case.name}[/]", f"  {safe(case.pins)}", f"  {safe(case.source)}")
+    say(screen, count(len(chosen), "case"))
+
+
+def _case_json(case: Case) -> dict[str, object]:
+    return {
+        "name": case.name,
+        "operator": str(case.operator),
+        "file": kind_of_case(case),
+        "type": case.dtype,
+        "features": dict(case.choices),
+        "pins": case.pins,
+        "source": case.source,
+    }
+
+
+@conformance.command("run", short_help="Run the cases in runtimes.")
+def run_command(
+    cases: CaseOption = None,
+    operators: OperatorOption = None,
+    runtimes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--runtime",
+            metavar="NAME",
+            help=f"A runtime to run: {', '.join(RUNTIMES)}; several times for several. By default every one that "
+            "is installed.",
+        ),
+    ] = None,
+    providers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--provider",
+            metavar="NAME",
+            help="An execution provider of ONNX Runtime, alone: what it does not take is refused, not left to "
+            "the CPU's. Several times for several; by default the CPU's.",
+        ),
+    ] = None,
+    engines: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--engine",
+            metavar=" or ".join(ENGINES),
+            help="What runs the GRUs of onegru; several times for several. By default the native one.",
+        ),
+    ] = None,
+    precision: Annotated[
+        str,
+        typer.Option("--precision", metavar=" or ".join(PRECISIONS), help="What OpenVINO computes in."),
+    ] = "f32",
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1.0, help="The most seconds that a case may take.")
+    ] = SECONDS,
+    no_refusals: Annotated[
+        bool, typer.Option("--no-refusals", help="Let a case that is refused make the exit code 1, too.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Where to write all results as JSON."),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Where to write them as a page to look at.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the cases in runtimes, and tell which features they get right.
+
+    Each runtime runs in processes of its own. A case passes, differs, is refused (by an error of the
+    runtime's own) or crashes (a signal, an exit, too long, no memory left).
+
+    The exit code is 1 if a case differs or crashes, else 0: a runtime may say that it does not do something.
+
+    Example: onegru conformance run --runtime onnxruntime --operator GRU-14 --html report.html
+    """
+    chosen = chosen_cases(cases or (), operators or ())
+    for option, path in (("-o", output), ("--html", html)):
+        _check_target(option, path)
+    runners = contenders(runtimes or (), providers or (), engines or (), precision)
+    counts = [sum(kind_of_case(case) in item.kinds for case in chosen) for item in runners]
+    with waiting(f"running {count(len(chosen), 'case')}") as watch:
+        results = [
+            run_cases(
+                runner,
+                chosen,
+                seconds=timeout,
+                progress=_later(watch.progress, sum(counts[:number]), sum(counts)),
+            )
+            for number, runner in enumerate(runners)
+        ]
+    if output is not None:
+        write_results(output, results)
+    if html is not None:
+        from onegru.conformance.report import write_report  # which only this needs
+
+        write_report(html, results, chosen)
+    if as_json:
+        print_json(document(results))
+    else:
+        show_results(Screen(), results, chosen)
+        say(Screen(), *(f"wrote {safe(str(path))}" for path in (output, html) if path is not None))
+    bad = {"differs", "crashes", *(["refuses"] if no_refusals else [])}
+    if any(outcome.status in bad for result in results for outcome in result.outcomes.values()):
+        raise typer.Exit(1)
+
+
+def chosen_cases(patterns: Sequence[str], operators: Sequence[str]) -> list[Case]:
+    """The cases whose names match any of the patterns, and that are of any of the operators; none for all.
+
+    Raises:
+        SpecError: a pattern or an operator is no case's.
+    """
+    found = list(all_cases())
+    known = {name.lower() for case in found for name in (str(case.operator), case.operator.name)}
+    for name in operators:
+        if name.lower() not in known:
+            names = ", ".join(dict.fromkeys(str(case.operator) for case in found))
+            raise SpecError(f"--operator: {name!r}; must be one of {names}")
+    wanted = {name.lower() for name in operators} or known
+    found = [case for case in found if wanted & {str(case.operator).lower(), case.operator.name.lower()}]
+    for pattern in patterns:
+        if not any(fnmatchcase(case.name, pattern) for case in found):
+            raise SpecError(f"--case: {pattern!r}; must match one of the {count(len(found), 'case')}")
+    return [case for case in found if not patterns or any(fnmatchcase(case.name, item) for item in patterns)]
+
+
+def _check_target(option: str, path: Path | None) -> None:
+    """Refuse a file that cannot be written, before anything runs."""
+    if path is not None and not path.parent.is_dir():
+        raise SpecError(f"{option} {path}: folder {str(path.parent)!r} does not exist")
+    if path is not None and path.is_dir():
+        raise SpecError(f"{option} {path}: is a folder; must be a file")
+
+
+def _later(progress: Callable[[int, int], None], before: int, total: int) -> Callable[[int, int], None]:
+    """The progress of one of several runs."""
+    return lambda done, _: progress(before + done, total)
+
+
+# ---- for people
+
+
+def show_results(console: Console, results: Sequence[RuntimeResults], cases: Sequence[Case]) -> None:
+    """A table of features and runtimes, then the most frequent reasons."""
+    headings = [_heading(result) for result in results]
+    table = ruled_table(["feature", ""], headings)
+    before = ""
+    for (factor, level), names in features(cases).items():
+        cells = [
+            _cell(result.outcomes[name] for name in names if name in result.outcomes) for result in results
+        ]
+        if any(cells):
+            table.add_row("" if factor == before else factor, level, *cells)
+            before = factor
+    table.add_section()
+    table.add_row("all cases", "", *(_cell(result.outcomes.values()) for result in results))
+    console.print(table)
+    say(
+        console,
+        "A number of cases that pass; of those that [red]d[/]iffer, are [yellow]r[/]efused, [red]c[/]rash.",
+    )
+    for result in results:
+        say(console, "", f"[bold]{safe(result.label)}[/]: {_summary(result)}", *_reasons(result))
+
+
+def features(cases: Sequence[Case]) -> dict[tuple[str, str], list[str]]:
+    """The names of the cases that have each unusual level, by factor and level in the factors' order."""
+    found: dict[tuple[str, str], list[str]] = {("everything as usual", ""): []}
+    order: dict[str, dict[str, None]] = {}
+    for operator in {str(case.operator): case.operator for case in cases}.values():
+        for name, factor in factors_of(operator).items():
+            order.setdefault(name, {}).update(dict.fromkeys(factor.levels))
+    found |= {(name, level): [] for name, levels in order.items() for level in levels}
+    for case in cases:
+        for feature in case.choices.items() or [("everything as usual", "")]:
+            found[feature].append(case.name)
+    return {feature: names for feature, names in found.items() if names}
+
+
+def _heading(result: RuntimeResults) -> str:
+    options = (text.removesuffix("ExecutionProvider") for text in result.options.values())
+    return "\n".join(map(safe, [result.runtime, *options]))
+
+
+_MARKS: Mapping[str, str] = {
+    "passes": "{}",
+    "differs": "[red]{}d[/]",
+    "refuses": "[yellow]{}r[/]",
+    "crashes": "[red]{}c[/]",
+}
+
+
+def _cell(outcomes: Iterable[Outcome]) -> str:
+    counts = Counter(outcome.status for outcome in outcomes)
+    return " ".join(_MARKS[status].format(counts[status]) for status in STATUSES if counts[status])
+
+
+def _summary(result: RuntimeResults) -> str:
+    return ", ".join(f"{number} {status}" for status, number in result.counts().items() if number)
+
+
+def _reasons(result: RuntimeResults) -> list[str]:
+    """The most frequent reasons, each with its number of cases and one of them."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for name, outcome in result.outcomes.items():
+        if outcome.status != "passes":
+            by_reason.setdefault((outcome.status, outcome.reason), []).append(name)
+    ranked = sorted(by_reason.items(), key=lambda item: -len(item[1]))
+    lines = [
+        f"  {len(names)} {status}: {safe(reason)} [dim]({names[0]})[/]"
+        for (status, reason), names in ranked[:_MOST_REASONS]
+    ]
+    return (
+        [*lines, f"  and {count(len(ranked) - _MOST_REASONS, 'other reason')}"]
+        if ranked[_MOST_REASONS:]
+        else lines
+    )

@@ -1,0 +1,131 @@
+"""A case as a file: an ONNX model of one node, or an OpenVINO IR of one layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from onegru.conformance.case import Case
+from onegru.core.dtypes import Array
+from onegru.core.errors import needs_extra
+from onegru.formats.openvino.builder import Net, Value
+from onegru.formats.openvino.fields import ELEMENT_WORDS
+from onegru.formats.openvino.writer import version_of
+from onegru.operators.onnx import AUGRU_DOMAINS, GRU_VERSIONS
+from onegru.operators.schema import WEIGHTS, Port
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+#: How errors and results call the two kinds of files.
+ONNX, IR = "onnx", "openvino"
+
+#: The opset of models that have AUGRU nodes: the oldest whose operators all take bfloat16, for its function.
+_AUGRU_OPSET = max(GRU_VERSIONS)
+
+# Initializers are inputs as well in the first IR version that there was, and need not be from 4 on.
+_INITIALIZERS_ARE_INPUTS = 3
+_OPEN = {"T": "seq_length", "B": "batch_size"}
+
+
+def kind_of_case(case: Case) -> str:
+    """The kind of file that a case is: ONNX or IR."""
+    return ONNX if case.operator.biases == "separate" else IR
+
+
+def fed_inputs(case: Case) -> dict[str, Array]:
+    """The inputs that come with a run: those that are no constants of the file."""
+    constants = WEIGHTS if case.has_constant_weights else ()
+    return {name: array for name, array in case.inputs.items() if name not in constants}
+
+
+def onnx_model(case: Case) -> ModelProto:
+    """The case as an ONNX model of one node; its inputs and outputs are called as the specification does.
+
+    A model of an opset below 7 lists its constants as inputs, too, as such files do.
+
+    Raises:
+        MissingExtraError: onnx is not installed.
+    """
+    with needs_extra("onnx", "onnx", "an ONNX case of the kit"):
+        from onnx import helper, numpy_helper
+
+        from onegru.formats.onnx.functions.augru import add_augru_functions
+        from onegru.formats.onnx.read import trimmed
+        from onegru.verification.probe import model_of
+    operator, fed = case.operator, fed_inputs(case)
+    given = trimmed(port.name if port.name in case.inputs else "" for port in operator.inputs)
+    wanted = trimmed(port.name if port.name in case.outputs else "" for port in operator.outputs)
+    domain = AUGRU_DOMAINS[0] if operator.attention else None
+    node = helper.make_node(operator.name, given, wanted, "node", domain=domain, **case.attributes)
+
+    def info(port: Port) -> Any:
+        array = case.inputs[port.name] if port.name in case.inputs else case.expected[port.name]
+        dtype = array.dtype if port.name in case.inputs else case.output_dtype()
+        sizes = [_OPEN.get(axis, size) for axis, size in zip(port.axes, array.shape, strict=True)]
+        shape = array.shape if case.has_fixed_shapes or port.role in WEIGHTS else sizes
+        return helper.make_tensor_value_info(port.name, helper.np_dtype_to_tensor_dtype(dtype), shape)
+
+    is_old = operator.version < 7 and not operator.attention
+    ports = case.lowered.ports
+    graph = helper.make_graph(
+        [node],
+        case.name,
+        [info(port) for port in ports if port.name in (case.inputs if is_old else fed)],
+        [info(port) for port in ports if port.name in case.outputs],
+        [numpy_helper.from_array(array, name) for name, array in case.inputs.items() if name not in fed],
+    )
+    model = model_of(graph, _AUGRU_OPSET if operator.attention else operator.version)
+    if is_old:
+        model.ir_version = _INITIALIZERS_ARE_INPUTS
+    add_augru_functions(model)
+    return model
+
+
+def ir_files(case: Case) -> tuple[bytes, bytes]:
+    """The case as an OpenVINO IR: the content of its .xml and of its .bin."""
+    net, fed = Net(), fed_inputs(case)
+    inputs: list[Value] = []
+
+    def shape_of(port: Port, array: Array) -> tuple[int | None, ...]:
+        if case.has_fixed_shapes or port.role in WEIGHTS:
+            return array.shape
+        return tuple(
+            None if axis in _OPEN else size for axis, size in zip(port.axes, array.shape, strict=True)
+        )
+
+    for port in case.operator.inputs:
+        if (array := case.inputs.get(port.name)) is None:
+            continue
+        if port.name not in fed:
+            inputs.append(net.constant(port.name, array))
+            continue
+        shape, dtype = shape_of(port, array), array.dtype.name
+        dims = ",".join("?" if size is None else str(size) for size in shape)
+        data = {"shape": dims, "element_type": ELEMENT_WORDS[dtype]}
+        inputs += net.layer("Parameter", port.name, "opset1", data, outputs=[(dtype, shape, port.name)])
+    outputs = [
+        (case.dtype, shape_of(port, case.expected[port.name]), port.name) for port in case.operator.outputs
+    ]
+    data = {name: _word(case, value) for name, value in case.attributes.items()}
+    values = net.layer(case.operator.name, "node", version_of(case.operator), data, inputs, outputs)
+    for value, (_, _, name) in zip(values, outputs, strict=True):
+        net.layer("Result", f"{name}/result", "opset1", {}, [value])
+    return net.xml(), b"".join(net.data)
+
+
+def _word(case: Case, value: object) -> str:
+    """An attribute as an IR has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return (", " if case.level("activations") == "with spaces" else ",").join(map(str, value))
+    return str(value)
+
+
+def case_files(case: Case) -> Mapping[str, bytes]:
+    """The files of a case, by name: model.onnx, or model.xml and model.bin."""
+    if kind_of_case(case) == ONNX:
+        return {"model.onnx": bytes(onnx_model(case).SerializeToString(deterministic=True))}
+    text, weights = ir_files(case)
+    return {"model.xml": text, "model.bin": weights}

@@ -1,0 +1,80 @@
+"""Whether what a runtime gave is what a case expects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from onegru.conformance.case import Case
+from onegru.conformance.results import Outcome
+from onegru.core.dtypes import Array
+
+#: The largest number of each type.
+LARGEST: Mapping[str, float] = {
+    "float64": float(np.finfo(np.float64).max),
+    "float32": float(np.finfo(np.float32).max),
+    "float16": float(np.finfo(np.float16).max),
+    "bfloat16": (2.0 - 2.0**-7) * 2.0**127,
+}
+
+
+def judge(case: Case, outputs: Mapping[str, Array]) -> Outcome:
+    """What comes of a case in a runtime that gave outputs.
+
+    A number passes if it is off by no more than its tolerance; NaN equals NaN, and an infinity itself. Where
+    a number that is right may lie beyond the type, the infinity of its sign passes as well.
+
+    Args:
+        case: the case.
+        outputs: what the runtime gave, by the specification's names.
+
+    Returns:
+        that it passes, or that it differs, with the number that is off by the most times its tolerance.
+    """
+    if set(outputs) != set(case.outputs):
+        names = ", ".join(sorted(outputs)) or "nothing"
+        return Outcome("differs", f"gives {names}; must give {', '.join(case.outputs)}")
+    dtype = case.output_dtype()
+    for name, expected in case.expected.items():
+        got = outputs[name]
+        if got.dtype != dtype:
+            return Outcome("differs", f"{name}: type {got.dtype.name}; must be {dtype.name}", name)
+        if got.shape != expected.shape:
+            words = f"{name}: shape {list(got.shape)}; must be {list(expected.shape)}"
+            return Outcome("differs", words, name)
+    ratios = {
+        name: _off(expected, outputs[name], case.tolerance[name], LARGEST[case.dtype])
+        for name, expected in case.expected.items()
+    }
+    wrong = {name: int(np.count_nonzero(ratio > 1)) for name, ratio in ratios.items()}
+    if not any(wrong.values()):
+        return Outcome("passes")
+    worst = max(ratios, key=lambda name: float(ratios[name].max(initial=0)))
+    where = tuple(int(i) for i in np.unravel_index(int(ratios[worst].argmax()), ratios[worst].shape))
+    return Outcome(
+        "differs",
+        "; ".join(
+            f"{name}: {number} of {ratios[name].size} numbers are off"
+            for name, number in wrong.items()
+            if number
+        ),
+        worst,
+        where,
+        float(case.expected[worst][where]),
+        float(outputs[worst][where]),
+        float(case.tolerance[worst][where]),
+    )
+
+
+def _off(expected: Array, got: Array, tolerance: Array, largest: float) -> Array:
+    """How many times its tolerance each number is off: at most 1 where it is right."""
+    have = got.astype(np.float64)
+    with np.errstate(all="ignore"):
+        apart = np.abs(have - expected)
+        ratio = np.where(apart <= tolerance, 0.0, apart / tolerance)
+        may_overflow = np.isfinite(expected) & (np.abs(expected) + tolerance > largest)
+        right = (have == expected) | (np.isnan(have) & np.isnan(expected))
+        right |= may_overflow & np.isinf(have) & (np.sign(have) == np.sign(expected))
+    ratio = np.where(np.isnan(ratio), np.inf, ratio)
+    return np.asarray(np.where(right, 0.0, ratio))

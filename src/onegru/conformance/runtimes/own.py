@@ -1,0 +1,36 @@
+"""onegru itself, on the kit's files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onegru import _native
+from onegru.models.load import load
+from onegru.verification.runtimes.base import Runtime, Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Onegru(Runtime):
+    """See `onegru.verification.runtimes.base.Runtime`.
+
+    Attributes:
+        name: what to call it.
+        engine: what runs the GRU, as for `onegru.load`.
+    """
+
+    name: str = "onegru"
+    engine: str = "native"
+
+    def version(self) -> str | None:
+        """Its version."""
+        return _native.version()
+
+    def refuses(self, subject: Subject) -> str | None:
+        """Nothing."""
+        return None
+
+    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs."""
+        return load(subject.path if subject.model is None else subject.model, engine=self.engine).run(inputs)

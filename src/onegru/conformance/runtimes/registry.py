@@ -1,0 +1,116 @@
+"""The runtimes by name, with their options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from onegru.conformance.files import IR, ONNX
+from onegru.conformance.runtimes.own import Onegru
+from onegru.conformance.runtimes.torch import TorchGru
+from onegru.core.arguments import choice
+from onegru.core.errors import MissingExtraError, SpecError
+from onegru.engines.native import targets
+from onegru.runtimes.execution_provider import get_ep_name
+from onegru.verification.runtimes.base import Runtime
+from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
+from onegru.verification.runtimes.onnxruntime import OnnxRuntime
+from onegru.verification.runtimes.openvino import OpenVino
+from onegru.verification.runtimes.registry import PRECISIONS
+
+#: Every runtime that the kit knows, by name.
+RUNTIMES: Mapping[str, Runtime] = {
+    runtime.name: runtime for runtime in (Onegru(), OnnxRuntime(), OpenVino(), OnnxEvaluator(), TorchGru())
+}
+
+#: The engines of onegru.
+ENGINES = ("native", "reference")
+
+_CPU, _OWN = "CPUExecutionProvider", get_ep_name()
+_BOTH = (ONNX, IR)
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A runtime as the kit runs it.
+
+    Attributes:
+        runtime: what runs a case.
+        options: what it is asked for, in words.
+        kinds: the kinds of files that it takes.
+    """
+
+    runtime: Runtime
+    options: Mapping[str, str] = field(default_factory=dict)
+    kinds: tuple[str, ...] = (ONNX,)
+
+    @property
+    def reserves_memory(self) -> bool:
+        """Whether its address space says nothing of the memory it uses: a provider may be a GPU's."""
+        return self.options.get("provider", _CPU) not in (_CPU, _OWN)
+
+
+def contenders(
+    names: Sequence[str] = (),
+    providers: Sequence[str] = (),
+    engines: Sequence[str] = (),
+    precision: str = "f32",
+) -> tuple[Contender, ...]:
+    """The runtimes of these names, or all that are installed.
+
+    Args:
+        names: which, in this order.
+        providers: the execution providers of ONNX Runtime, each a contender; none for the CPU's.
+        engines: the engines of onegru, each a contender; none for the native one.
+        precision: what OpenVINO computes in: "f32", or "default" for its own default.
+
+    Raises:
+        SpecError: there is no such runtime, provider, engine or precision, or an option of a runtime that is
+            not asked for is given.
+        MissingExtraError: a runtime that is named is not installed.
+    """
+    choice("precision", precision, PRECISIONS)
+    for engine in engines:
+        choice("engine", engine, ENGINES)
+    for name in names:
+        if RUNTIMES[choice("runtime", name, RUNTIMES)].version() is None:
+            raise MissingExtraError(name, name, "runtime")
+    chosen = list(dict.fromkeys(names or (name for name, item in RUNTIMES.items() if item.version())))
+    for option, given, owner in (("provider", providers, "onnxruntime"), ("engine", engines, "onegru")):
+        if given and owner not in chosen:
+            raise SpecError(f"{option}: {given[0]!r}; must be left out, as {owner} is not among the runtimes")
+    if providers:
+        _check_providers(providers)
+    found: list[Contender] = []
+    for name in chosen:
+        if name == "onegru":
+            found += [
+                Contender(Onegru(engine=engine), {"engine": engine} | _target(engine == "native"), _BOTH)
+                for engine in dict.fromkeys(engines or ENGINES[:1])
+            ]
+        elif name == "onnxruntime":
+            found += [
+                Contender(
+                    OnnxRuntime(provider="" if provider == _CPU else provider),
+                    {"provider": provider} | _target(provider == _OWN),
+                )
+                for provider in dict.fromkeys(providers or (_CPU,))
+            ]
+        elif name == "openvino":
+            found.append(Contender(OpenVino(precision=precision), {"precision": precision}, _BOTH))
+        else:
+            found.append(Contender(RUNTIMES[name], kinds=_BOTH if name == "torch" else (ONNX,)))
+    return tuple(found)
+
+
+def _target(is_native: bool) -> dict[str, str]:
+    """The SIMD target of onegru's native core, which ONEGRU_TARGET may choose."""
+    return {"target": targets().chosen} if is_native else {}
+
+
+def _check_providers(names: Sequence[str]) -> None:
+    from onegru.formats.onnx.whole.session import providers  # which may need ONNX Runtime
+
+    known = providers()
+    for name in names:
+        choice("provider", name, known)

@@ -1,0 +1,189 @@
+"""Running the kit's cases in a runtime, whatever it does to itself."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from onegru.conformance.case import Case
+from onegru.conformance.files import case_files, fed_inputs, kind_of_case
+from onegru.conformance.judge import judge
+from onegru.conformance.results import Outcome, RuntimeResults
+from onegru.conformance.runtimes.registry import Contender
+from onegru.conformance.runtimes.torch import CaseSubject, TorchGru
+from onegru.core.dtypes import Array
+from onegru.system.child_process import Limits, run_child, running
+from onegru.verification.runtimes.base import Subject
+from onegru.verification.runtimes.subprocess_runner import end_words, read_outcome
+
+#: Called with the number of cases done, and of all.
+Progress = Callable[[int, int], None]
+
+#: The most seconds that a case may take.
+SECONDS = 20.0
+
+#: Bytes of address space for a process. Libraries included, none of the runtimes needs half of it.
+MEMORY = 8 << 30
+
+_WORKER = "onegru.conformance.runtimes.worker"
+
+# Cases for one process, if it lives that long.
+_BATCH = 250
+
+# The most seconds for the start of a process, the runtime's import included.
+_START_SECONDS = 120.0
+
+# What an error says, or a process as its last word, if memory is used up.
+_NO_MEMORY = re.compile(r"bad_alloc|bad allocation|MemoryError|[Uu]nable to allocate|[Oo]ut of memory")
+
+_LONGEST_REASON = 400
+
+# Called with a case, what comes of it, and what the runtime gave.
+_Take = Callable[[Case, Outcome, Mapping[str, Array]], None]
+
+
+class _TooLong(Exception):
+    """A case takes longer than it may."""
+
+
+def run_cases(
+    contender: Contender,
+    cases: Sequence[Case],
+    *,
+    seconds: float = SECONDS,
+    memory: int = MEMORY,
+    progress: Progress | None = None,
+) -> RuntimeResults:
+    """Run cases in a runtime, one after another, in a process of its own, and judge what it gives.
+
+    Where the process ends, takes too long over a case or runs out of memory, that is what comes of the case,
+    and a new one goes on with the next.
+
+    Args:
+        contender: the runtime.
+        cases: the cases; those that are no files of its kind are left out.
+        seconds: the most that a case may take.
+        memory: the most bytes of address space for the process. Libraries for a GPU reserve more than any
+            machine has, so that providers other than the CPU's and onegru's are not held to it.
+        progress: called as results come.
+    """
+    own = [case for case in cases if kind_of_case(case) in contender.kinds]
+    outcomes: dict[str, Outcome] = {}
+    outputs: dict[str, Mapping[str, Array]] = {}
+
+    def take(case: Case, outcome: Outcome, given: Mapping[str, Array]) -> None:
+        outcomes[case.name] = outcome
+        if outcome.status == "differs":
+            outputs[case.name] = given
+        if progress is not None:
+            progress(len(outcomes), len(own))
+
+    limits = running(_START_SECONDS + seconds * _BATCH)
+    if not contender.reserves_memory:
+        limits = replace(limits, memory=memory)
+    for first in range(0, len(own), _BATCH):
+        with tempfile.TemporaryDirectory(prefix="onegru-") as name:
+            _Batch(contender, own[first : first + _BATCH], Path(name), seconds, take).run(limits)
+    runtime = contender.runtime
+    return RuntimeResults(runtime.name, runtime.version() or "", contender.options, outcomes, outputs)
+
+
+class _Batch:
+    """Cases for one process, or for several where it does not live that long.
+
+    Args:
+        contender: the runtime.
+        cases: the cases.
+        folder: where the processes work.
+        seconds: the most that a case may take.
+        take: takes the results.
+    """
+
+    def __init__(
+        self, contender: Contender, cases: Sequence[Case], folder: Path, seconds: float, take: _Take
+    ) -> None:
+        self._cases, self._folder, self._seconds, self._take = cases, folder, seconds, take
+        self._done = 0
+        self._since = 0.0  # when the process began, or last gave something
+        is_torch = isinstance(contender.runtime, TorchGru)
+        parts = [
+            _without_file(case) if is_torch else _as_file(case, folder / str(number))
+            for number, case in enumerate(cases)
+        ]
+        (folder / "request").write_bytes(pickle.dumps((contender.runtime, parts)))
+
+    def run(self, limits: Limits) -> None:
+        """Run all cases."""
+        while self._done < len(self._cases):
+            (self._folder / "ready").unlink(missing_ok=True)
+            self._since = time.monotonic()
+            try:
+                ended = run_child(_WORKER, [str(self._done)], self._folder, limits, self._watch)
+            except _TooLong:
+                reason = f"took longer than {self._seconds:g} s"
+            else:
+                reason = "out of memory" if _NO_MEMORY.search(ended.words) else end_words(ended.code or 0)
+            self._collect()
+            if (self._folder / "ready").exists():
+                died_of = self._cases[self._done : self._done + 1]
+            else:
+                died_of, reason = self._cases[self._done :], f"as it starts: {reason}"
+            for case in died_of:
+                self._give(case, Outcome("crashes", reason))
+
+    def _watch(self) -> None:
+        """Take what there is, and end a process that takes too long."""
+        if self._collect():
+            self._since = time.monotonic()
+        has_begun = (self._folder / "ready").exists()
+        if time.monotonic() - self._since > (self._seconds if has_begun else _START_SECONDS):
+            raise _TooLong
+
+    def _collect(self) -> bool:
+        """Take the results that the process has left; whether there were any."""
+        before = self._done
+        while self._done < len(self._cases):
+            case = self._cases[self._done]
+            try:
+                answer = read_outcome(self._folder, f"answer-{self._done}")
+            except FileNotFoundError:
+                break
+            except Exception as error:  # a process gone astray may have written anything
+                self._give(case, Outcome("crashes", f"left no readable answer ({error})"))
+                continue
+            if answer.status == "ran":
+                self._give(case, judge(case, answer.outputs), answer.outputs)
+            elif _NO_MEMORY.search(answer.reason):
+                self._give(case, Outcome("crashes", "out of memory"))
+            else:
+                self._give(case, Outcome("refuses", answer.reason[:_LONGEST_REASON]))
+        return self._done > before
+
+    def _give(self, case: Case, outcome: Outcome, outputs: Mapping[str, Array] | None = None) -> None:
+        self._done += 1
+        self._take(case, outcome, outputs or {})
+
+
+def _without_file(case: Case) -> tuple[Subject, Mapping[str, Array]]:
+    """A case for a runtime that reads no files; without what it should give."""
+    return CaseSubject(case.name, None, _names(case), case=Case(case.operator, case.choices)), case.inputs
+
+
+def _as_file(case: Case, folder: Path) -> tuple[Subject, Mapping[str, Array]]:
+    """A case as a file, which is written to the folder if it must be."""
+    files = case_files(case)
+    if (model := files.get("model.onnx")) is not None:
+        return Subject(case.name, model, _names(case)), fed_inputs(case)
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return Subject(str(folder / "model.xml"), None, _names(case)), fed_inputs(case)
+
+
+def _names(case: Case) -> dict[str, tuple[str, ...]]:
+    return {name: () for name in case.outputs}

@@ -1,0 +1,71 @@
+"""PyTorch's `nn.GRU`, on the cases that it can express."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onegru.conformance.case import Case
+from onegru.core.errors import SpecWarning
+from onegru.core.shapes import arrange
+from onegru.core.tensors import as_tensor
+from onegru.frameworks.pytorch import to_tensor, to_torch
+from onegru.layers.gru import GRU
+from onegru.operators.lowering import lower
+from onegru.operators.schema import CANONICAL_AXES, WEIGHTS
+from onegru.verification.runtimes.base import Runtime, Subject
+
+
+@dataclass(frozen=True, slots=True)
+class CaseSubject(Subject):
+    """A case, for a runtime that reads no files; it is run on all of the case's inputs.
+
+    Attributes:
+        case: the case.
+    """
+
+    case: Case | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TorchGru(Runtime):
+    """See `onegru.verification.runtimes.base.Runtime`."""
+
+    name: str = "torch"
+
+    def refuses(self, subject: Subject) -> str | None:
+        """Why it is not tried on this subject."""
+        return None if isinstance(subject, CaseSubject) else "is tried on the kit's cases alone"
+
+    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs."""
+        import torch
+
+        assert isinstance(subject, CaseSubject) and subject.case is not None, "refused before"
+        case = subject.case
+        with warnings.catch_warnings(action="ignore", category=SpecWarning):  # values left over
+            lowered = lower(case.operator, case.attributes, *(inputs.get(name) for name in WEIGHTS))
+        spec = lowered.spec
+        module = to_torch(GRU.from_canonical(spec, lowered.weights, "reference"), batch_first=False)
+        given = {
+            port.role: to_tensor(arrange(inputs[port.name], port.axes, CANONICAL_AXES[port.role]))
+            for port in lowered.ports
+            if port.role in CANONICAL_AXES and port.name in inputs
+        }
+        X, lengths = given["X"], given.get("sequence_lens")
+        if lengths is not None:
+            X = torch.nn.utils.rnn.pack_padded_sequence(X, lengths.long(), enforce_sorted=False)
+        with torch.no_grad():
+            Y, Y_h = module(X, given.get("initial_h"))
+        if lengths is not None:
+            Y, _ = torch.nn.utils.rnn.pad_packed_sequence(Y, total_length=given["X"].shape[0])
+        T, B = given["X"].shape[:2]
+        Y = Y.reshape(T, B, spec.num_directions, spec.hidden_size).transpose(1, 2)
+        canonical = {"Y": as_tensor("Y", Y), "Y_h": as_tensor("Y_h", Y_h)}
+        return {
+            port.name: arrange(canonical[port.role], CANONICAL_AXES[port.role], port.axes)
+            for port in lowered.ports
+            if port.role in canonical and port.name in case.outputs
+        }
