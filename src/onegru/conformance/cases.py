@@ -104,6 +104,8 @@ def may_be(operator: Operator, choices: Choices) -> bool:
     T, B = choices.get("seq_length"), choices.get("batch_size")
     if (T in ("0", "1") and lengths in ("mixed", "zero", "all zero")) or (B == "0" and lengths == "zero"):
         return False
+    if choices.get("output_sequence") == "1" and choices.get("outputs") == "Y_h":
+        return False
     direction = choices.get("direction", "bidirectional")
     usual = {position: factors_of(operator)[position].usual for position in POSITIONS if position in choices}
     if direction != "bidirectional" and any(
