@@ -17,12 +17,11 @@ from onegru.conformance.cases import all_cases
 from onegru.verification.runtimes.base import Subject
 from tests.support.mutants import Fake
 
-BY_NAME = {case.name: case for case in all_cases()}
-
 
 def named(*names: str) -> list[Case]:
     """Cases of GRU-14, by what is unusual."""
-    return [BY_NAME[f"gru_14__{name}"] for name in names]
+    known = {case.name: case for case in all_cases()}
+    return [known[f"gru_14__{name}"] for name in names]
 
 
 @dataclass(frozen=True)
