@@ -165,7 +165,7 @@ def _json(value: object) -> bytes:
 def _npz(arrays: Mapping[str, Array]) -> bytes:
     """An .npz; of bfloat16, which NumPy's files have not, as float32."""
     file = io.BytesIO()
-    plain = {
+    plain: dict[str, Any] = {
         name: array.astype(np.float32) if array.dtype.name == "bfloat16" else array
         for name, array in arrays.items()
     }

@@ -73,7 +73,7 @@ def test_all_that_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_refusals(arguments: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("onnxruntime", "onnx"):  # whatever is installed
-        monkeypatch.setitem(registry.RUNTIMES, name, registry.RUNTIMES["onegru"])  # type: ignore[index]
+        monkeypatch.setitem(registry.RUNTIMES, name, registry.RUNTIMES["onegru"])
     with pytest.raises(SpecError) as error:
         contenders(**arguments)
     assert str(error.value) == message

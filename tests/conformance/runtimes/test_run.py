@@ -13,6 +13,7 @@ from onegru.conformance.results import Outcome, RuntimeResults
 from onegru.conformance.runtimes import run
 from onegru.conformance.runtimes.registry import Contender
 from onegru.conformance.runtimes.run import run_cases
+from onegru.system.child_process import run_child
 from tests.support.moods import Moody, named
 from tests.support.mutants import Fake
 
@@ -92,11 +93,10 @@ def test_an_answer_that_cannot_be_read() -> None:
 
 def test_a_process_runs_many_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     starts = []
-    real = run.run_child
 
     def counted(module: str, arguments: list[str], *more: Any) -> Any:
         starts.append(arguments)
-        return real(module, arguments, *more)
+        return run_child(module, arguments, *more)
 
     monkeypatch.setattr(run, "run_child", counted)
     monkeypatch.setattr(run, "_BATCH", 4)
