@@ -29,6 +29,7 @@ class Moody(Fake):
     """One that runs ONNX models by onegru, except where it has a mood, by the case's name."""
 
     moods: Mapping[str, str] = field(default_factory=dict)
+    place: int = 0
 
     def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
         results = super().run(subject, inputs)
@@ -49,6 +50,8 @@ class Moody(Fake):
                 os.abort()
             case "raise":
                 raise RuntimeError("no such\noperator")
+            case "tell":
+                raise RuntimeError(f"cannot read {Path.cwd()}/{self.place}/model.xml")
             case "garbage":
                 number = sum(name.name.startswith("answer-") for name in Path().iterdir())
                 Path(f"answer-{number}").write_bytes(b"\xff" * 100)

@@ -85,6 +85,12 @@ def test_no_memory_left() -> None:
     ]
 
 
+def test_reasons_do_not_tell_where_a_process_works() -> None:
+    runtime = Moody(moods={CASES[1].name: "tell"}, place=1)
+    _, outcome = run_cases(Contender(runtime), CASES[:2]).outcomes.values()
+    assert outcome == Outcome("refuses", "cannot read model.xml")
+
+
 def test_an_answer_that_cannot_be_read() -> None:
     first, second = moody("garbage").outcomes.values()
     assert first.status == "crashes" and first.reason.startswith("left no readable answer")

@@ -174,7 +174,8 @@ class _Batch:
             elif _NO_MEMORY.search(answer.reason):
                 self._give(case, Outcome("crashes", "out of memory"))
             else:
-                self._give(case, Outcome("refuses", answer.reason[:_LONGEST_REASON]))
+                reason = answer.reason.replace(f"{self._folder / str(self._done)}/", "")
+                self._give(case, Outcome("refuses", reason[:_LONGEST_REASON]))
         return self._done > before
 
     def _give(self, case: Case, outcome: Outcome, outputs: Mapping[str, Array] | None = None) -> None:
