@@ -33,16 +33,24 @@ def test_written_and_read_again(tmp_path: Path) -> None:
     assert list(read[0].outcomes) == list(OUTCOMES)
 
 
-def test_the_document() -> None:
+def test_the_document(tmp_path: Path) -> None:
     found = document(RESULTS)
-    assert found["lists"] == [list(OUTCOMES), ["a", "f"]]
-    assert [entry["list"] for entry in found["runtimes"]] == [0, 1, 0]
-    first = found["runtimes"][0]
+    assert found["cases"] == [*OUTCOMES, "f"]
+    first, second, third = found["runtimes"]
     assert first["counts"] == {"passes": 1, "differs": 2, "refuses": 1, "crashes": 1}
-    assert first["outcomes"]["b"]["got"] == "-inf" and "a" not in first["outcomes"]
-    short = document(RESULTS, figures=False)["runtimes"][0]["outcomes"]
-    assert short["b"] == {"status": "differs", "reason": "Y: 1 of 4 numbers are off"}
-    json.dumps(found, allow_nan=False)
+    assert first["outcomes"][0] == {"status": "passes", "cases": [0]}
+    assert first["outcomes"][1]["got"] == "-inf" and first["outcomes"][1]["cases"] == [1]
+    assert second["outcomes"] == [
+        {"status": "passes", "cases": [0]},
+        {"status": "refuses", "reason": "é", "cases": [5]},
+    ]
+    assert third["outcomes"] == [{"status": "passes", "cases": [0, 1, 2, 3, 4]}]
+    short = document(RESULTS, figures=False)["runtimes"][0]["outcomes"][1]
+    assert short == {"status": "differs", "reason": "Y: 1 of 4 numbers are off", "cases": [1]}
+    write_results(tmp_path / "r.json", RESULTS)
+    text = (tmp_path / "r.json").read_text()
+    assert json.loads(text) == json.loads(json.dumps(found, allow_nan=False))
+    assert text.splitlines()[1:7] == ['"a",', '"b",', '"c",', '"d",', '"e",', '"f"']  # for those who compare
 
 
 @pytest.mark.parametrize(
@@ -51,11 +59,20 @@ def test_the_document() -> None:
         b"",
         b"[]",
         b"\xff",
-        b'{"runtimes": [{}], "lists": []}',
-        b'{"runtimes": [{"list": 0, "outcomes": {"a": {"status": "odd"}}}], "lists": [["a"]]}',
-        b'{"runtimes": [{"list": 0, "outcomes": {"a": {"status": "differs", "got": "x"}}}], "lists": [[]]}',
-        b'{"runtimes": [{"list": 0, "outcomes": {"a": {"status": "refuses", "why": ""}}}], "lists": [[]]}',
-        b'{"runtimes": [{"list": 0, "outcomes": []}], "lists": [[]]}',
+        b'{"runtimes": [{}], "cases": []}',
+        *(
+            b'{"runtimes": [{"outcomes": %s, "runtime": "", "version": "", "options": {}}], "cases": ["a"]}'
+            % item
+            for item in (
+                b'[{"status": "odd", "cases": [0]}]',
+                b'[{"status": "differs", "got": "x", "cases": [0]}]',
+                b'[{"status": "refuses", "why": "", "cases": [0]}]',
+                b'[{"status": "passes", "cases": [1]}]',
+                b'[{"status": "passes", "cases": ["a"]}]',
+                b'[{"status": "passes"}]',
+                b'{"a": 1}',
+            )
+        ),
     ],
 )
 def test_other_files(tmp_path: Path, text: bytes) -> None:
