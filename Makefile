@@ -20,7 +20,7 @@ PIP_SELF := $(PIP) --no-build-isolation --editable
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
 CODE := $(wildcard src tests docs examples benchmarks)
 
-.PHONY: help run test test-frameworks bench lint sanitize threads tiles neon accuracy fuzz clean
+.PHONY: help run test test-frameworks bench conformance lint sanitize threads tiles neon accuracy fuzz clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,10 @@ test-frameworks: $(VENV)/.frameworks  ## conversions against PyTorch, Keras and 
 
 bench: $(VENV)/.dev  ## time onegru against other runtimes: most of an hour; ARGS=--tables, --beside or --drawn for a part
 	@$(BIN)/python -m benchmarks.run $(ARGS)
+
+conformance: $(VENV)/.dev  ## run the conformance kit in every runtime that is installed, for docs/conformance.md: minutes
+	@$(BIN)/python docs/conformance_measure.py
+	@$(BIN)/python -m docs.generate
 
 lint: $(VENV)/.dev  ## ruff, mypy and clang-format
 	@$(BIN)/ruff check $(CODE)

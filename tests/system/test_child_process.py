@@ -299,3 +299,22 @@ def test_a_reading_process_that_has_gone_astray(
 
 def test_the_limits_of_reading_suit_honest_files() -> None:
     assert READING.cpu_seconds <= 30 and READING.seconds <= 60
+
+
+def test_a_child_that_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = "from onegru.system.child_process import write_answer"
+    body = f"import time; {write}; [write_answer({{'it': name}}, name=name) for name in 'ab']; time.sleep(60)"
+    module = child(tmp_path, body, monkeypatch)
+
+    class Enough(Exception):
+        pass
+
+    def watch() -> None:
+        if (tmp_path / "b").exists():
+            raise Enough
+
+    with pytest.raises(Enough):
+        run_child(module, [], tmp_path, READING, watch)
+    assert [read_answer(tmp_path, name)[0] for name in "ab"] == [{"it": "a"}, {"it": "b"}]
+    limits = Limits(seconds=1.0, cpu_seconds=10, memory=READING.memory)
+    assert run_child(module, [], tmp_path, limits, lambda: None).code is None

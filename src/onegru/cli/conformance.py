@@ -17,6 +17,7 @@ from onegru.cli.progress import waiting
 from onegru.cli.tables import Screen, ruled_table, safe, say
 from onegru.conformance.case import Case
 from onegru.conformance.cases import all_cases
+from onegru.conformance.export import export_cases
 from onegru.conformance.factors import factors_of
 from onegru.conformance.files import kind_of_case
 from onegru.conformance.results import STATUSES, Outcome, RuntimeResults, document, write_results
@@ -96,8 +97,8 @@ def run_command(
         typer.Option(
             "--runtime",
             metavar="NAME",
-            help=f"A runtime to run: {', '.join(RUNTIMES)}; several times for several. By default every one that "
-            "is installed.",
+            help=f"A runtime to run: {', '.join(RUNTIMES)}; several times for several. By default every one "
+            "that is installed.",
         ),
     ] = None,
     providers: Annotated[
@@ -105,8 +106,8 @@ def run_command(
         typer.Option(
             "--provider",
             metavar="NAME",
-            help="An execution provider of ONNX Runtime, alone: what it does not take is refused, not left to "
-            "the CPU's. Several times for several; by default the CPU's.",
+            help="An execution provider of ONNX Runtime, alone: what it does not take is refused, not left "
+            "to the CPU's. Several times for several; by default the CPU's.",
         ),
     ] = None,
     engines: Annotated[
@@ -174,6 +175,24 @@ def run_command(
     bad = {"differs", "crashes", *(["refuses"] if no_refusals else [])}
     if any(outcome.status in bad for result in results for outcome in result.outcomes.values()):
         raise typer.Exit(1)
+
+
+@conformance.command("export", short_help="Write the cases as files.")
+def export_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to: a new folder, or an empty one.")],
+    cases: CaseOption = None,
+    operators: OperatorOption = None,
+) -> None:
+    """Write the cases as files: ONNX models as onnx's own backend tests have them, and OpenVINO IRs.
+
+    Each has its inputs, its outputs in float64, and how far each number may be off. Read case.json first.
+
+    Example: onegru conformance export kit --operator GRU-22
+    """
+    chosen = chosen_cases(cases or (), operators or ())
+    with waiting(f"writing {count(len(chosen), 'case')}") as watch:
+        export_cases(folder, chosen, watch.progress)
+    say(Screen(), f"wrote {count(len(chosen), 'case')} to {safe(str(folder))}")
 
 
 def chosen_cases(patterns: Sequence[str], operators: Sequence[str]) -> list[Case]:

@@ -67,7 +67,7 @@ def onnx_model(case: Case) -> ModelProto:
         return helper.make_tensor_value_info(port.name, helper.np_dtype_to_tensor_dtype(dtype), shape)
 
     is_old = operator.version < 7 and not operator.attention
-    ports = case.lowered.ports
+    ports = sorted(case.lowered.ports, key=lambda port: port.name not in fed)  # for those who feed by number
     graph = helper.make_graph(
         [node],
         case.name,

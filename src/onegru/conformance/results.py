@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -83,28 +83,27 @@ def document(results: Sequence[RuntimeResults], *, figures: bool = True) -> dict
         figures: whether to tell the number that is off; it is another one on another processor.
 
     Returns:
-        `lists`: the names of cases, one list for all runtimes that ran the same ones; `runtimes`: each with
-        its name, version, options and counts, the number of its list, and what came of the cases that it does
-        not pass.
+        `cases`: their names; `runtimes`: each with its name, version, options and counts, and `outcomes`,
+        each with the numbers of the cases that it is the outcome of, the first case being 0.
     """
-    lists: list[list[str]] = []
-    runtimes: list[dict[str, Any]] = []
+    numbers: dict[str, int] = {}
+    for name in (name for result in results for name in result.outcomes):
+        numbers.setdefault(name, len(numbers))
+    runtimes = []
     for result in results:
-        names = list(result.outcomes)
-        if names not in lists:
-            lists.append(names)
-        failed = {name: item for name, item in result.outcomes.items() if item.status != "passes"}
+        groups: dict[str, list[int]] = {}
+        for name, outcome in result.outcomes.items():
+            groups.setdefault(json.dumps(_fields(outcome, figures)), []).append(numbers[name])
         runtimes.append(
             {
                 "runtime": result.runtime,
                 "version": result.version,
                 "options": dict(result.options),
                 "counts": result.counts(),
-                "list": lists.index(names),
-                "outcomes": {name: _outcome(item, figures) for name, item in failed.items()},
+                "outcomes": [json.loads(fields) | {"cases": cases} for fields, cases in groups.items()],
             }
         )
-    return {"lists": lists, "runtimes": runtimes}
+    return {"cases": list(numbers), "runtimes": runtimes}
 
 
 def write_results(path: Path, results: Sequence[RuntimeResults], *, figures: bool = True) -> None:
@@ -113,8 +112,14 @@ def write_results(path: Path, results: Sequence[RuntimeResults], *, figures: boo
     Raises:
         OSError: it cannot be written.
     """
-    text = json.dumps(document(results, figures=figures), indent=1, allow_nan=False, ensure_ascii=False)
-    write_files([(path, lambda file: file.write(f"{text}\n".encode()))])
+    found = document(results, figures=figures)
+    runtimes: list[str] = []
+    for entry in found["runtimes"]:
+        outcomes = _listed(map(json.dumps, entry.pop("outcomes")))
+        runtimes.append(f'{json.dumps(entry)[:-1]}, "outcomes": {outcomes}}}')
+    cases = _listed(map(json.dumps, found["cases"]))
+    text = f'{{"cases": {cases},\n"runtimes": {_listed(runtimes)}}}\n'
+    write_files([(path, lambda file: file.write(text.encode()))])
 
 
 def read_results(path: Path) -> list[RuntimeResults]:
@@ -127,27 +132,35 @@ def read_results(path: Path) -> list[RuntimeResults]:
     check_regular(path)
     try:
         read = parse_json(path.read_bytes())
-        return [_results(entry, read["lists"][entry["list"]]) for entry in read["runtimes"]]
+        return [_results(entry, read["cases"]) for entry in read["runtimes"]]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise FormatError(f"{path}: not results of the conformance kit ({error})") from None
 
 
-def _outcome(outcome: Outcome, figures: bool) -> dict[str, Any]:
+def _listed(texts: Iterable[str]) -> str:
+    """A list in JSON, with a line for each of its items."""
+    lines = ",\n".join(texts)
+    return f"[\n{lines}\n]"
+
+
+def _fields(outcome: Outcome, figures: bool) -> dict[str, Any]:
     """What there is of an outcome; numbers that JSON has not by the names that `float` reads."""
     found = asdict(outcome) if figures else {"status": outcome.status, "reason": outcome.reason}
     return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in found.items()
-        if value is not None
+        if value not in (None, "")
     }
 
 
 def _results(entry: Mapping[str, Any], names: Sequence[str]) -> RuntimeResults:
-    outcomes = {name: Outcome("passes") for name in names}
-    for name, fields in entry["outcomes"].items():
-        figures = {key: float(fields[key]) for key in ("expected", "got", "tolerance") if key in fields}
-        where = {"where": tuple(fields["where"])} if "where" in fields else {}
-        if fields["status"] not in STATUSES:
-            raise ValueError(f"status {fields['status']!r}")
-        outcomes[name] = Outcome(**{**fields, **figures, **where})
+    found: dict[int, Outcome] = {}
+    for fields in entry["outcomes"]:
+        more = {name: value for name, value in fields.items() if name != "cases"}
+        more |= {name: float(more[name]) for name in ("expected", "got", "tolerance") if name in more}
+        more |= {"where": tuple(more["where"])} if "where" in more else {}
+        if more["status"] not in STATUSES:
+            raise ValueError(f"status {more['status']!r}")
+        found |= dict.fromkeys(fields["cases"], Outcome(**more))
+    outcomes = {names[number]: found[number] for number in sorted(found)}
     return RuntimeResults(entry["runtime"], entry["version"], dict(entry["options"]), outcomes)

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from onegru import FormatError
 from onegru.core.compare import TOLERANCE_ACROSS_RUNTIMES
-from onegru.verification.runtimes.base import Runtime
+from onegru.verification.runtimes.base import Runtime, Subject
 from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
 from onegru.verification.runtimes.onnxruntime import OnnxRuntime
 from onegru.verification.runtimes.openvino import OpenVino
-from tests.support.files.onnx_models import save
+from tests.support.files.onnx_models import graph, gru, model, node, save, value, weights
 from tests.support.verify_cases import REAL, T, chain, fault_of, feeds, ir, only, verified
 
 
@@ -101,3 +102,20 @@ def test_an_ir_that_openvino_runs_wrong(tmp_path: Path) -> None:
     assert (found.node, found.operator) == ("gru 0", "GRUSequence-5")
     assert found.diagnosis == "sequence_lens were ignored"
     assert found.output == "Y" and (found.step, found.row) == (2, 1)
+
+
+def test_a_provider_that_is_alone() -> None:
+    pytest.importorskip("onnxruntime")
+    own = OnnxRuntime(provider="OnegruExecutionProvider")
+    nodes = [gru("X", ["Y", "Y_h"], bias="B")]
+    inputs = {"X": feeds()["X"]}
+    for more in ([], [node("Relu", ["Y_h"], ["Z"])]):
+        outputs = ["Y_h"] if not more else ["Z"]
+        proto = model(graph([*nodes, *more], [value("X", shape=[*inputs["X"].shape])], outputs, weights()))
+        subject = Subject("it", proto.SerializeToString(), {name: () for name in outputs})
+        if not more:
+            assert own.run(subject, inputs).keys() == {"Y_h"}
+            continue
+        assert OnnxRuntime().run(subject, inputs).keys() == {"Z"}
+        with pytest.raises(FormatError, match="fallback to CPU EP has been explicitly disabled"):
+            own.run(subject, inputs)

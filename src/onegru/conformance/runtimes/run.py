@@ -51,6 +51,10 @@ class _TooLong(Exception):
     """A case takes longer than it may."""
 
 
+class _Astray(Exception):
+    """A process writes what it should not, and is not believed any longer."""
+
+
 def run_cases(
     contender: Contender,
     cases: Sequence[Case],
@@ -122,17 +126,22 @@ class _Batch:
         while self._done < len(self._cases):
             (self._folder / "ready").unlink(missing_ok=True)
             self._since = time.monotonic()
+            words = ""
             try:
-                ended = run_child(_WORKER, [str(self._done)], self._folder, limits, self._watch)
-            except _TooLong:
-                reason = f"took longer than {self._seconds:g} s"
-            else:
-                reason = "out of memory" if _NO_MEMORY.search(ended.words) else end_words(ended.code or 0)
-            self._collect()
+                try:
+                    ended = run_child(_WORKER, [str(self._done)], self._folder, limits, self._watch)
+                except _TooLong:
+                    reason = f"took longer than {self._seconds:g} s"
+                else:
+                    words = ended.words
+                    reason = "out of memory" if _NO_MEMORY.search(words) else end_words(ended.code or 0)
+                self._collect()
+            except _Astray:  # the case that it was at has its result
+                continue
             if (self._folder / "ready").exists():
                 died_of = self._cases[self._done : self._done + 1]
             else:
-                died_of, reason = self._cases[self._done :], f"as it starts: {reason}"
+                died_of, reason = self._cases[self._done :], f"as it starts: {reason}, {words}".rstrip(", ")
             for case in died_of:
                 self._give(case, Outcome("crashes", reason))
 
@@ -145,7 +154,11 @@ class _Batch:
             raise _TooLong
 
     def _collect(self) -> bool:
-        """Take the results that the process has left; whether there were any."""
+        """Take the results that the process has left; whether there were any.
+
+        Raises:
+            _Astray: one is none; it is what comes of its case.
+        """
         before = self._done
         while self._done < len(self._cases):
             case = self._cases[self._done]
@@ -155,13 +168,14 @@ class _Batch:
                 break
             except Exception as error:  # a process gone astray may have written anything
                 self._give(case, Outcome("crashes", f"left no readable answer ({error})"))
-                continue
+                raise _Astray from None
             if answer.status == "ran":
                 self._give(case, judge(case, answer.outputs), answer.outputs)
             elif _NO_MEMORY.search(answer.reason):
                 self._give(case, Outcome("crashes", "out of memory"))
             else:
-                self._give(case, Outcome("refuses", answer.reason[:_LONGEST_REASON]))
+                reason = answer.reason.replace(f"{self._folder / str(self._done)}/", "")
+                self._give(case, Outcome("refuses", reason[:_LONGEST_REASON]))
         return self._done > before
 
     def _give(self, case: Case, outcome: Outcome, outputs: Mapping[str, Array] | None = None) -> None:

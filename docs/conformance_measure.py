@@ -1,0 +1,35 @@
+"""Run the kit in every runtime that is installed, for the tables of docs/conformance.md: `make conformance`.
+
+onegru runs by both engines and as ONNX Runtime's provider. The results have neither times nor figures, which
+differ from processor to processor.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from onegru.conformance.cases import all_cases
+from onegru.conformance.results import write_results
+from onegru.conformance.runtimes.registry import ENGINES, RUNTIMES, contenders
+from onegru.conformance.runtimes.run import run_cases
+
+RESULTS = Path(__file__).resolve().parent / "conformance.json"
+
+
+def main() -> None:
+    """Write the results."""
+    has_onnxruntime = RUNTIMES["onnxruntime"].version() is not None
+    providers = ("OnegruExecutionProvider", "CPUExecutionProvider") if has_onnxruntime else ()
+    results = []
+    for contender in contenders(providers=providers, engines=ENGINES):
+        began = time.monotonic()
+        results.append(run_cases(contender, all_cases()))
+        counts = ", ".join(f"{number} {status}" for status, number in results[-1].counts().items())
+        print(f"{results[-1].label}: {counts}; {time.monotonic() - began:.0f} s", file=sys.stderr)
+    write_results(RESULTS, results, figures=False)
+
+
+if __name__ == "__main__":
+    main()

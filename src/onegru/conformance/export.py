@@ -1,0 +1,179 @@
+"""The cases as folders, for the harness of any runtime.
+
+    DIR/index.json                            every case: its folder, operator, type, unusual features
+    DIR/onnx/test_NAME/model.onnx             as onnx's own backend tests have them
+                      /test_data_set_0/…      input_0.pb …, output_0.pb …: in the model's order
+                      /data.json              one tolerance for all numbers, for onnx's own runner
+    DIR/openvino/NAME/model.xml, model.bin
+                     /inputs.npz              by the model's names; bfloat16 as float32, which holds it
+    and in each folder
+      case.json                               what it pins, where the specification says so, types, shapes
+      expected.npz                            the outputs in float64
+      tolerance.npz                           how far each number may be off
+
+The .pb files hold the outputs rounded once to the case's type.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import secrets
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onegru._native import version
+from onegru.conformance.case import Case
+from onegru.conformance.files import IR, ONNX, case_files, fed_inputs, kind_of_case
+from onegru.core.dtypes import Array
+from onegru.core.errors import SpecError
+from onegru.system.atomic_write import naming
+
+_INDEX = "index.json"
+
+
+def export_cases(
+    folder: Path, cases: Sequence[Case], progress: Callable[[int, int], None] | None = None
+) -> None:
+    """Write cases to a folder: all of them, or nothing. The index comes last.
+
+    Args:
+        folder: a new folder, or an empty one.
+        cases: the cases.
+        progress: called with the number of cases written, and of all.
+
+    Raises:
+        SpecError: the folder is not empty, or is none.
+        MissingExtraError: onnx, or for bfloat16 ml_dtypes, is not installed.
+        OSError: something cannot be written.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise SpecError(f"{folder}: not a folder; must be a new or an empty one")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise SpecError(f"{folder}: is not empty; must be a new folder, or an empty one")
+    is_new = not folder.exists()
+    unfinished = folder / f".{secrets.token_hex(8)}.tmp"
+    made: list[Path] = []
+    with naming(folder):
+        folder.mkdir(exist_ok=True)
+        try:
+            unfinished.mkdir()
+            entries = []
+            for done, case in enumerate(cases, 1):
+                place = _place(case)
+                _write_case(unfinished / place, case)
+                entries.append({"folder": place, **_summary(case)})
+                if progress is not None:
+                    progress(done, len(cases))
+            index = {"kit": "onegru", "version": version(), "cases": entries}
+            (unfinished / _INDEX).write_bytes(_json(index))
+            for name in (ONNX, IR, _INDEX):
+                if (unfinished / name).exists():
+                    (unfinished / name).rename(folder / name)
+                    made.append(folder / name)
+        except BaseException:
+            for path in made:
+                shutil.rmtree(path, ignore_errors=True)
+            raise
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            if is_new and not any(folder.iterdir()):
+                folder.rmdir()
+
+
+def _place(case: Case) -> str:
+    """The folder of a case; onnx's runner wants names that begin with "test_"."""
+    kind = kind_of_case(case)
+    return f"{kind}/{'test_' if kind == ONNX else ''}{case.name}"
+
+
+def _write_case(folder: Path, case: Case) -> None:
+    files = dict(case_files(case))
+    files["case.json"] = _json(_summary(case) | _details(case))
+    files["expected.npz"] = _npz(case.expected)
+    files["tolerance.npz"] = _npz(case.tolerance)
+    if kind_of_case(case) == ONNX:
+        rounded = rounded_outputs(case)
+        for kind, arrays in (("input", fed_inputs(case)), ("output", rounded)):
+            for number, (name, array) in enumerate(arrays.items()):
+                files[f"test_data_set_0/{kind}_{number}.pb"] = _tensor(name, array)
+        files["data.json"] = _json({"rtol": 0.0, "atol": _one_tolerance(case, rounded)})
+    else:
+        files["inputs.npz"] = _npz(fed_inputs(case))
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def rounded_outputs(case: Case) -> dict[str, Array]:
+    """What the outputs must be, rounded once to the case's type."""
+    with np.errstate(over="ignore", under="ignore"):
+        return {name: array.astype(case.output_dtype()) for name, array in case.expected.items()}
+
+
+def _one_tolerance(case: Case, rounded: Mapping[str, Array]) -> float:
+    """How far every number may be off from the rounded one: as far as the one that may be most."""
+    most = 0.0
+    for name, expected in case.expected.items():
+        with np.errstate(invalid="ignore"):
+            allowed = case.tolerance[name] + np.abs(rounded[name].astype(np.float64) - expected)
+        most = float(np.max(allowed, initial=most, where=np.isfinite(allowed)))
+    return most
+
+
+def _summary(case: Case) -> dict[str, Any]:
+    return {
+        "name": case.name,
+        "operator": str(case.operator),
+        "type": case.dtype,
+        "features": dict(case.choices),
+    }
+
+
+def _details(case: Case) -> dict[str, Any]:
+    dtype = case.dtype
+    return {
+        "pins": case.pins,
+        "source": case.source,
+        "attributes": case.attributes,
+        "constant_weights": case.has_constant_weights,
+        "fixed_shapes": case.has_fixed_shapes,
+        "inputs": {
+            name: {"type": array.dtype.name, "shape": list(array.shape)}
+            for name, array in fed_inputs(case).items()
+        },
+        "outputs": {
+            name: {
+                "type": dtype,
+                "shape": list(array.shape),
+                "largest_tolerance": float(case.tolerance[name].max(initial=0.0)),
+            }
+            for name, array in case.expected.items()
+        },
+    }
+
+
+def _json(value: object) -> bytes:
+    return (json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode()
+
+
+def _npz(arrays: Mapping[str, Array]) -> bytes:
+    """An .npz; of bfloat16, which NumPy's files have not, as float32."""
+    file = io.BytesIO()
+    plain: dict[str, Any] = {
+        name: array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+        for name, array in arrays.items()
+    }
+    np.savez(file, **plain)
+    return file.getvalue()
+
+
+def _tensor(name: str, array: Array) -> bytes:
+    from onnx import numpy_helper  # case_files has seen to it that it is there
+
+    return bytes(numpy_helper.from_array(array, name).SerializeToString(deterministic=True))
