@@ -12,7 +12,7 @@ import pytest
 
 from onegru.conformance.case import Case
 from onegru.conformance.report import data, page_of, write_report
-from onegru.conformance.report.data import page_data
+from onegru.conformance.report.data import command, page_data
 from onegru.conformance.results import Outcome, RuntimeResults
 from onegru.operators.onnx import GRU_VERSIONS
 from onegru.operators.openvino import OPERATORS
@@ -156,7 +156,7 @@ def test_a_cell_opens_its_failing_cases(page: Path) -> None:
     first, old, both = found["bodies"]
     assert "Worst: Y[2, 0, 1, 3] must be" in first and "and is 7.5, off by" in first
     assert CLIP.pins in first and CLIP.source in first and "clip = 0.25" in first
-    assert f"onegru conformance run --runtime bad --case {CLIP.name}" in first
+    assert f"onegru conformance run --runtime bad --precision=f16 --case {CLIP.name}" in first
     should = float(np.float32(CLIP.expected["Y"][2, 0, 1, 3]))
     shown, right = found["off"][0].split("\n")
     assert shown == "≠ 7.5" and float(right) == pytest.approx(should, rel=1e-6)
@@ -194,6 +194,23 @@ def test_what_it_holds_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {name for number, item in page_data(results(), CASES)["arrays"].items() for name in item}
     assert names == {"attributes", "inputs", "expected", "got"}
     assert sum("inputs" in item for item in page_data(results(), CASES)["arrays"].values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        (
+            "onegru",
+            {"engine": "native", "target": "avx2"},
+            "ONEGRU_TARGET=avx2 onegru {} onegru --engine=native",
+        ),
+        ("onnxruntime", {"provider": "a; b"}, "onegru {} onnxruntime '--provider=a; b'"),
+    ],
+)
+def test_the_command_has_the_options(name: str, options: dict[str, str], words: str) -> None:
+    assert (
+        command(RuntimeResults(name, "1", options)) == words.format("conformance run --runtime") + " --case"
+    )
 
 
 def test_nothing_ends_the_data_early() -> None:

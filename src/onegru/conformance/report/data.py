@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +20,10 @@ from onegru.core.dtypes import Array
 MOST_NUMBERS, MOST_CHARACTERS = 400, 600
 
 #: How many characters arrays may take up altogether; cases with the fewest unusual things come first.
-MOST_ARRAYS = 10_000_000
+MOST_ARRAYS = 9_000_000
+
+# What a runtime was asked for that the command line has as an option; beside these there is the target.
+_OPTIONS = ("provider", "engine", "precision")
 
 
 def page_data(results: Sequence[RuntimeResults], cases: Sequence[Case]) -> dict[str, Any]:
@@ -69,8 +73,12 @@ def page_data(results: Sequence[RuntimeResults], cases: Sequence[Case]) -> dict[
 
 
 def command(result: RuntimeResults) -> str:
-    """What runs a case again; the case's name is to follow."""
-    return f"onegru conformance run --runtime {result.runtime} --case"
+    """What runs a case again, in a shell; the case's name is to follow."""
+    target = result.options.get("target")
+    words = [f"ONEGRU_TARGET={target}"] if target else []
+    words += ["onegru", "conformance", "run", "--runtime", result.runtime]
+    words += [f"--{name}={value}" for name, value in result.options.items() if name in _OPTIONS]
+    return f"{' '.join(map(shlex.quote, words))} --case"
 
 
 def alone(case: Case) -> tuple[str, str] | None:
