@@ -126,9 +126,9 @@ def _is_batch_first(facts: Facts) -> bool:
     return facts.attributes.get("layout") == 1
 
 
-def _contradicts_itself_time_first(facts: Facts) -> bool:
-    others = {"initial_h", "sequence_lens"} & facts.present
-    return _is_batch_first(facts) and facts.fixed_shape is True and bool(others)
+def _is_fixed_batch_first_with(name: str) -> Callable[[Facts], bool]:
+    """Whether X is batch first, its shape fixed, and there is this input, which has a batch axis, too."""
+    return lambda facts: _is_batch_first(facts) and facts.fixed_shape is True and name in facts.present
 
 
 def _spells_foward(facts: Facts) -> bool:
@@ -209,8 +209,12 @@ _ISSUES: Mapping[tuple[str, Effect, Collection[str]], Sequence[tuple[str, Callab
         ('does not know the direction "foward"', _spells_foward),
         ("knows the activations Relu, Sigmoid and Tanh alone", _has_other_activations_than_openvino),
         (
-            "ignores layout: X contradicts initial_h and sequence_lens unless batch and time are equal",
-            _contradicts_itself_time_first,
+            "ignores layout: X and initial_h contradict each other unless batch and time are both 1",
+            _is_fixed_batch_first_with("initial_h"),
+        ),
+        (
+            "ignores layout: X and sequence_lens contradict each other unless batch and time are equal",
+            _is_fixed_batch_first_with("sequence_lens"),
         ),
     ),
     ("openvino", "refuses", ("GRUCell", "GRUSequence")): (
