@@ -21,11 +21,11 @@ from tests.support.browser import dump_dom
 GRU = GRU_VERSIONS[14]
 USUAL, CLIP = Case(GRU, {}), Case(GRU, {"clip": "reached"})
 BOTH = Case(GRU, {"clip": "reached", "layout": "1"})
-OLD_CLIP = Case(GRU_VERSIONS[1], {"clip": "reached"})
+OLD, OLD_CLIP = Case(GRU_VERSIONS[1], {}), Case(GRU_VERSIONS[1], {"clip": "reached"})
 LONG = Case(GRU, {"seq_length": "1000"})
 BACKWARD = Case(GRU, {"direction": "bidirectional", "g backward": "Relu"})
 CELL = Case(OPERATORS["GRUCell"], {})
-CASES = [USUAL, CLIP, BOTH, OLD_CLIP, LONG, BACKWARD, CELL]
+CASES = [USUAL, CLIP, BOTH, OLD, OLD_CLIP, LONG, BACKWARD, CELL]
 
 HOSTILE = "</script><script>document.title = 'broken'</script><!-- <img src=https://example.com/x>"
 PASSES = Outcome("passes")
@@ -54,6 +54,7 @@ def results() -> list[RuntimeResults]:
                 **{case.name: PASSES for case in (USUAL, BACKWARD)},
                 CLIP.name: clip,
                 BOTH.name: Outcome("differs", "Y: shape [3, 5, 1, 5]; must be [5, 3, 1, 5]", "Y"),
+                OLD.name: Outcome("refuses", "knows no version 1"),
                 OLD_CLIP.name: Outcome("refuses", HOSTILE),
                 LONG.name: long,
             },
@@ -108,22 +109,24 @@ def test_the_matrix_and_its_filters(page: Path) -> None:
     dom = dump_dom(page, script=READ + script)
     found = dom.value
     everything = found["all"]
-    assert everything["reached"] == ["✓passes 3/3", "◐0 of 2 pass≠⊘ 0/3", "✗crashes 0/1"]
-    assert everything["all cases"] == ["7/7", "2/6", "1/2"]
+    assert everything["reached"] == ["✓passes 3/3", "≠differs 0/3", "✗crashes 0/1"]
+    assert everything["all cases"] == ["8/8", "2/7", "1/2"]
+    assert everything["GRU-1"] == ["✓passes 2/2", "⊘refuses 0/2", "–"]
     assert everything["GRUCell-3"] == ["✓passes 1/1", "–", "–"]
     assert everything["1000"][:2] == ["✓passes 1/1", "≠differs 0/1"]
     assert everything["Relu"] == ["✓passes 1/1", "✓passes 1/1", "–"]  # a second direction is no unusual thing
     assert everything["bidirectional"] == ["1/1", "1/1", "–"]
     assert found["operator"] == {
-        name: ["1/1" if name == "all cases" else "✓passes 1/1", text, "–"]
-        for name, text in (("all cases", "0/1"), ("reached", "⊘refuses 0/1"))
-    } | {"GRU-1": ["1/1", "0/1", "–"]}
+        "all cases": ["2/2", "0/2", "–"],
+        "GRU-1": ["✓passes 2/2", "⊘refuses 0/2", "–"],
+        "reached": ["✓passes 1/1", "⊘refuses 0/1", "–"],
+    }
     assert set(found["status"]) == {"all cases", "GRU-14", "reached"}
     assert set(found["reason"]) == {"all cases", "GRU-14", "reached", "1"}
     assert set(found["feature"]) == {"all cases", "GRU-14", "Relu", "bidirectional"}
-    assert found["disagree"]["all cases"] == ["4/4", "0/4", "0/1"]
+    assert found["disagree"]["all cases"] == ["5/5", "0/5", "0/1"]
     assert found["address"] == "#disagree=1"
-    assert found["shown"] == "4 of 7 cases"
+    assert found["shown"] == "5 of 8 cases"
     assert found["nothing"]
     assert found["cleared"] == everything
     assert dom.console == []
@@ -186,7 +189,7 @@ def test_an_address_opens_a_case(page: Path, width: int) -> None:
 
 def test_what_it_holds_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     found = page_data(results(), CASES)
-    assert set(found["arrays"]) == {CASES.index(case) for case in (CLIP, BOTH, OLD_CLIP, LONG)}
+    assert set(found["arrays"]) == {CASES.index(case) for case in (CLIP, BOTH, OLD, OLD_CLIP, LONG)}
     assert len(json.dumps(found["arrays"][CASES.index(LONG)])) < 20_000
     assert "Infinity" not in json.dumps(found) and json.loads(json.dumps(found, allow_nan=False))
     monkeypatch.setattr(data, "MOST_ARRAYS", 100)

@@ -35,7 +35,7 @@ def page_data(results: Sequence[RuntimeResults], cases: Sequence[Case]) -> dict[
     """
     ran = [case for case in cases if any(case.name in result.outcomes for result in results)]
     texts = _Texts()
-    features = _features(ran)
+    features = features_of(ran)
     numbers = {feature: number for number, feature in enumerate(features)}
     return {
         "runtimes": [
@@ -95,8 +95,15 @@ def _number_alone(case: Case, numbers: Mapping[tuple[str, str], int]) -> int:
     return numbers[feature] if feature else -2 if case.choices else -1
 
 
-def _features(cases: Sequence[Case]) -> dict[tuple[str, str], str]:
-    """Factor and level of every feature in the cases, in the order of the factors, with what it pins."""
+def features_of(cases: Sequence[Case]) -> dict[tuple[str, str], str]:
+    """The features of cases, that is unusual levels, by factor and level in the factors' order.
+
+    Args:
+        cases: the cases.
+
+    Returns:
+        for each feature what it pins, in words.
+    """
     there = {item for case in cases for item in case.choices.items()}
     operators = {str(case.operator): case.operator for case in cases}
     by_factor: dict[str, dict[tuple[str, str], str]] = {}

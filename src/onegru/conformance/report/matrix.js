@@ -40,6 +40,10 @@ function mark(status) {
   return found;
 }
 
+// The operators whose plain node a runtime does not pass: a feature has no say there.
+const missing = runtimes.map((_, runtime) => new Set(
+  cases.filter(item => item.only === -1 && item.outcomes[runtime] > 0).map(item => item.operator)));
+
 // ---- rows of the matrix: some are the cases of an operator, others those with a feature
 
 const rows = [{ group: "", label: "all cases", pins: "", key: "all", cases, alone: [] }];
@@ -176,7 +180,8 @@ function cell(row, runtime) {
     none.title = "not a case for this runtime";
     return none;
   }
-  const only = countsOf(row.alone, runtime);
+  const taken = countsOf(row.alone.filter(item => !missing[runtime].has(item.operator)), runtime);
+  const only = sum(taken) ? taken : countsOf(row.alone, runtime);
   const button = make("button", "cell", sum(only) ? headline(only) : "", share(counts));
   button.type = "button";
   button.tabIndex = -1;

@@ -185,8 +185,8 @@ function difference(name, [row, part], known, worst) {
     if (worst && String(index) === String(worst)) cell.classList.add("worst");
     return cell;
   });
-  const words = off ? `: ${off} of ${got.values.length} numbers are off (≠), each above what it must be` : ": as it must be";
+  const count = `: ${off} of ${got.values.length} numbers are off (≠), each above what it must be`;
   const head = heading(name, got);
-  head.append(make("small", "", words));
+  head.append(make("small", "", off ? count : ": as it must be"));
   return [head, shown];
 }
