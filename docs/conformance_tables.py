@@ -80,8 +80,11 @@ def _results() -> Sequence[RuntimeResults]:
 
 
 def _header(first: str) -> list[str]:
-    labels = ("<br>".join([item.runtime, item.version, *item.options.values()]) for item in _results())
-    return [first, *labels]
+    found = [first]
+    for item in _results():
+        options = (value.removesuffix("ExecutionProvider") for value in item.options.values())
+        found.append("<br>".join([item.runtime, item.version, *options]))
+    return found
 
 
 def _taken(result: RuntimeResults) -> set[str]:

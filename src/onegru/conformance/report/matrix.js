@@ -163,7 +163,8 @@ function render() {
 
 function columns() {
   const heads = runtimes.map(runtime => {
-    const options = Object.entries(runtime.options).map(([name, value]) => `${name} ${value}`);
+    const options = Object.entries(runtime.options).map(
+      ([name, value]) => `${name} ${value.replace(/ExecutionProvider$/, "")}`);
     const head = make("th", "", runtime.name, make("span", "version", [runtime.version, ...options].join(", ")));
     head.scope = "col";
     return head;

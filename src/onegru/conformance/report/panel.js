@@ -18,7 +18,9 @@ function fillPanel(row, runtime) {
   const ran = row.cases.filter(item => item.outcomes[runtime] !== undefined);
   const status = STATUSES.indexOf(state.status);
   const failing = ran.filter(item => item.outcomes[runtime] > 0 && (status < 1 || item.outcomes[runtime] === status));
-  failing.sort((a, b) => a.features.length - b.features.length);
+  // What tells most comes first: an operator that runs at all, few unusual things, wrong results.
+  const order = item => [missing[runtime].has(item.operator), item.features.length, item.outcomes[runtime]];
+  failing.sort((a, b) => order(a).map((value, place) => value - order(b)[place]).find(Boolean) ?? 0);
   const passing = ran.filter(item => item.outcomes[runtime] === 0);
   const counts = countsOf(ran, runtime);
   const close = make("button", "plain", "Close");
