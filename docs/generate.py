@@ -1,7 +1,7 @@
-"""Writes the tables of README.md and docs/operators.md from the package's own data.
+"""Writes the tables of README.md and docs/*.md from the package's own data.
 
-    python docs/generate.py            rewrite what lies between the markers
-    python docs/generate.py --check    exit with 1 if that would change a file
+    python -m docs.generate            rewrite what lies between the markers
+    python -m docs.generate --check    exit with 1 if that would change a file
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`.
 """
@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import onegru
+from docs import conformance_tables as kit
 from onegru.core.activations import ACTIVATIONS
 from onegru.frameworks.layouts import FLAX_LINEN, FLAX_NNX, KERAS, PYTORCH, Framework
 from onegru.operators.onnx import AUGRU, GRU_VERSIONS, NEWEST
@@ -22,7 +23,7 @@ from onegru.operators.openvino import OPERATORS
 from onegru.operators.schema import Attribute, Operator, Role
 
 ROOT = Path(__file__).resolve().parents[1]
-FILES = ("README.md", "docs/operators.md", "docs/conversion.md")
+FILES = ("README.md", "docs/operators.md", "docs/conversion.md", "docs/conformance.md")
 
 ALL = (NEWEST, AUGRU, *OPERATORS.values())
 
@@ -288,9 +289,16 @@ def _biases(framework: Framework) -> str:
     return "; ".join(f"{words} with reset {('before', 'after')[after]}" for after, words in found.items())
 
 
+# ---- docs/conformance.md
+
+
+def _of_kit(made: Callable[[], kit.Table]) -> Callable[[], str]:
+    return lambda: table(*made())
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     item.__name__: item for item in (operators, versions, activations, tensors, attributes, frameworks)
-}
+} | {item.__name__: _of_kit(item) for item in (kit.coverage, kit.factors, kit.runtimes, kit.features)}
 
 
 def update(text: str) -> str:

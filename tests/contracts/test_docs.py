@@ -27,7 +27,7 @@ DOCUMENTS = sorted(
 @pytest.mark.parametrize("name", FILES)
 def test_tables_are_up_to_date(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
-    assert update(text) == text, "run: python docs/generate.py"
+    assert update(text) == text, "run: python -m docs.generate"
 
 
 def test_every_table_is_used() -> None:
@@ -140,7 +140,7 @@ def test_links(path: Path) -> None:
     [
         "README.md",
         "CONTRIBUTING.md",
-        *(f"docs/{name}.md" for name in ("operators", "numerics", "conversion")),
+        *(f"docs/{name}.md" for name in ("operators", "numerics", "conversion", "conformance")),
     ],
 )
 def test_named_files_exist(name: str) -> None:

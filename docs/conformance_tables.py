@@ -1,0 +1,119 @@
+"""The tables of docs/conformance.md: what the kit covers, and how runtimes do, from docs/conformance.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+from onegru.conformance.case import Case
+from onegru.conformance.cases import all_cases
+from onegru.conformance.factors import factors_of
+from onegru.conformance.report.data import alone, features_of
+from onegru.conformance.results import STATUSES, Outcome, RuntimeResults, Status, read_results
+
+RESULTS = Path(__file__).resolve().parent / "conformance.json"
+MARKS: dict[Status, str] = {"passes": "✓", "differs": "≠", "refuses": "⊘", "crashes": "✗"}
+
+Table = tuple[Sequence[str], Iterable[Sequence[str]]]
+
+
+def coverage() -> Table:
+    """How many cases there are of each operator."""
+    rows = []
+    for name, own in _by_operator().items():
+        single = sum(len(case.choices) == 0 or alone(case) is not None for case in own)
+        factors = factors_of(own[0].operator)
+        levels = sum(len(factor.levels) for factor in factors.values())
+        rows.append([name, *map(str, (len(factors), levels, single, len(own) - single, len(own)))])
+    total = ["**all**", "", "", *(str(sum(int(row[at]) for row in rows)) for at in (3, 4, 5))]
+    return ["operator", "factors", "levels", "one thing unusual, or none", "several", "cases"], [*rows, total]
+
+
+def factors() -> Table:
+    """What varies, with its levels."""
+    rows: dict[str, dict[str, None]] = {}
+    for own in _by_operator().values():
+        for name, factor in factors_of(own[0].operator).items():
+            rows.setdefault(name, {}).update(dict.fromkeys(factor.levels))
+    return ["factor", "levels, the usual one first"], (
+        [f"`{name}`", "; ".join(levels)] for name, levels in rows.items()
+    )
+
+
+def runtimes() -> Table:
+    """How each runtime does on each operator."""
+    results = _results()
+    rows = {**_by_operator(), "**all**": all_cases()}
+    return _header("operator"), (
+        [name, *(_counts(_outcomes(result, own)) for result in results)] for name, own in rows.items()
+    )
+
+
+def features() -> Table:
+    """How each runtime does on each feature: alone, and in all cases with it."""
+    return _header("feature"), _feature_rows()
+
+
+def _feature_rows() -> Iterator[Sequence[str]]:
+    before = ""
+    for factor, level in features_of(all_cases()):
+        own = [case for case in all_cases() if case.choices.get(factor) == level]
+        single = [case for case in own if alone(case) == (factor, level)]
+        label = level if factor == before else f"**{factor}** {level}"
+        before = factor
+        yield [label, *(_cell(result, single, own) for result in _results())]
+
+
+@cache
+def _by_operator() -> dict[str, list[Case]]:
+    found: dict[str, list[Case]] = {}
+    for case in all_cases():
+        found.setdefault(str(case.operator), []).append(case)
+    return found
+
+
+@cache
+def _results() -> Sequence[RuntimeResults]:
+    """Those of the last `make conformance`; nothing before the first."""
+    return read_results(RESULTS) if RESULTS.exists() else ()
+
+
+def _header(first: str) -> list[str]:
+    found = [first]
+    for item in _results():
+        options = (value.removesuffix("ExecutionProvider") for value in item.options.values())
+        found.append("<br>".join([item.runtime, item.version, *options]))
+    return found
+
+
+def _taken(result: RuntimeResults) -> set[str]:
+    """The operators whose plain node it passes."""
+    return {name for name, own in _by_operator().items() if _number(_outcomes(result, own[:1]), "passes")}
+
+
+def _outcomes(result: RuntimeResults, cases: Iterable[Case]) -> list[Outcome]:
+    return [result.outcomes[case.name] for case in cases if case.name in result.outcomes]
+
+
+def _number(outcomes: Sequence[Outcome], status: Status) -> int:
+    return sum(outcome.status == status for outcome in outcomes)
+
+
+def _counts(outcomes: Sequence[Outcome]) -> str:
+    """How many there are of each outcome, such as "81 ✓ 3 ≠ 2 ⊘"."""
+    counts = {status: _number(outcomes, status) for status in STATUSES}
+    return " ".join(f"{count} {MARKS[status]}" for status, count in counts.items() if count) or "–"
+
+
+def _cell(result: RuntimeResults, single: Sequence[Case], own: Sequence[Case]) -> str:
+    """What comes of a feature alone, as marks; behind that how many of all cases with it pass."""
+    every = _outcomes(result, own)
+    if not every:
+        return "–"
+    passing = _number(every, "passes")
+    taken = [case for case in single if str(case.operator) in _taken(result)]
+    found = _outcomes(result, taken) or _outcomes(result, single)
+    marks = "".join(MARKS[status] for status in STATUSES if _number(found, status))
+    share = "" if passing == len(every) else f"{passing}/{len(every)}"
+    return " ".join(filter(None, (marks, share))) or f"{passing}/{len(every)}"

@@ -1,0 +1,43 @@
+"""The page that shows how runtimes did: one file, which loads nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+from onegru.conformance.case import Case
+from onegru.conformance.report.data import page_data
+from onegru.conformance.results import RuntimeResults
+from onegru.system.atomic_write import write_files
+
+_HERE = Path(__file__).parent
+_PARTS = ("page.html", "page.css", "matrix.js", "panel.js", "start.js")
+
+
+def write_report(path: Path, results: Sequence[RuntimeResults], cases: Sequence[Case]) -> None:
+    """Write the page.
+
+    Args:
+        path: the file, which is written whole or not at all.
+        results: how each runtime did, a column each.
+        cases: the cases that they may have run.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    page = page_of(results, cases).encode()
+
+    def write(file: IO[bytes]) -> None:
+        file.write(page)
+
+    write_files([(path, write)])
+
+
+def page_of(results: Sequence[RuntimeResults], cases: Sequence[Case]) -> str:
+    """The text of the page."""
+    page, style, *scripts = ((_HERE / name).read_text(encoding="utf-8") for name in _PARTS)
+    data = json.dumps(page_data(results, cases), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    page = page.replace("/* style */", style).replace("/* script */", "\n".join(scripts))
+    return page.replace("/* data */", data.replace("<", "\\u003c"))  # nothing in it may end its element
