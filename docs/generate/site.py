@@ -1,0 +1,96 @@
+"""`python -m docs.generate.site` builds the site from docs/: `make docs`.
+
+The pages are written for the repository's web pages. Here they are copied to build/docs/, on the way to
+build/site/: links to files that are no pages lead to the repository, drawings become a part of the page so that
+they follow its colours, public names lead to their reference, and the reference itself gets its pages. Any
+warning is a failure.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import onegru
+from docs.generate import ROOT, update
+from docs.generate.names import GROUPS
+
+DOCS = ROOT / "docs"
+STAGE = ROOT / "build" / "docs"
+REPOSITORY = "https://github.com/onegru/onegru/blob/main"
+
+#: Whole blocks of code, headings and links, whose text stays as it is, or a public name as code.
+_NAMES = re.compile(
+    r"^```.*?^```$|^#.*?$|\[[^\]]*\]\([^)]*\)"
+    rf"|`onegru\.((?:{'|'.join(map(re.escape, [*onegru.__all__, 'backend']))})\b(?:\.[a-z]\w*)?)(\([^`]*\))?`",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def prepare() -> None:
+    """Write the pages, and what they need, to build/docs/."""
+    shutil.rmtree(STAGE, ignore_errors=True)
+    pages = STAGE / "pages"
+    for path in sorted(DOCS.rglob("*")):
+        target = pages / path.relative_to(DOCS)
+        if path.suffix == ".md":
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(page(path), encoding="utf-8")
+        elif path.suffix in (".css", ".svg", ".png"):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+    for group, (title, names) in GROUPS.items():
+        text = "\n\n".join([f"# {title}", *(f"::: onegru.{name}" for name in names)])
+        (pages / "reference" / f"{group}.md").write_text(f"{text}\n", encoding="utf-8")
+    shutil.copyfile(DOCS / "assets" / "zensical.toml", STAGE / "zensical.toml")
+
+
+def page(path: Path) -> str:
+    """The page of the site that a page of docs/ becomes."""
+    text = re.sub(r"^<!-- .*? -->$", "", update(path.read_text(encoding="utf-8")), flags=re.MULTILINE)
+    text = re.sub(r"^!\[([^\]]*)\]\((\S+\.svg)\)$", lambda match: _drawing(path, *match.groups()), text, flags=re.M)
+    text = _NAMES.sub(_linked, text)
+    return re.sub(r"\]\((?!https?:|#)([^)#\s]+)", lambda match: f"]({_address(path, match[1])}", text)
+
+
+def _drawing(path: Path, title: str, name: str) -> str:
+    """A drawing as a part of the page, on one line: an empty line would end it."""
+    drawing = " ".join((path.parent / name).read_text(encoding="utf-8").split())
+    return f'<figure class="drawing" role="img" aria-label="{title}">{drawing}</figure>'
+
+
+def _linked(match: re.Match[str]) -> str:
+    return match[0] if match[1] is None else f"[{match[0]}][onegru.{match[1]}]"
+
+
+def _address(path: Path, link: str) -> str:
+    """Where a link of a page leads: another page, or a file in the repository."""
+    target = (path.parent / link).resolve()
+    if target.is_relative_to(DOCS) and target.suffix in (".md", ".png"):
+        return link
+    return f"{REPOSITORY}/{target.relative_to(ROOT)}"
+
+
+def build() -> int:
+    """Build the site; 0 if nothing was said against it."""
+    command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict", "--config-file", "zensical.toml"]
+    result = subprocess.run(command, cwd=STAGE, capture_output=True, text=True, check=False)
+    said = [line for line in result.stderr.splitlines() if line and line != "No issues found"]
+    if result.returncode or said:
+        print(result.stdout, *said, sep="\n", file=sys.stderr)
+        return 1
+    print(f"wrote {(ROOT / 'build' / 'site' / 'index.html').relative_to(ROOT)}")
+    return 0
+
+
+def main() -> int:
+    """Prepare and build."""
+    prepare()
+    return build()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
