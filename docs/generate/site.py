@@ -19,7 +19,7 @@ from docs.generate import ROOT, update
 from docs.generate.names import GROUPS
 
 DOCS = ROOT / "docs"
-STAGE = ROOT / "build" / "docs"
+BUILD = ROOT / "build"
 REPOSITORY = "https://github.com/onegru/onegru/blob/main"
 
 #: Whole blocks of code, headings and links, whose text stays as it is, or a public name as code.
@@ -32,8 +32,8 @@ _NAMES = re.compile(
 
 def prepare() -> None:
     """Write the pages, and what they need, to build/docs/."""
-    shutil.rmtree(STAGE, ignore_errors=True)
-    pages = STAGE / "pages"
+    pages = BUILD / "docs"
+    shutil.rmtree(pages, ignore_errors=True)
     for path in sorted(DOCS.rglob("*")):
         target = pages / path.relative_to(DOCS)
         if path.suffix == ".md":
@@ -45,7 +45,7 @@ def prepare() -> None:
     for group, (title, names) in GROUPS.items():
         text = "\n\n".join([f"# {title}", *(f"::: onegru.{name}" for name in names)])
         (pages / "reference" / f"{group}.md").write_text(f"{text}\n", encoding="utf-8")
-    shutil.copyfile(DOCS / "assets" / "zensical.toml", STAGE / "zensical.toml")
+    shutil.copyfile(DOCS / "assets" / "zensical.toml", BUILD / "zensical.toml")
 
 
 def page(path: Path) -> str:
@@ -77,12 +77,12 @@ def _address(path: Path, link: str) -> str:
 def build() -> int:
     """Build the site; 0 if nothing was said against it."""
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict", "--config-file", "zensical.toml"]
-    result = subprocess.run(command, cwd=STAGE, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, cwd=BUILD, capture_output=True, text=True, check=False)
     said = [line for line in result.stderr.splitlines() if line and line != "No issues found"]
     if result.returncode or said:
         print(result.stdout, *said, sep="\n", file=sys.stderr)
         return 1
-    print(f"wrote {(ROOT / 'build' / 'site' / 'index.html').relative_to(ROOT)}")
+    print(f"wrote {(BUILD / 'site' / 'index.html').relative_to(ROOT)}")
     return 0
 
 
