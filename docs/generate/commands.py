@@ -29,18 +29,19 @@ def _command(name: str, command: Any) -> Iterator[str]:
     if arguments:
         yield table(["argument", "what it is"], ((f"`{item.metavar}`", item.help) for item in arguments))
     if options:
-        yield table(["option", "what it does", "default"], map(_option, options))
+        yield table(["option", "what it does"], map(_option, options))
 
 
-def _option(option: Any) -> tuple[str, str, str]:
+def _option(option: Any) -> tuple[str, str]:
     names = ", ".join(f"`{name}`" for name in option.opts)
     if option.secondary_opts:
         names += " / " + ", ".join(f"`{name}`" for name in option.secondary_opts)
     if not option.is_flag:
         names += f" `{option.metavar or _KINDS[option.type_descriptor.annotation]}`"
-    default = "" if option.default is None or option.is_flag else f"`{option.default}`"
     more = " May be given several times." if option.multiple else ""
-    return names, f"{option.help}{more}", default
+    if option.default is not None and not option.is_flag:
+        more += f" Default `{option.default}`."
+    return names, f"{option.help}{more}"
 
 
 _KINDS = {int: "N", float: "X", str: "NAME"}

@@ -22,7 +22,10 @@ GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
         "Files and models",
         ("load", "Model", "ModelStream", "load_layers", "save", "save_layers", "GruNode", "TensorInfo"),
     ),
-    "inspection": ("Inspection and verification", ("inspect", "Inspection", "GruReport", "verify", "Verification")),
+    "inspection": (
+        "Inspection and verification",
+        ("inspect", "Inspection", "GruReport", "verify", "Verification"),
+    ),
     "rewriting": ("Rewriting and fusing", ("rewrite", "Rewriting", "fuse", "Fusion")),
     "frameworks": (
         "PyTorch, Keras, Flax",
@@ -54,7 +57,9 @@ GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
 
 def names(group: str) -> str:
     """The names of a group, each with the first sentence of its docstring."""
-    return table(["name", "what it is"], ([code(f"onegru.{name}"), _summary(name)] for name in GROUPS[group][1]))
+    return table(
+        ["name", "what it is"], ([code(f"onegru.{name}"), _summary(name)] for name in GROUPS[group][1])
+    )
 
 
 def _summary(name: str) -> str:

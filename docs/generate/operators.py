@@ -136,9 +136,7 @@ def equations(name: str) -> str:
         text = f"{result} = {function}({clip.format(products)})"
         return f"{text:54}{when}".rstrip()
 
-    lines = [
-        line(gate, "f", f"x·W{gate}ᵀ + h·R{gate}ᵀ{biases.format(gate)}") for gate in ("z", "r")
-    ]
+    lines = [line(gate, "f", f"x·W{gate}ᵀ + h·R{gate}ᵀ{biases.format(gate)}") for gate in ("z", "r")]
     before = f"x·Whᵀ + (r∘h)·Rhᵀ{biases.format('h')}"
     lines.append(line("n", "g", before, "linear_before_reset = 0" if both else ""))
     if both:
@@ -166,20 +164,22 @@ _WORDS_OF_A_STEP: Mapping[Role, str] = {**_WORDS, "initial_h": "state", "Y_h": "
 def ports(name: str) -> str:
     """The inputs and the outputs of an operator, with their shapes."""
     operator = ALL[name]
-    return "\n\n".join(_ports(operator, *kind) for kind in (("input", operator.inputs), ("output", operator.outputs)))
+    return "\n\n".join(
+        _ports(operator, *kind) for kind in (("input", operator.inputs), ("output", operator.outputs))
+    )
 
 
 def _ports(operator: Operator, kind: str, of: Sequence[Port]) -> str:
     words = _WORDS if operator.input("sequence_lens") else _WORDS_OF_A_STEP
     two = any(port.batch_first for port in operator.ports())
-    header = [kind, "shape", *(["layout 1"] if two else []), "", "what it is"]
+    header = [kind, "what it is", "shape", *(["with layout 1"] if two else [])]
     rows = []
     for port in of:
         shapes = [_shape(operator, port.axes)]
         if two:
             shapes.append(_shape(operator, port.batch_first) if port.batch_first else "the same")
-        types = f", {' or '.join(port.types)}" if port.types else ""
-        rows.append([code(port.name), *shapes, "" if port.required else "optional", words[port.role] + types])
+        notes = [words[port.role], *([" or ".join(port.types)] if port.types else [])]
+        rows.append([code(port.name), ", ".join([*notes, *([] if port.required else ["optional"])]), *shapes])
     return table(header, rows)
 
 

@@ -1,8 +1,8 @@
 """`python -m docs.generate.site` builds the site from docs/: `make docs`.
 
-The pages are written for the repository's web pages. Here they are copied to build/docs/, on the way to
-build/site/: links to files that are no pages lead to the repository, drawings become a part of the page so that
-they follow its colours, public names lead to their reference, and the reference itself gets its pages. Any
+The pages are written for the repository's web pages. On their way to build/site/ they are copied to
+build/docs/: links to files that are no pages lead to the repository, drawings become a part of the page and
+so follow its colours, public names lead to their reference, and the reference itself gets its pages. Any
 warning is a failure.
 """
 
@@ -25,7 +25,7 @@ REPOSITORY = "https://github.com/onegru/onegru/blob/main"
 #: Whole blocks of code, headings and links, whose text stays as it is, or a public name as code.
 _NAMES = re.compile(
     r"^```.*?^```$|^#.*?$|\[[^\]]*\]\([^)]*\)"
-    rf"|`onegru\.((?:{'|'.join(map(re.escape, [*onegru.__all__, 'backend']))})\b(?:\.[a-z]\w*)?)(\([^`]*\))?`",
+    rf"|`onegru\.((?:{'|'.join([*onegru.__all__, 'backend'])})\b(?:\.[a-z]\w*)?)(?:\([^`]*\))?`",
     re.DOTALL | re.MULTILINE,
 )
 
@@ -51,7 +51,9 @@ def prepare() -> None:
 def page(path: Path) -> str:
     """The page of the site that a page of docs/ becomes."""
     text = re.sub(r"^<!-- .*? -->$", "", update(path.read_text(encoding="utf-8")), flags=re.MULTILINE)
-    text = re.sub(r"^!\[([^\]]*)\]\((\S+\.svg)\)$", lambda match: _drawing(path, *match.groups()), text, flags=re.M)
+    text = re.sub(
+        r"^!\[([^\]]*)\]\((\S+\.svg)\)$", lambda match: _drawing(path, *match.groups()), text, flags=re.M
+    )
     text = _NAMES.sub(_linked, text)
     return re.sub(r"\]\((?!https?:|#)([^)#\s]+)", lambda match: f"]({_address(path, match[1])}", text)
 
@@ -76,13 +78,22 @@ def _address(path: Path, link: str) -> str:
 
 def build() -> int:
     """Build the site; 0 if nothing was said against it."""
-    command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict", "--config-file", "zensical.toml"]
+    command = [
+        sys.executable,
+        "-m",
+        "zensical",
+        "build",
+        "--clean",
+        "--strict",
+        "--config-file",
+        "zensical.toml",
+    ]
     result = subprocess.run(command, cwd=BUILD, capture_output=True, text=True, check=False)
-    said = [line for line in result.stderr.splitlines() if line and line != "No issues found"]
+    said = re.sub(r"\x1b\[[\d;]*m", "", result.stderr).replace("No issues found\n", "")
     if result.returncode or said:
-        print(result.stdout, *said, sep="\n", file=sys.stderr)
+        print(said, file=sys.stderr)
         return 1
-    print(f"wrote {(BUILD / 'site' / 'index.html').relative_to(ROOT)}")
+    print(f"wrote {BUILD / 'site' / 'index.html'}")
     return 0
 
 
