@@ -37,11 +37,8 @@ def _option(option: Any) -> tuple[str, str]:
     if option.secondary_opts:
         names += " / " + ", ".join(f"`{name}`" for name in option.secondary_opts)
     if not option.is_flag:
-        names += f" `{option.metavar or _KINDS[option.type_descriptor.annotation]}`"
+        names += f" `{option.metavar or option.name.upper()}`"
     more = " May be given several times." if option.multiple else ""
     if option.default is not None and not option.is_flag:
         more += f" Default `{option.default}`."
     return names, f"{option.help}{more}"
-
-
-_KINDS = {int: "N", float: "X", str: "NAME"}
