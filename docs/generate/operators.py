@@ -204,8 +204,7 @@ def attributes(name: str) -> str:
             [
                 code(item.name),
                 *([_lifetime(item.name)] if operator is NEWEST else []),
-                _default(item),
-                _values(item),
+                *_range(item, in_onnx=operator.biases == "separate"),
             ]
             for item in sorted(found.values(), key=lambda item: item.name)
         ),
@@ -218,6 +217,13 @@ def _lifetime(attribute: str) -> str:
     if having == list(GRU_VERSIONS):
         return "all"
     return f"from {having[0]}" if having[-1] == NEWEST.version else listed(having).replace("`", "")
+
+
+def _range(attribute: Attribute, *, in_onnx: bool) -> tuple[str, str]:
+    """The default, and what it may be."""
+    if attribute.kind == "flag" and in_onnx:
+        return code(int(bool(attribute.default))), "an integer; true unless it is 0"
+    return _default(attribute), _values(attribute)
 
 
 def _default(attribute: Attribute) -> str:
