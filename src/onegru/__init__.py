@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from onegru.frameworks.flax import from_flax, to_flax
     from onegru.frameworks.keras import from_keras, to_keras, to_keras_weights
     from onegru.frameworks.pytorch import from_torch, to_torch, to_torch_state_dict
+    from onegru.layers.gates.trace import GateTrace
     from onegru.layers.padding import pad
     from onegru.models.inference_session import InferenceSession
     from onegru.models.inspect import GruReport, Inspection, inspect
@@ -47,6 +48,7 @@ __all__ = [
     "Activation",
     "FormatError",
     "Fusion",
+    "GateTrace",
     "GruNode",
     "GruReport",
     "InferenceSession",
@@ -101,6 +103,7 @@ __all__ = [
 # Imported when first asked for, so that `import onegru` stays quick.
 _LATER = {
     "Fusion": "onegru.rewriting.fuse",
+    "GateTrace": "onegru.layers.gates.trace",
     "GruReport": "onegru.models.inspect",
     "InferenceSession": "onegru.models.inference_session",
     "Inspection": "onegru.models.inspect",

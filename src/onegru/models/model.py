@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 
@@ -14,9 +15,12 @@ from onegru.core.errors import SpecError, SpecWarning
 from onegru.core.pickling import state_of
 from onegru.core.wording import count
 from onegru.formats.graph import Graph, TensorInfo, by_name, nested_words
-from onegru.models.gru_node import GruNode, prepare_nodes
+from onegru.models.gru_node import GruNode, find_node, prepare_nodes
 from onegru.models.inputs import Inputs, fit, words_of
 from onegru.models.stream import ModelStream
+
+if TYPE_CHECKING:
+    from onegru.layers.gates.trace import GateTrace
 
 Progress = Callable[[int, int], None]
 
@@ -148,20 +152,35 @@ class Model:
         check_function("progress", progress)
         return self._handed_out(self._values(inputs, progress))
 
-    def trace(self, inputs: Mapping[str, object]) -> list[dict[str, Array]]:
-        """Run the model, and return the inputs and outputs of each node of `gru_nodes`.
+    @overload
+    def trace(self, inputs: Mapping[str, object]) -> list[dict[str, Array]]: ...
+
+    @overload
+    def trace(self, inputs: Mapping[str, object], node: str | int) -> GateTrace: ...
+
+    def trace(
+        self, inputs: Mapping[str, object], node: str | int | None = None
+    ) -> list[dict[str, Array]] | GateTrace:
+        """Run the model, and return the inputs and outputs of each node of `gru_nodes`, or one node's gates.
 
         Args:
             inputs: as for `run`.
+            node: the name of one of `gru_nodes`, or its index; None for the inputs and outputs of all.
 
         Returns:
             for each node its inputs and outputs, weights included, by the specification's names for them,
-            such as "X" and "Y_h".
+            such as "X" and "Y_h"; with `node` that node's gates at each step. Of a node in the body of a
+            loop, in both cases those of the last time that it ran.
 
         Raises:
-            SpecError, FormatError: as `run`.
+            SpecError: an input is missing, unknown, or of a type or shape that does not fit; or there is no
+                such node, several have this name, or it did not run.
+            FormatError: another runtime fails on its part.
         """
-        return self._traced(inputs)[1]
+        if node is None:
+            return self._traced(inputs)[1]
+        index = find_node(self.gru_nodes, node)
+        return self.gru_nodes[index]._trace(self._traced(inputs)[1][index], Path(self.path).name)
 
     def _traced(self, inputs: Mapping[str, object]) -> tuple[dict[str, Array], list[dict[str, Array]]]:
         """Run the model, and return its outputs and what `trace` returns. Raises as `run` does."""

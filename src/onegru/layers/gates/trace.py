@@ -1,0 +1,147 @@
+"""The gates of a call as a public object: kept, written, drawn."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Self
+
+from onegru.core.arguments import file_path
+from onegru.core.errors import SpecError
+from onegru.layers.gates import files
+from onegru.layers.gates.data import Gates
+from onegru.layers.gates.pictures import picture
+from onegru.layers.gates.summary import DirectionSummary, summarise
+from onegru.system.atomic_write import write_files
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class GateTrace(Gates):
+    """The gates of one call of a GRU, made by `GRU.trace`, `Stack.trace` and `Model.trace`.
+
+    h has the bits of the call's Y. z, r and n are computed by the equations in float64, each step from x and
+    the h before it, and rounded once to the element type.
+
+    Attributes:
+        spec: what was computed.
+        z: the update gate as the step uses it, after attention, [T, D, B, H]. Like r and n it is NaN past a
+            row's end.
+        r: the reset gate.
+        n: the candidate.
+        h: the state; 0 past a row's end.
+        initial_h: the state before the first step, [D, B, H].
+        lengths: each row's length, [B].
+        raw_z: z before attention; None without attention.
+        name: of the node; empty for a layer.
+        source: of the model; empty for a layer.
+        previous_h: h before each step, [T, D, B, H]; NaN past a row's end.
+        directions: the name of each direction, "forward" or "reverse".
+    """
+
+    __module__ = "onegru"
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        T, D, B, H = self.h.shape
+        called = "".join(f"{name!r}, " for name in (self.source, self.name) if name)
+        return f"GateTrace({called}T={T}, D={D}, B={B}, H={H}, {self.spec.dtype})"
+
+    def summary(self, row: int | None = None) -> tuple[DirectionSummary, ...]:
+        """A few figures for each direction: ranges, shares near the ends, dead and active units.
+
+        Args:
+            row: the row; None for all.
+
+        Raises:
+            SpecError: there is no such row.
+        """
+        return summarise(self, row)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file, in NumPy's `.npz` format.
+
+        Raises:
+            SpecError: path is not the name of a file.
+            OSError: it cannot be written; what was there before stays.
+        """
+        write_files([(file_path("path", path), files.writer(self))])
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The trace that `save` wrote.
+
+        Raises:
+            FormatError: it is not such a file.
+            SpecError: path is not the name of a file.
+            OSError: it cannot be opened.
+        """
+        return files.read(file_path("path", path), cls)
+
+    def plot(
+        self,
+        target: str | os.PathLike[str] | Any = None,
+        *,
+        row: int = 0,
+        direction: str | None = None,
+        against: Gates | None = None,
+    ) -> Figure:
+        """Draw one row: units over steps for z, r, n and h, and above each the mean over units.
+
+        Args:
+            target: a file to write, .png, .svg or .pdf; or four of matplotlib's Axes to draw the maps into,
+                of one run in one direction; None for neither.
+            row: the row.
+            direction: "forward" or "reverse"; None for all that there are.
+            against: the trace of another call, drawn beside this one, and their difference.
+
+        Returns:
+            matplotlib's figure.
+
+        Raises:
+            SpecError: there is no such row or direction, target is none of these, or the two do not fit.
+            MissingExtraError: matplotlib is not installed.
+            OSError: the file cannot be written.
+        """
+        from onegru.drawing import figure
+
+        shown = picture(self, row, direction, against)
+        if target is None or isinstance(target, str | os.PathLike):
+            return figure.draw(shown, None if target is None else file_path("target", target))
+        if against is not None or len(shown.views) != 1:
+            raise SpecError("target: axes; must be a file or None where several maps of a gate are drawn")
+        return figure.draw_into(target, shown.views[0])
+
+    def to_html(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        row: int = 0,
+        direction: str | None = None,
+        against: Gates | None = None,
+    ) -> str:
+        """A page to look at one row with: it zooms, sorts units, shows values, compares two runs.
+
+        The page needs nothing but a browser. Over about 5 million numbers of a run, it holds means of a few
+        steps each, and says so.
+
+        Args:
+            path: the file to write; None for none.
+            row: the row.
+            direction: "forward" or "reverse"; None for all that there are.
+            against: the trace of another call, to compare with.
+
+        Returns:
+            the page.
+
+        Raises:
+            SpecError: there is no such row or direction, path is not the name of a file, or the two do not
+                fit.
+            OSError: the file cannot be written.
+        """
+        from onegru.drawing.page import page
+
+        text = page(picture(self, row, direction, against))
+        if path is not None:
+            write_files([(file_path("path", path), lambda file: file.write(text.encode()))])
+        return text
