@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from onegru.layers.gates.trace import GateTrace
     from onegru.layers.padding import pad
     from onegru.models.inference_session import InferenceSession
-    from onegru.models.inspect import GruReport, Inspection, inspect
+    from onegru.models.inspect import Inspection, inspect
     from onegru.models.load_layers import load_layers
+    from onegru.models.report import GruReport
     from onegru.rewriting.fuse import Fusion, fuse
     from onegru.rewriting.rewrite import Rewriting, rewrite
     from onegru.runtimes.openvino import openvino_exchange, openvino_extensions
@@ -104,7 +105,7 @@ __all__ = [
 _LATER = {
     "Fusion": "onegru.rewriting.fuse",
     "GateTrace": "onegru.layers.gates.trace",
-    "GruReport": "onegru.models.inspect",
+    "GruReport": "onegru.models.report",
     "InferenceSession": "onegru.models.inference_session",
     "Inspection": "onegru.models.inspect",
     "Rewriting": "onegru.rewriting.rewrite",

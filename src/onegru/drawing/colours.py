@@ -62,7 +62,8 @@ def colours(theme: str, kind: str) -> npt.NDArray[np.uint8]:
         lab = _evenly(points, COUNT)
     linear = np.clip((lab @ _TO_RESPONSES.T) ** 3 @ _TO_RGB.T, 0, 1)
     encoded = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
-    return np.round(255 * encoded).astype(np.uint8)
+    table: npt.NDArray[np.uint8] = np.round(255 * encoded).astype(np.uint8)
+    return table
 
 
 def _evenly(points: Numbers, count: int) -> Numbers:

@@ -75,7 +75,7 @@ class View:
     @property
     def units(self) -> int:
         """H."""
-        return self.runs[0].values[0].shape[1]
+        return int(self.runs[0].values[0].shape[1])
 
 
 @dataclass(frozen=True, slots=True)

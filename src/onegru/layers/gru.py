@@ -194,6 +194,13 @@ class GRU(_native.Caller):
         details = ", ".join(f"{name}={value!r}" for name, value in shown.items())
         return f"GRU({spec.input_size} → {spec.hidden_size}, {spec.dtype}, {details})"
 
+    def _repr_html_(self) -> str:
+        """A card for notebooks."""
+        from onegru.layers.cards import layer_card
+
+        layout = f"{self._layout}, {('time', 'batch')[self._layout]} first"
+        return layer_card(self._spec, [("layout", layout), ("engine", self.engine)], self.weight_storage)
+
     def __getstate__(self) -> Any:
         return state_of(self, ("_spec", "_requested", "_engine", "_dtype", "_layout"))
 

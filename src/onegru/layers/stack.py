@@ -78,6 +78,13 @@ class Stack:
     def __repr__(self) -> str:
         return f"Stack({', '.join(map(repr, self._layers))}, layout={self._layout})"
 
+    def _repr_html_(self) -> str:
+        """A card for notebooks."""
+        from onegru.layers.cards import stack_card
+
+        layout = f"{self._layout}, {('time', 'batch')[self._layout]} first"
+        return stack_card([(item.spec, item.weight_storage) for item in self], [("layout", layout)])
+
     @property
     def input_size(self) -> int:
         """I, of the lowest layer."""

@@ -202,7 +202,9 @@ def find_node(nodes: Sequence[GruNode], node: object) -> int:
         if len(found) == 1:
             return found[0]
         if found:
-            raise SpecError(f"node: {len(found)} nodes are called {shown(node)}; must be one of {found}, an index")
+            raise SpecError(
+                f"node: {len(found)} nodes are called {shown(node)}; must be one of {found}, an index"
+            )
         names = ", ".join(repr(item.name) for item in nodes) or "none"
         raise SpecError(f"node: {shown(node)}; must be one of the GRU nodes: {names}")
     index = integer("node", node)

@@ -130,6 +130,12 @@ class Model:
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self)._of, (self._graph, self._engine), self.__getstate__())
 
+    def _repr_html_(self) -> str:
+        """A card for notebooks."""
+        from onegru.models.report import model_card
+
+        return model_card(self.path, self.inputs, self.outputs, self.gru_nodes, self.other_node_count)
+
     def __repr__(self) -> str:
         grus = count(len(self.gru_nodes), "GRU node")
         return f"Model({self.path!r}, {grus}, {count(self.other_node_count, 'other')})"

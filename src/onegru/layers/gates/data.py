@@ -12,6 +12,7 @@ from onegru.core.dtypes import Array, as_array_of, as_lengths
 from onegru.core.errors import SpecError
 from onegru.core.shapes import check_shape
 from onegru.core.spec import Spec, Weights
+from onegru.core.wording import count
 from onegru.engines import reference
 from onegru.engines.interface import Problem
 
@@ -71,7 +72,7 @@ class Gates:
 
     @property
     def previous_h(self) -> Array:
-        """h before each step, [T, D, B, H]: what the step starts from. NaN past a row's end."""
+        """The state before each step, [T, D, B, H]. NaN past a row's end."""
         return _before(self.spec, self.h, self.initial_h, self.lengths)
 
     @property
@@ -98,8 +99,38 @@ class Gates:
         """
         index, rows = integer("row", row), len(self.lengths)
         if not 0 <= index < rows:
-            raise SpecError(f"row: {index}; must be in 0…{rows - 1}" if rows else f"row: {index}; there is no row")
+            raise SpecError(
+                f"row: {index}; must be " + (f"in 0…{rows - 1}" if rows else "of a batch with rows")
+            )
         return index
+
+
+def matched(gates: Gates, row: int, against: Gates | None) -> list[tuple[Gates, int]]:
+    """The gates and one of their rows; then, if there are others to compare with, these and theirs.
+
+    Args:
+        gates: the gates.
+        row: the row.
+        against: the gates of another call, whose only row it is if it has one.
+
+    Raises:
+        SpecError: there is no such row, or the two cannot be compared.
+    """
+    pairs = [(gates, gates.row_index(row))]
+    if against is None:
+        return pairs
+    if not isinstance(against, Gates):
+        raise SpecError(f"against: {shown(against)}; must be a GateTrace")
+    rows = len(against.lengths)
+    if rows != 1 and row >= rows:
+        raise SpecError(f"against: it has {count(rows, 'row')}; must have row {row}, or one row")
+    for what, ours, theirs in (
+        ("hidden size", gates.spec.hidden_size, against.spec.hidden_size),
+        ("direction", gates.spec.direction, against.spec.direction),
+    ):
+        if ours != theirs:
+            raise SpecError(f"against: {what} {theirs}; must be {ours}")
+    return [*pairs, (against, row if rows > 1 else 0)]
 
 
 def _before(spec: Spec, h: Array, initial_h: Array, lengths: Array) -> Array:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.core.errors import SpecError
-from onegru.core.wording import count
+from onegru.core.wording import count, printable
 from onegru.drawing.picture import Panel, Picture, Run, View, extent, symmetrical
-from onegru.layers.gates.data import GATES, Gates
+from onegru.layers.gates.data import GATES, Gates, matched
 from onegru.layers.gates.summary import activity
 
 _TITLES = {
@@ -31,26 +30,11 @@ def picture(gates: Gates, row: int, direction: str | None, against: Gates | None
     Raises:
         SpecError: there is no such row or direction, or the two calls cannot be compared.
     """
-    row = gates.row_index(row)
-    runs = [(gates, row)]
-    if against is not None:
-        if not isinstance(against, Gates):
-            raise SpecError(f"against: {type(against).__name__}; must be a GateTrace")
-        rows = len(against.lengths)
-        if rows != 1 and row >= rows:
-            raise SpecError(f"against: it has {count(rows, 'row')}; must have row {row}, or one row")
-        if against.spec.hidden_size != gates.spec.hidden_size:
-            raise SpecError(
-                f"against: hidden size {against.spec.hidden_size}; must be {gates.spec.hidden_size}"
-            )
-        runs.append((against, row if rows > 1 else 0))
+    runs = matched(gates, row, against)
     names = gates.directions if direction is None else (gates.directions[gates.direction_index(direction)],)
-    missing = [name for name in names if against is not None and name not in against.directions]
-    if missing:
-        raise SpecError(f"against: has no direction {missing[0]!r}; must have it")
     return Picture(
-        title=" · ".join(filter(None, (gates.source, gates.name))) or "GRU",
-        words=_words(gates, row),
+        title=printable(" · ".join(filter(None, (gates.source, gates.name))) or "GRU"),
+        words=_words(*runs[0]),
         views=tuple(_view(name, runs) for name in names),
     )
 
@@ -61,7 +45,7 @@ def _view(direction: str, runs: list[tuple[Gates, int]]) -> View:
     for label, (gates, row) in zip(labels, runs, strict=False):
         d, steps = gates.directions.index(direction), gates.lengths[row]
         values = tuple(getattr(gates, name)[:steps, d, row].astype(np.float32) for name in GATES)
-        words = " · ".join(filter(None, (gates.source, gates.name, _words(gates, row))))
+        words = printable(" · ".join(filter(None, (gates.source, gates.name, _words(gates, row)))))
         drawn.append(Run(label, words, values))
         befores.append(gates.previous_h[:steps, d, row])
     panels = tuple(
@@ -83,7 +67,7 @@ def _panel(name: str, values: list[Array], attention: bool) -> Panel:
             difference = values[0][:common] - values[1][:common]
         if extent([difference]) != (0.0, 0.0):
             apart = symmetrical([difference])
-    if name in "zr" and 0 <= least and most <= 1:
+    if name in "zr" and least >= 0 and most <= 1:
         return Panel(name, title, words, 0.0, 1.0, "sequential", apart)
     bound = symmetrical(values)
     return Panel(name, title, words, -bound, bound, "diverging", apart)

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from onegru.core.activations import Activation
+from onegru.core.compare import difference
 from onegru.core.dtypes import Array
-from onegru.layers.gates.data import GATES, Gates
+from onegru.layers.gates.data import GATES, Gates, matched
 
 Numbers = npt.NDArray[np.float64]
 
@@ -88,11 +89,32 @@ def summarise(gates: Gates, row: int | None) -> tuple[DirectionSummary, ...]:
     return tuple(found)
 
 
+def largest_differences(gates: Gates, row: int, against: Gates) -> tuple[dict[str, float], ...]:
+    """For each direction the largest difference of each gate between one row of two calls.
+
+    Only steps that both have count; infinity where a NaN or an infinity meets anything else.
+
+    Raises:
+        SpecError: there is no such row, or the two cannot be compared.
+    """
+    (_, own), (_, other) = matched(gates, row, against)
+    steps = min(gates.lengths[own], against.lengths[other])
+    found = []
+    for d in range(len(gates.directions)):
+        rows = [
+            {name: getattr(item, name)[:steps, d, at].astype(np.float64) for name in GATES}
+            for item, at in ((gates, own), (against, other))
+        ]
+        found.append({name: difference(rows[0][name], rows[1][name]).max_abs for name in GATES})
+    return tuple(found)
+
+
 def activity(h: Array, before: Array) -> Numbers:
     """For each unit the mean of |change of h| in a step; 0 if there are no steps. A NaN counts as 0."""
     with np.errstate(all="ignore"):
         changes = np.nan_to_num(np.abs(h.astype(np.float64) - before), posinf=0.0)
-    return np.sum(changes, axis=0) / max(1, len(changes))
+    means: Numbers = np.sum(changes, axis=0) / max(1, len(changes))
+    return means
 
 
 def _values(array: Array, d: int, rows: object, inside: Array) -> Numbers:

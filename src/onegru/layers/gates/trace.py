@@ -14,7 +14,7 @@ from onegru.layers.gates.summary import DirectionSummary, summarise
 from onegru.system.atomic_write import write_files
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from onegru.drawing.figure import Figure
 
 
 class GateTrace(Gates):
@@ -46,6 +46,25 @@ class GateTrace(Gates):
         T, D, B, H = self.h.shape
         called = "".join(f"{name!r}, " for name in (self.source, self.name) if name)
         return f"GateTrace({called}T={T}, D={D}, B={B}, H={H}, {self.spec.dtype})"
+
+    def _repr_html_(self) -> str:
+        """A card for notebooks: the figures of `summary`, and small maps of the first row."""
+        from onegru.drawing.card import card
+
+        rows = [
+            (item.direction, gate.gate, *map(_figure, (gate.least, gate.mean, gate.most)))
+            for item in self.summary()
+            for gate in item.gates
+        ]
+        facts = [
+            ("steps", f"{len(self.h)}"),
+            ("rows", f"{len(self.lengths)}"),
+            ("units", f"{self.spec.hidden_size}, {self.spec.dtype}"),
+            ("dead units", ", ".join(f"{len(item.dead)} {item.direction}" for item in self.summary())),
+        ]
+        view = picture(self, 0, None, None).views[0] if len(self.lengths) else None
+        title = " · ".join(filter(None, ("Gates", self.source, self.name)))
+        return card(title, facts, ("direction", "gate", "min", "mean", "max"), rows, view)
 
     def summary(self, row: int | None = None) -> tuple[DirectionSummary, ...]:
         """A few figures for each direction: ranges, shares near the ends, dead and active units.
@@ -105,9 +124,15 @@ class GateTrace(Gates):
         """
         from onegru.drawing import figure
 
-        shown = picture(self, row, direction, against)
         if target is None or isinstance(target, str | os.PathLike):
-            return figure.draw(shown, None if target is None else file_path("target", target))
+            path = None if target is None else file_path("target", target)
+            if path is not None:
+                figure.check_target(path)
+            drawn = figure.draw(picture(self, row, direction, against))
+            if path is not None:
+                write_files([(path, figure.writer(drawn, path))])
+            return drawn
+        shown = picture(self, row, direction, against)
         if against is not None or len(shown.views) != 1:
             raise SpecError("target: axes; must be a file or None where several maps of a gate are drawn")
         return figure.draw_into(target, shown.views[0])
@@ -145,3 +170,7 @@ class GateTrace(Gates):
         if path is not None:
             write_files([(file_path("path", path), lambda file: file.write(text.encode()))])
         return text
+
+
+def _figure(number: float | None) -> str:
+    return "" if number is None else f"{number:.3g}"
