@@ -25,10 +25,10 @@ _BOX = (
     "color:inherit;font:13px/1.5 system-ui,sans-serif;text-align:left"
 )
 _CELL = (
-    "padding:1px 14px 1px 0;border:0;background:none;text-align:left;vertical-align:top;"
-    "overflow-wrap:anywhere"
+    "padding:1px 14px 1px 0;border:0;background:none;color:inherit;text-align:left;vertical-align:top;"
+    "max-width:480px;overflow-wrap:break-word;white-space:normal"
 )
-_TABLE = "border-collapse:collapse;border:0;margin:6px 0 0;font-size:13px"
+_TABLE = "border-collapse:collapse;border:0;margin:6px 0 0;color:inherit;font-size:13px"
 
 
 def card(

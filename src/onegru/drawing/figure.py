@@ -14,7 +14,7 @@ from onegru.drawing.colours import colours
 from onegru.drawing.picture import Floats, Panel, Picture, View
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Figure
 
 #: The kinds of files.
 SUFFIXES = (".png", ".svg", ".pdf")

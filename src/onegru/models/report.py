@@ -127,7 +127,7 @@ def model_card(
     return card(
         f"Model {Path(path).name}",
         facts,
-        (*headings, "parameters", "elsewhere"),
+        (*headings, "parameters", "failures elsewhere"),
         [_cells(item) for item in report_nodes(inputs, nodes)],
     )
 
@@ -145,7 +145,7 @@ def _cells(item: GruReport) -> tuple[str, ...]:
         " | ".join(f"{f}, {g}" for f, g in item.activations),
         "none" if item.clip is None else f"{item.clip:g}",
         "?" if item.parameters is None else f"{item.parameters:,} ({item.bytes:,} bytes)",
-        "; ".join(verdicts) or "no other runtime is known to fail on it",
+        "; ".join(verdicts) or "none known",
     )
 
 
