@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 #: The kinds of files.
 SUFFIXES = (".png", ".svg", ".pdf")
 
+# Sizes in inches: the margin at the left, the width of a map, what is between two, the height of a panel.
+_LEFT, _WIDTH, _BETWEEN, _HEIGHT = 0.75, 8.0, 0.85, 2.4
+
 # Beyond so many steps several share a pixel, which then has a colour between theirs.
 _MOST_NEAREST = 800
 
@@ -57,36 +60,37 @@ def draw(picture: Picture) -> Figure:
     """
     with _needs_matplotlib():
         from matplotlib.figure import Figure
-        from matplotlib.layout_engine import ConstrainedLayoutEngine
-    columns = [(view, column) for view in picture.views for column in range(3 if len(view.runs) == 2 else 1)]
-    rows = len(picture.views[0].panels)
-    width = 9.0 if len(columns) == 1 else 5.6 * len(columns)
-    layout = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.03, hspace=0.02, wspace=0.02)
-    figure = Figure(figsize=(width, 2.35 * rows + 0.9), layout=layout, facecolor="white")
+    columns = [(view, part) for view in picture.views for part in range(3 if len(view.runs) == 2 else 1)]
+    panels = picture.views[0].panels
     lines = [f"{run.label}: {run.words}" for run in picture.views[0].runs]
-    words = "\n".join(lines) if len(lines) > 1 else picture.words
-    figure.suptitle(
-        picture.title, x=0.012, y=0.992, ha="left", va="top", fontsize=13, fontweight="bold", color=_INK
-    )
-    grid = figure.add_gridspec(
-        2 * rows + 1, len(columns), height_ratios=[0.22 + 0.2 * len(lines), *(0.55, 2.2) * rows]
-    )
-    head = figure.add_subplot(grid[0, :])
-    head.axis("off")
-    head.text(0, 1, words, transform=head.transAxes, va="top", fontsize=9, color=_FAINT)
+    words = lines if len(lines) > 1 else [picture.words]
+    wide, head = (_WIDTH, 4.2)[len(columns) > 1], 0.62 + 0.17 * len(words)
+    size = _LEFT + len(columns) * (wide + _BETWEEN), head + len(panels) * _HEIGHT + 0.2
+    figure = Figure(figsize=size, facecolor="white")
+
+    def axes(left: float, top: float, width: float, height: float, **options: Any) -> Any:
+        """Axes at a place, in inches from the upper left corner."""
+        place = left / size[0], 1 - (top + height) / size[1], width / size[0], height / size[1]
+        return figure.add_axes(place, **options)
+
+    at = {"x": 0.14 / size[0], "ha": "left", "va": "top"}
+    figure.text(y=1 - 0.13 / size[1], s=picture.title, fontsize=13, fontweight="bold", color=_INK, **at)
+    figure.text(y=1 - 0.4 / size[1], s="\n".join(words), fontsize=9, color=_FAINT, **at)
     for column, (view, part) in enumerate(columns):
+        left = _LEFT + column * (wide + _BETWEEN)
         for index, panel in enumerate(view.panels):
-            above = figure.add_subplot(grid[2 * index + 1, column])
-            below = figure.add_subplot(grid[2 * index + 2, column], sharex=above)
+            top = head + index * _HEIGHT + 0.22
+            above = axes(left, top, wide, 0.42)
+            below = axes(left, top + 0.48, wide, 1.4, sharex=above)
             values = _part(view, index, part)
             limit = panel.apart or 1.0
             low, high = (-limit, limit) if part == 2 else (panel.low, panel.high)
-            _mean(above, values, low, high, _LINES[min(part, 1)] if part < 2 else _INK)
+            _mean(above, values, low, high, (*_LINES, _INK)[part])
             image = _map(below, values, view, low, high, "diverging" if part == 2 else panel.kind)
-            bar = figure.colorbar(image, ax=below, pad=0.012, fraction=0.05, aspect=14)
+            bar = figure.colorbar(image, cax=axes(left + wide + 0.08, top + 0.48, 0.1, 1.4))
             bar.outline.set_visible(False)
             bar.ax.tick_params(labelsize=8, colors=_FAINT, length=2)
-            place = column == 0, index == rows - 1
+            place = column == 0, index == len(panels) - 1
             _label(above, below, panel, _column_words(picture, view, part), view.units, place)
     return figure
 
