@@ -19,6 +19,8 @@ from tests.support.cli import script
 from tests.support.repository import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+#: The documents whose examples are run.
+RUN = ("README.md", "docs/gates.md")
 DOCUMENTS = sorted(
     path for pattern in ("*.md", "docs/*.md", "examples/*/*.md") for path in ROOT.glob(pattern)
 )
@@ -45,27 +47,30 @@ def beside_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+def blocks(name: str, language: str) -> list[str]:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.parametrize("document", RUN)
 @pytest.mark.usefixtures("beside_examples")
-def test_python_examples() -> None:
+def test_python_examples(document: str) -> None:
     """The blocks run one after the other; what a print is said to print, it prints."""
     names: dict[str, Any] = {}
     said, printed = [], io.StringIO()
-    for block in blocks("python"):
+    for block in blocks(document, "python"):
         ast.parse(block)  # a syntax error is easier to read here
         said += re.findall(r"^ *print\(.*\)  # (.*)$", block, re.MULTILINE)
         with redirect_stdout(printed):
-            exec(compile(block, "README.md", "exec"), names)
+            exec(compile(block, document, "exec"), names)
     assert printed.getvalue().splitlines() == said
 
 
+@pytest.mark.parametrize("document", RUN)
 @pytest.mark.usefixtures("beside_examples")
-def test_console_examples() -> None:
+def test_console_examples(document: str) -> None:
     commands = 0
-    for block in blocks("console"):
+    for block in blocks(document, "console"):
         for session in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, shown = session.partition("\n")
             program, *arguments = command.split()
@@ -140,7 +145,7 @@ def test_links(path: Path) -> None:
     [
         "README.md",
         "CONTRIBUTING.md",
-        *(f"docs/{name}.md" for name in ("operators", "numerics", "conversion")),
+        *(f"docs/{name}.md" for name in ("operators", "numerics", "conversion", "gates")),
     ],
 )
 def test_named_files_exist(name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,7 +82,7 @@ def test_a_model() -> None:
 
 @pytest.mark.parametrize("clip", [None, 0.25])
 def test_hostile_names(clip: float | None, tmp_path: Path) -> None:
-    options = {} if clip is None else {"clip": clip}
+    options: dict[str, Any] = {} if clip is None else {"clip": clip}
     node = gru(HOSTILE.replace("\x00", ""), ["Y"], bias="B", name=HOSTILE.replace("\x00", ""), **options)
     proto = graph([node], [value(node.input[0], shape=["<b>T", 2, 5])], ["Y"], WEIGHTS)
     path = save(tmp_path, model(proto), "<img src=x>&.onnx")

@@ -200,4 +200,4 @@ def test_to_html_is_what_it_writes(tmp_path: Path) -> None:
         ({"path": 3}, "path: 3; must be the name of a file"),
     ):
         with pytest.raises(onegru.SpecError, match=f"^{message}"):
-            trace.to_html(**arguments)  # type: ignore[arg-type]
+            trace.to_html(**arguments)

@@ -73,7 +73,7 @@ def draw(picture: Picture) -> Figure:
         place = left / size[0], 1 - (top + height) / size[1], width / size[0], height / size[1]
         return figure.add_axes(place, **options)
 
-    at = {"x": 0.14 / size[0], "ha": "left", "va": "top"}
+    at: dict[str, Any] = {"x": 0.14 / size[0], "ha": "left", "va": "top"}
     figure.text(y=1 - 0.13 / size[1], s=picture.title, fontsize=13, fontweight="bold", color=_INK, **at)
     figure.text(y=1 - 0.4 / size[1], s="\n".join(words), fontsize=9, color=_FAINT, **at)
     for column, (view, part) in enumerate(columns):

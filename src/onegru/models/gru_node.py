@@ -75,6 +75,11 @@ class GruNode:
     def __repr__(self) -> str:
         return f"GruNode({self.name!r}, {self.operator}, {self.layer!r})"
 
+    @property
+    def _has_fixed_layer(self) -> bool:
+        """Whether no run has other weights than those of its layer."""
+        return self.layer is not None and self._is_fixed
+
     def _prepare_now(self) -> None:
         """Make the layer of a node that a runtime runs, as somebody looks at it."""
         later, self._later = self._later, None
@@ -145,23 +150,31 @@ class GruNode:
             if len(shape) == len(axes):  # else X will be refused
                 given[state.name] = np.zeros([sizes[axis] for axis in state.axes], numpy_dtype(spec.dtype))
 
-    def _trace(self, arrays: Mapping[str, Array], source: str) -> GateTrace:
+    def _trace(self, runs: Sequence[Mapping[str, Array]], source: str) -> GateTrace:
         """The gates of the node, as the model runs it.
 
         Args:
-            arrays: its inputs in a run, by the specification's names.
+            runs: its inputs, by the specification's names, each time that it ran; without weights where they
+                are those of its layer.
             source: what the model is called.
 
         Raises:
             SpecError: the node did not run.
         """
-        layer, lowered = self.layer, self._lowered
-        if not arrays:
+        from onegru.layers.gates.trace import GateTrace
+
+        if not runs:
             raise SpecError(f"node: {self.name!r} did not run on these inputs; must be one that did")
-        if layer is None or lowered is None or not self._is_fixed:
+        return GateTrace._joined([self._trace_once(arrays, source) for arrays in runs])
+
+    def _trace_once(self, arrays: Mapping[str, Array], source: str) -> GateTrace:
+        layer, lowered = self.layer, self._lowered
+        if layer is None or lowered is None or not self._has_fixed_layer:
             layer, lowered = self._make(tuple(arrays.get(name) for name in WEIGHTS))
+        given = {name: arrays.get(name) for name in self._step.inputs if name not in WEIGHTS}
+        self._add_state(given, layer)
         with prefixed_errors(self._place):
-            return layer._trace(lowered.ports, arrays, self.name, source)
+            return layer._trace(lowered.ports, given, self.name, source)
 
     def _weights_in(self, values: Mapping[str, object]) -> tuple[object, ...]:
         inputs = self._step.inputs

@@ -18,6 +18,7 @@ from onegru.formats.graph import Graph, TensorInfo, by_name, nested_words
 from onegru.models.gru_node import GruNode, find_node, prepare_nodes
 from onegru.models.inputs import Inputs, fit, words_of
 from onegru.models.stream import ModelStream
+from onegru.operators.schema import WEIGHTS
 
 if TYPE_CHECKING:
     from onegru.layers.gates.trace import GateTrace
@@ -175,8 +176,9 @@ class Model:
 
         Returns:
             for each node its inputs and outputs, weights included, by the specification's names for them,
-            such as "X" and "Y_h"; with `node` that node's gates at each step. Of a node in the body of a
-            loop, in both cases those of the last time that it ran.
+            such as "X" and "Y_h", those of the last time if it runs several times in the body of a loop;
+            with `node` that node's gates at each step. If it runs several times, each time from the state
+            that it left, the runs are one sequence of steps; else it is the last sequence of that kind.
 
         Raises:
             SpecError: an input is missing, unknown, or of a type or shape that does not fit; or there is no
@@ -186,7 +188,24 @@ class Model:
         if node is None:
             return self._traced(inputs)[1]
         index = find_node(self.gru_nodes, node)
-        return self.gru_nodes[index]._trace(self._traced(inputs)[1][index], Path(self.path).name)
+        return self.gru_nodes[index]._trace(self._runs_of(index, inputs), Path(self.path).name)
+
+    def _runs_of(self, index: int, inputs: Mapping[str, object]) -> list[dict[str, Array]]:
+        """Run the model, and return what `trace` does for one node, for each time that it ran.
+
+        Weights are left out where the node has a layer.
+        """
+        if self._graph.whole is None:
+            return [self._traced(inputs)[1][index]]
+        found: list[dict[str, Array]] = []
+        known = WEIGHTS if self.gru_nodes[index]._has_fixed_layer else ()
+
+        def look(at: int, moment: str, arrays: Mapping[str, Array]) -> None:
+            if at == index and moment == "done":
+                found.append({name: array.copy() for name, array in arrays.items() if name not in known})
+
+        self._graph.whole.open(self._engine, look)(self._fed(inputs))
+        return found
 
     def _traced(self, inputs: Mapping[str, object]) -> tuple[dict[str, Array], list[dict[str, Array]]]:
         """Run the model, and return its outputs and what `trace` returns. Raises as `run` does."""

@@ -20,7 +20,7 @@ PARTS = ("z", "r", "n", "h", "initial_h", "lengths")
 def trace_of(dtype: str = "float32", **options: Any) -> onegru.GateTrace:
     layer = make_gru(dtype=dtype, activations=["HardSigmoid", "Elu"], activation_alpha=[0.3, 0.7], **options)
     X, (state,) = draw(layer)
-    arguments = {"attention": X[:, :, 0]} if options.get("attention") else {}
+    arguments: dict[str, Any] = {"attention": X[:, :, 0]} if options.get("attention") else {}
     return layer.trace(X, state, sequence_lens=[6, 0, 3], **arguments)
 
 

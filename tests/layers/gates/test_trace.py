@@ -188,6 +188,23 @@ def test_a_stack_gives_a_trace_of_each_layer(layout: int) -> None:
         stack.trace(X[:, :, :2])
 
 
+def test_runs_that_go_on_from_each_other_are_one() -> None:
+    layer = make_gru(attention=True)
+    X, (state,) = draw(layer)
+    A = X[:, :, 0]
+    whole = layer.trace(X, state, attention=A)
+
+    def part(begin: int, end: int, h: Array) -> onegru.GateTrace:
+        return layer.trace(X[begin:end], h, attention=A[begin:end])
+
+    parts = [part(0, 1, state), part(1, 4, whole.h[0]), part(4, 6, whole.h[3])]
+    joined = onegru.GateTrace._joined(parts)
+    for name in ("z", "raw_z", "r", "n", "h", "initial_h", "lengths"):
+        np.testing.assert_allclose(getattr(joined, name), getattr(whole, name), rtol=1e-6)
+    assert onegru.GateTrace._joined([parts[1], parts[0]]) is parts[0]
+    np.testing.assert_array_equal(onegru.GateTrace._joined([parts[2], *parts[:2]]).h, whole.h[:4])
+
+
 def test_what_a_trace_says_of_itself() -> None:
     layer = make_gru(direction="bidirectional")
     trace = layer.trace(draw(layer)[0])

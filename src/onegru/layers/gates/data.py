@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
@@ -70,6 +71,23 @@ class Gates:
         reference.trace(spec, split, problem, before, reference.Step(raw_z, z, r, n, Y))
         return cls(spec, z, r, n, Y, initial_h, lengths, raw_z if spec.attention else None, *names)
 
+    @classmethod
+    def _joined(cls, parts: Sequence[Self]) -> Self:
+        """The last of some runs, behind those that it goes on from: one after the other in time."""
+        first = len(parts) - 1
+        while first and _follows(parts[first], parts[first - 1]):
+            first -= 1
+        parts = parts[first:]
+        if len(parts) == 1:
+            return parts[0]
+        arrays: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in (*GATES, "raw_z")
+            if getattr(parts[0], name) is not None
+        }
+        lengths = np.full_like(parts[0].lengths, len(arrays["h"]))
+        return replace(parts[0], **arrays, lengths=lengths)
+
     @property
     def previous_h(self) -> Array:
         """The state before each step, [T, D, B, H]. NaN past a row's end."""
@@ -103,6 +121,17 @@ class Gates:
                 f"row: {index}; must be " + (f"in 0…{rows - 1}" if rows else "of a batch with rows")
             )
         return index
+
+
+def _follows(later: Gates, earlier: Gates) -> bool:
+    """Whether a run begins with the states that another, forward and of whole rows, has left."""
+    return (
+        later.spec == earlier.spec
+        and earlier.spec.direction == "forward"
+        and len(earlier.h) > 0
+        and all(np.all(part.lengths == len(part.h)) for part in (earlier, later))
+        and np.array_equal(later.initial_h, earlier.h[-1], equal_nan=True)
+    )
 
 
 def matched(gates: Gates, row: int, against: Gates | None) -> list[tuple[Gates, int]]:
