@@ -13,6 +13,7 @@ import pytest
 
 import onegru
 from onegru.drawing import page as drawing_page
+from onegru.drawing.colours import colours
 from onegru.drawing.page import page
 from onegru.drawing.picture import Panel, Picture, Run, View
 from tests.support.browser import needs_browser, use_page
@@ -26,10 +27,13 @@ HOSTILE = "</script><script>document.title='bad'</script><img src=x onerror=\"do
 
 
 def picture_of(*steps: int, units: int = 3, views: int = 1, label: str = "this run") -> Picture:
-    """Runs of so many steps, whose number at step t of unit u is (10t + u) / 100, in h with a minus."""
+    """Runs of so many steps, whose number at step t of unit u is (10t + u) / 100, in h with a minus.
+
+    In the second run they are half of that.
+    """
     runs = []
     for index, count in enumerate(steps):
-        values = (np.arange(count)[:, None] * 10 + np.arange(units)).astype(np.float32) / 100
+        values = (np.arange(count)[:, None] * 10 + np.arange(units)).astype(np.float32) / 100 / (1 + index)
         runs.append(Run((label, "other run")[index], f"{label} in words", (values, -values)))
     orders = {"as it is": list(range(units)), "turned round": list(reversed(range(units)))}
     names = ("forward", "reverse")[:views]
@@ -133,6 +137,35 @@ def test_the_cursor_sorting_and_zoom(tmp_path: Path) -> None:
     )
     assert seen["all"] == "update gate z, steps 0 to 39, units 1 to 3 of 3, turned round"
     assert seen["none"] == "move over a map" and seen["theme"] == "dark"
+
+
+@needs_browser
+def test_maps_have_the_colours_of_their_numbers(tmp_path: Path) -> None:
+    """In the middle of each cell of 4 steps and 3 units: as they are, turned round, and as a difference."""
+    script = """
+      const seen = {}, all = [0.125, 0.375, 0.625, 0.875];
+      document.documentElement.dataset.theme = "light";
+      await press("#modes button[value=first]");
+      const width = find("canvas").getBoundingClientRect().width - 98;
+      const map = (canvas) => [0, 1, 2].map((rank) => all.map(
+        (share) => colour(canvas, 46 + share * width, 52 + ((rank + 0.5) / 3) * 110)));
+      seen.z = map(find("canvas"));
+      await pick("#order", "turned round");
+      seen.turned = map(find("canvas"));
+      await pick("#order", "as it is");
+      await press("#modes button[value=difference]");
+      seen.h = map(find("canvas", 2));
+      return seen;
+    """
+    seen = use_page(page(picture_of(4, 4)), script, tmp_path)
+    z = (np.arange(4) * 10 + np.arange(3)[:, None]) / 100
+
+    def expected(shares: Any, kind: str) -> Any:
+        return colours("light", kind)[np.round(shares * 255).astype(int)]
+
+    np.testing.assert_allclose(seen["z"], expected(z, "sequential"), atol=2)
+    np.testing.assert_allclose(seen["turned"], expected(z[::-1], "sequential"), atol=2)
+    np.testing.assert_allclose(seen["h"], expected((4 - z / 2) / 8, "diverging"), atol=2)  # -z less -z/2
 
 
 @needs_browser

@@ -42,6 +42,12 @@ addEventListener("load", async () => {
     canvas.dispatchEvent(new PointerEvent(kind, { clientX: box.left + x, clientY: box.top + y }));
     await pause();
   };
+  const colour = (canvas, x, y) => {
+    const ratio = canvas.width / canvas.getBoundingClientRect().width;
+    const copy = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d");
+    copy.drawImage(canvas, -Math.floor(x * ratio), -Math.floor(y * ratio));
+    return [...copy.getImageData(0, 0, 1, 1).data.slice(0, 3)];
+  };
   const pixels = (canvas) => canvas.toDataURL().length + canvas.toDataURL().slice(-4000, -100);
   await pause();
   let result = null;

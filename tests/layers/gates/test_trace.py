@@ -127,13 +127,13 @@ def check(case: Case) -> None:
     assert not h[~inside].any()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(gru_cases())
 def test_gates_are_the_equations(case: Case) -> None:
     check(case)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(augru_cases())
 def test_gates_with_attention(case: Case) -> None:
     check(case)
