@@ -46,7 +46,7 @@ def page(picture: Picture) -> str:
         "title": escape(picture.title),
         # "<" is all that could end the element.
         "data": json.dumps(data, allow_nan=False).replace("<", "\\u003c"),
-        "script": (folder / "page.js").read_text(encoding="utf-8"),
+        "script": "\n".join((folder / name).read_text(encoding="utf-8") for name in ("maps.js", "page.js")),
     }
     pieces = (folder / "page.html").read_text(encoding="utf-8").split("{{")
     filled = [pieces[0]]
