@@ -24,7 +24,7 @@ GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
     ),
     "inspection": (
         "Inspection and verification",
-        ("inspect", "Inspection", "GruReport", "verify", "Verification"),
+        ("inspect", "Inspection", "GruReport", "verify", "Verification", "GateTrace"),
     ),
     "rewriting": ("Rewriting and fusing", ("rewrite", "Rewriting", "fuse", "Fusion")),
     "frameworks": (

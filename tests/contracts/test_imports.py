@@ -25,7 +25,7 @@ SOURCE = Path(onegru.__file__).parent
 # never from another folder of its own row.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("core",),
-    ("system", "operators", "engines"),
+    ("system", "operators", "engines", "drawing"),
     ("layers",),
     ("frameworks", "runtimes"),
     ("formats",),
@@ -65,6 +65,7 @@ OPTIONAL = {
     "safetensors": ("formats.checkpoint", "formats.safetensors"),
     "h5py": ("formats.keras",),
     "torch": ("frameworks.pytorch", "frameworks.export", "verification.runtimes.torch"),
+    "matplotlib": ("drawing.figure",),
     "typer": ("cli.*",),
     "rich": ("cli.*",),
 }
