@@ -20,7 +20,7 @@ PIP_SELF := $(PIP) --no-build-isolation --editable
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
 CODE := $(wildcard src tests docs examples benchmarks)
 
-.PHONY: help run test test-frameworks bench conformance lint sanitize threads tiles neon accuracy fuzz clean
+.PHONY: help run test test-frameworks bench conformance docs lint sanitize threads tiles neon accuracy fuzz clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,8 +38,12 @@ bench: $(VENV)/.dev  ## time onegru against other runtimes: most of an hour; ARG
 	@$(BIN)/python -m benchmarks.run $(ARGS)
 
 conformance: $(VENV)/.dev  ## run the conformance kit in every runtime that is installed, for docs/conformance.md: minutes
-	@$(BIN)/python docs/conformance_measure.py
+	@$(BIN)/python -m docs.generate.measure
 	@$(BIN)/python -m docs.generate
+
+docs: $(VENV)/.docs  ## the documentation as a site, in build/site; fails on any warning
+	@$(BIN)/python -m docs.generate --check
+	@$(BIN)/python -m docs.generate.site
 
 lint: $(VENV)/.dev  ## ruff, mypy and clang-format
 	@$(BIN)/ruff check $(CODE)
@@ -132,6 +136,11 @@ $(VENV)/.frameworks: $(VENV)/.dev
 	@$(PIP_SELF) '.[torch,keras,flax,safetensors]'
 	@$(PIP) onnxscript  # torch's exporter needs it
 	@$(PIP) tensorflow-cpu tf2onnx  # which write Keras' GRUs out as loops, as most files of Keras have them
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.dev
+	@echo "Installing what makes the site"
+	@$(PIP_SELF) '.[docs]'
 	@touch $@
 
 # The lighter install, for people who only want to see the example. A full install contains it: where

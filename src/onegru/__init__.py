@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from onegru.frameworks.flax import from_flax, to_flax
     from onegru.frameworks.keras import from_keras, to_keras, to_keras_weights
     from onegru.frameworks.pytorch import from_torch, to_torch, to_torch_state_dict
+    from onegru.layers.gates.trace import GateTrace
     from onegru.layers.padding import pad
     from onegru.models.inference_session import InferenceSession
-    from onegru.models.inspect import GruReport, Inspection, inspect
+    from onegru.models.inspect import Inspection, inspect
     from onegru.models.load_layers import load_layers
+    from onegru.models.report import GruReport
     from onegru.rewriting.fuse import Fusion, fuse
     from onegru.rewriting.rewrite import Rewriting, rewrite
     from onegru.runtimes.openvino import openvino_exchange, openvino_extensions
@@ -47,6 +49,7 @@ __all__ = [
     "Activation",
     "FormatError",
     "Fusion",
+    "GateTrace",
     "GruNode",
     "GruReport",
     "InferenceSession",
@@ -101,7 +104,8 @@ __all__ = [
 # Imported when first asked for, so that `import onegru` stays quick.
 _LATER = {
     "Fusion": "onegru.rewriting.fuse",
-    "GruReport": "onegru.models.inspect",
+    "GateTrace": "onegru.layers.gates.trace",
+    "GruReport": "onegru.models.report",
     "InferenceSession": "onegru.models.inference_session",
     "Inspection": "onegru.models.inspect",
     "Rewriting": "onegru.rewriting.rewrite",

@@ -5,9 +5,9 @@
         "model.onnx", providers=["OnegruExecutionProvider", "CPUExecutionProvider"]
     )
 
-AUGRU nodes, which have attention (docs/operators.md), are run as well. The model is as it was, and so is the
-program around the session. Two things are ONNX Runtime's own. A GRU node whose inputs are all constants is
-computed by it before it asks any provider, unless the session gets
+AUGRU nodes, which have attention (docs/operators/augru.md), are run as well. The model is as it was, and so
+is the program around the session. Two things are ONNX Runtime's own. A GRU node whose inputs are all
+constants is computed by it before it asks any provider, unless the session gets
 `disabled_optimizers=["ConstantFolding"]`. And where a node or an option is refused, it prints so and goes on
 with its own kernels, unless the session gets `enable_fallback=0`. `onegru.InferenceSession` sees to both. It
 runs no opsets below 7 beside other nodes; `onegru.load` does.

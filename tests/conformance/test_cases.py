@@ -184,7 +184,7 @@ def test_errors_are_carried_along_with_the_numbers() -> None:
     w = reference.ReferenceWeights.split(case.lowered.weights)[0]
     problem = problem_of(case.lowered, case.inputs)
     X, H = problem.X[0].astype(np.float64), np.full((3, 5), 0.25)
-    plain = reference.step(spec, w, 0, X, H, None)
+    plain = reference.step(spec, w, 0, X, H, None).h
     carried = reference.step(
         spec,
         w,
@@ -193,7 +193,7 @@ def test_errors_are_carried_along_with_the_numbers() -> None:
         expect.Rounded(H, np.zeros_like(H), "float32"),
         None,
         expect._activate,
-    )
+    ).h
     np.testing.assert_array_equal(carried.value, plain)
     assert np.all(carried.rounded().error > 0)
 

@@ -126,6 +126,7 @@ CALLS: dict[str, tuple[Callable[[], Callable[..., Any]], dict[str, Any]]] = {
     ),
     "GRU": (lambda: onegru.GRU, {"W": W, "R": R}),
     "GRU.run": (lambda: attention_layer().run, {"X": X, "attention": ones[:, :, 0].T}),
+    "GRU.trace": (lambda: attention_layer().trace, {"X": X, "attention": ones[:, :, 0].T}),
     "GRU.stream": (lambda: make_gru().stream, {}),
     "GRU.from_canonical": (
         lambda: onegru.GRU.from_canonical,
@@ -140,6 +141,8 @@ CALLS: dict[str, tuple[Callable[[], Callable[..., Any]], dict[str, Any]]] = {
     "Stream.state": (lambda: lambda state: set_state(make_gru().stream(B), state), {"state": h[0]}),
     "Stack": (lambda: onegru.Stack, {"layers": [make_gru()]}),
     "Stack.__call__": (lambda: make_stack(2).__call__, {"X": X}),
+    "Stack.trace": (lambda: make_stack(2).trace, {"X": X}),
+    "GateTrace.summary": (lambda: make_gru().trace(X).summary, {}),
     "Stack.stream": (lambda: make_stack(2).stream, {}),
     "StackStream.step": (lambda: make_stack(2).stream(B).step, {"x": X[0]}),
     "StackStream.run": (lambda: make_stack(2).stream(B).run, {"X": X}),
@@ -163,7 +166,7 @@ CALLS: dict[str, tuple[Callable[[], Callable[..., Any]], dict[str, Any]]] = {
 
 #: Public names that take no arguments, or whose arguments are the business of other tests: files and models.
 ELSEWHERE = {
-    *("Fusion", "GruReport", "Inspection", "Rewriting", "TensorInfo", "Verification"),
+    *("Fusion", "GateTrace", "GruReport", "Inspection", "Rewriting", "TensorInfo", "Verification"),
     *(
         "GruNode",
         "InferenceSession",
@@ -216,7 +219,11 @@ LEGAL_BY_ARGUMENTS: list[tuple[list[str], set[str]]] = [
     (["batch_size"], {"1"}),
     (["clip"], {"None"} | _NUMBERS),
     (["layout"], {"0", "1"}),
-    (["GRU.run layout", "Stack layout", "Stack.__call__ layout"], {"None", "0", "1"}),
+    (
+        ["GRU.run layout", "GRU.trace layout", "Stack layout", "Stack.__call__ layout", "Stack.trace layout"],
+        {"None", "0", "1"},
+    ),
+    (["GateTrace.summary row"], {"None", "0", "1"}),
     (["batch_first"], {"None"} | _FLAGS),
     (["n"], {"None", "1"}),
     (["opset", "Spec hidden_size"], {"1", "2**70"}),
@@ -224,6 +231,7 @@ LEGAL_BY_ARGUMENTS: list[tuple[list[str], set[str]]] = [
     (
         [
             "GRU.run attention",
+            "GRU.trace attention",
             "Stream.run attention",
             "Stream.step attention",
             "Activation name",
@@ -279,7 +287,9 @@ LEGAL = {argument: labels for arguments, labels in LEGAL_BY_ARGUMENTS for argume
 #: Where another argument is named: one that is legal by itself, but not beside this one.
 NAMED = {
     "Activation name": "activations",
+    "GRU.trace X": "Y",
     "Stack.__call__ X": "Y",
+    "Stack.trace X": "Y",
     "Stream.step rows": "x",
     "StackStream.step rows": "x",
     "from_keras bidirectional": "source",

@@ -19,9 +19,12 @@ from tests.support.cli import script
 from tests.support.repository import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-DOCUMENTS = sorted(
-    path for pattern in ("*.md", "docs/*.md", "examples/*/*.md") for path in ROOT.glob(pattern)
-)
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+DOCUMENTS = sorted([*PAGES, *ROOT.glob("*.md"), *ROOT.glob("examples/*/*.md")])
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -32,7 +35,7 @@ def test_tables_are_up_to_date(name: str) -> None:
 
 def test_every_table_is_used() -> None:
     texts = "".join((ROOT / name).read_text(encoding="utf-8") for name in FILES)
-    assert set(re.findall(r"<!-- table: (\w+) -->", texts)) == set(TABLES)
+    assert set(re.findall(r"<!-- table: (\w+)[\w ]* -->", texts)) == set(TABLES)
 
 
 # ---- examples
@@ -45,27 +48,34 @@ def beside_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+def blocks(path: Path, language: str) -> list[str]:
+    text = path.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def having(language: str) -> list[Path]:
+    return [path for path in (ROOT / "README.md", *PAGES) if blocks(path, language)]
 
 
 @pytest.mark.usefixtures("beside_examples")
-def test_python_examples() -> None:
-    """The blocks run one after the other; what a print is said to print, it prints."""
+@pytest.mark.parametrize("path", having("python"), ids=named)
+def test_python_examples(path: Path) -> None:
+    """The blocks of a page run one after the other; what a print is said to print, it prints."""
     names: dict[str, Any] = {}
     said, printed = [], io.StringIO()
-    for block in blocks("python"):
+    for block in blocks(path, "python"):
         ast.parse(block)  # a syntax error is easier to read here
         said += re.findall(r"^ *print\(.*\)  # (.*)$", block, re.MULTILINE)
         with redirect_stdout(printed):
-            exec(compile(block, "README.md", "exec"), names)
+            exec(compile(block, path.name, "exec"), names)
     assert printed.getvalue().splitlines() == said
 
 
 @pytest.mark.usefixtures("beside_examples")
-def test_console_examples() -> None:
+@pytest.mark.parametrize("path", having("console"), ids=named)
+def test_console_examples(path: Path) -> None:
     commands = 0
-    for block in blocks("console"):
+    for block in blocks(path, "console"):
         for session in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, shown = session.partition("\n")
             program, *arguments = command.split()
@@ -75,7 +85,7 @@ def test_console_examples() -> None:
             for part in shown.split("…\n"):
                 assert outline(part) in outline(result.out)
             commands += 1
-    assert commands >= 2
+    assert commands >= 1
 
 
 def outline(text: str) -> str:
@@ -128,25 +138,28 @@ def test_the_denoiser_examples(name: str, shown: list[str]) -> None:
 # ---- links and paths
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
 def test_links(path: Path) -> None:
-    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text(encoding="utf-8")):
+    """A link leads to a file, and to a heading that the file has."""
+    for link, heading in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", path.read_text(encoding="utf-8")):
         if not link.startswith("https://"):
-            assert (path.parent / link).exists(), link
+            target = path.parent / link if link else path
+            assert target.exists(), link
+            assert not heading or heading in headings(target), f"{link}#{heading}"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "README.md",
-        "CONTRIBUTING.md",
-        *(f"docs/{name}.md" for name in ("operators", "numerics", "conversion", "conformance")),
-    ],
-)
-def test_named_files_exist(name: str) -> None:
+def headings(path: Path) -> set[str]:
+    """The anchors that a file's headings get."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES], ids=named)
+def test_named_files_exist(path: Path) -> None:
     """Code that looks like a path from the root of the repository, such as `src/onegru/core/spec.py`."""
-    text = (ROOT / name).read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
     pattern = r"`((?:src|native|tests|docs|examples|benchmarks)/[\w./*<>-]*)`"
-    for path in re.findall(pattern, text):
-        if "<" not in path:
-            assert list(ROOT.glob(path)), path
+    for name in re.findall(pattern, text):
+        if "<" not in name:
+            assert list(ROOT.glob(name)), name

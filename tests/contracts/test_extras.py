@@ -60,6 +60,10 @@ def test_all_reads_every_file_and_brings_no_framework() -> None:
     } == packages
 
 
+def test_examples_bring_what_pictures_need() -> None:
+    assert ("matplotlib", "plot") in asked_for() and "matplotlib" in brings("examples")
+
+
 def test_the_readme_lists_every_extra() -> None:
     table = (ROOT / "README.md").read_text().split("| extra | brings | for |")[1].split("\n\n")[0]
     assert sorted(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == sorted(EXTRAS)

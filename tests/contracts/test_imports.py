@@ -25,7 +25,7 @@ SOURCE = Path(onegru.__file__).parent
 # never from another folder of its own row.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("core",),
-    ("system", "operators", "engines"),
+    ("system", "operators", "engines", "drawing"),
     ("layers",),
     ("frameworks", "runtimes"),
     ("formats",),
@@ -73,6 +73,7 @@ OPTIONAL = {
         "verification.runtimes.torch",
         "conformance.runtimes.torch",
     ),
+    "matplotlib": ("drawing.figure",),
     "typer": ("cli.*",),
     "rich": ("cli.*",),
 }

@@ -88,6 +88,11 @@ def plain(make: Callable[[], Any]) -> Case:
 
 
 @cache
+def gates() -> onegru.GateTrace:
+    return make_gru(attention=True).trace(X, attention=np.ones((3, B), np.float32))
+
+
+@cache
 def fusion() -> onegru.Fusion:
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "source.onnx", Path(folder) / "target.onnx"
@@ -111,6 +116,10 @@ CASES = {
     "FormatError": error("m.onnx: broken"),
     "Fusion": plain(fusion),
     "GRU": Case(layer_of, lambda layer: (*layer(X), describe(layer.spec), layer.weight_storage, repr(layer))),
+    "GateTrace": Case(
+        lambda kind: kind(**{name: getattr(gates(), name) for name in kind.__dataclass_fields__}),
+        lambda trace: [repr(trace), *(getattr(trace, name) for name in trace.__dataclass_fields__)],
+    ),
     "GruNode": Case(node_of, run_node),
     "GruReport": plain(lambda: onegru.inspect(DENOISER).grus[0]),
     "InferenceSession": Case(lambda kind: kind(DENOISER), lambda session: session.run(None, denoise(0))),

@@ -19,6 +19,7 @@ from onnx import ModelProto, TensorProto
 
 import onegru
 from onegru.formats.onnx.functions.augru import add_augru_functions, augru_node
+from onegru.layers.gates.files import writer
 from tests.support.files.ir_files import IrWriter, write_case
 from tests.support.files.onnx_models import (
     B,
@@ -369,9 +370,14 @@ _PROBE = {
 def _npz() -> list[Files]:
     feeds = {"X": numbers(1, T, B, I), "h": numbers(2, 1, B, H)}
     states = {"state/h": feeds["h"]}
+    gates = io.BytesIO()
+    writer(make_gru(attention=True).trace(feeds["X"], attention=feeds["X"][:, :, 0]))(gates)
+    gates.seek(0)
+    with np.load(gates) as loaded:
+        traced = dict(loaded)
     return [
         {"m.npz": _zipped({f"{name}.npy": _npy_bytes(array) for name, array in arrays.items()}), **_PROBE}
-        for arrays in (feeds, states)
+        for arrays in (feeds, states, traced)
     ]
 
 

@@ -109,6 +109,11 @@ class Cell:
 
     def step(self, x: Vector, h: Vector, a: float | None = None) -> Vector:
         """H[t] from X[t], H[t-1] and, for AUGRU, the attention score a."""
+        _, z, _, n = self.gates(x, h, a)
+        return [(1.0 - z[u]) * n[u] + z[u] * h[u] for u in range(len(h))]
+
+    def gates(self, x: Vector, h: Vector, a: float | None = None) -> tuple[Vector, Vector, Vector, Vector]:
+        """z before attention, z, r and the candidate."""
         H = len(h)
         z: Vector = []
         r: Vector = []
@@ -116,8 +121,7 @@ class Cell:
             z.append(self.f(self.bounded(dot(x, self.W[u]) + dot(h, self.R[u]) + self.Wb[u] + self.Rb[u])))
         for u in range(H, 2 * H):
             r.append(self.f(self.bounded(dot(x, self.W[u]) + dot(h, self.R[u]) + self.Wb[u] + self.Rb[u])))
-        if a is not None:
-            z = [(1.0 - a) * value for value in z]
+        raw, z = z, z if a is None else [(1.0 - a) * value for value in z]
         new: Vector = []
         for u in range(H):
             k = 2 * H + u
@@ -126,9 +130,8 @@ class Cell:
             else:
                 gated = [r[i] * h[i] for i in range(H)]
                 s = dot(x, self.W[k]) + dot(gated, self.R[k]) + self.Rb[k] + self.Wb[k]
-            n = self.g(self.bounded(s))
-            new.append((1.0 - z[u]) * n + z[u] * h[u])
-        return new
+            new.append(self.g(self.bounded(s)))
+        return raw, z, r, new
 
 
 def dot(a: Vector, b: Vector) -> float:
@@ -166,6 +169,38 @@ def rounded(values: Array, dtype: np.dtype[Any]) -> Array:
         return pushed.astype(dtype)
 
 
+def onnx_cells(
+    W: Array,
+    R: Array,
+    B: Array | None,
+    names: Sequence[str] | None,
+    alpha: Sequence[float] | None,
+    beta: Sequence[float] | None,
+    clip: float | None,
+    linear_before_reset: int,
+) -> list[Cell]:
+    """The cell of each direction in ONNX's arguments."""
+    D, H = len(R), R.shape[-1]
+    names = ["Sigmoid", "Tanh"] * D if names is None else list(names)
+    if len(names) != 2 * D:
+        raise ValueError(f"{2 * D} activations are needed, not {len(names)}")
+    functions = bind_activations(names, alpha, beta)
+    bias = np.zeros((D, 6 * H)) if B is None else B
+    return [
+        Cell(
+            W=numbers(W[d]),
+            R=numbers(R[d]),
+            Wb=numbers(bias[d])[: 3 * H],
+            Rb=numbers(bias[d])[3 * H :],
+            f=functions[2 * d],
+            g=functions[2 * d + 1],
+            clip=None if clip is None else float32(clip),
+            linear_before_reset=linear_before_reset != 0,
+        )
+        for d in range(D)
+    ]
+
+
 def onnx_gru(
     X: Array,
     W: Array,
@@ -199,24 +234,11 @@ def onnx_gru(
     D, H = len(flags), R.shape[-1]
     if hidden_size not in (None, H) or W.shape[:2] != (D, 3 * H) or R.shape != (D, 3 * H, H):
         raise ValueError("the shapes do not fit each other")
-    names = ["Sigmoid", "Tanh"] * D if activations is None else list(activations)
-    if len(names) != 2 * D:
-        raise ValueError(f"{2 * D} activations are needed, not {len(names)}")
-    functions = bind_activations(names, activation_alpha, activation_beta)
+    cells = onnx_cells(W, R, B, activations, activation_alpha, activation_beta, clip, linear_before_reset)
     Y = np.zeros((T, D, rows, H))
     Y_h = np.zeros((D, rows, H))
     for d in range(D):
-        bias = [0.0] * (6 * H) if B is None else numbers(B[d])
-        cell = Cell(
-            W=numbers(W[d]),
-            R=numbers(R[d]),
-            Wb=bias[: 3 * H],
-            Rb=bias[3 * H :],
-            f=functions[2 * d],
-            g=functions[2 * d + 1],
-            clip=None if clip is None else float32(clip),
-            linear_before_reset=linear_before_reset != 0,
-        )
+        cell = cells[d]
         for row in range(rows):
             length = T if sequence_lens is None else int(sequence_lens[row])
             if not 0 <= length <= T:

@@ -29,8 +29,10 @@ from onegru.cli.inputs import (
 )
 from onegru.cli.outputs import check_targets, print_run, write_outputs
 from onegru.cli.progress import waiting
-from onegru.cli.tables import Screen, printable, show_report, show_run, show_targets, show_timings
+from onegru.cli.tables import Screen, show_report, show_run, show_targets, show_timings
+from onegru.cli.trace import trace_command
 from onegru.cli.verify import verify_command
+from onegru.core.wording import printable
 
 app = typer.Typer(
     name="onegru",
@@ -201,6 +203,7 @@ def bench_command(
     show_timings(Screen(), timings, onegru.get_num_threads(), as_json=as_json)
 
 
+app.command("trace", short_help="Look at what the gates of a GRU do.")(trace_command)
 app.command("convert", short_help="Convert GRUs to another kind of file.")(convert_command)
 app.command("verify", short_help="Check a model against every runtime that is installed.")(verify_command)
 

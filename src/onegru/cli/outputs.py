@@ -6,7 +6,7 @@ import json
 import math
 import os
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -42,14 +42,28 @@ def check_targets(texts: Sequence[str], model: Model) -> dict[Path, tuple[str, .
             raise SpecError(
                 f"-o {text}: a .npy file holds one array, the model has {len(names)}; use NAME=FILE or .npz"
             )
-        if not path.parent.is_dir():
-            raise SpecError(f"-o {text}: folder {str(path.parent)!r} does not exist")
-        if path.is_dir():
-            raise SpecError(f"-o {text}: is a folder; must be a file")
-        if os.path.realpath(path) in map(os.path.realpath, targets):
-            raise SpecError(f"-o {text}: the file is named twice")
+        check_target(text, path, targets)
         targets[path] = wanted
     return targets
+
+
+def check_target(text: str, path: Path, others: Iterable[Path]) -> None:
+    """Check that a file can be written, besides others.
+
+    Args:
+        text: as it was given.
+        path: the file.
+        others: the files that are written as well.
+
+    Raises:
+        SpecError: it cannot.
+    """
+    if not path.parent.is_dir():
+        raise SpecError(f"-o {text}: folder {str(path.parent)!r} does not exist")
+    if path.is_dir():
+        raise SpecError(f"-o {text}: is a folder; must be a file")
+    if os.path.realpath(path) in map(os.path.realpath, others):
+        raise SpecError(f"-o {text}: the file is named twice")
 
 
 def write_outputs(targets: Mapping[Path, Sequence[str]], results: Mapping[str, Array]) -> None:

@@ -16,11 +16,12 @@ from rich.table import Table
 from onegru.cli.bench import Timing
 from onegru.cli.outputs import print_json
 from onegru.core.dtypes import Array
-from onegru.core.wording import count, duration, shape_words
+from onegru.core.wording import count, duration, printable, shape_words
 from onegru.engines.native import Targets
 from onegru.formats.graph import TensorInfo
-from onegru.models.inspect import GruReport, Inspection
+from onegru.models.inspect import Inspection
 from onegru.models.model import Model
+from onegru.models.report import GruReport
 
 
 class Screen(Console):
@@ -29,11 +30,6 @@ class Screen(Console):
     def on_broken_pipe(self) -> None:
         """Raise, where Rich would end the process with exit code 1."""
         raise BrokenPipeError
-
-
-def printable(text: str) -> str:
-    """`text` without control characters: a name in a file may hold anything."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def safe(text: str) -> str:

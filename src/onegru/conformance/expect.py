@@ -229,7 +229,7 @@ def errors_of(spec: Spec, weights: Weights, problem: Problem) -> dict[str, Array
                     scores = problem.attention[t, rows].astype(np.float64)[:, None]
                     a = Rounded(scores, np.zeros_like(scores), dtype)
                 Xt = Rounded(X[t, rows], np.zeros_like(X[t, rows]), dtype)
-                H[rows] = reference.step(spec, w, d, Xt, H[rows], a, _activate)
+                H[rows] = reference.step(spec, w, d, Xt, H[rows], a, _activate).h
                 errors["Y"][t, d, rows] = _allowed(H[rows])
             errors["Y_h"][d] = np.where((lengths > 0)[:, None], _allowed(H), 0.0)
     return errors

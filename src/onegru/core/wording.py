@@ -1,4 +1,4 @@
-"""Numbers and shapes in words."""
+"""Numbers, shapes and foreign names in words."""
 
 from __future__ import annotations
 
@@ -21,3 +21,8 @@ def duration(seconds: float) -> str:
         if float(f"{seconds * factor:.3g}") < 1000:
             return f"{seconds * factor:#.3g}".rstrip(".") + f" {unit}"
     return f"{seconds:.0f} s" if seconds >= 999.5 else f"{seconds:#.3g}".rstrip(".") + " s"
+
+
+def printable(text: str) -> str:
+    """`text` without control characters: a name in a file may hold anything."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -14,18 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from onegru.core.activations import Activation
+from onegru.core.dtypes import Array
 from onegru.core.spec import Spec, Weights
 from onegru.engines.interface import Problem
 
 Float64 = npt.NDArray[np.float64]
 
 _Function = Callable[[Float64, float, float], Float64]
+
+# About what `trace` takes at once, in bytes.
+_TRACED_BYTES = 64 << 20
 
 
 def _sigmoid(x: Float64) -> Float64:
@@ -107,7 +111,7 @@ def run(spec: Spec, weights: tuple[ReferenceWeights, ...], problem: Problem) -> 
                 rows = np.flatnonzero(taken < lengths)
                 t = lengths[rows] - 1 - taken if backwards else np.full(len(rows), taken)
                 a = None if attention is None else attention[t, rows].astype(np.float64)[:, None]
-                H[rows] = step(spec, weights[d], d, X[t, rows].astype(np.float64), H[rows], a)
+                H[rows] = step(spec, weights[d], d, X[t, rows].astype(np.float64), H[rows], a).h
                 if Y is not None:
                     Y[t, d, rows] = H[rows]
             H[lengths == 0] = 0
@@ -115,10 +119,28 @@ def run(spec: Spec, weights: tuple[ReferenceWeights, ...], problem: Problem) -> 
             problem.Y_h[...] = Y_h
 
 
+class Step(NamedTuple):
+    """What a step computes, [B, H] each, or what all do.
+
+    Attributes:
+        raw_z: the update gate before attention.
+        z: the update gate as the step uses it; without attention the same array.
+        r: the reset gate.
+        n: the candidate, ht in the equations.
+        h: the new state.
+    """
+
+    raw_z: Any
+    z: Any
+    r: Any
+    n: Any
+    h: Any
+
+
 def step(
     spec: Spec, w: ReferenceWeights, d: int, Xt: Any, H: Any, at: Any, activate: Callable[..., Any] = activate
-) -> Any:
-    """The equations: the state after one step.
+) -> Step:
+    """The equations of one step.
 
     Args:
         spec: what to compute.
@@ -134,7 +156,7 @@ def step(
     def clip(x: Any) -> Any:
         return x if spec.clip is None else np.clip(x, -spec.clip, spec.clip)
 
-    zt = activate(f, clip(Xt @ w.Wz + H @ w.Rz + w.Wbz + w.Rbz))
+    raw_zt = zt = activate(f, clip(Xt @ w.Wz + H @ w.Rz + w.Wbz + w.Rbz))
     rt = activate(f, clip(Xt @ w.Wr + H @ w.Rr + w.Wbr + w.Rbr))
     if spec.linear_before_reset:
         ht = activate(g, clip(Xt @ w.Wh + rt * (H @ w.Rh + w.Rbh) + w.Wbh))
@@ -142,4 +164,32 @@ def step(
         ht = activate(g, clip(Xt @ w.Wh + (rt * H) @ w.Rh + w.Rbh + w.Wbh))
     if at is not None:
         zt = (1 - at) * zt
-    return (1 - zt) * ht + zt * H
+    return Step(raw_zt, zt, rt, ht, (1 - zt) * ht + zt * H)
+
+
+def trace(
+    spec: Spec, weights: tuple[ReferenceWeights, ...], problem: Problem, before: Array, found: Step
+) -> None:
+    """Write the gates of a call whose states are known, each step by itself.
+
+    Args:
+        spec: what was computed.
+        weights: one for each direction.
+        problem: the call.
+        before: the state before each step, [T, D, B, H].
+        found: arrays of that shape to write, of any type; steps past a row's end are left, and so is `h`.
+    """
+    X, attention = problem.X, problem.attention
+    T, B, I = X.shape
+    lengths = np.full(B, T) if problem.sequence_lens is None else problem.sequence_lens
+    all_t, all_b = np.nonzero(np.arange(T)[:, None] < lengths)
+    count = max(1, _TRACED_BYTES // (8 * (I + 12 * spec.hidden_size)))
+    with np.errstate(all="ignore"):
+        for d in range(spec.num_directions):
+            for begin in range(0, len(all_t), count):
+                t, b = all_t[begin : begin + count], all_b[begin : begin + count]
+                a = None if attention is None else attention[t, b].astype(np.float64)[:, None]
+                H = before[t, d, b].astype(np.float64)
+                done = step(spec, weights[d], d, X[t, b].astype(np.float64), H, a)
+                for into, gate in zip(found[:4], done[:4], strict=True):
+                    into[t, d, b] = gate

@@ -13,7 +13,7 @@ from onegru.core.arguments import flag, shown
 from onegru.core.dtypes import Array, as_array_of, as_float_array, as_lengths, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.pickling import state_of
-from onegru.core.shapes import arrange, check_shape, output, overlap
+from onegru.core.shapes import arrange, check_shape, empty, output, overlap
 from onegru.core.spec import Direction, Spec, Weights
 from onegru.engines.interface import Engine, Problem
 from onegru.engines.select import make_engine
@@ -21,6 +21,9 @@ from onegru.layers.stream import Stream
 from onegru.operators.lowering import lower
 from onegru.operators.onnx import NEWEST
 from onegru.operators.schema import CANONICAL_AXES, Port
+
+if TYPE_CHECKING:
+    from onegru.layers.gates.trace import GateTrace
 
 
 class _CallSignature:
@@ -191,6 +194,13 @@ class GRU(_native.Caller):
         details = ", ".join(f"{name}={value!r}" for name, value in shown.items())
         return f"GRU({spec.input_size} → {spec.hidden_size}, {spec.dtype}, {details})"
 
+    def _repr_html_(self) -> str:
+        """A card for notebooks."""
+        from onegru.layers.cards import layer_card
+
+        layout = f"{self._layout}, {('time', 'batch')[self._layout]} first"
+        return layer_card(self._spec, [("layout", layout), ("engine", self.engine)], self.weight_storage)
+
     def __getstate__(self) -> Any:
         return state_of(self, ("_spec", "_requested", "_engine", "_dtype", "_layout"))
 
@@ -235,13 +245,7 @@ class GRU(_native.Caller):
         )
         if plain is not None:
             return plain
-        layout = check_layout(self._layout if layout is None else layout)
-        ports = [port for port in NEWEST.ports(layout) if port.role in CANONICAL_AXES]
-        if self._spec.attention:
-            rank = 2 if attention is None else as_float_array("attention", attention).ndim
-            ports.append(Port("attention", "A", ("BT" if layout else "TB") + "1" * (rank == 3)))
-        elif attention is not None:
-            raise SpecError("attention: given; must be None, as the layer was made without attention")
+        ports = self._ports(layout, attention)
         values = {"X": X, "initial_h": initial_h, "sequence_lens": sequence_lens, "attention": attention}
         if out is None:
             out = (None, None)
@@ -252,6 +256,48 @@ class GRU(_native.Caller):
 
     if TYPE_CHECKING:  # at run time the native base class has it
         __call__ = run
+
+    def trace(
+        self,
+        X: ArrayLike,
+        initial_h: ArrayLike | None = None,
+        *,
+        sequence_lens: ArrayLike | None = None,
+        attention: ArrayLike | None = None,
+        layout: int | None = None,
+    ) -> GateTrace:
+        """The gates z, r, n and the state h at each step of a call.
+
+        h has the bits of the call's Y. The gates are computed by the class's equations in float64, each step
+        from the h before it, and rounded once. All have the axes [T, D, B, H], in either layout.
+
+        Args:
+            X: as for a call, like all arguments.
+            initial_h: likewise.
+            sequence_lens: likewise.
+            attention: likewise.
+            layout: likewise.
+
+        Raises:
+            SpecError: an argument is not legal.
+        """
+        values = {"X": X, "initial_h": initial_h, "sequence_lens": sequence_lens, "attention": attention}
+        return self._trace(self._ports(layout, attention), values)
+
+    def _trace(self, ports: Sequence[Port], values: Mapping[str, object], *names: str) -> GateTrace:
+        """The gates of a call through the ports of an operator, by its names. Raises as `_apply` does.
+
+        Args:
+            ports: the operator's inputs and outputs.
+            values: its inputs by name.
+            names: of the node and of the model, if there are.
+        """
+        from onegru.layers.gates.trace import GateTrace
+
+        inputs, sizes = self._inputs(ports, values, strict_types=False)
+        Y = empty("Y", tuple(sizes[axis] for axis in CANONICAL_AXES["Y"]), self._dtype)
+        self._run(inputs, {"Y": Y})
+        return GateTrace._of(self._spec, self.weights, _problem(inputs, {"Y": Y}), *names)
 
     def stream(self, batch_size: int = 1) -> Stream:
         """A stream of `batch_size` rows through this layer, which must run forward, from a state of zeros.
@@ -283,17 +329,7 @@ class GRU(_native.Caller):
         Raises:
             SpecError: an input is not legal.
         """
-        spec = self._spec
-        sizes = {"D": spec.num_directions, "H": spec.hidden_size, "I": spec.input_size, "T": 1}
-        if any("T" in port.axes for port in ports if port.role == "X"):
-            del sizes["T"]
-        inputs: dict[str, Array] = {}
-        for port in ports:
-            if port.role in ("X", "initial_h", "sequence_lens", "A"):
-                array = self._input(port, values.get(port.name), sizes, strict_types)
-                if array is not None:
-                    inputs[port.role] = arrange(array, port.axes, CANONICAL_AXES[port.role])
-
+        inputs, sizes = self._inputs(ports, values, strict_types)
         arrays: dict[str, Array] = {}
         views: dict[str, Array] = {}
         for port in ports:
@@ -305,6 +341,33 @@ class GRU(_native.Caller):
                 views[port.role] = arrange(np.asarray(array), port.axes, CANONICAL_AXES[port.role])
         self._run(inputs, views)
         return arrays
+
+    def _ports(self, layout: int | None, attention: object) -> list[Port]:
+        """The inputs and outputs of a call."""
+        layout = check_layout(self._layout if layout is None else layout)
+        ports = [port for port in NEWEST.ports(layout) if port.role in CANONICAL_AXES]
+        if self._spec.attention:
+            rank = 2 if attention is None else as_float_array("attention", attention).ndim
+            ports.append(Port("attention", "A", ("BT" if layout else "TB") + "1" * (rank == 3)))
+        elif attention is not None:
+            raise SpecError("attention: given; must be None, as the layer was made without attention")
+        return ports
+
+    def _inputs(
+        self, ports: Sequence[Port], values: Mapping[str, object], strict_types: bool
+    ) -> tuple[dict[str, Array], dict[str, int]]:
+        """The inputs in canonical form, by role, and the sizes of all axes. Arguments as for `_apply`."""
+        spec = self._spec
+        sizes = {"D": spec.num_directions, "H": spec.hidden_size, "I": spec.input_size, "T": 1}
+        if any("T" in port.axes for port in ports if port.role == "X"):
+            del sizes["T"]
+        inputs: dict[str, Array] = {}
+        for port in ports:
+            if port.role in ("X", "initial_h", "sequence_lens", "A"):
+                array = self._input(port, values.get(port.name), sizes, strict_types)
+                if array is not None:
+                    inputs[port.role] = arrange(array, port.axes, CANONICAL_AXES[port.role])
+        return inputs, sizes
 
     def _input(self, port: Port, value: object, sizes: dict[str, int], strict_types: bool) -> Array | None:
         if value is None:
@@ -333,16 +396,7 @@ class GRU(_native.Caller):
             if any(np.may_share_memory(view, array) for array in inputs.values())
         }
         written = {**views, **fresh}
-        self._engine.run(
-            Problem(
-                X=inputs["X"],
-                initial_h=inputs.get("initial_h"),
-                sequence_lens=inputs.get("sequence_lens"),
-                attention=inputs.get("A"),
-                Y=written.get("Y"),
-                Y_h=written.get("Y_h"),
-            )
-        )
+        self._engine.run(_problem(inputs, written))
         for role, array in fresh.items():
             views[role][...] = array
 
@@ -352,6 +406,18 @@ _native.describe_call(
     "__call__($self, /, X, initial_h=None, *, sequence_lens=None, attention=None, layout=None, out=None)"
     "\n--\n\n" + (GRU.run.__doc__ or ""),
 )
+
+
+def _problem(inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Problem:
+    """The call with these inputs and outputs, by role."""
+    return Problem(
+        X=inputs["X"],
+        initial_h=inputs.get("initial_h"),
+        sequence_lens=inputs.get("sequence_lens"),
+        attention=inputs.get("A"),
+        Y=outputs.get("Y"),
+        Y_h=outputs.get("Y_h"),
+    )
 
 
 def native_of(layer: GRU) -> _native.Layer | None:

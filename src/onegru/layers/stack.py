@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,9 +13,12 @@ from numpy.typing import ArrayLike
 from onegru.core.dtypes import Array, as_float_array
 from onegru.core.errors import SpecError
 from onegru.core.pickling import state_of
-from onegru.core.shapes import side_by_side
+from onegru.core.shapes import arrange, side_by_side
 from onegru.layers.gru import GRU, check_layout
 from onegru.layers.stream import Stream, load_states, save_states
+
+if TYPE_CHECKING:
+    from onegru.layers.gates.trace import GateTrace
 
 
 class Stack:
@@ -75,6 +78,13 @@ class Stack:
     def __repr__(self) -> str:
         return f"Stack({', '.join(map(repr, self._layers))}, layout={self._layout})"
 
+    def _repr_html_(self) -> str:
+        """A card for notebooks."""
+        from onegru.layers.cards import stack_card
+
+        layout = f"{self._layout}, {('time', 'batch')[self._layout]} first"
+        return stack_card([(item.spec, item.weight_storage) for item in self], [("layout", layout)])
+
     @property
     def input_size(self) -> int:
         """I, of the lowest layer."""
@@ -117,19 +127,59 @@ class Stack:
         Raises:
             SpecError: an argument is not legal; the message names the layer.
         """
+        last: list[Array] = []
+
+        def run(layer: GRU, Y: ArrayLike, **arguments: Any) -> Array:
+            Y, Y_h = layer(Y, **arguments)
+            last.append(Y_h)
+            return Y
+
+        Y = self._through(run, X, initial_h, sequence_lens, layout)
+        return Y, tuple(last)
+
+    def trace(
+        self,
+        X: ArrayLike,
+        initial_h: ArrayLike | Sequence[ArrayLike | None] | None = None,
+        *,
+        sequence_lens: ArrayLike | None = None,
+        layout: int | None = None,
+    ) -> tuple[GateTrace, ...]:
+        """The gates of each layer at each step of a call, as `GRU.trace` gives them.
+
+        Args:
+            X: as for a call, like all arguments.
+            initial_h: likewise.
+            sequence_lens: likewise.
+            layout: likewise.
+
+        Raises:
+            SpecError: an argument is not legal; the message names the layer.
+        """
+        traces: list[GateTrace] = []
+
+        def run(layer: GRU, Y: ArrayLike, *, layout: int, **arguments: Any) -> Array:
+            traces.append(layer.trace(Y, layout=layout, **arguments))
+            return arrange(traces[-1].h, "TDBH", "BTDH" if layout else "TDBH")
+
+        self._through(run, X, initial_h, sequence_lens, layout)
+        return tuple(traces)
+
+    def _through(
+        self, run: Callable[..., Array], X: ArrayLike, initial_h: Any, sequence_lens: Any, layout: int | None
+    ) -> Array:
+        """Run all layers by `run`, which takes a layer and the arguments of a call, and gives Y."""
         layout = self._layout if layout is None else check_layout(layout)
         states = self._states(initial_h, layout)
-        last: list[Array] = []
         Y = X
         for index, (layer, state) in enumerate(zip(self._layers, states, strict=True)):
             if index:
                 Y = side_by_side(np.asarray(Y), layout)
             try:
-                Y, Y_h = layer(Y, state, sequence_lens=sequence_lens, layout=layout)
+                Y = run(layer, Y, initial_h=state, sequence_lens=sequence_lens, layout=layout)
             except SpecError as error:
                 raise SpecError(f"layer {index}: {error}" if len(self) > 1 else str(error)) from None
-            last.append(Y_h)
-        return np.asarray(Y), tuple(last)
+        return np.asarray(Y)
 
     def _states(self, initial_h: Any, layout: int) -> Sequence[Any]:
         if initial_h is None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from onegru.core.arguments import integer, shown
 from onegru.core.dtypes import Array, numpy_dtype
-from onegru.core.errors import prefixed_errors
+from onegru.core.errors import SpecError, prefixed_errors
 from onegru.core.pickling import state_of
+from onegru.core.wording import count
 from onegru.formats.graph import Graph, GruStep, Runner
 from onegru.layers.gru import GRU
 from onegru.operators.lowering import Lowered, check_attributes, lower
 from onegru.operators.schema import WEIGHTS
+
+if TYPE_CHECKING:
+    from onegru.layers.gates.trace import GateTrace
 
 
 class GruNode:
@@ -69,6 +74,11 @@ class GruNode:
 
     def __repr__(self) -> str:
         return f"GruNode({self.name!r}, {self.operator}, {self.layer!r})"
+
+    @property
+    def _has_fixed_layer(self) -> bool:
+        """Whether no run has other weights than those of its layer."""
+        return self.layer is not None and self._is_fixed
 
     def _prepare_now(self) -> None:
         """Make the layer of a node that a runtime runs, as somebody looks at it."""
@@ -140,6 +150,32 @@ class GruNode:
             if len(shape) == len(axes):  # else X will be refused
                 given[state.name] = np.zeros([sizes[axis] for axis in state.axes], numpy_dtype(spec.dtype))
 
+    def _trace(self, runs: Sequence[Mapping[str, Array]], source: str) -> GateTrace:
+        """The gates of the node, as the model runs it.
+
+        Args:
+            runs: its inputs, by the specification's names, each time that it ran; without weights where they
+                are those of its layer.
+            source: what the model is called.
+
+        Raises:
+            SpecError: the node did not run.
+        """
+        from onegru.layers.gates.trace import GateTrace
+
+        if not runs:
+            raise SpecError(f"node: {self.name!r} did not run on these inputs; must be one that did")
+        return GateTrace._joined([self._trace_once(arrays, source) for arrays in runs])
+
+    def _trace_once(self, arrays: Mapping[str, Array], source: str) -> GateTrace:
+        layer, lowered = self.layer, self._lowered
+        if layer is None or lowered is None or not self._has_fixed_layer:
+            layer, lowered = self._make(tuple(arrays.get(name) for name in WEIGHTS))
+        given = {name: arrays.get(name) for name in self._step.inputs if name not in WEIGHTS}
+        self._add_state(given, layer)
+        with prefixed_errors(self._place):
+            return layer._trace(lowered.ports, given, self.name, source)
+
     def _weights_in(self, values: Mapping[str, object]) -> tuple[object, ...]:
         inputs = self._step.inputs
         return tuple(values[inputs[name]] if name in inputs else None for name in WEIGHTS)
@@ -162,6 +198,32 @@ def prepare_nodes(nodes: Iterable[GruNode], constants: Mapping[str, object], gra
     defaults = {info.value for info in graph.inputs}
     for node in nodes:
         node._prepare(constants, defaults, shared)
+
+
+def find_node(nodes: Sequence[GruNode], node: object) -> int:
+    """The index of a node.
+
+    Args:
+        nodes: GRU nodes of one model.
+        node: a name, or an index.
+
+    Raises:
+        SpecError: there is no such node, or several have this name.
+    """
+    if isinstance(node, str):
+        found = [index for index, item in enumerate(nodes) if item.name == node]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise SpecError(
+                f"node: {len(found)} nodes are called {shown(node)}; must be one of {found}, an index"
+            )
+        names = ", ".join(repr(item.name) for item in nodes) or "none"
+        raise SpecError(f"node: {shown(node)}; must be one of the GRU nodes: {names}")
+    index = integer("node", node)
+    if not 0 <= index < len(nodes):
+        raise SpecError(f"node: {index}; must be an index of one of {count(len(nodes), 'GRU node')}")
+    return index
 
 
 def _fast_run(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onegru.core.arguments import file_path
-from onegru.core.errors import FormatError, SpecWarning, needs_extra
+from onegru.core.errors import FormatError, needs_extra
 from onegru.formats.graph import Graph, TensorInfo, nested_words
 from onegru.formats.recognise import Kind, layers_kind, model_kind
 from onegru.layers.gru import GRU
@@ -19,58 +18,10 @@ from onegru.models.gru_node import GruNode, prepare_nodes
 from onegru.models.load import read_graph
 from onegru.models.load_layers import named_layers
 from onegru.models.model import Model
-from onegru.operators.attributes import read_attributes
-from onegru.operators.lowering import read_activations, read_clip
-from onegru.runtimes.known_issues import Facts, Verdict, verdicts
+from onegru.models.report import GruReport, report_nodes
 
 if TYPE_CHECKING:
     from onegru.fusion.search import Fused, NearMiss
-
-
-@dataclass(frozen=True, slots=True)
-class GruReport:
-    """A GRU: a node of a model, or a layer of a checkpoint.
-
-    What depends on the weights is None if they are computed in each run, or by a runtime that is not
-    installed: sizes, parameters, bytes and FLOPs.
-
-    Attributes:
-        name: the node's or the layer's name.
-        operator: the operator and its version, such as "GRU-14"; empty for a layer.
-        dtype: the element type.
-        input_size: I.
-        hidden_size: H.
-        direction: forward, reverse or bidirectional.
-        reset: whether the reset gate acts "before" or "after" the recurrent product.
-        activations: (f, g) of each direction, with their parameters.
-        clip: the bound on the inputs of the activations; None for none.
-        attention: whether it takes attention scores.
-        lengths: whether it takes sequence lengths.
-        parameters: the count of numbers in W, R and B; of a node, in the file.
-        bytes: their size, as the node takes them.
-        flops_per_step: of the matrix products, for one row and one step, in all directions.
-        others: known issues of other runtimes with this node.
-        bodies: the bodies of other nodes that it lies in, in words, the outermost first.
-    """
-
-    __module__ = "onegru"
-
-    name: str
-    operator: str
-    dtype: str | None
-    input_size: int | None
-    hidden_size: int | None
-    direction: str
-    reset: str
-    activations: tuple[tuple[str, str], ...]
-    clip: float | None
-    attention: bool
-    lengths: bool
-    parameters: int | None
-    bytes: int | None
-    flops_per_step: int | None
-    others: tuple[Verdict, ...]
-    bodies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +88,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     others = sum(step.node_count for step in graph.steps)
     if graph.whole is not None:
         others = graph.whole.node_count
-    grus, nested = _reports(graph.inputs, _gru_nodes(graph)), nested_words(graph.grus)
+    grus, nested = report_nodes(graph.inputs, _gru_nodes(graph)), nested_words(graph.grus)
     return Inspection(str(file), kind.words, graph.inputs, graph.outputs, others, nested, grus, **found)
 
 
@@ -168,12 +119,7 @@ def _gru_nodes(graph: Graph) -> list[GruNode]:
 
 def report(model: Model) -> tuple[GruReport, ...]:
     """A report on each GRU node of a model, in running order."""
-    return _reports(model.inputs, model.gru_nodes)
-
-
-def _reports(inputs: Sequence[TensorInfo], nodes: Iterable[GruNode]) -> tuple[GruReport, ...]:
-    infos = {info.value: info for info in inputs}
-    return tuple(_report(node, infos.get(node._step.inputs["X"])) for node in nodes)
+    return report_nodes(model.inputs, model.gru_nodes)
 
 
 def _report_of_layer(name: str, layer: GRU) -> GruReport:
@@ -194,44 +140,4 @@ def _report_of_layer(name: str, layer: GRU) -> GruReport:
         bytes=sum(array.nbytes for array in weights),
         flops_per_step=spec.flops_per_step,
         others=(),
-    )
-
-
-def _report(gru: GruNode, source: TensorInfo | None) -> GruReport:
-    node, layer = gru._step, gru.layer
-    spec = layer.spec if layer is not None else None
-    dtype = spec.dtype if spec is not None else (source.dtype if source is not None else None)
-    values = read_attributes(node.operator, node.attributes)
-    direction = str(values.get("direction", "forward"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
-        activations = read_activations(node.operator, values, 2 if direction == "bidirectional" else 1)
-    facts = Facts(
-        operator=node.operator.name,
-        version=node.operator.version,
-        attributes=node.attributes,
-        dtype=dtype,
-        present=frozenset((*node.inputs, *node.outputs)),
-        fixed_shape=None if node.x_shape is None else None not in node.x_shape,
-        constant_weights=layer is not None,
-        full_length=node.full_length,
-    )
-    lengths = node.operator.input("sequence_lens")
-    return GruReport(
-        name=node.name,
-        operator=str(node.operator),
-        dtype=dtype,
-        input_size=spec.input_size if spec is not None else None,
-        hidden_size=spec.hidden_size if spec is not None else values["hidden_size"],
-        direction=direction,
-        reset="after" if values.get("linear_before_reset") else "before",
-        activations=tuple((str(f), str(g)) for f, g in activations),
-        clip=read_clip(node.operator, values["clip"]),
-        attention=node.operator.attention,
-        lengths=lengths is not None and lengths.name in node.inputs,
-        parameters=None if layer is None else sum(array.size for array in gru.weights),
-        bytes=None if layer is None else sum(array.nbytes for array in gru.weights),
-        flops_per_step=None if spec is None else spec.flops_per_step,
-        others=tuple(verdicts(facts)),
-        bodies=node.bodies,
     )

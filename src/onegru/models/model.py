@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 
@@ -14,9 +15,13 @@ from onegru.core.errors import SpecError, SpecWarning
 from onegru.core.pickling import state_of
 from onegru.core.wording import count
 from onegru.formats.graph import Graph, TensorInfo, by_name, nested_words
-from onegru.models.gru_node import GruNode, prepare_nodes
+from onegru.models.gru_node import GruNode, find_node, prepare_nodes
 from onegru.models.inputs import Inputs, fit, words_of
 from onegru.models.stream import ModelStream
+from onegru.operators.schema import WEIGHTS
+
+if TYPE_CHECKING:
+    from onegru.layers.gates.trace import GateTrace
 
 Progress = Callable[[int, int], None]
 
@@ -126,6 +131,12 @@ class Model:
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self)._of, (self._graph, self._engine), self.__getstate__())
 
+    def _repr_html_(self) -> str:
+        """A card for notebooks."""
+        from onegru.models.report import model_card
+
+        return model_card(self.path, self.inputs, self.outputs, self.gru_nodes, self.other_node_count)
+
     def __repr__(self) -> str:
         grus = count(len(self.gru_nodes), "GRU node")
         return f"Model({self.path!r}, {grus}, {count(self.other_node_count, 'other')})"
@@ -148,20 +159,53 @@ class Model:
         check_function("progress", progress)
         return self._handed_out(self._values(inputs, progress))
 
-    def trace(self, inputs: Mapping[str, object]) -> list[dict[str, Array]]:
-        """Run the model, and return the inputs and outputs of each node of `gru_nodes`.
+    @overload
+    def trace(self, inputs: Mapping[str, object]) -> list[dict[str, Array]]: ...
+
+    @overload
+    def trace(self, inputs: Mapping[str, object], node: str | int) -> GateTrace: ...
+
+    def trace(
+        self, inputs: Mapping[str, object], node: str | int | None = None
+    ) -> list[dict[str, Array]] | GateTrace:
+        """Run the model, and return the inputs and outputs of each node of `gru_nodes`, or one node's gates.
 
         Args:
             inputs: as for `run`.
+            node: the name of one of `gru_nodes`, or its index; None for the inputs and outputs of all.
 
         Returns:
             for each node its inputs and outputs, weights included, by the specification's names for them,
-            such as "X" and "Y_h".
+            such as "X" and "Y_h", those of the last time if it runs several times in the body of a loop;
+            with `node` that node's gates at each step. If it runs several times, each time from the state
+            that it left, the runs are one sequence of steps; else it is the last sequence of that kind.
 
         Raises:
-            SpecError, FormatError: as `run`.
+            SpecError: an input is missing, unknown, or of a type or shape that does not fit; or there is no
+                such node, several have this name, or it did not run.
+            FormatError: another runtime fails on its part.
         """
-        return self._traced(inputs)[1]
+        if node is None:
+            return self._traced(inputs)[1]
+        index = find_node(self.gru_nodes, node)
+        return self.gru_nodes[index]._trace(self._runs_of(index, inputs), Path(self.path).name)
+
+    def _runs_of(self, index: int, inputs: Mapping[str, object]) -> list[dict[str, Array]]:
+        """Run the model, and return what `trace` does for one node, for each time that it ran.
+
+        Weights are left out where the node has a layer.
+        """
+        if self._graph.whole is None:
+            return [self._traced(inputs)[1][index]]
+        found: list[dict[str, Array]] = []
+        known = WEIGHTS if self.gru_nodes[index]._has_fixed_layer else ()
+
+        def look(at: int, moment: str, arrays: Mapping[str, Array]) -> None:
+            if at == index and moment == "done":
+                found.append({name: array.copy() for name, array in arrays.items() if name not in known})
+
+        self._graph.whole.open(self._engine, look)(self._fed(inputs))
+        return found
 
     def _traced(self, inputs: Mapping[str, object]) -> tuple[dict[str, Array], list[dict[str, Array]]]:
         """Run the model, and return its outputs and what `trace` returns. Raises as `run` does."""

@@ -67,8 +67,8 @@ def fuse(
 ) -> Fusion:
     """Make GRU nodes of the GRUs that a model has written out in other operators; the rest stays as it is.
 
-    Single steps, steps that follow each other, and loops become nodes; docs/fusing.md tells which. Each match
-    is proved by algebra and by numbers; then the whole target is checked against the source.
+    Single steps, steps that follow each other, and loops become nodes; docs/guides/fusing.md tells which.
+    Each match is proved by algebra and by numbers; then the whole target is checked against the source.
 
     Args:
         source: an ONNX model, or an OpenVINO IR (its .xml).

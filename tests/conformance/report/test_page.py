@@ -154,7 +154,11 @@ def test_a_cell_opens_its_failing_cases(page: Path) -> None:
     dom = dump_dom(page, script=READ + script)
     found = dom.value
     assert found["open"] and found["hash"].startswith("#row=clip%3Areached&runtime=bad+2.0+f16")
-    assert found["cases"] == [CLIP.name, BOTH.name, OLD_CLIP.name]  # an operator that it does not take comes last
+    assert found["cases"] == [
+        CLIP.name,
+        BOTH.name,
+        OLD_CLIP.name,
+    ]  # an operator that it does not take comes last
     first, both, old = found["bodies"]
     assert "Worst: Y[2, 0, 1, 3] must be" in first and "and is 7.5, off by" in first
     assert CLIP.pins in first and CLIP.source in first and "clip = 0.25" in first

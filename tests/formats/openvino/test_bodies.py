@@ -64,6 +64,12 @@ def test_grus_in_bodies(tmp_path: Path) -> None:
     (seen,) = model.trace({"x": X, "h": state})
     np.testing.assert_array_equal(seen["Ho"], wanted)
     np.testing.assert_array_equal(seen["X"], X[:, 3])
+    trace = model.trace(
+        {"x": X, "h": state}, node=0
+    )  # of all iterations, as each goes on from the one before
+    layer = gru.layer.trace(X.swapaxes(0, 1), state[None])
+    for name in ("z", "r", "n", "h", "initial_h", "lengths"):
+        np.testing.assert_array_equal(getattr(trace, name), getattr(layer, name))
     reference = onegru.load(path, engine="reference").run({"x": X, "h": state})["out"]
     np.testing.assert_allclose(reference, wanted, atol=1e-6)
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 
+from docs.generate.conformance import RESULTS
 from onegru.conformance.cases import all_cases
 from onegru.conformance.results import write_results
 from onegru.conformance.runtimes.registry import ENGINES, RUNTIMES, contenders
 from onegru.conformance.runtimes.run import run_cases
-
-RESULTS = Path(__file__).resolve().parent / "conformance.json"
 
 
 def main() -> None:

@@ -6,19 +6,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from docs.generate.markdown import code, table
 from onegru.conformance.case import Case
 from onegru.conformance.cases import all_cases
 from onegru.conformance.factors import factors_of
 from onegru.conformance.report.data import alone, features_of
 from onegru.conformance.results import STATUSES, Outcome, RuntimeResults, Status, read_results
 
-RESULTS = Path(__file__).resolve().parent / "conformance.json"
+#: Where `make conformance` leaves its results.
+RESULTS = Path(__file__).resolve().parents[1] / "conformance.json"
 MARKS: dict[Status, str] = {"passes": "✓", "differs": "≠", "refuses": "⊘", "crashes": "✗"}
 
-Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 
-
-def coverage() -> Table:
+def coverage() -> str:
     """How many cases there are of each operator."""
     rows = []
     for name, own in _by_operator().items():
@@ -27,32 +27,33 @@ def coverage() -> Table:
         levels = sum(len(factor.levels) for factor in factors.values())
         rows.append([name, *map(str, (len(factors), levels, single, len(own) - single, len(own)))])
     total = ["**all**", "", "", *(str(sum(int(row[at]) for row in rows)) for at in (3, 4, 5))]
-    return ["operator", "factors", "levels", "one thing unusual, or none", "several", "cases"], [*rows, total]
+    header = ["operator", "factors", "levels", "one thing unusual, or none", "several", "cases"]
+    return table(header, [*rows, total])
 
 
-def factors() -> Table:
+def factors() -> str:
     """What varies, with its levels."""
     rows: dict[str, dict[str, None]] = {}
     for own in _by_operator().values():
         for name, factor in factors_of(own[0].operator).items():
             rows.setdefault(name, {}).update(dict.fromkeys(factor.levels))
-    return ["factor", "levels, the usual one first"], (
-        [f"`{name}`", "; ".join(levels)] for name, levels in rows.items()
-    )
+    header = ["factor", "levels, the usual one first"]
+    return table(header, ([code(name), "; ".join(levels)] for name, levels in rows.items()))
 
 
-def runtimes() -> Table:
+def runtimes() -> str:
     """How each runtime does on each operator."""
     results = _results()
     rows = {**_by_operator(), "**all**": all_cases()}
-    return _header("operator"), (
-        [name, *(_counts(_outcomes(result, own)) for result in results)] for name, own in rows.items()
+    return table(
+        _header("operator"),
+        ([name, *(_counts(_outcomes(result, own)) for result in results)] for name, own in rows.items()),
     )
 
 
-def features() -> Table:
+def features() -> str:
     """How each runtime does on each feature: alone, and in all cases with it."""
-    return _header("feature"), _feature_rows()
+    return table(_header("feature"), _feature_rows())
 
 
 def _feature_rows() -> Iterator[Sequence[str]]:

@@ -1,0 +1,69 @@
+"""The reference of the public names: its groups, each a page of the site."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+
+import onegru
+from docs.generate.markdown import code, table
+
+#: The title of each page, and its names in order. A name of the package that is in none fails a test.
+GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "functions": (
+        "Operators as functions",
+        ("gru", "gru_cell", "gru_sequence", "augru_cell", "augru_sequence"),
+    ),
+    "layers": (
+        "Layers and streams",
+        ("GRU", "Stream", "Stack", "StackStream", "pad", "Spec", "Weights", "Activation"),
+    ),
+    "models": (
+        "Files and models",
+        ("load", "Model", "ModelStream", "load_layers", "save", "save_layers", "GruNode", "TensorInfo"),
+    ),
+    "inspection": (
+        "Inspection and verification",
+        ("inspect", "Inspection", "GruReport", "verify", "Verification", "GateTrace"),
+    ),
+    "rewriting": ("Rewriting and fusing", ("rewrite", "Rewriting", "fuse", "Fusion")),
+    "frameworks": (
+        "PyTorch, Keras, Flax",
+        (
+            "from_torch",
+            "to_torch",
+            "to_torch_state_dict",
+            "from_keras",
+            "to_keras",
+            "to_keras_weights",
+            "from_flax",
+            "to_flax",
+        ),
+    ),
+    "runtimes": (
+        "Inside other runtimes",
+        ("InferenceSession", "execution_provider", "openvino_exchange", "openvino_extensions", "backend"),
+    ),
+    "process": (
+        "Threads, targets, memory",
+        ("set_num_threads", "get_num_threads", "targets", "Targets", "release_memory", "__version__"),
+    ),
+    "errors": (
+        "Errors and warnings",
+        ("OneGRUError", "SpecError", "FormatError", "MissingExtraError", "SpecWarning"),
+    ),
+}
+
+
+def names(group: str) -> str:
+    """The names of a group, each with the first sentence of its docstring."""
+    return table(
+        ["name", "what it is"], ([code(f"onegru.{name}"), _summary(name)] for name in GROUPS[group][1])
+    )
+
+
+def _summary(name: str) -> str:
+    if name == "__version__":
+        return "The version of the package."
+    text = inspect.getdoc(getattr(onegru, name)) or ""
+    return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")

@@ -1,0 +1,107 @@
+"""`python -m docs.generate.site` builds the site from docs/: `make docs`.
+
+The pages are written for the repository's web pages. On their way to build/site/ they are copied to
+build/docs/: links to files that are no pages lead to the repository, drawings become a part of the page and
+so follow its colours, public names lead to their reference, and the reference itself gets its pages. Any
+warning is a failure.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import onegru
+from docs.generate import ROOT, update
+from docs.generate.names import GROUPS
+
+DOCS = ROOT / "docs"
+BUILD = ROOT / "build"
+REPOSITORY = "https://github.com/onegru/onegru/blob/main"
+
+#: Whole blocks of code, headings and links, whose text stays as it is, or a public name as code.
+_NAMES = re.compile(
+    r"^```.*?^```$|^#.*?$|\[[^\]]*\]\([^)]*\)"
+    rf"|`onegru\.((?:{'|'.join([*onegru.__all__, 'backend'])})\b(?:\.[a-z]\w*)?)(?:\([^`]*\))?`",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def prepare() -> None:
+    """Write the pages, and what they need, to build/docs/."""
+    pages = BUILD / "docs"
+    shutil.rmtree(pages, ignore_errors=True)
+    for path in sorted(DOCS.rglob("*")):
+        target = pages / path.relative_to(DOCS)
+        if path.suffix == ".md":
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(page(path), encoding="utf-8")
+        elif path.suffix in (".css", ".svg", ".png"):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+    for group, (title, names) in GROUPS.items():
+        text = "\n\n".join([f"# {title}", *(f"::: onegru.{name}" for name in names)])
+        (pages / "reference" / f"{group}.md").write_text(f"{text}\n", encoding="utf-8")
+    shutil.copyfile(DOCS / "assets" / "zensical.toml", BUILD / "zensical.toml")
+
+
+def page(path: Path) -> str:
+    """The page of the site that a page of docs/ becomes."""
+    text = re.sub(r"^<!-- .*? -->$", "", update(path.read_text(encoding="utf-8")), flags=re.MULTILINE)
+    text = re.sub(
+        r"^!\[([^\]]*)\]\((\S+\.svg)\)$", lambda match: _drawing(path, *match.groups()), text, flags=re.M
+    )
+    text = _NAMES.sub(_linked, text)
+    return re.sub(r"\]\((?!https?:|#)([^)#\s]+)", lambda match: f"]({_address(path, match[1])}", text)
+
+
+def _drawing(path: Path, title: str, name: str) -> str:
+    """A drawing as a part of the page, on one line: an empty line would end it."""
+    drawing = " ".join((path.parent / name).read_text(encoding="utf-8").split())
+    return f'<figure class="drawing" role="img" aria-label="{title}">{drawing}</figure>'
+
+
+def _linked(match: re.Match[str]) -> str:
+    return match[0] if match[1] is None else f"[{match[0]}][onegru.{match[1]}]"
+
+
+def _address(path: Path, link: str) -> str:
+    """Where a link of a page leads: another page, or a file in the repository."""
+    target = (path.parent / link).resolve()
+    if target.is_relative_to(DOCS) and target.suffix in (".md", ".png"):
+        return link
+    return f"{REPOSITORY}/{target.relative_to(ROOT)}"
+
+
+def build() -> int:
+    """Build the site; 0 if nothing was said against it."""
+    command = [
+        sys.executable,
+        "-m",
+        "zensical",
+        "build",
+        "--clean",
+        "--strict",
+        "--config-file",
+        "zensical.toml",
+    ]
+    result = subprocess.run(command, cwd=BUILD, capture_output=True, text=True, check=False)
+    said = re.sub(r"\x1b\[[\d;]*m", "", result.stderr).replace("No issues found\n", "")
+    if result.returncode or said:
+        print(said, file=sys.stderr)
+        return 1
+    print(f"wrote {BUILD / 'site' / 'index.html'}")
+    return 0
+
+
+def main() -> int:
+    """Prepare and build."""
+    prepare()
+    return build()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""The command that shows what the gates of a GRU node do."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Annotated
+
+import typer
+from rich.console import Console
+
+import onegru
+from onegru.cli.inputs import (
+    AsJson,
+    DimOption,
+    DimsOption,
+    InputOption,
+    ModelPath,
+    SeedOption,
+    explained,
+    gather_inputs,
+)
+from onegru.cli.outputs import check_target, print_json
+from onegru.cli.progress import waiting
+from onegru.cli.tables import Screen, ruled_table, safe, say
+from onegru.core.errors import SpecError
+from onegru.core.wording import count
+from onegru.drawing import figure
+from onegru.drawing.page import page
+from onegru.layers.gates import files
+from onegru.layers.gates.pictures import picture
+from onegru.layers.gates.summary import DirectionSummary, largest_differences
+from onegru.models.model import Model
+from onegru.system.atomic_write import write_files
+
+_SUFFIXES = (".npz", ".png", ".html")
+_MOST_UNITS = 12
+
+
+def trace_command(
+    model: ModelPath,
+    inputs: InputOption = None,
+    random: SeedOption = None,
+    dims: DimOption = None,
+    default_dim: DimsOption = None,
+    node: Annotated[
+        str | None,
+        typer.Option("--node", metavar="NAME", help="The GRU node; needed if the model has several."),
+    ] = None,
+    row: Annotated[
+        int | None,
+        typer.Option(
+            "--row", min=0, help="The row of the batch; by default 0 is drawn, and figures are of all."
+        ),
+    ] = None,
+    direction: Annotated[
+        str | None, typer.Option("--direction", help="forward or reverse; by default all that there are.")
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option("--against", metavar="FILE.npz", help="The trace of another run, to compare with."),
+    ] = None,
+    outputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Where to: .npz for the numbers, .png or .html to look at them.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute what the gates z, r, n and the state h of a GRU node do at each step, and draw it.
+
+    Example: onegru trace model.onnx -i x.npy -o gates.npz -o gates.html
+    """
+    targets = _check_targets(outputs or [])
+    with waiting(f"loading {model.name}"):
+        loaded = onegru.load(model)
+        other = None if against is None else onegru.GateTrace.load(against)
+    name = _node(loaded, node)
+    values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
+    with explained(loaded, random_names), waiting(f"running {model.name}"):
+        trace = loaded.trace(values, name)
+    found = [item for item in trace.summary(row) if direction in (None, item.direction)]
+    if direction is not None:
+        trace.direction_index(direction)
+    differences = None if other is None else largest_differences(trace, row or 0, other)
+    with waiting("drawing"):
+        write_files([(path, _writer(path, trace, row or 0, direction, other)) for path in targets])
+    if as_json:
+        _print(loaded, trace, found, row, against, differences)
+        return
+    console = Screen()
+    _show(console, trace, found, row)
+    if differences is not None:
+        for way, largest in zip(trace.directions, differences, strict=True):
+            if direction in (None, way):
+                words = ", ".join(f"{gate} {number:.3g}" for gate, number in largest.items())
+                say(
+                    console,
+                    f"against {safe(str(against))}, row {row or 0}, {way}: largest difference {words}",
+                )
+    say(console, *(f"wrote {safe(str(path))}" for path in targets))
+
+
+def _check_targets(texts: Sequence[str]) -> list[Path]:
+    """The files to write, checked before anything runs."""
+    targets: list[Path] = []
+    for text in texts:
+        path = Path(text)
+        if path.suffix.lower() not in _SUFFIXES:
+            raise SpecError(f"-o {text}: must end in .npz, .png or .html")
+        check_target(text, path, targets)
+        if path.suffix.lower() == ".png":
+            figure.check_target(path)
+        targets.append(path)
+    return targets
+
+
+def _node(model: Model, given: str | None) -> str | int:
+    """The node's name; its index where names do not tell."""
+    names = [gru.name for gru in model.gru_nodes]
+    if given is None:
+        if len(names) == 1:
+            return 0
+        listed = ", ".join(map(repr, names)) or "none"
+        raise SpecError(f"--node: missing; {model.path} has {count(len(names), 'GRU node')}: {listed}")
+    return int(given) if given not in names and given.isascii() and given.isdigit() else given
+
+
+def _writer(
+    path: Path, trace: onegru.GateTrace, row: int, direction: str | None, other: onegru.GateTrace | None
+) -> Callable[[IO[bytes]], object]:
+    """What writes a file."""
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        return files.writer(trace)
+    shown = picture(trace, row, direction, other)
+    if suffix == ".png":
+        return figure.writer(figure.draw(shown), path)
+    text = page(shown).encode()
+    return lambda file: file.write(text)
+
+
+def _print(
+    model: Model,
+    trace: onegru.GateTrace,
+    found: Sequence[DirectionSummary],
+    row: int | None,
+    against: Path | None,
+    differences: Sequence[dict[str, float]] | None,
+) -> None:
+    document = {
+        "model": model.path,
+        "node": trace.name,
+        "dtype": trace.spec.dtype,
+        "hidden_size": trace.spec.hidden_size,
+        "lengths": trace.lengths,
+        "row": row,
+        "directions": [dataclasses.asdict(item) for item in found],
+        "against": None,
+    }
+    if differences is not None:
+        largest = {
+            way: item
+            for way, item in zip(trace.directions, differences, strict=True)
+            if way in {summary.direction for summary in found}
+        }
+        document["against"] = {"file": str(against), "row": row or 0, "largest_difference": largest}
+    print_json(document)
+
+
+def _show(
+    console: Console, trace: onegru.GateTrace, found: Sequence[DirectionSummary], row: int | None
+) -> None:
+    """A table for each direction, then the units that stand out."""
+    units = trace.spec.hidden_size
+    rows = count(len(trace.lengths), "row") if row is None else f"row {row}"
+    words = f"{count(len(trace.h), 'step')}, {rows}, {count(units, 'unit')}, {trace.spec.dtype}"
+    say(console, f"[bold]{safe(trace.name)}[/] of {safe(trace.source)}: {words}")
+    for item in found:
+        table = ruled_table([item.direction], ["min", "mean", "max", "near low end", "near high end"])
+        for gate in item.gates:
+            figures = (
+                "" if number is None else f"{number:.3g}" for number in (gate.least, gate.mean, gate.most)
+            )
+            shares = ("" if share is None else f"{share:.1%}" for share in (gate.low, gate.high))
+            table.add_row(_NAMES[gate.gate], *figures, *shares)
+        console.print(table)
+        if not item.steps:
+            continue
+        listed = ", ".join(map(str, item.dead[:_MOST_UNITS])) + (
+            ", …" if len(item.dead) > _MOST_UNITS else ""
+        )
+        say(console, f"dead units: {len(item.dead)} of {units}" + (f": {listed}" if item.dead else ""))
+        active = ", ".join(f"{unit} ({mean:.3g})" for unit, mean in item.active)
+        say(console, f"most active units, by the mean |change of h| in a step: {active}")
+
+
+_NAMES = {"z": "update gate z", "r": "reset gate r", "n": "candidate n", "h": "state h"}

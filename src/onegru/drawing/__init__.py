@@ -1,0 +1,1 @@
+"""Pictures, pages and cards of plain data, for people to look at."""

@@ -1,0 +1,111 @@
+"""What a picture shows: panels of numbers over time, of one run or of two that are compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One kind of number.
+
+    Attributes:
+        key: its symbol, such as "z".
+        title: its name, such as "update gate z".
+        words: what its values mean, in a line.
+        low: the least number of its colours.
+        high: the greatest.
+        kind: "sequential" or "diverging".
+        apart: the largest difference between two runs; 0 if they are equal or there is one run.
+    """
+
+    key: str
+    title: str
+    words: str
+    low: float
+    high: float
+    kind: str
+    apart: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The numbers of one run.
+
+    Attributes:
+        label: what it is called.
+        words: what it is.
+        values: those of each panel, [T, H].
+    """
+
+    label: str
+    words: str
+    values: tuple[Floats, ...]
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return len(self.values[0])
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One direction of one run, or of two.
+
+    Attributes:
+        name: of the direction.
+        panels: what is shown.
+        runs: one run, or two that are compared.
+        orders: orders of the units, by name, the first the one to begin with.
+    """
+
+    name: str
+    panels: tuple[Panel, ...]
+    runs: tuple[Run, ...]
+    orders: Mapping[str, Sequence[int]]
+
+    @property
+    def units(self) -> int:
+        """H."""
+        return int(self.runs[0].values[0].shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture.
+
+    Attributes:
+        title: in a few words.
+        words: what was run, in a line.
+        views: one, or one for each direction.
+    """
+
+    title: str
+    words: str
+    views: tuple[View, ...]
+
+
+def extent(values: Sequence[Floats]) -> tuple[float, float]:
+    """The least and the greatest finite number of some arrays; 0 and 0 if there is none."""
+    finite = [array[np.isfinite(array)] for array in values]
+    finite = [array for array in finite if array.size]
+    if not finite:
+        return 0.0, 0.0
+    return float(min(array.min() for array in finite)), float(max(array.max() for array in finite))
+
+
+def symmetrical(values: Sequence[Floats]) -> float:
+    """A round number that no finite one exceeds in size; 1 if all are 0."""
+    most = max(map(abs, extent(values)))
+    if most == 0:
+        return 1.0
+    unit = 10.0 ** math.floor(math.log10(most))
+    return next(unit * factor for factor in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if unit * factor >= most)

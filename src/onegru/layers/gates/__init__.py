@@ -1,0 +1,1 @@
+"""What the gates of a layer do, step by step."""

@@ -1,0 +1,178 @@
+"""The gates of one call, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from onegru.core.arguments import integer, shown
+from onegru.core.dtypes import Array, as_array_of, as_lengths
+from onegru.core.errors import SpecError
+from onegru.core.shapes import check_shape
+from onegru.core.spec import Spec, Weights
+from onegru.core.wording import count
+from onegru.engines import reference
+from onegru.engines.interface import Problem
+
+#: The arrays of [T, D, B, H], in the order of the equations.
+GATES = ("z", "r", "n", "h")
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Gates:
+    """The gates of one call. Attributes: see `onegru.GateTrace`."""
+
+    spec: Spec
+    z: Array
+    r: Array
+    n: Array
+    h: Array
+    initial_h: Array
+    lengths: Array
+    raw_z: Array | None = None
+    name: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.spec, Spec):
+            raise SpecError(f"spec: {shown(self.spec)}; must be a Spec")
+        sizes = {"D": self.spec.num_directions, "H": self.spec.hidden_size}
+        axes = {**dict.fromkeys(GATES, "TDBH"), "initial_h": "DBH", "raw_z": "TDBH"}
+        if (self.raw_z is not None) != self.spec.attention:
+            raise SpecError("raw_z: must be given if and only if the layer takes attention")
+        for name, letters in axes.items():
+            if getattr(self, name) is not None:
+                array = as_array_of(self.spec.dtype, name, getattr(self, name))
+                check_shape(name, array.shape, letters, sizes)
+                object.__setattr__(self, name, array)
+        lengths = as_lengths("lengths", self.lengths)
+        check_shape("lengths", lengths.shape, "B", sizes)
+        if np.any((lengths < 0) | (lengths > sizes["T"])):
+            raise SpecError(f"lengths: one is out of range; each must be in 0…{sizes['T']}")
+        object.__setattr__(self, "lengths", lengths.astype(np.int64))
+        for name in ("name", "source"):
+            if not isinstance(getattr(self, name), str):
+                raise SpecError(f"{name}: {shown(getattr(self, name))}; must be a string")
+
+    @classmethod
+    def _of(cls, spec: Spec, weights: Weights, problem: Problem, *names: str) -> Self:
+        """The gates of a call that has been run, Y included; `names` are those of the node and the model."""
+        Y = problem.Y
+        assert Y is not None
+        T, D, B, H = Y.shape
+        lengths = np.full(B, T) if problem.sequence_lens is None else problem.sequence_lens
+        initial_h = np.zeros((D, B, H), Y.dtype) if problem.initial_h is None else problem.initial_h.copy()
+        before = _before(spec, Y, initial_h, lengths)
+        raw_z, z, r, n = (np.full_like(Y, np.nan) for _ in range(4))
+        split = reference.ReferenceWeights.split(weights)
+        reference.trace(spec, split, problem, before, reference.Step(raw_z, z, r, n, Y))
+        return cls(spec, z, r, n, Y, initial_h, lengths, raw_z if spec.attention else None, *names)
+
+    @classmethod
+    def _joined(cls, parts: Sequence[Self]) -> Self:
+        """The last of some runs, behind those that it goes on from: one after the other in time."""
+        first = len(parts) - 1
+        while first and _follows(parts[first], parts[first - 1]):
+            first -= 1
+        parts = parts[first:]
+        if len(parts) == 1:
+            return parts[0]
+        arrays: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in (*GATES, "raw_z")
+            if getattr(parts[0], name) is not None
+        }
+        lengths = np.full_like(parts[0].lengths, len(arrays["h"]))
+        return replace(parts[0], **arrays, lengths=lengths)
+
+    @property
+    def previous_h(self) -> Array:
+        """The state before each step, [T, D, B, H]. NaN past a row's end."""
+        return _before(self.spec, self.h, self.initial_h, self.lengths)
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """The name of each direction: "forward", "reverse", or both."""
+        return tuple("reverse" if backwards else "forward" for backwards in self.spec.reversed_directions)
+
+    def direction_index(self, direction: object) -> int:
+        """The index D of a direction.
+
+        Raises:
+            SpecError: there is no such direction.
+        """
+        if direction not in self.directions:
+            names = " or ".join(map(repr, self.directions))
+            raise SpecError(f"direction: {shown(direction)}; must be {names}")
+        return self.directions.index(str(direction))
+
+    def row_index(self, row: object) -> int:
+        """A row's index, checked.
+
+        Raises:
+            SpecError: there is no such row.
+        """
+        index, rows = integer("row", row), len(self.lengths)
+        if not 0 <= index < rows:
+            raise SpecError(
+                f"row: {index}; must be " + (f"in 0…{rows - 1}" if rows else "of a batch with rows")
+            )
+        return index
+
+
+def _follows(later: Gates, earlier: Gates) -> bool:
+    """Whether a run begins with the states that another, forward and of whole rows, has left."""
+    return (
+        later.spec == earlier.spec
+        and earlier.spec.direction == "forward"
+        and len(earlier.h) > 0
+        and all(np.all(part.lengths == len(part.h)) for part in (earlier, later))
+        and np.array_equal(later.initial_h, earlier.h[-1], equal_nan=True)
+    )
+
+
+def matched(gates: Gates, row: int, against: Gates | None) -> list[tuple[Gates, int]]:
+    """The gates and one of their rows; then, if there are others to compare with, these and theirs.
+
+    Args:
+        gates: the gates.
+        row: the row.
+        against: the gates of another call, whose only row it is if it has one.
+
+    Raises:
+        SpecError: there is no such row, or the two cannot be compared.
+    """
+    pairs = [(gates, gates.row_index(row))]
+    if against is None:
+        return pairs
+    if not isinstance(against, Gates):
+        raise SpecError(f"against: {shown(against)}; must be a GateTrace")
+    rows = len(against.lengths)
+    if rows != 1 and row >= rows:
+        raise SpecError(f"against: it has {count(rows, 'row')}; must have row {row}, or one row")
+    for what, ours, theirs in (
+        ("hidden size", gates.spec.hidden_size, against.spec.hidden_size),
+        ("direction", gates.spec.direction, against.spec.direction),
+    ):
+        if ours != theirs:
+            raise SpecError(f"against: {what} {theirs}; must be {ours}")
+    return [*pairs, (against, row if rows > 1 else 0)]
+
+
+def _before(spec: Spec, h: Array, initial_h: Array, lengths: Array) -> Array:
+    """The state before each step; NaN past a row's end."""
+    before = np.full_like(h, np.nan)
+    rows = np.flatnonzero(lengths)
+    for d, backwards in enumerate(spec.reversed_directions):
+        if backwards:
+            before[:-1, d] = h[1:, d]
+            before[lengths[rows] - 1, d, rows] = initial_h[d, rows]
+        else:
+            before[1:, d] = h[:-1, d]
+            before[:1, d] = initial_h[d]
+    past = np.arange(len(h))[:, None] >= lengths
+    before.swapaxes(1, 2)[past] = np.nan
+    return before

@@ -1,0 +1,147 @@
+"""The gates of a call in a few figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from onegru.core.activations import Activation
+from onegru.core.compare import difference
+from onegru.core.dtypes import Array
+from onegru.layers.gates.data import GATES, Gates, matched
+
+Numbers = npt.NDArray[np.float64]
+
+#: The ends of the range of the functions that have two.
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "Sigmoid": (0.0, 1.0),
+    "HardSigmoid": (0.0, 1.0),
+    "Tanh": (-1.0, 1.0),
+    "Softsign": (-1.0, 1.0),
+}
+
+#: The part of a range that counts as one of its ends.
+_END = 0.05
+
+#: A unit whose h stays within so much is dead.
+DEAD = 1e-3
+
+_MOST_ACTIVE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class GateSummary:
+    """One gate's values over steps, rows and units; None where there are none.
+
+    Attributes:
+        gate: "z", "r", "n" or "h".
+        least: the smallest.
+        mean: their mean.
+        most: the largest.
+        low: the share of them in the lowest twentieth of the activation's range, for z and r below 0.05;
+            None also if the range has no two ends.
+        high: likewise in the highest twentieth, for z and r above 0.95.
+    """
+
+    gate: str
+    least: float | None
+    mean: float | None
+    most: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DirectionSummary:
+    """A direction of a call.
+
+    Attributes:
+        direction: "forward" or "reverse".
+        steps: how many steps there are, of all rows together.
+        gates: z, r, n and h.
+        dead: the units whose h stays within 0.001 over all steps, the state before the first included.
+        active: the most active units, by the mean of |change of h| in a step, with that mean.
+    """
+
+    direction: str
+    steps: int
+    gates: tuple[GateSummary, ...]
+    dead: tuple[int, ...]
+    active: tuple[tuple[int, float], ...]
+
+
+def summarise(gates: Gates, row: int | None) -> tuple[DirectionSummary, ...]:
+    """A summary of each direction, over all rows or one."""
+    rows = slice(None) if row is None else [gates.row_index(row)]
+    inside = (np.arange(len(gates.h))[:, None] < gates.lengths)[:, rows]
+    found = []
+    before = gates.previous_h
+    for d, direction in enumerate(gates.directions):
+        values = {name: _values(getattr(gates, name), d, rows, inside) for name in GATES}
+        states = _values(before, d, rows, inside)
+        functions = gates.spec.activations[d]
+        items = tuple(_gate(name, values[name], functions[name in "nh"]) for name in GATES)
+        dead, active = _units(values["h"], states)
+        found.append(DirectionSummary(direction, len(states), items, dead, active))
+    return tuple(found)
+
+
+def largest_differences(gates: Gates, row: int, against: Gates) -> tuple[dict[str, float], ...]:
+    """For each direction the largest difference of each gate between one row of two calls.
+
+    Only steps that both have count; infinity where a NaN or an infinity meets anything else.
+
+    Raises:
+        SpecError: there is no such row, or the two cannot be compared.
+    """
+    (_, own), (_, other) = matched(gates, row, against)
+    steps = min(gates.lengths[own], against.lengths[other])
+    found = []
+    for d in range(len(gates.directions)):
+        rows = [
+            {name: getattr(item, name)[:steps, d, at].astype(np.float64) for name in GATES}
+            for item, at in ((gates, own), (against, other))
+        ]
+        found.append({name: difference(rows[0][name], rows[1][name]).max_abs for name in GATES})
+    return tuple(found)
+
+
+def activity(h: Array, before: Array) -> Numbers:
+    """For each unit the mean of |change of h| in a step; 0 if there are no steps. A NaN counts as 0."""
+    with np.errstate(all="ignore"):
+        changes = np.nan_to_num(np.abs(h.astype(np.float64) - before), posinf=0.0)
+    means: Numbers = np.sum(changes, axis=0) / max(1, len(changes))
+    return means
+
+
+def _values(array: Array, d: int, rows: object, inside: Array) -> Numbers:
+    """The values of a direction's steps that are within their rows, [steps, H]."""
+    return array[:, d][:, rows][inside].astype(np.float64)  # type: ignore[index]
+
+
+def _gate(name: str, values: Numbers, function: Activation) -> GateSummary:
+    if not values.size:
+        return GateSummary(name, None, None, None, None, None)
+    with np.errstate(all="ignore"):
+        figures = (float(values.min()), float(values.mean()), float(values.max()))
+    low = high = None
+    if (ends := _RANGES.get(function.name)) is not None:
+        least, most = ends
+        margin = _END * (most - least)
+        low, high = float(np.mean(values < least + margin)), float(np.mean(values > most - margin))
+    return GateSummary(name, *figures, low, high)
+
+
+def _units(h: Numbers, before: Numbers) -> tuple[tuple[int, ...], tuple[tuple[int, float], ...]]:
+    """The dead units, and the most active ones."""
+    if not len(h):
+        return (), ()
+    both = np.concatenate([before, h])
+    with np.errstate(all="ignore"):
+        dead = np.flatnonzero(both.max(axis=0) - both.min(axis=0) < DEAD)
+    means = activity(h, before)
+    order = np.argsort(-means, kind="stable")[:_MOST_ACTIVE]
+    return tuple(map(int, dead)), tuple((int(unit), float(means[unit])) for unit in order)

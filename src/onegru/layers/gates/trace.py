@@ -1,0 +1,176 @@
+"""The gates of a call as a public object: kept, written, drawn."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Self
+
+from onegru.core.arguments import file_path
+from onegru.core.errors import SpecError
+from onegru.layers.gates import files
+from onegru.layers.gates.data import Gates
+from onegru.layers.gates.pictures import picture
+from onegru.layers.gates.summary import DirectionSummary, summarise
+from onegru.system.atomic_write import write_files
+
+if TYPE_CHECKING:
+    from onegru.drawing.figure import Figure
+
+
+class GateTrace(Gates):
+    """The gates of one call of a GRU, made by `GRU.trace`, `Stack.trace` and `Model.trace`.
+
+    h has the bits of the call's Y. z, r and n are computed by the equations in float64, each step from x and
+    the h before it, and rounded once to the element type.
+
+    Attributes:
+        spec: what was computed.
+        z: the update gate as the step uses it, after attention, [T, D, B, H]. Like r and n it is NaN past a
+            row's end.
+        r: the reset gate.
+        n: the candidate.
+        h: the state; 0 past a row's end.
+        initial_h: the state before the first step, [D, B, H].
+        lengths: each row's length, [B].
+        raw_z: z before attention; None without attention.
+        name: of the node; empty for a layer.
+        source: of the model; empty for a layer.
+        previous_h: h before each step, [T, D, B, H]; NaN past a row's end.
+        directions: the name of each direction, "forward" or "reverse".
+    """
+
+    __module__ = "onegru"
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        T, D, B, H = self.h.shape
+        called = "".join(f"{name!r}, " for name in (self.source, self.name) if name)
+        return f"GateTrace({called}T={T}, D={D}, B={B}, H={H}, {self.spec.dtype})"
+
+    def _repr_html_(self) -> str:
+        """A card for notebooks: the figures of `summary`, and small maps of the first row."""
+        from onegru.drawing.card import card
+
+        rows = [
+            (item.direction, gate.gate, *map(_figure, (gate.least, gate.mean, gate.most)))
+            for item in self.summary()
+            for gate in item.gates
+        ]
+        facts = [
+            ("steps", f"{len(self.h)}"),
+            ("rows", f"{len(self.lengths)}"),
+            ("units", f"{self.spec.hidden_size}, {self.spec.dtype}"),
+            ("dead units", ", ".join(f"{len(item.dead)} {item.direction}" for item in self.summary())),
+        ]
+        view = picture(self, 0, None, None).views[0] if len(self.lengths) else None
+        title = " · ".join(filter(None, ("Gates", self.source, self.name)))
+        return card(title, facts, ("direction", "gate", "min", "mean", "max"), rows, view)
+
+    def summary(self, row: int | None = None) -> tuple[DirectionSummary, ...]:
+        """A few figures for each direction: ranges, shares near the ends, dead and active units.
+
+        Args:
+            row: the row; None for all.
+
+        Raises:
+            SpecError: there is no such row.
+        """
+        return summarise(self, row)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file, in NumPy's `.npz` format.
+
+        Raises:
+            SpecError: path is not the name of a file.
+            OSError: it cannot be written; what was there before stays.
+        """
+        write_files([(file_path("path", path), files.writer(self))])
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The trace that `save` wrote.
+
+        Raises:
+            FormatError: it is not such a file.
+            SpecError: path is not the name of a file.
+            OSError: it cannot be opened.
+        """
+        return files.read(file_path("path", path), cls)
+
+    def plot(
+        self,
+        target: str | os.PathLike[str] | Any = None,
+        *,
+        row: int = 0,
+        direction: str | None = None,
+        against: Gates | None = None,
+    ) -> Figure:
+        """Draw one row: units over steps for z, r, n and h, and above each the mean over units.
+
+        Args:
+            target: a file to write, .png, .svg or .pdf; or four of matplotlib's Axes to draw the maps into,
+                of one run in one direction; None for neither.
+            row: the row.
+            direction: "forward" or "reverse"; None for all that there are.
+            against: the trace of another call, drawn beside this one, and their difference.
+
+        Returns:
+            matplotlib's figure.
+
+        Raises:
+            SpecError: there is no such row or direction, target is none of these, or the two do not fit.
+            MissingExtraError: matplotlib is not installed.
+            OSError: the file cannot be written.
+        """
+        from onegru.drawing import figure
+
+        if target is None or isinstance(target, str | os.PathLike):
+            path = None if target is None else file_path("target", target)
+            if path is not None:
+                figure.check_target(path)
+            drawn = figure.draw(picture(self, row, direction, against))
+            if path is not None:
+                write_files([(path, figure.writer(drawn, path))])
+            return drawn
+        shown = picture(self, row, direction, against)
+        if against is not None or len(shown.views) != 1:
+            raise SpecError("target: axes; must be a file or None where several maps of a gate are drawn")
+        return figure.draw_into(target, shown.views[0])
+
+    def to_html(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        row: int = 0,
+        direction: str | None = None,
+        against: Gates | None = None,
+    ) -> str:
+        """A page to look at one row with: it zooms, sorts units, shows values, compares two runs.
+
+        The page needs nothing but a browser. Over about 5 million numbers of a run, it holds means of a few
+        steps each, and says so.
+
+        Args:
+            path: the file to write; None for none.
+            row: the row.
+            direction: "forward" or "reverse"; None for all that there are.
+            against: the trace of another call, to compare with.
+
+        Returns:
+            the page.
+
+        Raises:
+            SpecError: there is no such row or direction, path is not the name of a file, or the two do not
+                fit.
+            OSError: the file cannot be written.
+        """
+        from onegru.drawing.page import page
+
+        text = page(picture(self, row, direction, against))
+        if path is not None:
+            write_files([(file_path("path", path), lambda file: file.write(text.encode()))])
+        return text
+
+
+def _figure(number: float | None) -> str:
+    return "" if number is None else f"{number:.3g}"

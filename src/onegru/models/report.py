@@ -1,0 +1,154 @@
+"""A description of the GRU nodes of a model, as plain data."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from onegru.core.errors import SpecWarning
+from onegru.core.wording import count, shape_words
+from onegru.formats.graph import TensorInfo
+from onegru.models.gru_node import GruNode
+from onegru.operators.attributes import read_attributes
+from onegru.operators.lowering import read_activations, read_clip
+from onegru.runtimes.known_issues import Facts, Verdict, verdicts
+
+
+@dataclass(frozen=True, slots=True)
+class GruReport:
+    """A GRU: a node of a model, or a layer of a checkpoint.
+
+    What depends on the weights is None if they are computed in each run, or by a runtime that is not
+    installed: sizes, parameters, bytes and FLOPs.
+
+    Attributes:
+        name: the node's or the layer's name.
+        operator: the operator and its version, such as "GRU-14"; empty for a layer.
+        dtype: the element type.
+        input_size: I.
+        hidden_size: H.
+        direction: forward, reverse or bidirectional.
+        reset: whether the reset gate acts "before" or "after" the recurrent product.
+        activations: (f, g) of each direction, with their parameters.
+        clip: the bound on the inputs of the activations; None for none.
+        attention: whether it takes attention scores.
+        lengths: whether it takes sequence lengths.
+        parameters: the count of numbers in W, R and B; of a node, in the file.
+        bytes: their size, as the node takes them.
+        flops_per_step: of the matrix products, for one row and one step, in all directions.
+        others: known issues of other runtimes with this node.
+        bodies: the bodies of other nodes that it lies in, in words, the outermost first.
+    """
+
+    __module__ = "onegru"
+
+    name: str
+    operator: str
+    dtype: str | None
+    input_size: int | None
+    hidden_size: int | None
+    direction: str
+    reset: str
+    activations: tuple[tuple[str, str], ...]
+    clip: float | None
+    attention: bool
+    lengths: bool
+    parameters: int | None
+    bytes: int | None
+    flops_per_step: int | None
+    others: tuple[Verdict, ...]
+    bodies: tuple[str, ...] = ()
+
+
+def report_nodes(inputs: Sequence[TensorInfo], nodes: Iterable[GruNode]) -> tuple[GruReport, ...]:
+    """A report on each node of a model that takes these inputs."""
+    infos = {info.value: info for info in inputs}
+    return tuple(_report(node, infos.get(node._step.inputs["X"])) for node in nodes)
+
+
+def _report(gru: GruNode, source: TensorInfo | None) -> GruReport:
+    node, layer = gru._step, gru.layer
+    spec = layer.spec if layer is not None else None
+    dtype = spec.dtype if spec is not None else (source.dtype if source is not None else None)
+    values = read_attributes(node.operator, node.attributes)
+    direction = str(values.get("direction", "forward"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
+        activations = read_activations(node.operator, values, 2 if direction == "bidirectional" else 1)
+    facts = Facts(
+        operator=node.operator.name,
+        version=node.operator.version,
+        attributes=node.attributes,
+        dtype=dtype,
+        present=frozenset((*node.inputs, *node.outputs)),
+        fixed_shape=None if node.x_shape is None else None not in node.x_shape,
+        constant_weights=layer is not None,
+        full_length=node.full_length,
+    )
+    lengths = node.operator.input("sequence_lens")
+    return GruReport(
+        name=node.name,
+        operator=str(node.operator),
+        dtype=dtype,
+        input_size=spec.input_size if spec is not None else None,
+        hidden_size=spec.hidden_size if spec is not None else values["hidden_size"],
+        direction=direction,
+        reset="after" if values.get("linear_before_reset") else "before",
+        activations=tuple((str(f), str(g)) for f, g in activations),
+        clip=read_clip(node.operator, values["clip"]),
+        attention=node.operator.attention,
+        lengths=lengths is not None and lengths.name in node.inputs,
+        parameters=None if layer is None else sum(array.size for array in gru.weights),
+        bytes=None if layer is None else sum(array.nbytes for array in gru.weights),
+        flops_per_step=None if spec is None else spec.flops_per_step,
+        others=tuple(verdicts(facts)),
+        bodies=node.bodies,
+    )
+
+
+def model_card(
+    path: str,
+    inputs: Sequence[TensorInfo],
+    outputs: Sequence[TensorInfo],
+    nodes: Sequence[GruNode],
+    other_nodes: int,
+) -> str:
+    """The card of a model for notebooks."""
+    from onegru.drawing.card import card
+
+    facts = [
+        ("inputs", "; ".join(map(_tensor_words, inputs))),
+        ("outputs", "; ".join(map(_tensor_words, outputs))),
+        ("nodes", f"{count(len(nodes), 'GRU node')} and {count(other_nodes, 'other node')}"),
+    ]
+    headings = ("GRU node", "operator", "input → hidden", "direction", "reset gate", "activations", "clip")
+    return card(
+        f"Model {Path(path).name}",
+        facts,
+        (*headings, "parameters", "failures elsewhere"),
+        [_cells(item) for item in report_nodes(inputs, nodes)],
+    )
+
+
+def _cells(item: GruReport) -> tuple[str, ...]:
+    """A row of the table of a card."""
+    sizes = ["?" if size is None else str(size) for size in (item.input_size, item.hidden_size)]
+    verdicts = [f"{other.runtime} {other.version} {other.effect} it: {other.reason}" for other in item.others]
+    return (
+        ", in ".join((item.name, *reversed(item.bodies))),
+        item.operator,
+        f"{sizes[0]} → {sizes[1]}, {item.dtype or 'any type'}",
+        item.direction,
+        item.reset,
+        " | ".join(f"{f}, {g}" for f, g in item.activations),
+        "none" if item.clip is None else f"{item.clip:g}",
+        "?" if item.parameters is None else f"{item.parameters:,} ({item.bytes:,} bytes)",
+        "; ".join(verdicts) or "none known",
+    )
+
+
+def _tensor_words(info: TensorInfo) -> str:
+    shape = "of any rank" if info.shape is None else shape_words(info.shape)
+    return f"{info.name} {info.dtype} {shape}"
