@@ -20,7 +20,7 @@ PIP_SELF := $(PIP) --no-build-isolation --editable
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
 CODE := $(wildcard src tests docs examples benchmarks)
 
-.PHONY: help run test test-frameworks bench conformance docs lint sanitize threads tiles neon accuracy fuzz clean
+.PHONY: help run test test-frameworks bench conformance docs lint sanitize threads tiles neon accuracy fuzz wheel clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,6 +104,10 @@ accuracy: $(VENV)/.dev  ## the activations over all float32 numbers; ARGS=Sigmoi
 
 fuzz: $(VENV)/.dev  ## broken files of every kind that is read, for ten minutes; ARGS="--minutes 30 --seed 7"
 	@$(BIN)/python -m tests.fuzz.run $(ARGS)
+
+wheel:  ## this machine's wheel and the sdist, built and tested, in dist/; PYTHON=python3.12 for the stable ABI
+	@.ci/system-packages $(PYTHON)
+	@.ci/wheel $(PYTHON)
 
 clean:  ## remove .venv and everything that was built or cached
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

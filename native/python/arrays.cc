@@ -99,7 +99,7 @@ PyArrayObject* AsScores(PyObject* object, PyArray_Descr* descr, const Shape& sha
 nb::object NewArray(PyArray_Descr* descr, const Shape& shape) {
   double bytes = static_cast<double>(PyDataType_ELSIZE(descr));
   for (int axis = 0; axis < shape.rank; ++axis) bytes *= static_cast<double>(shape.sizes[axis]);
-  Py_INCREF(descr);  // the new array's
+  Py_INCREF(reinterpret_cast<PyObject*>(descr));  // the new array's
   PyObject* const array =
       bytes < kBytesFromPool ? PyArray_Empty(shape.rank, shape.sizes, descr, 0) : NewFromPool(descr, shape);
   if (array == nullptr) PyErr_Clear();

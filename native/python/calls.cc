@@ -144,8 +144,12 @@ PyObject* Call(PyObject* self, PyObject* args, PyObject* kwargs) {
 PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* keywords) {
   const Py_ssize_t given = PyVectorcall_NARGS(flags);
   PyObject* values[kCallNames] = {};
-  // The class was given another __call__ since: Python 3.11 still comes here.
-  if (const ternaryfunc call = Py_TYPE(self)->tp_call; call != Call) {
+#ifdef Py_LIMITED_API
+  const auto call = reinterpret_cast<ternaryfunc>(PyType_GetSlot(Py_TYPE(self), Py_tp_call));
+#else
+  const ternaryfunc call = Py_TYPE(self)->tp_call;
+#endif
+  if (call != Call) {  // the class was given another __call__ since: Python 3.11 still comes here
     const nb::object all = nb::steal(PyTuple_New(given)), named = nb::steal(PyDict_New());
     if (!all.is_valid() || !named.is_valid()) return nullptr;
     for (Py_ssize_t i = 0; i < given; ++i) PyTuple_SetItem(all.ptr(), i, Py_NewRef(args[i]));

@@ -1,6 +1,6 @@
 // OneGRU: an operator for OpenVINO's graphs that is a layer of onegru, known by a number. Built against OpenVINO's
-// headers alone and linked to none of its libraries, so that it loads into any version of the same binary
-// interface; it holds no kernels (graph_layers.h).
+// headers alone and linked to none of its libraries, once for each release (CMakeLists.txt); it holds no kernels
+// (graph_layers.h).
 
 #include <openvino/core/extension.hpp>
 #include <openvino/core/op_extension.hpp>

@@ -366,7 +366,8 @@ def child(session):
 
 
 def run_program(program: str, *arguments: str) -> str:
-    done = run_python(PROGRAM + program, *arguments, folder=ROOT, timeout=300)
+    plain = ["-W", "ignore:This process:DeprecationWarning"]  # Python 3.12 warns of every fork beside threads
+    done = run_python(PROGRAM + program, *arguments, options=plain, folder=ROOT, timeout=300)
     assert not done.stderr
     return done.stdout
 

@@ -44,6 +44,11 @@ def operator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return str(request.param)
 
 
+def test_an_operator_of_another_release_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "RELEASE", (exchange.RELEASE[0], 99))
+    assert exchange._factory.__wrapped__() is None
+
+
 NODES: Mapping[str, Callable[..., Any]] = {"gru_cell": ops.gru_cell, "gru_sequence": ops.gru_sequence}
 
 

@@ -326,6 +326,19 @@ def test_without_openvino() -> None:
     )
 
 
+def test_an_older_openvino_is_refused() -> None:
+    result = run_python("""
+        import openvino
+        openvino.__version__ = "2024.6.0-17404"
+        import onegru
+        try:
+            onegru.openvino_extensions()
+        except onegru.FormatError as error:
+            print(error)
+    """)
+    assert result.stdout == "openvino 2024.6.0-17404; must be 2025.0 or newer\n", result.stderr
+
+
 def test_nothing_is_said_when_the_interpreter_ends(tmp_path: Path) -> None:
     """OpenVINO keeps nodes past the interpreter's end, where the native module would report what is left."""
     arrays = inputs_of("augru_sequence")

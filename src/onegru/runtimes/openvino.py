@@ -28,6 +28,7 @@ def openvino_exchange(model: Any) -> int:
 
     Raises:
         MissingExtraError: OpenVINO is not installed.
+        FormatError: it is older than 2025.0.
         SpecError: it is not a model, or a layer is not legal.
     """
     with needs_extra("openvino", "openvino", "openvino_exchange"):
@@ -60,6 +61,7 @@ def openvino_extensions() -> list[type[Any]]:
 
     Raises:
         MissingExtraError: OpenVINO is not installed.
+        FormatError: it is older than 2025.0.
     """
     with needs_extra("openvino", "openvino", "openvino_extensions"):
         from onegru.runtimes.openvino_op import CLASSES

@@ -23,7 +23,7 @@ from onegru.operators.lowering import check_attributes, lower
 from onegru.operators.openvino import OPERATORS, RANDOM
 from onegru.operators.schema import WEIGHTS, Operator
 from onegru.runtimes.openvino_graph import bodies_of, sizes_of
-from onegru.runtimes.openvino_op import CLASSES, GruOp, array_of, attributes_of, set_outputs
+from onegru.runtimes.openvino_op import CLASSES, RELEASE, GruOp, array_of, attributes_of, set_outputs
 
 # Weights may be computed from constants by at most so many layers, through at most so many numbers.
 _MOST_LAYERS = 100
@@ -183,8 +183,8 @@ def _constant(output: Any, outside: Mapping[str, Any]) -> Array | None:
 
 @functools.cache
 def _factory() -> Any:
-    """What makes nodes of the operator in C++; None if it does not fit this OpenVINO."""
-    library = Path(_native.__file__).with_name("_openvino_gru.so")
+    """What makes nodes of the operator in C++; None if there is none for this release of OpenVINO."""
+    library = Path(_native.__file__).with_name(f"_openvino_gru_{'_'.join(map(str, RELEASE))}.so")
     if not library.exists():
         return None
     try:

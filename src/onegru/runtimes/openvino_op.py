@@ -15,7 +15,7 @@ import numpy as np
 import openvino
 
 from onegru.core.dtypes import Array, bfloat16
-from onegru.core.errors import SpecError
+from onegru.core.errors import FormatError, SpecError
 from onegru.core.shapes import fits
 from onegru.core.wording import shape_words
 from onegru.layers.gru import GRU
@@ -24,6 +24,11 @@ from onegru.operators.lowering import check_attributes, lower
 from onegru.operators.openvino import OPERATORS
 from onegru.operators.schema import WEIGHTS, Attribute, Operator, Port
 from onegru.runtimes.openvino_graph import sizes_of
+
+RELEASE = tuple(map(int, openvino.__version__.split(".")[:2]))
+_OLDEST = (2025, 0)  # before, its Python has no name for the type of an operator
+if RELEASE < _OLDEST:
+    raise FormatError(f"openvino {openvino.__version__}; must be {'.'.join(map(str, _OLDEST))} or newer")
 
 _ELEMENT_TYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
 _LENGTH_TYPES = {"i32": "int32", "i64": "int64"}
