@@ -46,7 +46,7 @@ def test_the_document(tmp_path: Path) -> None:
     ]
     assert third["outcomes"] == [{"status": "passes", "cases": [0, 1, 2, 3, 4]}]
     short = document(RESULTS, figures=False)["runtimes"][0]["outcomes"][1]
-    assert short == {"status": "differs", "reason": "Y beyond the tolerance", "cases": [1]}
+    assert short == {"status": "differs", "reason": "Y beyond the tolerance", "cases": [1, 4]}
     write_results(tmp_path / "r.json", RESULTS)
     text = (tmp_path / "r.json").read_text()
     assert json.loads(text) == json.loads(json.dumps(found, allow_nan=False))
