@@ -33,6 +33,9 @@ conformance = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+# What stands for a factor and its level, for cases without any unusual one and with several.
+_USUAL, _SEVERAL = ("everything as usual", ""), ("several at once", "")
+
 # How many of a runtime's reasons are told below the table.
 _MOST_REASONS = 8
 
@@ -235,6 +238,7 @@ def show_results(console: Console, results: Sequence[RuntimeResults], cases: Seq
     """A table of features and runtimes, then the most frequent reasons."""
     headings = [_heading(result) for result in results]
     table = ruled_table(["feature", ""], headings)
+    table.columns[0].min_width = table.columns[1].min_width = 15
     before = ""
     for (factor, level), names in features(cases).items():
         cells = [
@@ -255,16 +259,22 @@ def show_results(console: Console, results: Sequence[RuntimeResults], cases: Seq
 
 
 def features(cases: Sequence[Case]) -> dict[tuple[str, str], list[str]]:
-    """The names of the cases that have each unusual level, by factor and level in the factors' order."""
-    found: dict[tuple[str, str], list[str]] = {("everything as usual", ""): []}
+    """The names of the cases with one unusual level alone, by its factor and itself.
+
+    The others come last. Features are in the factors' order.
+    """
+    found: dict[tuple[str, str], list[str]] = {_USUAL: []}
     order: dict[str, dict[str, None]] = {}
     for operator in {str(case.operator): case.operator for case in cases}.values():
         for name, factor in factors_of(operator).items():
             order.setdefault(name, {}).update(dict.fromkeys(factor.levels))
-    found |= {(name, level): [] for name, levels in order.items() for level in levels}
+    found |= {(name, level): [] for name, levels in order.items() for level in levels} | {_SEVERAL: []}
     for case in cases:
-        for feature in case.choices.items() or [("everything as usual", "")]:
-            found[feature].append(case.name)
+        unusual = dict(case.choices)
+        if any(name.endswith("backward") for name in unusual):  # which needs a second direction
+            unusual.pop("direction", None)
+        feature = next(iter(unusual.items()), _USUAL) if len(unusual) < 2 else _SEVERAL
+        found[feature].append(case.name)
     return {feature: names for feature, names in found.items() if names}
 
 

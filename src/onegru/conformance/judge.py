@@ -47,18 +47,14 @@ def judge(case: Case, outputs: Mapping[str, Array]) -> Outcome:
         name: _off(expected, outputs[name], case.tolerance[name], LARGEST[case.dtype])
         for name, expected in case.expected.items()
     }
-    wrong = {name: int(np.count_nonzero(ratio > 1)) for name, ratio in ratios.items()}
-    if not any(wrong.values()):
+    wrong = [name for name, ratio in ratios.items() if np.any(ratio > 1)]
+    if not wrong:
         return Outcome("passes")
     worst = max(ratios, key=lambda name: float(ratios[name].max(initial=0)))
     where = tuple(int(i) for i in np.unravel_index(int(ratios[worst].argmax()), ratios[worst].shape))
     return Outcome(
         "differs",
-        "; ".join(
-            f"{name}: {number} of {ratios[name].size} numbers are off"
-            for name, number in wrong.items()
-            if number
-        ),
+        f"{', '.join(wrong)} beyond the tolerance",  # without figures, which change with the processor
         worst,
         where,
         float(case.expected[worst][where]),

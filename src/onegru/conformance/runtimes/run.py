@@ -47,12 +47,8 @@ _LONGEST_REASON = 400
 _Take = Callable[[Case, Outcome, Mapping[str, Array]], None]
 
 
-class _TooLong(Exception):
-    """A case takes longer than it may."""
-
-
-class _Astray(Exception):
-    """A process writes what it should not, and is not believed any longer."""
+class _Enough(Exception):
+    """A process is to be ended, for this reason."""
 
 
 def run_cases(
@@ -114,6 +110,7 @@ class _Batch:
         self._cases, self._folder, self._seconds, self._take = cases, folder, seconds, take
         self._done = 0
         self._since = 0.0  # when the process began, or last gave something
+        self._is_astray = False  # whether it wrote what it should not
         is_torch = isinstance(contender.runtime, TorchGru)
         parts = [
             _without_file(case) if is_torch else _as_file(case, folder / str(number))
@@ -124,51 +121,54 @@ class _Batch:
     def run(self, limits: Limits) -> None:
         """Run all cases."""
         while self._done < len(self._cases):
-            (self._folder / "ready").unlink(missing_ok=True)
-            self._since = time.monotonic()
-            words = ""
-            try:
-                try:
-                    ended = run_child(_WORKER, [str(self._done)], self._folder, limits, self._watch)
-                except _TooLong:
-                    reason = f"took longer than {self._seconds:g} s"
-                else:
-                    words = ended.words
-                    reason = "out of memory" if _NO_MEMORY.search(words) else end_words(ended.code or 0)
-                self._collect()
-            except _Astray:  # the case that it was at has its result
-                continue
-            if (self._folder / "ready").exists():
-                died_of = self._cases[self._done : self._done + 1]
-            else:
-                died_of, reason = self._cases[self._done :], f"as it starts: {reason}, {words}".rstrip(", ")
+            reason = self._run_process(limits)
+            died_of = self._cases[self._done : self._done + 1] if reason else []
+            if not (self._folder / "ready").exists():
+                died_of, reason = self._cases[self._done :], f"as it starts: {reason}"
             for case in died_of:
                 self._give(case, Outcome("crashes", reason))
 
+    def _run_process(self, limits: Limits) -> str:
+        """Run a process until it ends.
+
+        Returns:
+            why the case that it was at has no result; empty if it has one.
+        """
+        (self._folder / "ready").unlink(missing_ok=True)
+        self._since, self._is_astray = time.monotonic(), False
+        try:
+            ended = run_child(_WORKER, [str(self._done)], self._folder, limits, self._watch)
+        except _Enough as enough:
+            return "" if self._collect() or self._is_astray else str(enough)
+        self._collect()
+        if self._is_astray:
+            return ""
+        if _NO_MEMORY.search(ended.words):
+            return "out of memory"
+        words = "" if (self._folder / "ready").exists() else f", {ended.words}"
+        return f"{end_words(ended.code or 0)}{words}".removesuffix(", ")
+
     def _watch(self) -> None:
-        """Take what there is, and end a process that takes too long."""
+        """Take what there is, and end a process that takes too long or writes what it should not."""
         if self._collect():
             self._since = time.monotonic()
-        has_begun = (self._folder / "ready").exists()
-        if time.monotonic() - self._since > (self._seconds if has_begun else _START_SECONDS):
-            raise _TooLong
+        seconds = self._seconds if (self._folder / "ready").exists() else _START_SECONDS
+        if self._is_astray or time.monotonic() - self._since > seconds:
+            raise _Enough(f"took longer than {seconds:g} s")
 
     def _collect(self) -> bool:
-        """Take the results that the process has left; whether there were any.
-
-        Raises:
-            _Astray: one is none; it is what comes of its case.
-        """
+        """Take the results that the process has left; whether there were any."""
         before = self._done
-        while self._done < len(self._cases):
+        while self._done < len(self._cases) and not self._is_astray:
             case = self._cases[self._done]
             try:
                 answer = read_outcome(self._folder, f"answer-{self._done}")
             except FileNotFoundError:
                 break
             except Exception as error:  # a process gone astray may have written anything
+                self._is_astray = True
                 self._give(case, Outcome("crashes", f"left no readable answer ({error})"))
-                raise _Astray from None
+                break
             if answer.status == "ran":
                 self._give(case, judge(case, answer.outputs), answer.outputs)
             elif _NO_MEMORY.search(answer.reason):
