@@ -348,18 +348,18 @@ void CheckCalls(std::size_t calls) {
     for (std::thread& other : others) other.join();
     Check(wrong == 0, "the other 7 callers", calls);
   }
-  const ThisThread caller;
+  const auto use_cpus = CpusOfThisThread();
   {
     const Meanwhile changes([&](std::size_t n) {
       SetNumThreads(1 + n % 4);
-      caller.UseCpus(n);
+      use_cpus(n);
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     });
     all("other numbers of threads, other CPUs", [&](std::size_t n) { return call(n); });
   }
-  caller.UseCpus(2);
+  use_cpus(2);
   SetNumThreads(3);
-  {
+  if (kForks) {
     std::atomic<std::size_t> children{0}, wrong{0};
     const Meanwhile forks([&](std::size_t) {
       ++children;

@@ -25,21 +25,20 @@ bool InChild(const std::function<bool()>& run) {
 }
 #endif
 
+std::function<void(std::size_t)> CpusOfThisThread() {
 #if defined(__linux__)
-ThisThread::ThisThread() : id_(pthread_self()) {}
-
-void ThisThread::UseCpus(std::size_t n) const {
-  cpu_set_t all, some;
-  if (sched_getaffinity(0, sizeof(all), &all) != 0) return;
-  CPU_ZERO(&some);
-  for (std::size_t cpu = 0, seen = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &all) && (n % 3 == 2 || seen++ % 2 == n % 3)) CPU_SET(cpu, &some);
-  }
-  if (CPU_COUNT(&some) != 0) pthread_setaffinity_np(id_, sizeof(some), &some);
-}
+  return [thread = pthread_self()](std::size_t n) {
+    cpu_set_t all, some;
+    if (sched_getaffinity(0, sizeof(all), &all) != 0) return;
+    CPU_ZERO(&some);
+    for (std::size_t cpu = 0, seen = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &all) && (n % 3 == 2 || seen++ % 2 == n % 3)) CPU_SET(cpu, &some);
+    }
+    if (CPU_COUNT(&some) != 0) pthread_setaffinity_np(thread, sizeof(some), &some);
+  };
 #else
-ThisThread::ThisThread() = default;
-void ThisThread::UseCpus(std::size_t) const {}
+  return [](std::size_t) {};
 #endif
+}
 
 }  // namespace onegru

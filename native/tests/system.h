@@ -8,20 +8,18 @@
 
 namespace onegru {
 
+#if defined(_WIN32)
+inline constexpr bool kForks = false;
+#else
+inline constexpr bool kForks = true;
+#endif
+
 // Runs this in a forked child: false if it says false there, or takes a minute, as one that waits for a thread that it
 // does not have. Where processes do not fork, runs nothing and is true.
 bool InChild(const std::function<bool()>& run);
 
-// The thread that makes it.
-class ThisThread {
- public:
-  ThisThread();
-  // Leaves it the CPUs of the calling thread that are even, odd, or all, by n % 3. Linux only.
-  void UseCpus(std::size_t n) const;
-
- private:
-  unsigned long id_ = 0;
-};
+// What lets this thread use the CPUs of the one that calls it that are even, odd, or all, by n % 3. Linux only.
+std::function<void(std::size_t)> CpusOfThisThread();
 
 }  // namespace onegru
 
