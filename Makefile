@@ -20,7 +20,7 @@ PIP_SELF := $(PIP) --no-build-isolation --editable
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
 CODE := $(wildcard src tests docs examples benchmarks)
 
-.PHONY: help run test test-frameworks bench conformance docs lint sanitize threads tiles neon accuracy fuzz wheel clean
+.PHONY: help run test test-frameworks bench conformance docs lint sanitize threads tiles neon ports accuracy fuzz wheel clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,7 +80,7 @@ threads: $(VENV)/.build | build  ## a million calls in each way in which threads
 # $(call same_bits,NAME,COMMAND)
 define same_bits
 @echo "This machine:" && build/native/onegru_check $(SAME_PROBLEMS) | tee build/native.out
-@echo "$(1):" && $(2) $(SAME_PROBLEMS) | tee build/other.out
+@echo "$(1):" && $(2) $(SAME_PROBLEMS) | tr -d '\r' | tee build/other.out
 @grep -q ', 0 failed$$' build/native.out && grep -q ', 0 failed$$' build/other.out
 @test "$$(grep '^hash ' build/native.out)" = "$$(grep '^hash ' build/other.out)" && echo "The same bits" || \
 { echo "The bits differ" >&2; exit 1; }
@@ -98,6 +98,24 @@ neon: $(VENV)/.build | build  ## the kernels' tests for Arm, emulated; their bit
 	$(call check,native,-O2)
 	$(call check,neon,-O2,$(ARM64))
 	$(call same_bits,64-bit Arm emulated,qemu-aarch64 build/neon/onegru_check)
+
+# $(call port,SYSTEM,PROCESSOR,TARGET): cross compiles with Zig's Clang. Highway is the one that CMake would download:
+# this machine's is for this machine.
+ZIG := $(foreach tool,C_COMPILER=cc CXX_COMPILER=c++ AR=ar RANLIB=ranlib RC_COMPILER=rc,\
+  -DCMAKE_$(subst =,=$(abspath build/zig)/,$(tool)))
+port = $(ZIG) -DCMAKE_SYSTEM_NAME=$(1) -DCMAKE_SYSTEM_PROCESSOR=$(2) -DCMAKE_C_COMPILER_TARGET=$(3) \
+  -DCMAKE_CXX_COMPILER_TARGET=$(3) -DCMAKE_INSTALL_NAME_TOOL=true -DCMAKE_DISABLE_FIND_PACKAGE_hwy=ON \
+  "-DFETCHCONTENT_SOURCE_DIR_HIGHWAY=$$(ls -d $(abspath build/highway) 2>/dev/null)"
+
+# Zig compiles the C++ library of each system once: the first time takes minutes longer.
+ports: $(VENV)/.build | build  ## the kernels' tests for macOS, built only, and for Windows, run by Wine
+	@.ci/ports-packages $(BIN)/python
+	$(call check,macos-arm64,-O1,$(call port,Darwin,arm64,aarch64-macos))
+	$(call check,macos-x86-64,-O1,$(call port,Darwin,x86_64,x86_64-macos))
+	$(call check,windows,-O2,$(call port,Windows,AMD64,x86_64-windows-gnu))
+	@command -v wine >/dev/null || { echo "All are built; no Wine runs the one for Windows" >&2; exit 1; }
+	$(call check,native,-O2)
+	$(call same_bits,Windows,WINEPREFIX=$(abspath build/wine) WINEDEBUG=-all wine build/windows/onegru_check.exe)
 
 accuracy: $(VENV)/.dev  ## the activations over all float32 numbers; ARGS=Sigmoid for one of them
 	@$(BIN)/python -m benchmarks.accuracy $(ARGS)

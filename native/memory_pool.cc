@@ -1,13 +1,11 @@
 #include "native/memory_pool.h"
 
-#include <pthread.h>
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <new>
+
+#include "native/system/system.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -20,7 +18,6 @@ namespace onegru {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr std::size_t kHugePage = 2 << 20;
 // From this size on huge pages pay: NumPy's own figure.
 constexpr std::size_t kHugeFrom = 4 << 20;
 
@@ -31,7 +28,7 @@ class MemoryPool::Leaving {
   ~Leaving() {
     for (std::size_t i = 0; i < count_; ++i) {
       ASAN_UNPOISON_MEMORY_REGION(blocks_[i]->data(), blocks_[i]->size);
-      std::free(blocks_[i]);
+      system::Free(blocks_[i]);
     }
   }
   void Add(Block* block) { blocks_[count_++] = block; }
@@ -107,12 +104,9 @@ MemoryPool::Block* MemoryPool::NewBlock(std::size_t bytes) noexcept {
   if (bytes > SIZE_MAX / 2) return nullptr;
   const std::size_t all = (bytes + kAlignment + kPage - 1) / kPage * kPage;
   const bool is_huge = all >= kHugeFrom;
-  void* memory = nullptr;
-  if (posix_memalign(&memory, is_huge ? kHugePage : kAlignment, all) != 0) return nullptr;
-#if defined(MADV_HUGEPAGE)
-  if (is_huge) madvise(memory, all / kHugePage * kHugePage, MADV_HUGEPAGE);
-#endif
-  return new (memory) Block{all - kAlignment, {}};
+  const std::size_t alignment = is_huge ? system::kHugePage : kAlignment;
+  void* const memory = system::Allocate(all, alignment, is_huge ? all / alignment * alignment : 0);
+  return memory == nullptr ? nullptr : new (memory) Block{all - kAlignment, {}};
 }
 
 MemoryPool::Block* MemoryPool::Remove(std::size_t index) {
@@ -132,7 +126,7 @@ namespace {
 // Created when the library is loaded: a fork while another thread creates it would deadlock the child.
 MemoryPool& g_pool = *[] {
   auto* const made = new MemoryPool;
-  pthread_atfork([] { g_pool.mutex().lock(); }, [] { g_pool.mutex().unlock(); }, [] { g_pool.mutex().unlock(); });
+  system::AtFork([] { g_pool.mutex().lock(); }, [] { g_pool.mutex().unlock(); }, [] { g_pool.mutex().unlock(); });
   return made;
 }();
 

@@ -3,19 +3,15 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <cstdlib>
 #include <new>
 
-#include <sys/mman.h>
-
 #include "native/float_mode.h"
+#include "native/system/system.h"
 
 namespace onegru {
 namespace {
 
 constexpr std::size_t kAlignment = 128;  // two cache lines, which some CPUs fetch together
-
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 std::size_t RoundUp(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -112,17 +108,16 @@ void PackBiases(const Spec& spec, const Geometry& geometry, const T* B, T* bx, T
 
 }  // namespace
 
-void AlignedDelete::operator()(void* pointer) const { std::free(pointer); }
+void AlignedDelete::operator()(void* pointer) const { system::Free(pointer); }
 
 AlignedBytes AllocateAligned(std::size_t bytes) {
   // Huge pages where they fit: no TLB misses in a sweep over a matrix, and prefetchers, which stop at page ends, keep
   // going.
-  const std::size_t huge = bytes / kHugePage * kHugePage;
-  const std::size_t alignment = huge ? kHugePage : kAlignment;
+  const std::size_t huge = bytes / system::kHugePage * system::kHugePage;
+  const std::size_t alignment = huge ? system::kHugePage : kAlignment;
   bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  void* memory = nullptr;
-  if (posix_memalign(&memory, alignment, bytes) != 0) throw std::bad_alloc();
-  if (huge) madvise(memory, huge, MADV_HUGEPAGE);  // may be refused
+  void* const memory = system::Allocate(bytes, alignment, huge);
+  if (memory == nullptr) throw std::bad_alloc();
   std::memset(memory, 0, bytes);
   return AlignedBytes(static_cast<unsigned char*>(memory));
 }

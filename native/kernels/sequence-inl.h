@@ -236,7 +236,7 @@ void RunPair(const Share& first, const Share& second) {
   Sequence<C, S, kAfter> a(first, Holder::kCaller, first.scratch), b(second, Holder::kCaller, second.scratch);
   a.Begin(0);
   b.Begin(0);
-  while (a.Advance() | b.Advance()) {
+  while (int{a.Advance()} | int{b.Advance()}) {  // both, always
   }
   a.End();
   b.End();

@@ -2,11 +2,9 @@
 
 #include <nanobind/nanobind.h>
 
-#include <unistd.h>
-
 #include <chrono>
-#include <cxxabi.h>
 #include <exception>
+#include <thread>
 
 namespace nb = nanobind;
 
@@ -34,12 +32,8 @@ class Unlocked {
   void Take() {
     try {
       PyEval_RestoreThread(state_);
-#if defined(__GLIBCXX__)
-    } catch (const abi::__forced_unwind&) {
-#else
     } catch (...) {
-#endif
-      for (;;) pause();
+      for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
     }
   }
 

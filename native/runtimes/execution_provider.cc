@@ -226,7 +226,11 @@ class GruFactory : public ort::Factory {
 }  // namespace
 }  // namespace onegru
 
+#if defined(_WIN32)
+#define ONEGRU_EXPORT __declspec(dllexport)
+#else
 #define ONEGRU_EXPORT __attribute__((visibility("default")))
+#endif
 
 extern "C" ONEGRU_EXPORT onegru::ort::Status* CreateEpFactories(const char*, const onegru::ort::ApiBase* base,
                                                                 const void*, onegru::ort::Factory** factories,

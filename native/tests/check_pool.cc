@@ -1,8 +1,5 @@
 #include "native/tests/check_pool.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +9,7 @@
 
 #include "native/memory_pool.h"
 #include "native/tests/problems.h"
+#include "native/tests/system.h"
 
 namespace onegru {
 namespace {
@@ -133,15 +131,7 @@ void CheckSharing() {
     });
   }
   int children = 0;
-  for (int i = 0; i < 10; ++i) {
-    const pid_t child = fork();
-    if (child == 0) {
-      alarm(60);  // kills a child that waits for a thread it does not have
-      _exit(UseAtRandom(ThePool(), 9, 50) ? 0 : 1);
-    }
-    int status = 1;
-    children += child > 0 && waitpid(child, &status, 0) == child && status == 0;
-  }
+  for (int i = 0; i < 10; ++i) children += InChild([] { return UseAtRandom(ThePool(), 9, 50); });
   over = true;
   for (std::thread& thread : threads) thread.join();
   Check(good == 4, "several threads");

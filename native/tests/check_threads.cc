@@ -1,10 +1,5 @@
 #include "native/tests/check_threads.h"
 
-#include <pthread.h>
-#include <sched.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -18,6 +13,7 @@
 
 #include "native/targets/targets.h"
 #include "native/tests/problems.h"
+#include "native/tests/system.h"
 
 namespace onegru {
 namespace {
@@ -150,17 +146,14 @@ void CheckForkBesideWindow() {
       half_written = false;
       Window::Close();
     });
-    while (!open) sched_yield();
-    const pid_t child = fork();
-    if (child == 0) {
-      alarm(60);
+    while (!open) std::this_thread::yield();
+    const bool good = InChild([&] {
       Window::Open();  // and it can open its own
       Window::Close();
-      _exit(half_written ? 1 : 0);
-    }
+      return !half_written;
+    });
     helper.join();
-    int status = 1;
-    Check(child > 0 && waitpid(child, &status, 0) == child && status == 0, "a fork beside a window", n);
+    Check(good, "a fork beside a window", n);
   }
 }
 
@@ -250,14 +243,14 @@ class PoolOfOne {
     self.task_ = task;
     self.data_ = data;
     self.tasks_.store(count, std::memory_order_release);
-    while (self.tasks_.load(std::memory_order_acquire) != 0) sched_yield();
+    while (self.tasks_.load(std::memory_order_acquire) != 0) std::this_thread::yield();
   }
 
  private:
   static constexpr std::size_t kOver = SIZE_MAX;
 
   void Loop() {
-    for (std::size_t count; (count = tasks_.load(std::memory_order_acquire)) != kOver; sched_yield()) {
+    for (std::size_t count; (count = tasks_.load(std::memory_order_acquire)) != kOver; std::this_thread::yield()) {
       for (std::size_t i = 0; i < count; ++i) task_(data_, i);
       if (count != 0) tasks_.store(0, std::memory_order_release);
     }
@@ -286,16 +279,6 @@ class Meanwhile {
   std::atomic<bool> over_{false};
   std::thread thread_;
 };
-
-void UseCpus(pthread_t thread, std::size_t n) {
-  cpu_set_t all, some;
-  if (sched_getaffinity(0, sizeof(all), &all) != 0) return;
-  CPU_ZERO(&some);
-  for (std::size_t cpu = 0, seen = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &all) && (n % 3 == 2 || seen++ % 2 == n % 3)) CPU_SET(cpu, &some);
-  }
-  if (CPU_COUNT(&some) != 0) pthread_setaffinity_np(thread, sizeof(some), &some);
-}
 
 }  // namespace
 
@@ -365,30 +348,26 @@ void CheckCalls(std::size_t calls) {
     for (std::thread& other : others) other.join();
     Check(wrong == 0, "the other 7 callers", calls);
   }
+  const auto use_cpus = CpusOfThisThread();
   {
-    const pthread_t caller = pthread_self();
     const Meanwhile changes([&](std::size_t n) {
       SetNumThreads(1 + n % 4);
-      UseCpus(caller, n);
+      use_cpus(n);
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     });
     all("other numbers of threads, other CPUs", [&](std::size_t n) { return call(n); });
   }
-  UseCpus(pthread_self(), 2);
+  use_cpus(2);
   SetNumThreads(3);
-  {
+  if (kForks) {
     std::atomic<std::size_t> children{0}, wrong{0};
     const Meanwhile forks([&](std::size_t) {
-      const pid_t child = fork();
-      if (child == 0) {
-        alarm(60);
+      ++children;
+      wrong += !InChild([&] {
         bool good = true;
         for (std::size_t n = 0; n < 2 * layers.size(); ++n) good = call(n) && good;
-        _exit(good ? 0 : 1);
-      }
-      int status = 1;
-      ++children;
-      wrong += child < 0 || waitpid(child, &status, 0) != child || status != 0;
+        return good;
+      });
     });
     all("forks", [&](std::size_t n) { return call(n); });
     std::printf("%-40s %zu, %zu wrong\n", "children of forks", children.load(), wrong.load());

@@ -1,13 +1,12 @@
 #include "native/threads/threads.h"
 
-#include <pthread.h>
-#include <sched.h>
-
 #include <algorithm>
 #include <memory>
 #include <mutex>
 #include <system_error>
 #include <thread>
+
+#include "native/system/system.h"
 
 namespace onegru {
 
@@ -29,32 +28,6 @@ void Pause() {
 }
 
 std::atomic<std::size_t> g_num_threads{1};
-
-// The process's CPUs when this library was loaded: a worker started later, by a call on another runtime's thread,
-// would inherit the few of that thread.
-struct Affinity {
-  cpu_set_t set{};
-  bool known = sched_getaffinity(0, sizeof(set), &set) == 0;
-};
-const Affinity g_first_affinity{};
-
-void TakeFirstAffinity() {
-  if (g_first_affinity.known) sched_setaffinity(0, sizeof(g_first_affinity.set), &g_first_affinity.set);
-}
-
-// Moves to another CPU. The system may wake a thread on the CPU of the one that waits for it, and leave both there for
-// milliseconds, switching at a higher cost than that of the work. (A very short sleep does not help.) If somebody else
-// changes the thread's CPUs meanwhile, theirs stay.
-void LeaveCpu(int cpu) {
-  cpu_set_t allowed, now;
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || CPU_COUNT(&allowed) < 2) return;
-  cpu_set_t others = allowed;
-  CPU_CLR(cpu, &others);
-  if (sched_setaffinity(0, sizeof(others), &others) != 0) return;
-  if (sched_getaffinity(0, sizeof(now), &now) == 0 && CPU_EQUAL(&now, &others)) {
-    sched_setaffinity(0, sizeof(allowed), &allowed);
-  }
-}
 
 // The handshake of a worker and the one caller that holds it.
 enum State : std::uint32_t {
@@ -81,7 +54,7 @@ struct alignas(64) Worker {
       if (state.load(std::memory_order_acquire) == kInvited) {
         std::uint32_t expected = kInvited;
         if (state.compare_exchange_strong(expected, kAtWork, std::memory_order_acq_rel)) {
-          if (caller_cpu >= 0 && sched_getcpu() == caller_cpu) LeaveCpu(caller_cpu);
+          if (caller_cpu >= 0 && system::CurrentCpu() == caller_cpu) system::LeaveCpu(caller_cpu);
           Job* const mine = job;
           misses = 0;
           mine->Help();
@@ -92,7 +65,7 @@ struct alignas(64) Worker {
       } else if (++spins < kSpinsWhenIdle) {
         Pause();
       } else if (spins < kSpinsWhenIdle + kYieldsWhenIdle) {
-        sched_yield();
+        std::this_thread::yield();
       } else {
         const std::uint32_t seen = bell.load(std::memory_order_relaxed);
         asleep.store(true, std::memory_order_seq_cst);
@@ -126,7 +99,7 @@ struct Pool {
     auto worker = std::make_unique<Worker>();
     try {
       std::thread([w = worker.get()] {
-        TakeFirstAffinity();
+        system::TakeFirstCpus();
         w->Loop();
       }).detach();
     } catch (const std::system_error&) {
@@ -172,7 +145,10 @@ namespace {
 Pool* ThePool() {
   if (Pool* pool = g_pool.load(std::memory_order_acquire)) return pool;
   static std::once_flag once;
-  std::call_once(once, [] { pthread_atfork(&Forks::Before, &Forks::AfterInParent, &Forks::AfterInChild); });
+  std::call_once(once, [] {
+    system::StayLoaded();
+    system::AtFork(&Forks::Before, &Forks::AfterInParent, &Forks::AfterInChild);
+  });
   auto* const fresh = new Pool;
   Pool* expected = nullptr;
   if (g_pool.compare_exchange_strong(expected, fresh)) return fresh;
@@ -194,7 +170,7 @@ Invitation::Invitation(Job& job, std::size_t count, Sleepers sleepers) {
   if (g_events.wakes_all) sleepers = Sleepers::kWake;
 #endif
   Pool* const pool = ThePool();
-  const int cpu = sched_getcpu();
+  const int cpu = system::CurrentCpu();
   for (std::size_t n = 0; n < count; ++n) {  // no more than that may there be, whoever has them
     Worker* const worker = pool->At(n);
     if (worker == nullptr) break;
@@ -228,7 +204,7 @@ Invitation::~Invitation() {
 }
 
 void Spin::Pause() { onegru::Pause(); }
-void Spin::Yield() { sched_yield(); }
+void Spin::Yield() { std::this_thread::yield(); }
 
 bool Patience::Wait() {
   constexpr int kSpinsToLook = 32;

@@ -16,6 +16,7 @@ import onegru
 from onegru.cli import progress
 from tests.support.cli import SCRIPT, Cli, Result, X, expected, files, same, script, write_gru
 from tests.support.files.onnx_models import WEIGHTS, I, graph, gru, model, node, save, value
+from tests.support.systems import posix
 
 
 def test_strings(cli: Cli) -> None:
@@ -242,6 +243,7 @@ def test_script_that_is_interrupted(cli: Cli, loaded: str, seconds: float) -> No
     assert (process.returncode, err) == (130, "onegru: interrupted\n")
 
 
+@posix
 def test_convert_from_what_is_no_file(cli: Cli) -> None:
     os.mkfifo("pipe.onnx")
     Path("there.onnx").write_bytes(b"")

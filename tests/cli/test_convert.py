@@ -22,6 +22,7 @@ from tests.support.cli import Cli
 from tests.support.files.onnx_models import Shape, graph, gru, model, node, tensor, value, weights
 from tests.support.files.onnx_models import save as save_model
 from tests.support.layers import I, call, draw, make_gru, make_stack, reference, same_layers
+from tests.support.systems import posix
 
 pytest.importorskip("safetensors")
 
@@ -382,6 +383,7 @@ def test_arguments(convert: Cli) -> None:
     assert sorted(item.name for item in Path().iterdir()) == ["a.onnx", "a.safetensors", "folder.onnx"]
 
 
+@posix
 def test_nothing_is_lost(convert: Cli) -> None:
     onegru.save(make_gru(), "a.xml")
     Path("b.bin").write_bytes(b"something else")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
 import select
 import subprocess
 import sys
 import time
+
+import pytest
 
 from tests.support.processes import run_python
 
@@ -27,6 +28,7 @@ print("done")
 
 def in_terminal(code: str, *arguments: str) -> str:
     """What a program writes to a terminal of 80 columns."""
+    pty = pytest.importorskip("pty", reason="needs a pseudo-terminal", exc_type=ImportError)
     parent, child = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
     command = [sys.executable, "-c", code, *arguments]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 import zipfile
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import onegru
 from onegru import FormatError
 from tests.support.files.keras_files import arrays, entry, keras_3, model, write_archive, write_h5
+from tests.support.systems import posix
 
 HOSTILE_JSON = {
     "deep": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
@@ -44,8 +44,11 @@ def test_hostile_json(tmp_path: Path, what: str, suffix: str) -> None:
     assert time.monotonic() - began < 20
 
 
+@posix
 def test_archives_that_expand(tmp_path: Path) -> None:
     """Neither this process nor the one that reads takes much memory."""
+    import resource
+
     path = tmp_path / "x.keras"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("metadata.json", '{"keras_version": "3.9.0"}')

@@ -19,6 +19,7 @@ from tests.support.kill_points import kill_points
 from tests.support.layers import H, I, call, draw, make_gru, make_stack
 from tests.support.processes import run_python_without
 from tests.support.runtimes import openvino_results
+from tests.support.systems import posix
 
 # ---- what cannot be written
 
@@ -215,6 +216,7 @@ def test_no_half_of_a_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exis
     assert failed and {item.name: item.read_bytes() for item in tmp_path.iterdir()} == before
 
 
+@posix
 @pytest.mark.parametrize("hidden", [H, H + 90, 1])
 @pytest.mark.parametrize("earlier", [(".xml", ".bin"), (".xml",), (".bin",), ()], ids=len)
 def test_killed_while_an_ir_is_replaced(tmp_path: Path, hidden: int, earlier: tuple[str, ...]) -> None:
@@ -321,6 +323,7 @@ def test_a_folder_in_the_way(tmp_path: Path) -> None:
         onegru.save(make_gru(), tmp_path / "nowhere" / "m.onnx")
 
 
+@posix
 def test_links_and_modes(tmp_path: Path) -> None:
     folder = tmp_path / "elsewhere"
     folder.mkdir()

@@ -14,6 +14,7 @@ import pytest
 import onegru
 from onegru import FormatError, SpecError
 from tests.support.layers import make_gru, make_stack
+from tests.support.systems import posix
 
 B, I = 3, 5
 RNG = np.random.default_rng(5)
@@ -113,6 +114,7 @@ def test_a_large_state_is_refused_unread(tmp_path: Path) -> None:
     assert 0 < sum(read) < 1000
 
 
+@posix
 @KINDS
 def test_paths(kind: str, tmp_path: Path) -> None:
     stream = make(kind)

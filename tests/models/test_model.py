@@ -37,6 +37,7 @@ from tests.support.files.onnx_models import (
     value,
 )
 from tests.support.processes import run_threads
+from tests.support.systems import posix
 
 LENS = np.array([4, 2], np.int32)
 H0 = numbers(3, 1, B, H)
@@ -380,6 +381,7 @@ def test_lstms_beside_grus_in_every_type(tmp_path: Path, dtype: str) -> None:
     assert loaded(tmp_path, proto).run({"X": X.astype(dtype)})["L"].shape == (T, 1, B, H)
 
 
+@posix
 def test_special_files_are_no_models(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.onnx"
     os.mkfifo(pipe)

@@ -25,6 +25,7 @@ from tests.support.comparison import same_bits
 from tests.support.files import onnx_models as m
 from tests.support.processes import run_python, run_threads
 from tests.support.repository import ROOT
+from tests.support.systems import linux, posix
 
 CPU = "CPUExecutionProvider"
 
@@ -198,6 +199,7 @@ def plain_model(I: int = m.I, H: int = m.H, **attributes: Any) -> Any:
     return gru_model(nodes, [m.value("X", shape=["T", "N", I])], ["Y", "Y_h"], m.weights(I=I, H=H))
 
 
+@linux
 def test_weights_are_kept_once(tmp_path: Path) -> None:
     """In the packed form: a session takes no more memory than ONNX Runtime's own kernels do."""
     H = 1200
@@ -373,6 +375,7 @@ def run_program(program: str, *arguments: str) -> str:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
+@posix
 def test_forks_before_and_after_registering() -> None:
     """With a session of one thread: a child of ONNX Runtime's own pool has no threads."""
     run_program(

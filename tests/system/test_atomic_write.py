@@ -19,6 +19,7 @@ from onegru.rewriting.rewrite import rewrite as rewrite_model
 from onegru.system.atomic_write import write_files
 from tests.support.kill_points import kill_points
 from tests.support.processes import run_python
+from tests.support.systems import posix
 
 
 def put(*files: tuple[Path, bytes]) -> None:
@@ -29,6 +30,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+@posix
 @pytest.mark.parametrize("links", [True, False])
 def test_killed_at_each_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
     if not links:
@@ -62,6 +64,7 @@ def test_killed_at_each_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, li
     assert set(seen) == {0, 1, 2, 3} and seen == sorted(seen) and seen.count(0) > 9
 
 
+@posix
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_failure_of_any_call_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
@@ -107,6 +110,7 @@ def test_a_writer_that_fails(tmp_path: Path) -> None:
     assert names(tmp_path) == {"b"} and (tmp_path / "b").read_bytes() == b"old"
 
 
+@posix
 def test_modes(tmp_path: Path) -> None:
     path = tmp_path / "m"
     for mask, wanted in ((0o022, 0o644), (0o077, 0o600), (0, 0o666)):
@@ -125,6 +129,7 @@ def test_modes(tmp_path: Path) -> None:
         path.unlink()
 
 
+@posix
 def test_the_umask_is_not_touched(tmp_path: Path) -> None:
     """Files that another thread makes at the same time have its permissions."""
     before = os.umask(0o077)
@@ -150,6 +155,7 @@ def test_the_umask_is_not_touched(tmp_path: Path) -> None:
     assert modes == {0o600}
 
 
+@posix
 def test_links(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     for target in ("there/m", "m"):
@@ -243,6 +249,7 @@ WRITERS = {
 }
 
 
+@posix
 @pytest.mark.parametrize(("write", "suffix"), WRITERS.values(), ids=WRITERS)
 def test_every_writer(tmp_path: Path, write: Callable[[Path], object], suffix: str) -> None:
     """Links and permissions stay, a loop of links is an error that names it, nothing else is left."""

@@ -20,6 +20,7 @@ from onegru.system.child_process import READING, Limits, read_answer, run_child
 from tests.support.files.keras_files import keras_3
 from tests.support.files.onnx_models import graph, gru, model, save, value, weights
 from tests.support.processes import Done, run_python
+from tests.support.systems import linux, posix
 
 # Modules that a child, or a library in it, imports; each notes that it was run.
 PLANTS = (
@@ -111,6 +112,7 @@ def test_functions_import_nothing_of_the_current_folder(hostile: Path, tmp_path:
     assert result.returncode == 0, result.stderr
 
 
+@posix
 def test_onegru_in_the_current_folder_is_found(tmp_path: Path) -> None:
     """It comes last there: what hides another module is still not imported."""
     copy = tmp_path / "onegru"
@@ -146,6 +148,7 @@ def child(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return "body_of_a_child"
 
 
+@linux
 @pytest.mark.parametrize(
     ("body", "limits", "code", "words"),
     [
@@ -166,6 +169,7 @@ def test_limits(
     assert time.monotonic() - began < 30
 
 
+@linux
 def test_what_a_child_starts_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     starts = "import subprocess, time; p = subprocess.Popen(['sleep', '60'])"
     body = f"{starts}; print(p.pid, file=open('pid', 'w'), flush=True); time.sleep(60)"
@@ -178,6 +182,7 @@ def test_what_a_child_starts_ends_with_it(tmp_path: Path, monkeypatch: pytest.Mo
         time.sleep(0.05)
 
 
+@posix
 def test_an_interrupt_ends_the_child(hostile: Path, tmp_path: Path) -> None:
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "slow.py").write_text(
@@ -205,6 +210,7 @@ run_child("slow", [sys.argv[2]], Path(sys.argv[3]), READING)
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
+@posix
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -266,6 +272,7 @@ def test_answers_that_are_wrong(tmp_path: Path, head: object, data: bytes) -> No
         read_answer(tmp_path)
 
 
+@posix
 def test_answers_that_are_no_files(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_answer(tmp_path)

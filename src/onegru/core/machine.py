@@ -10,6 +10,8 @@ from pathlib import Path
 def usable_cpus(root: Path = Path("/")) -> int:
     """The number of CPUs that the affinity mask and the control groups leave this process; at least 1.
 
+    Only Linux has these; elsewhere it is the number of the machine's CPUs.
+
     Args:
         root: where `proc` and `sys` are, for tests.
     """
@@ -56,7 +58,7 @@ def _read(file: Path) -> str:
 
 
 def memory_size() -> int:
-    """The machine's memory in bytes."""
+    """The machine's memory in bytes; 16 GiB where the system does not say, as Windows does not."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not known on this system

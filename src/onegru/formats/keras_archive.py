@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import signal
 import tempfile
 from collections.abc import Mapping
 from itertools import islice
@@ -21,7 +20,7 @@ from onegru.core.tensors import is_mapping
 from onegru.frameworks.keras_config import from_config, generation_of
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
-from onegru.system.child_process import READING, read_answer, run_child
+from onegru.system.child_process import KILLED, READING, read_answer, run_child
 
 _READER = "onegru.formats.keras"
 
@@ -64,7 +63,7 @@ def _read(path: Path, arguments: list[str]) -> tuple[dict[str, Any], list[Array]
     with tempfile.TemporaryDirectory(prefix="onegru-") as folder:
         place = Path(folder)
         ended = run_child(_READER, [str(path.absolute()), str(path), *arguments], place, READING)
-        if ended.code is None or ended.code in (-signal.SIGALRM, -signal.SIGKILL):
+        if ended.code is None or ended.code == KILLED:
             reason = f"not read within {READING.cpu_seconds} s of computing, or {READING.seconds:g} s in all"
             raise FormatError(f"{path}: {reason}")
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,7 +19,8 @@ def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object]]]) -> 
     A killed process, or a machine that stops, leaves each target as it was or with all of its new content;
     targets are replaced in order, and one may come several times. A symbolic link stays, and the file that it
     leads to is replaced. A file keeps the permissions of the one that it replaces; a new one gets those of
-    the umask. What a killed process leaves behind is called `.NAME.….tmp`.
+    the umask. What a killed process leaves behind is called `.NAME.….tmp`. On Windows a file that is open or
+    read-only cannot be replaced, and permissions are the folder's.
 
     Args:
         files: for each, its target and what writes its content.
@@ -80,9 +82,9 @@ def _beside(place: Path) -> Path:
 def _write(name: Path, write: Callable[[IO[bytes]], object], before: os.stat_result | None) -> None:
     """Write a new file through to the disk, with the permissions of the one before."""
     mode = 0o666 if before is None else before.st_mode & 0o777  # the kernel takes the umask off
-    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(handle, "wb") as file:
-        if before is not None:
+        if before is not None and sys.platform != "win32":
             os.fchmod(handle, mode)
         write(file)
         file.flush()
@@ -103,7 +105,7 @@ def _link(place: Path, name: Path) -> bool:
 def _sync_folder(folder: Path) -> None:
     """Write a folder's entries through to the disk, where the file system can."""
     with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:

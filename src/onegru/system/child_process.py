@@ -8,6 +8,8 @@ parent's own imports are not under its control: `python -P -m onegru` or the scr
 
 **What it may use.** As much as its `Limits` say. It works in a folder of its own, where it also leaves its
 answer; it has no input, prints nothing, and leaves no core dump. When it is killed, so is all it started.
+Systems have some of this only: macOS lets a program not limit its address space; Windows limits wall time
+alone, counted by the parent, and kills the child without what it started.
 
 **What it answers.** A JSON head and plain arrays in a file, as a process that may have been subverted is not
 trusted with more; `read_answer` checks each field.
@@ -46,6 +48,11 @@ main()
 
 _GIB = 1 << 30
 
+#: The code of a child that was killed, as it is where it takes too much time of the CPU.
+KILLED = -9
+# That of one that has lost its parent, or is a little faster to see that its time is over.
+_ALARM = None if sys.platform == "win32" else -signal.SIGALRM
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -82,7 +89,7 @@ class Ended:
     """How a child ended.
 
     Attributes:
-        code: its exit code, negative for a signal; None if it took too long.
+        code: its exit code, negative for a signal, which Windows has none of; None if it took too long.
         words: the last line that it wrote to stderr.
     """
 
@@ -132,8 +139,12 @@ def run_child(
             code = _wait(process, limits.seconds, watch)
         finally:
             if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)  # and all that it started
+                if sys.platform != "win32":
+                    os.killpg(process.pid, signal.SIGKILL)  # and all that it started
+                process.kill()
                 process.wait()
+    if code == _ALARM:
+        code = None
     with said.open("rb") as log:
         log.seek(max(0, log.seek(0, 2) - 4096))
         lines = log.read().decode(errors="replace").split("\n")
@@ -175,11 +186,11 @@ def main() -> None:
 
 
 def _limit(limits: Limits) -> None:
-    signal.setitimer(signal.ITIMER_REAL, limits.seconds)  # in case the parent is gone
-    try:
-        import resource
-    except ImportError:  # not on this system
+    if sys.platform == "win32":
         return
+    import resource
+
+    signal.setitimer(signal.ITIMER_REAL, limits.seconds)  # in case the parent is gone
     for kind, value in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_CPU, limits.cpu_seconds),
@@ -188,12 +199,15 @@ def _limit(limits: Limits) -> None:
     ):
         highest = resource.getrlimit(kind)[1]
         value = value if highest == resource.RLIM_INFINITY else min(value, highest)
-        with suppress(ValueError, OSError):  # not on this system
+        with suppress(ValueError, OSError):  # macOS refuses that of address space
             resource.setrlimit(kind, (value, value))
 
 
 # Answers
 
+
+# Where a folder may have them.
+_NEITHER_LINK_NOR_PIPE = 0 if sys.platform == "win32" else os.O_NOFOLLOW | os.O_NONBLOCK
 
 _TEXT = re.compile(r"<U[0-9]{1,7}")
 
@@ -218,7 +232,7 @@ def read_answer(folder: Path, name: str = "answer") -> tuple[dict[str, Any], lis
         FileNotFoundError: there is none.
         ValueError: it is malformed.
     """
-    descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    descriptor = os.open(folder / name, os.O_RDONLY | _NEITHER_LINK_NOR_PIPE)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         length = int.from_bytes(file.read(8), "little")

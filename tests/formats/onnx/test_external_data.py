@@ -31,6 +31,7 @@ from tests.support.files.onnx_models import (
     save,
     tensor,
 )
+from tests.support.systems import posix
 
 
 def is_right(ours: Model) -> bool:
@@ -47,6 +48,7 @@ def test_external_data_in_the_folder(tmp_path: Path, location: str) -> None:
     assert is_right(loaded(tmp_path, all_external(tmp_path, location)))
 
 
+@posix
 def test_external_data_wherever_the_process_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "models"
     folder.mkdir()
@@ -73,6 +75,7 @@ def test_external_data_computed_with_at_load(tmp_path: Path) -> None:
     np.testing.assert_array_equal(got["Y"], EXPECTED["Y"])
 
 
+@posix
 @pytest.mark.parametrize("name", ["W", "K"], ids=["of a GRU", "of another node"])
 @pytest.mark.parametrize(
     ("location", "entries", "message"),

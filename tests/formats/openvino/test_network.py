@@ -20,6 +20,7 @@ from tests.support.files import onnx_models
 from tests.support.files.ir_files import IrWriter, write_case
 from tests.support.files.openvino_models import B, H, I, T, check, draw, save, sequence, small
 from tests.support.processes import run_python, run_threads
+from tests.support.systems import linux
 
 # Models of the kinds that there are
 
@@ -348,6 +349,7 @@ def test_without_openvino(tmp_path: Path) -> None:
     ), result.stdout + result.stderr
 
 
+@linux
 def test_models_are_freed(tmp_path: Path) -> None:
     """OpenVINO keeps Python's operators for ever; what they took goes with the model."""
     hidden = 512

@@ -11,9 +11,11 @@ import pytest
 from onegru.verification.runtimes.onnxruntime import OnnxRuntime
 from tests.support import mutants
 from tests.support.files.onnx_models import I, save
+from tests.support.systems import posix
 from tests.support.verify_cases import B, chain, feeds, only, verified
 
 
+@posix
 def test_a_crash(tmp_path: Path) -> None:
     path = save(tmp_path, chain())
     for number in (signal.SIGSEGV, signal.SIGABRT):
@@ -47,6 +49,7 @@ def test_what_is_not_installed(tmp_path: Path) -> None:
     assert found.absent == ("elsewhere",) and len(found.runtimes) == 1 and found.agrees
 
 
+@posix
 def test_a_shape_that_ends_onnxruntime(tmp_path: Path) -> None:
     """With no time steps it ends its process, and OpenVINO's Y_h is whatever lay in memory."""
     pytest.importorskip("onnxruntime")

@@ -358,8 +358,10 @@ def _external_file(source: Source, place: str, location: str) -> Path:
     if location.startswith("*"):
         raise source.error(f"{place} in {location!r}, which is not a file")
     try:
-        path = Path(os.path.realpath(folder / location))
-        inside = not Path(location).is_absolute() and path.is_relative_to(folder)
+        # An absolute one is not looked at: on Windows it may lie on another machine, which would be told.
+        absolute = Path(location).is_absolute()
+        path = folder if absolute else Path(os.path.realpath(folder / location))
+        inside = not absolute and path.is_relative_to(folder)
         is_file = inside and path.is_file()
     except OSError as error:
         raise source.error(f"{place} in {location!r}, which cannot be read ({error.strerror})") from None

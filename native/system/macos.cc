@@ -1,0 +1,31 @@
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <cstdlib>
+
+#include "native/system/system.h"
+
+namespace onegru::system {
+
+void* Allocate(std::size_t bytes, std::size_t alignment, std::size_t) noexcept {
+  void* memory = nullptr;
+  return posix_memalign(&memory, alignment, bytes) == 0 ? memory : nullptr;
+}
+
+void Free(void* memory) noexcept { std::free(memory); }
+
+void AtFork(void (*before)(), void (*in_parent)(), void (*in_child)()) noexcept {
+  StayLoaded();  // the system would call them even when they are gone
+  pthread_atfork(before, in_parent, in_child);
+}
+
+void StayLoaded() noexcept {
+  Dl_info own;
+  if (dladdr(reinterpret_cast<const void*>(&StayLoaded), &own) != 0) dlopen(own.dli_fname, RTLD_LAZY | RTLD_NODELETE);
+}
+
+int CurrentCpu() noexcept { return -1; }
+void LeaveCpu(int) noexcept {}
+void TakeFirstCpus() noexcept {}
+
+}  // namespace onegru::system

@@ -1,0 +1,36 @@
+// What each operating system does in its own way: linux.cc, macos.cc and windows.cc, of which CMake compiles one.
+
+#ifndef ONEGRU_NATIVE_SYSTEM_SYSTEM_H_
+#define ONEGRU_NATIVE_SYSTEM_SYSTEM_H_
+
+#include <cstddef>
+
+namespace onegru::system {
+
+inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+// Memory, not initialized; null if there is none. `alignment` is a power of two. The system is asked to back the first
+// `huge` bytes, a multiple of kHugePage, with huge pages, where it lets a program ask; they should be aligned to one.
+void* Allocate(std::size_t bytes, std::size_t alignment, std::size_t huge) noexcept;
+void Free(void* memory) noexcept;
+
+// Calls these whenever the process forks: `before` on the thread that forks, the others after it. Nothing where
+// processes do not fork.
+void AtFork(void (*before)(), void (*in_parent)(), void (*in_child)()) noexcept;
+
+// Keeps this library in memory until the process ends, as its threads run that long. On Linux the linker sees to it.
+void StayLoaded() noexcept;
+
+// The CPU of this thread; -1 if the system does not say, or lets no thread choose its CPUs.
+int CurrentCpu() noexcept;
+
+// Moves this thread to another CPU than that, if it may use another.
+void LeaveCpu(int cpu) noexcept;
+
+// Lets this thread use the CPUs that the process had when this library was loaded: a thread started later, by a call on
+// another runtime's thread, would inherit the few of that one. Nothing where threads inherit none.
+void TakeFirstCpus() noexcept;
+
+}  // namespace onegru::system
+
+#endif  // ONEGRU_NATIVE_SYSTEM_SYSTEM_H_

@@ -1,0 +1,27 @@
+#include <malloc.h>
+#include <windows.h>
+
+#include "native/system/system.h"
+
+namespace onegru::system {
+
+void* Allocate(std::size_t bytes, std::size_t alignment, std::size_t) noexcept {
+  return _aligned_malloc(bytes, alignment);
+}
+
+void Free(void* memory) noexcept { _aligned_free(memory); }
+
+void AtFork(void (*)(), void (*)(), void (*)()) noexcept {}
+
+void StayLoaded() noexcept {
+  constexpr DWORD kFlags = GET_MODULE_HANDLE_EX_FLAG_PIN | GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS;
+  HMODULE own = nullptr;
+  GetModuleHandleExW(kFlags, reinterpret_cast<LPCWSTR>(&StayLoaded), &own);
+}
+
+// A thread gets the CPUs of the process, not of the thread that starts it, and the scheduler moves it as it likes.
+int CurrentCpu() noexcept { return -1; }
+void LeaveCpu(int) noexcept {}
+void TakeFirstCpus() noexcept {}
+
+}  // namespace onegru::system

@@ -1,0 +1,44 @@
+#include "native/tests/system.h"
+
+#if !defined(_WIN32)
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
+#if defined(__linux__)
+#include <pthread.h>
+#include <sched.h>
+#endif
+
+namespace onegru {
+
+#if defined(_WIN32)
+bool InChild(const std::function<bool()>&) { return true; }
+#else
+bool InChild(const std::function<bool()>& run) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    _exit(run() ? 0 : 1);
+  }
+  int status = 1;
+  return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+#endif
+
+std::function<void(std::size_t)> CpusOfThisThread() {
+#if defined(__linux__)
+  return [thread = pthread_self()](std::size_t n) {
+    cpu_set_t all, some;
+    if (sched_getaffinity(0, sizeof(all), &all) != 0) return;
+    CPU_ZERO(&some);
+    for (std::size_t cpu = 0, seen = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &all) && (n % 3 == 2 || seen++ % 2 == n % 3)) CPU_SET(cpu, &some);
+    }
+    if (CPU_COUNT(&some) != 0) pthread_setaffinity_np(thread, sizeof(some), &some);
+  };
+#else
+  return [](std::size_t) {};
+#endif
+}
+
+}  // namespace onegru
