@@ -20,7 +20,7 @@ PIP_SELF := $(PIP) --no-build-isolation --editable
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
 CODE := $(wildcard src tests docs examples benchmarks)
 
-.PHONY: help run test test-frameworks bench lint sanitize threads tiles neon accuracy fuzz clean
+.PHONY: help run test test-frameworks bench lint sanitize threads tiles neon accuracy fuzz fuzz-native clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,8 +94,13 @@ neon: $(VENV)/.build | build  ## the kernels' tests for Arm, emulated; their bit
 accuracy: $(VENV)/.dev  ## the activations over all float32 numbers; ARGS=Sigmoid for one of them
 	@$(BIN)/python -m benchmarks.accuracy $(ARGS)
 
-fuzz: $(VENV)/.dev  ## broken files of every kind that is read, for ten minutes; ARGS="--minutes 30 --seed 7"
+fuzz: $(VENV)/.fuzz  ## broken files of every kind that is read, for ten minutes; ARGS="--minutes 30 --kinds onnx"
 	@$(BIN)/python -m tests.fuzz.run $(ARGS)
+
+fuzz-native: $(VENV)/.dev | build  ## layers and GRU nodes of any bytes, for ten minutes, by Clang's libFuzzer under ASan
+	@.ci/clang-packages >/dev/null
+	$(call check,fuzzers,-O1,-DONEGRU_FUZZERS=ON -DCMAKE_CXX_COMPILER=$$(.ci/clang-packages))
+	@$(BIN)/python -m tests.fuzz.run --ways native $(ARGS)
 
 clean:  ## remove .venv and everything that was built or cached
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -128,6 +133,12 @@ $(VENV)/.frameworks: $(VENV)/.dev
 	@$(PIP_SELF) '.[torch,keras,flax,safetensors]'
 	@$(PIP) onnxscript  # torch's exporter needs it
 	@$(PIP) tensorflow-cpu tf2onnx  # which write Keras' GRUs out as loops, as most files of Keras have them
+	@touch $@
+
+# libFuzzer keeps the inputs that reach new code; atheris counts what code of Python's they reach. The field's standard.
+# Where there is no wheel of it for a Python, `make fuzz` does without.
+$(VENV)/.fuzz: $(VENV)/.dev
+	@$(PIP) --only-binary :all: atheris || echo "No atheris for this Python: files are drawn, not guided"
 	@touch $@
 
 # The lighter install, for people who only want to see the example. A full install contains it: where

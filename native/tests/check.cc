@@ -17,6 +17,7 @@
 #include "native/targets/targets.h"
 #include "native/tests/check_pool.h"
 #include "native/tests/check_threads.h"
+#include "native/tests/fuzz.h"
 #include "native/tests/problems.h"
 
 namespace onegru {
@@ -166,6 +167,18 @@ void CheckRows(std::size_t target) {
   }
 }
 
+// What fuzzers run, on bytes that nothing guides.
+void CheckFuzzed(std::size_t inputs) {
+  for (std::size_t number = 0; number < inputs; ++number) {
+    Random random(number);
+    std::uint8_t bytes[256];
+    for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random.Next());
+    FuzzKernels(bytes, sizeof(bytes));
+    FuzzNodes(bytes, sizeof(bytes));
+  }
+  Check(true, "fuzzed inputs");
+}
+
 int Main(int argc, char** argv) {
   g_events.wakes_all = true;
   if (argc == 3 && std::strcmp(argv[1], "--calls") == 0) {
@@ -195,6 +208,7 @@ int Main(int argc, char** argv) {
           "helpers of all kinds", problems, "all", 0);
   }
   CheckPool();
+  CheckFuzzed(problems);
   return !AllGood();
 }
 

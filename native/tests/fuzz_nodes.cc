@@ -166,9 +166,11 @@ void SpoilAttribute(Bytes& bytes, OnnxGruAttributes& attributes) {
 }
 
 // False if no tensor could have the shape.
-bool SpoilInput(Bytes& bytes, Owned& input) {
+bool SpoilInput(Bytes& bytes, Node& node) {
+  const std::size_t which = bytes.Below(kInputs);
+  Owned& input = node.inputs[which];
   input.is_given = !bytes.OneIn(8);
-  input.type = static_cast<ElementType>(bytes.Below(4));
+  if (which != kLens) input.type = static_cast<ElementType>(bytes.Below(4));  // those are int32
   if (bytes.OneIn(4)) input.shape.resize(bytes.Below(5), 1);
   for (std::int64_t& size : input.shape) {
     if (bytes.OneIn(3)) size = DrawInteger(bytes);
@@ -241,7 +243,7 @@ void FuzzNodes(const std::uint8_t* data, std::size_t size) {
   for (; spoils > 0; --spoils) {
     if (bytes.OneIn(2)) {
       SpoilAttribute(bytes, node.attributes);
-    } else if (!SpoilInput(bytes, node.inputs[bytes.Below(kInputs)])) {
+    } else if (!SpoilInput(bytes, node)) {
       return;
     }
   }

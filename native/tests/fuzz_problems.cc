@@ -13,7 +13,7 @@ namespace onegru {
 namespace {
 
 // What the plain loops below may take: a fuzzer lives on many runs.
-constexpr std::size_t kMostProducts = 300'000;
+constexpr std::size_t kMostProducts = 60'000;
 
 // Numbers of one kind: usual ones, or those that arithmetic stumbles over.
 class Numbers {
@@ -77,9 +77,9 @@ void DrawSpec(Bytes& bytes, Spec& spec) {
   const auto [type, storage] = kTypes[bytes.Below(std::size(kTypes))];
   spec.type = type;
   spec.storage = storage;
-  const bool large = bytes.OneIn(4);
-  spec.H = 1 + bytes.Below(large ? 256 : 40);
-  spec.I = bytes.Below(large ? 1024 : 40);
+  const bool large = bytes.OneIn(8);
+  spec.H = 1 + bytes.Below(large ? 128 : 24);
+  spec.I = bytes.Below(large ? 128 : 24);
   spec.D = 1 + bytes.Below(2);
   spec.reversed[0] = spec.D == 1 && bytes.OneIn(2);
   spec.reversed[1] = true;

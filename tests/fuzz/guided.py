@@ -1,9 +1,6 @@
 """What libFuzzer runs for a kind of file: a case is kept, and changed further, where it reaches new code.
 
-    python -m tests.fuzz.guided KIND OPTIONS...     options of libFuzzer
-    python -m tests.fuzz.guided KIND INPUT          one input again
-
-The inputs are files as `tests.fuzz.mutate` changes them, behind a number that says how they are read.
+Its inputs are files as `tests.fuzz.mutate` changes them, behind a number that says how they are read.
 """
 
 from __future__ import annotations
@@ -11,19 +8,21 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import pkgutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from onegru.formats import keras_archive
+from onegru.system.child_process import Ended
 from tests.fuzz.corpus import Files, corpus
 from tests.fuzz.mutate import changed
+from tests.fuzz.worker import judge_files, prepare
 
-__all__ = ["LONGEST", "judge", "main", "mutate", "packed", "seeds", "unpacked"]
+__all__ = ["LONGEST", "judge", "mutate", "packed", "run", "run_here", "seeds", "unpacked"]
 
 #: The most bytes of an input: some more than those of the largest seed.
 LONGEST = 100_000
@@ -78,8 +77,6 @@ def judge(kind: str, data: bytes, events: list[str]) -> str:
     Raises:
         BaseException: whatever is wrong with that.
     """
-    from tests.fuzz.worker import judge_files
-
     way, files = unpacked(data, kind)
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         error, found = judge_files(kind, files, Random(way), events)
@@ -88,37 +85,16 @@ def judge(kind: str, data: bytes, events: list[str]) -> str:
     return str(found["outcome"])
 
 
-def _import_all() -> None:
-    """Import every module of onegru that can be here, so that none is imported without its counters."""
-    import onegru
-
-    for module in pkgutil.walk_packages(onegru.__path__, "onegru."):
-        if not module.name.endswith("__main__"):
-            with suppress(ImportError):
-                importlib.import_module(module.name)
+def run_here(module: str, arguments: Sequence[str], folder: Path, limits: object) -> Ended:
+    """As `run_child`, in this process, where the code of what reads files of Keras counts."""
+    with chdir(folder):
+        importlib.import_module(module).main(arguments)
+    return Ended(0, "")
 
 
-def _read_here() -> None:
-    """Have files of Keras read in this process, where their reader's code counts."""
-    from onegru.formats import keras_archive
-    from onegru.system.child_process import Ended
-
-    def run(module: str, arguments: Sequence[str], folder: Path, limits: object) -> Ended:
-        with chdir(folder):
-            importlib.import_module(module).main(arguments)
-        return Ended(0, "")
-
-    vars(keras_archive)["run_child"] = run
-
-
-def main() -> None:
-    """Run libFuzzer."""
-    atheris: Any = importlib.import_module("atheris")
-    kind, *options = sys.argv[1:]
-    with atheris.instrument_imports(include=["onegru"]):
-        _import_all()
-        from tests.fuzz.worker import prepare
-    _read_here()
+def run(atheris: Any, kind: str, options: Sequence[str]) -> None:
+    """Run libFuzzer; does not return."""
+    vars(keras_archive)["run_child"] = run_here
     options = [str(Path(item).absolute()) if Path(item).exists() else item for item in options]
     os.dup2(2, 1)  # a file, to which libraries may print what they like
     with tempfile.TemporaryDirectory(prefix="onegru-fuzz-") as place:
@@ -131,7 +107,3 @@ def main() -> None:
             custom_mutator=lambda data, most, seed: mutate(kind, data, most, seed, atheris.Mutate),
         )
         atheris.Fuzz()
-
-
-if __name__ == "__main__":
-    main()

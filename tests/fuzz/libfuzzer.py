@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -18,8 +19,14 @@ _KEPT = Path("build/fuzz")
 # After so many faults a fuzzer ends: it would go on finding the same.
 _MOST_FAULTS = 3
 
-#: Seconds and MB that an input may take.
-_LIMITS = ("-timeout=20", "-rss_limit_mb=4000", "-malloc_limit_mb=2000")
+# Seconds and MB that an input may take. As long as it may be from the start: short ones say little here.
+_OPTIONS = (
+    "-timeout=20",
+    "-rss_limit_mb=4000",
+    "-malloc_limit_mb=2000",
+    "-len_control=0",
+    "-print_final_stats=1",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +80,9 @@ def _fuzz(name: str, fuzzer: Fuzzer, seconds: float) -> _Figures:
         (inputs / f"seed-{number}").write_bytes(seed)
     figures = _Figures()
     end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) >= 1 and figures.faults < _MOST_FAULTS:
-        options = [f"-max_total_time={left:.0f}", f"-max_len={fuzzer.longest}", *_LIMITS]
-        options += [f"-artifact_prefix={_KEPT.absolute() / name}-", "-print_final_stats=1", str(inputs)]
+    while (left := end - time.monotonic()) > 0.5 and figures.faults < _MOST_FAULTS:
+        options = [f"-max_total_time={math.ceil(left)}", f"-max_len={fuzzer.longest}", *_OPTIONS]
+        options += [f"-artifact_prefix={_KEPT.absolute() / name}-", str(inputs)]
         began = time.monotonic()
         with log.open("wb") as stream:
             code = subprocess.run([*fuzzer.command, *options], stderr=stream, stdout=stream).returncode

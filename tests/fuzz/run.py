@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from tests.fuzz.corpus import KINDS, NEEDS, corpus
@@ -36,9 +37,12 @@ __all__ = ["main"]
 #: Seconds that a case may take.
 PATIENCE = 20
 
-# The programs that `make fuzz-native` builds, and the bytes that they take.
+# The programs that `make fuzz-native` builds. Any bytes say something to them.
 _NATIVE: Mapping[str, Fuzzer] = {
-    name: Fuzzer([f"build/fuzzers/onegru_fuzz_{name}"], 512) for name in ("kernels", "nodes")
+    name: Fuzzer(
+        [f"build/fuzzers/onegru_fuzz_{name}"], 512, lambda: [Random(n).randbytes(256) for n in range(100)]
+    )
+    for name in ("kernels", "nodes")
 }
 
 # Where files that bring about a fault are kept, and how many of those that bring about the same.
@@ -158,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _guided(kind: str) -> Fuzzer:
-    command = [sys.executable, "-m", "tests.fuzz.guided", kind]
+    command = [sys.executable, "-m", "tests.fuzz.target", kind]
     return Fuzzer(command, LONGEST, lambda: seeds(kind), may_crash=kind in NEEDS)
 
 

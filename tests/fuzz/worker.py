@@ -89,8 +89,12 @@ def _arrays(rng: Random, path: Path) -> str:
         stream.load(path)
         stream.step({"X": np.zeros((4, 2, 5), np.float32)})
         return "streamed"
-    given = str(path) if path.suffix == ".npz" else f"{rng.choice('Xh')}={path}"
-    return _command("run", PROBE, "-i", given, "--random", "0", "--dim", "time=4", "--dim", "batch=2")
+    name = "Xh" if path.suffix == ".npz" else rng.choice("Xh")
+    given = str(path) if name == "Xh" else f"{name}={path}"
+    open_sizes = {"X": ("batch=2",), "h": ("time=4", "batch=2"), "Xh": ()}[name]  # of inputs that are drawn
+    return _command(
+        "run", PROBE, "-i", given, "--random", "0", *(item for size in open_sizes for item in ("--dim", size))
+    )
 
 
 def _command(*arguments: str | Path | None) -> str:
