@@ -12,8 +12,8 @@
 namespace onegru {
 namespace {
 
-// What the plain loops below may take: a fuzzer lives on many runs.
-constexpr std::size_t kMostProducts = 60'000;
+// What the plain loops below may take: a fuzzer lives on many runs. Some calls are long enough for several threads.
+constexpr std::size_t kMostProducts = 20'000, kMostProductsOfSome = 200'000;
 
 // Numbers of one kind: usual ones, or those that arithmetic stumbles over.
 class Numbers {
@@ -78,8 +78,8 @@ void DrawSpec(Bytes& bytes, Spec& spec) {
   spec.type = type;
   spec.storage = storage;
   const bool large = bytes.OneIn(8);
-  spec.H = 1 + bytes.Below(large ? 128 : 24);
-  spec.I = bytes.Below(large ? 128 : 24);
+  spec.H = 1 + bytes.Below(large ? 80 : 24);
+  spec.I = bytes.Below(large ? 64 : 24);
   spec.D = 1 + bytes.Below(2);
   spec.reversed[0] = spec.D == 1 && bytes.OneIn(2);
   spec.reversed[1] = true;
@@ -228,7 +228,7 @@ Problem DrawProblem(Bytes& bytes) {
   Spec& spec = p.spec;
   DrawSpec(bytes, spec);
   const std::size_t products = 3 * spec.D * spec.H * (spec.I + spec.H);
-  const std::size_t most = std::max<std::size_t>(1, kMostProducts / products);
+  const std::size_t most = std::max<std::size_t>(1, (bytes.OneIn(4) ? kMostProductsOfSome : kMostProducts) / products);
   p.T = std::min(bytes.Below(bytes.OneIn(4) ? 512 : 12), most);
   p.B = std::min(bytes.Below(bytes.OneIn(4) ? 100 : 8), most / std::max<std::size_t>(p.T, 1));
   p.is_stream = spec.D == 1 && !spec.reversed[0] && p.T > 0 && bytes.OneIn(2);
