@@ -20,7 +20,8 @@ PIP_SELF := $(PIP) --no-build-isolation --editable
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
 CODE := $(wildcard src tests docs examples benchmarks)
 
-.PHONY: help run test test-frameworks bench conformance docs lint sanitize threads tiles neon ports accuracy fuzz wheel clean
+.PHONY: help run test test-frameworks bench conformance docs lint sanitize threads tiles neon ports accuracy fuzz \
+  fuzz-native wheel clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -120,8 +121,13 @@ ports: $(VENV)/.build | build  ## the kernels' tests for macOS, built only, and 
 accuracy: $(VENV)/.dev  ## the activations over all float32 numbers; ARGS=Sigmoid for one of them
 	@$(BIN)/python -m benchmarks.accuracy $(ARGS)
 
-fuzz: $(VENV)/.dev  ## broken files of every kind that is read, for ten minutes; ARGS="--minutes 30 --seed 7"
+fuzz: $(VENV)/.fuzz  ## broken files of every kind that is read, for ten minutes; ARGS="--minutes 30 --kinds onnx"
 	@$(BIN)/python -m tests.fuzz.run $(ARGS)
+
+fuzz-native: $(VENV)/.dev | build  ## layers and GRU nodes of any bytes, for ten minutes, by Clang's libFuzzer under ASan
+	@.ci/clang-packages >/dev/null
+	$(call check,fuzzers,-O1,-DONEGRU_FUZZERS=ON -DCMAKE_CXX_COMPILER=$$(.ci/clang-packages))
+	@$(BIN)/python -m tests.fuzz.run --ways native $(ARGS)
 
 wheel:  ## this machine's wheel and the sdist, built and tested, in dist/; PYTHON=python3.12 for the stable ABI
 	@.ci/system-packages $(PYTHON)
@@ -163,6 +169,12 @@ $(VENV)/.frameworks: $(VENV)/.dev
 $(VENV)/.docs: $(VENV)/.dev
 	@echo "Installing what makes the site"
 	@$(PIP_SELF) '.[docs]'
+	@touch $@
+
+# libFuzzer keeps the inputs that reach new code; atheris counts what code of Python's they reach. The field's standard.
+# Where there is no wheel of it for a Python, `make fuzz` does without.
+$(VENV)/.fuzz: $(VENV)/.dev
+	@$(PIP) --only-binary :all: atheris || echo "No atheris for this Python: files are drawn, not guided"
 	@touch $@
 
 # The lighter install, for people who only want to see the example. A full install contains it: where

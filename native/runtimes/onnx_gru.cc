@@ -118,6 +118,17 @@ std::string InWords(std::span<const std::int64_t> shape) {
 
 constexpr std::int64_t kAny = -1;
 
+// A size that is a multiple of another one, which may be any number that a file has.
+std::int64_t Times(std::int64_t factor, std::int64_t size) {
+  return size > std::numeric_limits<std::int64_t>::max() / factor ? std::numeric_limits<std::int64_t>::max()
+                                                                  : factor * size;
+}
+
+// Bytes from one row to another. They may overflow where an axis of another has no elements: then none is used.
+std::ptrdiff_t Stride(std::size_t row, std::size_t rows, std::size_t times = 1) {
+  return static_cast<std::ptrdiff_t>(row * rows * times);
+}
+
 // Of an axis: what it is called, and what it must be.
 struct Axis {
   const char* name;
@@ -197,16 +208,16 @@ std::shared_ptr<const Packed> OnnxGru::Pack(const Tensor& W, const Tensor& R, co
   if (R.shape.size() == 3) {
     const std::int64_t own = R.shape[2];
     H = hidden_size_.value_or(own);
-    if (H != own && R.shape[1] == 3 * own) {
+    if (H != own && R.shape[1] == Times(3, own)) {
       throw IllegalGru("hidden_size: " + std::to_string(H) + "; must be " + std::to_string(own) + ", as R has shape " +
                        InWords(R.shape));
     }
   }
-  const std::int64_t G = H == kAny ? kAny : 3 * H;
+  const std::int64_t G = H == kAny ? kAny : Times(3, H);
   CheckShape("R", R, {{"num_directions", D}, {"3*hidden_size", G}, {"hidden_size", H}});
   if (H < 1) throw IllegalGru("R: shape " + InWords(R.shape) + ", hidden_size 0; must be at least 1");
   CheckShape("W", W, {{"num_directions", D}, {"3*hidden_size", G}, {"input_size", kAny}});
-  if (B.is_given) CheckShape("B", B, {{"num_directions", D}, {"6*hidden_size", 6 * H}});
+  if (B.is_given) CheckShape("B", B, {{"num_directions", D}, {"6*hidden_size", Times(6, H)}});
 
   Spec spec = spec_;
   spec.H = static_cast<std::size_t>(H);
@@ -237,9 +248,10 @@ Call OnnxGru::MakeCall(const Packed& packed, const Tensor& X, const Tensor& sequ
   Call call{};
   call.T = static_cast<std::size_t>(T);
   call.B = static_cast<std::size_t>(B);
-  const auto row = static_cast<std::ptrdiff_t>(spec.I * SizeOf(spec.type));
+  const std::size_t row = spec.I * SizeOf(spec.type), score = SizeOf(spec.type);
   char* const x = static_cast<char*>(const_cast<void*>(X.data));
-  call.X = batch_first_ ? Rows{x, row, 0, row * T} : Rows{x, row * B, 0, row};
+  call.X =
+      batch_first_ ? Rows{x, Stride(row, 1), 0, Stride(row, call.T)} : Rows{x, Stride(row, call.B), 0, Stride(row, 1)};
   if (sequence_lens.is_given) {
     CheckShape("sequence_lens", sequence_lens, {{"batch_size", B}});
     const auto* const given = static_cast<const std::int32_t*>(sequence_lens.data);
@@ -269,9 +281,9 @@ Call OnnxGru::MakeCall(const Packed& packed, const Tensor& X, const Tensor& sequ
     } else {
       CheckShape("A", A, {{"seq_length", T}, {"batch_size", B}, {"1", 1}});
     }
-    const auto score = static_cast<std::ptrdiff_t>(SizeOf(spec.type));
     char* const a = static_cast<char*>(const_cast<void*>(A.data));
-    call.attention = batch_first_ ? Rows{a, score, 0, score * T} : Rows{a, score * B, 0, score};
+    call.attention = batch_first_ ? Rows{a, Stride(score, 1), 0, Stride(score, call.T)}
+                                  : Rows{a, Stride(score, call.B), 0, Stride(score, 1)};
   }
   return call;
 }
@@ -289,20 +301,19 @@ std::array<std::int64_t, 3> OnnxGru::StateShape(const Packed& packed, const Call
 }
 
 void OnnxGru::SetY(const Packed& packed, Call& call, void* Y) const {
-  const auto row = static_cast<std::ptrdiff_t>(packed.spec().H * SizeOf(packed.spec().type));
-  const auto T = static_cast<std::ptrdiff_t>(call.T), D = static_cast<std::ptrdiff_t>(packed.spec().D);
-  const auto B = static_cast<std::ptrdiff_t>(call.B);
+  const std::size_t row = packed.spec().H * SizeOf(packed.spec().type), D = packed.spec().D;
   char* const y = static_cast<char*>(Y);
-  call.Y = batch_first_ ? Rows{y, row * D, row, row * D * T} : Rows{y, row * B * D, row * B, row};
+  call.Y = batch_first_ ? Rows{y, Stride(row, D), Stride(row, 1), Stride(row, D, call.T)}
+                        : Rows{y, Stride(row, D, call.B), Stride(row, call.B), Stride(row, 1)};
 }
 
 void OnnxGru::SetYh(const Packed& packed, Call& call, void* Y_h) const { call.Y_h = StateRows(packed, call, Y_h); }
 
 Rows OnnxGru::StateRows(const Packed& packed, const Call& call, const void* data) const {
-  const auto row = static_cast<std::ptrdiff_t>(packed.spec().H * SizeOf(packed.spec().type));
-  const auto D = static_cast<std::ptrdiff_t>(packed.spec().D), B = static_cast<std::ptrdiff_t>(call.B);
+  const std::size_t row = packed.spec().H * SizeOf(packed.spec().type);
   char* const h = static_cast<char*>(const_cast<void*>(data));
-  return batch_first_ ? Rows{h, 0, row, row * D} : Rows{h, 0, row * B, row};
+  return batch_first_ ? Rows{h, 0, Stride(row, 1), Stride(row, packed.spec().D)}
+                      : Rows{h, 0, Stride(row, call.B), Stride(row, 1)};
 }
 
 }  // namespace onegru

@@ -14,9 +14,11 @@
 #include <memory>
 #include <vector>
 
+#include "native/runtimes/onnx_gru.h"
 #include "native/targets/targets.h"
 #include "native/tests/check_pool.h"
 #include "native/tests/check_threads.h"
+#include "native/tests/fuzz.h"
 #include "native/tests/problems.h"
 
 namespace onegru {
@@ -166,6 +168,52 @@ void CheckRows(std::size_t target) {
   }
 }
 
+// What fuzzers run, on bytes that nothing guides.
+void CheckFuzzed(std::size_t inputs) {
+  for (std::size_t number = 0; number < inputs; ++number) {
+    Random random(number);
+    std::uint8_t bytes[256];
+    for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random.Next());
+    FuzzKernels(bytes, sizeof(bytes));
+    FuzzNodes(bytes, sizeof(bytes));
+  }
+  Check(true, "fuzzed inputs");
+}
+
+// Sizes whose products overflow: refused, or done at once where there are no elements.
+void CheckHugeSizes() {
+  constexpr std::int64_t kHuge = std::int64_t{1} << 62;
+  const float zeros[6 * 3 * 3] = {};
+  const auto tensor = [&](const std::vector<std::int64_t>& shape) {
+    return Tensor{ElementType::kFloat32, shape, zeros, true};
+  };
+  const std::vector<std::int64_t> w{1, 9, 2}, r{1, 9, 3}, other_r{1, 9, 4};
+  OnnxGruAttributes attributes;
+  attributes.hidden_size = kHuge;
+  bool is_refused = false;
+  try {
+    OnnxGru(attributes, false).Pack(tensor(w), tensor(other_r), {}, std::nullopt);
+  } catch (const IllegalGru&) {
+    is_refused = true;
+  }
+  Check(is_refused, "a huge hidden_size");
+  for (const std::int64_t layout : {0, 1}) {
+    attributes.hidden_size = std::nullopt;
+    attributes.layout = layout;
+    const OnnxGru gru(attributes, false);
+    const auto packed = gru.Pack(tensor(w), tensor(r), {}, std::nullopt);
+    for (const std::vector<std::int64_t>& shape :
+         {std::vector{kHuge, std::int64_t{0}, std::int64_t{2}}, std::vector{std::int64_t{0}, kHuge, std::int64_t{2}}}) {
+      std::vector<std::int64_t> lengths;
+      Call call = gru.MakeCall(*packed, tensor(shape), {}, {}, {}, lengths);
+      float Y = 0;
+      gru.SetY(*packed, call, &Y);
+      Run(packed, call);
+      Check(Y == 0, "a huge axis and an empty one");
+    }
+  }
+}
+
 int Main(int argc, char** argv) {
   g_events.wakes_all = true;
   if (argc == 3 && std::strcmp(argv[1], "--calls") == 0) {
@@ -195,6 +243,8 @@ int Main(int argc, char** argv) {
           "helpers of all kinds", problems, "all", 0);
   }
   CheckPool();
+  CheckHugeSizes();
+  CheckFuzzed(problems);
   return !AllGood();
 }
 

@@ -10,15 +10,6 @@ namespace {
 int g_passed = 0;
 int g_failed = 0;
 
-struct Pair {
-  ElementType type, storage;
-};
-constexpr Pair kTypes[] = {
-    {ElementType::kFloat32, ElementType::kFloat32}, {ElementType::kFloat64, ElementType::kFloat64},
-    {ElementType::kFloat16, ElementType::kFloat16}, {ElementType::kBFloat16, ElementType::kBFloat16},
-    {ElementType::kFloat32, ElementType::kFloat16}, {ElementType::kFloat32, ElementType::kBFloat16},
-};
-
 Activation RandomActivation(Random& random) {
   return {static_cast<Function>(random.Below(kFunctions)), 0.125 + 0.125 * static_cast<double>(random.Below(4)),
           0.0625 * static_cast<double>(random.Below(5))};
@@ -263,31 +254,35 @@ std::shared_ptr<const Packed> Pack(const Problem& p, std::size_t target) {
   return std::make_shared<const Packed>(spec, target, lanes, W.data(), R.data(), bias.data());
 }
 
-Result RunOnce(const Problem& p, const std::shared_ptr<const Packed>& packed, const ForeignPool* pool, Watch* watch) {
+Result MakeResult(const Problem& p) {
   const Spec& spec = p.spec;
   Result result;
+  if (p.wants_Y) result.Y.Make(spec.type, p.T, spec.D, p.B, spec.H, p.y_gap, p.swapped);
+  if (p.is_stream) {
+    result.state.Make(p.state.type, 1, 1, p.state.sizes[2], spec.H);
+    std::memcpy(result.state.memory.get(), p.state.memory.get(), p.state.bytes);
+  } else if (p.wants_Y_h) {
+    result.Y_h.Make(spec.type, 1, spec.D, p.B, spec.H, p.y_gap, p.swapped);
+  }
+  return result;
+}
+
+Result RunOnce(const Problem& p, const std::shared_ptr<const Packed>& packed, const ForeignPool* pool, Watch* watch) {
+  Result result = MakeResult(p);
   Call call{};
   call.T = p.T;
   call.B = p.B;
   call.X = p.X.rows;
-  if (spec.attention) call.attention = p.attention.rows;
+  if (p.spec.attention) call.attention = p.attention.rows;
   if (p.has_lengths) call.lengths = p.lengths.data();
-  if (p.wants_Y) {
-    result.Y.Make(spec.type, p.T, spec.D, p.B, spec.H, p.y_gap, p.swapped);
-    call.Y = result.Y.rows;
-  }
+  call.Y = result.Y.rows;
   if (p.is_stream) {
-    result.state.Make(p.state.type, 1, 1, p.state.sizes[2], spec.H);
-    std::memcpy(result.state.memory.get(), p.state.memory.get(), p.state.bytes);
     call.initial_h = call.Y_h = result.state.rows;
     call.state_rows = p.state_rows.data();
     call.wide_state = true;
   } else {
     if (p.has_initial_h) call.initial_h = p.initial_h.rows;
-    if (p.wants_Y_h) {
-      result.Y_h.Make(spec.type, 1, spec.D, p.B, spec.H, p.y_gap, p.swapped);
-      call.Y_h = result.Y_h.rows;
-    }
+    call.Y_h = result.Y_h.rows;
   }
   call.watch = watch;
   Run(packed, call, pool);

@@ -98,6 +98,16 @@ struct Array {
   }
 };
 
+// The types that layers come in: of tensors, and of stored matrices.
+struct Types {
+  ElementType type, storage;
+};
+inline constexpr Types kTypes[] = {
+    {ElementType::kFloat32, ElementType::kFloat32}, {ElementType::kFloat64, ElementType::kFloat64},
+    {ElementType::kFloat16, ElementType::kFloat16}, {ElementType::kBFloat16, ElementType::kBFloat16},
+    {ElementType::kFloat32, ElementType::kFloat16}, {ElementType::kFloat32, ElementType::kBFloat16},
+};
+
 struct Problem {
   Spec spec{};
   std::size_t T = 0, B = 0;
@@ -126,6 +136,9 @@ Expected Plainly(const Problem& p);
 struct Result {
   Array Y, Y_h, state;
 };
+
+// Memory for the outputs that a problem wants, untouched; and its states.
+Result MakeResult(const Problem& p);
 
 std::shared_ptr<const Packed> Pack(const Problem& p, std::size_t target);
 Result RunOnce(const Problem& p, const std::shared_ptr<const Packed>& packed, const ForeignPool* pool = nullptr,

@@ -23,7 +23,7 @@ from onnx import ModelProto, TensorProto
 
 from tests.fuzz.corpus import Files, corpus
 
-__all__ = ["HARM", "SECRET", "mutated"]
+__all__ = ["HARM", "SECRET", "changed", "mutated"]
 
 #: A file outside the folder of each case, which nothing may open.
 SECRET = "../secret.bin"
@@ -43,19 +43,22 @@ _ODD: tuple[Any, ...] = (None, True, "x", [], {}, [[]], {"a": 1}, [1, 2], 1.5, m
 
 def mutated(rng: Random, kind: str) -> Files:
     """Files of this kind, from one to three changes away from files that are whole."""
-    seeds = corpus(kind)
-    files = dict(rng.choice(seeds))
+    files = rng.choice(corpus(kind))
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        files = changed(rng, kind, files)
+    return files
+
+
+def changed(rng: Random, kind: str, files: Files) -> Files:
+    """One change away from these files."""
     name = next(iter(files))
     if kind == "bin":
         name = name.replace(".xml", ".bin")
-    for _ in range(rng.choice((1, 1, 2, 3))):
-        if "m.data" in files and rng.random() < 0.2:
-            files["m.data"] = _bytes(rng, files["m.data"])
-        elif rng.random() < 0.75:
-            files[name] = _changed(rng, kind, files[name])
-        else:
-            files[name] = _bytes(rng, files[name], rng.choice(seeds).get(name, b""))
-    return files
+    if "m.data" in files and rng.random() < 0.2:
+        return {**files, "m.data": _bytes(rng, files["m.data"])}
+    if rng.random() < 0.75:
+        return {**files, name: _changed(rng, kind, files[name])}
+    return {**files, name: _bytes(rng, files[name], rng.choice(corpus(kind)).get(name, b""))}
 
 
 def _changed(rng: Random, kind: str, data: bytes) -> bytes:

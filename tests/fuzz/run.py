@@ -1,7 +1,10 @@
 """`make fuzz`: broken files of every kind that is read, for a given time; faults are kept and printed.
 
 Whatever a file says, onegru reads it or refuses it with an error of its own: any other exception, a crash,
-more than 20 s or more than 1 GB of memory is a fault. Cases come from the seed alone: each can be run again.
+more than 20 s or more than 1 GB of memory is a fault. Half of the time files are "drawn" from the seed alone,
+so that each case can be run again; the other half they are "guided" by the code that those before them reach.
+
+`make fuzz-native` does the same to native code, by layers and nodes made of bytes.
 """
 
 from __future__ import annotations
@@ -18,16 +21,29 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from tests.fuzz.corpus import KINDS, NEEDS, corpus
+from tests.fuzz.guided import LONGEST, seeds
+from tests.fuzz.libfuzzer import Fuzzer, campaign
 
 __all__ = ["main"]
 
 #: Seconds that a case may take.
 PATIENCE = 20
+
+# The programs that `make fuzz-native` builds. Any bytes say something to them.
+_NATIVE: Mapping[str, Fuzzer] = {
+    name: Fuzzer(
+        [f"build/fuzzers/onegru_fuzz_{name}"], 512, lambda: [Random(n).randbytes(256) for n in range(100)]
+    )
+    for name in ("kernels", "nodes")
+}
 
 # Where files that bring about a fault are kept, and how many of those that bring about the same.
 _KEPT, _OF_EACH = Path("build/fuzz"), 3
@@ -110,43 +126,64 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; 1 if there were faults."""
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10, help="how long (default 10)")
-    parser.add_argument("--cases", type=int, help="how many of each kind, however long they take")
-    parser.add_argument("--seed", type=int, default=0, help="another one gives other files (default 0)")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="default all")
-    parser.add_argument("--replay", metavar="KIND:SEED:NUMBER", help="run one case again")
+    parser.add_argument("--cases", type=int, help="how many drawn of each kind, however long they take")
+    parser.add_argument("--seed", type=int, default=0, help="another one draws other files (default 0)")
+    parser.add_argument("--kinds", nargs="+", choices=(*KINDS, *_NATIVE), help="default all")
+    ways = ("drawn", "guided", "native")
+    parser.add_argument(
+        "--ways",
+        nargs="+",
+        choices=ways,
+        default=ways[:2],
+        help="default drawn guided, half of the time each",
+    )
+    parser.add_argument("--replay", metavar="KIND:SEED:NUMBER", help="run one drawn case again")
     options = parser.parse_args(arguments)
-    worker = Worker()
-    try:
-        if options.replay is not None:
+    if options.replay is not None:
+        with closing(Worker()) as worker:
             answer = worker.judge(options.replay)
             print(answer.pop("trace", ""), answer, _keep(options.replay, worker.folder), sep="\n")
-            return int("fault" in answer)
-        return _campaign(worker, options)
-    finally:
-        worker.close()
-
-
-def _campaign(worker: Worker, options: argparse.Namespace) -> int:
-    kinds = [kind for kind in options.kinds if corpus(kind)]
-    for kind in sorted({*options.kinds} - {*kinds}):
+        return int("fault" in answer)
+    kinds = [kind for kind in KINDS if kind in (options.kinds or KINDS) and corpus(kind)]
+    for kind in sorted({*(options.kinds or NEEDS)} & {*NEEDS} - {*kinds}):
         print(f"{kind}: left out, as {NEEDS[kind]} is not installed")
+    minutes = options.minutes / len(options.ways)
+    status = 0
+    if "drawn" in options.ways:
+        with closing(Worker()) as worker:
+            status |= _campaign(worker, kinds.copy(), minutes, options.cases, options.seed)
+    if "guided" in options.ways and find_spec("atheris") is None:
+        print("guided: left out, as atheris is not installed")
+    elif "guided" in options.ways:
+        status |= campaign({kind: _guided(kind) for kind in kinds}, minutes)
+    if "native" in options.ways:
+        status |= campaign({k: v for k, v in _NATIVE.items() if k in (options.kinds or _NATIVE)}, minutes)
+    return status
+
+
+def _guided(kind: str) -> Fuzzer:
+    command = [sys.executable, "-m", "tests.fuzz.target", kind]
+    return Fuzzer(command, LONGEST, lambda: seeds(kind), may_crash=kind in NEEDS)
+
+
+def _campaign(worker: Worker, kinds: list[str], minutes: float, most: int | None, seed: int) -> int:
     spent: dict[str, float] = dict.fromkeys(kinds, 0.0)
     outcomes: defaultdict[str, Counter[str]] = defaultdict(Counter)
     faults: Counter[str] = Counter()
-    most = dict.fromkeys(kinds, 0)
+    memory = dict.fromkeys(kinds, 0)
     start = shown = time.monotonic()
     while kinds:
         kind = min(kinds, key=spent.__getitem__)  # each gets as much time
         number = outcomes[kind].total()
-        if (number >= options.cases) if options.cases else time.monotonic() - start > 60 * options.minutes:
+        if (number >= most) if most else time.monotonic() - start > 60 * minutes:
             kinds.remove(kind)
             continue
         began = time.monotonic()
-        case = f"{kind}:{options.seed}:{number}"
+        case = f"{kind}:{seed}:{number}"
         answer = worker.judge(case)
         spent[kind] += time.monotonic() - began
         outcomes[kind][answer["outcome"]] += 1
-        most[kind] = max(most[kind], answer["megabytes"])
+        memory[kind] = max(memory[kind], answer["megabytes"])
         if "fault" in answer:
             _tell(case, answer, faults, worker.folder)
         if time.monotonic() - shown > (1 if sys.stderr.isatty() else 30):
@@ -159,7 +196,7 @@ def _campaign(worker: Worker, options: argparse.Namespace) -> int:
     for kind, counts in outcomes.items():
         words = ", ".join(f"{name} {count}" for name, count in counts.most_common())
         speed = counts.total() / max(spent[kind], 1e-9)
-        print(f"{kind:11} {counts.total():7} {speed:4.0f} {most[kind]:4}  {words}")
+        print(f"{kind:11} {counts.total():7} {speed:4.0f} {memory[kind]:4}  {words}")
     print(
         f"{faults.total()} faults"
         + "".join(f"\n{count:6} × {words}" for words, count in faults.most_common())

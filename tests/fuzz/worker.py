@@ -24,10 +24,10 @@ import onegru
 from onegru.cli.app import app
 from onegru.models.inspect import report
 from onegru.models.random_inputs import draw_inputs, size_plans
-from tests.fuzz.corpus import PROBE
+from tests.fuzz.corpus import PROBE, Files
 from tests.fuzz.mutate import HARM, SECRET, mutated
 
-__all__ = ["MEGABYTES", "judged", "main"]
+__all__ = ["MEGABYTES", "judge_files", "judged", "main", "prepare"]
 
 #: What a case may take, in MB of memory; what the process can take at all is twice that.
 MEGABYTES = 1000
@@ -41,10 +41,8 @@ class Fault(Exception):
     """Something that no file may bring about."""
 
 
-def _read(case: str, path: Path) -> str:
-    """Read the file in all the ways that there are for its kind; how it ended, in a word."""
-    rng = Random(f"{case}:operation")
-    kind = case.partition(":")[0]
+def _read(rng: Random, kind: str, path: Path) -> str:
+    """Read the file in one of the ways that there are for its kind; how it ended, in a word."""
     if kind in ("onnx", "xml", "bin"):
         return _model(rng, path)
     if kind in ("npz", "npy", "pb"):
@@ -96,8 +94,12 @@ def _arrays(rng: Random, path: Path) -> str:
         stream.load(path)
         stream.step({"X": np.zeros((4, 2, 5), np.float32)})
         return "streamed"
-    given = str(path) if path.suffix == ".npz" else f"{rng.choice('Xh')}={path}"
-    return _command("run", PROBE, "-i", given, "--random", "0", "--dim", "time=4", "--dim", "batch=2")
+    name = "Xh" if path.suffix == ".npz" else rng.choice("Xh")
+    given = str(path) if name == "Xh" else f"{name}={path}"
+    open_sizes = {"X": ("batch=2",), "h": ("time=4", "batch=2"), "Xh": ()}[name]  # of inputs that are drawn
+    return _command(
+        "run", PROBE, "-i", given, "--random", "0", *(item for size in open_sizes for item in ("--dim", size))
+    )
 
 
 def _command(*arguments: str | Path | None) -> str:
@@ -114,9 +116,20 @@ def _command(*arguments: str | Path | None) -> str:
 
 def judged(case: str, events: list[str]) -> dict[str, Any]:
     """How a case ended, in the current folder, and what is wrong with that, if anything."""
+    kind = case.partition(":")[0]
+    error, found = judge_files(kind, mutated(Random(case), kind), Random(f"{case}:operation"), events)
+    if error is not None:
+        lines = traceback.format_exception(error)
+        found |= {"fault": _signature(error), "trace": "".join(lines)}
+    return found
+
+
+def judge_files(
+    kind: str, files: Files, rng: Random, events: list[str]
+) -> tuple[BaseException | None, dict[str, Any]]:
+    """Read files in the current folder: what is wrong with how that ended, if anything; and how it did."""
     for path in Path().iterdir():
         path.unlink()
-    files = mutated(Random(case), case.partition(":")[0])
     for name, data in files.items():
         Path(name).write_bytes(data)
     Path("/proc/self/clear_refs").write_text("5")  # the most memory, from here on
@@ -125,7 +138,7 @@ def judged(case: str, events: list[str]) -> dict[str, Any]:
     outcome = ""
     error: BaseException | None = None
     try:
-        outcome = _read(case, Path(next(iter(files))))
+        outcome = _read(rng, kind, Path(next(iter(files))))
     except (onegru.OneGRUError, OSError) as refusal:
         outcome = type(refusal).__name__
         if _NO_MEMORY.search(str(refusal)):
@@ -143,11 +156,7 @@ def judged(case: str, events: list[str]) -> dict[str, Any]:
         megabytes = max(megabytes, _of_children() // 1000)
     if error is None and megabytes > MEGABYTES:
         error = Fault(f"over {MEGABYTES} MB of memory\n{megabytes}")
-    found = {"outcome": outcome or "failed", "megabytes": megabytes}
-    if error is not None:
-        lines = traceback.format_exception(error)
-        found |= {"fault": _signature(error), "trace": "".join(lines)}
-    return found
+    return error, {"outcome": outcome or "failed", "megabytes": megabytes}
 
 
 def _signature(error: BaseException) -> str:
@@ -187,16 +196,22 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # a file, to which libraries may print what they like
     faulthandler.enable()
+    events = prepare(Path(sys.argv[1]))
+    for case in map(str.strip, sys.stdin):
+        print(json.dumps(judged(case, events)), file=answers, flush=True)
+
+
+def prepare(folder: Path) -> list[str]:
+    """Limit this process, and go to the folder where cases are read; what it does there that is harmful."""
     warnings.simplefilter("ignore")
     events: list[str] = []
     sys.addaudithook(_watcher(events))
     limit = _status("VmSize") * 1024 + 2 * MEGABYTES * 10**6
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.chdir(sys.argv[1])
+    os.chdir(folder)
     Path(SECRET).write_bytes(bytes(2**16))
-    for case in map(str.strip, sys.stdin):
-        print(json.dumps(judged(case, events)), file=answers, flush=True)
+    return events
 
 
 if __name__ == "__main__":

@@ -1,0 +1,124 @@
+// Layers and calls made of bytes, held against their exact solutions.
+
+#include <cstdio>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "native/float_mode.h"
+#include "native/targets/targets.h"
+#include "native/tests/fuzz.h"
+#include "native/threads/threads.h"
+
+namespace onegru {
+namespace {
+
+// Lets a call go on until it has asked this often.
+class Stopper final : public Watch {
+ public:
+  Stopper(std::int64_t work, std::size_t at) : Watch(work), at_(at) {}
+
+ private:
+  bool ShouldStop() override { return asked_++ == at_; }
+
+  const std::size_t at_;
+  std::size_t asked_ = 0;
+};
+
+// A pool of one thread, which runs its tasks forwards or backwards.
+void RunInOrder(void*, std::size_t count, void (*task)(void*, std::size_t), void* data) {
+  for (std::size_t i = 0; i < count; ++i) task(data, i);
+}
+void RunBackwards(void*, std::size_t count, void (*task)(void*, std::size_t), void* data) {
+  while (count-- > 0) task(data, count);
+}
+
+// A pool of as many threads as there are tasks.
+void RunAtOnce(void*, std::size_t count, void (*task)(void*, std::size_t), void* data) {
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < count; ++i) threads.emplace_back(task, data, i);
+  for (std::thread& thread : threads) thread.join();
+}
+
+// The matrices come back as they were given, rounded once.
+template <class C>
+bool Unpacks(const Problem& p, const Packed& packed) {
+  std::vector<C> W(p.W.size()), R(p.R.size());
+  packed.Unpack(W.data(), R.data());
+  const auto same = [&](double given, C found) {
+    const C expected = static_cast<C>(Rounded(p.spec.storage, given));
+    return std::memcmp(&expected, &found, sizeof(C)) == 0 || (expected != expected && found != found);
+  };
+  return std::equal(p.W.begin(), p.W.end(), W.begin(), same) && std::equal(p.R.begin(), p.R.end(), R.begin(), same);
+}
+
+#if defined(__x86_64__)
+constexpr std::uint32_t kOtherModes[] = {0x8040, 0x2000, 0x6000};  // subnormals are zero; rounds down; to zero
+#else
+constexpr std::uint32_t kOtherModes[] = {0x1000000, 0x800000, 0xc00000};
+#endif
+
+struct Way {
+  std::size_t threads;
+  const ForeignPool* pool;
+  Watch* watch;
+  std::uint32_t mode;
+};
+
+Result RunIn(const Way& way, const Problem& p, const std::shared_ptr<const Packed>& packed, const char* target) {
+  SetNumThreads(way.threads);
+  g_events.wakes_all = true;  // for calls that are too short to wake a helper, as nearly all are here
+  const std::uint32_t before = GetFloatMode(), mode = before | way.mode;
+  SetFloatMode(mode);
+  Result result = RunOnce(p, packed, way.pool, way.watch);
+  const bool kept = GetFloatMode() == mode;
+  SetFloatMode(before);
+  Require(kept, "the floating-point mode", p, target);
+  return result;
+}
+
+bool SameBytes(const Array& array, const std::vector<unsigned char>& before) {
+  return std::equal(before.begin(), before.end(), array.memory.get());
+}
+
+}  // namespace
+
+void FuzzKernels(const std::uint8_t* data, std::size_t size) {
+  Bytes bytes(data, size);
+  const std::size_t target = DrawTarget(bytes);
+  const char* const name = CompiledTargets()[target].name;
+  constexpr decltype(ForeignPool::run) kPools[] = {nullptr, &RunInOrder, &RunBackwards, &RunAtOnce};
+  const ForeignPool pool{kPools[bytes.Below(std::size(kPools))], nullptr, 1 + bytes.Below(4)};
+  Stopper stopper(bytes.OneIn(2) ? 1 : 100'000, bytes.Below(64));
+  const bool stops = bytes.OneIn(4), fresh = bytes.OneIn(16);
+  const std::size_t other_mode = bytes.Below(8);
+  const Way way{1 + bytes.Below(4), pool.run == nullptr ? nullptr : &pool, stops ? &stopper : nullptr,
+                other_mode < std::size(kOtherModes) ? kOtherModes[other_mode] : 0};
+  const Problem p = DrawProblem(bytes);
+
+  std::vector<unsigned char> inputs[3];
+  const Array* const arrays[] = {&p.X, &p.initial_h, &p.attention};
+  for (std::size_t i = 0; i < 3; ++i)
+    inputs[i].assign(arrays[i]->memory.get(), arrays[i]->memory.get() + arrays[i]->bytes);
+  const std::shared_ptr<const Packed> packed = Pack(p, target);
+  const bool wide = p.spec.type == ElementType::kFloat64;
+  Require(wide ? Unpacks<double>(p, *packed) : Unpacks<float>(p, *packed), "unpacking", p, name);
+
+  Result result;
+  if (fresh) {  // its scratch has exactly the size of this call, so that a sanitizer sees all beyond
+    std::thread([&] { result = RunIn(way, p, packed, name); }).join();
+  } else {
+    result = RunIn(way, p, packed, name);
+  }
+  for (std::size_t i = 0; i < 3; ++i) Require(SameBytes(*arrays[i], inputs[i]), "inputs unchanged", p, name);
+  if (stops && stopper.stopped()) {
+    Require(result.Y.GapsUntouched() && result.Y_h.GapsUntouched(), "gaps of a call that was stopped", p, name);
+    result = RunIn({way.threads, way.pool, nullptr, way.mode}, p, packed, name);
+  }
+  const Result expected = Exactly(p, target);
+  Require(SameNumbers(result.Y, expected.Y), "the bits of Y", p, name);
+  Require(SameNumbers(result.Y_h, expected.Y_h), "the bits of Y_h", p, name);
+  Require(SameNumbers(result.state, expected.state), "the bits of states", p, name);
+}
+
+}  // namespace onegru
