@@ -18,8 +18,8 @@ from onegru.cli.tables import Screen, ruled_table, safe, say
 from onegru.conformance.case import Case
 from onegru.conformance.cases import all_cases
 from onegru.conformance.export import export_cases
-from onegru.conformance.factors import factors_of
 from onegru.conformance.files import kind_of_case
+from onegru.conformance.report.data import alone, features_of
 from onegru.conformance.results import STATUSES, Outcome, RuntimeResults, document, write_results
 from onegru.conformance.runtimes.registry import ENGINES, RUNTIMES, contenders
 from onegru.conformance.runtimes.run import SECONDS, run_cases
@@ -264,17 +264,9 @@ def features(cases: Sequence[Case]) -> dict[tuple[str, str], list[str]]:
     The others come last. Features are in the factors' order.
     """
     found: dict[tuple[str, str], list[str]] = {_USUAL: []}
-    order: dict[str, dict[str, None]] = {}
-    for operator in {str(case.operator): case.operator for case in cases}.values():
-        for name, factor in factors_of(operator).items():
-            order.setdefault(name, {}).update(dict.fromkeys(factor.levels))
-    found |= {(name, level): [] for name, levels in order.items() for level in levels} | {_SEVERAL: []}
+    found |= {feature: [] for feature in features_of(cases)} | {_SEVERAL: []}
     for case in cases:
-        unusual = dict(case.choices)
-        if any(name.endswith("backward") for name in unusual):  # which needs a second direction
-            unusual.pop("direction", None)
-        feature = next(iter(unusual.items()), _USUAL) if len(unusual) < 2 else _SEVERAL
-        found[feature].append(case.name)
+        found[alone(case) or (_SEVERAL if case.choices else _USUAL)].append(case.name)
     return {feature: names for feature, names in found.items() if names}
 
 

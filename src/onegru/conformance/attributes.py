@@ -69,7 +69,7 @@ def lacks_parameters(operator: Operator, level: Level) -> bool:
 def _activations(operator: Operator, level: Level) -> dict[str, Any]:
     names = functions_of(operator, level)
     written = level("activations")
-    if written == "as needed" and names == ["Sigmoid", "Tanh"] * (len(names) // 2):
+    if written in ("as needed", "none") and names == ["Sigmoid", "Tanh"] * (len(names) // 2):
         found: dict[str, Any] = {}
     else:
         lower = operator.biases == "summed" or written == "lower case"

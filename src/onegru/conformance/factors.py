@@ -276,8 +276,8 @@ def _openvino(operator: Operator) -> list[Factor]:
             "activations",
             "Attribute activations",
             {
-                "as needed": _USUAL,
-                "written": "The default activations, written out, change nothing.",
+                "written": _USUAL,  # as files have them
+                "none": "Without activations they are sigmoid and tanh.",
                 "with spaces": "Lists may have spaces behind their commas.",
             },
         )
