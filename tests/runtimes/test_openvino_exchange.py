@@ -45,7 +45,7 @@ def operator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_operator_of_another_release_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "RELEASE", (exchange.RELEASE[0], 99))
+    monkeypatch.setattr(exchange, "RELEASE", (9999, 99))
     assert exchange._factory.__wrapped__() is None
 
 
