@@ -93,10 +93,29 @@ NB_MODULE(_native, m) {
 
 // nanobind keeps what it has of an interpreter in static variables: an import in another interpreter, even one
 // that fails, would leave the first one's layers with types that are not theirs.
+namespace {
+
+bool IsMainInterpreter() {
+  if (PyInterpreterState_GetID(PyInterpreterState_Get()) == 0) return true;
+  PyErr_SetString(PyExc_ImportError, "onegru: imported in a subinterpreter; must be imported in the main one");
+  return false;
+}
+
+int (*nanobind_exec)(PyObject*) = nullptr;
+
+int ExecInMain(PyObject* module) { return IsMainInterpreter() ? nanobind_exec(module) : -1; }
+
+}  // namespace
+
 extern "C" NB_EXPORT PyObject* PyInit__native() {
-  if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
-    PyErr_SetString(PyExc_ImportError, "onegru: imported in a subinterpreter; must be imported in the main one");
-    return nullptr;
+  if (!IsMainInterpreter()) return nullptr;
+  PyObject* const made = onegru_PyInit();
+  if (made == nullptr || !PyObject_TypeCheck(made, &PyModuleDef_Type)) return made;
+  // From Python 3.13 on the main interpreter runs this for the others, too, which then run the slot.
+  for (PyModuleDef_Slot* slot = reinterpret_cast<PyModuleDef*>(made)->m_slots; slot->slot != 0; ++slot) {
+    if (slot->slot != Py_mod_exec || slot->value == reinterpret_cast<void*>(&ExecInMain)) continue;
+    nanobind_exec = reinterpret_cast<int (*)(PyObject*)>(slot->value);
+    slot->value = reinterpret_cast<void*>(&ExecInMain);
   }
-  return onegru_PyInit();
+  return made;
 }
