@@ -31,7 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("formats",),
     ("fusion",),
     ("models",),
-    ("rewriting", "verification"),
+    ("rewriting", "verification", "scoring"),
     ("cli",),
 )
 # Above all folders but the command line: modules for other packages, and the public names.
@@ -65,6 +65,8 @@ OPTIONAL = {
     "safetensors": ("formats.checkpoint", "formats.safetensors"),
     "h5py": ("formats.keras",),
     "torch": ("frameworks.pytorch", "frameworks.export", "verification.runtimes.torch"),
+    "pyarrow": ("scoring.*",),
+    "ray": ("scoring.ray",),
     "typer": ("cli.*",),
     "rich": ("cli.*",),
 }
