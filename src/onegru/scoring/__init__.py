@@ -15,6 +15,7 @@ from onegru.core.errors import needs_extra
 with needs_extra("pyarrow", "scoring", "onegru.scoring"):
     import pyarrow as _  # noqa: F401
 
+from onegru.scoring.score import Scoring, score
 from onegru.scoring.scorer import LeftOut, Scored, Scorer
 
-__all__ = ["LeftOut", "Scored", "Scorer"]
+__all__ = ["LeftOut", "Scored", "Scorer", "Scoring", "score"]

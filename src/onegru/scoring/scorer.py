@@ -17,8 +17,7 @@ from onegru.engines.native import set_num_threads
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.models.model import Model
-from onegru.scoring.assemble import Assembly, arrow_type
-from onegru.scoring.batches import STEPS, batches, padded
+from onegru.scoring.batches import STEPS, Assembly, arrow_type, batches, padded
 from onegru.scoring.columns import check_type, find_bad_rows, ragged
 from onegru.scoring.open import open_program
 from onegru.scoring.program import Program
@@ -132,6 +131,23 @@ class Scorer:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_program": None}
+
+    @property
+    def model(self) -> str | GRU | Stack | Model:
+        """The model, or the name of its file."""
+        return self._model
+
+    def arguments(self) -> dict[str, object]:
+        """The arguments that results depend on, beside the model, in types that JSON has."""
+        return {
+            "columns": self._inputs,
+            "outputs": self._outputs,
+            "keep": list(self._keep),
+            "nodes": list(self._nodes),
+            "axes": {name: list(order) for name, order in self._axes.items()},
+            "batch": self._batch,
+            "on_error": self._on_error,
+        }
 
     @property
     def keep(self) -> tuple[str, ...]:
