@@ -160,6 +160,11 @@ class Scorer:
         return self._on_error
 
     @property
+    def num_threads(self) -> int | None:
+        """How many threads the process computes with; None where that is left as it is."""
+        return self._num_threads
+
+    @property
     def program(self) -> Program:
         """The model, loaded at the first call.
 
