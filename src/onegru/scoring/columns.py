@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -248,30 +249,95 @@ def _plain(numbers: pa.Array) -> Array:
 # ---- rows that can
 
 
-def ragged(field: Field, column: pa.ChunkedArray) -> Ragged:
-    """The steps of a column in which `find_bad_rows` finds nothing; without a copy where none is needed."""
-    parts, lengths = [], []
-    for chunk in column.chunks:
-        array = _storage(chunk)
-        if _is_list(array.type):
-            begin, end, array = _extent(array)
-            counts = end - begin
+class Gathered:
+    """A field's numbers, gathered from tables in which `find_bad_rows` finds nothing.
+
+    Those of a single array are used where they are; others are copied into one array as they come, so that
+    the tables they come from can go.
+
+    Args:
+        field: the field.
+        buffers: where the memory for copies comes from.
+    """
+
+    def __init__(self, field: Field, buffers: Buffers) -> None:
+        self.field = field
+        self._dtype = numpy_dtype(field.dtype)
+        self._buffers = buffers
+        self._numbers: Array = np.empty(0, self._dtype)
+        self._is_own = False  # else it is an array of Arrow's
+        self._size = 0
+        self._lengths: list[Array] = []
+
+    def add(self, column: pa.ChunkedArray, *, keeps: bool) -> Array:
+        """Add rows; `keeps` says that their memory stays. Returns how many steps each has."""
+        before = len(self._lengths)
+        for chunk in column.chunks:
+            array = _storage(chunk)
+            counts = np.ones(len(array), np.int64)
             if _is_list(array.type):
-                array = _extent(array)[2]
-            else:
-                counts = counts // field.width
-            lengths.append(counts)
-        parts.append(_plain(array))
-    target = numpy_dtype(field.dtype)
-    if len(parts) == 1 and parts[0].dtype == target:
-        numbers = parts[0]
-    else:
-        numbers = np.empty(sum(map(len, parts)), target)
+                begin, end, array = _extent(array)
+                counts = end - begin
+                if _is_list(array.type):
+                    array = _extent(array)[2]
+                elif self.field.is_sequence:
+                    counts = counts // self.field.width
+            self._lengths.append(counts.astype(np.int64, copy=False))
+            self._append(_plain(array), keeps)
+        return np.concatenate([np.zeros(0, np.int64), *self._lengths[before:]])
+
+    def _append(self, numbers: Array, keeps: bool) -> None:
+        if keeps and not self._size and numbers.dtype == self._dtype:
+            self._numbers, self._size = numbers, len(numbers)
+            return
+        size = self._size + len(numbers)
+        if not self._is_own or size > len(self._numbers):
+            larger = self._buffers.take(self._dtype, size)
+            larger[: self._size] = self._numbers[: self._size]
+            self.release()
+            self._numbers, self._is_own = larger, True
         with np.errstate(all="ignore"), default_float_mode():
-            np.concatenate([numbers[:0], *parts], out=numbers, casting="unsafe")
-    if not field.is_sequence:
-        count = len(column)
-        return Ragged(numbers.reshape(count, field.width), np.arange(count), np.ones(count, np.int64))
-    each = np.concatenate([np.zeros(0, np.int64), *lengths]).astype(np.int64, copy=False)
-    starts = np.cumsum(each) - each
-    return Ragged(numbers.reshape(-1, field.width), starts, each)
+            self._numbers[self._size : size] = numbers
+        self._size = size
+
+    def ragged(self) -> Ragged:
+        """The steps of all rows; valid until `release`."""
+        values = self._numbers[: self._size].reshape(-1, self.field.width)
+        lengths = np.concatenate([np.zeros(0, np.int64), *self._lengths])
+        if not self.field.is_sequence:
+            return Ragged(values, np.arange(len(values)), np.ones(len(values), np.int64))
+        return Ragged(values, np.cumsum(lengths) - lengths, lengths)
+
+    def release(self) -> None:
+        """Give the memory back."""
+        if self._is_own:
+            self._buffers.give(self._numbers)
+            self._is_own = False
+
+
+class Buffers:
+    """Memory that is used again, as fresh memory costs more than what is copied into it.
+
+    Args:
+        most: how many arrays are kept.
+    """
+
+    def __init__(self, most: int = 0) -> None:
+        self._most = most
+        self._free: list[Array] = []
+        self._lock = threading.Lock()
+
+    def take(self, dtype: np.dtype[Any], size: int) -> Array:
+        """An array of at least this size, uninitialised."""
+        with self._lock:
+            for index, array in enumerate(self._free):
+                if array.dtype == dtype and len(array) >= size:
+                    return self._free.pop(index)
+        return np.empty(size + size // 2 if self._most else size, dtype)
+
+    def give(self, array: Array) -> None:
+        """Take an array back; the smallest goes if there are too many."""
+        with self._lock:
+            self._free = sorted([*self._free, array], key=lambda item: item.nbytes)[
+                -self._most or len(self._free) + 1 :
+            ]

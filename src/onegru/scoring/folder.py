@@ -71,7 +71,7 @@ class Folder:
         path = self.path / _MANIFEST
         try:
             found = parse_json(path.read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except ValueError as error:
             raise FormatError(f"{path}: not the record of a run ({error})") from None

@@ -61,16 +61,15 @@ class Job:
             helpers.start(self._read, blocks, done, read)
             writer = helpers.start(self._write, scored)
             for window in read:
-                found = self.scorer.run(window.rows, place=window.place)
-                scored.put((window, found))
+                scored.put((window, self.scorer.compute(window.rows)))
                 if progress is not None:
-                    progress(len(window.rows))
+                    progress(window.rows.rows)
             scored.close()
             while writer.is_alive() and not scored.stopped:
                 writer.join(_POLL)
 
     def _read(self, blocks: Sequence[Block], done: Collection[int], target: _Channel[Window]) -> None:
-        for window in windows(self.plan, blocks, done, self.largest_row):
+        for window in windows(self.scorer, self.plan, blocks, done, self.largest_row):
             target.put(window)
         target.close()
 

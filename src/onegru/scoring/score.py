@@ -99,10 +99,11 @@ def score(
     for path in paths:
         if Path(os.path.realpath(folder.path)) in Path(os.path.realpath(path)).parents:
             raise SpecError(f"{path}: lies in the folder of results; must not")
+    # Read before the folder is locked, so that a run that is refused makes none.
+    plan = make_plan(scorer, paths, _part_bytes(folder.path, memory, folder.manifest()))
+    manifest = _manifest(scorer, plan)
     with folder.locked():
         before = folder.manifest()
-        plan = make_plan(scorer, paths, _part_bytes(folder.path, memory, before))
-        manifest = _manifest(scorer, plan)
         if before is not None:
             refuse_differences(folder.path, before, manifest)
         folder.clear_leftovers()
@@ -175,9 +176,9 @@ def _part_bytes(output: Path, memory: int, before: dict[str, Any] | None) -> int
         if not isinstance(wanted, int) or wanted < _LEAST_PART:
             raise FormatError(f"{output}: its record of a run is broken")
     if most < wanted:
-        least = (_BASE + _COPIES * wanted) >> 20
+        least = -(-(_BASE + _COPIES * wanted) // 10**6)
         why = "" if before is None else ", as this run began with larger parts"
-        raise SpecError(f"memory: {memory >> 20} MB; must be at least {least} MB{why}")
+        raise SpecError(f"memory: {memory // 10**6} MB; must be at least {least} MB{why}")
     return most if before is None else wanted
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from onegru.core.arguments import choice, integer, shown
-from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, SpecError
 from onegru.engines.native import set_num_threads
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.models.model import Model
 from onegru.scoring.batches import STEPS, Assembly, arrow_type, batches, padded
-from onegru.scoring.columns import check_type, find_bad_rows, ragged
+from onegru.scoring.columns import Buffers, Gathered, check_type, find_bad_rows
 from onegru.scoring.open import open_program
 from onegru.scoring.program import Program
 
@@ -228,14 +227,11 @@ class Scorer:
         for batch in batches:
             yield from self(batch).to_batches()
 
-    def run(
-        self, rows: pa.Table | pa.RecordBatch, *, place: Callable[[int], str] = lambda row: f"row {row}"
-    ) -> Scored:
+    def run(self, rows: pa.Table | pa.RecordBatch) -> Scored:
         """Score the rows of a table, as a call does, and tell which were left out.
 
         Args:
             rows: as for a call.
-            place: what messages call a row, by its index.
 
         Raises:
             SpecError, FormatError: as a call does.
@@ -244,54 +240,14 @@ class Scorer:
             rows = pa.Table.from_batches([rows])
         if not isinstance(rows, pa.Table):
             raise SpecError(f"rows: {shown(rows)}; must be a table or a record batch of pyarrow")
-        schema = self.schema(rows.schema)
-        left_out = self._left_out(rows)
-        if left_out and self._on_error == "raise":
-            first = left_out[0]
-            raise FormatError(f"{place(first.row)}: {first.column!r}: {first.reason}")
-        clean = rows
-        good: Array | None = None
-        if left_out:
-            is_good = np.ones(len(rows), np.bool_)
-            is_good[[item.row for item in left_out]] = False
-            good = np.flatnonzero(is_good)
-            clean = rows.filter(pa.array(is_good))
-        outputs, steps, padding = self._compute(clean)
-        if good is not None and self._on_error == "null":
-            where = np.zeros(len(rows), np.int64)
-            where[good] = np.arange(len(good))
-            missing = np.ones(len(rows), np.bool_)
-            missing[good] = False
-            outputs = [array.take(pa.array(where, mask=missing)) for array in outputs]
-            clean = rows
-        kept = [clean.column(name) for name in self._keep]
-        return Scored(pa.table([*kept, *outputs], schema=schema), tuple(left_out), steps, padding)
+        gathering = Gathering(self, self.schema(rows.schema))
+        gathering.add(rows, "row ", 0, keeps=True)
+        return self.compute(gathering)
 
-    def _left_out(self, rows: pa.Table) -> list[LeftOut]:
-        """The rows that cannot be run, in order, each with the first fault that was found."""
-        found: dict[int, LeftOut] = {}
-        bad: set[int] = set()
-        for field in self.program.fields:
-            for row, reason in find_bad_rows(field, rows.column(field.column)).items():
-                found.setdefault(row, LeftOut(row, field.column, reason))
-                bad.add(row)
-        sequences = [field for field in self.program.fields if field.is_sequence]
-        if len(sequences) > 1:
-            good = np.setdiff1d(np.arange(len(rows)), list(bad))
-            clean = rows.take(pa.array(good)) if bad else rows
-            first, *others = sequences
-            lengths = ragged(first, clean.column(first.column)).lengths
-            for field in others:
-                own = ragged(field, clean.column(field.column)).lengths
-                for index in np.flatnonzero(own != lengths):
-                    reason = f"{own[index]} steps; must be {lengths[index]}, as {first.column!r}"
-                    found.setdefault(int(good[index]), LeftOut(int(good[index]), field.column, reason))
-        return [found[row] for row in sorted(found)]
-
-    def _compute(self, rows: pa.Table) -> tuple[list[pa.Array], int, int]:
-        """The outputs of rows that can all be run; the numbers of their steps, and of those of padding."""
+    def compute(self, rows: Gathering) -> Scored:
+        """Score rows that were gathered. Raises FormatError if another runtime fails on its part."""
         program = self.program
-        fields = {field.name: ragged(field, rows.column(field.column)) for field in program.fields}
+        fields = {item.field.name: item.ragged() for item in rows.fields}
         lengths = next(fields[field.name].lengths for field in program.fields if field.is_sequence)
         assembly = Assembly(program.results, lengths)
         run = 0
@@ -306,8 +262,98 @@ class Scorer:
             }
             assembly.add(chosen, own, program.run(arrays, own))
             run += longest * len(chosen)
+        for item in rows.fields:
+            item.release()
         steps = int(lengths.sum())
-        return assembly.arrays(), steps, run - steps
+        return Scored(rows.table(assembly.arrays()), tuple(rows.left_out), steps, run - steps)
+
+
+class Gathering:
+    """Rows gathered from one table after another, to be scored together.
+
+    Args:
+        scorer: what is to score them.
+        schema: of the results.
+        buffers: where memory for their numbers comes from.
+    """
+
+    def __init__(self, scorer: Scorer, schema: pa.Schema, buffers: Buffers | None = None) -> None:
+        self._scorer = scorer
+        self._schema = schema
+        self.fields = [Gathered(field, buffers or Buffers()) for field in scorer.program.fields]
+        results = scorer.program.results
+        self._bytes_per_row = 2 * sum(8 * result.width for result in results if not result.is_sequence)
+        self._bytes_per_step = 2 * sum(8 * result.width for result in results if result.is_sequence)
+        self._kept: list[pa.Table] = []
+        self.rows = 0
+        self.left_out: list[LeftOut] = []
+        #: What the rows and their outputs take, about.
+        self.bytes = 0
+
+    def add(self, rows: pa.Table, words: str, first: int, *, keeps: bool = False) -> None:
+        """Add the rows of a table.
+
+        Args:
+            rows: the table.
+            words: what messages call a row, before its number.
+            first: the number of its first row.
+            keeps: whether its memory stays until the rows are scored.
+
+        Raises:
+            FormatError: a row cannot be run, and the scorer raises.
+        """
+        bad = self._find_bad(rows)
+        if bad and self._scorer.on_error == "raise":
+            fault = bad[min(bad)]
+            raise FormatError(f"{words}{first + fault.row}: {fault.column!r}: {fault.reason}")
+        clean = rows
+        if bad:
+            good = np.ones(len(rows), np.bool_)
+            good[list(bad)] = False
+            clean, keeps = rows.filter(pa.array(good)), False
+        steps = 0
+        for item in self.fields:
+            counts = item.add(clean.column(item.field.column), keeps=keeps)
+            steps = int(counts.sum()) if item.field.is_sequence else steps
+        kept = clean if self._scorer.on_error == "skip" else rows
+        self._kept.append(kept.select(list(self._scorer.keep)))
+        self.left_out += [LeftOut(self.rows + row, bad[row].column, bad[row].reason) for row in sorted(bad)]
+        self.rows += len(rows)
+        self.bytes += rows.nbytes + len(rows) * self._bytes_per_row + steps * self._bytes_per_step
+
+    def _find_bad(self, rows: pa.Table) -> dict[int, LeftOut]:
+        """The rows that cannot be run, each with the first fault that was found."""
+        found: dict[int, LeftOut] = {}
+        for item in self.fields:
+            column = item.field.column
+            for row, reason in find_bad_rows(item.field, rows.column(column)).items():
+                found.setdefault(row, LeftOut(row, column, reason))
+        sequences = [item.field for item in self.fields if item.field.is_sequence]
+        if len(sequences) > 1:
+            good = np.setdiff1d(np.arange(len(rows)), list(found))
+            clean = rows.take(pa.array(good)) if found else rows
+            lengths = [
+                Gathered(field, Buffers()).add(clean.column(field.column), keeps=True) for field in sequences
+            ]
+            for field, own in zip(sequences[1:], lengths[1:], strict=True):
+                for index in np.flatnonzero(own != lengths[0]):
+                    reason = f"{own[index]} steps; must be {lengths[0][index]}, as {sequences[0].column!r}"
+                    row = int(good[index])
+                    found.setdefault(row, LeftOut(row, field.column, reason))
+        return found
+
+    def table(self, outputs: list[pa.Array]) -> pa.Table:
+        """The rows with these outputs, which those that were left out lack."""
+        if self.left_out and self._scorer.on_error == "null":
+            missing = np.zeros(self.rows, np.bool_)
+            missing[[item.row for item in self.left_out]] = True
+            where = np.cumsum(~missing) - 1
+            outputs = [array.take(pa.array(where, mask=missing)) for array in outputs]
+        count = len(outputs[0])
+        kept = pa.concat_tables(self._kept) if self._kept else self._schema.empty_table()
+        columns = [kept.column(name) for name in self._scorer.keep]
+        assert all(len(column) == count for column in columns)
+        return pa.table([*columns, *outputs], schema=self._schema)
 
 
 def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
