@@ -93,6 +93,15 @@ def score_command(
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, help="The threads that compute; by default all cores.")
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray",
+            metavar="ADDRESS",
+            help="A Ray cluster to compute on: auto, HOST:PORT, or local for one on this machine's CPUs. "
+            "Then --memory and --threads (1 by default) are those of each worker.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a model over sequences of any lengths in Parquet files, and write what it gives as Parquet.
@@ -117,10 +126,15 @@ def score_command(
         num_threads=threads,
     )
     size = parse_size(memory)
+    execute = None
+    if ray is not None:
+        from onegru.scoring.ray import on_ray
+
+        execute = on_ray(ray)
     with waiting(f"loading {model.name}"):
         _ = scorer.program
     with counting("rows", f"scoring with {model.name}") as bar:
-        found = score(scorer, inputs, output, memory=size, progress=bar.progress)
+        found = score(scorer, inputs, output, memory=size, progress=bar.progress, execute=execute)
     if as_json:
         print_json(dataclasses.asdict(found))
         return

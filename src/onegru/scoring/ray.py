@@ -1,4 +1,4 @@
-"""A run's work on a Ray cluster: Ray Data hands blocks to actors, each of which writes the parts it scores."""
+"""A run's work on a Ray cluster: Ray Data hands blocks to actors, which write the parts that they score."""
 
 from __future__ import annotations
 
@@ -25,11 +25,15 @@ from onegru.scoring.pipeline import Job, parts_of
 from onegru.scoring.score import Execute
 
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:/\s]+)):(?P<port>[0-9]{1,5})")
+# What a client of HTTP/2 begins with, and the kind of the frame that a server answers with (RFC 9113, 3.4).
+_HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_SETTINGS = b"\x04"
+
 _PATIENCE = 5.0  # seconds that a cluster may take to answer
 _OBJECT_STORE = 128 << 20  # of a local cluster: only the numbers of items pass through it
 
-# How often an item is begun. Ray Data starts actors again that died, and gives them their task again, which is
-# then shorter by the parts that are there; but rows that kill every worker must end the run.
+# How often an item is begun. Ray Data starts actors again that died, and gives them their task again, which
+# is then shorter by the parts that are there; but rows that kill every worker must end the run.
 _ATTEMPTS = 5
 # An item is at least this share of an actor's work, as a task has its cost, and at most that one, so that no
 # actor waits long for the last.
@@ -63,7 +67,9 @@ def on_ray(address: str) -> Execute:
         raise SpecError(f"ray: {shown(address)}; must be 'auto', 'local' or 'HOST:PORT'")
     _check_answers(address)
 
-    def execute(job: Job, blocks: Sequence[Block], done: Collection[int], told: Callable[[int], None]) -> None:
+    def execute(
+        job: Job, blocks: Sequence[Block], done: Collection[int], told: Callable[[int], None]
+    ) -> None:
         with _connected(address) as ray:
             try:
                 _run(ray, job, blocks, done, told)
@@ -82,13 +88,17 @@ def _ray() -> Any:
 
 
 def _check_answers(address: str) -> None:
-    """Raise SpecError if nothing answers; Ray itself would wait for a minute."""
+    """Raise SpecError if nothing answers, or another server than one of gRPC: Ray would wait for minutes."""
     found = _ADDRESS.fullmatch(address)
     if found is None:
         return
     try:
-        place = (found["v6"] or found["host"], int(found["port"]))
-        socket.create_connection(place, _PATIENCE).close()
+        with socket.create_connection(
+            (found["v6"] or found["host"], int(found["port"])), _PATIENCE
+        ) as server:
+            server.sendall(_HTTP2)
+            if server.recv(9, socket.MSG_WAITALL)[3:4] != _SETTINGS:
+                raise SpecError(f"ray: {address!r}: no cluster, but another server")
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise SpecError(f"ray: {address!r}: no cluster answers there ({why})") from None
@@ -109,7 +119,6 @@ def _connected(address: str) -> Iterator[Any]:
         with _quiet():
             yield ray
         return
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # of this process; a run tells what went wrong
     options: dict[str, Any] = {"address": address}
     if address == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -117,14 +126,35 @@ def _connected(address: str) -> Iterator[Any]:
         options |= {"num_cpus": cpus, "object_store_memory": _OBJECT_STORE, "include_dashboard": False}
     with _quiet():
         try:
-            ray.init(**options, logging_level=logging.ERROR, log_to_driver=False)
-        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-            words = str(error).splitlines()[0] if str(error) else type(error).__name__
+            with _no_stderr():
+                ray.init(**options, logging_level=logging.ERROR, log_to_driver=False)
+        except ConnectionError:
+            what = "cannot connect; this machine must be in a cluster, and RAY_AUTH_MODE be as there"
+            raise SpecError(f"ray: {address!r}: {what}") from None
+        except (RuntimeError, ValueError, TimeoutError) as error:
+            words = (str(error).splitlines() or [type(error).__name__])[0]
             raise SpecError(f"ray: {address!r}: cannot connect ({words})") from None
         try:
             yield ray
         finally:
             ray.shutdown()
+
+
+@contextmanager
+def _no_stderr() -> Iterator[None]:
+    """Drop what Ray's own library writes while it starts, and have it write no more than that later.
+
+    Of each actor of Ray Data it says that it may not be started again: that holds once the run has ended.
+    """
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 @contextmanager
@@ -172,7 +202,9 @@ def _room(ray: Any, cpus: int) -> int:
     most = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     room = sum(count // cpus for count in most)
     if not room:
-        raise SpecError(f"num_threads: {cpus}; must be at most {max(most, default=0)}, a machine's CPUs for Ray")
+        raise SpecError(
+            f"num_threads: {cpus}; must be at most {max(most, default=0)}, a machine's CPUs for Ray"
+        )
     return room
 
 
