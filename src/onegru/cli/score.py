@@ -54,8 +54,8 @@ def score_command(
         typer.Option(
             "--output",
             metavar="NAME[=COLUMN]",
-            help="An output to write, and what to call its column. By default all of a model; of layers Y_h, the "
-            "last state. Layers also have Y, all states, and states, the last ones of all layers.",
+            help="An output to write, and what to call its column. By default all of a model; of layers Y_h, "
+            "the last state. Layers also have Y, all states, and states, the last ones of all layers.",
         ),
     ] = None,
     keep: Annotated[
