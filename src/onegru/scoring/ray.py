@@ -176,7 +176,7 @@ def _run(
     cpus = job.scorer.num_threads or 1
     actors = _room(ray, cpus)
     items = divide(blocks, done, actors)
-    kit = _Kit(job, tuple(items), cpus, onegru._native.version(), os.getcwd())  # noqa: PTH109
+    kit = _Kit(job, tuple(items), cpus, _ATTEMPTS, onegru._native.version(), os.getcwd())  # noqa: PTH109
     # A block for each item, as a block is a task.
     dataset = ray.data.from_items(list(range(len(items))), override_num_blocks=len(items)).map_batches(
         _Worker,
@@ -229,11 +229,12 @@ def divide(blocks: Sequence[Block], done: Collection[int], actors: int) -> list[
 
 @dataclass(frozen=True)
 class _Kit:
-    """What an actor is given: the job, all items, its threads, and what must be there as it is here."""
+    """What an actor is given: the job, all items, how to do them, and what must be there as it is here."""
 
     job: Job
     items: tuple[tuple[Block, ...], ...]
     threads: int
+    attempts: int
     version: str
     folder: str
 
@@ -269,7 +270,7 @@ class _Worker:
             what = f"the folder of results is not there on {socket.gethostname()}"
             raise SpecError(f"{folder.path}: {what}; must be shared by all machines")
         attempts = len(list(folder.path.glob(f".item-{number}.*.tmp")))
-        if attempts == _ATTEMPTS:
+        if attempts == kit.attempts:
             first = blocks[0]
             place = f"{first.path}: row {first.first_row + first.parts[0].first}"
             raise OneGRUError(f"{place}: {attempts} workers died at it, or at rows that follow")
