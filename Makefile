@@ -20,7 +20,7 @@ PIP_SELF := $(PIP) --no-build-isolation --editable
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
 CODE := $(wildcard src tests docs examples benchmarks)
 
-.PHONY: help run test test-frameworks bench lint sanitize threads tiles neon accuracy fuzz clean
+.PHONY: help run test test-frameworks test-cluster bench lint sanitize threads tiles neon accuracy fuzz clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ test: lint  ## build, lint, then run every test
 
 test-frameworks: $(VENV)/.frameworks  ## conversions against PyTorch, Keras and Flax, which it installs: some GB
 	@JAX_PLATFORMS=cpu KERAS_BACKEND=torch $(BIN)/python -m pytest tests/frameworks
+
+test-cluster: $(VENV)/.cluster  ## scoring on Ray, and on Spark, which it installs: 0.5 GB; Spark needs Java
+	@$(BIN)/python -m pytest tests/scoring/test_ray.py tests/scoring/test_spark.py
 
 bench: $(VENV)/.dev  ## time onegru against other runtimes: most of an hour; ARGS=--tables, --beside or --drawn for a part
 	@$(BIN)/python -m benchmarks.run $(ARGS)
@@ -128,6 +131,11 @@ $(VENV)/.frameworks: $(VENV)/.dev
 	@$(PIP_SELF) '.[torch,keras,flax,safetensors]'
 	@$(PIP) onnxscript  # torch's exporter needs it
 	@$(PIP) tensorflow-cpu tf2onnx  # which write Keras' GRUs out as loops, as most files of Keras have them
+	@touch $@
+
+$(VENV)/.cluster: $(VENV)/.dev
+	@echo "Installing Spark"
+	@$(PIP) pyspark
 	@touch $@
 
 # The lighter install, for people who only want to see the example. A full install contains it: where

@@ -59,6 +59,17 @@ def arrow_type(result: Result) -> pa.DataType:
     return pa.list_(kind) if result.is_sequence else kind
 
 
+def plain_lists(schema: pa.Schema) -> pa.Schema:
+    """A schema whose lists may have any length, where this one's are of a fixed size."""
+
+    def plain(kind: pa.DataType) -> pa.DataType:
+        if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+            return pa.list_(plain(kind.value_type))
+        return kind
+
+    return pa.schema([field.with_type(plain(field.type)) for field in schema])
+
+
 def _stored(result: Result) -> str:
     return "float32" if result.dtype == "bfloat16" else result.dtype
 

@@ -16,7 +16,7 @@ from onegru.engines.native import set_num_threads
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.models.model import Model
-from onegru.scoring.batches import STEPS, Assembly, arrow_type, batches, padded
+from onegru.scoring.batches import STEPS, Assembly, arrow_type, batches, padded, plain_lists
 from onegru.scoring.columns import Buffers, Gathered, check_type, find_bad_rows
 from onegru.scoring.open import open_program
 from onegru.scoring.program import Program
@@ -223,9 +223,13 @@ class Scorer:
         return self.run(rows).table
 
     def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Score record batches one by one, as Spark's `mapInArrow` hands them out. Raises as a call does."""
+        """Score record batches one by one, as Spark's `mapInArrow` hands them out. Raises as a call does.
+
+        Lists of a fixed size, as a call gives, become plain ones: Spark knows no others.
+        """
         for batch in batches:
-            yield from self(batch).to_batches()
+            table = self(batch)
+            yield from table.cast(plain_lists(table.schema)).to_batches()
 
     def run(self, rows: pa.Table | pa.RecordBatch) -> Scored:
         """Score the rows of a table, as a call does, and tell which were left out.
