@@ -109,7 +109,8 @@ def score_turn(folder: Path, out: Path, threads: int) -> Entry:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0
-    return {"rows": told["rows"], "seconds": told["seconds"], "memory": usage.ru_maxrss << 10}
+    cpu = usage.ru_utime + usage.ru_stime
+    return {"rows": told["rows"], "seconds": told["seconds"], "memory": usage.ru_maxrss << 10, "cpu": cpu}
 
 
 def stack_turn(folder: Path, out: Path, threads: int) -> Entry:
@@ -126,12 +127,14 @@ def stack_turn(folder: Path, out: Path, threads: int) -> Entry:
     del rows
     program = LayersProgram(make_stack(), {}, None)
     passes = []
+    used = time.process_time()
     for _ in range(PASSES):
         began = time.perf_counter()
         for X, own in prepared:
             program.run({"X": X}, own)
         passes.append(time.perf_counter() - began)
-    return {"rows": len(lengths), "seconds": min(passes), "batch": len(lengths) / len(prepared)}
+    cpu, batch = (time.process_time() - used) / PASSES, len(lengths) / len(prepared)
+    return {"rows": len(lengths), "seconds": min(passes), "batch": batch, "cpu": cpu}
 
 
 def memory_turn(folder: Path, out: Path, batch: int) -> Entry:
