@@ -120,7 +120,7 @@ def test_bad_rows_are_named_by_file_and_row(tmp_path: Path) -> None:
 # ---- stopped and gone on with
 
 KILLED = """
-import os, random, sys, threading, time
+import glob, os, random, sys, threading, time
 from onegru.scoring import Scorer, score
 sys.path.insert(0, sys.argv[4])
 from tests.support.layers import make_gru
@@ -129,18 +129,23 @@ def run():
     scorer = Scorer(make_gru(), keep=["id", "day"], on_error="skip")
     return score(scorer, [sys.argv[1]], sys.argv[2], memory=int(sys.argv[3]))
 
+def kill(parts, seconds):
+    while len(glob.glob(sys.argv[2] + "/part-*")) < parts:
+        time.sleep(0.001)
+    time.sleep(seconds)
+    os.kill(os.getpid(), 9)
+
 rng = random.Random(int(sys.argv[5]))
-before = []
-for kill in range(10):
-    began, child = time.monotonic(), os.fork()
+killed = 0
+for parts in (0, 0, 1, 1, 2, 3, 4, 5, 6, 7):
+    seconds = rng.uniform(0, 0.03)
+    child = os.fork()
     if not child:  # the parent has no threads that a child would lack
-        threading.Thread(target=lambda: (time.sleep(rng.uniform(0, 0.25)), os.kill(os.getpid(), 9))).start()
+        threading.Thread(target=kill, args=(parts, seconds), daemon=True).start()
         run()
         os._exit(0)
-    rng.random()
-    status = os.waitpid(child, 0)[1]
-    before.append(status)
-print(sum(status == 9 for status in before), run().parts_before)
+    killed += os.waitpid(child, 0)[1] == 9
+print(killed, run().parts_before)
 """
 
 

@@ -86,6 +86,24 @@ def test_other_types_are_converted(kind: str, dtype: str) -> None:
         assert np.array_equal(got.astype(dtype), alone(layer, row.astype(dtype))["Y_h"])
 
 
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_threads_change_no_bit_and_are_put_back(threads: int) -> None:
+    layers, rows = make_stack(2), sequences(lengths=[*range(1, 60)] * 3)
+    expected = Scorer(layers, batch=100)(table(rows))
+    before = onegru.get_num_threads()
+    try:
+        onegru.set_num_threads(threads)
+        assert Scorer(layers, batch=30)(table(rows)).equals(expected)
+        assert onegru.get_num_threads() == threads
+    finally:
+        onegru.set_num_threads(before)
+    with pytest.raises(onegru.SpecError):  # in a thread of its own
+        scorer = Scorer(layers, batch=30)
+        scorer.program._layers = (*layers, make_gru())  # type: ignore[attr-defined]
+        scorer(table(rows))
+    assert onegru.get_num_threads() == before
+
+
 def test_bfloat16_layers_give_float32() -> None:
     pytest.importorskip("ml_dtypes")
     layer, rows = make_gru(dtype="bfloat16"), sequences()

@@ -20,6 +20,7 @@ from onegru.system.bounded import check_regular
 #: How many windows, which are scored together, a part has, about.
 WINDOWS = 4
 
+_MOST_PARTS = 10**6  # of a row group, whose size is what the file claims
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}
 
 
@@ -100,7 +101,7 @@ def find_files(inputs: Sequence[str | os.PathLike[str]]) -> list[Path]:
     In folders, names that begin with "_" or "." are left out, as everywhere in Arrow.
 
     Raises:
-        SpecError: there is no file, or one is meant twice.
+        SpecError: there is no file, one is meant twice, or has a name that Arrow cannot open.
         FormatError: one is neither a file nor a folder.
     """
     if isinstance(inputs, str | os.PathLike) or not isinstance(inputs, Iterable):
@@ -111,11 +112,18 @@ def find_files(inputs: Sequence[str | os.PathLike[str]]) -> list[Path]:
         if "://" in text:
             raise SpecError(f"{text}: a URL; must be files of this machine")
         for path in _meant(text):
+            if _is_not_text(str(path)):
+                raise SpecError(f"{str(path)!r}: a name that is not UTF-8; must be")
             if found.setdefault(os.path.realpath(path), path) is not path:
                 raise SpecError(f"{path}: is meant twice")
     if not found:
         raise SpecError("inputs: none; must be at least one")
     return list(found.values())
+
+
+def _is_not_text(name: str) -> bool:
+    """Whether a name has bytes that no character stands for, which Arrow does not take."""
+    return any("\ud800" <= char <= "\udfff" for char in name)
 
 
 def _meant(text: str) -> list[Path]:
@@ -202,7 +210,7 @@ class naming:  # reads as a verb: `with naming(path):`
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
             raise OSError(error.errno, os.strerror(error.errno or 0), self._path) from None
-        if isinstance(error, pa.ArrowException | OSError):
+        if isinstance(error, pa.ArrowException | OSError | UnicodeError):
             words = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise FormatError(f"{self._path}: not a Parquet file, or broken ({words})") from None
 
@@ -257,6 +265,8 @@ def _blocks(path: str, groups: Sequence[tuple[int, int]], part_bytes: int, numbe
     for index, (more, bytes_more) in enumerate(groups):
         if not more:
             continue
+        if bytes_more > _MOST_PARTS * part_bytes:
+            raise FormatError(f"{path}: row group {index} claims to hold {bytes_more} bytes; not a real one")
         if chosen and size + bytes_more > part_bytes:
             yield (made := block())
             number += len(made.parts)

@@ -54,6 +54,8 @@ class ModelProgram:
         SpecError: there is no such input or output, or it is unclear or unfit what its axes are.
     """
 
+    is_parallel = False  # the other runtime has threads of its own
+
     def __init__(
         self,
         model: Model,

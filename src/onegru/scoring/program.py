@@ -48,11 +48,13 @@ class Program(Protocol):
         fields: what it takes of each row.
         results: what it gives for each row.
         equal_lengths: whether all rows of a batch must be of the same length, as nothing may be padded.
+        is_parallel: whether several threads run it best, with a batch each, and not one with all cores.
     """
 
     fields: tuple[Field, ...]
     results: tuple[Result, ...]
     equal_lengths: bool
+    is_parallel: bool
 
     def run(self, arrays: Mapping[str, Array], lengths: Array) -> Mapping[str, Array]:
         """Run a batch.
@@ -85,6 +87,7 @@ class LayersProgram:
     """
 
     equal_lengths = False
+    is_parallel = True
 
     def __init__(
         self, source: GRU | Stack, inputs: Mapping[str, str], outputs: Mapping[str, str] | None

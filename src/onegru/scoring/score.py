@@ -14,9 +14,9 @@ from onegru.core.arguments import check_function, file_path, integer, shown
 from onegru.core.errors import FormatError, SpecError
 from onegru.scoring.dataset import Block, Plan, find_files, make_plan
 from onegru.scoring.folder import Folder, refuse_differences
-from onegru.scoring.identity import model_digest
 from onegru.scoring.pipeline import Job, Progress, parts_of
 from onegru.scoring.scorer import Scorer
+from onegru.scoring.source import model_digest
 
 #: How much memory a run may take, unless it is told otherwise.
 MEMORY = 1 << 30

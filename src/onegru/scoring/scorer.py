@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from onegru.core.arguments import choice, integer, shown
+from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, SpecError
 from onegru.engines.native import set_num_threads
 from onegru.layers.gru import GRU
@@ -18,8 +19,9 @@ from onegru.layers.stack import Stack
 from onegru.models.model import Model
 from onegru.scoring.batches import STEPS, Assembly, arrow_type, batches, padded, plain_lists
 from onegru.scoring.columns import Buffers, Gathered, check_type, find_bad_rows
-from onegru.scoring.open import open_program
+from onegru.scoring.parallel import in_parallel
 from onegru.scoring.program import Program
+from onegru.scoring.source import open_program
 
 #: What may happen to rows that cannot be run.
 ON_ERROR = ("raise", "skip", "null")
@@ -91,7 +93,8 @@ class Scorer:
         on_error: what becomes of a row that cannot be run, as it is null, empty, of another width, or holds a
             null or NaN: "raise" an error, "skip" the row, or "null" for its outputs.
         num_threads: how many threads the process computes with, as `onegru.set_num_threads`; None to leave
-            that as it is.
+            that as it is. Layers run a batch in each of them: meanwhile, other calls of onegru in the process
+            have one thread each.
 
     Raises:
         SpecError: an argument is not legal; what concerns the model is only told when it is loaded.
@@ -254,8 +257,8 @@ class Scorer:
         fields = {item.field.name: item.ragged() for item in rows.fields}
         lengths = next(fields[field.name].lengths for field in program.fields if field.is_sequence)
         assembly = Assembly(program.results, lengths)
-        run = 0
-        for chosen in batches(lengths, self._batch or STEPS, equal=program.equal_lengths):
+
+        def run(chosen: Array) -> int:
             own = lengths[chosen]
             longest = int(own[0])
             arrays = {
@@ -265,11 +268,14 @@ class Scorer:
                 for field in program.fields
             }
             assembly.add(chosen, own, program.run(arrays, own))
-            run += longest * len(chosen)
+            return longest * len(chosen)
+
+        each = batches(lengths, self._batch or STEPS, equal=program.equal_lengths)
+        steps = int(lengths.sum())
+        padding = sum(in_parallel(run, each) if program.is_parallel else map(run, each)) - steps
         for item in rows.fields:
             item.release()
-        steps = int(lengths.sum())
-        return Scored(rows.table(assembly.arrays()), tuple(rows.left_out), steps, run - steps)
+        return Scored(rows.table(assembly.arrays()), tuple(rows.left_out), steps, padding)
 
 
 class Gathering:
