@@ -128,7 +128,7 @@ def score_command(
     size = parse_size(memory)
     execute = None
     if ray is not None:
-        from onegru.scoring.ray import on_ray
+        from onegru.scoring import on_ray
 
         execute = on_ray(ray)
     with waiting(f"loading {model.name}"):
