@@ -117,6 +117,22 @@ def test_bad_rows_are_named_by_file_and_row(tmp_path: Path) -> None:
         assert (again.rows, again.left_out, again.rows_now) == (count, 3, 0)
 
 
+@pytest.mark.parametrize("row_group_size", [90, 2000])
+def test_rows_are_named_in_every_part_and_window(tmp_path: Path, row_group_size: int) -> None:
+    lists: list[Any] = [row.tolist() for row in ROWS]
+    bad = [*range(0, 1500, 70)]
+    for row in bad:
+        lists[row] = None
+    rows = table(ROWS).set_column(2, "X", pa.array(lists, pa.list_(pa.list_(pa.float32()))))
+    pq.write_table(rows, tmp_path / "in.parquet", row_group_size=row_group_size)
+    scorer = Scorer(make_gru(), keep=["id"], on_error="skip")
+    found = score(scorer, [tmp_path / "in.parquet"], tmp_path / "out", memory=LEAST)
+    files = sorted((tmp_path / "out" / "_errors").glob("*.jsonl"))
+    assert len(files) == found.parts >= 2
+    assert [json.loads(line)["row"] for file in files for line in file.read_text().splitlines()] == bad
+    assert read_results(tmp_path / "out").equals(scorer(rows))
+
+
 # ---- stopped and gone on with
 
 KILLED = """
@@ -198,12 +214,11 @@ def test_a_complete_run_is_left_alone(data: Path, tmp_path: Path) -> None:
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}
     again = score(scorer, [data], tmp_path / "out")  # with more memory, in the same parts
     assert (again.rows_now, again.parts_before, again.rows) == (0, first.parts, 3000)
-    (tmp_path / "out" / "part-000001.parquet").unlink()
+    missing = tmp_path / "out" / f"part-{first.parts - 1:06}.parquet"  # of a row group that has several
+    missing.unlink()
     mended = score(scorer, [data], tmp_path / "out")
     assert mended.parts_before == first.parts - 1 and 0 < mended.rows_now < 3000
-    assert {path for path, time in times.items() if path.stat().st_mtime_ns != time} == {
-        tmp_path / "out" / "part-000001.parquet"
-    }
+    assert {path for path, time in times.items() if path.stat().st_mtime_ns != time} == {missing}
     assert read_results(tmp_path / "out").equals(expected(data, scorer))
 
 
