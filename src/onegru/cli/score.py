@@ -14,7 +14,7 @@ from onegru.cli.inputs import AsJson
 from onegru.cli.outputs import print_json
 from onegru.cli.progress import counting, waiting
 from onegru.cli.tables import Screen, safe, say
-from onegru.core.errors import SpecError, needs_extra
+from onegru.core.errors import SpecError
 from onegru.core.wording import count, duration
 
 _UNITS = {
@@ -111,8 +111,7 @@ def score_command(
 
     Example: onegru score model.pt logs/ -o scores/ --input X=events --keep id,day
     """
-    with needs_extra("pyarrow", "scoring", "onegru score"):
-        from onegru.scoring import Scorer, score
+    from onegru.scoring import Scorer, score  # which need pyarrow
 
     scorer = Scorer(
         model,
