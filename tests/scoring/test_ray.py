@@ -150,6 +150,9 @@ def test_begun_on_one_machine_and_ended_on_the_cluster(
     assert found.parts_before == len(begun) and 0 < found.rows_now < 4000
     assert files(tmp_path / "out") == expected
     assert all(path.stat().st_ino == number for path, number in begun.items())
+    (tmp_path / "out" / "_SUCCESS").unlink()  # as if the run had been stopped after its last part
+    assert score(scorer, ["in"], tmp_path / "out", memory=LEAST, execute=on_ray("auto")).rows_now == 0
+    assert files(tmp_path / "out") == expected
 
 
 @pytest.mark.usefixtures("cluster")

@@ -70,6 +70,8 @@ def on_ray(address: str) -> Execute:
     def execute(
         job: Job, blocks: Sequence[Block], done: Collection[int], told: Callable[[int], None]
     ) -> None:
+        if not blocks:
+            return
         with _connected(address) as ray:
             try:
                 _run(ray, job, blocks, done, told)
