@@ -20,7 +20,7 @@ PIP_SELF := $(PIP) --no-build-isolation --editable
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
 CODE := $(wildcard src tests docs examples benchmarks)
 
-.PHONY: help run test test-frameworks bench conformance docs lint sanitize threads tiles neon ports accuracy fuzz \
+.PHONY: help run test test-frameworks test-cluster bench conformance docs lint sanitize threads tiles neon ports accuracy fuzz \
   fuzz-native wheel clean
 
 help:  ## list these commands
@@ -34,6 +34,9 @@ test: lint  ## build, lint, then run every test
 
 test-frameworks: $(VENV)/.frameworks  ## conversions against PyTorch, Keras and Flax, which it installs: some GB
 	@JAX_PLATFORMS=cpu KERAS_BACKEND=torch $(BIN)/python -m pytest tests/frameworks
+
+test-cluster: $(VENV)/.cluster  ## scoring on Ray, and on Spark, which it installs: 0.5 GB; Spark needs Java
+	@$(BIN)/python -m pytest tests/scoring/test_ray.py tests/scoring/test_spark.py
 
 bench: $(VENV)/.dev  ## time onegru against other runtimes: most of an hour; ARGS=--tables, --beside or --drawn for a part
 	@$(BIN)/python -m benchmarks.run $(ARGS)
@@ -175,6 +178,11 @@ $(VENV)/.docs: $(VENV)/.dev
 # Where there is no wheel of it for a Python, `make fuzz` does without.
 $(VENV)/.fuzz: $(VENV)/.dev
 	@$(PIP) --only-binary :all: atheris || echo "No atheris for this Python: files are drawn, not guided"
+	@touch $@
+
+$(VENV)/.cluster: $(VENV)/.dev
+	@echo "Installing Spark"
+	@$(PIP) pyspark
 	@touch $@
 
 # The lighter install, for people who only want to see the example. A full install contains it: where

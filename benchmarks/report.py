@@ -32,6 +32,7 @@ from benchmarks.figures import (
     whole_words,
 )
 from benchmarks.pictures import draw_curves, draw_ratios
+from benchmarks.scoring import SCORING_TARGETS, scored, scored_figures
 from benchmarks.tables import (
     BESIDE_TARGET,
     DRAWN_TARGET,
@@ -86,7 +87,7 @@ def write_report(parts: Parts, folder: Path) -> None:
     lines = [*_head(parts), *targets]
     for threads, limits in tables.items():
         lines += table(of_kind(parts, "tables", "case", threads), threads, limits)
-    lines += [*whole(parts), *beside(parts), *drawn(parts), *rows(parts), FOUND.read_text()]
+    lines += [*whole(parts), *scored(parts), *beside(parts), *drawn(parts), *rows(parts), FOUND.read_text()]
     (folder / "performance.md").write_text("\n".join(lines).rstrip() + "\n")
     ratios = {t: {e["case"]: ratio(e) for e in of_kind(parts, "tables", "case", t)} for t in tables}
     draw_ratios({t: found for t, found in ratios.items() if found}, folder / "performance.png")
@@ -160,6 +161,12 @@ def _targets(parts: Parts) -> list[str]:
     if ratios:
         verdicts.least("geometric mean of all", "all", MEAN_TARGET, mean_of(ratios))
     _whole_targets(verdicts, of_kind(parts, "whole", "whole"))
+    for entry in of_kind(parts, "scoring", "scoring"):
+        name, threads = f"`onegru score`, {entry['case']}", str(entry["threads"])
+        share_of_layers, ratio_of_padding, memory = scored_figures(entry)
+        verdicts.least(f"{name}, of the layers alone", threads, SCORING_TARGETS[0], share_of_layers)
+        verdicts.least(f"{name}, over padding in ONNX Runtime", threads, SCORING_TARGETS[1], ratio_of_padding)
+        verdicts.most(f"{name}, MiB of memory", threads, SCORING_TARGETS[2] >> 20, memory / (1 << 20))
     for neighbour in LOOPS:
         members = [e for e in of_kind(parts, "beside", "beside") if e["beside"] == neighbour]
         for kind in ("median", "mean") if members else ():

@@ -25,7 +25,7 @@ from onegru.models.model import Model
 from onegru.models.stream import ModelStream
 
 if TYPE_CHECKING:
-    from onegru import execution_provider
+    from onegru import execution_provider, scoring
     from onegru.formats.save import save, save_layers
     from onegru.frameworks.flax import from_flax, to_flax
     from onegru.frameworks.keras import from_keras, to_keras, to_keras_weights
@@ -91,6 +91,7 @@ __all__ = [
     "rewrite",
     "save",
     "save_layers",
+    "scoring",
     "set_num_threads",
     "targets",
     "to_flax",
@@ -131,8 +132,8 @@ _LATER = {
 }
 
 
-# Public modules, likewise: what the onnx package and ONNX Runtime are given.
-_MODULES = ("backend", "execution_provider")
+# Public modules, likewise: what the onnx package and ONNX Runtime are given, and what reads tables.
+_MODULES = ("backend", "execution_provider", "scoring")
 
 
 def __getattr__(name: str) -> object:

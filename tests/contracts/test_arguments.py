@@ -178,7 +178,7 @@ ELSEWHERE = {
         "__version__",
     ),
     *("FormatError", "MissingExtraError", "OneGRUError", "SpecError", "SpecWarning"),
-    "execution_provider",
+    *("execution_provider", "scoring"),
     *(
         "fuse",
         "get_num_threads",

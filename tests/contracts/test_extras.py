@@ -55,6 +55,7 @@ def test_all_reads_every_file_and_brings_no_framework() -> None:
         "h5py",
         "safetensors",
         "ml_dtypes",
+        "pyarrow",
         "typer",
         "rich",
     } == packages

@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("fusion",),
     ("models",),
     ("rewriting", "verification"),
-    ("conformance",),
+    ("conformance", "scoring"),
     ("cli",),
 )
 # Above all folders but the command line: modules for other packages, and the public names.
@@ -74,6 +74,8 @@ OPTIONAL = {
         "conformance.runtimes.torch",
     ),
     "matplotlib": ("drawing.figure",),
+    "pyarrow": ("scoring.*",),
+    "ray": ("scoring.ray",),
     "typer": ("cli.*",),
     "rich": ("cli.*",),
 }

@@ -29,6 +29,7 @@ from onegru.cli.inputs import (
 )
 from onegru.cli.outputs import check_targets, print_run, write_outputs
 from onegru.cli.progress import waiting
+from onegru.cli.score import score_command
 from onegru.cli.tables import Screen, show_report, show_run, show_targets, show_timings
 from onegru.cli.trace import trace_command
 from onegru.cli.verify import verify_command
@@ -205,6 +206,7 @@ def bench_command(
 
 app.command("trace", short_help="Look at what the gates of a GRU do.")(trace_command)
 app.command("convert", short_help="Convert GRUs to another kind of file.")(convert_command)
+app.command("score", short_help="Run a model over the sequences of Parquet files.")(score_command)
 app.command("verify", short_help="Check a model against every runtime that is installed.")(verify_command)
 
 

@@ -67,7 +67,7 @@ def draw_inputs(
     Raises:
         SpecError: an input is not a tensor of known shape and type, or `dims` does not fit the inputs.
     """
-    letters = _letters(model)
+    letters = input_letters(model)
     named: dict[str, str] = {}
     for info in model.inputs:
         for axis, size in enumerate(info.shape or ()):
@@ -236,7 +236,7 @@ def _shape_words(info: TensorInfo) -> str:
     return f"[{', '.join(sizes)}]"
 
 
-def _letters(model: Model) -> dict[tuple[str, int], str]:
+def input_letters(model: Model) -> dict[tuple[str, int], str]:
     """The axes of inputs that are the steps (T) or rows (B) of a GRU node that takes them."""
     names = {info.value: info.name for info in model.inputs}
     found: dict[tuple[str, int], str] = {}

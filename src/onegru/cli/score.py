@@ -1,0 +1,179 @@
+"""The command that scores data sets: Parquet in, Parquet out."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onegru.cli.inputs import AsJson
+from onegru.cli.outputs import print_json
+from onegru.cli.progress import counting, waiting
+from onegru.cli.tables import Screen, safe, say
+from onegru.core.errors import SpecError
+from onegru.core.wording import count, duration
+
+_UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KIB": 1 << 10,
+    "MIB": 1 << 20,
+    "GIB": 1 << 30,
+}
+
+
+def score_command(
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="MODEL", help="A model (ONNX, OpenVINO IR), a checkpoint or a Keras model."),
+    ],
+    inputs: Annotated[
+        list[str], typer.Argument(metavar="INPUT...", help="Parquet files, folders of them, or patterns.")
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--out", metavar="FOLDER", help="Where the results go, as Parquet.")
+    ],
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-i",
+            "--input",
+            metavar="NAME=COLUMN",
+            help="The column of one of the model's inputs, such as X=events; by default that of its name.",
+        ),
+    ] = None,
+    results: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--output",
+            metavar="NAME[=COLUMN]",
+            help="An output to write, and what to call its column. By default all of a model; of layers Y_h, "
+            "the last state. Layers also have Y, all states, and states, the last ones of all layers.",
+        ),
+    ] = None,
+    keep: Annotated[
+        str,
+        typer.Option("--keep", metavar="COLUMN,...", help="Columns that are carried over, such as id,day."),
+    ] = "",
+    nodes: Annotated[
+        list[str] | None,
+        typer.Option("--node", metavar="NAME", help="A GRU of a file that holds several, the lowest first."),
+    ] = None,
+    axes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--axes",
+            metavar="NAME=AXIS,...",
+            help="What the axes of a model's input are, where the file does not say: X=batch,time,feature.",
+        ),
+    ] = None,
+    on_error: Annotated[
+        str,
+        typer.Option(
+            "--on-error",
+            metavar="raise or skip or null",
+            help="What becomes of rows that are null, empty, of another width, or hold a NaN: an error, no "
+            "row, or a row without outputs.",
+        ),
+    ] = "raise",
+    memory: Annotated[
+        str, typer.Option("--memory", metavar="SIZE", help="How much memory it may take, such as 500MB.")
+    ] = "1GiB",
+    batch: Annotated[
+        int | None,
+        typer.Option("--batch", metavar="STEPS", min=1, help="The steps of a batch, with padding."),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="The threads that compute; by default all cores.")
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray",
+            metavar="ADDRESS",
+            help="A Ray cluster to compute on: auto, HOST:PORT, or local for one on this machine's CPUs. "
+            "Then --memory and --threads (1 by default) are those of each worker.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a model over sequences of any lengths in Parquet files, and write what it gives as Parquet.
+
+    The results have the rows of the input, in the same order. A run that was stopped goes on where it was
+    when the same command is given again.
+
+    Example: onegru score model.pt logs/ -o scores/ --input X=events --keep id,day
+    """
+    from onegru.scoring import Scorer, score  # which need pyarrow
+
+    scorer = Scorer(
+        model,
+        inputs=_pairs("--input", columns or []),
+        outputs=None if results is None else _pairs("--output", results, alone=True),
+        keep=[name for name in keep.split(",") if name],
+        nodes=nodes or [],
+        axes={name: order.split(",") for name, order in _pairs("--axes", axes or []).items()},
+        batch=batch,
+        on_error=on_error,
+        num_threads=threads,
+    )
+    size = parse_size(memory)
+    execute = None
+    if ray is not None:
+        from onegru.scoring import on_ray
+
+        execute = on_ray(ray)
+    with waiting(f"loading {model.name}"):
+        _ = scorer.program
+    with counting("rows", f"scoring with {model.name}") as bar:
+        found = score(scorer, inputs, output, memory=size, progress=bar.progress, execute=execute)
+    if as_json:
+        print_json(dataclasses.asdict(found))
+        return
+    screen, folder = Screen(), safe(found.output)
+    if not found.rows_now and found.parts_before == found.parts:
+        say(screen, f"{folder} is complete: {count(found.rows, 'row')}; nothing to do")
+    else:
+        rate = f", {found.rows_now / found.seconds:,.0f} rows/s" if found.rows_now else ""
+        before = f"; {found.parts_before} of its files were there" if found.parts_before else ""
+        say(screen, f"scored {count(found.rows_now, 'row')} in {duration(found.seconds)}{rate}")
+        say(screen, f"wrote {folder}: {count(found.rows, 'row')} in {count(found.parts, 'file')}{before}")
+    if found.left_out:
+        what = "skipped" if on_error == "skip" else "without outputs"
+        say(screen, f"{count(found.left_out, 'row')} {what}: {folder}/_errors says which and why")
+
+
+def parse_size(text: str) -> int:
+    """A number of bytes, such as 500MB or 1GiB.
+
+    Raises:
+        SpecError: it is not of that form.
+    """
+    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,3})?) ?([A-Za-z]*)", text)
+    if match is None or match[2].upper() not in _UNITS:
+        raise SpecError(f"--memory: {text!r}; must be a size, such as 500MB or 1GiB")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def _pairs(option: str, texts: Sequence[str], *, alone: bool = False) -> dict[str, str]:
+    """NAME=VALUE, by name; a name alone, where that may be, stands for itself.
+
+    Raises:
+        SpecError: a text is not of that form, or a name comes twice.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not name or (separator and not value) or not (separator or alone):
+            raise SpecError(f"{option}: {text!r}; must be NAME=COLUMN" + (" or NAME" if alone else ""))
+        if name in found:
+            raise SpecError(f"{option}: {name!r} is given twice")
+        found[name] = value if separator else name
+    return found

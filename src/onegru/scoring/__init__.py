@@ -1,0 +1,22 @@
+"""Sequences in tables, scored: Arrow in, Arrow out, and whole data sets of Parquet files.
+
+from onegru.scoring import Scorer
+
+scorer = Scorer("model.pt", inputs={"X": "events"}, keep=["id"])
+scored = scorer(table)                                # of pyarrow, as are the next two
+dataset.map_batches(scorer, batch_format="pyarrow")   # Ray Data
+frame.mapInArrow(scorer.batches, schema)              # Spark
+"""
+
+from __future__ import annotations
+
+from onegru.core.errors import needs_extra
+
+with needs_extra("pyarrow", "scoring", "onegru.scoring"):
+    import pyarrow as _  # noqa: F401
+
+from onegru.scoring.ray import on_ray
+from onegru.scoring.score import Scoring, score
+from onegru.scoring.scorer import LeftOut, Scored, Scorer
+
+__all__ = ["LeftOut", "Scored", "Scorer", "Scoring", "on_ray", "score"]

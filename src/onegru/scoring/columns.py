@@ -1,0 +1,343 @@
+"""Columns of Arrow tables as NumPy arrays: sequences without padding, and what is wrong with their rows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from onegru.core.arguments import shown
+from onegru.core.dtypes import Array, default_float_mode, numpy_dtype
+from onegru.core.errors import SpecError
+
+# Extension types whose storage is a fixed-size list of numbers, in row-major order of `shape`.
+_TENSORS = ("arrow.fixed_shape_tensor", "ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What a model's input takes of each row.
+
+    Attributes:
+        name: the input's name.
+        column: the column that it comes from.
+        dtype: the type of its numbers, by NumPy's name.
+        shape: the shape of one step of a sequence, or of the whole value if it is no sequence.
+        is_sequence: whether each row has steps of its own number.
+    """
+
+    name: str
+    column: str
+    dtype: str
+    shape: tuple[int, ...]
+    is_sequence: bool
+
+    @property
+    def width(self) -> int:
+        """How many numbers a step has, or the value."""
+        return int(np.prod(self.shape))
+
+    @property
+    def words(self) -> str:
+        """What its column must hold."""
+        width = self.width
+        if not self.is_sequence:
+            return "numbers" if not self.shape else f"lists of {width} numbers"
+        if self.shape in ((), (1,)):
+            return "lists of numbers"
+        return f"lists of lists of {width} numbers, or lists of numbers, {width} for each step"
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """The steps of all rows of a field, one row after the other.
+
+    Attributes:
+        values: [steps of all rows, width], of the field's type; [rows, width] if it is no sequence.
+        starts: [rows], where each row begins.
+        lengths: [rows], how many steps it has.
+    """
+
+    values: Array
+    starts: Array
+    lengths: Array
+
+
+def check_type(field: Field, schema: pa.Schema) -> None:
+    """Raise SpecError unless a table of this schema has a column that fits a field."""
+    places = schema.get_all_field_indices(field.column)
+    if len(places) != 1:
+        what = f"{len(places)} columns of that name" if places else "no such column"
+        listed = ", ".join(repr(name) for name in schema.names) or "none"
+        raise SpecError(f"{field.column!r}: {what}; must be one, for input {field.name!r}; columns: {listed}")
+    told = schema.field(places[0]).type
+    depth, kind, fixed = 0, told, 1
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = _storage_type(field, kind)
+    while _is_list(kind):
+        depth += 1
+        if pa.types.is_fixed_size_list(kind):
+            fixed *= kind.list_size
+        kind = kind.value_type
+    deepest = 2 if field.is_sequence else 1
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    if field.dtype == "bool":
+        is_number = pa.types.is_boolean(kind)
+    fits = depth <= deepest and is_number and depth >= (1 if field.is_sequence or field.width > 1 else 0)
+    if not fits:
+        raise SpecError(f"{field.column!r}: {told}; must be {field.words}, for input {field.name!r}")
+    if numpy_dtype(field.dtype).kind in "iu" and not pa.types.is_integer(kind):
+        raise SpecError(f"{field.column!r}: {told}; must be integers, for input {field.name!r}")
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _storage_type(field: Field, kind: Any) -> pa.DataType:
+    """The type that a tensor is stored as."""
+    shape = tuple(getattr(kind, "shape", ()))
+    order = getattr(kind, "permutation", None)
+    plain = order is None or list(order) == sorted(order)
+    if kind.extension_name not in _TENSORS or not plain or not _fits_shape(field, shape):
+        raise SpecError(f"{field.column!r}: {kind}; must be {field.words}, for input {field.name!r}")
+    storage: pa.DataType = kind.storage_type
+    return storage
+
+
+def _fits_shape(field: Field, shape: Sequence[int]) -> bool:
+    if not field.is_sequence:
+        return int(np.prod(shape)) == field.width
+    return int(np.prod(shape[1:])) == field.width or (len(shape) == 1 and shape[0] % field.width == 0)
+
+
+# ---- rows that cannot be run
+
+
+def find_bad_rows(field: Field, column: pa.ChunkedArray) -> dict[int, str]:
+    """What is wrong with rows of a column, by row: nulls, empty sequences, wrong widths, NaN, overflow."""
+    found: dict[int, str] = {}
+    first = 0
+    for chunk in column.chunks:
+        for row, reason in _bad_rows(field, _storage(chunk)):
+            found.setdefault(first + row, reason)
+        first += len(chunk)
+    return found
+
+
+def _storage(chunk: pa.Array) -> pa.Array:
+    return chunk.storage if isinstance(chunk, pa.ExtensionArray) else chunk
+
+
+def _extent(array: Any) -> tuple[Array, Array, pa.Array]:
+    """Where each row of a list array begins and ends, and the part of its values that they lie in."""
+    if pa.types.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        begin = np.arange(len(array), dtype=np.int64) * size
+        # `values` is that of the whole array, whatever part of it this one is.
+        return begin, begin + size, array.values.slice(array.offset * size, len(array) * size)
+    if not len(array):
+        none = np.zeros(0, np.int64)
+        return none, none, array.values.slice(0, 0)
+    offsets = array.offsets.to_numpy()
+    first, last = int(offsets[0]), int(offsets[-1])
+    offsets = offsets - first
+    return offsets[:-1], offsets[1:], array.values.slice(first, last - first)
+
+
+def _nulls(array: pa.Array) -> Array:
+    """The indices of nulls."""
+    if not array.null_count:
+        return np.zeros(0, np.int64)
+    return np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
+
+
+def _bad_rows(field: Field, array: Any) -> Iterator[tuple[int, str]]:
+    for row in _nulls(array):
+        yield int(row), "null"
+    if not _is_list(array.type):
+        for row, reason in _bad_numbers(field, array):
+            yield row, reason
+        return
+    begin, end, values = _extent(array)
+    ends = [end]  # of rows in steps, of steps in numbers
+    width = field.width
+    if _is_list(values.type):
+        for step in _nulls(values):
+            yield _owner(ends, int(step)), f"step {_place(begin, ends, int(step))} is null"
+        inner_begin, inner_end, numbers = _extent(values)
+        widths = inner_end - inner_begin
+        for step in np.flatnonzero(widths != width) if not _all_are(widths, width) else ():
+            at = _place(begin, ends, int(step))
+            yield _owner(ends, int(step)), f"step {at} has {widths[step]} numbers; must have {width}"
+        ends.append(inner_end)
+    else:
+        numbers = values
+        counts = end - begin
+        wrong = counts % width != 0 if field.is_sequence else counts != width
+        must = f"a multiple of {width}" if field.is_sequence else str(width)
+        for row in np.flatnonzero(wrong):
+            yield int(row), f"{counts[row]} numbers; must be {must}"
+    if field.is_sequence:
+        for row in np.flatnonzero(end == begin):
+            yield int(row), "empty; must have at least one step"
+    for index, reason in _bad_numbers(field, numbers):
+        yield _owner(ends, index), reason
+
+
+def _all_are(widths: Array, width: int) -> bool:
+    return not widths.size or bool(widths.min() == width == widths.max())
+
+
+def _owner(ends: Sequence[Array], index: int) -> int:
+    """The row that a step, or a number, lies in."""
+    for end in reversed(ends):
+        index = int(np.searchsorted(end, index, "right"))
+    return index
+
+
+def _place(begin: Array, ends: Sequence[Array], step: int) -> int:
+    """Which step of its row a step is."""
+    return step - int(begin[_owner(ends, step)])
+
+
+def _bad_numbers(field: Field, numbers: pa.Array) -> Iterator[tuple[int, str]]:
+    """Indices of numbers that the model must not get."""
+    for index in _nulls(numbers):
+        yield int(index), "a null among its numbers"
+    array = _plain(numbers)
+    if not array.size:
+        return
+    if array.dtype.kind == "f" and np.isnan(array.min()):  # which is NaN if one is
+        missing = numbers.is_null().to_numpy(zero_copy_only=False) if numbers.null_count else False
+        for index in np.flatnonzero(np.isnan(array) & ~np.asarray(missing)):
+            yield int(index), "NaN"
+    for index in _inexact(field, array):
+        yield int(index), f"{shown(array[index].item())}, which {field.dtype} does not hold"
+
+
+def _inexact(field: Field, array: Array) -> Array:
+    """Indices of integers that the type does not have, and of numbers beyond its largest."""
+    target = numpy_dtype(field.dtype)
+    if array.dtype == target or array.dtype.kind == "b" or np.can_cast(array.dtype, target, "safe"):
+        return np.zeros(0, np.int64)
+    with np.errstate(all="ignore"), default_float_mode():
+        cast = array.astype(target)
+        if array.dtype.kind == "f":
+            return np.flatnonzero(np.isinf(cast) & np.isfinite(array))
+        # Python's integers, as a float next to int64's largest is beyond it.
+        back = cast.astype(np.float64) if target.kind == "f" else cast
+        return (
+            np.flatnonzero([int(a) != int(b) for a, b in zip(back, array, strict=True)])
+            if np.any(back != array) or np.abs(array.astype(np.float64)).max() >= 2.0**53
+            else np.zeros(0, np.int64)
+        )
+
+
+def _plain(numbers: pa.Array) -> Array:
+    """Numbers as an array, without a copy where there is no null; nulls are 0."""
+    if numbers.null_count:
+        numbers = numbers.fill_null(False if pa.types.is_boolean(numbers.type) else 0)
+    array: Array = numbers.to_numpy(zero_copy_only=False)
+    return array
+
+
+# ---- rows that can
+
+
+class Gathered:
+    """A field's numbers, gathered from tables in which `find_bad_rows` finds nothing.
+
+    Those of a single array are used where they are; others are copied into one array as they come, so that
+    the tables they come from can go.
+
+    Args:
+        field: the field.
+        buffers: where the memory for copies comes from.
+    """
+
+    def __init__(self, field: Field, buffers: Buffers) -> None:
+        self.field = field
+        self._dtype = numpy_dtype(field.dtype)
+        self._buffers = buffers
+        self._numbers: Array = np.empty(0, self._dtype)
+        self._is_own = False  # else it is an array of Arrow's
+        self._size = 0
+        self._lengths: list[Array] = []
+
+    def add(self, column: pa.ChunkedArray, *, keeps: bool) -> Array:
+        """Add rows; `keeps` says that their memory stays. Returns how many steps each has."""
+        before = len(self._lengths)
+        for chunk in column.chunks:
+            array = _storage(chunk)
+            counts = np.ones(len(array), np.int64)
+            if _is_list(array.type):
+                begin, end, array = _extent(array)
+                counts = end - begin
+                if _is_list(array.type):
+                    array = _extent(array)[2]
+                elif self.field.is_sequence:
+                    counts = counts // self.field.width
+            self._lengths.append(counts.astype(np.int64, copy=False))
+            self._append(_plain(array), keeps)
+        return np.concatenate([np.zeros(0, np.int64), *self._lengths[before:]])
+
+    def _append(self, numbers: Array, keeps: bool) -> None:
+        if keeps and not self._size and numbers.dtype == self._dtype:
+            self._numbers, self._size = numbers, len(numbers)
+            return
+        size = self._size + len(numbers)
+        if not self._is_own or size > len(self._numbers):
+            larger = self._buffers.take(self._dtype, size)
+            larger[: self._size] = self._numbers[: self._size]
+            self.release()
+            self._numbers, self._is_own = larger, True
+        with np.errstate(all="ignore"), default_float_mode():
+            self._numbers[self._size : size] = numbers
+        self._size = size
+
+    def ragged(self) -> Ragged:
+        """The steps of all rows; valid until `release`."""
+        values = self._numbers[: self._size].reshape(-1, self.field.width)
+        lengths = np.concatenate([np.zeros(0, np.int64), *self._lengths])
+        if not self.field.is_sequence:
+            return Ragged(values, np.arange(len(values)), np.ones(len(values), np.int64))
+        return Ragged(values, np.cumsum(lengths) - lengths, lengths)
+
+    def release(self) -> None:
+        """Give the memory back."""
+        if self._is_own:
+            self._buffers.give(self._numbers)
+            self._is_own = False
+
+
+class Buffers:
+    """Memory that is used again, as fresh memory costs more than what is copied into it.
+
+    Args:
+        most: how many arrays are kept.
+    """
+
+    def __init__(self, most: int = 0) -> None:
+        self._most = most
+        self._free: list[Array] = []
+        self._lock = threading.Lock()
+
+    def take(self, dtype: np.dtype[Any], size: int) -> Array:
+        """An array of at least this size, uninitialised."""
+        with self._lock:
+            for index, array in enumerate(self._free):
+                if array.dtype == dtype and len(array) >= size:
+                    return self._free.pop(index)
+        return np.empty(size + size // 2 if self._most else size, dtype)
+
+    def give(self, array: Array) -> None:
+        """Take an array back; the smallest goes if there are too many."""
+        with self._lock:
+            self._free = sorted([*self._free, array], key=lambda item: item.nbytes)[
+                -self._most or len(self._free) + 1 :
+            ]

@@ -1,0 +1,279 @@
+"""The Parquet files of a run, and their division into parts, which depends on nothing but them."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from onegru.core.arguments import shown
+from onegru.core.errors import FormatError, SpecError
+from onegru.scoring.scorer import Scorer
+from onegru.system.bounded import check_regular
+
+#: How many windows, which are scored together, a part has, about.
+WINDOWS = 4
+
+_MOST_PARTS = 10**6  # of a row group, whose size is what the file claims
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of rows: its path, size and time, which tell whether it has changed, and its rows."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows that become one file.
+
+    Attributes:
+        number: its place among all parts.
+        first: its first row, counted from the first of its block.
+        rows: how many it has.
+    """
+
+    number: int
+    first: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Row groups that are read in one go: several for one part, or one for several parts.
+
+    Attributes:
+        path: the file.
+        groups: the row groups.
+        first_row: the first row, counted from the first of the file.
+        batch: how many rows to read at once.
+        parts: what they are divided into.
+    """
+
+    path: str
+    groups: tuple[int, ...]
+    first_row: int
+    batch: int
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All of a run's work.
+
+    Attributes:
+        files: the files, in order.
+        blocks: their row groups, in order; one block without row groups if there is no row at all.
+        schema: of the rows that are read: the first file's.
+        part_bytes: how much memory the rows of a part and their outputs take, about.
+    """
+
+    files: tuple[File, ...]
+    blocks: tuple[Block, ...]
+    schema: pa.Schema
+    part_bytes: int
+
+    @property
+    def rows(self) -> int:
+        """The rows of all parts."""
+        return sum(part.rows for part in self.parts())
+
+    def parts(self) -> Iterator[Part]:
+        """All parts, in order."""
+        for block in self.blocks:
+            yield from block.parts
+
+
+def find_files(inputs: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """The files that are meant, in the order given; those of a folder or a pattern in that of their names.
+
+    In folders, names that begin with "_" or "." are left out, as everywhere in Arrow.
+
+    Raises:
+        SpecError: there is no file, one is meant twice, or has a name that Arrow cannot open.
+        FormatError: one is neither a file nor a folder.
+    """
+    if isinstance(inputs, str | os.PathLike) or not isinstance(inputs, Iterable):
+        raise SpecError(f"inputs: {shown(inputs)}; must be a list of files, folders or patterns")
+    found: dict[str, Path] = {}
+    for item in inputs:
+        text = os.fspath(item)
+        if "://" in text:
+            raise SpecError(f"{text}: a URL; must be files of this machine")
+        for path in _meant(text):
+            if _is_not_text(str(path)):
+                raise SpecError(f"{str(path)!r}: a name that is not UTF-8; must be")
+            if found.setdefault(os.path.realpath(path), path) is not path:
+                raise SpecError(f"{path}: is meant twice")
+    if not found:
+        raise SpecError("inputs: none; must be at least one")
+    return list(found.values())
+
+
+def _is_not_text(name: str) -> bool:
+    """Whether a name has bytes that no character stands for, which Arrow does not take."""
+    return any("\ud800" <= char <= "\udfff" for char in name)
+
+
+def _meant(text: str) -> list[Path]:
+    path = Path(text)
+    paths = [path]
+    if not path.exists() and glob.has_magic(text):
+        paths = [Path(name) for name in sorted(glob.glob(text, recursive=True))]  # noqa: PTH207
+        if not paths:
+            raise SpecError(f"{text}: no file has such a name")
+    listed = [inner for item in paths for inner in (_inside(item) if item.is_dir() else [item])]
+    if not listed:
+        raise SpecError(f"{text}: a folder without files")
+    for item in listed:
+        check_regular(item)
+    return listed
+
+
+def _inside(folder: Path) -> list[Path]:
+    inner = sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).parts)
+    return [
+        path
+        for path in inner
+        if path.is_file() and not any(part[0] in "_." for part in path.relative_to(folder).parts)
+    ]
+
+
+def make_plan(scorer: Scorer, paths: Sequence[Path], part_bytes: int) -> Plan:
+    """Divide files into parts.
+
+    A part is some row groups of a file, or some rows of a large one, such that its rows and what the model
+    gives for them take `part_bytes`, as far as the files' footers tell.
+
+    Raises:
+        SpecError: a column is missing or does not fit.
+        FormatError: a file is not Parquet, or not of the first one's kind.
+    """
+    files: list[File] = []
+    blocks: list[Block] = []
+    schema: pa.Schema | None = None
+    number = 0
+    columns = scorer.columns()
+    for path in paths:
+        with opened(str(path)) as file:
+            own = file.schema_arrow
+            status = path.stat()
+            _check_columns(scorer, path, own, schema)
+            schema = own if schema is None else schema
+            metadata = file.metadata
+            files.append(File(str(path), status.st_size, status.st_mtime_ns, metadata.num_rows))
+            groups = [
+                _size_of(scorer, metadata.row_group(index), columns) for index in range(file.num_row_groups)
+            ]
+        for block in _blocks(str(path), groups, part_bytes, number):
+            blocks.append(block)
+            number += len(block.parts)
+    if not blocks:
+        blocks.append(Block(str(paths[0]), (), 0, 1, (Part(0, 0, 0),)))
+    assert schema is not None
+    wanted = pa.schema([schema.field(name) for name in columns])
+    return Plan(tuple(files), tuple(blocks), wanted, part_bytes)
+
+
+def opened(path: str) -> Any:
+    """A Parquet file, opened.
+
+    Raises:
+        FormatError: it is not one, or broken.
+        OSError: it cannot be opened.
+    """
+    with naming(path):
+        # Pages are read as they are needed: no row group is in memory as a whole.
+        return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+
+
+class naming:  # reads as a verb: `with naming(path):`
+    """Names the file in errors of Arrow, which are of many kinds."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
+            raise OSError(error.errno, os.strerror(error.errno or 0), self._path) from None
+        if isinstance(error, pa.ArrowException | OSError | UnicodeError):
+            words = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise FormatError(f"{self._path}: not a Parquet file, or broken ({words})") from None
+
+
+def _check_columns(scorer: Scorer, path: Path, own: pa.Schema, first: pa.Schema | None) -> None:
+    """Raise SpecError or FormatError unless a file's columns fit the model, and the first file."""
+    try:
+        scorer.schema(own)
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from None
+    for name in scorer.keep if first is not None else ():
+        if own.field(name).type != first.field(name).type:  # type: ignore[union-attr]
+            what = f"{own.field(name).type}, but {first.field(name).type} in the first file"  # type: ignore[union-attr]
+            raise FormatError(f"{path}: {name!r}: {what}; must be the same in all")
+
+
+def _size_of(scorer: Scorer, group: Any, columns: Sequence[str]) -> tuple[int, int]:
+    """The rows of a row group, and how much memory they and their outputs take, about."""
+    total = 0
+    numbers = {name: 0 for name in columns}
+    for index in range(group.num_columns):
+        chunk = group.column(index)
+        name = next((name for name in columns if f"{chunk.path_in_schema}.".startswith(f"{name}.")), None)
+        if name is not None:
+            width = _WIDTHS.get(chunk.physical_type)
+            total += chunk.num_values * (8 if width is None else width)  # of bytes, their offsets
+            total += chunk.total_uncompressed_size if width is None else 0
+            numbers[name] += chunk.num_values
+    program = scorer.program
+    sequence = next(field for field in program.fields if field.is_sequence)
+    steps = numbers[sequence.column] // sequence.width
+    for result in program.results:
+        total += (steps if result.is_sequence else group.num_rows) * result.width * 8
+    return group.num_rows, total
+
+
+def _blocks(path: str, groups: Sequence[tuple[int, int]], part_bytes: int, number: int) -> Iterator[Block]:
+    """Blocks of a file: small row groups side by side, a large one by itself, in several parts."""
+    first_row = 0
+    chosen: list[int] = []
+    rows = size = 0
+
+    def block() -> Block:
+        each = max(1, rows * part_bytes // max(size, part_bytes))
+        parts = tuple(
+            Part(number + index, first, min(each, rows - first))
+            for index, first in enumerate(range(0, rows, each))
+        )
+        # Few rows at once, as all of them may be far longer than the average.
+        return Block(path, tuple(chosen), first_row, max(1, each // (4 * WINDOWS)), parts)
+
+    for index, (more, bytes_more) in enumerate(groups):
+        if not more:
+            continue
+        if bytes_more > _MOST_PARTS * part_bytes:
+            raise FormatError(f"{path}: row group {index} claims to hold {bytes_more} bytes; not a real one")
+        if chosen and size + bytes_more > part_bytes:
+            yield (made := block())
+            number += len(made.parts)
+            first_row += rows
+            chosen, rows, size = [], 0, 0
+        chosen.append(index)
+        rows += more
+        size += bytes_more
+    if chosen:
+        yield block()

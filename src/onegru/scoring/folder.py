@@ -1,0 +1,228 @@
+"""The folder of a run's results: what it holds is whole, and tells what is still to be done."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from onegru.core.errors import FormatError, SpecError
+from onegru.core.wording import count
+from onegru.scoring.dataset import naming
+from onegru.scoring.scorer import LeftOut
+from onegru.system.atomic_write import write_files
+from onegru.system.bounded import parse_json
+
+_MANIFEST = "_onegru.json"
+_LOCK = "_onegru.lock"
+_SUCCESS = "_SUCCESS"
+_ERRORS = "_errors"
+_KEY = b"onegru"  # of the counts in a part's metadata
+
+
+class Folder:
+    """A folder of results.
+
+    `part-000000.parquet` and so on are the parts, each there whole or not at all; `_errors/` has a file for
+    each part that lacks rows; `_onegru.json` says what run they are of, and `_SUCCESS` that it is complete.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other runs away from the folder, which is made if it is not there.
+
+        Raises:
+            SpecError: another run is at work in it, or it is no folder, or one with other files.
+            OSError: it cannot be made.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise SpecError(f"{self.path}: not a folder; must be one, or not be there")
+        self.path.mkdir(parents=True, exist_ok=True)
+        others = [item.name for item in self.path.iterdir() if item.name not in (_LOCK, _MANIFEST)]
+        if not (self.path / _MANIFEST).exists() and any(not _is_leftover(name) for name in others):
+            raise SpecError(
+                f"{self.path}: has other files; must be new, empty, or the folder of an earlier run"
+            )
+        with (self.path / _LOCK).open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SpecError(f"{self.path}: another run is at work in it") from None
+            yield
+
+    def manifest(self) -> dict[str, Any] | None:
+        """What the earlier run in this folder was; None if there was none.
+
+        Raises:
+            FormatError: the file that says so is broken.
+        """
+        path = self.path / _MANIFEST
+        try:
+            found = parse_json(path.read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except ValueError as error:
+            raise FormatError(f"{path}: not the record of a run ({error})") from None
+        if not isinstance(found, dict):
+            raise FormatError(f"{path}: not the record of a run")
+        return found
+
+    def begin(self, manifest: Mapping[str, Any]) -> None:
+        """Record what run this is."""
+        text = json.dumps(manifest, indent=1).encode()
+        write_files([(self.path / _MANIFEST, lambda file: file.write(text))])
+
+    def clear_leftovers(self) -> None:
+        """Remove what a run that was killed left unfinished."""
+        for folder in (self.path, self.path / _ERRORS):
+            for item in folder.iterdir() if folder.is_dir() else ():
+                if _is_leftover(item.name):
+                    item.unlink(missing_ok=True)
+
+    def part(self, number: int) -> Path:
+        """The file of a part."""
+        return self.path / f"part-{number:06}.parquet"
+
+    def done(self, parts: int) -> set[int]:
+        """The numbers of the parts that are there."""
+        names = {item.name for item in self.path.iterdir()}
+        return {number for number in range(parts) if self.part(number).name in names}
+
+    def write_part(
+        self,
+        number: int,
+        schema: pa.Schema,
+        windows: Iterator[tuple[pa.Table, list[dict[str, object]]]],
+    ) -> None:
+        """Write a part, whole or not at all.
+
+        Args:
+            number: the part's.
+            schema: of its rows.
+            windows: tables of its rows, each with what to record of the rows left out.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        plain = [name for name in schema.names if not _is_coded(schema.field(name).type)]
+        coded = [name for name in schema.names if name not in plain]
+
+        def write(file: IO[bytes]) -> None:
+            left_out: list[dict[str, object]] = []
+            # Outputs do not repeat, so a dictionary of them would be made in vain.
+            with pq.ParquetWriter(file, schema, use_dictionary=coded, write_statistics=coded) as writer:
+                for table, more in windows:
+                    writer.write_table(table)
+                    left_out += more
+                writer.add_key_value_metadata({_KEY: json.dumps({"left_out": len(left_out)})})
+            if left_out:
+                # In place before the part is: a part that is there has its errors.
+                lines = "".join(f"{json.dumps(item)}\n" for item in left_out).encode()
+                (self.path / _ERRORS).mkdir(exist_ok=True)
+                target = self.path / _ERRORS / f"part-{number:06}.jsonl"
+                write_files([(target, lambda errors: errors.write(lines))])
+
+        write_files([(self.part(number), write)])
+
+    def counts(self, number: int) -> tuple[int, int]:
+        """The rows of a part that is there, and how many were left out.
+
+        Raises:
+            FormatError: it is broken.
+        """
+        path = str(self.part(number))
+        with naming(path):
+            metadata = pq.read_metadata(path)
+        told = (metadata.metadata or {}).get(_KEY)
+        if told is None:
+            raise FormatError(f"{path}: not a part of this run")
+        return metadata.num_rows, int(json.loads(told)["left_out"])
+
+    def success(self) -> dict[str, Any]:
+        """What was recorded of a complete run.
+
+        Raises:
+            FormatError: the file that says so is broken.
+        """
+        path = self.path / _SUCCESS
+        try:
+            found = parse_json(path.read_bytes())
+            return {"rows": int(found["rows"]), "left_out": int(found["left_out"])}
+        except (ValueError, KeyError, TypeError) as error:
+            raise FormatError(f"{path}: not the record of a complete run ({error})") from None
+
+    def remove_success(self) -> None:
+        """Forget that the run was complete, as parts are missing."""
+        (self.path / _SUCCESS).unlink(missing_ok=True)
+
+    def succeed(self, summary: Mapping[str, Any]) -> None:
+        """Record that the run is complete."""
+        text = json.dumps(summary).encode()
+        write_files([(self.path / _SUCCESS, lambda file: file.write(text))])
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run is complete."""
+        return (self.path / _SUCCESS).exists()
+
+
+def record(path: str, row: int, item: LeftOut) -> dict[str, object]:
+    """What is recorded of a row left out."""
+    return {"file": path, "row": row, "column": item.column, "reason": item.reason}
+
+
+def _is_leftover(name: str) -> bool:
+    return name.startswith(".") and name.endswith(".tmp")
+
+
+def _is_coded(kind: pa.DataType) -> bool:
+    """Whether values of this type may repeat, so that they are worth a dictionary."""
+    while pa.types.is_nested(kind) and kind.num_fields == 1:
+        kind = kind.field(0).type
+    return not pa.types.is_floating(kind)
+
+
+def refuse_differences(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise SpecError unless two runs are the same; the message says what differs."""
+    for name in now:
+        if before.get(name) == now[name]:
+            continue
+        old, new = before.get(name), now[name]
+        what = f"{name}: {_short(new)}, but {_short(old)} before"
+        if name == "inputs" and isinstance(old, list):
+            what = _files_differ(old, new)
+        elif name == "model":
+            what = "model: another one, or its file has changed"
+        raise SpecError(f"{folder}: holds results of another run: {what}; use another folder")
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+def _files_differ(old: list[Any], new: list[Any]) -> str:
+    names = [item.get("path") for item in new]
+    earlier = [item.get("path") for item in old]
+    if names == earlier:
+        changed = next(item["path"] for item, other in zip(new, old, strict=True) if item != other)
+        return f"inputs: {changed} has changed"
+    added = [name for name in names if name not in earlier]
+    gone = [name for name in earlier if name not in names]
+    if added:
+        return f"inputs: {added[0]} is new"
+    if gone:
+        return f"inputs: {gone[0]} is missing"
+    return f"inputs: {count(len(new), 'file')} in another order"

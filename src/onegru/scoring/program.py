@@ -1,0 +1,162 @@
+"""What is run over batches of rows: the fields that it takes, the columns that it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.core.errors import SpecError
+from onegru.core.shapes import side_by_side
+from onegru.layers.gru import GRU
+from onegru.layers.stack import Stack, layers_of
+from onegru.operators.onnx import NEWEST
+from onegru.scoring.columns import Field
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a model gives for each row.
+
+    Attributes:
+        name: the output's name.
+        column: the column that it becomes.
+        dtype: the type of its numbers, by NumPy's name.
+        shape: the shape of one step of a sequence, or of the whole value if it is no sequence.
+        is_sequence: whether there is one for each step.
+    """
+
+    name: str
+    column: str
+    dtype: str
+    shape: tuple[int, ...]
+    is_sequence: bool
+
+    @property
+    def width(self) -> int:
+        """How many numbers a step has, or the value."""
+        return int(np.prod(self.shape))
+
+
+class Program(Protocol):
+    """What is run over batches of rows.
+
+    Attributes:
+        fields: what it takes of each row.
+        results: what it gives for each row.
+        equal_lengths: whether all rows of a batch must be of the same length, as nothing may be padded.
+        is_parallel: whether several threads run it best, with a batch each, and not one with all cores.
+    """
+
+    fields: tuple[Field, ...]
+    results: tuple[Result, ...]
+    equal_lengths: bool
+    is_parallel: bool
+
+    def run(self, arrays: Mapping[str, Array], lengths: Array) -> Mapping[str, Array]:
+        """Run a batch.
+
+        Args:
+            arrays: of each field, by name: [T, B, width] of a sequence, else [B, width].
+            lengths: [B], how many steps each row has, at most T.
+
+        Returns:
+            of each result, by name: [T, B, width] of a sequence, else [B, width].
+        """
+        ...
+
+
+class LayersProgram:
+    """A layer, or a stack of them.
+
+    Its inputs are "X", "A" where the layer takes attention scores, and, if a column is given for it,
+    "initial_h", the states of all layers and directions side by side. Its outputs are "Y_h", the last layer's
+    last states, directions side by side; "states", those of all layers, the lowest first; and "Y", the last
+    layer's state after each step.
+
+    Args:
+        source: the layer or stack.
+        inputs: the columns of its inputs, by name.
+        outputs: the columns of its outputs, by name; None for "Y_h".
+
+    Raises:
+        SpecError: there is no such input or output.
+    """
+
+    equal_lengths = False
+    is_parallel = True
+
+    def __init__(
+        self, source: GRU | Stack, inputs: Mapping[str, str], outputs: Mapping[str, str] | None
+    ) -> None:
+        self._layers = layers_of(source)
+        last = self._layers[-1].spec
+        takes_scores = self._layers[0].spec.attention
+        self._sizes = [layer.spec.num_directions * layer.spec.hidden_size for layer in self._layers]
+        wide = {"Y_h": self._sizes[-1], "states": sum(self._sizes), "Y": self._sizes[-1]}
+        dtype = last.dtype
+        known = {
+            "X": Field("X", "X", dtype, (self._layers[0].input_size,), True),
+            "A": Field("A", "A", dtype, (1,), True),
+            "initial_h": Field("initial_h", "", dtype, (sum(self._sizes),), False),
+        }
+        if not takes_scores:
+            del known["A"]
+        check_names("inputs", inputs, known)
+        fields = [known[name] for name in known if name in inputs or name != "initial_h"]
+        self.fields = tuple(
+            Field(item.name, inputs.get(item.name, item.column), item.dtype, item.shape, item.is_sequence)
+            for item in fields
+        )
+        wanted = {"Y_h": "Y_h"} if outputs is None else outputs
+        check_names("outputs", wanted, wide)
+        self.results = tuple(
+            Result(name, column, dtype, (wide[name],), name == "Y") for name, column in wanted.items()
+        )
+        self._wanted = set(wanted)
+        self._ports = [port for port in NEWEST.ports(0) if port.role in ("X", "initial_h", "sequence_lens")]
+        self._last_ports = [*self._ports, *(port for port in NEWEST.ports(0) if port.role == "Y_h")]
+
+    def run(self, arrays: Mapping[str, Array], lengths: Array) -> Mapping[str, Array]:
+        """Run a batch; see `Program`."""
+        Y = arrays["X"]
+        scores = arrays.get("A")
+        states = self._states(arrays.get("initial_h"))
+        last: list[Array] = []
+        for index, (layer, state) in enumerate(zip(self._layers, states, strict=True)):
+            if index:
+                Y = side_by_side(Y)
+            is_top = index == len(self._layers) - 1
+            if is_top and scores is None and "Y" not in self._wanted:
+                given = {"X": Y, "initial_h": state, "sequence_lens": lengths}
+                Y_h = layer._apply(self._last_ports, given, {"Y_h": None})["Y_h"]
+            else:
+                Y, Y_h = layer(Y, state, sequence_lens=lengths, attention=scores, layout=0)
+            last.append(side_by_side(Y_h[None])[0])
+        found = {"Y_h": last[-1]}
+        if "states" in self._wanted:
+            found["states"] = np.concatenate(last, axis=1)
+        if "Y" in self._wanted:
+            found["Y"] = side_by_side(Y)
+        return found
+
+    def _states(self, joined: Array | None) -> Sequence[Array | None]:
+        """The initial states of each layer, [D, B, H]."""
+        if joined is None:
+            return [None] * len(self._layers)
+        parts = np.split(joined, np.cumsum(self._sizes)[:-1], axis=1)
+        return [
+            part.reshape(len(part), layer.spec.num_directions, layer.spec.hidden_size).swapaxes(0, 1)
+            for part, layer in zip(parts, self._layers, strict=True)
+        ]
+
+
+def check_names(argument: str, given: Mapping[str, str], known: Mapping[str, object]) -> None:
+    """Raise SpecError unless all names that are given are known."""
+    for name in given:
+        if name not in known:
+            listed = ", ".join(map(repr, known))
+            raise SpecError(f"{argument}: {name!r}; must be one of {listed}")

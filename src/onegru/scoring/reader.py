@@ -1,0 +1,129 @@
+"""Rows of a plan, part by part, in memory that is bounded whatever the files are like."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from onegru.core.errors import FormatError
+from onegru.scoring.columns import Buffers
+from onegru.scoring.dataset import WINDOWS, Block, Part, Plan, naming, opened
+from onegru.scoring.scorer import Gathering, Scorer
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Rows that are scored together, of one part.
+
+    Attributes:
+        part: the part that they belong to.
+        rows: the rows.
+        path: the file that they come from.
+        first_row: the first row, counted from the first of the file.
+        is_last: whether they are the last of the part.
+    """
+
+    part: Part
+    rows: Gathering
+    path: str
+    first_row: int
+    is_last: bool
+
+
+def windows(
+    scorer: Scorer, plan: Plan, blocks: Sequence[Block], done: Collection[int], largest_row: int
+) -> Iterator[Window]:
+    """Read the parts that are not done.
+
+    Where a window ends depends on the files and the plan alone, not on which parts are done.
+
+    Args:
+        scorer: what is to score them.
+        plan: the plan.
+        blocks: those of its blocks to read.
+        done: the numbers of the parts to leave out.
+        largest_row: how many bytes a row may take.
+
+    Raises:
+        FormatError: a file is broken, has changed, or has a row that cannot be run or takes too much memory.
+        OSError: a file cannot be read.
+    """
+    schema = scorer.schema(plan.schema)
+    most = plan.part_bytes // WINDOWS
+    buffers = Buffers(4)  # windows at once: read, waiting, scored, and one that has just been
+    for block in blocks:
+        parts = [part for part in block.parts if part.number not in done]
+        rows = _Rows(plan, block, largest_row) if parts else None
+        for part in parts:
+            assert rows is not None
+            rows.skip_to(part.first)
+            gathering, start = Gathering(scorer, schema, buffers), part.first
+            for at, piece in rows.until(part.first + part.rows, most):
+                if gathering.rows and gathering.bytes + piece.nbytes > most:
+                    yield Window(part, gathering, block.path, block.first_row + start, False)
+                    gathering, start = Gathering(scorer, schema, buffers), at
+                gathering.add(piece, f"{block.path}: row ", block.first_row + at)
+            yield Window(part, gathering, block.path, block.first_row + start, True)
+
+
+class _Rows:
+    """The rows of a block, some at a time, from its first to its last."""
+
+    def __init__(self, plan: Plan, block: Block, largest_row: int) -> None:
+        self._block = block
+        self._largest_row = largest_row
+        self._reading = _batches(plan, block)
+        self._rest = plan.schema.empty_table()
+        self._at = 0  # the row that comes next
+
+    def skip_to(self, row: int) -> None:
+        """Leave out rows."""
+        while self._at < row:
+            self._take(row)
+
+    def until(self, row: int, most: int) -> Iterator[tuple[int, pa.Table]]:
+        """The rows before `row`, in tables of at most `most` bytes or of one row; each with its first row."""
+        while self._at < row:
+            at = self._at
+            for piece in self._split(self._take(row), most, at):
+                yield at, piece
+                at += len(piece)
+
+    def _take(self, end: int) -> pa.Table:
+        if not len(self._rest):
+            found = next(self._reading, None)
+            if found is None:
+                raise FormatError(f"{self._block.path}: ends early; it has changed since the run began")
+            self._rest = found
+        piece = self._rest.slice(0, end - self._at)
+        self._rest = self._rest.slice(len(piece))
+        self._at += len(piece)
+        return piece
+
+    def _split(self, table: pa.Table, most: int, first: int) -> Iterator[pa.Table]:
+        size = table.nbytes
+        if size > most and len(table) > 1:
+            half = len(table) // 2
+            yield from self._split(table.slice(0, half), most, first)
+            yield from self._split(table.slice(half), most, first + half)
+            return
+        if size > max(most, self._largest_row):
+            place = f"{self._block.path}: row {self._block.first_row + first}"
+            largest = max(most, self._largest_row) // 10**6
+            raise FormatError(
+                f"{place}: takes {size // 10**6} MB; must be at most {largest} MB in this memory"
+            )
+        yield table
+
+
+def _batches(plan: Plan, block: Block) -> Iterator[pa.Table]:
+    """The rows of a block, some at a time."""
+    names = plan.schema.names
+    with opened(block.path) as file, naming(block.path):
+        found = file.iter_batches(
+            block.batch, row_groups=list(block.groups), columns=names, use_threads=False
+        )
+        for batch in found:
+            yield pa.Table.from_batches([batch]).select(names)

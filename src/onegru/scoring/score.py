@@ -1,0 +1,197 @@
+"""`score`: Parquet files in, a folder of Parquet files out; it goes on where an earlier run stopped."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onegru._native
+from onegru.core.arguments import check_function, file_path, integer, shown
+from onegru.core.errors import FormatError, SpecError
+from onegru.scoring.dataset import Block, Plan, find_files, make_plan
+from onegru.scoring.folder import Folder, refuse_differences
+from onegru.scoring.pipeline import Job, Progress, parts_of
+from onegru.scoring.scorer import Scorer
+from onegru.scoring.source import model_digest
+
+#: How much memory a run may take, unless it is told otherwise.
+MEMORY = 1 << 30
+
+# What a process takes that scores nothing: Python, NumPy, Arrow, ONNX Runtime, a small model.
+_BASE = 256 << 20
+# How many times the rows of a part are in memory at most, in one form or another: being read, waiting, as
+# they are computed (in Arrow's form and in the model's), as outputs, and being written; and what allocators
+# keep for later.
+_COPIES = 12
+_LEAST_PART = 1 << 20
+
+#: Does blocks of a job, all but the parts that are done.
+Execute = Callable[[Job, Sequence[Block], Collection[int], Callable[[int], None]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """What a run did.
+
+    Attributes:
+        output: the folder of results.
+        files: how many files were read.
+        rows: how many rows the results have.
+        left_out: how many rows were skipped, or have null outputs; `_errors/` in the folder names them.
+        parts: how many files the results have.
+        parts_before: how many of them were there when the run began.
+        rows_now: how many rows this run has scored.
+        seconds: how long it took.
+    """
+
+    output: str
+    files: int
+    rows: int
+    left_out: int
+    parts: int
+    parts_before: int
+    rows_now: int
+    seconds: float
+
+    __module__ = "onegru.scoring"
+
+
+def score(
+    scorer: Scorer,
+    inputs: Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    *,
+    memory: int = MEMORY,
+    progress: Progress | None = None,
+    execute: Execute | None = None,
+) -> Scoring:
+    """Score the rows of Parquet files, and write them as Parquet, in the order of the input.
+
+    Reading, computing and writing overlap. Each file of the results appears whole; after a crash or Ctrl-C
+    the same call does what is missing, and when nothing is, it does nothing.
+
+    Args:
+        scorer: the model, its columns, what becomes of rows that cannot be run.
+        inputs: Parquet files, folders of them, patterns such as "logs/*.parquet".
+        output: the folder of results: new, empty, or that of an earlier run with the same arguments on the
+            same files.
+        memory: how many bytes the process may take, all in all; docs/guides/scoring.md tells what for.
+        progress: called with the rows that are done and the number of all rows.
+        execute: what does the work; None for this process.
+
+    Raises:
+        SpecError: an argument is not legal, a column is missing or does not fit, or the folder holds the
+            results of another run, or one that is at work.
+        FormatError: a file is broken, a row cannot be run (and the scorer raises), or takes too much memory.
+        OSError: a file cannot be read or written.
+    """
+    if not isinstance(scorer, Scorer):
+        raise SpecError(f"scorer: {shown(scorer)}; must be a Scorer")
+    check_function("progress", progress)
+    memory = integer("memory", memory, 1)
+    began = time.perf_counter()
+    paths = find_files(inputs)
+    folder = Folder(file_path("output", output))
+    for path in paths:
+        if Path(os.path.realpath(folder.path)) in Path(os.path.realpath(path)).parents:
+            raise SpecError(f"{path}: lies in the folder of results; must not")
+    # Read before the folder is locked, so that a run that is refused makes none.
+    plan = make_plan(scorer, paths, _part_bytes(folder.path, memory, folder.manifest()))
+    manifest = _manifest(scorer, plan)
+    with folder.locked():
+        before = folder.manifest()
+        if before is not None:
+            refuse_differences(folder.path, before, manifest)
+        folder.clear_leftovers()
+        if before is None:
+            folder.begin(manifest)
+        parts = [part.number for part in plan.parts()]
+        done = folder.done(len(parts))
+        rows_now = 0
+        if len(done) < len(parts) or not folder.is_complete:
+            folder.remove_success()
+            rows_now = _run(scorer, plan, folder, memory, done, progress, execute)
+            counts = [folder.counts(number) for number in parts]
+            rows, left_out = (sum(column) for column in zip(*counts, strict=True))
+            folder.succeed({"rows": rows, "left_out": left_out, "parts": len(parts)})
+        else:
+            told = folder.success()
+            rows, left_out = told["rows"], told["left_out"]
+    return Scoring(
+        output=str(folder.path),
+        files=len(paths),
+        rows=rows,
+        left_out=left_out,
+        parts=len(parts),
+        parts_before=len(done),
+        rows_now=rows_now,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _run(
+    scorer: Scorer,
+    plan: Plan,
+    folder: Folder,
+    memory: int,
+    done: Collection[int],
+    progress: Progress | None,
+    execute: Execute | None,
+) -> int:
+    """Do the parts that are not done, and return how many rows they have."""
+    blocks = [block for block in plan.blocks if any(part.number not in done for part in block.parts)]
+    total = sum(part.rows for part in parts_of(blocks) if part.number not in done)
+    finished = 0
+
+    def told(rows: int) -> None:
+        nonlocal finished
+        finished += rows
+        if progress is not None:
+            progress(finished, total)
+
+    if progress is not None:
+        progress(0, total)
+    job = Job(scorer, plan, str(folder.path), (memory - _BASE) // 4)
+    if execute is None:
+        job.run(blocks, done, told)
+    else:
+        execute(job, blocks, done, told)
+    return total
+
+
+def _part_bytes(output: Path, memory: int, before: dict[str, Any] | None) -> int:
+    """How much memory a part takes: that of the earlier run, else as much as the memory allows.
+
+    Raises:
+        SpecError: that is too little.
+    """
+    most = (memory - _BASE) // _COPIES
+    wanted = _LEAST_PART
+    if before is not None:
+        wanted = before.get("part_bytes", 0)
+        if not isinstance(wanted, int) or wanted < _LEAST_PART:
+            raise FormatError(f"{output}: its record of a run is broken")
+    if most < wanted:
+        least = -(-(_BASE + _COPIES * wanted) // 10**6)
+        why = "" if before is None else ", as this run began with larger parts"
+        raise SpecError(f"memory: {memory // 10**6} MB; must be at least {least} MB{why}")
+    return most if before is None else wanted
+
+
+def _manifest(scorer: Scorer, plan: Plan) -> dict[str, Any]:
+    """What makes a run the same as another, in types that JSON has."""
+    return {
+        "onegru": onegru._native.version(),
+        "model": model_digest(scorer.model),
+        **scorer.arguments(),
+        "schema": scorer.schema(plan.schema).to_string(show_field_metadata=False, show_schema_metadata=False),
+        "inputs": [
+            {"path": os.path.realpath(file.path), "size": file.size, "mtime_ns": file.mtime_ns}
+            for file in plan.files
+        ],
+        "part_bytes": plan.part_bytes,
+    }

@@ -1,0 +1,391 @@
+"""The scorer: rows of a table in, the same rows with the model's outputs out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from onegru.core.arguments import choice, integer, shown
+from onegru.core.dtypes import Array
+from onegru.core.errors import FormatError, SpecError
+from onegru.engines.native import set_num_threads
+from onegru.layers.gru import GRU
+from onegru.layers.stack import Stack
+from onegru.models.model import Model
+from onegru.scoring.batches import STEPS, Assembly, arrow_type, batches, padded, plain_lists
+from onegru.scoring.columns import Buffers, Gathered, check_type, find_bad_rows
+from onegru.scoring.parallel import in_parallel
+from onegru.scoring.program import Program
+from onegru.scoring.source import open_program
+
+#: What may happen to rows that cannot be run.
+ON_ERROR = ("raise", "skip", "null")
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A row that was not run.
+
+    Attributes:
+        row: its index in the table that the scorer was given.
+        column: where the fault is.
+        reason: what is wrong.
+    """
+
+    row: int
+    column: str
+    reason: str
+
+    __module__ = "onegru.scoring"
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What `Scorer.run` returns.
+
+    Attributes:
+        table: the rows, in the order of the input: the columns kept, then the outputs.
+        left_out: the rows that were not run, in the same order.
+        steps: of all rows that were run.
+        padding: steps that were only run because rows of a batch differ in length.
+    """
+
+    table: pa.Table
+    left_out: tuple[LeftOut, ...]
+    steps: int
+    padding: int
+
+    __module__ = "onegru.scoring"
+
+
+class Scorer:
+    """Runs a model over the rows of Arrow tables, whose sequences may have any lengths.
+
+    A row's result is the same whatever other rows are there, bit for bit where all operators are onegru's:
+    docs/guides/scoring.md says what holds for others. The model is loaded when it is first needed, once a process:
+    until then, and in pickles, a scorer is no more than its arguments.
+
+        scorer = Scorer("model.pt", inputs={"X": "events"}, keep=["id"])
+        scored = scorer(table)
+        dataset.map_batches(scorer, batch_format="pyarrow")  # Ray Data; or the class and its arguments
+        frame.mapInArrow(scorer.batches, schema)              # Spark
+
+    Args:
+        model: the name of a file that `onegru.load` or `onegru.load_layers` reads; or a `GRU`, `Stack` or
+            `Model`, which is pickled as a whole.
+        inputs: the column of each of the model's inputs; those that are not named take the column of their
+            own name. A layer's inputs are "X", "A" if it takes attention scores, and "initial_h", the states
+            of all layers and directions side by side, zeros if not named.
+        outputs: the outputs wanted, or the name of a column for each; None for all of a model, and for "Y_h"
+            of a layer, the last layer's last state. A layer also has "Y", the state after every step, and
+            "states", the last states of all layers.
+        keep: columns that are carried over.
+        nodes: GRUs to take by name, the lowest first, of a file that holds several; then a layer or stack is
+            run, also if the file is a model.
+        axes: where a model's shapes do not tell: for an input, the names of its axes in order, of which one
+            is "batch" and one "time", as {"X": ("batch", "time", "feature")}.
+        batch: how many steps a batch has, padding included; None for what was measured to be fast.
+        on_error: what becomes of a row that cannot be run, as it is null, empty, of another width, or holds a
+            null or NaN: "raise" an error, "skip" the row, or "null" for its outputs.
+        num_threads: how many threads the process computes with, as `onegru.set_num_threads`; None to leave
+            that as it is. Layers run a batch in each of them: meanwhile, other calls of onegru in the process
+            have one thread each.
+
+    Raises:
+        SpecError: an argument is not legal; what concerns the model is only told when it is loaded.
+    """
+
+    __module__ = "onegru.scoring"
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | GRU | Stack | Model,
+        *,
+        inputs: Mapping[str, str] | None = None,
+        outputs: Mapping[str, str] | Sequence[str] | None = None,
+        keep: Sequence[str] = (),
+        nodes: Sequence[str] = (),
+        axes: Mapping[str, Sequence[str]] | None = None,
+        batch: int | None = None,
+        on_error: str = "raise",
+        num_threads: int | None = None,
+    ) -> None:
+        if not isinstance(model, str | os.PathLike | GRU | Stack | Model):
+            raise SpecError(f"model: {shown(model)}; must be the name of a file, a GRU, a Stack or a Model")
+        self._model = os.fspath(model) if isinstance(model, str | os.PathLike) else model
+        self._inputs = _columns("inputs", inputs or {})
+        self._outputs = None if outputs is None else _columns("outputs", outputs)
+        self._keep = _names("keep", keep)
+        self._nodes = _names("nodes", nodes)
+        self._axes = {name: _names(f"axes[{name!r}]", order) for name, order in (axes or {}).items()}
+        self._batch = None if batch is None else integer("batch", batch, 1)
+        self._on_error = choice("on_error", on_error, ON_ERROR)
+        self._num_threads = None if num_threads is None else integer("num_threads", num_threads, 1)
+        self._program: Program | None = None
+
+    def __repr__(self) -> str:
+        return f"Scorer({self._model!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_program": None}
+
+    @property
+    def model(self) -> str | GRU | Stack | Model:
+        """The model, or the name of its file."""
+        return self._model
+
+    def arguments(self) -> dict[str, object]:
+        """The arguments that results depend on, beside the model, in types that JSON has."""
+        return {
+            "columns": self._inputs,
+            "outputs": self._outputs,
+            "keep": list(self._keep),
+            "nodes": list(self._nodes),
+            "axes": {name: list(order) for name, order in self._axes.items()},
+            "batch": self._batch,
+            "on_error": self._on_error,
+        }
+
+    @property
+    def keep(self) -> tuple[str, ...]:
+        """The columns that are carried over."""
+        return self._keep
+
+    @property
+    def on_error(self) -> str:
+        """What becomes of rows that cannot be run."""
+        return self._on_error
+
+    @property
+    def num_threads(self) -> int | None:
+        """How many threads the process computes with; None where that is left as it is."""
+        return self._num_threads
+
+    @property
+    def program(self) -> Program:
+        """The model, loaded at the first call.
+
+        Raises:
+            SpecError, FormatError, MissingExtraError, OSError: as `onegru.load` and `onegru.load_layers`;
+                SpecError also if an input or output is not there, or its axes are not known.
+        """
+        if self._program is None:
+            if self._num_threads is not None:
+                set_num_threads(self._num_threads)
+            self._program = open_program(self._model, self._inputs, self._outputs, self._nodes, self._axes)
+        return self._program
+
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it reads, each once; tables may have others."""
+        return tuple(dict.fromkeys((*self._keep, *(field.column for field in self.program.fields))))
+
+    def schema(self, schema: pa.Schema) -> pa.Schema:
+        """The schema of what `scorer(table)` returns for tables of this schema.
+
+        Raises:
+            SpecError: a column is missing, there twice, or of a type that does not fit.
+        """
+        for field in self.program.fields:
+            check_type(field, schema)
+        fields: list[pa.Field] = []
+        for name in self._keep:
+            places = schema.get_all_field_indices(name)
+            if len(places) != 1:
+                what = f"{len(places)} columns of that name" if places else "no such column"
+                listed = ", ".join(map(repr, schema.names)) or "none"
+                raise SpecError(f"keep: {name!r}: {what}; must be one; columns: {listed}")
+            fields.append(schema.field(places[0]))
+        for result in self.program.results:
+            fields.append(pa.field(result.column, arrow_type(result)))
+        names = [field.name for field in fields]
+        for name in names:
+            if names.count(name) > 1:
+                raise SpecError(f"{name!r}: two columns would have this name; rename an output")
+        return pa.schema(fields)
+
+    def __call__(self, rows: pa.Table | pa.RecordBatch) -> pa.Table:
+        """Score the rows of a table.
+
+        Args:
+            rows: what is scored together, in batches of similar length: better thousands of rows than a few,
+                and all of it in memory.
+
+        Returns:
+            the columns kept, then the outputs; the same rows in the same order, but for those that
+            `on_error="skip"` leaves out.
+
+        Raises:
+            SpecError: a column is missing, or of a type that does not fit.
+            FormatError: a row cannot be run, and on_error is "raise"; or another runtime fails on its part.
+        """
+        return self.run(rows).table
+
+    def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Score record batches one by one, as Spark's `mapInArrow` hands them out. Raises as a call does.
+
+        Lists of a fixed size, as a call gives, become plain ones: Spark knows no others.
+        """
+        for batch in batches:
+            table = self(batch)
+            yield from table.cast(plain_lists(table.schema)).to_batches()
+
+    def run(self, rows: pa.Table | pa.RecordBatch) -> Scored:
+        """Score the rows of a table, as a call does, and tell which were left out.
+
+        Args:
+            rows: as for a call.
+
+        Raises:
+            SpecError, FormatError: as a call does.
+        """
+        if isinstance(rows, pa.RecordBatch):
+            rows = pa.Table.from_batches([rows])
+        if not isinstance(rows, pa.Table):
+            raise SpecError(f"rows: {shown(rows)}; must be a table or a record batch of pyarrow")
+        gathering = Gathering(self, self.schema(rows.schema))
+        gathering.add(rows, "row ", 0, keeps=True)
+        return self.compute(gathering)
+
+    def compute(self, rows: Gathering) -> Scored:
+        """Score rows that were gathered. Raises FormatError if another runtime fails on its part."""
+        program = self.program
+        fields = {item.field.name: item.ragged() for item in rows.fields}
+        lengths = next(fields[field.name].lengths for field in program.fields if field.is_sequence)
+        assembly = Assembly(program.results, lengths)
+
+        def run(chosen: Array) -> int:
+            own = lengths[chosen]
+            longest = int(own[0])
+            arrays = {
+                field.name: padded(fields[field.name], chosen, longest)
+                if field.is_sequence
+                else fields[field.name].values[chosen]
+                for field in program.fields
+            }
+            assembly.add(chosen, own, program.run(arrays, own))
+            return longest * len(chosen)
+
+        each = batches(lengths, self._batch or STEPS, equal=program.equal_lengths)
+        steps = int(lengths.sum())
+        padding = sum(in_parallel(run, each) if program.is_parallel else map(run, each)) - steps
+        for item in rows.fields:
+            item.release()
+        return Scored(rows.table(assembly.arrays()), tuple(rows.left_out), steps, padding)
+
+
+class Gathering:
+    """Rows gathered from one table after another, to be scored together.
+
+    Args:
+        scorer: what is to score them.
+        schema: of the results.
+        buffers: where memory for their numbers comes from.
+    """
+
+    def __init__(self, scorer: Scorer, schema: pa.Schema, buffers: Buffers | None = None) -> None:
+        self._scorer = scorer
+        self._schema = schema
+        self.fields = [Gathered(field, buffers or Buffers()) for field in scorer.program.fields]
+        results = scorer.program.results
+        self._bytes_per_row = 2 * sum(8 * result.width for result in results if not result.is_sequence)
+        self._bytes_per_step = 2 * sum(8 * result.width for result in results if result.is_sequence)
+        self._kept: list[pa.Table] = []
+        self.rows = 0
+        self.left_out: list[LeftOut] = []
+        #: What the rows and their outputs take, about.
+        self.bytes = 0
+
+    def add(self, rows: pa.Table, words: str, first: int, *, keeps: bool = False) -> None:
+        """Add the rows of a table.
+
+        Args:
+            rows: the table.
+            words: what messages call a row, before its number.
+            first: the number of its first row.
+            keeps: whether its memory stays until the rows are scored.
+
+        Raises:
+            FormatError: a row cannot be run, and the scorer raises.
+        """
+        bad = self._find_bad(rows)
+        if bad and self._scorer.on_error == "raise":
+            fault = bad[min(bad)]
+            raise FormatError(f"{words}{first + fault.row}: {fault.column!r}: {fault.reason}")
+        clean = rows
+        if bad:
+            good = np.ones(len(rows), np.bool_)
+            good[list(bad)] = False
+            clean, keeps = rows.filter(pa.array(good)), False
+        steps = 0
+        for item in self.fields:
+            counts = item.add(clean.column(item.field.column), keeps=keeps)
+            steps = int(counts.sum()) if item.field.is_sequence else steps
+        kept = clean if self._scorer.on_error == "skip" else rows
+        self._kept.append(kept.select(list(self._scorer.keep)))
+        self.left_out += [LeftOut(self.rows + row, bad[row].column, bad[row].reason) for row in sorted(bad)]
+        self.rows += len(rows)
+        self.bytes += rows.nbytes + len(rows) * self._bytes_per_row + steps * self._bytes_per_step
+
+    def _find_bad(self, rows: pa.Table) -> dict[int, LeftOut]:
+        """The rows that cannot be run, each with the first fault that was found."""
+        found: dict[int, LeftOut] = {}
+        for item in self.fields:
+            column = item.field.column
+            for row, reason in find_bad_rows(item.field, rows.column(column)).items():
+                found.setdefault(row, LeftOut(row, column, reason))
+        sequences = [item.field for item in self.fields if item.field.is_sequence]
+        if len(sequences) > 1:
+            good = np.setdiff1d(np.arange(len(rows)), list(found))
+            clean = rows.take(pa.array(good)) if found else rows
+            lengths = [
+                Gathered(field, Buffers()).add(clean.column(field.column), keeps=True) for field in sequences
+            ]
+            for field, own in zip(sequences[1:], lengths[1:], strict=True):
+                for index in np.flatnonzero(own != lengths[0]):
+                    reason = f"{own[index]} steps; must be {lengths[0][index]}, as {sequences[0].column!r}"
+                    row = int(good[index])
+                    found.setdefault(row, LeftOut(row, field.column, reason))
+        return found
+
+    def table(self, outputs: list[pa.Array]) -> pa.Table:
+        """The rows with these outputs, which those that were left out lack."""
+        if self.left_out and self._scorer.on_error == "null":
+            missing = np.zeros(self.rows, np.bool_)
+            missing[[item.row for item in self.left_out]] = True
+            where = np.cumsum(~missing) - 1
+            outputs = [array.take(pa.array(where, mask=missing)) for array in outputs]
+        count = len(outputs[0])
+        kept = pa.concat_tables(self._kept) if self._kept else self._schema.empty_table()
+        columns = [kept.column(name) for name in self._scorer.keep]
+        assert all(len(column) == count for column in columns)
+        return pa.table([*columns, *outputs], schema=self._schema)
+
+
+def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Names, each once.
+
+    Raises:
+        SpecError: they are none, or one comes twice.
+    """
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise SpecError(f"{argument}: {shown(names)}; must be a list of names")
+    listed = tuple(names)
+    for name in listed:
+        if not isinstance(name, str) or listed.count(name) > 1:
+            raise SpecError(f"{argument}: {shown(name)}; must be names, each once")
+    return listed
+
+
+def _columns(argument: str, columns: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
+    """A column for each name; a list stands for columns of the same names."""
+    if not isinstance(columns, Mapping):
+        return {name: name for name in _names(argument, columns)}
+    for name, column in columns.items():
+        if not isinstance(name, str) or not isinstance(column, str):
+            raise SpecError(f"{argument}: {shown(name)}: {shown(column)}; must be names of columns by name")
+    return dict(columns)

@@ -1,0 +1,81 @@
+"""The model that scores: opened, and told from others by its content."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from onegru.core.errors import SpecError, needs_extra
+from onegru.formats.recognise import Kind, layers_kind
+from onegru.layers.gru import GRU
+from onegru.layers.stack import Stack, layers_of
+from onegru.models.load import load
+from onegru.models.model import Model
+from onegru.models.select_layers import layers_of_model, read_source
+from onegru.scoring.program import LayersProgram, Program
+
+
+def open_program(
+    model: str | GRU | Stack | Model,
+    inputs: Mapping[str, str],
+    outputs: Mapping[str, str] | None,
+    nodes: Sequence[str],
+    axes: Mapping[str, Sequence[str]],
+) -> Program:
+    """A model, loaded where only its file is given. Arguments and errors as those of `Scorer`."""
+    source: GRU | Stack | Model
+    if isinstance(model, str):
+        path = Path(model)
+        as_layers = bool(nodes) or layers_kind(path).holds == "layers"
+        source = read_source(path, nodes) if as_layers else load(path)
+    elif isinstance(model, Model):
+        source = layers_of_model(model, nodes) if nodes else model
+    else:
+        if nodes:
+            raise SpecError("nodes: given with layers; must name GRUs of a file or a model")
+        source = model
+    if isinstance(source, Model):
+        from onegru.scoring.model_program import ModelProgram
+
+        return ModelProgram(source, inputs, outputs, axes)
+    if axes:
+        raise SpecError("axes: given with layers, whose axes are known; must be left out")
+    return LayersProgram(source, inputs, outputs)
+
+
+def model_digest(model: str | GRU | Stack | Model) -> str:
+    """The SHA-256 of a model's files, or of the weights and attributes of layers.
+
+    Raises:
+        SpecError: the model was loaded from memory.
+        OSError: a file cannot be read.
+    """
+    if isinstance(model, GRU | Stack):
+        digest = hashlib.sha256()
+        for layer in layers_of(model):
+            digest.update(f"{layer.spec!r} {layer.weight_storage}".encode())
+            for array in (layer.weights.W, layer.weights.R, layer.weights.B):
+                digest.update(b"" if array is None else array.tobytes())
+        return digest.hexdigest()
+    path = Path(model.path if isinstance(model, Model) else model)
+    if not path.is_file():
+        raise SpecError(f"model: {path}: not a file; must be one, which a later run can compare")
+    digest = hashlib.sha256()
+    for item in _files(path):
+        with item.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _files(path: Path) -> Iterable[Path]:
+    """The files of a model, itself first."""
+    yield path
+    kind = layers_kind(path)
+    if kind is Kind.OPENVINO and path.with_suffix(".bin").is_file():
+        yield path.with_suffix(".bin")
+    if kind is Kind.ONNX:
+        with needs_extra("onnx", "onnx", str(path)):
+            from onegru.formats.onnx.read import Source, external_files, external_tensors, read_model
+        source = Source(str(path), path.parent)
+        yield from sorted(external_files(source, external_tensors(read_model(source, path.read_bytes()))))

@@ -1,0 +1,123 @@
+"""The command `onegru score`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import onegru
+from tests.cli.test_progress import in_terminal
+from tests.support.cli import Cli
+from tests.support.layers import make_gru
+from tests.support.processes import run_python_without
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("safetensors")
+
+import pyarrow.parquet as pq  # noqa: E402
+
+from onegru.scoring import Scorer  # noqa: E402
+from tests.support.tables import read_results, sequences, table  # noqa: E402
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> dict[str, Path]:
+    """A model and a file of rows, the last of which is empty."""
+    onegru.save(make_gru(), tmp_path / "m.safetensors")
+    rows: list[Any] = [row.tolist() for row in sequences()]
+    events = pa.array([*rows, []], pa.list_(pa.list_(pa.float32())))
+    both = pa.table({"id": range(9), "day": ["a"] * 9, "events": events})
+    pq.write_table(both, tmp_path / "bad.parquet")
+    pq.write_table(both.slice(0, 8), tmp_path / "good.parquet")
+    names = {"model": "m.safetensors", "good": "good.parquet", "bad": "bad.parquet", "out": "out"}
+    return {name: tmp_path / path for name, path in names.items()}
+
+
+def test_a_run_and_the_same_again(cli: Cli, given: dict[str, Path]) -> None:
+    command = ("score", given["model"], given["good"], "-o", given["out"], "--keep", "id,day")
+    options = (
+        "-i",
+        "X=events",
+        "--output",
+        "Y_h=state",
+        "--output",
+        "Y",
+        "--threads",
+        "1",
+        "--memory",
+        "400MB",
+    )
+    done = cli(*command, *options)
+    assert (done.code, done.err) == (0, "")
+    first, second = done.out.splitlines()
+    assert first.startswith("scored 8 rows in ") and first.endswith(" rows/s")
+    assert second == f"wrote {given['out']}: 8 rows in 1 file"
+    found = read_results(given["out"])
+    assert found.column_names == ["id", "day", "state", "Y"]
+    assert found["state"].to_pylist() == Scorer(make_gru())(table(sequences()))["Y_h"].to_pylist()
+    again = cli(*command, *options)
+    assert again.out == f"{given['out']} is complete: 8 rows; nothing to do\n"
+    cli(*command, "-i", "X=events").refused(
+        f"{given['out']}: holds results of another run: outputs: null, but"
+    )
+
+
+def test_rows_left_out_and_json(cli: Cli, given: dict[str, Path]) -> None:
+    command = ("score", given["model"], given["bad"], "-o", given["out"], "-i", "X=events")
+    cli(*command).refused(f"{given['bad']}: row 8: 'events': empty; must have at least one step")
+    cli(*command, "--on-error", "skip").refused("holds results of another run: on_error")
+    for item in given["out"].iterdir():
+        item.unlink()
+    done = cli(*command, "--on-error", "skip")
+    assert done.out.splitlines()[-1] == f"1 row skipped: {given['out']}/_errors says which and why"
+    document = cli(*command, "--on-error", "skip", "--json").document()
+    assert {name: document[name] for name in ("rows", "left_out", "rows_now")} == {
+        "rows": 8,
+        "left_out": 1,
+        "rows_now": 0,
+    }
+    assert json.loads((given["out"] / "_SUCCESS").read_text()) == {"rows": 8, "left_out": 1, "parts": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-i", "events"], "--input: 'events'; must be NAME=COLUMN"),
+        (["-i", "X=a", "-i", "X=b"], "--input: 'X' is given twice"),
+        (["--output", "=a"], "--output: '=a'; must be NAME=COLUMN or NAME"),
+        (["--memory", "lots"], "--memory: 'lots'; must be a size, such as 500MB or 1GiB"),
+        (["--memory", "1MB"], "memory: 1 MB; must be at least "),
+        (["--on-error", "stop"], "on_error: 'stop'; must be one of raise, skip, null"),
+        (["--node", "g"], "nodes (--node): 'g'; no such GRU"),
+        (["--axes", "X"], "--axes: 'X'; must be NAME=COLUMN"),
+    ],
+)
+def test_refusals(cli: Cli, given: dict[str, Path], options: list[str], message: str) -> None:
+    cli("score", given["model"], given["good"], "-o", given["out"], *options).refused(message)
+    assert not given["out"].exists()
+
+
+def test_without_pyarrow(given: dict[str, Path]) -> None:
+    code = "from onegru.cli import main\nmain()"
+    done = run_python_without("name == 'pyarrow'", code, "score", given["model"], given["good"], "-o", "x")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "onegru: onegru.scoring needs pyarrow: pip install 'onegru[scoring]'\n",
+    )
+
+
+def test_the_bar_tells_the_rate_and_the_time_left() -> None:
+    code = """
+import sys, time
+from onegru.cli import progress
+progress._PATIENCE = 0.0
+with progress.counting("rows", "scoring") as bar:
+    for done in range(12):
+        bar.progress(100 * done, 1200)
+        time.sleep(0.1)
+"""
+    written = in_terminal(code)
+    assert "rows/s" in written and "/1200" in written and "left" in written

@@ -1,0 +1,140 @@
+"""Whole models: their axes, what may be padded, and rows that give what they give alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onegru
+from onegru.core.dtypes import Array
+from tests.support.files.onnx_models import I, Shape, graph, gru, model, node, save, value, weights
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("onnxruntime")
+
+from onegru.scoring import Scorer  # noqa: E402
+from tests.support.tables import sequences, table, values  # noqa: E402
+
+X, LENS = value("X", "float32", ["time", "batch", I]), value("lens", "int32", ["batch"])
+PLAIN = gru("X", ["Y", "Y_h"], bias="B")
+WITH_LENS = gru("X", ["Y", "Y_h"], bias="B", lens="lens")
+MEAN = node("ReduceMean", ["Y"], ["Z"], axes=[0], keepdims=0)
+FIRST = node("Transpose", ["X"], ["XT"], perm=[1, 0, 2])
+BEHIND = gru("XT", ["Y", "Y_h"], bias="B")
+
+
+def saved(folder: Path, nodes: Any, inputs: Any, outputs: Any) -> Path:
+    return save(folder, model(graph(nodes, inputs, outputs, weights())))
+
+
+def alone(path: Path, row: Array, *, batch_first: bool = False) -> dict[str, Array]:
+    """What a row gives by itself."""
+    loaded = onegru.load(path)
+    given: dict[str, Any] = {"X": row[None] if batch_first else row[:, None]}
+    if any(info.name == "lens" for info in loaded.inputs):
+        given["lens"] = np.array([len(row)], np.int32)
+    return loaded.run(given)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "inputs", "equal"),
+    [
+        ([PLAIN], [X], True),
+        ([WITH_LENS], [X, LENS], False),
+        ([WITH_LENS, node("Neg", ["Y"], ["Z"])], [X, LENS], False),
+        ([WITH_LENS, MEAN], [X, LENS], True),  # which sees padding
+        ([PLAIN, MEAN], [X], True),
+    ],
+)
+def test_rows_give_what_they_give_alone(tmp_path: Path, nodes: Any, inputs: Any, equal: bool) -> None:
+    outputs = ["Y", "Y_h"] if len(nodes) == 1 else ["Z", "Y", "Y_h"]
+    path = saved(tmp_path, nodes, inputs, outputs)
+    scorer = Scorer(path, keep=["id"])
+    assert scorer.program.equal_lengths == equal
+    rows = sequences(lengths=(3, 1, 7, 3, 12, 2, 1, 5, 3, 3))
+    found = scorer(table(rows))
+    assert found.column_names == ["id", *outputs]
+    for index, row in enumerate(rows):
+        expected = alone(path, row)
+        for name in outputs:
+            got = np.array(found[name][index].as_py(), np.float32)
+            if name in ("Y", "Y_h"):
+                assert np.array_equal(got, expected[name].reshape(got.shape))
+            else:
+                np.testing.assert_allclose(got, expected[name].reshape(got.shape), rtol=1e-6, atol=1e-6)
+
+
+def test_batch_first_by_names_and_by_option(tmp_path: Path) -> None:
+    rows = sequences()
+    shapes: list[Shape] = [["N", "T", I], ["batch_size", None, I], ["p", "q", I]]
+    for dims in shapes:
+        path = saved(tmp_path, [FIRST, BEHIND], [value("X", "float32", dims)], ["Y_h"])
+        if dims[0] == "p":
+            with pytest.raises(
+                onegru.SpecError, match=r"which are the rows.*\(--axes X=batch,time,feature\)$"
+            ):
+                Scorer(path)(table(rows))
+        axes = {"X": ("batch", "time", "feature")} if dims[0] == "p" else None
+        found = Scorer(path, axes=axes)(table(rows))
+        for row, got in zip(rows, values(found["Y_h"]), strict=True):
+            assert np.array_equal(np.float32(got), alone(path, row, batch_first=True)["Y_h"].ravel())
+
+
+def test_numbers_beside_the_sequences(tmp_path: Path) -> None:
+    """An input of one number, and one of two, for each row."""
+    nodes = [PLAIN, node("Mul", ["Y_h", "scale"], ["S"]), node("ReduceSum", ["pair"], ["P"], keepdims=0)]
+    inputs = [X, value("scale", "float32", ["batch", 1]), value("pair", "float32", ["batch", 2])]
+    nodes[2] = node("Neg", ["pair"], ["P"])
+    path = saved(tmp_path, nodes, inputs, ["S", "P"])
+    rows = sequences()
+    scale, pair = np.arange(8, dtype=np.float32), np.arange(16, dtype=np.float32).reshape(8, 2)
+    given = table(rows).append_column("scale", pa.array(scale)).append_column("p", pa.array(pair.tolist()))
+    found = Scorer(path, inputs={"pair": "p"}, outputs={"S": "scaled", "P": "P"})(given)
+    assert found.schema.field("P").type == pa.list_(pa.float32(), 2)
+    assert np.array_equal(np.array(values(found["P"])), -pair)
+    plain = saved(tmp_path, [PLAIN], [X], ["Y_h"])
+    expected = alone(plain, rows[3])["Y_h"].ravel()
+    np.testing.assert_allclose(values(found["scaled"])[3], expected * 3, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "inputs", "outputs", "arguments", "message"),
+    [
+        ([PLAIN], [value("X", "float32", ["T", 4, I])], ["Y"], {}, "no open axis of rows"),
+        ([PLAIN], [X], ["Y"], {"axes": {"X": ("batch", "time")}}, "axes['X']: batch, time; must be 3 names"),
+        ([PLAIN], [X], ["Y"], {"axes": {"Z": ("batch",)}}, "axes: 'Z'; must be one of 'X'"),
+        ([PLAIN], [X], ["Y"], {"inputs": {"Z": "X"}}, "inputs: 'Z'; must be one of 'X'"),
+        ([PLAIN], [X], ["Y"], {"outputs": ["Z"]}, "outputs: 'Z'; must be one of 'Y'"),
+        (
+            [PLAIN, node("Shape", ["Y"], ["Z"])],
+            [X],
+            ["Y", value("Z", "int64", [4])],
+            {"outputs": ["Z"]},
+            "output 'Z'",
+        ),
+        (
+            [PLAIN],
+            [X],
+            ["Y"],
+            {"axes": {"X": ("batch", "feature", "time")}},
+            "X': [time, batch, 5]; all axes but",
+        ),
+    ],
+)
+def test_refusals(
+    tmp_path: Path, nodes: Any, inputs: Any, outputs: Any, arguments: dict[str, Any], message: str
+) -> None:
+    path = saved(tmp_path, nodes, inputs, outputs)
+    with pytest.raises(onegru.SpecError) as caught:
+        Scorer(path, **arguments)(table(sequences()))
+    assert message in str(caught.value)
+
+
+def test_a_node_of_a_model_is_run_as_a_layer(tmp_path: Path) -> None:
+    nodes = [gru("X", ["Y", "Y_h"], bias="B", name="g"), node("Neg", ["Y_h"], ["Z"])]
+    path = saved(tmp_path, nodes, [X], ["Z"])
+    found = Scorer(path, nodes=["g"])(table(sequences()))
+    assert np.array_equal(-np.float32(values(found["Y_h"])[1]), alone(path, sequences()[1])["Z"].ravel())
