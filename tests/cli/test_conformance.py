@@ -119,7 +119,7 @@ def test_list(cli: Cli) -> None:
     assert (result.code, result.err) == (0, "")
     usual, *rest = result.out.splitlines()
     assert usual == USUAL and rest[0].startswith("  The operator with everything as it is by default")
-    assert rest[1] == "  GRU-14: Equations" and rest[-1].endswith(" cases")
+    assert rest[1] == "  GRU-14: Equations, every line" and rest[-1].endswith(" cases")
     found = cli("conformance", "list", "--json").document()["cases"]
     assert [case["name"] for case in found] == [case.name for case in all_cases()]
     case = next(case for case in found if case["name"] == CLIP)
@@ -130,7 +130,7 @@ def test_list(cli: Cli) -> None:
         "type": "float32",
         "features": {"clip": "reached"},
         "pins": case["pins"],
-        "source": "GRU-14: Attribute clip",
+        "source": "GRU-14: Attribute clip, sentences 2 and 3",
     }
 
 

@@ -10,9 +10,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
-from onegru.cli.inputs import AsJson
-from onegru.cli.outputs import print_json
+from onegru.cli.inputs import LONGEST, AsJson
+from onegru.cli.outputs import check_target, print_json
 from onegru.cli.progress import waiting
 from onegru.cli.tables import Screen, ruled_table, safe, say
 from onegru.conformance.case import Case
@@ -126,7 +127,7 @@ def run_command(
         typer.Option("--precision", metavar=" or ".join(PRECISIONS), help="What OpenVINO computes in."),
     ] = "f32",
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1.0, help="The most seconds that a case may take.")
+        float, typer.Option("--timeout", min=1.0, max=LONGEST, help="The most seconds that a case may take.")
     ] = SECONDS,
     no_refusals: Annotated[
         bool, typer.Option("--no-refusals", help="Let a case that is refused make the exit code 1, too.")
@@ -150,10 +151,14 @@ def run_command(
     Example: onegru conformance run --runtime onnxruntime --operator GRU-14 --html report.html
     """
     chosen = chosen_cases(cases or (), operators or ())
-    for option, path in (("-o", output), ("--html", html)):
-        _check_target(option, path)
+    for option, path, other in (("-o", output, html), ("--html", html, output)):
+        if path is not None:
+            check_target(f"{option} {path}", path, filter(None, [other]))
     runners = contenders(runtimes or (), providers or (), engines or (), precision)
     counts = [sum(kind_of_case(case) in item.kinds for case in chosen) for item in runners]
+    if not any(counts):
+        names = ", ".join(dict.fromkeys(item.runtime.name for item in runners))
+        raise SpecError(f"--runtime: {names}; none of the {count(len(chosen), 'case')} is for it")
     with waiting(f"running {count(len(chosen), 'case')}") as watch:
         results = [
             run_cases(
@@ -218,14 +223,6 @@ def chosen_cases(patterns: Sequence[str], operators: Sequence[str]) -> list[Case
     return [case for case in found if not patterns or any(fnmatchcase(case.name, item) for item in patterns)]
 
 
-def _check_target(option: str, path: Path | None) -> None:
-    """Refuse a file that cannot be written, before anything runs."""
-    if path is not None and not path.parent.is_dir():
-        raise SpecError(f"{option} {path}: folder {str(path.parent)!r} does not exist")
-    if path is not None and path.is_dir():
-        raise SpecError(f"{option} {path}: is a folder; must be a file")
-
-
 def _later(progress: Callable[[int, int], None], before: int, total: int) -> Callable[[int, int], None]:
     """The progress of one of several runs."""
     return lambda done, _: progress(before + done, total)
@@ -236,8 +233,25 @@ def _later(progress: Callable[[int, int], None], before: int, total: int) -> Cal
 
 def show_results(console: Console, results: Sequence[RuntimeResults], cases: Sequence[Case]) -> None:
     """A table of features and runtimes, then the most frequent reasons."""
-    headings = [_heading(result) for result in results]
-    table = ruled_table(["feature", ""], headings)
+    left = results
+    while left:  # those that do not fit beside the others get a table of their own
+        shown = next(n for n in range(len(left), 0, -1) if n == 1 or _fits(console, _table(left[:n], cases)))
+        console.print(_table(left[:shown], cases))
+        left = left[shown:]
+    say(
+        console,
+        "A number of cases that pass; of those that [red]d[/]iffer, are [yellow]r[/]efused, [red]c[/]rash.",
+    )
+    for result in results:
+        say(console, "", f"[bold]{safe(result.label)}[/]: {_summary(result)}", *_reasons(result))
+
+
+def _fits(console: Console, table: Table) -> bool:
+    return console.measure(table, options=console.options.update(max_width=10_000)).maximum <= console.width
+
+
+def _table(results: Sequence[RuntimeResults], cases: Sequence[Case]) -> Table:
+    table = ruled_table(["feature", ""], [_heading(result) for result in results])
     table.columns[0].min_width = table.columns[1].min_width = 15
     before = ""
     for (factor, level), names in features(cases).items():
@@ -249,13 +263,7 @@ def show_results(console: Console, results: Sequence[RuntimeResults], cases: Seq
             before = factor
     table.add_section()
     table.add_row("all cases", "", *(_cell(result.outcomes.values()) for result in results))
-    console.print(table)
-    say(
-        console,
-        "A number of cases that pass; of those that [red]d[/]iffer, are [yellow]r[/]efused, [red]c[/]rash.",
-    )
-    for result in results:
-        say(console, "", f"[bold]{safe(result.label)}[/]: {_summary(result)}", *_reasons(result))
+    return table
 
 
 def features(cases: Sequence[Case]) -> dict[tuple[str, str], list[str]]:

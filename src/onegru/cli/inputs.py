@@ -27,6 +27,9 @@ ModelPath = Annotated[
 InputOption = Annotated[
     list[str] | None, typer.Option("-i", "--input", metavar="[NAME=]FILE", help="An input, as for run.")
 ]
+#: The most seconds that a runtime may be given: a day.
+LONGEST = 86_400.0
+
 SeedOption = Annotated[
     int | None, typer.Option("--random", metavar="SEED", min=0, help="Draw the inputs that are not given.")
 ]

@@ -42,28 +42,30 @@ def check_targets(texts: Sequence[str], model: Model) -> dict[Path, tuple[str, .
             raise SpecError(
                 f"-o {text}: a .npy file holds one array, the model has {len(names)}; use NAME=FILE or .npz"
             )
-        check_target(text, path, targets)
+        check_target(f"-o {text}", path, targets)
         targets[path] = wanted
     return targets
 
 
-def check_target(text: str, path: Path, others: Iterable[Path]) -> None:
+def check_target(given: str, path: Path, others: Iterable[Path]) -> None:
     """Check that a file can be written, besides others.
 
     Args:
-        text: as it was given.
+        given: the option and its value, for messages.
         path: the file.
-        others: the files that are written as well.
+        others: files that it must not be: those that are written, or read, as well.
 
     Raises:
         SpecError: it cannot.
     """
     if not path.parent.is_dir():
-        raise SpecError(f"-o {text}: folder {str(path.parent)!r} does not exist")
+        raise SpecError(f"{given}: folder {str(path.parent)!r} does not exist")
     if path.is_dir():
-        raise SpecError(f"-o {text}: is a folder; must be a file")
+        raise SpecError(f"{given}: is a folder; must be a file")
+    if path.exists() and not path.is_file():
+        raise SpecError(f"{given}: is no regular file; must be a file, or not be there")
     if os.path.realpath(path) in map(os.path.realpath, others):
-        raise SpecError(f"-o {text}: the file is named twice")
+        raise SpecError(f"{given}: the file is named twice")
 
 
 def write_outputs(targets: Mapping[Path, Sequence[str]], results: Mapping[str, Array]) -> None:

@@ -76,7 +76,7 @@ def trace_command(
 
     Example: onegru trace model.onnx -i x.npy -o gates.npz -o gates.html
     """
-    targets = _check_targets(outputs or [])
+    targets = _check_targets(outputs or [], against)
     with waiting(f"loading {model.name}"):
         loaded = onegru.load(model)
         other = None if against is None else onegru.GateTrace.load(against)
@@ -88,10 +88,11 @@ def trace_command(
     if direction is not None:
         trace.direction_index(direction)
     differences = None if other is None else largest_differences(trace, row or 0, other)
+    their_row = (row or 0) if other is not None and len(other.lengths) > 1 else 0
     with waiting("drawing"):
         write_files([(path, _writer(path, trace, row or 0, direction, other)) for path in targets])
     if as_json:
-        _print(loaded, trace, found, row, against, differences)
+        _print(loaded, trace, found, row, against, their_row, differences)
         return
     console = Screen()
     _show(console, trace, found, row)
@@ -101,19 +102,19 @@ def trace_command(
                 words = ", ".join(f"{gate} {number:.3g}" for gate, number in largest.items())
                 say(
                     console,
-                    f"against {safe(str(against))}, row {row or 0}, {way}: largest difference {words}",
+                    f"against {safe(str(against))}, row {their_row}, {way}: largest difference {words}",
                 )
     say(console, *(f"wrote {safe(str(path))}" for path in targets))
 
 
-def _check_targets(texts: Sequence[str]) -> list[Path]:
+def _check_targets(texts: Sequence[str], against: Path | None) -> list[Path]:
     """The files to write, checked before anything runs."""
     targets: list[Path] = []
     for text in texts:
         path = Path(text)
         if path.suffix.lower() not in _SUFFIXES:
             raise SpecError(f"-o {text}: must end in .npz, .png or .html")
-        check_target(text, path, targets)
+        check_target(f"-o {text}", path, [*targets, *filter(None, [against])])
         if path.suffix.lower() == ".png":
             figure.check_target(path)
         targets.append(path)
@@ -151,6 +152,7 @@ def _print(
     found: Sequence[DirectionSummary],
     row: int | None,
     against: Path | None,
+    their_row: int,
     differences: Sequence[dict[str, float]] | None,
 ) -> None:
     document = {
@@ -169,7 +171,7 @@ def _print(
             for way, item in zip(trace.directions, differences, strict=True)
             if way in {summary.direction for summary in found}
         }
-        document["against"] = {"file": str(against), "row": row or 0, "largest_difference": largest}
+        document["against"] = {"file": str(against), "row": their_row, "largest_difference": largest}
     print_json(document)
 
 

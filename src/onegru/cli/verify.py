@@ -14,6 +14,7 @@ from rich.table import Table
 
 import onegru
 from onegru.cli.inputs import (
+    LONGEST,
     AsJson,
     DimOption,
     DimsOption,
@@ -58,7 +59,7 @@ def verify_command(
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1.0, help="The most seconds a runtime may take.")
+        float, typer.Option("--timeout", min=1.0, max=LONGEST, help="The most seconds a runtime may take.")
     ] = 60.0,
     runtimes: Annotated[
         list[str] | None,

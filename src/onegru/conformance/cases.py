@@ -3,7 +3,8 @@
 - One thing at a time: every level of every factor, with everything else as usual.
 - Every activation in every position, in both reset modes, with its parameters given and by default.
 - The heart of each operator in full: direction, layout, reset mode, lengths, first state, biases.
-- Any two levels of any two factors together, in each version: covering arrays.
+- Any two levels of any two factors together, in each version, but for values and the sizes that runtimes end
+  their process on: covering arrays.
 - Edges: sizes of 0 and 1 with whatever turns axes. Extremes: infinities, NaN, huge and tiny numbers with
   whatever bounds them. Long sequences in each type.
 """

@@ -1,7 +1,7 @@
 """What varies between the cases of the kit: factors, their levels, and what each level pins, in words.
 
-Sources: the published specifications, by the place that each factor names; where they are silent, the rule
-that docs/operators.md states.
+Sources: the published specifications, by the place and the sentence there that each factor names. Where they
+are silent, the rule is onegru's own, in docs/operators/index.md, and the source says so.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onegru.core.activations import ACTIVATIONS
+from onegru.operators.onnx import AUGRU
 from onegru.operators.schema import Operator
 
 #: The factors that are sizes, by the letter of their axis.
@@ -47,7 +48,7 @@ _USUAL = ""
 
 _DTYPE = Factor(
     "type",
-    "Type Constraints",
+    "Type Constraints, T",
     {
         "float32": _USUAL,
         "float16": "Tensors may be float16, whatever the sums are computed in.",
@@ -57,7 +58,7 @@ _DTYPE = Factor(
 )
 _WEIGHTS = Factor(
     "weights",
-    "Inputs W, R and B",
+    "Inputs W, R and B, sentence 1 of each",
     {
         "constant": _USUAL,
         "given at run time": "W, R and B are inputs like others: they may come with each run.",
@@ -65,13 +66,13 @@ _WEIGHTS = Factor(
 )
 _SHAPES = Factor(
     "shapes",
-    "Input X",
+    "Input X, its shape",
     {
         "fixed": _USUAL,
         "open": "Number of steps and batch size may be left open until the run.",
     },
 )
-_BIAS = Factor("B", "Input B", {"given": _USUAL, "none": "Without B all biases are 0."})
+_BIAS = Factor("B", "Input B, last sentence", {"given": _USUAL, "none": "Without B all biases are 0."})
 _CLIP = {
     "none": _USUAL,
     "reached": "Clip bounds what goes into all three activations, after the biases, and never the state.",
@@ -114,7 +115,7 @@ _SIZE_LEVELS: Mapping[str, Mapping[str, str]] = {
 }
 _VALUES = Factor(
     "values",
-    "Equations",
+    "Equations, every line",
     {
         "usual": _USUAL,
         "saturating": "Activations reach their limits without an overflow on the way.",
@@ -160,27 +161,27 @@ def _onnx(operator: Operator) -> list[Factor]:
         direction["foward"] = "The first version spells its own default so; it is the direction forward."
     found = [
         _only(_DTYPE, operator.element_types),
-        Factor("direction", "Attribute direction", direction),
+        Factor("direction", "Attribute direction, sentence 2", direction),
         Factor(
             "sequence_lens",
-            "Input sequence_lens",
+            "Input sequence_lens, sentences 1 and 2",
             {"none": _USUAL, **_LENGTHS},
         ),
         Factor(
             "initial_h",
-            "Input initial_h",
+            "Input initial_h, sentences 1 and 2",
             {"none": _USUAL, "given": "The first step starts from initial_h, in each direction its own."},
         ),
         _BIAS,
-        Factor("clip", "Attribute clip", _CLIP),
+        Factor("clip", "Attribute clip, sentences 2 and 3", _CLIP),
         Factor(
             "hidden_size",
-            "Attribute hidden_size",
+            "Attribute hidden_size, sentence 1",
             {"given": _USUAL, "none": "hidden_size is optional: R has it as well."},
         ),
         Factor(
             "outputs",
-            "Outputs",
+            "Outputs Y and Y_h, which are optional",
             {"Y, Y_h": _USUAL, "Y": "Y_h may be left out.", "Y_h": "Y may be left out."}
             if not operator.outputs[1].required
             else {"Y, Y_h": _USUAL, "Y_h": "Y may be left out."},
@@ -193,28 +194,34 @@ def _onnx(operator: Operator) -> list[Factor]:
             "1": "The reset gate acts after the recurrent product and its bias.",
             "2": "Everything but 0 means after.",
         }
-        found.append(Factor("linear_before_reset", "Attribute linear_before_reset; Equations", levels))
+        found.append(
+            Factor(
+                "linear_before_reset",
+                "Attribute linear_before_reset, sentence 1; Equations, both lines of ht",
+                levels,
+            )
+        )
     if "layout" in operator.attributes:
         levels = {
             "none": _USUAL,
             "0": "0 is the default: time first.",
             "1": "Batch first in X, initial_h, Y and Y_h; weights and lengths are as ever.",
         }
-        found.append(Factor("layout", "Attribute layout", levels))
+        found.append(Factor("layout", "Attribute layout, sentences 2 and 3", levels))
     if "output_sequence" in operator.attributes:
         levels = {
             "none": _USUAL,
             "0": "Y is computed if the node names it, whatever output_sequence says.",
             "1": "Y is computed.",
         }
-        found.append(Factor("output_sequence", "Attribute output_sequence", levels))
-    section = "Activation functions; Attributes activations, activation_alpha, activation_beta"
+        found.append(Factor("output_sequence", "Attribute output_sequence, sentence 1", levels))
+    section = "Activation functions, its line; Equations, lines zt, rt and ht"
     found += [_activation(name, section, tuple(ACTIVATIONS)) for name in POSITIONS]
     return [
         *found,
         Factor(
             "activations",
-            "Attribute activations",
+            "Attribute activations, sentences 1 and 3",
             {
                 "as needed": _USUAL,
                 "written": "The default activations, written out, change nothing.",
@@ -223,7 +230,7 @@ def _onnx(operator: Operator) -> list[Factor]:
         ),
         Factor(
             "parameters",
-            "Attributes activation_alpha, activation_beta",
+            "Attributes activation_alpha and activation_beta, sentences 2 and 3",
             {
                 "given": _USUAL,
                 "defaults": "What is not given is the default of the ONNX operator of that name.",
@@ -319,6 +326,21 @@ def _sizes(axes: str) -> list[Factor]:
     return [Factor(SIZES[axis], "Shapes of inputs", _SIZE_LEVELS[SIZES[axis]]) for axis in axes]
 
 
+# Of what the specifications say nothing: levels by factor.
+_SILENT: Mapping[str, frozenset[str]] = {
+    "seq_length": frozenset({"0"}),
+    "batch_size": frozenset({"0"}),
+    "values": frozenset({"huge", "tiny", "infinite", "NaN"}),
+    "sequence_lens": frozenset({"zero", "all zero"}),
+    "sequence_lengths": frozenset({"zero", "all zero"}),
+    "direction": frozenset({"foward"}),
+    "activations": frozenset({"lower case", "with spaces"}),
+    "parameters": frozenset({"left over", "empty"}),
+    "clip": frozenset({"0"}),
+}
+_OWN_RULE = "where it is silent: docs/operators/index.md"
+
+
 def words_of(operator: Operator, choices: Mapping[str, Any]) -> tuple[str, str]:
     """What a case pins and where the specification says so.
 
@@ -329,8 +351,8 @@ def words_of(operator: Operator, choices: Mapping[str, Any]) -> tuple[str, str]:
     factors = factors_of(operator)
     named = [factors[name] for name in choices]
     pins = " ".join(factor.levels[choices[factor.name]] for factor in named)
-    sections = "; ".join(dict.fromkeys(factor.section for factor in named))
-    return (
-        pins or "The operator with everything as it is by default.",
-        f"{operator}: {sections or 'Equations'}",
-    )
+    sections = list(dict.fromkeys(factor.section for factor in named)) or ["Equations, every line"]
+    if operator is AUGRU or any(level in _SILENT.get(name, ()) for name, level in choices.items()):
+        sections.append(_OWN_RULE)
+    where = f"{operator}: {'; '.join(sections)}"
+    return pins or "The operator with everything as it is by default.", where

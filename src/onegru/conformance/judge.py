@@ -35,6 +35,8 @@ def judge(case: Case, outputs: Mapping[str, Array]) -> Outcome:
     if set(outputs) != set(case.outputs):
         names = ", ".join(sorted(outputs)) or "nothing"
         return Outcome("differs", f"gives {names}; must give {', '.join(case.outputs)}")
+    outputs = {name: np.asarray(array) for name, array in outputs.items()}
+    outputs = {name: array.astype(array.dtype.newbyteorder("=")) for name, array in outputs.items()}
     dtype = case.output_dtype()
     for name, expected in case.expected.items():
         got = outputs[name]
