@@ -205,7 +205,7 @@ run_child("slow", [sys.argv[2]], Path(sys.argv[3]), READING)
             assert time.monotonic() < deadline
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        process.wait(10)
+        process.wait(60)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
