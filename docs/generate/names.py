@@ -20,7 +20,17 @@ GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
     ),
     "models": (
         "Files and models",
-        ("load", "Model", "ModelStream", "load_layers", "save", "save_layers", "GruNode", "TensorInfo"),
+        (
+            "load",
+            "Model",
+            "ModelStream",
+            "load_layers",
+            "save",
+            "save_layers",
+            "GruNode",
+            "TensorInfo",
+            "scoring",
+        ),
     ),
     "inspection": (
         "Inspection and verification",

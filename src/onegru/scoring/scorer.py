@@ -67,8 +67,8 @@ class Scorer:
     """Runs a model over the rows of Arrow tables, whose sequences may have any lengths.
 
     A row's result is the same whatever other rows are there, bit for bit where all operators are onegru's:
-    docs/guides/scoring.md says what holds for others. The model is loaded when it is first needed, once a process:
-    until then, and in pickles, a scorer is no more than its arguments.
+    docs/guides/scoring.md says what holds for others. The model is loaded when it is first needed, once a
+    process: until then, and in pickles, a scorer is no more than its arguments.
 
         scorer = Scorer("model.pt", inputs={"X": "events"}, keep=["id"])
         scored = scorer(table)
