@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,13 @@ import pyarrow.parquet as pq  # noqa: E402
 
 from onegru.scoring import Scorer  # noqa: E402
 from tests.support.tables import read_results, sequences, table  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before() -> Iterator[None]:
+    """`--threads` is the process's, which other tests share."""
+    yield
+    onegru.set_num_threads(None)
 
 
 @pytest.fixture
