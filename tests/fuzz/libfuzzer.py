@@ -57,7 +57,7 @@ class _Figures:
 
 
 def campaign(fuzzers: Mapping[str, Fuzzer], minutes: float) -> int:
-    """Run fuzzers one after another, each for as long; 1 if there were faults."""
+    """Run fuzzers one after another, each for as long; 1 if there were faults, or no code was counted."""
     figures = {}
     for name, fuzzer in fuzzers.items():
         print(f"{name}: {60 * minutes / len(fuzzers):.0f} s", file=sys.stderr, flush=True)
@@ -68,9 +68,12 @@ def campaign(fuzzers: Mapping[str, Fuzzer], minutes: float) -> int:
         words = f", {found.crashes} crashes of a library" if found.crashes else ""
         row = f"{name:11} {found.runs:10} {speed:5.0f} {found.coverage:9} {found.inputs:7} {found.faults:7}"
         print(row + words)
+    blind = [name for name, found in figures.items() if not found.coverage]
+    if blind:
+        print(f"not guided, as none of the code that runs is counted: {', '.join(blind)}")
     faults = sum(found.faults for found in figures.values())
     print(f"{faults} faults")
-    return int(bool(faults))
+    return int(bool(faults or blind))
 
 
 def _fuzz(name: str, fuzzer: Fuzzer, seconds: float) -> _Figures:

@@ -92,6 +92,16 @@ def test_figures_and_faults_are_told(
     assert "KeyError: 'x'" in said and "build/fuzz/onnx-crash-1" in said and said.endswith("1 faults\n")
 
 
+def test_a_fuzzer_that_counts_no_code_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = _LOG.replace(" cov: 30 ft: 40", "") + "import time; time.sleep(1)"
+    assert campaign({"onnx": Fuzzer([sys.executable, "-c", log], 9)}, 1 / 60) == 1
+    said = capsys.readouterr().out
+    assert "not guided" in said and said.endswith("0 faults\n")
+
+
 def test_crashes_of_a_library_that_has_a_process_of_its_own_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
