@@ -14,6 +14,7 @@ import pytest
 from openvino import opset13 as ops
 
 import onegru
+from onegru.formats.openvino import network
 from tests.support.files.ir_files import IrWriter, refuse
 from tests.support.files.openvino_models import I, draw, save, small
 
@@ -105,7 +106,11 @@ def test_inputs_that_do_not_fit_are_named(tmp_path: Path) -> None:
             model.run({"x": wrong})
 
 
-def test_faults_that_only_the_run_shows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_faults_that_only_the_run_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    monkeypatch.setattr(network, "get_num_threads", lambda: threads)
     x, y = (ops.parameter([-1, -1], np.float32, name=name) for name in "xy")
     path = save(tmp_path / "x.xml", {"out": ops.matmul(x, y, False, False).output(0)}, [x, y])
     model = onegru.load(path)

@@ -13,7 +13,7 @@ import numpy as np
 
 from onegru.core.dtypes import Array, bfloat16
 from onegru.core.errors import FormatError, SpecError, needs_extra, prefixed_errors
-from onegru.core.machine import memory_size
+from onegru.core.machine import memory_size, usable_cpus
 from onegru.engines.native import get_num_threads
 from onegru.formats.graph import GruStep, Observer
 from onegru.formats.openvino.fields import ELEMENT_TYPES
@@ -76,6 +76,9 @@ class Network:
         self._operators = {gru.name: gru.operator.name for gru in grus}
         self._exchange(grus, engine, observer)
         self._is_open = any(port.get_partial_shape().is_dynamic for port in self._model.inputs)
+        # On one thread OpenVINO loses the errors of layers whose sizes do not fit, and computes on. The
+        # sizes of a model with branches need not fit in those that are not taken.
+        self._must_fit = min(get_num_threads(), usable_cpus()) == 1 and not _has_branches(self._model)
         self._any = self._compiled(self._model)
         self._lock = threading.Lock()
         self._seen: set[_Sizes] = set()
@@ -120,11 +123,11 @@ class Network:
             SpecError: a GRU layer gets what is not legal.
         """
         given = [np.asarray(array) for array in arrays]
-        compiled = self._any
-        if self._is_open:
-            sizes = tuple(array.shape for array in given)
-            compiled = self._sized.get(sizes) or self._for(sizes)
         try:
+            compiled = self._any
+            if self._is_open:
+                sizes = tuple(array.shape for array in given)
+                compiled = self._sized.get(sizes) or self._for(sizes)
             return compiled.run(given)
         except Exception as error:  # whatever OpenVINO stumbles over
             line = _one_line(error)
@@ -136,19 +139,32 @@ class Network:
     def _for(self, sizes: _Sizes) -> _Compiled:
         """What runs these sizes, which are compiled for when they come a second time."""
         with self._lock:
-            if sizes in self._sized or len(self._sized) >= _MOST_SIZES:
-                return self._sized.get(sizes, self._any)
-            if sizes not in self._seen or any(0 in shape for shape in sizes):
+            again = sizes in self._seen
+            if not again:
+                if self._must_fit:
+                    self._reshaped(sizes)
                 if len(self._seen) < _MOST_SEEN:
                     self._seen.add(sizes)
-                return self._any
+            is_full = len(self._sized) >= _MOST_SIZES
+            if sizes in self._sized or is_full or not again or any(0 in shape for shape in sizes):
+                return self._sized.get(sizes, self._any)
             try:
-                model = self._model.clone()
-                model.reshape({port: list(shape) for port, shape in zip(model.inputs, sizes, strict=True)})
-                self._sized[sizes] = self._compiled(model)
+                self._sized[sizes] = self._compiled(self._reshaped(sizes))
             except Exception:  # it is made for other sizes: as it is, it may run them
                 self._sized[sizes] = self._any
             return self._sized[sizes]
+
+    def _reshaped(self, sizes: _Sizes) -> Any:
+        model = self._model.clone()
+        model.reshape({port: list(shape) for port, shape in zip(model.inputs, sizes, strict=True)})
+        return model
+
+
+def _has_branches(model: Any) -> bool:
+    return any(
+        node.get_type_name() == "If" or any(_has_branches(body) for body, _ in bodies_of(node))
+        for node in model.get_ops()
+    )
 
 
 class _Compiled:
