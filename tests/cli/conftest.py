@@ -9,7 +9,7 @@ import pytest
 
 import onegru
 import onegru.cli.app
-from tests.support.cli import Cli, Result
+from tests.support.machine.cli import Cli, Result
 
 
 @pytest.fixture

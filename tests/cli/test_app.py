@@ -14,9 +14,9 @@ import pytest
 
 import onegru
 from onegru.cli import progress
-from tests.support.cli import SCRIPT, Cli, Result, X, expected, files, same, script, write_gru
 from tests.support.files.onnx_models import WEIGHTS, I, graph, gru, model, node, save, value
-from tests.support.systems import posix
+from tests.support.machine.cli import SCRIPT, Cli, Result, X, expected, files, same, script, write_gru
+from tests.support.machine.systems import posix
 
 
 def test_strings(cli: Cli) -> None:

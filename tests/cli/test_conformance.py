@@ -12,7 +12,7 @@ from onegru.cli.conformance import chosen_cases, features
 from onegru.conformance.cases import all_cases
 from onegru.conformance.results import read_results
 from onegru.conformance.runtimes import registry
-from tests.support.cli import Cli, files
+from tests.support.machine.cli import Cli, files
 from tests.support.moods import Moody
 from tests.support.mutants import Fake, Refusing
 

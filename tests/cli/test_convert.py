@@ -18,11 +18,11 @@ from onegru.models import convert_layers as checking
 from onegru.models.convert_layers import convert_layers
 from onegru.models.select_layers import layers_of_model, read_source
 from onegru.runtimes.known_issues import MEASURED
-from tests.support.cli import Cli
 from tests.support.files.onnx_models import Shape, graph, gru, model, node, tensor, value, weights
 from tests.support.files.onnx_models import save as save_model
 from tests.support.layers import I, call, draw, make_gru, make_stack, reference, same_layers
-from tests.support.systems import posix
+from tests.support.machine.cli import Cli
+from tests.support.machine.systems import posix
 
 pytest.importorskip("safetensors")
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import onegru
-from tests.support.cli import Cli
-from tests.support.repository import DENOISER
+from tests.support.machine.cli import Cli
+from tests.support.machine.repository import DENOISER
 from tests.support.written_out.draw import near_miss, written_out
 
 pytest.importorskip("typer")

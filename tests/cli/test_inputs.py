@@ -18,7 +18,6 @@ import pytest
 
 import onegru
 from onegru.cli.inputs import gather_inputs
-from tests.support.cli import Cli, X, expected, files, same, write_gru
 from tests.support.files.ir_files import write_case
 from tests.support.files.onnx_models import (
     WEIGHTS,
@@ -33,6 +32,7 @@ from tests.support.files.onnx_models import (
     tensor,
     value,
 )
+from tests.support.machine.cli import Cli, X, expected, files, same, write_gru
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import onnx
 import pytest
 
 import onegru
-from tests.support.cli import Cli, X, expected, files, same, write_gru
 from tests.support.files.onnx_models import WEIGHTS, H, I, graph, gru, model, node, numbers, save, value
+from tests.support.machine.cli import Cli, X, expected, files, same, write_gru
 
 
 def write_renamed(inputs: Sequence[str], outputs: Sequence[str], name: str = "renamed.onnx") -> str:

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from tests.support.processes import run_python
+from tests.support.machine.processes import run_python
 
 SLOW = """
 import sys, time

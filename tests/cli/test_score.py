@@ -11,9 +11,9 @@ import pytest
 
 import onegru
 from tests.cli.test_progress import in_terminal
-from tests.support.cli import Cli
 from tests.support.layers import make_gru
-from tests.support.processes import run_python_without
+from tests.support.machine.cli import Cli
+from tests.support.machine.processes import run_python_without
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("safetensors")
@@ -97,8 +97,8 @@ def test_rows_left_out_and_json(cli: Cli, given: dict[str, Path]) -> None:
         (["-i", "X=a", "-i", "X=b"], "--input: 'X' is given twice"),
         (["--output", "=a"], "--output: '=a'; must be NAME=COLUMN or NAME"),
         (["--memory", "lots"], "--memory: 'lots'; must be a size, such as 500MB or 1GiB"),
-        (["--memory", "1MB"], "memory: 1 MB; must be at least "),
-        (["--on-error", "stop"], "on_error: 'stop'; must be one of raise, skip, null"),
+        (["--memory", "1MB"], "--memory: 1 MB; must be at least "),
+        (["--on-error", "stop"], "--on-error: 'stop'; must be one of raise, skip, null"),
         (["--node", "g"], "nodes (--node): 'g'; no such GRU"),
         (["--axes", "X"], "--axes: 'X'; must be NAME=COLUMN"),
     ],

@@ -10,9 +10,9 @@ import onnx
 import pytest
 
 import onegru
-from tests.support.cli import Cli, X, expected, same, write_gru
 from tests.support.files.onnx_models import WEIGHTS, H, I, graph, gru, model, node, save, tensor, value
 from tests.support.layers import make_stack
+from tests.support.machine.cli import Cli, X, expected, same, write_gru
 
 # ---- run: what it prints
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import onegru
-from tests.support.cli import Cli, files, write_gru
-from tests.support.processes import run_python_without
-from tests.support.repository import DIGITS
+from tests.support.machine.cli import Cli, files, write_gru
+from tests.support.machine.processes import run_python_without
+from tests.support.machine.repository import DIGITS
 
 DIMS = ("--random", 0, "--dim", "seq=6", "--dim", "batch=2")
 
@@ -69,7 +69,7 @@ def test_one_of_several_nodes(trace: Cli) -> None:
     first = trace(DIGITS, *dims, "--node", "node_GRU_165")
     assert first.code == 0 and first.out.startswith("node_GRU_165 of digits.onnx: 8 steps, 1 row, 32 units")
     assert trace(DIGITS, *dims, "--node", 1).out == first.out
-    trace(DIGITS, *dims, "--node", "x").refused("node: 'x'; must be one of the GRU nodes: 'node_GRU_82'")
+    trace(DIGITS, *dims, "--node", "x").refused("--node: 'x'; must be one of the GRU nodes: 'node_GRU_82'")
 
 
 def test_bad_arguments(trace: Cli) -> None:
@@ -80,9 +80,9 @@ def test_bad_arguments(trace: Cli) -> None:
         (["-o", "a.pdf"], "-o a.pdf: must end in .npz, .png or .html"),
         (["-o", "no/a.npz"], "-o no/a.npz: folder 'no' does not exist"),
         (["-o", "a.npz", "-o", "a.npz"], "the file is named twice"),
-        (["--row", 2], "row: 2; must be in 0…1"),
-        (["--row", 2, "-o", "a.npz"], "row: 2; must be in 0…1"),
-        (["--direction", "up", "-o", "a.npz"], "direction: 'up'; must be 'forward'"),
+        (["--row", 2], "--row: 2; must be in 0…1"),
+        (["--row", 2, "-o", "a.npz"], "--row: 2; must be in 0…1"),
+        (["--direction", "up", "-o", "a.npz"], "--direction: 'up'; must be 'forward'"),
         (["--against", name], "gru.onnx: not a file of gates"),
         (["--against", "none.npz"], "none.npz: No such file"),
     ):

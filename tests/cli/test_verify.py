@@ -14,9 +14,9 @@ import pytest
 import onegru
 from onegru.cli.verify import _apart
 from tests.support import mutants
-from tests.support.cli import Cli
 from tests.support.files.onnx_models import I, gru, model, node, save, tensor, value, weights
 from tests.support.layers import make_gru
+from tests.support.machine.cli import Cli
 from tests.support.verify_cases import chain, feeds, ir
 
 

@@ -14,7 +14,7 @@ from onegru.conformance.case import Case
 from onegru.conformance.cases import all_cases
 from onegru.conformance.results import Outcome, RuntimeResults, read_results
 from onegru.runtimes.known_issues import MEASURED, RULES, Effect, Facts, Rule, verdicts
-from tests.support.repository import ROOT
+from tests.support.machine.repository import ROOT
 
 COMES_OF: dict[Effect, str] = {"refuses": "refuses", "miscomputes": "differs"}
 

@@ -17,7 +17,7 @@ from onegru.core.dtypes import Array
 from onegru.core.spec import DIRECTIONS
 from tests.support.comparison import TYPES, assert_bits
 from tests.support.layers import normal_gru
-from tests.support.processes import run_python
+from tests.support.machine.processes import run_python
 
 SIZES = [(3, 4), (13, 20), (36, 36), (8, 64), (70, 67), (64, 130)]
 

@@ -16,7 +16,7 @@ import onegru
 from onegru import _native
 from onegru.layers.gru import native_of
 from tests.support.cases import DTYPES
-from tests.support.processes import run_python, run_threads
+from tests.support.machine.processes import run_python, run_threads
 
 SIZES = [64, 65, 72, 79, 80, 96, 100, 127, 128, 129, 160, 200, 255, 256, 257]
 

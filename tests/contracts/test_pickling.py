@@ -19,7 +19,7 @@ import onegru
 from onegru.core.dtypes import Array
 from onegru.core.errors import needs_extra
 from tests.support.layers import make_gru, make_stack
-from tests.support.repository import DENOISER
+from tests.support.machine.repository import DENOISER
 from tests.support.written_out.draw import written_out
 
 B, I = 2, 5

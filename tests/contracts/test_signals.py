@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.support.processes import run_python
+from tests.support.machine.processes import run_python
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sends signals as Linux does")
 

@@ -14,7 +14,7 @@ import pytest
 import onegru
 from onegru.core.machine import usable_cpus
 from tests.support.layers import normal_gru
-from tests.support.processes import Done, run_python, run_threads
+from tests.support.machine.processes import Done, run_python, run_threads
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux")
 SECONDS = 60

@@ -13,7 +13,7 @@ import pytest
 import onegru
 from docs.generate import site
 from docs.generate.names import GROUPS
-from tests.support.repository import ROOT
+from tests.support.machine.repository import ROOT
 
 DOCS = ROOT / "docs"
 SETTINGS = tomllib.loads((DOCS / "assets" / "zensical.toml").read_text(encoding="utf-8"))["project"]

@@ -13,8 +13,8 @@ import onegru
 from onegru.drawing.card import card
 from tests.support.files.onnx_models import WEIGHTS, graph, gru, model, save, value
 from tests.support.layers import make_gru, make_stack
-from tests.support.processes import run_python_without
-from tests.support.repository import DIGITS
+from tests.support.machine.processes import run_python_without
+from tests.support.machine.repository import DIGITS
 
 HOSTILE = "</td><script>alert(1)</script><img src=x onerror='alert(1)'>\" onload=\"x\u202e\x00"
 

@@ -16,8 +16,8 @@ from onegru.drawing import page as drawing_page
 from onegru.drawing.colours import colours
 from onegru.drawing.page import page
 from onegru.drawing.picture import Panel, Picture, Run, View
-from tests.support.browser import dump_dom
 from tests.support.layers import draw, make_gru
+from tests.support.machine.browser import dump_dom
 
 PANELS = (
     Panel("z", "update gate z", "0 to 1", 0.0, 1.0, "sequential", 1.0),

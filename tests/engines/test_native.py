@@ -13,7 +13,7 @@ import pytest
 
 import onegru
 from onegru import _native
-from tests.support.processes import Done, run_python
+from tests.support.machine.processes import Done, run_python
 
 SHOW = "import onegru; print(onegru.targets().chosen)"
 

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 import onegru
-from tests.support.repository import DIGITS, ROOT
+from tests.support.machine.repository import DIGITS, ROOT
 
 
 def test_the_example_runs(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.support.repository import ROOT
+from tests.support.machine.repository import ROOT
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("matplotlib")

@@ -11,7 +11,7 @@ import pytest
 import onegru
 from onegru import FormatError
 from tests.support.files.keras_files import arrays, entry, keras_3, model, write_archive, write_h5
-from tests.support.systems import posix
+from tests.support.machine.systems import posix
 
 HOSTILE_JSON = {
     "deep": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,

@@ -21,7 +21,7 @@ from tests.support.files.keras_files import keras_3
 from tests.support.files.onnx_models import H, I, graph, gru, model, save, value, weights
 from tests.support.files.torch_files import write_checkpoint
 from tests.support.layers import make_gru, make_stack
-from tests.support.processes import run_python
+from tests.support.machine.processes import run_python
 
 
 def zip_of(*names: str) -> Callable[[Path], object]:

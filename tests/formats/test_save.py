@@ -15,11 +15,11 @@ import onegru
 from onegru import GRU, SpecError
 from onegru.core.dtypes import Array
 from tests.support.files.saved_models import assert_same_as
-from tests.support.kill_points import kill_points
 from tests.support.layers import H, I, call, draw, make_gru, make_stack
-from tests.support.processes import run_python_without
+from tests.support.machine.kill_points import kill_points
+from tests.support.machine.processes import run_python_without
+from tests.support.machine.systems import posix
 from tests.support.runtimes import openvino_results
-from tests.support.systems import posix
 
 # ---- what cannot be written
 

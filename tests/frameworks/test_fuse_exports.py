@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from tests.support.fusing import GRUS, LOOPS, all_nodes, by_onegru, by_onnxruntime, directions, error, fused
-from tests.support.processes import run_python
+from tests.support.machine.processes import run_python
 from tests.support.written_out.keras import CASES as KERAS
 
 torch = pytest.importorskip("torch")

@@ -18,7 +18,7 @@ from onegru import SpecError
 from onegru.core.activations import Activation
 from onegru.core.dtypes import Array
 from onegru.core.spec import DIRECTIONS, Spec, Weights
-from tests.support.processes import run_threads
+from tests.support.machine.processes import run_threads
 
 T, B, I, H = 5, 3, 2, 4
 

@@ -14,7 +14,7 @@ import pytest
 import onegru
 from onegru import FormatError, SpecError
 from tests.support.layers import make_gru, make_stack
-from tests.support.systems import posix
+from tests.support.machine.systems import posix
 
 B, I = 3, 5
 RNG = np.random.default_rng(5)

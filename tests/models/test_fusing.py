@@ -12,7 +12,7 @@ import pytest
 
 import onegru
 from tests.support.files.onnx_models import graph, gru, model, node, save, value, weights
-from tests.support.repository import DENOISER
+from tests.support.machine.repository import DENOISER
 from tests.support.written_out.draw import WrittenOut, near_miss, written_out
 
 # Of float32 outputs against float64 by the equations, as in tests/fusion/test_written_out.py.

@@ -26,7 +26,7 @@ from tests.support.files.onnx_models import (
     value,
     weights,
 )
-from tests.support.repository import DIGITS
+from tests.support.machine.repository import DIGITS
 
 X = numbers(1, T, B, I)
 

@@ -12,7 +12,7 @@ import onegru
 from onegru import FormatError, MissingExtraError, SpecError
 from tests.support.files.ir_files import write_case
 from tests.support.files.onnx_models import H, I, graph, gru, model, save, value, weights
-from tests.support.processes import run_python
+from tests.support.machine.processes import run_python
 
 
 def onnx_model(tmp_path: Path, names: tuple[str, ...], weight: str = "W") -> Path:

@@ -36,8 +36,8 @@ from tests.support.files.onnx_models import (
     tensor,
     value,
 )
-from tests.support.processes import run_threads
-from tests.support.systems import posix
+from tests.support.machine.processes import run_threads
+from tests.support.machine.systems import posix
 
 LENS = np.array([4, 2], np.int32)
 H0 = numbers(3, 1, B, H)

@@ -13,7 +13,7 @@ from onegru import SpecError
 from onegru.core.dtypes import Array
 from tests.support.files.onnx_models import WEIGHTS, H, X, graph, gru, loaded, model, node, value
 from tests.support.layers import make_gru, make_stack
-from tests.support.repository import DENOISER, DIGITS
+from tests.support.machine.repository import DENOISER, DIGITS
 
 B = X.shape[1]
 

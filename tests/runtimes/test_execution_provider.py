@@ -23,9 +23,9 @@ from onegru.operators.onnx import gru_version
 from tests.support.cases import Case, gru_cases, onnx_model
 from tests.support.comparison import same_bits
 from tests.support.files import onnx_models as m
-from tests.support.processes import run_python, run_threads
-from tests.support.repository import ROOT
-from tests.support.systems import linux, posix
+from tests.support.machine.processes import run_python, run_threads
+from tests.support.machine.repository import ROOT
+from tests.support.machine.systems import linux, posix
 
 CPU = "CPUExecutionProvider"
 

@@ -18,7 +18,7 @@ from onegru.operators import lowering
 from onegru.runtimes import openvino_op as _openvino_op
 from tests.support.cases import DTYPES
 from tests.support.files.ir_files import IrWriter, write_case
-from tests.support.processes import run_python, run_threads
+from tests.support.machine.processes import run_python, run_threads
 
 T, B, I, H = 6, 3, 4, 5
 

@@ -19,7 +19,7 @@ import pytest
 import onegru
 from onegru import FormatError, OneGRUError, SpecError
 from tests.support.layers import make_gru
-from tests.support.processes import run_python_without
+from tests.support.machine.processes import run_python_without
 
 pa = pytest.importorskip("pyarrow")
 ray = pytest.importorskip("ray")
@@ -44,8 +44,11 @@ class Dying(Scorer):
         super().__init__(*arguments, **options)
         self.notes, self.row, self.times = notes, row, times
 
-    def compute(self, rows: Any) -> Any:
-        found = super().compute(rows)
+    def begin(self, rows: Any, workers: Any) -> Any:
+        end = super().begin(rows, workers)
+        return lambda: self._die(end())
+
+    def _die(self, found: Any) -> Any:
         deaths = len(list(self.notes.glob("*.death")))
         if deaths < self.times and self.row in found.table["id"].to_pylist():
             parts = sorted((self.notes / "out").glob("part-*"))

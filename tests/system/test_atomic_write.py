@@ -17,9 +17,9 @@ import pytest
 import onegru
 from onegru.rewriting.rewrite import rewrite as rewrite_model
 from onegru.system.atomic_write import write_files
-from tests.support.kill_points import kill_points
-from tests.support.processes import run_python
-from tests.support.systems import posix
+from tests.support.machine.kill_points import kill_points
+from tests.support.machine.processes import run_python
+from tests.support.machine.systems import posix
 
 
 def put(*files: tuple[Path, bytes]) -> None:

@@ -19,8 +19,8 @@ from onegru.formats import keras_archive
 from onegru.system.child_process import READING, Limits, read_answer, run_child
 from tests.support.files.keras_files import keras_3
 from tests.support.files.onnx_models import graph, gru, model, save, value, weights
-from tests.support.processes import Done, run_python
-from tests.support.systems import linux, posix
+from tests.support.machine.processes import Done, run_python
+from tests.support.machine.systems import linux, posix
 
 # Modules that a child, or a library in it, imports; each notes that it was run.
 PLANTS = (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import BLOCK, run_python
+from tests.support.machine.processes import BLOCK, run_python
 
 ROB = (
     """

@@ -16,7 +16,7 @@ from onegru.conformance.report.data import command, page_data
 from onegru.conformance.results import Outcome, RuntimeResults
 from onegru.operators.onnx import GRU_VERSIONS
 from onegru.operators.openvino import OPERATORS
-from tests.support.browser import dump_dom
+from tests.support.machine.browser import dump_dom
 
 GRU = GRU_VERSIONS[14]
 USUAL, CLIP = Case(GRU, {}), Case(GRU, {"clip": "reached"})

@@ -31,7 +31,7 @@ from tests.support.files.onnx_models import (
     save,
     tensor,
 )
-from tests.support.systems import posix
+from tests.support.machine.systems import posix
 
 
 def is_right(ours: Model) -> bool:

@@ -36,7 +36,7 @@ from tests.support.files.onnx_models import (
     value,
     weights,
 )
-from tests.support.processes import run_python
+from tests.support.machine.processes import run_python
 from tests.support.runtimes import onnxruntime_results
 
 SECOND = weights(1, "2", I=H)  # for a GRU on another one's output

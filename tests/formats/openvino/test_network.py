@@ -19,8 +19,8 @@ import onegru
 from tests.support.files import onnx_models
 from tests.support.files.ir_files import IrWriter, write_case
 from tests.support.files.openvino_models import B, H, I, T, check, draw, save, sequence, small
-from tests.support.processes import run_python, run_threads
-from tests.support.systems import linux
+from tests.support.machine.processes import run_python, run_threads
+from tests.support.machine.systems import linux
 
 # Models of the kinds that there are
 

@@ -11,7 +11,7 @@ import pytest
 from onegru.verification.runtimes.onnxruntime import OnnxRuntime
 from tests.support import mutants
 from tests.support.files.onnx_models import I, save
-from tests.support.systems import posix
+from tests.support.machine.systems import posix
 from tests.support.verify_cases import B, chain, feeds, only, verified
 
 

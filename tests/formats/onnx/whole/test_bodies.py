@@ -33,7 +33,7 @@ from tests.support.files.onnx_models import (
     value,
     weights,
 )
-from tests.support.processes import run_python
+from tests.support.machine.processes import run_python
 
 
 def branches(yes: Sequence[NodeProto], no: Sequence[NodeProto], name: str = "Z") -> NodeProto:

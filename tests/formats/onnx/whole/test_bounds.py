@@ -13,7 +13,7 @@ from onnx.numpy_helper import from_array
 
 import onegru
 from onegru.core.dtypes import Array
-from tests.support.processes import run_python
+from tests.support.machine.processes import run_python
 
 node = helper.make_node
 MANY = 180_000_000  # numbers, 720 MB; ONNX Runtime by itself computes constants of up to 1 GiB

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from docs.generate import FILES, TABLES, update
-from tests.support.cli import script
-from tests.support.repository import ROOT
+from tests.support.machine.cli import script
+from tests.support.machine.repository import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = sorted((ROOT / "docs").rglob("*.md"))

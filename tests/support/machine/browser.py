@@ -90,7 +90,7 @@ class _Page:
         self._commands, self._answers, self._read = commands, answers, b""
         self._numbers = itertools.count(1)
         self._session: dict[str, str] = {}
-        self._is_loaded = False
+        self._loaded: set[str] = set()
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = {"sessionId": attached["sessionId"]}
@@ -108,10 +108,12 @@ class _Page:
                 return dict(answer["result"])
 
     def open(self, address: str) -> None:
-        """Open an address, and wait until it is loaded."""
-        self.call("Page.navigate", url=address)
-        while not self._is_loaded:
+        """Open an address, and wait until it is loaded and drawn."""
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
+        loader = self.call("Page.navigate", url=address)["loaderId"]
+        while loader not in self._loaded:
             self._next()
+        self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def evaluate(self, expression: str) -> Any:
         """The value of an expression, or of a promise."""
@@ -131,8 +133,8 @@ class _Page:
         text, _, self._read = self._read.partition(b"\0")
         message: dict[str, Any] = json.loads(text)
         method, given = message.get("method"), message.get("params", {})
-        if method == "Page.loadEventFired":
-            self._is_loaded = True
+        if method == "Page.lifecycleEvent" and given["name"] == "load":
+            self._loaded.add(given["loaderId"])
         elif method == "Runtime.consoleAPICalled" and given["type"] in ("error", "warning", "assert"):
             self.console.append(json.dumps(given["args"]))
         elif method == "Runtime.exceptionThrown":

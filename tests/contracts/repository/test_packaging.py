@@ -11,7 +11,7 @@ import onnxruntime
 
 import onegru
 from onegru import execution_provider
-from tests.support.repository import ROOT
+from tests.support.machine.repository import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 

@@ -16,8 +16,8 @@ import pytest
 import onegru
 from tests.support.files.ir_files import write_case
 from tests.support.files.onnx_models import graph, gru, model, save, value, weights
-from tests.support.processes import run_python, run_python_without
-from tests.support.repository import ROOT
+from tests.support.machine.processes import run_python, run_python_without
+from tests.support.machine.repository import ROOT
 
 SOURCE = Path(onegru.__file__).parent
 

@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 import onegru
-from tests.support.repository import ROOT
+from tests.support.machine.repository import ROOT
 
 EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
     "optional-dependencies"

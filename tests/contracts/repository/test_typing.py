@@ -15,7 +15,7 @@ from mypy import api
 import onegru
 from onegru import _native
 from tests.support.layers import make_gru, make_stack
-from tests.support.repository import ROOT
+from tests.support.machine.repository import ROOT
 
 PROGRAM = """
 import numpy as np
