@@ -57,7 +57,11 @@ def make_stack(engine: str = "auto") -> onegru.Stack:
     return onegru.Stack([layer(I), layer(H)])
 
 
-def write_data(folder: Path, rows: int) -> int:
+#: Columns of sequences: how they are called, and whether a row is a list of lists, or of all its numbers.
+COLUMNS = {"lists of lists": True, "lists of numbers, never null": False}
+
+
+def write_data(folder: Path, rows: int, *, nested: bool) -> int:
     """Write the files; the number of all steps."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -69,7 +73,12 @@ def write_data(folder: Path, rows: int) -> int:
         total += int(lengths.sum())
         steps = rng.standard_normal((int(lengths.sum()), I), np.float32)
         offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
-        events = pa.ListArray.from_arrays(offsets, pa.FixedSizeListArray.from_arrays(steps.reshape(-1), I))
+        if nested:
+            numbers = pa.FixedSizeListArray.from_arrays(steps.reshape(-1), I)
+            events = pa.ListArray.from_arrays(offsets, numbers)
+        else:
+            kind = pa.list_(pa.field("element", pa.float32(), nullable=False))
+            events = pa.ListArray.from_arrays(offsets * I, pa.array(steps.reshape(-1)), type=kind)
         table = pa.table({"id": np.arange(first, first + count), "X": events})
         path = folder / f"{number:05}.parquet"
         pq.write_table(table, path, row_group_size=GROUP_ROWS, use_dictionary=False, compression="none")
@@ -90,8 +99,12 @@ def read_sample(folder: Path) -> list[Array]:
 
 
 def rows_of(column: Any) -> list[Array]:
-    steps = np.asarray(column.flatten().flatten()).reshape(-1, I)
-    return np.split(steps, np.cumsum(np.asarray(column.value_lengths()))[:-1])
+    lengths, steps = np.asarray(column.value_lengths()), column.flatten()
+    if steps.type == "float":
+        lengths = lengths // I
+    else:
+        steps = steps.flatten()
+    return np.split(np.asarray(steps).reshape(-1, I), np.cumsum(lengths)[:-1])
 
 
 # ---- those who take turns, each a process that prints what it found
@@ -299,17 +312,19 @@ def main() -> None:
     here["versions"]["pyarrow"] = version("pyarrow")
     print(json.dumps(here))
     record = Record(options.out / "scoring.json", {"rounds": options.rounds}, here, False)
-    with tempfile.TemporaryDirectory(dir=options.folder, prefix="onegru-scoring-") as name:
-        folder = Path(name)
-        (folder / "in").mkdir()
-        onegru.save(make_stack(), folder / "stack.safetensors")
-        steps = write_data(folder / "in", options.rows)
-        size = sum(path.stat().st_size for path in (folder / "in").iterdir())
-        print(f"{options.rows} rows, {steps} steps, {size / 1e9:.2f} GB")
-        found: dict[str, list[Entry]] = {}
-        for key in record.left(
-            [{"kind": "scoring", "case": f"{options.rows} rows", "threads": options.threads}]
-        ):
+    keys: list[Entry] = [
+        {"kind": "scoring", "case": f"{options.rows} rows, {name}", "threads": options.threads}
+        for name in COLUMNS
+    ]
+    for key in record.left(keys):
+        with tempfile.TemporaryDirectory(dir=options.folder, prefix="onegru-scoring-") as place:
+            folder = Path(place)
+            (folder / "in").mkdir()
+            onegru.save(make_stack(), folder / "stack.safetensors")
+            steps = write_data(folder / "in", options.rows, nested=COLUMNS[key["case"].split(", ", 1)[1]])
+            size = sum(path.stat().st_size for path in (folder / "in").iterdir())
+            print(f"{key['case']}: {steps} steps, {size / 1e9:.2f} GB")
+            found: dict[str, list[Entry]] = {}
             for who, entry in measure(folder, options.rows, options.threads, options.rounds):
                 found.setdefault(who, []).append(entry)
                 print(f"{who}: {entry['rows'] / entry['seconds']:,.0f} rows/s {entry}", flush=True)
@@ -353,14 +368,15 @@ def scored(parts: Parts) -> list[str]:
         "of similar rows made beforehand. ONNX Runtime: as many rows as onegru's batches have on average, "
         "as they come, padded to the longest; with as many threads as are fastest.",
         "",
-        "| rows | GB | threads | `onegru score`, rows/s | layers alone | ONNX Runtime, in memory | "
+        "| rows | column | GB | threads | `onegru score`, rows/s | layers alone | ONNX Runtime, in memory | "
         "from file to file | most memory |",
-        "| ---: |" + " ---: |" * 7,
+        "| ---: | --- |" + " ---: |" * 7,
     ]
     for entry in entries:
         rates = [f"{entry['rates'][name]:,.0f}" for name in TURNS]
         size, memory = f"{entry['bytes'] / 1e9:.1f}", f"{entry['memory'] / (1 << 20):.0f} MiB"
-        cells = [entry["case"].split()[0], size, str(entry["threads"]), *rates, memory]
+        count, column = entry["case"].split(" rows, ")
+        cells = [count, column, size, str(entry["threads"]), *rates, memory]
         lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
 

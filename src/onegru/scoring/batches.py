@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from onegru.core.dtypes import Array, numpy_dtype
-from onegru.scoring.columns import Ragged
-from onegru.scoring.program import Result
+from onegru.scoring.columns import Field, Ragged
 
 #: How many steps a batch has, padding included: its arrays stay in the cache.
 STEPS = 8192
@@ -48,7 +47,7 @@ def padded(field: Ragged, rows: Array, longest: int) -> Array:
 # ---- outputs
 
 
-def arrow_type(result: Result) -> pa.DataType:
+def arrow_type(result: Field) -> pa.DataType:
     """The type of a result's column: numbers, fixed-size lists of them, or lists of either.
 
     bfloat16, which Arrow lacks, becomes float32, which has its values.
@@ -70,7 +69,7 @@ def plain_lists(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_type(plain(field.type)) for field in schema])
 
 
-def _stored(result: Result) -> str:
+def _stored(result: Field) -> str:
     return "float32" if result.dtype == "bfloat16" else result.dtype
 
 
@@ -82,7 +81,7 @@ class Assembly:
         lengths: [rows], how many steps each row has.
     """
 
-    def __init__(self, results: Sequence[Result], lengths: Array) -> None:
+    def __init__(self, results: Sequence[Field], lengths: Array) -> None:
         self._results = results
         self._starts = np.cumsum(lengths) - lengths
         self._offsets = np.concatenate([self._starts, [lengths.sum()]])
@@ -109,7 +108,7 @@ class Assembly:
             self._column(result, array) for result, array in zip(self._results, self._arrays, strict=True)
         ]
 
-    def _column(self, result: Result, array: Array) -> pa.Array:
+    def _column(self, result: Field, array: Array) -> pa.Array:
         column: pa.Array = pa.array(array.reshape(-1))
         for size in reversed(result.shape):
             column = pa.FixedSizeListArray.from_arrays(column, size)

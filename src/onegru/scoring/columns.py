@@ -20,11 +20,11 @@ _TENSORS = ("arrow.fixed_shape_tensor", "ray.data.arrow_tensor", "ray.data.arrow
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What a model's input takes of each row.
+    """What a model takes of each row, or gives for it.
 
     Attributes:
-        name: the input's name.
-        column: the column that it comes from.
+        name: the input's name, or the output's.
+        column: the column that it comes from, or becomes.
         dtype: the type of its numbers, by NumPy's name.
         shape: the shape of one step of a sequence, or of the whole value if it is no sequence.
         is_sequence: whether each row has steps of its own number.
@@ -320,10 +320,11 @@ class Buffers:
 
     Args:
         most: how many arrays are kept.
+        size: how many bytes an array has at least; what is not written to takes no memory.
     """
 
-    def __init__(self, most: int = 0) -> None:
-        self._most = most
+    def __init__(self, most: int = 0, size: int = 0) -> None:
+        self._most, self._size = most, size
         self._free: list[Array] = []
         self._lock = threading.Lock()
 
@@ -333,7 +334,7 @@ class Buffers:
             for index, array in enumerate(self._free):
                 if array.dtype == dtype and len(array) >= size:
                     return self._free.pop(index)
-        return np.empty(size + size // 2 if self._most else size, dtype)
+        return np.empty(max(size + size // 2 if self._most else size, self._size // dtype.itemsize), dtype)
 
     def give(self, array: Array) -> None:
         """Take an array back; the smallest goes if there are too many."""

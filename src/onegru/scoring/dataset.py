@@ -17,8 +17,8 @@ from onegru.core.errors import FormatError, SpecError
 from onegru.scoring.scorer import Scorer
 from onegru.system.bounded import check_regular
 
-#: How many windows, which are scored together, a part has, about.
-WINDOWS = 4
+#: The rows of a part are read in so many steps, about.
+_STEPS = 16
 
 _MOST_PARTS = 10**6  # of a row group, whose size is what the file claims
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}
@@ -260,7 +260,7 @@ def _blocks(path: str, groups: Sequence[tuple[int, int]], part_bytes: int, numbe
             for index, first in enumerate(range(0, rows, each))
         )
         # Few rows at once, as all of them may be far longer than the average.
-        return Block(path, tuple(chosen), first_row, max(1, each // (4 * WINDOWS)), parts)
+        return Block(path, tuple(chosen), first_row, max(1, each // _STEPS), parts)
 
     for index, (more, bytes_more) in enumerate(groups):
         if not more:

@@ -14,7 +14,7 @@ from onegru.formats.graph import TensorInfo, by_name
 from onegru.models.model import Model
 from onegru.models.random_inputs import input_letters
 from onegru.scoring.columns import Field
-from onegru.scoring.program import Result, check_names
+from onegru.scoring.program import check_names
 
 _BATCH = {"batch", "batch_size", "batchsize", "b", "n", "bs"}
 _TIME = {"time", "times", "t", "seq", "seq_len", "seq_length", "sequence", "sequence_length", "length"}
@@ -127,7 +127,7 @@ class ModelProgram:
             for field in self.fields
         }
 
-    def _find_results(self, wanted: Mapping[str, str] | None) -> tuple[Result, ...]:
+    def _find_results(self, wanted: Mapping[str, str] | None) -> tuple[Field, ...]:
         """The outputs, with their axes as two runs of different sizes show them."""
         known = by_name(self._model.outputs)
         if wanted is not None:
@@ -143,7 +143,7 @@ class ModelProgram:
                     "(--axes X=batch,time,feature) may say which axes they are"
                 ) from None
         columns = {name: name for name in known} if wanted is None else wanted
-        results: list[Result] = []
+        results: list[Field] = []
         for name, column in columns.items():
             first, second = (np.asarray(trial[known[name].name]) for trial in shapes)
             sizes = list(zip(first.shape, second.shape, strict=False))
@@ -158,7 +158,7 @@ class ModelProgram:
             self._places[known[name].name] = place
             shape = tuple(a for axis, (a, _) in enumerate(sizes) if axis not in place and a != 1)
             dtype = first.dtype.name
-            results.append(Result(known[name].name, column, dtype, shape, place.time is not None))
+            results.append(Field(known[name].name, column, dtype, shape, place.time is not None))
         if not results:
             raise SpecError(f"{self._model.path}: no output has an axis of rows; must be one at least")
         return tuple(results)

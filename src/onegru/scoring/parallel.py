@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
 from onegru.engines.native import get_num_threads, set_num_threads
@@ -18,19 +18,36 @@ _running = 0
 _threads = 1  # as it was before the first of those that run
 
 
-def in_parallel(work: Callable[[Item], Done], items: Iterable[Item]) -> list[Done]:
-    """`work` on each item, in as many threads as onegru has, whose calls have one thread each meanwhile."""
-    items = list(items)
-    with _one_thread_each() as threads:
-        if threads == 1 or len(items) < 2:
-            return [work(item) for item in items]
-        with ThreadPoolExecutor(threads) as pool:
-            futures = [pool.submit(work, item) for item in items]
-            try:
-                return [future.result() for future in futures]
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+class Workers:
+    """Runs batches side by side, in as many threads as onegru has; calls have one thread each meanwhile.
+
+    Used as a context, after which all threads have ended, and calls have theirs again.
+
+    Args:
+        parallel: False to run one after the other, each by the thread that waits for it, with all cores.
+    """
+
+    def __init__(self, parallel: bool) -> None:
+        self._parallel = parallel
+        self._stack = ExitStack()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __enter__(self) -> Workers:
+        if self._parallel and (threads := self._stack.enter_context(_one_thread_each())) > 1:
+            self._pool = ThreadPoolExecutor(threads)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=error is not None)
+        self._stack.close()
+
+    def start(self, work: Callable[[Item], Done], items: Iterable[Item]) -> Callable[[], list[Done]]:
+        """Begin with `work` on each item, behind what was begun before; what it returns waits for the end."""
+        if self._pool is None:
+            return lambda: [work(item) for item in items]
+        futures = [self._pool.submit(work, item) for item in items]
+        return lambda: [future.result() for future in futures]
 
 
 @contextmanager

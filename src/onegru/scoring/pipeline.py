@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -57,11 +57,11 @@ class Job:
         """
         read: _Channel[Window] = _Channel()
         scored: _Channel[tuple[Window, Scored]] = _Channel()
-        with _Helpers(read, scored) as helpers:
+        with _Helpers(read, scored) as helpers, self.scorer.workers() as workers:
             helpers.start(self._read, blocks, done, read)
             writer = helpers.start(self._write, scored)
-            for window in read:
-                scored.put((window, self.scorer.compute(window.rows)))
+            for window, end in _one_ahead((item, self.scorer.begin(item.rows, workers)) for item in read):
+                scored.put((window, end()))
                 if progress is not None:
                     progress(window.rows.rows)
             scored.close()
@@ -78,6 +78,15 @@ class Job:
         schema = self.scorer.schema(self.plan.schema)
         for first in source:
             folder.write_part(first[0].part.number, schema, _rows_of(first, source))
+
+
+def _one_ahead(items: Iterable[Item]) -> Iterator[Item]:
+    """The items, each when the one behind it has come: the threads that compute have what to go on with."""
+    before: list[Item] = []
+    for item in items:
+        yield from before
+        before = [item]
+    yield from before
 
 
 def _rows_of(

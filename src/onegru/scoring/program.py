@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -17,30 +16,6 @@ from onegru.operators.onnx import NEWEST
 from onegru.scoring.columns import Field
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a model gives for each row.
-
-    Attributes:
-        name: the output's name.
-        column: the column that it becomes.
-        dtype: the type of its numbers, by NumPy's name.
-        shape: the shape of one step of a sequence, or of the whole value if it is no sequence.
-        is_sequence: whether there is one for each step.
-    """
-
-    name: str
-    column: str
-    dtype: str
-    shape: tuple[int, ...]
-    is_sequence: bool
-
-    @property
-    def width(self) -> int:
-        """How many numbers a step has, or the value."""
-        return int(np.prod(self.shape))
-
-
 class Program(Protocol):
     """What is run over batches of rows.
 
@@ -52,7 +27,7 @@ class Program(Protocol):
     """
 
     fields: tuple[Field, ...]
-    results: tuple[Result, ...]
+    results: tuple[Field, ...]
     equal_lengths: bool
     is_parallel: bool
 
@@ -114,7 +89,7 @@ class LayersProgram:
         wanted = {"Y_h": "Y_h"} if outputs is None else outputs
         check_names("outputs", wanted, wide)
         self.results = tuple(
-            Result(name, column, dtype, (wide[name],), name == "Y") for name, column in wanted.items()
+            Field(name, column, dtype, (wide[name],), name == "Y") for name, column in wanted.items()
         )
         self._wanted = set(wanted)
         self._ports = [port for port in NEWEST.ports(0) if port.role in ("X", "initial_h", "sequence_lens")]

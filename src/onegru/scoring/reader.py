@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from onegru.core.errors import FormatError
 from onegru.scoring.columns import Buffers
-from onegru.scoring.dataset import WINDOWS, Block, Part, Plan, naming, opened
+from onegru.scoring.dataset import Block, Part, Plan, naming, opened
 from onegru.scoring.scorer import Gathering, Scorer
 
 
@@ -51,8 +51,9 @@ def windows(
         OSError: a file cannot be read.
     """
     schema = scorer.schema(plan.schema)
-    most = plan.part_bytes // WINDOWS
-    buffers = Buffers(4)  # windows at once: read, waiting, scored, and one that has just been
+    most = plan.part_bytes + plan.part_bytes // 4  # a part is one window, but for unusual rows
+    at_once = 5  # windows: read, waiting, two that are scored, and one that has just been
+    buffers = Buffers(at_once * len(scorer.program.fields), most)
     for block in blocks:
         parts = [part for part in block.parts if part.number not in done]
         rows = _Rows(plan, block, largest_row) if parts else None

@@ -28,6 +28,7 @@ _BASE = 256 << 20
 # keep for later.
 _COPIES = 12
 _LEAST_PART = 1 << 20
+_LARGEST_ROW = 8  # times which it fits
 
 #: Does blocks of a job, all but the parts that are done.
 Execute = Callable[[Job, Sequence[Block], Collection[int], Callable[[int], None]], None]
@@ -155,7 +156,7 @@ def _run(
 
     if progress is not None:
         progress(0, total)
-    job = Job(scorer, plan, str(folder.path), (memory - _BASE) // 4)
+    job = Job(scorer, plan, str(folder.path), (memory - _BASE) // _LARGEST_ROW)
     if execute is None:
         job.run(blocks, done, told)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from onegru.core.arguments import choice, integer, shown
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import FormatError, SpecError
 from onegru.engines.native import set_num_threads
 from onegru.layers.gru import GRU
@@ -19,7 +19,7 @@ from onegru.layers.stack import Stack
 from onegru.models.model import Model
 from onegru.scoring.batches import STEPS, Assembly, arrow_type, batches, padded, plain_lists
 from onegru.scoring.columns import Buffers, Gathered, check_type, find_bad_rows
-from onegru.scoring.parallel import in_parallel
+from onegru.scoring.parallel import Workers
 from onegru.scoring.program import Program
 from onegru.scoring.source import open_program
 
@@ -249,10 +249,19 @@ class Scorer:
             raise SpecError(f"rows: {shown(rows)}; must be a table or a record batch of pyarrow")
         gathering = Gathering(self, self.schema(rows.schema))
         gathering.add(rows, "row ", 0, keeps=True)
-        return self.compute(gathering)
+        with self.workers() as workers:
+            return self.begin(gathering, workers)()
 
-    def compute(self, rows: Gathering) -> Scored:
-        """Score rows that were gathered. Raises FormatError if another runtime fails on its part."""
+    def workers(self) -> Workers:
+        """What runs batches, as the model is run best."""
+        return Workers(self.program.is_parallel)
+
+    def begin(self, rows: Gathering, workers: Workers) -> Callable[[], Scored]:
+        """Begin to score rows that were gathered.
+
+        Returns:
+            what waits for the end; raises FormatError if another runtime fails on its part.
+        """
         program = self.program
         fields = {item.field.name: item.ragged() for item in rows.fields}
         lengths = next(fields[field.name].lengths for field in program.fields if field.is_sequence)
@@ -271,11 +280,16 @@ class Scorer:
             return longest * len(chosen)
 
         each = batches(lengths, self._batch or STEPS, equal=program.equal_lengths)
-        steps = int(lengths.sum())
-        padding = sum(in_parallel(run, each) if program.is_parallel else map(run, each)) - steps
-        for item in rows.fields:
-            item.release()
-        return Scored(rows.table(assembly.arrays()), tuple(rows.left_out), steps, padding)
+        wait = workers.start(run, each)
+
+        def end() -> Scored:
+            steps = int(lengths.sum())
+            padding = sum(wait()) - steps
+            for item in rows.fields:
+                item.release()
+            return Scored(rows.table(assembly.arrays()), tuple(rows.left_out), steps, padding)
+
+        return end
 
 
 class Gathering:
@@ -321,15 +335,17 @@ class Gathering:
             good = np.ones(len(rows), np.bool_)
             good[list(bad)] = False
             clean, keeps = rows.filter(pa.array(good)), False
-        steps = 0
+        steps = numbers = 0
         for item in self.fields:
-            counts = item.add(clean.column(item.field.column), keeps=keeps)
-            steps = int(counts.sum()) if item.field.is_sequence else steps
-        kept = clean if self._scorer.on_error == "skip" else rows
-        self._kept.append(kept.select(list(self._scorer.keep)))
+            count = int(item.add(clean.column(item.field.column), keeps=keeps).sum())
+            numbers += count * item.field.width * numpy_dtype(item.field.dtype).itemsize
+            steps = count if item.field.is_sequence else steps
+        kept = (clean if self._scorer.on_error == "skip" else rows).select(list(self._scorer.keep))
+        self._kept.append(kept)
         self.left_out += [LeftOut(self.rows + row, bad[row].column, bad[row].reason) for row in sorted(bad)]
         self.rows += len(rows)
-        self.bytes += rows.nbytes + len(rows) * self._bytes_per_row + steps * self._bytes_per_step
+        self.bytes += max(rows.nbytes, kept.nbytes + numbers)
+        self.bytes += len(rows) * self._bytes_per_row + steps * self._bytes_per_step
 
     def _find_bad(self, rows: pa.Table) -> dict[int, LeftOut]:
         """The rows that cannot be run, each with the first fault that was found."""
