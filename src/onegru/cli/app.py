@@ -91,7 +91,7 @@ def _run() -> int:
     except (typer.Abort, KeyboardInterrupt):
         return _fail("interrupted", _INTERRUPTED)
     except onegru.OneGRUError as error:
-        return _fail(str(error))
+        return _fail(_as_given(str(error)))
     except MemoryError as error:
         return _fail(f"not enough memory ({error})")
     except OSError as error:
@@ -103,6 +103,13 @@ def _run() -> int:
         if message is None:
             raise
         return _fail(message())
+
+
+def _as_given(message: str) -> str:
+    """A message that begins with an argument's name, with that of the option that it was given by."""
+    option = "--" + message.partition(":")[0].replace("_", "-")
+    given = {item.partition("=")[0] for item in sys.argv[1:]}
+    return f"{option}:{message.partition(':')[2]}" if option in given else message
 
 
 def _unread() -> int:

@@ -53,19 +53,25 @@ def writer(figure: Figure, path: Path) -> Callable[[IO[bytes]], None]:
 
 
 def draw(picture: Picture) -> Figure:
-    """A picture: a column for each run, and one for their difference; above each map the mean over units.
+    """A picture: above each map the mean over units.
+
+    Views stand side by side. Of two runs, each has a column, and their difference: views stand below each
+    other then.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
     with _needs_matplotlib():
         from matplotlib.figure import Figure
-    columns = [(view, part) for view in picture.views for part in range(3 if len(view.runs) == 2 else 1)]
-    panels = picture.views[0].panels
-    lines = [f"{run.label}: {run.words}" for run in picture.views[0].runs]
-    words = lines if len(lines) > 1 else [picture.words]
-    wide, head = (_WIDTH, 4.2)[len(columns) > 1], 0.62 + 0.17 * len(words)
-    size = _LEFT + len(columns) * (wide + _BETWEEN), head + len(panels) * _HEIGHT + 0.2
+    first = picture.views[0]
+    if len(first.runs) == 2:
+        blocks = [[(view, part) for part in range(3)] for view in picture.views]
+        words = [f"{run.label}: {run.words}" for run in first.runs]
+    else:
+        blocks, words = [[(view, 0) for view in picture.views]], [picture.words]
+    columns, high = len(blocks[0]), len(first.panels) * _HEIGHT + 0.2
+    wide, head = (_WIDTH, 4.2)[columns > 1], 0.62 + 0.17 * len(words)
+    size = _LEFT + columns * (wide + _BETWEEN), head + len(blocks) * high
     figure = Figure(figsize=size, facecolor="white")
 
     def axes(left: float, top: float, width: float, height: float, **options: Any) -> Any:
@@ -76,21 +82,22 @@ def draw(picture: Picture) -> Figure:
     at: dict[str, Any] = {"x": 0.14 / size[0], "ha": "left", "va": "top"}
     figure.text(y=1 - 0.13 / size[1], s=picture.title, fontsize=13, fontweight="bold", color=_INK, **at)
     figure.text(y=1 - 0.4 / size[1], s="\n".join(words), fontsize=9, color=_FAINT, **at)
-    for column, (view, part) in enumerate(columns):
+    for number, column in np.ndindex(len(blocks), columns):
+        view, part = blocks[number][column]
         left = _LEFT + column * (wide + _BETWEEN)
         for index, panel in enumerate(view.panels):
-            top = head + index * _HEIGHT + 0.22
+            top = head + number * high + index * _HEIGHT + 0.22
             above = axes(left, top, wide, 0.42)
             below = axes(left, top + 0.48, wide, 1.4, sharex=above)
             values = _part(view, index, part)
             limit = panel.apart or 1.0
-            low, high = (-limit, limit) if part == 2 else (panel.low, panel.high)
-            _mean(above, values, low, high, (*_LINES, _INK)[part])
-            image = _map(below, values, view, low, high, "diverging" if part == 2 else panel.kind)
+            low, most = (-limit, limit) if part == 2 else (panel.low, panel.high)
+            _mean(above, values, low, most, (*_LINES, _INK)[part])
+            image = _map(below, values, view, low, most, "diverging" if part == 2 else panel.kind)
             bar = figure.colorbar(image, cax=axes(left + wide + 0.08, top + 0.48, 0.1, 1.4))
             bar.outline.set_visible(False)
             bar.ax.tick_params(labelsize=8, colors=_FAINT, length=2)
-            place = column == 0, index == len(panels) - 1
+            place = column == 0, index == len(view.panels) - 1
             _label(above, below, panel, _column_words(picture, view, part), view.units, place)
     return figure
 

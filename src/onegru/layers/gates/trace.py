@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Self
 
-from onegru.core.arguments import file_path
+from onegru.core.arguments import file_path, shown
 from onegru.core.errors import SpecError
 from onegru.layers.gates import files
 from onegru.layers.gates.data import Gates
@@ -132,10 +132,12 @@ class GateTrace(Gates):
             if path is not None:
                 write_files([(path, figure.writer(drawn, path))])
             return drawn
-        shown = picture(self, row, direction, against)
-        if against is not None or len(shown.views) != 1:
-            raise SpecError("target: axes; must be a file or None where several maps of a gate are drawn")
-        return figure.draw_into(target, shown.views[0])
+        drawing = picture(self, row, direction, against)
+        if against is not None or len(drawing.views) != 1:
+            raise SpecError(
+                f"target: {shown(target)}; must be a file or None where several maps of a gate are drawn"
+            )
+        return figure.draw_into(target, drawing.views[0])
 
     def to_html(
         self,
