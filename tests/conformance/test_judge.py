@@ -10,6 +10,7 @@ import pytest
 from onegru.conformance.case import Case
 from onegru.conformance.judge import LARGEST, judge
 from onegru.core.dtypes import numpy_dtype
+from onegru.core.errors import SpecError
 from onegru.operators.onnx import GRU_VERSIONS
 from tests.support.comparison import Arrays
 
@@ -96,6 +97,15 @@ def test_names_types_and_shapes() -> None:
     for outputs, reason in wrong:
         found = judge(case, outputs)
         assert (found.status, found.reason) == ("differs", reason)
+
+
+def test_what_is_no_array() -> None:
+    case = case_of({"Y": [1.0]}, {"Y": [0.1]})
+    for given in ([[1], [2, 3]], object(), "Y", None):
+        outcome = judge(case, {"Y": given})  # type: ignore[dict-item]
+        assert (outcome.status, outcome.output) == ("differs", "Y")
+    with pytest.raises(SpecError, match=r"^outputs: 5; must be arrays by name"):
+        judge(case, 5)  # type: ignore[arg-type]
 
 
 def test_no_numbers_at_all() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -87,12 +89,18 @@ def _fuzz(name: str, fuzzer: Fuzzer, seconds: float) -> _Figures:
         options = [f"-max_total_time={math.ceil(left)}", f"-max_len={fuzzer.longest}", *_OPTIONS]
         options += [f"-artifact_prefix={_KEPT.absolute() / name}-", str(inputs)]
         began = time.monotonic()
-        with log.open("wb") as stream:
-            code = subprocess.run([*fuzzer.command, *options], stderr=stream, stdout=stream).returncode
+        # libFuzzer ends without cleaning up.
+        with log.open("wb") as stream, tempfile.TemporaryDirectory(prefix="onegru-fuzz-") as place:
+            found = subprocess.run(
+                [*fuzzer.command, *options],
+                stderr=stream,
+                stdout=stream,
+                env={**os.environ, "TMPDIR": place},
+            )
         figures.seconds += time.monotonic() - began
         text = log.read_text(errors="replace")
         _count(text, figures)
-        if code == 0:
+        if found.returncode == 0:
             continue
         # An exception of Python ends libFuzzer too, but by way of atheris.
         if fuzzer.may_crash and "Uncaught Python exception" not in text:

@@ -8,7 +8,9 @@ import numpy as np
 
 from onegru.conformance.case import Case
 from onegru.conformance.results import Outcome
+from onegru.core.arguments import shown
 from onegru.core.dtypes import Array
+from onegru.core.errors import SpecError
 
 #: The largest number of each type.
 LARGEST: Mapping[str, float] = {
@@ -31,22 +33,29 @@ def judge(case: Case, outputs: Mapping[str, Array]) -> Outcome:
 
     Returns:
         that it passes, or that it differs, with the number that is off by the most times its tolerance.
+
+    Raises:
+        SpecError: the outputs are not given by name.
     """
+    if not isinstance(outputs, Mapping):
+        raise SpecError(f"outputs: {shown(outputs)}; must be arrays by name")
     if set(outputs) != set(case.outputs):
-        names = ", ".join(sorted(outputs)) or "nothing"
+        names = ", ".join(sorted(map(str, outputs))) or "nothing"
         return Outcome("differs", f"gives {names}; must give {', '.join(case.outputs)}")
-    outputs = {name: np.asarray(array) for name, array in outputs.items()}
-    outputs = {name: array.astype(array.dtype.newbyteorder("=")) for name, array in outputs.items()}
-    dtype = case.output_dtype()
+    dtype, arrays = case.output_dtype(), {}
     for name, expected in case.expected.items():
-        got = outputs[name]
+        try:
+            got = np.asarray(outputs[name])
+        except ValueError:
+            return Outcome("differs", f"{name}: {shown(outputs[name])}; must be an array", name)
+        arrays[name] = got = got.astype(got.dtype.newbyteorder("="))
         if got.dtype != dtype:
             return Outcome("differs", f"{name}: type {got.dtype.name}; must be {dtype.name}", name)
         if got.shape != expected.shape:
             words = f"{name}: shape {list(got.shape)}; must be {list(expected.shape)}"
             return Outcome("differs", words, name)
     ratios = {
-        name: _off(expected, outputs[name], case.tolerance[name], LARGEST[case.dtype])
+        name: _off(expected, arrays[name], case.tolerance[name], LARGEST[case.dtype])
         for name, expected in case.expected.items()
     }
     wrong = [name for name, ratio in ratios.items() if np.any(ratio > 1)]
@@ -60,7 +69,7 @@ def judge(case: Case, outputs: Mapping[str, Array]) -> Outcome:
         worst,
         where,
         float(case.expected[worst][where]),
-        float(outputs[worst][where]),
+        float(arrays[worst][where]),
         float(case.tolerance[worst][where]),
     )
 

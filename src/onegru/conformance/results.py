@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
+from onegru.core.arguments import file_path
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError
 from onegru.system.atomic_write import write_files
@@ -106,10 +107,13 @@ def document(results: Sequence[RuntimeResults], *, figures: bool = True) -> dict
     return {"cases": list(numbers), "runtimes": runtimes}
 
 
-def write_results(path: Path, results: Sequence[RuntimeResults], *, figures: bool = True) -> None:
+def write_results(
+    path: str | os.PathLike[str], results: Sequence[RuntimeResults], *, figures: bool = True
+) -> None:
     """Write results to a file, as `document` has them, whole or not at all.
 
     Raises:
+        SpecError: path is no file's name.
         OSError: it cannot be written.
     """
     found = document(results, figures=figures)
@@ -119,16 +123,18 @@ def write_results(path: Path, results: Sequence[RuntimeResults], *, figures: boo
         runtimes.append(f'{json.dumps(entry)[:-1]}, "outcomes": {outcomes}}}')
     cases = _listed(map(json.dumps, found["cases"]))
     text = f'{{"cases": {cases},\n"runtimes": {_listed(runtimes)}}}\n'
-    write_files([(path, lambda file: file.write(text.encode()))])
+    write_files([(file_path("path", path), lambda file: file.write(text.encode()))])
 
 
-def read_results(path: Path) -> list[RuntimeResults]:
+def read_results(path: str | os.PathLike[str]) -> list[RuntimeResults]:
     """The results in a file that `write_results` wrote.
 
     Raises:
+        SpecError: path is no file's name.
         FormatError: it is another file.
         OSError: it cannot be opened.
     """
+    path = file_path("path", path)
     check_regular(path)
     try:
         read = parse_json(path.read_bytes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
@@ -10,13 +11,16 @@ from typing import IO
 from onegru.conformance.case import Case
 from onegru.conformance.report.data import page_data
 from onegru.conformance.results import RuntimeResults
+from onegru.core.arguments import file_path
 from onegru.system.atomic_write import write_files
 
 _HERE = Path(__file__).parent
 _PARTS = ("page.html", "page.css", "matrix.js", "panel.js", "start.js")
 
 
-def write_report(path: Path, results: Sequence[RuntimeResults], cases: Sequence[Case]) -> None:
+def write_report(
+    path: str | os.PathLike[str], results: Sequence[RuntimeResults], cases: Sequence[Case]
+) -> None:
     """Write the page.
 
     Args:
@@ -25,6 +29,7 @@ def write_report(path: Path, results: Sequence[RuntimeResults], cases: Sequence[
         cases: the cases that they may have run.
 
     Raises:
+        SpecError: path is no file's name.
         OSError: the file cannot be written.
     """
     page = page_of(results, cases).encode()
@@ -32,7 +37,7 @@ def write_report(path: Path, results: Sequence[RuntimeResults], cases: Sequence[
     def write(file: IO[bytes]) -> None:
         file.write(page)
 
-    write_files([(path, write)])
+    write_files([(file_path("path", path), write)])
 
 
 def page_of(results: Sequence[RuntimeResults], cases: Sequence[Case]) -> str:
