@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from onegru.scoring.dataset import naming
 from onegru.scoring.scorer import LeftOut
 from onegru.system.atomic_write import write_files
 from onegru.system.bounded import parse_json
+from onegru.system.file_lock import try_lock
 
 _MANIFEST = "_onegru.json"
 _LOCK = "_onegru.lock"
@@ -56,10 +56,8 @@ class Folder:
                 f"{self.path}: has other files; must be new, empty, or the folder of an earlier run"
             )
         with (self.path / _LOCK).open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise SpecError(f"{self.path}: another run is at work in it") from None
+            if not try_lock(lock):
+                raise SpecError(f"{self.path}: another run is at work in it")
             yield
 
     def manifest(self) -> dict[str, Any] | None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import onegru._native
 from onegru.core.arguments import shown
 from onegru.core.errors import OneGRUError, SpecError, needs_extra
+from onegru.core.machine import usable_cpus
 from onegru.engines.native import set_num_threads
 from onegru.scoring.dataset import Block
 from onegru.scoring.folder import Folder
@@ -124,7 +125,7 @@ def _connected(address: str) -> Iterator[Any]:
     options: dict[str, Any] = {"address": address}
     if address == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        cpus = len(os.sched_getaffinity(0))
+        cpus = usable_cpus()
         options |= {"num_cpus": cpus, "object_store_memory": _OBJECT_STORE, "include_dashboard": False}
     with _quiet():
         try:

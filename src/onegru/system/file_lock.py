@@ -1,0 +1,22 @@
+"""A lock between processes."""
+
+from __future__ import annotations
+
+import sys
+from typing import IO
+
+
+def try_lock(file: IO[str]) -> bool:
+    """Lock an empty file until it is closed, or the process ends; False if another has locked it."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
