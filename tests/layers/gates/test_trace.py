@@ -232,7 +232,7 @@ def test_wrong_parts_are_refused() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 5), (3, 0, 5), (0, 0, 5)])
-def test_nothing_to_see(shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_nothing_to_see(shape: tuple[int, ...]) -> None:
     layer = make_gru(direction="bidirectional")
     trace = layer.trace(np.zeros(shape, np.float32))
     assert trace.z.shape == (shape[0], 2, shape[1], 4)
@@ -240,7 +240,12 @@ def test_nothing_to_see(shape: tuple[int, ...], tmp_path: Path) -> None:
     assert "GRU" in trace._repr_html_() or "Gates" in trace._repr_html_()
     if shape[1]:
         assert "no steps" in trace.to_html()
-        trace.plot(tmp_path / "empty.png")
     else:
         with pytest.raises(onegru.SpecError, match=r"^row: 0; must be of a batch with rows"):
             trace.to_html()
+
+
+def test_nothing_to_draw(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    make_gru().trace(np.zeros((0, 2, 5), np.float32)).plot(tmp_path / "empty.png")
+    assert (tmp_path / "empty.png").read_bytes().startswith(b"\x89PNG")
