@@ -21,6 +21,7 @@ from tests.support.tables import sequences, table, values  # noqa: E402
 X, LENS = value("X", "float32", ["time", "batch", I]), value("lens", "int32", ["batch"])
 PLAIN = gru("X", ["Y", "Y_h"], bias="B")
 WITH_LENS = gru("X", ["Y", "Y_h"], bias="B", lens="lens")
+MAX = node("ReduceMax", ["Y"], ["Z"], axes=[0], keepdims=0)
 MEAN = node("ReduceMean", ["Y"], ["Z"], axes=[0], keepdims=0)
 FIRST = node("Transpose", ["X"], ["XT"], perm=[1, 0, 2])
 BEHIND = gru("XT", ["Y", "Y_h"], bias="B")
@@ -40,20 +41,22 @@ def alone(path: Path, row: Array, *, batch_first: bool = False) -> dict[str, Arr
 
 
 @pytest.mark.parametrize(
-    ("nodes", "inputs", "equal"),
+    ("nodes", "inputs", "pad"),
     [
-        ([PLAIN], [X], True),
+        ([PLAIN], [X], False),
         ([WITH_LENS], [X, LENS], False),
-        ([WITH_LENS, node("Neg", ["Y"], ["Z"])], [X, LENS], False),
-        ([WITH_LENS, MEAN], [X, LENS], True),  # which sees padding
-        ([PLAIN, MEAN], [X], True),
+        ([WITH_LENS], [X, LENS], True),
+        ([WITH_LENS, node("Neg", ["Y"], ["Z"])], [X, LENS], True),
+        ([WITH_LENS, MEAN], [X, LENS], False),  # which sees padding
+        ([WITH_LENS, MAX], [X, LENS], False),  # which sees it where a state is below 0
+        ([PLAIN, MEAN], [X], False),
     ],
 )
-def test_rows_give_what_they_give_alone(tmp_path: Path, nodes: Any, inputs: Any, equal: bool) -> None:
+def test_rows_give_what_they_give_alone(tmp_path: Path, nodes: Any, inputs: Any, pad: bool) -> None:
     outputs = ["Y", "Y_h"] if len(nodes) == 1 else ["Z", "Y", "Y_h"]
     path = saved(tmp_path, nodes, inputs, outputs)
-    scorer = Scorer(path, keep=["id"])
-    assert scorer.program.equal_lengths == equal
+    scorer = Scorer(path, keep=["id"], pad=pad)
+    assert scorer.program.equal_lengths != pad
     rows = sequences(lengths=(3, 1, 7, 3, 12, 2, 1, 5, 3, 3))
     found = scorer(table(rows))
     assert found.column_names == ["id", *outputs]
@@ -65,6 +68,16 @@ def test_rows_give_what_they_give_alone(tmp_path: Path, nodes: Any, inputs: Any,
                 assert np.array_equal(got, expected[name].reshape(got.shape))
             else:
                 np.testing.assert_allclose(got, expected[name].reshape(got.shape), rtol=1e-6, atol=1e-6)
+
+
+def test_models_that_see_padding_are_not_padded(tmp_path: Path) -> None:
+    for nodes, inputs, message in (
+        ([WITH_LENS, MEAN], [X, LENS], r"^pad: .*: output 'Z' of a row depends on how it is padded; must be"),
+        ([PLAIN], [X], r"^pad: .* has no input of lengths; must be left out$"),
+    ):
+        path = saved(tmp_path, nodes, inputs, ["Y", "Y_h", "Z"][: 2 + (len(nodes) > 1)])
+        with pytest.raises(onegru.SpecError, match=message):
+            Scorer(path, pad=True)(table(sequences()))
 
 
 def test_batch_first_by_names_and_by_option(tmp_path: Path) -> None:

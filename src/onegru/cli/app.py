@@ -107,7 +107,8 @@ def _run() -> int:
 
 def _as_given(message: str) -> str:
     """A message that begins with an argument's name, with that of the option that it was given by."""
-    option = "--" + message.partition(":")[0].replace("_", "-")
+    name = message.partition(":")[0]
+    option = "--" + {"num_threads": "threads"}.get(name, name).replace("_", "-")
     given = {item.partition("=")[0] for item in sys.argv[1:]}
     return f"{option}:{message.partition(':')[2]}" if option in given else message
 

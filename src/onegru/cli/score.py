@@ -86,6 +86,14 @@ def score_command(
     memory: Annotated[
         str, typer.Option("--memory", metavar="SIZE", help="How much memory it may take, such as 500MB.")
     ] = "1GiB",
+    pad: Annotated[
+        bool,
+        typer.Option(
+            "--pad",
+            help="Let rows of different lengths share a batch of a whole model, which must ignore what comes "
+            "after a row's end. Layers always do.",
+        ),
+    ] = False,
     batch: Annotated[
         int | None,
         typer.Option("--batch", metavar="STEPS", min=1, help="The steps of a batch, with padding."),
@@ -120,6 +128,7 @@ def score_command(
         keep=[name for name in keep.split(",") if name],
         nodes=nodes or [],
         axes={name: order.split(",") for name, order in _pairs("--axes", axes or []).items()},
+        pad=pad,
         batch=batch,
         on_error=on_error,
         num_threads=threads,

@@ -27,18 +27,20 @@ def shown(value: object) -> str:
     return text if is_short else f"an object of type {type(value).__name__}"
 
 
-def integer(name: str, value: object, least: int | None = None) -> int:
+def integer(name: str, value: object, least: int | None = None, most: int | None = None) -> int:
     """`value` as an int.
 
     Raises:
-        SpecError: it is not an integer (a boolean is not), or less than `least`.
+        SpecError: it is not an integer (a boolean is not), less than `least`, or more than `most`.
     """
     if (
         isinstance(value, bool)
         or not isinstance(value, numbers.Integral)
         or (least is not None and value < least)
+        or (most is not None and int(value) > most)
     ):
         must = "an integer" if least is None else f"an integer, at least {least}"
+        must = must if most is None else f"an integer, {least}…{most}"
         raise SpecError(f"{name}: {shown(value)}; must be {must}")
     return int(value)
 
@@ -91,7 +93,7 @@ def file_path(name: str, value: object) -> Path:
     Raises:
         SpecError: it is not the name of a file.
     """
-    if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
+    if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str) or value == "":
         raise SpecError(f"{name}: {shown(value)}; must be the name of a file")
     return Path(value)
 

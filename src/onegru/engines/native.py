@@ -20,7 +20,9 @@ from onegru.core.spec import Spec, Weights
 from onegru.engines.interface import EngineStream, Problem
 
 _FUNCTIONS = {name: index for index, name in enumerate(ACTIVATIONS)}
-_MOST_THREADS = 64
+
+#: The most threads that a call may use.
+MOST_THREADS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,8 @@ def set_num_threads(n: int | None) -> None:
         SpecError: n is not such a number.
     """
     _honour_environment()
-    if n is not None and (isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= _MOST_THREADS):
-        raise SpecError(f"n: {shown(n)}; must be 1…{_MOST_THREADS}, or None")
+    if n is not None and (isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_THREADS):
+        raise SpecError(f"n: {shown(n)}; must be 1…{MOST_THREADS}, or None")
     _native.set_num_threads(n or _default_num_threads())
 
 
@@ -91,8 +93,8 @@ def _honour_environment() -> None:
         must = ", ".join(_native.available_targets())
         raise SpecError(f"ONEGRU_TARGET: {name!r}; must be one of {must}, which this processor runs")
     threads = os.environ.get("ONEGRU_NUM_THREADS", "")
-    if threads and (re.fullmatch(r"[0-9]{1,3}", threads) is None or not 1 <= int(threads) <= _MOST_THREADS):
-        raise SpecError(f"ONEGRU_NUM_THREADS: {threads!r}; must be 1…{_MOST_THREADS}")
+    if threads and (re.fullmatch(r"[0-9]{1,3}", threads) is None or not 1 <= int(threads) <= MOST_THREADS):
+        raise SpecError(f"ONEGRU_NUM_THREADS: {threads!r}; must be 1…{MOST_THREADS}")
     _native.select_target(name or None)
     _native.set_num_threads(int(threads) if threads else _default_num_threads())
 
@@ -100,7 +102,7 @@ def _honour_environment() -> None:
 def _default_num_threads() -> int:
     """OMP_NUM_THREADS may be a list, a number for each level; others refuse what is wrong in it."""
     first = re.match(r"\s*0*([1-9][0-9]*)\s*(,|$)", os.environ.get("OMP_NUM_THREADS", ""))
-    return min(int(first[1][:3]) if first else usable_cpus(), _MOST_THREADS)
+    return min(int(first[1][:3]) if first else usable_cpus(), MOST_THREADS)
 
 
 class NativeEngine:

@@ -12,6 +12,10 @@ from onegru.scoring.columns import Field, Ragged
 
 #: How many steps a batch has, padding included: its arrays stay in the cache.
 STEPS = 8192
+
+#: The most that it may be told to have: no model runs faster with more.
+MOST_STEPS = 1 << 17
+
 _TILE = 16  # rows that the kernels take at once
 
 

@@ -232,7 +232,7 @@ def _inexact(field: Field, array: Array) -> Array:
         # Python's integers, as a float next to int64's largest is beyond it.
         back = cast.astype(np.float64) if target.kind == "f" else cast
         return (
-            np.flatnonzero([int(a) != int(b) for a, b in zip(back, array, strict=True)])
+            np.flatnonzero([not np.isfinite(a) or int(a) != int(b) for a, b in zip(back, array, strict=True)])
             if np.any(back != array) or np.abs(array.astype(np.float64)).max() >= 2.0**53
             else np.zeros(0, np.int64)
         )
@@ -247,6 +247,19 @@ def _plain(numbers: pa.Array) -> Array:
 
 
 # ---- rows that can
+
+
+def bytes_of(rows: pa.Table | pa.RecordBatch) -> int:
+    """The memory that rows take; of a column that is coded, as much of the dictionary as they use, about."""
+    size = 0
+    for column in rows.columns:
+        for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+            if pa.types.is_dictionary(chunk.type):
+                words = chunk.dictionary
+                size += chunk.indices.nbytes + words.nbytes * len(chunk) // max(1, len(words))
+            else:
+                size += chunk.nbytes
+    return size
 
 
 class Gathered:
@@ -315,6 +328,10 @@ class Gathered:
             self._is_own = False
 
 
+# A larger one is made as it is needed: the system may not promise so much.
+_LARGEST_BUFFER = 1 << 28
+
+
 class Buffers:
     """Memory that is used again, as fresh memory costs more than what is copied into it.
 
@@ -334,7 +351,8 @@ class Buffers:
             for index, array in enumerate(self._free):
                 if array.dtype == dtype and len(array) >= size:
                     return self._free.pop(index)
-        return np.empty(max(size + size // 2 if self._most else size, self._size // dtype.itemsize), dtype)
+        least = min(self._size, _LARGEST_BUFFER) // dtype.itemsize
+        return np.empty(max(size + size // 2 if self._most else size, least), dtype)
 
     def give(self, array: Array) -> None:
         """Take an array back; the smallest goes if there are too many."""

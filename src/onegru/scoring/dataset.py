@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,8 +17,11 @@ from onegru.core.errors import FormatError, SpecError
 from onegru.scoring.scorer import Scorer
 from onegru.system.bounded import check_regular
 
-#: The rows of a part are read in so many steps, about.
-_STEPS = 16
+#: The rows of a part are looked at in so many steps, about.
+STEPS = 16
+
+# How many rows Arrow decodes at once where nothing tells how much memory they take.
+_AT_ONCE = 32
 
 _MOST_PARTS = 10**6  # of a row group, whose size is what the file claims
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}
@@ -57,13 +60,15 @@ class Block:
         path: the file.
         groups: the row groups.
         first_row: the first row, counted from the first of the file.
-        batch: how many rows to read at once.
+        step: how many rows to look at at once.
+        batch: how many of them Arrow decodes at once.
         parts: what they are divided into.
     """
 
     path: str
     groups: tuple[int, ...]
     first_row: int
+    step: int
     batch: int
     parts: tuple[Part, ...]
 
@@ -98,7 +103,8 @@ class Plan:
 def find_files(inputs: Sequence[str | os.PathLike[str]]) -> list[Path]:
     """The files that are meant, in the order given; those of a folder or a pattern in that of their names.
 
-    In folders, names that begin with "_" or "." are left out, as everywhere in Arrow.
+    In folders, and of what patterns mean, names that begin with "_" or "." are left out, as everywhere in
+    Arrow. Links to folders are followed.
 
     Raises:
         SpecError: there is no file, one is meant twice, or has a name that Arrow cannot open.
@@ -109,8 +115,9 @@ def find_files(inputs: Sequence[str | os.PathLike[str]]) -> list[Path]:
     found: dict[str, Path] = {}
     for item in inputs:
         text = os.fspath(item)
-        if "://" in text:
-            raise SpecError(f"{text}: a URL; must be files of this machine")
+        if not text or "://" in text:
+            what = "a URL" if text else "no name"
+            raise SpecError(f"inputs: {text!r}: {what}; must be files of this machine")
         for path in _meant(text):
             if _is_not_text(str(path)):
                 raise SpecError(f"{str(path)!r}: a name that is not UTF-8; must be")
@@ -127,27 +134,34 @@ def _is_not_text(name: str) -> bool:
 
 
 def _meant(text: str) -> list[Path]:
-    path = Path(text)
-    paths = [path]
-    if not path.exists() and glob.has_magic(text):
-        paths = [Path(name) for name in sorted(glob.glob(text, recursive=True))]  # noqa: PTH207
+    paths = [Path(text)]
+    if not paths[0].exists() and glob.has_magic(text):
+        found = (Path(name) for name in sorted(glob.glob(text, recursive=True)))  # noqa: PTH207
+        paths = [path for path in found if not _is_hidden(path.name)]
         if not paths:
             raise SpecError(f"{text}: no file has such a name")
-    listed = [inner for item in paths for inner in (_inside(item) if item.is_dir() else [item])]
+    # A pattern may mean a folder, and what is in it as well.
+    listed = dict.fromkeys(inner for item in paths for inner in (_inside(item) if item.is_dir() else [item]))
     if not listed:
         raise SpecError(f"{text}: a folder without files")
     for item in listed:
         check_regular(item)
-    return listed
+    return list(listed)
 
 
 def _inside(folder: Path) -> list[Path]:
-    inner = sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).parts)
-    return [
-        path
-        for path in inner
-        if path.is_file() and not any(part[0] in "_." for part in path.relative_to(folder).parts)
-    ]
+    found: list[Path] = []
+    seen: set[str] = set()  # folders, of which links may make a ring
+    for place, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        folders[:] = [] if real in seen else [name for name in folders if not _is_hidden(name)]
+        found += [] if real in seen else [Path(place, name) for name in names if not _is_hidden(name)]
+        seen.add(real)
+    return sorted(found, key=lambda path: path.relative_to(folder).parts)
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(("_", "."))
 
 
 def make_plan(scorer: Scorer, paths: Sequence[Path], part_bytes: int) -> Plan:
@@ -166,7 +180,7 @@ def make_plan(scorer: Scorer, paths: Sequence[Path], part_bytes: int) -> Plan:
     number = 0
     columns = scorer.columns()
     for path in paths:
-        with opened(str(path)) as file:
+        with opened(str(path)) as file, naming(str(path)):
             own = file.schema_arrow
             status = path.stat()
             _check_columns(scorer, path, own, schema)
@@ -180,7 +194,7 @@ def make_plan(scorer: Scorer, paths: Sequence[Path], part_bytes: int) -> Plan:
             blocks.append(block)
             number += len(block.parts)
     if not blocks:
-        blocks.append(Block(str(paths[0]), (), 0, 1, (Part(0, 0, 0),)))
+        blocks.append(Block(str(paths[0]), (), 0, 1, 1, (Part(0, 0, 0),)))
     assert schema is not None
     wanted = pa.schema([schema.field(name) for name in columns])
     return Plan(tuple(files), tuple(blocks), wanted, part_bytes)
@@ -196,6 +210,14 @@ def opened(path: str) -> Any:
     with naming(path):
         # Pages are read as they are needed: no row group is in memory as a whole.
         return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+
+
+def check_same(plan: Plan, path: str) -> None:
+    """Raise FormatError if a file has changed since the plan was made."""
+    known = next(file for file in plan.files if file.path == path)
+    status = os.stat(path)  # noqa: PTH116
+    if (status.st_size, status.st_mtime_ns) != (known.size, known.mtime_ns):
+        raise FormatError(f"{path}: has changed since the run began")
 
 
 class naming:  # reads as a verb: `with naming(path):`
@@ -227,9 +249,9 @@ def _check_columns(scorer: Scorer, path: Path, own: pa.Schema, first: pa.Schema 
             raise FormatError(f"{path}: {name!r}: {what}; must be the same in all")
 
 
-def _size_of(scorer: Scorer, group: Any, columns: Sequence[str]) -> tuple[int, int]:
-    """The rows of a row group, and how much memory they and their outputs take, about."""
-    total = 0
+def _size_of(scorer: Scorer, group: Any, columns: Sequence[str]) -> _Group:
+    """What is known of a row group."""
+    total, is_sure = 0, True
     numbers = {name: 0 for name in columns}
     for index in range(group.num_columns):
         chunk = group.column(index)
@@ -238,16 +260,25 @@ def _size_of(scorer: Scorer, group: Any, columns: Sequence[str]) -> tuple[int, i
             width = _WIDTHS.get(chunk.physical_type)
             total += chunk.num_values * (8 if width is None else width)  # of bytes, their offsets
             total += chunk.total_uncompressed_size if width is None else 0
+            is_sure &= width is not None  # strings may be there once, and meant often
             numbers[name] += chunk.num_values
     program = scorer.program
     sequence = next(field for field in program.fields if field.is_sequence)
     steps = numbers[sequence.column] // sequence.width
     for result in program.results:
         total += (steps if result.is_sequence else group.num_rows) * result.width * 8
-    return group.num_rows, total
+    return _Group(group.num_rows, total, is_sure)
 
 
-def _blocks(path: str, groups: Sequence[tuple[int, int]], part_bytes: int, number: int) -> Iterator[Block]:
+class _Group(NamedTuple):
+    """A row group: how much memory its rows and their outputs take, and whether that is sure."""
+
+    rows: int
+    bytes: int
+    is_sure: bool
+
+
+def _blocks(path: str, groups: Sequence[_Group], part_bytes: int, number: int) -> Iterator[Block]:
     """Blocks of a file: small row groups side by side, a large one by itself, in several parts."""
     first_row = 0
     chosen: list[int] = []
@@ -259,10 +290,12 @@ def _blocks(path: str, groups: Sequence[tuple[int, int]], part_bytes: int, numbe
             Part(number + index, first, min(each, rows - first))
             for index, first in enumerate(range(0, rows, each))
         )
-        # Few rows at once, as all of them may be far longer than the average.
-        return Block(path, tuple(chosen), first_row, max(1, each // _STEPS), parts)
+        # Of a large group few rows at once, as all of them may be far longer than the average.
+        is_sure = size <= 2 * part_bytes and all(groups[index].is_sure for index in chosen)
+        step = max(1, each // STEPS)
+        return Block(path, tuple(chosen), first_row, step, step if is_sure else min(step, _AT_ONCE), parts)
 
-    for index, (more, bytes_more) in enumerate(groups):
+    for index, (more, bytes_more, _) in enumerate(groups):
         if not more:
             continue
         if bytes_more > _MOST_PARTS * part_bytes:

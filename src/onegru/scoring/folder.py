@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,9 @@ _LOCK = "_onegru.lock"
 _SUCCESS = "_SUCCESS"
 _ERRORS = "_errors"
 _KEY = b"onegru"  # of the counts in a part's metadata
+_PART = re.compile(r"part-[0-9]{6,}\.parquet")
+# What is being written, and what notes that a worker began.
+_LEFTOVER = re.compile(r"\.(part-|_onegru|_SUCCESS).*\.[0-9a-f]{16}\.tmp|\.item-[0-9]+\.[0-9]+\.tmp")
 
 
 class Folder:
@@ -61,7 +65,7 @@ class Folder:
             yield
 
     def manifest(self) -> dict[str, Any] | None:
-        """What the earlier run in this folder was; None if there was none.
+        """What the earlier run in this folder was; None if there was none, or it has not written a part.
 
         Raises:
             FormatError: the file that says so is broken.
@@ -75,7 +79,7 @@ class Folder:
             raise FormatError(f"{path}: not the record of a run ({error})") from None
         if not isinstance(found, dict):
             raise FormatError(f"{path}: not the record of a run")
-        return found
+        return found if any(_PART.fullmatch(item.name) for item in self.path.iterdir()) else None
 
     def begin(self, manifest: Mapping[str, Any]) -> None:
         """Record what run this is."""
@@ -86,7 +90,9 @@ class Folder:
         """Remove what a run that was killed left unfinished."""
         for folder in (self.path, self.path / _ERRORS):
             for item in folder.iterdir() if folder.is_dir() else ():
-                if _is_leftover(item.name):
+                # The errors of a part are there before it is.
+                is_early = folder != self.path and not (self.path / f"{item.stem}.parquet").exists()
+                if _is_leftover(item.name) or (is_early and _PART.fullmatch(f"{item.stem}.parquet")):
                     item.unlink(missing_ok=True)
 
     def part(self, number: int) -> Path:
@@ -145,7 +151,7 @@ class Folder:
             metadata = pq.read_metadata(path)
         told = (metadata.metadata or {}).get(_KEY)
         if told is None:
-            raise FormatError(f"{path}: not a part of this run")
+            raise FormatError(f"{path}: not a part of this run; remove it")
         return metadata.num_rows, int(json.loads(told)["left_out"])
 
     def success(self) -> dict[str, Any]:
@@ -182,7 +188,7 @@ def record(path: str, row: int, item: LeftOut) -> dict[str, object]:
 
 
 def _is_leftover(name: str) -> bool:
-    return name.startswith(".") and name.endswith(".tmp")
+    return _LEFTOVER.fullmatch(name) is not None
 
 
 def _is_coded(kind: pa.DataType) -> bool:

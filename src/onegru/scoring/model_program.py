@@ -24,8 +24,8 @@ _LENGTHS |= {"length", "input_lengths", "x_lengths", "x_lens"}
 
 # Sizes of two runs that tell an output's axes: rows and steps. No size occurs twice.
 _ROWS, _STEPS = (2, 5), (3, 7)
-# How far the outputs of a row may be apart, padded and alone, for the model to count as one that ignores
-# padding: far more than rounding, far less than a mean over steps that are not there.
+# How far the outputs of a row may be apart, padded and alone, where padding is said not to matter: far more
+# than rounding, far less than a mean over steps that are not there.
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-4
 
 
@@ -41,17 +41,19 @@ class ModelProgram:
 
     Its sequences are the inputs whose steps have an open number; which axis that is, and which one is the
     rows, follows from the GRU nodes that take the input, from the names of dimensions, or from `axes`. An
-    input of lengths gets the lengths of the sequences. Rows of different lengths share a batch only if there
-    is one, and if a trial shows that padding changes nothing.
+    input of lengths gets the lengths of the sequences. Rows of different lengths share a batch only with
+    `pad`: what a model does with the steps that are not there, its file does not tell for certain.
 
     Args:
         model: the model.
         inputs: the columns of its inputs, by name.
         outputs: the columns of its outputs, by name; None for all that have one value for each row.
         axes: of inputs, as in `Scorer`.
+        pad: whether the model ignores what comes after the end of a row.
 
     Raises:
-        SpecError: there is no such input or output, or it is unclear or unfit what its axes are.
+        SpecError: there is no such input or output, it is unclear or unfit what its axes are, or the model
+            does not ignore that.
     """
 
     is_parallel = False  # the other runtime has threads of its own
@@ -62,6 +64,7 @@ class ModelProgram:
         inputs: Mapping[str, str],
         outputs: Mapping[str, str] | None,
         axes: Mapping[str, Sequence[str]],
+        pad: bool,
     ) -> None:
         self._model = model
         infos = by_name(model.inputs)
@@ -87,7 +90,9 @@ class ModelProgram:
         self.fields = tuple(fields)
         self._places: dict[str, _Axes] = {}
         self.results = self._find_results(outputs)
-        self.equal_lengths = self._lengths is None or not self._ignores_padding()
+        self.equal_lengths = not pad
+        if pad:
+            self._check_padding()
 
     def run(self, arrays: Mapping[str, Array], lengths: Array) -> Mapping[str, Array]:
         """Run a batch; see `Program`."""
@@ -163,8 +168,10 @@ class ModelProgram:
             raise SpecError(f"{self._model.path}: no output has an axis of rows; must be one at least")
         return tuple(results)
 
-    def _ignores_padding(self) -> bool:
-        """Whether a short row beside a long one gives what it gives alone, but for rounding."""
+    def _check_padding(self) -> None:
+        """Raise SpecError if a short row beside a long one gives something else than alone."""
+        if self._lengths is None:
+            raise SpecError(f"pad: {self._model.path} has no input of lengths; must be left out")
         rows, steps = _ROWS[0], _STEPS[0]
         arrays = self._draw(rows, steps + 4)
         lengths = np.array([steps + 4, steps])
@@ -173,17 +180,17 @@ class ModelProgram:
             for field in self.fields
         }
         try:
-            padded = self.run(arrays, lengths)
-            exact = self.run(alone, lengths[1:])
-        except (OneGRUError, ValueError):
-            return False
+            padded, exact = self.run(arrays, lengths), self.run(alone, lengths[1:])
+        except (OneGRUError, ValueError) as error:
+            what = f"cannot be run on rows of different lengths ({error})"
+            raise SpecError(f"pad: {self._model.path}: {what}; must be left out") from None
         for result in self.results:
             far, near = padded[result.name], exact[result.name]
             far, near = (far[:steps, 1], near[:, 0]) if result.is_sequence else (far[1], near[0])
             far, near = far.astype(np.float64), near.astype(np.float64)
             if not np.allclose(far, near, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True):
-                return False
-        return True
+                what = f"output {result.name!r} of a row depends on how it is padded"
+                raise SpecError(f"pad: {self._model.path}: {what}; must be left out")
 
 
 def _find_lengths(model: Model, given: set[str]) -> TensorInfo | None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from onegru.core.errors import FormatError
-from onegru.scoring.columns import Buffers
-from onegru.scoring.dataset import Block, Part, Plan, naming, opened
+from onegru.scoring.columns import Buffers, bytes_of
+from onegru.scoring.dataset import STEPS, Block, Part, Plan, check_same, naming, opened
 from onegru.scoring.scorer import Gathering, Scorer
 
 
@@ -51,18 +51,19 @@ def windows(
         OSError: a file cannot be read.
     """
     schema = scorer.schema(plan.schema)
+    together = [field.column for field in scorer.program.fields]
     most = plan.part_bytes + plan.part_bytes // 4  # a part is one window, but for unusual rows
     at_once = 5  # windows: read, waiting, two that are scored, and one that has just been
     buffers = Buffers(at_once * len(scorer.program.fields), most)
     for block in blocks:
         parts = [part for part in block.parts if part.number not in done]
-        rows = _Rows(plan, block, largest_row) if parts else None
+        rows = _Rows(plan, block, largest_row, together) if parts else None
         for part in parts:
             assert rows is not None
             rows.skip_to(part.first)
             gathering, start = Gathering(scorer, schema, buffers), part.first
             for at, piece in rows.until(part.first + part.rows, most):
-                if gathering.rows and gathering.bytes + piece.nbytes > most:
+                if gathering.rows and gathering.bytes + bytes_of(piece) > most:
                     yield Window(part, gathering, block.path, block.first_row + start, False)
                     gathering, start = Gathering(scorer, schema, buffers), at
                 gathering.add(piece, f"{block.path}: row ", block.first_row + at)
@@ -72,10 +73,10 @@ def windows(
 class _Rows:
     """The rows of a block, some at a time, from its first to its last."""
 
-    def __init__(self, plan: Plan, block: Block, largest_row: int) -> None:
+    def __init__(self, plan: Plan, block: Block, largest_row: int, together: Sequence[str]) -> None:
         self._block = block
         self._largest_row = largest_row
-        self._reading = _batches(plan, block)
+        self._reading = _batches(plan, block, together)
         self._rest = plan.schema.empty_table()
         self._at = 0  # the row that comes next
 
@@ -104,27 +105,42 @@ class _Rows:
         return piece
 
     def _split(self, table: pa.Table, most: int, first: int) -> Iterator[pa.Table]:
-        size = table.nbytes
+        size = bytes_of(table)
         if size > most and len(table) > 1:
             half = len(table) // 2
             yield from self._split(table.slice(0, half), most, first)
             yield from self._split(table.slice(half), most, first + half)
             return
-        if size > max(most, self._largest_row):
-            place = f"{self._block.path}: row {self._block.first_row + first}"
-            largest = max(most, self._largest_row) // 10**6
-            raise FormatError(
-                f"{place}: takes {size // 10**6} MB; must be at most {largest} MB in this memory"
-            )
+        for row in range(len(table)) if size > self._largest_row else ():
+            if (own := bytes_of(table.slice(row, 1))) > self._largest_row:
+                place = f"{self._block.path}: row {self._block.first_row + first + row}"
+                most_words = f"must be at most {self._largest_row / 1e6:.1f} MB in this memory"
+                raise FormatError(f"{place}: takes {own / 1e6:.1f} MB; {most_words} (memory, --memory)")
         yield table
 
 
-def _batches(plan: Plan, block: Block) -> Iterator[pa.Table]:
-    """The rows of a block, some at a time."""
+def _batches(plan: Plan, block: Block, together: Sequence[str]) -> Iterator[pa.Table]:
+    """The rows of a block, some at a time; the columns `together` in one piece each."""
     names = plan.schema.names
     with opened(block.path) as file, naming(block.path):
+        check_same(plan, block.path)
+        held: list[pa.RecordBatch] = []
         found = file.iter_batches(
             block.batch, row_groups=list(block.groups), columns=names, use_threads=False
         )
         for batch in found:
-            yield pa.Table.from_batches([batch]).select(names)
+            batch.validate(full=True)
+            held.append(batch)
+            if sum(map(len, held)) >= block.step or sum(map(bytes_of, held)) > plan.part_bytes // STEPS:
+                yield _joined(held, names, together)
+                held = []
+        if held:
+            yield _joined(held, names, together)
+
+
+def _joined(batches: Sequence[pa.RecordBatch], names: Sequence[str], together: Sequence[str]) -> pa.Table:
+    table = pa.Table.from_batches(batches).select(names)
+    for name in together if len(batches) > 1 else ():
+        column = table.column(name).combine_chunks()
+        table = table.set_column(names.index(name), table.schema.field(name), column)
+    return table

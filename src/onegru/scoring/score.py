@@ -12,6 +12,7 @@ from typing import Any
 import onegru._native
 from onegru.core.arguments import check_function, file_path, integer, shown
 from onegru.core.errors import FormatError, SpecError
+from onegru.core.machine import memory_size
 from onegru.scoring.dataset import Block, Plan, find_files, make_plan
 from onegru.scoring.folder import Folder, refuse_differences
 from onegru.scoring.pipeline import Job, Progress, parts_of
@@ -28,7 +29,7 @@ _BASE = 256 << 20
 # keep for later.
 _COPIES = 12
 _LEAST_PART = 1 << 20
-_LARGEST_ROW = 8  # times which it fits
+_LARGEST_ROW = 80  # times which it fits: some dozens may be decoded at once
 
 #: Does blocks of a job, all but the parts that are done.
 Execute = Callable[[Job, Sequence[Block], Collection[int], Callable[[int], None]], None]
@@ -79,8 +80,9 @@ def score(
         scorer: the model, its columns, what becomes of rows that cannot be run.
         inputs: Parquet files, folders of them, patterns such as "logs/*.parquet".
         output: the folder of results: new, empty, or that of an earlier run with the same arguments on the
-            same files.
-        memory: how many bytes the process may take, all in all; docs/guides/scoring.md tells what for.
+            same files; with any, if that has not written a part. In none of the folders that are read.
+        memory: how many bytes the process may take, all in all; docs/guides/scoring.md tells what for. At
+            most the machine's memory counts.
         progress: called with the rows that are done and the number of all rows.
         execute: what does the work; None for this process.
 
@@ -95,10 +97,15 @@ def score(
     check_function("progress", progress)
     memory = integer("memory", memory, 1)
     began = time.perf_counter()
+    memory = min(memory, memory_size())
     paths = find_files(inputs)
     folder = Folder(file_path("output", output))
+    place = Path(os.path.realpath(folder.path))
+    for item in inputs:
+        if Path(item).is_dir() and Path(os.path.realpath(item)) in place.parents:
+            raise SpecError(f"output: {folder.path}: lies in {item}, whose files are read; must not")
     for path in paths:
-        if Path(os.path.realpath(folder.path)) in Path(os.path.realpath(path)).parents:
+        if place in Path(os.path.realpath(path)).parents:
             raise SpecError(f"{path}: lies in the folder of results; must not")
     # Read before the folder is locked, so that a run that is refused makes none.
     plan = make_plan(scorer, paths, _part_bytes(folder.path, memory, folder.manifest()))

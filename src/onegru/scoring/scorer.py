@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from onegru.core.arguments import choice, integer, shown
+from onegru.core.arguments import choice, flag, integer, shown
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import FormatError, SpecError
-from onegru.engines.native import set_num_threads
+from onegru.engines.native import MOST_THREADS, set_num_threads
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.models.model import Model
-from onegru.scoring.batches import STEPS, Assembly, arrow_type, batches, padded, plain_lists
-from onegru.scoring.columns import Buffers, Gathered, check_type, find_bad_rows
+from onegru.scoring.batches import MOST_STEPS, STEPS, Assembly, arrow_type, batches, padded, plain_lists
+from onegru.scoring.columns import Buffers, Gathered, bytes_of, check_type, find_bad_rows
 from onegru.scoring.parallel import Workers
 from onegru.scoring.program import Program
 from onegru.scoring.source import open_program
@@ -89,7 +89,11 @@ class Scorer:
             run, also if the file is a model.
         axes: where a model's shapes do not tell: for an input, the names of its axes in order, of which one
             is "batch" and one "time", as {"X": ("batch", "time", "feature")}.
-        batch: how many steps a batch has, padding included; None for what was measured to be fast.
+        pad: let rows of different lengths share a batch of a whole model, which must have an input of
+            lengths and ignore what comes after the end of a row; refused where a trial shows that it does
+            not. Faster where few rows have the same length. Layers always do.
+        batch: how many steps a batch has, padding included, at most 131072; None for what was measured to be
+            fast.
         on_error: what becomes of a row that cannot be run, as it is null, empty, of another width, or holds a
             null or NaN: "raise" an error, "skip" the row, or "null" for its outputs.
         num_threads: how many threads the process computes with, as `onegru.set_num_threads`; None to leave
@@ -111,6 +115,7 @@ class Scorer:
         keep: Sequence[str] = (),
         nodes: Sequence[str] = (),
         axes: Mapping[str, Sequence[str]] | None = None,
+        pad: bool = False,
         batch: int | None = None,
         on_error: str = "raise",
         num_threads: int | None = None,
@@ -123,9 +128,12 @@ class Scorer:
         self._keep = _names("keep", keep)
         self._nodes = _names("nodes", nodes)
         self._axes = {name: _names(f"axes[{name!r}]", order) for name, order in (axes or {}).items()}
-        self._batch = None if batch is None else integer("batch", batch, 1)
+        self._pad = flag("pad", pad)
+        self._batch = None if batch is None else integer("batch", batch, 1, MOST_STEPS)
         self._on_error = choice("on_error", on_error, ON_ERROR)
-        self._num_threads = None if num_threads is None else integer("num_threads", num_threads, 1)
+        self._num_threads = (
+            None if num_threads is None else integer("num_threads", num_threads, 1, MOST_THREADS)
+        )
         self._program: Program | None = None
 
     def __repr__(self) -> str:
@@ -147,6 +155,7 @@ class Scorer:
             "keep": list(self._keep),
             "nodes": list(self._nodes),
             "axes": {name: list(order) for name, order in self._axes.items()},
+            "pad": self._pad,
             "batch": self._batch,
             "on_error": self._on_error,
         }
@@ -177,7 +186,9 @@ class Scorer:
         if self._program is None:
             if self._num_threads is not None:
                 set_num_threads(self._num_threads)
-            self._program = open_program(self._model, self._inputs, self._outputs, self._nodes, self._axes)
+            self._program = open_program(
+                self._model, self._inputs, self._outputs, self._nodes, self._axes, self._pad
+            )
         return self._program
 
     def columns(self) -> tuple[str, ...]:
@@ -199,7 +210,7 @@ class Scorer:
                 what = f"{len(places)} columns of that name" if places else "no such column"
                 listed = ", ".join(map(repr, schema.names)) or "none"
                 raise SpecError(f"keep: {name!r}: {what}; must be one; columns: {listed}")
-            fields.append(schema.field(places[0]))
+            fields.append(schema.field(places[0]).with_nullable(True))  # other files may have nulls
         for result in self.program.results:
             fields.append(pa.field(result.column, arrow_type(result)))
         names = [field.name for field in fields]
@@ -344,7 +355,7 @@ class Gathering:
         self._kept.append(kept)
         self.left_out += [LeftOut(self.rows + row, bad[row].column, bad[row].reason) for row in sorted(bad)]
         self.rows += len(rows)
-        self.bytes += max(rows.nbytes, kept.nbytes + numbers)
+        self.bytes += max(bytes_of(rows), bytes_of(kept) + numbers)
         self.bytes += len(rows) * self._bytes_per_row + steps * self._bytes_per_step
 
     def _find_bad(self, rows: pa.Table) -> dict[int, LeftOut]:

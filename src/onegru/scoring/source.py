@@ -22,6 +22,7 @@ def open_program(
     outputs: Mapping[str, str] | None,
     nodes: Sequence[str],
     axes: Mapping[str, Sequence[str]],
+    pad: bool,
 ) -> Program:
     """A model, loaded where only its file is given. Arguments and errors as those of `Scorer`."""
     source: GRU | Stack | Model
@@ -38,7 +39,7 @@ def open_program(
     if isinstance(source, Model):
         from onegru.scoring.model_program import ModelProgram
 
-        return ModelProgram(source, inputs, outputs, axes)
+        return ModelProgram(source, inputs, outputs, axes, pad)
     if axes:
         raise SpecError("axes: given with layers, whose axes are known; must be left out")
     return LayersProgram(source, inputs, outputs)

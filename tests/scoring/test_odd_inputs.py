@@ -1,0 +1,162 @@
+"""`score` on inputs that are odd, change, or are made to do harm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onegru import FormatError, SpecError
+from onegru.layers.gru import GRU
+from tests.support.layers import make_gru
+
+pa = pytest.importorskip("pyarrow")
+
+import pyarrow.parquet as pq  # noqa: E402
+
+from onegru.scoring import Scorer, score  # noqa: E402
+from onegru.scoring.dataset import make_plan  # noqa: E402
+from tests.support.tables import column, read_results, sequences, table, write_files  # noqa: E402
+
+LEAST = 270 << 20  # of memory: parts are small then
+ROWS = sequences(lengths=np.random.default_rng(8).integers(1, 90, 600).tolist())
+
+
+@pytest.fixture
+def scorer() -> Scorer:
+    return Scorer(make_gru(), keep=["id"])
+
+
+def ids(scorer: Scorer, out: Path, *inputs: Path | str, **more: Any) -> list[int]:
+    score(scorer, [str(item) for item in inputs], out, **more)
+    return list(read_results(out)["id"].to_pylist())
+
+
+def test_links_are_followed_or_refused(scorer: Scorer, tmp_path: Path) -> None:
+    write_files(tmp_path / "in", ROWS[:4], 1)
+    write_files(tmp_path / "day", ROWS[4:6], 1)
+    (tmp_path / "in" / "more").symlink_to(tmp_path / "day")
+    (tmp_path / "day" / "ring").symlink_to(tmp_path / "in")
+    assert ids(scorer, tmp_path / "1", tmp_path / "in") == [0, 1, 2, 3, 0, 1]
+    (tmp_path / "in" / "gone.parquet").symlink_to(tmp_path / "nothing")
+    with pytest.raises(OSError, match=r"gone\.parquet"):
+        ids(scorer, tmp_path / "2", tmp_path / "in")
+
+
+def test_patterns_and_names(scorer: Scorer, tmp_path: Path) -> None:
+    write_files(tmp_path / "in", ROWS[:4], 1)
+    write_files(tmp_path / "in" / "sub", ROWS[:2], 1)
+    assert sorted(ids(scorer, tmp_path / "1", tmp_path / "in" / "**")) == [0, 0, 1, 1, 2, 3]
+    again = Scorer(make_gru(inputs=4), inputs={"X": "Y"})
+    whole = Scorer(make_gru(), outputs=["Y"])
+    score(whole, [tmp_path / "in"], tmp_path / "3")
+    assert score(again, [str(tmp_path / "3" / "*")], tmp_path / "4").rows == 6  # _SUCCESS and all are there
+    with pytest.raises(SpecError, match=r"^inputs: '': no name; must be files of this machine$"):
+        score(scorer, [""], tmp_path / "5")
+    with pytest.raises(SpecError, match=r"^output: ''; must be the name of a file$"):
+        score(scorer, [tmp_path / "in"], "")
+
+
+def test_results_within_the_input_are_refused(scorer: Scorer, tmp_path: Path) -> None:
+    write_files(tmp_path / "in", ROWS[:4], 1)
+    with pytest.raises(SpecError, match=r"^output: .*out: lies in .*in, whose files are read; must not$"):
+        score(scorer, [tmp_path / "in"], tmp_path / "in" / "a" / "out")
+    assert not (tmp_path / "in" / "a").exists()
+
+
+def test_files_that_change_during_the_run(scorer: Scorer, tmp_path: Path) -> None:
+    write_files(tmp_path / "in", ROWS, 12)
+
+    def change(done: int, total: int) -> None:
+        if done:
+            pq.write_table(table(ROWS[:7]), tmp_path / "in" / "011.parquet")
+
+    with pytest.raises(FormatError, match=r"011\.parquet: has changed since the run began$"):
+        score(scorer, [tmp_path / "in"], tmp_path / "out", memory=LEAST, progress=change)
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+
+
+def test_a_folder_without_parts_may_begin_anew(scorer: Scorer, tmp_path: Path) -> None:
+    rows = pa.table({"id": [0, 1], "X": pa.array([[[0.0] * 5], None], pa.list_(pa.list_(pa.float32(), 5)))})
+    (tmp_path / "in").mkdir()
+    pq.write_table(rows, tmp_path / "in" / "a.parquet")
+    with pytest.raises(FormatError, match="row 1: 'X': null"):
+        score(scorer, [tmp_path / "in"], tmp_path / "out")
+    (tmp_path / "out" / "_errors").mkdir()
+    (tmp_path / "out" / "_errors" / "part-000000.jsonl").write_text("")
+    other = Scorer(make_gru(1), keep=["id"])
+    pq.write_table(table(ROWS[:3]), tmp_path / "in" / "a.parquet")
+    assert ids(other, tmp_path / "out", tmp_path / "in") == [0, 1, 2]
+    assert not list((tmp_path / "out" / "_errors").iterdir())
+
+
+def test_other_files_stay(scorer: Scorer, tmp_path: Path) -> None:
+    write_files(tmp_path / "in", ROWS[:4], 1)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".mine.tmp").write_text("precious")
+    with pytest.raises(SpecError, match="has other files"):
+        score(scorer, [tmp_path / "in"], tmp_path / "out")
+    (tmp_path / "out" / ".mine.tmp").rename(tmp_path / "mine")
+    score(scorer, [tmp_path / "in"], tmp_path / "out")
+    (tmp_path / "out" / ".mine.tmp").write_text("precious")
+    score(scorer, [tmp_path / "in"], tmp_path / "out")
+    assert (tmp_path / "out" / ".mine.tmp").read_text() == "precious"
+
+
+def test_kept_columns_may_have_nulls_in_later_files(scorer: Scorer, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name, numbers, nullable in (("a", [1], False), ("b", [None], True)):
+        kinds = pa.schema([pa.field("id", pa.int64(), nullable), ("X", table(ROWS).schema.field("X").type)])
+        rows = pa.table({"id": pa.array(numbers, pa.int64()), "X": table(ROWS[:1])["X"]}, schema=kinds)
+        pq.write_table(rows, tmp_path / "in" / f"{name}.parquet")
+    assert ids(scorer, tmp_path / "out", tmp_path / "in") == [1, None]
+
+
+def test_integers_beyond_the_type(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    layer = GRU(*(rng.standard_normal((1, 12, size)).astype(np.float16) for size in (5, 4)))
+    rows = [np.array([[70000, 1, 1, 1, 1]]), np.array([[2049, 1, 1, 1, 1]]), np.ones((1, 5), np.int32)]
+    found = Scorer(layer, on_error="skip").run(table([row.astype(np.int32) for row in rows]))
+    assert [item.row for item in found.left_out] == [0, 1] and len(found.table) == 1
+
+
+def test_more_memory_than_the_machine_has(scorer: Scorer, tmp_path: Path) -> None:
+    write_files(tmp_path / "in", ROWS[:4], 1)
+    assert ids(scorer, tmp_path / "out", tmp_path / "in", memory=10**20) == [0, 1, 2, 3]
+    assert ids(scorer, tmp_path / "out", tmp_path / "in", memory=10**20) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("form", ["list<fixed>", "list<list>", "large", "list", "tensor"])
+def test_large_row_groups_give_the_same(scorer: Scorer, tmp_path: Path, form: str) -> None:
+    """Few rows of them are decoded at once, and put together again."""
+    rows = sequences(lengths=[40] * 1500) if form == "tensor" else ROWS * 3
+    given = table(rows, form)
+    given = given.set_column(0, "id", given["id"].cast(pa.string()).dictionary_encode())
+    (tmp_path / "in").mkdir()
+    pq.write_table(given, tmp_path / "in" / "a.parquet")
+    plan = make_plan(scorer, [tmp_path / "in" / "a.parquet"], 300_000)
+    assert plan.blocks[0].batch <= 32 < len(rows) // len(plan.blocks[0].parts)
+    assert score(scorer, [tmp_path / "in"], tmp_path / "out", memory=LEAST).parts > 1
+    assert read_results(tmp_path / "out").to_pydict() == scorer(given).to_pydict()
+
+
+def test_dictionaries_count_as_what_is_used_of_them(scorer: Scorer, tmp_path: Path) -> None:
+    """A row's share, and not the whole dictionary, which would be too large for a part."""
+    words = pa.array([f"{index:01000}" for index in range(20_000)])
+    coded = pa.DictionaryArray.from_arrays(pa.array(np.arange(400, dtype=np.int32) * 50), words)
+    rows = pa.table({"id": coded, "X": column(ROWS[:400])})
+    (tmp_path / "in").mkdir()
+    pq.write_table(rows, tmp_path / "in" / "a.parquet")
+    assert score(scorer, [tmp_path / "in"], tmp_path / "out", memory=LEAST).rows == 400
+
+
+def test_arguments_that_are_refused() -> None:
+    for arguments, message in (
+        ({"batch": 10**9}, r"^batch: 1000000000; must be an integer, 1…131072$"),
+        ({"num_threads": 65}, r"^num_threads: 65; must be an integer, 1…64$"),
+        ({"pad": 1}, r"^pad: 1; must be"),
+    ):
+        with pytest.raises(SpecError, match=message):
+            Scorer(make_gru(), **arguments)  # type: ignore[arg-type]
