@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from onegru.core.arguments import shown
 from onegru.core.dtypes import Array, default_float_mode, numpy_dtype
@@ -250,16 +251,27 @@ def _plain(numbers: pa.Array) -> Array:
 
 
 def bytes_of(rows: pa.Table | pa.RecordBatch) -> int:
-    """The memory that rows take; of a column that is coded, as much of the dictionary as they use, about."""
+    """The memory that rows take; of a dictionary, what its values take that they have."""
     size = 0
     for column in rows.columns:
         for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
-            if pa.types.is_dictionary(chunk.type):
-                words = chunk.dictionary
-                size += chunk.indices.nbytes + words.nbytes * len(chunk) // max(1, len(words))
-            else:
-                size += chunk.nbytes
+            size += chunk.indices.nbytes if pa.types.is_dictionary(chunk.type) else chunk.nbytes
+            if pa.types.is_dictionary(chunk.type) and _is_text(chunk.type.value_type):
+                lengths = pc.binary_length(chunk.dictionary).take(chunk.indices)
+                size += pc.sum(lengths.cast(pa.int64())).as_py() or 0
     return size
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return any(
+        test(kind)
+        for test in (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+        )
+    )
 
 
 class Gathered:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +20,9 @@ from onegru.system.bounded import check_regular
 #: The rows of a part are looked at in so many steps, about.
 STEPS = 16
 
-# How many rows Arrow decodes at once where nothing tells how much memory they take.
-_AT_ONCE = 32
+# How many rows Arrow decodes at once where nothing tells how much memory they take; and where it makes a copy
+# of a whole dictionary each time.
+_AT_ONCE, _CODED_AT_ONCE = 32, 1024
 
 _MOST_PARTS = 10**6  # of a row group, whose size is what the file claims
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}
@@ -188,7 +189,8 @@ def make_plan(scorer: Scorer, paths: Sequence[Path], part_bytes: int) -> Plan:
             metadata = file.metadata
             files.append(File(str(path), status.st_size, status.st_mtime_ns, metadata.num_rows))
             groups = [
-                _size_of(scorer, metadata.row_group(index), columns) for index in range(file.num_row_groups)
+                _size_of(scorer, metadata.row_group(index), {name: own.field(name).type for name in columns})
+                for index in range(file.num_row_groups)
             ]
         for block in _blocks(str(path), groups, part_bytes, number):
             blocks.append(block)
@@ -196,8 +198,13 @@ def make_plan(scorer: Scorer, paths: Sequence[Path], part_bytes: int) -> Plan:
     if not blocks:
         blocks.append(Block(str(paths[0]), (), 0, 1, 1, (Part(0, 0, 0),)))
     assert schema is not None
-    wanted = pa.schema([schema.field(name) for name in columns])
+    wanted = pa.schema([field_of_values(schema.field(name)) for name in columns])
     return Plan(tuple(files), tuple(blocks), wanted, part_bytes)
+
+
+def field_of_values(field: pa.Field) -> pa.Field:
+    """A field, with the values of a dictionary in place of their numbers: each piece would have all of it."""
+    return field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
 
 
 def opened(path: str) -> Any:
@@ -244,14 +251,15 @@ def _check_columns(scorer: Scorer, path: Path, own: pa.Schema, first: pa.Schema 
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
     for name in scorer.keep if first is not None else ():
-        if own.field(name).type != first.field(name).type:  # type: ignore[union-attr]
-            what = f"{own.field(name).type}, but {first.field(name).type} in the first file"  # type: ignore[union-attr]
+        now, before = (field_of_values(schema.field(name)).type for schema in (own, first))  # type: ignore[union-attr]
+        if now != before:
+            what = f"{now}, but {before} in the first file"
             raise FormatError(f"{path}: {name!r}: {what}; must be the same in all")
 
 
-def _size_of(scorer: Scorer, group: Any, columns: Sequence[str]) -> _Group:
+def _size_of(scorer: Scorer, group: Any, columns: Mapping[str, pa.DataType]) -> _Group:
     """What is known of a row group."""
-    total, is_sure = 0, True
+    total, most = 0, None
     numbers = {name: 0 for name in columns}
     for index in range(group.num_columns):
         chunk = group.column(index)
@@ -260,22 +268,24 @@ def _size_of(scorer: Scorer, group: Any, columns: Sequence[str]) -> _Group:
             width = _WIDTHS.get(chunk.physical_type)
             total += chunk.num_values * (8 if width is None else width)  # of bytes, their offsets
             total += chunk.total_uncompressed_size if width is None else 0
-            is_sure &= width is not None  # strings may be there once, and meant often
+            if width is None:  # strings may be there once, and meant often; as a dictionary they come so
+                limit = _CODED_AT_ONCE if pa.types.is_dictionary(columns[name]) else _AT_ONCE
+                most = min(limit, most or limit)
             numbers[name] += chunk.num_values
     program = scorer.program
     sequence = next(field for field in program.fields if field.is_sequence)
     steps = numbers[sequence.column] // sequence.width
     for result in program.results:
         total += (steps if result.is_sequence else group.num_rows) * result.width * 8
-    return _Group(group.num_rows, total, is_sure)
+    return _Group(group.num_rows, total, most)
 
 
 class _Group(NamedTuple):
-    """A row group: how much memory its rows and their outputs take, and whether that is sure."""
+    """A row group: the memory that its rows and outputs take, and how many to decode if that is not sure."""
 
     rows: int
     bytes: int
-    is_sure: bool
+    most: int | None
 
 
 def _blocks(path: str, groups: Sequence[_Group], part_bytes: int, number: int) -> Iterator[Block]:
@@ -290,10 +300,12 @@ def _blocks(path: str, groups: Sequence[_Group], part_bytes: int, number: int) -
             Part(number + index, first, min(each, rows - first))
             for index, first in enumerate(range(0, rows, each))
         )
-        # Of a large group few rows at once, as all of them may be far longer than the average.
-        is_sure = size <= 2 * part_bytes and all(groups[index].is_sure for index in chosen)
         step = max(1, each // STEPS)
-        return Block(path, tuple(chosen), first_row, step, step if is_sure else min(step, _AT_ONCE), parts)
+        limits = [most for index in chosen if (most := groups[index].most) is not None]
+        # Of a large group few rows at once, as all of them may be far longer than the average.
+        if size > 2 * part_bytes and not limits:
+            limits = [_AT_ONCE]
+        return Block(path, tuple(chosen), first_row, step, min([step, *limits]), parts)
 
     for index, (more, bytes_more, _) in enumerate(groups):
         if not more:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from onegru.core.errors import FormatError
 from onegru.scoring.columns import Buffers, bytes_of
-from onegru.scoring.dataset import STEPS, Block, Part, Plan, check_same, naming, opened
+from onegru.scoring.dataset import STEPS, Block, Part, Plan, check_same, field_of_values, naming, opened
 from onegru.scoring.scorer import Gathering, Scorer
 
 
@@ -111,12 +111,21 @@ class _Rows:
             yield from self._split(table.slice(0, half), most, first)
             yield from self._split(table.slice(half), most, first + half)
             return
-        for row in range(len(table)) if size > self._largest_row else ():
-            if (own := bytes_of(table.slice(row, 1))) > self._largest_row:
-                place = f"{self._block.path}: row {self._block.first_row + first + row}"
-                most_words = f"must be at most {self._largest_row / 1e6:.1f} MB in this memory"
-                raise FormatError(f"{place}: takes {own / 1e6:.1f} MB; {most_words} (memory, --memory)")
-        yield table
+        self._check_rows(table, first)
+        yield _with_values(table)
+
+    def _check_rows(self, table: pa.Table, first: int) -> None:
+        """Raise FormatError if a single row takes too much."""
+        size = bytes_of(table)
+        if size <= self._largest_row:
+            return
+        if len(table) == 1:
+            place = f"{self._block.path}: row {self._block.first_row + first}"
+            most = f"must be at most {self._largest_row / 1e6:.1f} MB in this memory"
+            raise FormatError(f"{place}: takes {size / 1e6:.1f} MB; {most} (memory, --memory)")
+        half = len(table) // 2
+        self._check_rows(table.slice(0, half), first)
+        self._check_rows(table.slice(half), first + half)
 
 
 def _batches(plan: Plan, block: Block, together: Sequence[str]) -> Iterator[pa.Table]:
@@ -124,23 +133,42 @@ def _batches(plan: Plan, block: Block, together: Sequence[str]) -> Iterator[pa.T
     names = plan.schema.names
     with opened(block.path) as file, naming(block.path):
         check_same(plan, block.path)
-        held: list[pa.RecordBatch] = []
+        held: list[pa.Table] = []
         found = file.iter_batches(
             block.batch, row_groups=list(block.groups), columns=names, use_threads=False
         )
         for batch in found:
             batch.validate(full=True)
-            held.append(batch)
-            if sum(map(len, held)) >= block.step or sum(map(bytes_of, held)) > plan.part_bytes // STEPS:
-                yield _joined(held, names, together)
+            table = pa.Table.from_batches([batch]).select(names)
+            # Each piece of a dictionary's column has all of it. Values that take much are made when it is split.
+            is_large = bytes_of(table) > plan.part_bytes
+            held.append(table if is_large else _with_values(table))
+            if is_large and len(held) > 1:
+                yield _joined(held[:-1], together)
+                held = held[-1:]
+            if (
+                is_large
+                or sum(map(len, held)) >= block.step
+                or sum(map(bytes_of, held)) > plan.part_bytes // STEPS
+            ):
+                yield _joined(held, together)
                 held = []
         if held:
-            yield _joined(held, names, together)
+            yield _joined(held, together)
 
 
-def _joined(batches: Sequence[pa.RecordBatch], names: Sequence[str], together: Sequence[str]) -> pa.Table:
-    table = pa.Table.from_batches(batches).select(names)
-    for name in together if len(batches) > 1 else ():
-        column = table.column(name).combine_chunks()
-        table = table.set_column(names.index(name), table.schema.field(name), column)
+def _with_values(table: pa.Table) -> pa.Table:
+    """A table with the values of dictionaries."""
+    for index, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            plain = field_of_values(field)
+            table = table.set_column(index, plain, table.column(index).cast(plain.type))
+    return table
+
+
+def _joined(tables: Sequence[pa.Table], together: Sequence[str]) -> pa.Table:
+    table = pa.concat_tables(tables)
+    for name in together if len(tables) > 1 else ():
+        index = table.schema.get_field_index(name)
+        table = table.set_column(index, table.schema.field(index), table.column(index).combine_chunks())
     return table
