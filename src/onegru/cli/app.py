@@ -159,7 +159,7 @@ def run_command(
     """
     with waiting(f"loading {model.name}"):
         loaded = onegru.load(model, engine=engine)
-    targets = check_targets(outputs or [], loaded)
+    targets = check_targets(outputs or [], loaded, inputs or [])
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
     with explained(loaded, random_names), waiting(f"running {model.name}") as watch:
         results = loaded.run(values, progress=watch.progress)

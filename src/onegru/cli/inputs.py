@@ -125,14 +125,23 @@ def _names(model: Model) -> str:
 # Files
 
 
+def input_files(texts: Iterable[str], model: Model) -> list[Path]:
+    """The files that [NAME=]FILE name."""
+    return [_named_file(text, by_name(model.inputs))[1] for text in texts]
+
+
+def _named_file(text: str, known: Container[str]) -> tuple[str | None, Path]:
+    name, file = split_name(text, known)
+    if name is not None and name not in known and Path(text).is_file():
+        name, file = None, text  # the '=' is part of the file's name
+    return name, Path(file)
+
+
 def _read(text: str, model: Model, known: Mapping[str, TensorInfo]) -> dict[str, Array]:
     """The arrays in [NAME=]FILE, by names of inputs."""
-    name, file = split_name(text, known)
+    name, path = _named_file(text, known)
     if name is not None and name not in known:
-        if not Path(text).is_file():
-            raise SpecError(f"-i {text}: {name!r} is not an input; the model's inputs: {_names(model)}")
-        name, file = None, text  # the '=' is part of the file's name
-    path = Path(file)
+        raise SpecError(f"-i {text}: {name!r} is not an input; the model's inputs: {_names(model)}")
     suffix = path.suffix.lower()
     if suffix not in (".npy", ".npz", ".pb"):
         raise SpecError(f"-i {text}: must end in .npy, .npz or .pb")
