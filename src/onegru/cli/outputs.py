@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import typer
 
 from onegru.cli.inputs import input_files, split_name
 from onegru.core.dtypes import Array
@@ -52,6 +53,17 @@ def check_targets(texts: Sequence[str], model: Model, inputs: Sequence[str]) -> 
         check_not_read(f"-o {text}", path, Path(model.path), inputs=input_files(inputs, model))
         targets[path] = wanted
     return targets
+
+
+def named(text: str) -> Path:
+    """A path; '' is none, and would mean the current folder.
+
+    Raises:
+        typer.BadParameter: it is that.
+    """
+    if not text:
+        raise typer.BadParameter("'' is no name of a file or folder")
+    return Path(text)
 
 
 def check_target(given: str, path: Path, others: Iterable[Path]) -> None:
