@@ -272,7 +272,7 @@ def test_script_whose_output_has_no_room(cli: Cli) -> None:
         result = subprocess.run(
             [SCRIPT, "inspect", write_gru()], stdout=full, stderr=subprocess.PIPE, text=True
         )
-    assert (result.returncode, result.stderr) == (2, "onegru: No space left on device\n")
+    assert (result.returncode, result.stderr) == (2, "onegru: standard output: No space left on device\n")
 
 
 def test_patience() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import io
 import os
 import sys
@@ -95,8 +96,10 @@ def _run() -> int:
     except MemoryError as error:
         return _fail(f"not enough memory ({error})")
     except OSError as error:
-        words = error.strerror or str(error)
-        return _fail(f"{error.filename}: {words}" if error.filename else words)
+        words, name = error.strerror or str(error), error.filename
+        if name is None and error.errno == errno.ENOSPC:  # errors of files have names
+            name = "standard output"
+        return _fail(f"{name}: {words}" if name else words)
     except Exception as error:
         # Errors in the arguments themselves, such as an unknown option.
         message = getattr(error, "format_message", None)

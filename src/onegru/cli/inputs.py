@@ -30,6 +30,8 @@ InputOption = Annotated[
 #: The most seconds that a runtime may be given: a day.
 LONGEST = 86_400.0
 
+_MOST_DIGITS = 12  # of a size
+
 SeedOption = Annotated[
     int | None, typer.Option("--random", metavar="SEED", min=0, help="Draw the inputs that are not given.")
 ]
@@ -57,10 +59,12 @@ def parse_dims(texts: Sequence[str]) -> dict[str, int | tuple[int, ...]]:
     sizes: dict[str, int | tuple[int, ...]] = {}
     for text in texts:
         name, _, size = text.rpartition("=")
-        if not name or re.fullmatch(r"[0-9]{1,12}(,[0-9]{1,12})*", size) is None:
+        if not name or re.fullmatch(r"[0-9]+(,[0-9]+)*", size) is None:
             raise SpecError(
                 f"--dim: {text!r}; must be NAME=SIZE, such as batch=4, or INPUT=SIZES, as X=2,3,8"
             )
+        if max(map(len, size.split(","))) > _MOST_DIGITS:
+            raise SpecError(f"--dim: {text!r}; must be {'9' * _MOST_DIGITS} at most")
         if name in sizes:
             raise SpecError(f"--dim: {name!r} is given twice")
         sizes[name] = tuple(map(int, size.split(","))) if "," in size else int(size)
