@@ -153,8 +153,7 @@ def _map(axes: Any, values: Floats, view: View, low: float, high: float, kind: s
     from matplotlib.ticker import MaxNLocator
 
     order = next(iter(view.orders.values()))
-    shown = ListedColormap(colours("light", kind) / 255.0)
-    shown.set_bad("#bdbdbd")
+    shown = ListedColormap(colours("light", kind) / 255.0).with_extremes(bad="#bdbdbd")
     image = axes.imshow(
         np.ma.masked_invalid(values.T[list(order)]) if values.size else np.full((1, 1), np.nan),
         aspect="auto",

@@ -20,6 +20,7 @@ _TITLES = {
 }
 
 
+@np.errstate(all="ignore")
 def picture(gates: Gates, row: int, direction: str | None, against: Gates | None) -> Picture:
     """The picture of one row of a call.
 
@@ -65,8 +66,7 @@ def _panel(name: str, values: list[Array], attention: bool) -> Panel:
     apart = 0.0
     if len(values) == 2:
         common = min(map(len, values))
-        with np.errstate(all="ignore"):
-            difference = values[0][:common] - values[1][:common]
+        difference = values[0][:common] - values[1][:common]
         if extent([difference]) != (0.0, 0.0):
             apart = symmetrical([difference])
     if name in "zr" and least >= 0 and most <= 1:
@@ -96,6 +96,6 @@ def _words(gates: Gates, row: int, names: Sequence[str]) -> str:
     of = f"row {row} of {rows}, " if rows > 1 else ""
     way = f"{names[0]}, " if len(names) == 1 and gates.directions != ("forward",) else ""
     return (
-        f"{way}{of}{count(int(gates.lengths[row]), 'step')}, {count(spec.hidden_size, 'unit')}, {spec.dtype}, "
-        f"reset gate {reset} the recurrent product"
+        f"{way}{of}{count(int(gates.lengths[row]), 'step')}, {count(spec.hidden_size, 'unit')}, "
+        f"{spec.dtype}, reset gate {reset} the recurrent product"
     )
