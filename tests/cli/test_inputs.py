@@ -151,6 +151,8 @@ def test_sizes_of_open_dimensions(cli: Cli) -> None:
     cli("bench", name, "--random", 0, "--dim", "seq=2").refused(
         "batch is open in X [seq, batch, 5], lens [batch]; give --dim batch=SIZE"
     )
+    for dim in ("seq=1000000000000", "X=2,1000000000000,5"):
+        cli("run", name, "--random", 0, "--dim", dim).refused(f"--dim: {dim!r}; must be 999999999999 at most")
 
 
 @pytest.mark.parametrize("command", ["run", "bench", "verify"])

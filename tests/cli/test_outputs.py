@@ -138,3 +138,31 @@ def test_an_existing_file_is_replaced(cli: Cli) -> None:
     Path("out.npz").write_text("as it was")
     assert cli("run", write_gru(), "-i", "x.npy", "-o", "out.npz").code == 0
     same("out.npz", expected())
+
+
+@pytest.mark.parametrize("command", ["run", "trace"])
+def test_a_file_that_is_read_is_not_replaced(cli: Cli, command: str) -> None:
+    name = write_gru()
+    np.savez("in.npz", X=X)
+    np.savez("a=b.npz", X=X)
+    Path("link.npz").symlink_to("in.npz")
+    Path("model.npz").symlink_to(name)
+    Path("hard.npz").hardlink_to(name)
+    held = onnx.load(name)
+    onnx.save(held, "parts.onnx", save_as_external_data=True, location="parts.npz", size_threshold=0)
+    cli("convert", name, "ir.xml")
+    Path("weights.npz").symlink_to("ir.bin")
+    before = {path: Path(path).read_bytes() for path in files()}
+    model_words = "is the model, or a part of it; must be another file"
+    for model_name, given, target, words in (
+        (name, "in.npz", "in.npz", "is an input; must be another file"),
+        (name, "a=b.npz", "a=b.npz", "is an input; must be another file"),
+        (name, "in.npz", "link.npz", "is an input; must be another file"),
+        (name, "in.npz", "model.npz", model_words),
+        (name, "in.npz", "hard.npz", model_words),
+        ("parts.onnx", "in.npz", "parts.npz", model_words),
+        ("ir.xml", "in.npz", "weights.npz", model_words),
+    ):
+        output = target if command == "trace" else f"Y={target}"
+        cli(command, model_name, "-i", given, "-o", output).refused(f"-o {output}: {words}")
+    assert {path: Path(path).read_bytes() for path in files()} == before

@@ -75,10 +75,12 @@ def test_one_of_several_nodes(trace: Cli) -> None:
 def test_bad_arguments(trace: Cli) -> None:
     name = write_gru()
     trace(name, *DIMS, "-o", "kept.npz")
+    Path("folder.npz").mkdir()
     before = files()
     for arguments, message in (
         (["-o", "a.pdf"], "-o a.pdf: must end in .npz, .png or .html"),
         (["-o", "no/a.npz"], "-o no/a.npz: folder 'no' does not exist"),
+        (["-o", "folder.npz"], "-o folder.npz: is a folder; must be a file"),
         (["-o", "a.npz", "-o", "a.npz"], "the file is named twice"),
         (["--row", 2], "--row: 2; must be in 0…1"),
         (["--row", 2, "-o", "a.npz"], "--row: 2; must be in 0…1"),
@@ -96,7 +98,7 @@ def test_no_rows(trace: Cli) -> None:
     empty = ("--random", 0, "--dim", "seq=3", "--dim", "batch=0")
     code, out, err = trace(name, *empty, "-o", "a.npz")
     assert (code, err) == (0, "") and "0 rows" in out and "nan" not in out
-    trace(name, *empty, "-o", "a.html").refused("row: 0; must be of a batch with rows")
+    trace(name, *empty, "-o", "a.html").refused("onegru: batch: empty; must have rows")
 
 
 def test_a_picture_without_matplotlib(cli: Cli) -> None:

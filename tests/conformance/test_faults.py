@@ -15,8 +15,10 @@ from onegru.conformance.cases import all_cases
 from onegru.conformance.expect import problem_of
 from onegru.core.shapes import arrange
 from onegru.engines import reference
+from onegru.operators.onnx import GRU_VERSIONS
 from onegru.operators.schema import CANONICAL_AXES
 
+GRU = GRU_VERSIONS[22]
 SOURCE = Path(reference.__file__).read_text()
 
 Z, R = "clip(Xt @ w.Wz + H @ w.Rz + w.Wbz + w.Rbz)", "clip(Xt @ w.Wr + H @ w.Rr + w.Wbr + w.Rbr)"
@@ -131,3 +133,17 @@ def test_a_case_catches_it(faulty: ModuleType) -> None:
     """The cases that are simplest, and so say most about a fault, come first."""
     cases = sorted(all_cases(), key=lambda case: len(case.choices))
     assert any(not is_right(case, faulty) for case in cases)
+
+
+@pytest.mark.parametrize(
+    ("faulty", "dtype"),
+    [("never reset", "bfloat16"), ("r without Rb", "bfloat16"), ("r without Rb", "float16")],
+    indirect=["faulty"],
+)
+def test_what_a_plain_case_of_16_bits_does_not_notice(faulty: ModuleType, dtype: str) -> None:
+    """As docs/conformance.md says; those of float32 and float64 do."""
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    noticed = {name: not is_right(Case(GRU, {"type": name}), faulty) for name in (dtype, "float64")}
+    assert noticed == {dtype: False, "float64": True}
+    assert not is_right(Case(GRU, {}), faulty)

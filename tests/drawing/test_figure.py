@@ -59,6 +59,33 @@ def test_directions_and_comparisons_are_columns() -> None:
     np.testing.assert_array_equal(images["state h – difference"], difference)
 
 
+@pytest.mark.parametrize(
+    ("made", "direction", "words"),
+    [("forward", None, ""), ("reverse", None, "reverse, "), ("bidirectional", None, "")]
+    + [("bidirectional", way, f"{way}, ") for way in ("forward", "reverse")],
+)
+def test_one_direction_is_named(made: str, direction: str | None, words: str) -> None:
+    trace = trace_of(made)
+    expected = f"{words}row 0 of 3, 20 steps, "
+    assert trace.plot(direction=direction).texts[1].get_text().startswith(expected)
+    assert f'"words": "{expected}' in trace.to_html(direction=direction)
+    compared = trace.plot(direction=direction, against=trace).texts[1].get_text().splitlines()
+    assert [line.partition(": ")[2].partition(expected)[0] for line in compared] == ["", ""]
+    assert all(expected in line for line in compared)
+
+
+@pytest.mark.parametrize(("T", "other"), [(1, 1), (2, 3), (20, 12), (12, 20), (700, 7)])
+def test_steps_are_whole_and_compared_runs_share_them(T: int, other: int) -> None:
+    figures = [trace_of(T=T).plot(), trace_of(T=T).plot(against=trace_of(T=other))]
+    for figure, steps in zip(figures, (T, max(T, other)), strict=True):
+        maps = [item for item in figure.axes if item.get_images() and item.get_xlabel() == "step"]
+        assert len(maps) == (1, 3)[figure is figures[1]]
+        for axes in maps:
+            assert axes.get_xlim() == (-0.5, steps - 0.5)
+            ticks = [tick for tick in axes.get_xticks() if -0.5 <= tick <= steps - 0.5]
+            assert ticks and all(float(tick).is_integer() for tick in ticks)
+
+
 def test_axes_that_are_there() -> None:
     figure = Figure()
     axes = figure.subplots(2, 2)

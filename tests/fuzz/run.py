@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import select
@@ -22,7 +23,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
@@ -125,7 +126,7 @@ class Worker:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; 1 if there were faults."""
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10, help="how long (default 10)")
+    parser.add_argument("--minutes", type=_minutes, default=10, help="how long (default 10)")
     parser.add_argument("--cases", type=int, help="how many drawn of each kind, however long they take")
     parser.add_argument("--seed", type=int, default=0, help="another one draws other files (default 0)")
     parser.add_argument("--kinds", nargs="+", choices=(*KINDS, *_NATIVE), help="default all")
@@ -159,6 +160,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "native" in options.ways:
         status |= campaign({k: v for k, v in _NATIVE.items() if k in (options.kinds or _NATIVE)}, minutes)
     return status
+
+
+def _minutes(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < (minutes := float(text)) < math.inf:
+            return minutes
+    raise argparse.ArgumentTypeError(f"{text}; must be a finite number above 0")
 
 
 def _guided(kind: str) -> Fuzzer:

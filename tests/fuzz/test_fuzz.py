@@ -22,6 +22,13 @@ def test_broken_files_are_read_or_refused(capsys: pytest.CaptureFixture[str]) ->
     assert status == 0, capsys.readouterr().out
 
 
+@pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf", "x"])
+def test_no_time_is_refused(minutes: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--minutes", minutes, "--cases", "1"])
+    assert f"argument --minutes: {minutes}; must be a finite number above 0" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("kind", sorted(NEEDS))
 def test_broken_files_of_frameworks_are_read_or_refused(
     kind: str, capsys: pytest.CaptureFixture[str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import io
 import os
 import sys
@@ -34,6 +35,7 @@ from onegru.cli.tables import Screen, show_report, show_run, show_targets, show_
 from onegru.cli.trace import trace_command
 from onegru.cli.verify import verify_command
 from onegru.core.wording import printable
+from onegru.system.interrupts import INTERRUPTED
 
 app = typer.Typer(
     name="onegru",
@@ -42,8 +44,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-
-_INTERRUPTED = 130  # the shells' exit code for Ctrl-C, which typer uses as well
 
 
 def run() -> int:
@@ -81,7 +81,7 @@ def _run() -> int:
     try:
         code = int(app(prog_name="onegru", standalone_mode=False) or 0)
         sys.stdout.flush()
-        return _fail("interrupted", code) if code == _INTERRUPTED else code
+        return _fail("interrupted", code) if code == INTERRUPTED else code
     except typer.Exit as stop:
         return int(stop.exit_code)
     except BrokenPipeError:
@@ -89,14 +89,16 @@ def _run() -> int:
     except SystemExit as stop:  # typer raises it after completion, and for a broken pipe
         return _unread() if isinstance(stop.__context__, BrokenPipeError) else int(stop.code or 0)
     except (typer.Abort, KeyboardInterrupt):
-        return _fail("interrupted", _INTERRUPTED)
+        return _fail("interrupted", INTERRUPTED)
     except onegru.OneGRUError as error:
         return _fail(_as_given(str(error)))
     except MemoryError as error:
         return _fail(f"not enough memory ({error})")
     except OSError as error:
-        words = error.strerror or str(error)
-        return _fail(f"{error.filename}: {words}" if error.filename else words)
+        words, name = error.strerror or str(error), error.filename
+        if name is None and error.errno == errno.ENOSPC:  # errors of files have names
+            name = "standard output"
+        return _fail(f"{name}: {words}" if name else words)
     except Exception as error:
         # Errors in the arguments themselves, such as an unknown option.
         message = getattr(error, "format_message", None)
@@ -160,7 +162,7 @@ def run_command(
     """
     with waiting(f"loading {model.name}"):
         loaded = onegru.load(model, engine=engine)
-    targets = check_targets(outputs or [], loaded)
+    targets = check_targets(outputs or [], loaded, inputs or [])
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
     with explained(loaded, random_names), waiting(f"running {model.name}") as watch:
         results = loaded.run(values, progress=watch.progress)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from onegru.cli.inputs import LONGEST, AsJson
-from onegru.cli.outputs import check_target, print_json
+from onegru.cli.outputs import check_target, named, print_json
 from onegru.cli.progress import waiting
 from onegru.cli.tables import Screen, ruled_table, safe, say
 from onegru.conformance.case import Case
@@ -123,9 +123,13 @@ def run_command(
         ),
     ] = None,
     precision: Annotated[
-        str,
-        typer.Option("--precision", metavar=" or ".join(PRECISIONS), help="What OpenVINO computes in."),
-    ] = "f32",
+        str | None,
+        typer.Option(
+            "--precision",
+            metavar=" or ".join(PRECISIONS),
+            help=f"What OpenVINO computes in; by default {PRECISIONS[0]}.",
+        ),
+    ] = None,
     timeout: Annotated[
         float, typer.Option("--timeout", min=1.0, max=LONGEST, help="The most seconds that a case may take.")
     ] = SECONDS,
@@ -134,10 +138,15 @@ def run_command(
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Where to write all results as JSON."),
+        typer.Option(
+            "-o", "--output", metavar="FILE", parser=named, help="Where to write all results as JSON."
+        ),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Where to write them as a page to look at.")
+        Path | None,
+        typer.Option(
+            "--html", metavar="FILE", parser=named, help="Where to write them as a page to look at."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -151,14 +160,16 @@ def run_command(
     Example: onegru conformance run --runtime onnxruntime --operator GRU-14 --html report.html
     """
     chosen = chosen_cases(cases or (), operators or ())
-    for option, path, other in (("-o", output, html), ("--html", html, output)):
+    for option, path, suffix, other in (("-o", output, ".json", html), ("--html", html, ".html", output)):
         if path is not None:
+            if path.suffix.lower() != suffix:
+                raise SpecError(f"{option} {path}: must end in {suffix}")
             check_target(f"{option} {path}", path, filter(None, [other]))
     runners = contenders(runtimes or (), providers or (), engines or (), precision)
     counts = [sum(kind_of_case(case) in item.kinds for case in chosen) for item in runners]
     if not any(counts):
         names = ", ".join(dict.fromkeys(item.runtime.name for item in runners))
-        raise SpecError(f"--runtime: {names}; none of the {count(len(chosen), 'case')} is for it")
+        raise SpecError(f"--runtime: {names}; must be one that takes any of the chosen cases")
     with waiting(f"running {count(len(chosen), 'case')}") as watch:
         results = [
             run_cases(
@@ -187,7 +198,9 @@ def run_command(
 
 @conformance.command("export", short_help="Write the cases as files.")
 def export_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to: a new folder, or an empty one.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", parser=named, help="Where to: a new folder, or an empty one.")
+    ],
     cases: CaseOption = None,
     operators: OperatorOption = None,
 ) -> None:

@@ -11,11 +11,11 @@ import typer
 from rich.console import Console
 
 from onegru.cli.inputs import DimOption
-from onegru.cli.outputs import print_json
+from onegru.cli.outputs import check_not_read, model_files, print_json
 from onegru.cli.progress import waiting
 from onegru.cli.rewrite import Decompose, Float16, ForRuntime, Fuse, NoCheck, Split, Tolerance, convert_model
 from onegru.cli.tables import Screen, ruled_table, safe, say
-from onegru.core.errors import SpecError, needs_extra
+from onegru.core.errors import SpecError
 from onegru.formats.recognise import Kind, layers_kind
 from onegru.formats.save import SUFFIXES
 from onegru.layers.gru import GRU
@@ -33,16 +33,11 @@ def _check_target(target: Path, overwrite: bool) -> None:
         raise SpecError(f"TARGET: {str(target)!r}; must end in {', '.join((*SUFFIXES, *WRITERS))}")
     if not target.parent.is_dir():
         raise SpecError(f"TARGET: folder {str(target.parent)!r} does not exist")
-    for path in _files(target):
+    for path in model_files(target):
         if path.is_dir():
             raise SpecError(f"TARGET: {str(path)!r} is a folder; must be a file")
         if path.exists() and not overwrite:
             raise SpecError(f"TARGET: {str(path)!r} exists; replace it with --overwrite")
-
-
-def _files(target: Path) -> list[Path]:
-    """The files of a target: an IR has its weights in a file of their own."""
-    return [target.with_suffix(".bin"), target] if target.suffix.lower() == ".xml" else [target]
 
 
 def convert_command(
@@ -143,7 +138,8 @@ def convert_command(
         "--tolerance": tolerance,
         "--no-check": no_check,
     }
-    _check_not_the_source(source, target)
+    for path in model_files(target):
+        check_not_read(f"TARGET {path}", path, source, "the source")
     options_of_model = [name for name, value in of_model.items() if value]
     is_ir = fused and target.suffix.lower() == ".xml" and layers_kind(source) is Kind.OPENVINO
     if is_ir and (other := [name for name in options_of_model if name not in _OF_FUSING]):
@@ -213,19 +209,6 @@ def _is_rewriting(
         other = f"with {taking}, which takes layers out" if from_onnx_to_onnx else f"other than {files}"
         raise SpecError(f"{rewriting}: rewrites a whole model; must not be given {other}")
     return from_onnx_to_onnx and taking is None
-
-
-def _check_not_the_source(source: Path, target: Path) -> None:
-    parts = {*_files(source)}
-    if source.is_file() and layers_kind(source) is Kind.ONNX and any(p.exists() for p in _files(target)):
-        with needs_extra("onnx", "onnx", str(source)):
-            from onegru.formats.onnx.read import Source, external_files, external_tensors, read_model
-        place = Source(str(source), source.parent)
-        parts |= external_files(place, external_tensors(read_model(place, source.read_bytes())))
-    for path in _files(target):
-        for other in parts:
-            if path.exists() and other.exists() and path.samefile(other):
-                raise SpecError(f"TARGET: {str(path)!r} is the source, or a part of it; must be another file")
 
 
 def _show(console: Console, layers: GRU | Stack, target: Path, checks: Sequence[Check]) -> None:

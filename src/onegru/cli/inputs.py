@@ -30,6 +30,8 @@ InputOption = Annotated[
 #: The most seconds that a runtime may be given: a day.
 LONGEST = 86_400.0
 
+_MOST_DIGITS = 12  # of a size
+
 SeedOption = Annotated[
     int | None, typer.Option("--random", metavar="SEED", min=0, help="Draw the inputs that are not given.")
 ]
@@ -57,10 +59,12 @@ def parse_dims(texts: Sequence[str]) -> dict[str, int | tuple[int, ...]]:
     sizes: dict[str, int | tuple[int, ...]] = {}
     for text in texts:
         name, _, size = text.rpartition("=")
-        if not name or re.fullmatch(r"[0-9]{1,12}(,[0-9]{1,12})*", size) is None:
+        if not name or re.fullmatch(r"[0-9]+(,[0-9]+)*", size) is None:
             raise SpecError(
                 f"--dim: {text!r}; must be NAME=SIZE, such as batch=4, or INPUT=SIZES, as X=2,3,8"
             )
+        if max(map(len, size.split(","))) > _MOST_DIGITS:
+            raise SpecError(f"--dim: {text!r}; must be {'9' * _MOST_DIGITS} at most")
         if name in sizes:
             raise SpecError(f"--dim: {name!r} is given twice")
         sizes[name] = tuple(map(int, size.split(","))) if "," in size else int(size)
@@ -125,14 +129,23 @@ def _names(model: Model) -> str:
 # Files
 
 
+def input_files(texts: Iterable[str], model: Model) -> list[Path]:
+    """The files that [NAME=]FILE name."""
+    return [_named_file(text, by_name(model.inputs))[1] for text in texts]
+
+
+def _named_file(text: str, known: Container[str]) -> tuple[str | None, Path]:
+    name, file = split_name(text, known)
+    if name is not None and name not in known and Path(text).is_file():
+        name, file = None, text  # the '=' is part of the file's name
+    return name, Path(file)
+
+
 def _read(text: str, model: Model, known: Mapping[str, TensorInfo]) -> dict[str, Array]:
     """The arrays in [NAME=]FILE, by names of inputs."""
-    name, file = split_name(text, known)
+    name, path = _named_file(text, known)
     if name is not None and name not in known:
-        if not Path(text).is_file():
-            raise SpecError(f"-i {text}: {name!r} is not an input; the model's inputs: {_names(model)}")
-        name, file = None, text  # the '=' is part of the file's name
-    path = Path(file)
+        raise SpecError(f"-i {text}: {name!r} is not an input; the model's inputs: {_names(model)}")
     suffix = path.suffix.lower()
     if suffix not in (".npy", ".npz", ".pb"):
         raise SpecError(f"-i {text}: must end in .npy, .npz or .pb")

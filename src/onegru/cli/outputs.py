@@ -12,19 +12,26 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import typer
 
-from onegru.cli.inputs import split_name
+from onegru.cli.inputs import input_files, split_name
 from onegru.core.dtypes import Array
-from onegru.core.errors import SpecError
+from onegru.core.errors import SpecError, needs_extra
+from onegru.formats.recognise import Kind, layers_kind
 from onegru.models.model import Model
 from onegru.system.atomic_write import write_files
 
 
-def check_targets(texts: Sequence[str], model: Model) -> dict[Path, tuple[str, ...]]:
+def check_targets(texts: Sequence[str], model: Model, inputs: Sequence[str]) -> dict[Path, tuple[str, ...]]:
     """The files for outputs and what goes into each, from [NAME=]FILE, checked before anything runs.
 
+    Args:
+        texts: [NAME=]FILE of outputs.
+        model: the model.
+        inputs: [NAME=]FILE of inputs.
+
     Raises:
-        SpecError: a text is not of that form, or does not fit the model.
+        SpecError: a text is not of that form, does not fit the model, or names a file that is read.
     """
     names = tuple(info.name for info in model.outputs)
     targets: dict[Path, tuple[str, ...]] = {}
@@ -43,8 +50,20 @@ def check_targets(texts: Sequence[str], model: Model) -> dict[Path, tuple[str, .
                 f"-o {text}: a .npy file holds one array, the model has {len(names)}; use NAME=FILE or .npz"
             )
         check_target(f"-o {text}", path, targets)
+        check_not_read(f"-o {text}", path, Path(model.path), inputs=input_files(inputs, model))
         targets[path] = wanted
     return targets
+
+
+def named(text: str) -> Path:
+    """A path; '' is none, and would mean the current folder.
+
+    Raises:
+        typer.BadParameter: it is that.
+    """
+    if not text:
+        raise typer.BadParameter("'' is no name of a file or folder")
+    return Path(text)
 
 
 def check_target(given: str, path: Path, others: Iterable[Path]) -> None:
@@ -66,6 +85,39 @@ def check_target(given: str, path: Path, others: Iterable[Path]) -> None:
         raise SpecError(f"{given}: is no regular file; must be a file, or not be there")
     if os.path.realpath(path) in map(os.path.realpath, others):
         raise SpecError(f"{given}: the file is named twice")
+
+
+def check_not_read(
+    given: str, path: Path, model: Path, called: str = "the model", inputs: Iterable[Path] = ()
+) -> None:
+    """Check that a file to write is none of those that are read, by whatever name.
+
+    Args:
+        given: the option and its value, for messages.
+        path: the file.
+        model: a model, whose parts may be files of their own.
+        called: what to call it.
+        inputs: the files of its inputs.
+
+    Raises:
+        SpecError: it is one.
+    """
+    if not path.exists():
+        return
+    parts = {*model_files(model)}
+    if model.is_file() and layers_kind(model) is Kind.ONNX:
+        with needs_extra("onnx", "onnx", str(model)):
+            from onegru.formats.onnx.read import Source, external_files, external_tensors, read_model
+        place = Source(str(model), model.parent)
+        parts |= external_files(place, external_tensors(read_model(place, model.read_bytes())))
+    for what, files in ((f"{called}, or a part of it", parts), ("an input", inputs)):
+        if any(file.exists() and path.samefile(file) for file in files):
+            raise SpecError(f"{given}: is {what}; must be another file")
+
+
+def model_files(model: Path) -> list[Path]:
+    """The files that are written for a model: an IR has its weights in a file of their own."""
+    return [model.with_suffix(".bin"), model] if model.suffix.lower() == ".xml" else [model]
 
 
 def write_outputs(targets: Mapping[Path, Sequence[str]], results: Mapping[str, Array]) -> None:

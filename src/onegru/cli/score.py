@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from onegru.cli.inputs import AsJson
-from onegru.cli.outputs import print_json
+from onegru.cli.outputs import named, print_json
 from onegru.cli.progress import counting, waiting
 from onegru.cli.tables import Screen, safe, say
 from onegru.core.errors import SpecError
@@ -38,7 +38,8 @@ def score_command(
         list[str], typer.Argument(metavar="INPUT...", help="Parquet files, folders of them, or patterns.")
     ],
     output: Annotated[
-        Path, typer.Option("-o", "--out", metavar="FOLDER", help="Where the results go, as Parquet.")
+        Path,
+        typer.Option("-o", "--out", metavar="FOLDER", parser=named, help="Where the results go, as Parquet."),
     ],
     columns: Annotated[
         list[str] | None,

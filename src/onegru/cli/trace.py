@@ -20,8 +20,9 @@ from onegru.cli.inputs import (
     SeedOption,
     explained,
     gather_inputs,
+    input_files,
 )
-from onegru.cli.outputs import check_target, print_json
+from onegru.cli.outputs import check_not_read, check_target, print_json
 from onegru.cli.progress import waiting
 from onegru.cli.tables import Screen, ruled_table, safe, say
 from onegru.core.errors import SpecError
@@ -81,6 +82,8 @@ def trace_command(
         loaded = onegru.load(model)
         other = None if against is None else onegru.GateTrace.load(against)
     name = _node(loaded, node)
+    for path in targets:
+        check_not_read(f"-o {path}", path, model, inputs=input_files(inputs or [], loaded))
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
     with explained(loaded, random_names), waiting(f"running {model.name}"):
         trace = loaded.trace(values, name)

@@ -150,10 +150,10 @@ def _mean(axes: Any, values: Floats, low: float, high: float, colour: str) -> No
 def _map(axes: Any, values: Floats, view: View, low: float, high: float, kind: str) -> Any:
     """Units over steps as colours."""
     from matplotlib.colors import ListedColormap
+    from matplotlib.ticker import MaxNLocator
 
     order = next(iter(view.orders.values()))
-    shown = ListedColormap(colours("light", kind) / 255.0)
-    shown.set_bad("#bdbdbd")
+    shown = ListedColormap(colours("light", kind) / 255.0).with_extremes(bad="#bdbdbd")
     image = axes.imshow(
         np.ma.masked_invalid(values.T[list(order)]) if values.size else np.full((1, 1), np.nan),
         aspect="auto",
@@ -164,6 +164,8 @@ def _map(axes: Any, values: Floats, view: View, low: float, high: float, kind: s
         extent=(-0.5, max(1, len(values)) - 0.5, view.units, 0),
     )
     axes.tick_params(labelsize=8, colors=_FAINT, length=2)
+    axes.set_xlim(-0.5, max(1, *(run.steps for run in view.runs)) - 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_yticks([])
     for spine in axes.spines.values():
         spine.set_color("#d1d5db")

@@ -110,26 +110,49 @@ def test_the_matrix_and_its_filters(page: Path) -> None:
     found = dom.value
     everything = found["all"]
     assert everything["reached"] == ["✓passes 3/3", "≠differs 0/3", "✗crashes 0/1"]
-    assert everything["all cases"] == ["8/8", "2/7", "1/2"]
+    assert everything["all cases"] == ["8", "2 3d 2r", "1 1c"]
     assert everything["GRU-1"] == ["✓passes 2/2", "⊘refuses 0/2", "–"]
     assert everything["GRUCell-3"] == ["✓passes 1/1", "–", "–"]
     assert everything["1000"][:2] == ["✓passes 1/1", "≠differs 0/1"]
     assert everything["Relu"] == ["✓passes 1/1", "✓passes 1/1", "–"]  # a second direction is no unusual thing
-    assert everything["bidirectional"] == ["1/1", "1/1", "–"]
+    assert everything["bidirectional"] == ["1", "1", "–"]
     assert found["operator"] == {
-        "all cases": ["2/2", "0/2", "–"],
+        "all cases": ["2", "2r", "–"],
         "GRU-1": ["✓passes 2/2", "⊘refuses 0/2", "–"],
         "reached": ["✓passes 1/1", "⊘refuses 0/1", "–"],
     }
     assert set(found["status"]) == {"all cases", "GRU-14", "reached"}
     assert set(found["reason"]) == {"all cases", "GRU-14", "reached", "1"}
     assert set(found["feature"]) == {"all cases", "GRU-14", "Relu", "bidirectional"}
-    assert found["disagree"]["all cases"] == ["5/5", "0/5", "0/1"]
+    assert found["disagree"]["all cases"] == ["5", "3d 2r", "1c"]
     assert found["address"] == "#disagree=1"
     assert found["shown"] == "5 of 8 cases"
     assert found["nothing"]
     assert found["cleared"] == everything
     assert dom.console == []
+
+
+def test_a_narrow_page_has_every_outcome(page: Path) -> None:
+    script = """
+    const found = { rows: rows(), wide: document.documentElement.scrollWidth > innerWidth };
+    const parts = [...cell("all", "bad").querySelectorAll(".counts span")];
+    found.colours = new Set(parts.map(item => getComputedStyle(item).color)).size;
+    return found;
+    """
+    found = dump_dom(page, 420, script=READ + script).value
+    assert found["rows"]["all cases"] == ["8", "2 3d 2r", "1 1c"] and found["colours"] == 3
+    assert found["rows"]["reached"] == ["✓passes 3", "≠differs 2d 1r", "✗crashes 1c"]
+    assert not found["wide"]
+
+
+def test_one_case_of_one_operator_without_its_plain_node(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_report(path, [RuntimeResults("one", "1", {}, {BOTH.name: Outcome("crashes", "signal 6")})], [BOTH])
+    script = """return { rows: rows(), about: document.getElementById("about").innerText,
+                         shown: document.getElementById("shown").value };"""
+    found = dump_dom(path, script=READ + script).value
+    assert found["about"].startswith("1 runtime on 1 case of 1 operator. ") and found["shown"] == "1 case"
+    assert set(map(tuple, found["rows"].values())) == {("1c",)}
 
 
 def test_a_cell_opens_its_failing_cases(page: Path) -> None:

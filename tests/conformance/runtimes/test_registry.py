@@ -44,6 +44,7 @@ def test_precision() -> None:
     (item,) = contenders(["openvino"], precision="default")
     assert item.runtime == OpenVino(precision="default") and item.options == {"precision": "default"}
     assert item.kinds == ("onnx", "openvino")
+    assert told(["openvino"]) == [("openvino", {"precision": "f32"})]
 
 
 def test_all_that_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +69,10 @@ def test_all_that_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             {"names": ["onnx"], "engines": ["native"]},
             "engine: 'native'; must be left out, as onegru is not among the runtimes",
+        ),
+        (
+            {"names": ["onegru"], "precision": "f32"},
+            "precision: 'f32'; must be left out, as openvino is not among the runtimes",
         ),
     ],
 )

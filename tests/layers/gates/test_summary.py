@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,18 @@ def test_figures_by_hand() -> None:
 def test_functions_without_two_ends_have_no_shares() -> None:
     (item,) = trace_of(np.zeros((1, 1, 2)), f="Relu").summary()
     assert item.gates[0].low is None and item.gates[2].low == 0.0
+
+
+def test_a_signalling_nan_brings_no_warning() -> None:
+    h = np.zeros((2, 1, 3), np.float32)
+    h.view(np.uint32)[0, 0, 1] = 0x7FA00000
+    trace = trace_of(h)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (item,) = trace.summary()
+        assert largest_differences(trace, 0, trace)[0]["h"] == 0
+        assert trace.to_html(against=trace)
+    assert np.isnan(item.gates[3].mean or 0) and item.dead == (0, 2)
 
 
 def test_rows_and_lengths() -> None:

@@ -241,7 +241,7 @@ def test_nothing_to_see(shape: tuple[int, ...]) -> None:
     if shape[1]:
         assert "no steps" in trace.to_html()
     else:
-        with pytest.raises(onegru.SpecError, match=r"^row: 0; must be of a batch with rows"):
+        with pytest.raises(onegru.SpecError, match=r"^batch: empty; must have rows"):
             trace.to_html()
 
 

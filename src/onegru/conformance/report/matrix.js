@@ -3,6 +3,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const STATUSES = ["passes", "differs", "refuses", "crashes"];
 const BY_LETTER = { p: 0, d: 1, r: 2, c: 3 };
 const PLURALS = ["pass", "differ", "refuse", "crash"];
+const LETTERS = ["", "d", "r", "c"];
 const MARKS = { passes: "✓", differs: "≠", refuses: "⊘", crashes: "✗", mixed: "◐" };
 const MEANING = {
   passes: "right within the tolerance", differs: "runs, but the result is wrong",
@@ -100,6 +101,8 @@ function countsOf(items, runtime) {
   return counts;
 }
 
+const counted = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+
 const sum = numbers => numbers.reduce((a, b) => a + b, 0);
 
 /** Counts in words: "3 pass, 1 differs". */
@@ -125,7 +128,13 @@ function share(counts) {
     part.style.flex = counts[number];
     return part;
   }));
-  return make("span", "share", bar, `${counts[0]}/${sum(counts)}`);
+  return make("span", "share", bar, make("span", "passing", `${counts[0]}/${sum(counts)}`), inLetters(counts));
+}
+
+/** Counts as the command's table has them: 5 1d 2r 1c. For cells without a word, and for narrow screens. */
+function inLetters(counts) {
+  const parts = counts.map((count, status) => count && make("span", STATUSES[status], count + LETTERS[status]));
+  return make("span", "counts", ...parts.filter(part => part));
 }
 
 // ---- the matrix
@@ -155,7 +164,7 @@ function render() {
   const first = body.querySelector(".cell");
   if (first) first.tabIndex = 0;
   const count = left(cases).length;
-  byId("shown").value = count === cases.length ? `${count} cases` : `${count} of ${cases.length} cases`;
+  byId("shown").value = (count === cases.length ? "" : `${count} of `) + counted(cases.length, "case");
   byId("scroll").hidden = !shown.length;
   byId("nothing").hidden = shown.length > 0;
   showPanel(shown);

@@ -29,7 +29,7 @@ function fillPanel(row, runtime) {
   const title = make("h2", "", `${runtimes[runtime].label}: ${titleOf(row)}`);
   title.id = "panel-title";
   const top = make("div", "top", make("div", "", title, row.pins ? make("p", "", row.pins) : "",
-    make("p", "", `Of ${ran.length} cases ${inWords(counts)}.`)), close);
+    make("p", "", `Of ${counted(ran.length, "case")} ${inWords(counts)}.`)), close);
   const items = failing.map(item => failingCase(item, runtime));
   panel.replaceChildren(top, ...items, failing.length ? "" : make("p", "", "None of these cases fails here."),
     passing.length ? passingCases(passing) : "");

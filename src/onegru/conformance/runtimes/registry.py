@@ -54,7 +54,7 @@ def contenders(
     names: Sequence[str] = (),
     providers: Sequence[str] = (),
     engines: Sequence[str] = (),
-    precision: str = "f32",
+    precision: str | None = None,
 ) -> tuple[Contender, ...]:
     """The runtimes of these names, or all that are installed.
 
@@ -62,21 +62,25 @@ def contenders(
         names: which, in this order.
         providers: the execution providers of ONNX Runtime, each a contender; none for the CPU's.
         engines: the engines of onegru, each a contender; none for the native one.
-        precision: what OpenVINO computes in: "f32", or "default" for its own default.
+        precision: what OpenVINO computes in: "f32", as by default here, or "default" for its own default.
 
     Raises:
         SpecError: there is no such runtime, provider, engine or precision, or an option of a runtime that is
             not asked for is given.
         MissingExtraError: a runtime that is named is not installed.
     """
-    choice("precision", precision, PRECISIONS)
+    precisions = () if precision is None else (choice("precision", precision, PRECISIONS),)
     for engine in engines:
         choice("engine", engine, ENGINES)
     for name in names:
         if RUNTIMES[choice("runtime", name, RUNTIMES)].version() is None:
             raise MissingExtraError(name, name, "runtime")
     chosen = list(dict.fromkeys(names or (name for name, item in RUNTIMES.items() if item.version())))
-    for option, given, owner in (("provider", providers, "onnxruntime"), ("engine", engines, "onegru")):
+    for option, given, owner in (
+        ("provider", providers, "onnxruntime"),
+        ("engine", engines, "onegru"),
+        ("precision", precisions, "openvino"),
+    ):
         if given and owner not in chosen:
             raise SpecError(f"{option}: {given[0]!r}; must be left out, as {owner} is not among the runtimes")
     if providers:
@@ -97,7 +101,8 @@ def contenders(
                 for provider in dict.fromkeys(providers or (_CPU,))
             ]
         elif name == "openvino":
-            found.append(Contender(OpenVino(precision=precision), {"precision": precision}, _BOTH))
+            (used,) = precisions or PRECISIONS[:1]
+            found.append(Contender(OpenVino(precision=used), {"precision": used}, _BOTH))
         else:
             found.append(Contender(RUNTIMES[name], kinds=_BOTH if name == "torch" else (ONNX,)))
     return tuple(found)

@@ -118,7 +118,7 @@ class Gates:
         index, rows = integer("row", row), len(self.lengths)
         if not 0 <= index < rows:
             raise SpecError(
-                f"row: {index}; must be " + (f"in 0…{rows - 1}" if rows else "of a batch with rows")
+                f"row: {index}; must be in 0…{rows - 1}" if rows else "batch: empty; must have rows"
             )
         return index
 

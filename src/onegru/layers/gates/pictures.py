@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from onegru.core.dtypes import Array
@@ -18,6 +20,7 @@ _TITLES = {
 }
 
 
+@np.errstate(all="ignore")
 def picture(gates: Gates, row: int, direction: str | None, against: Gates | None) -> Picture:
     """The picture of one row of a call.
 
@@ -34,18 +37,18 @@ def picture(gates: Gates, row: int, direction: str | None, against: Gates | None
     names = gates.directions if direction is None else (gates.directions[gates.direction_index(direction)],)
     return Picture(
         title=printable(" · ".join(filter(None, (gates.source, gates.name))) or "GRU"),
-        words=_words(*runs[0]),
-        views=tuple(_view(name, runs) for name in names),
+        words=_words(*runs[0], names),
+        views=tuple(_view(name, names, runs) for name in names),
     )
 
 
-def _view(direction: str, runs: list[tuple[Gates, int]]) -> View:
+def _view(direction: str, names: Sequence[str], runs: list[tuple[Gates, int]]) -> View:
     labels = ("this run", "other run")
     drawn, befores = [], []
     for label, (gates, row) in zip(labels, runs, strict=False):
         d, steps = gates.directions.index(direction), gates.lengths[row]
         values = tuple(getattr(gates, name)[:steps, d, row].astype(np.float32) for name in GATES)
-        words = printable(" · ".join(filter(None, (gates.source, gates.name, _words(gates, row)))))
+        words = printable(" · ".join(filter(None, (gates.source, gates.name, _words(gates, row, names)))))
         drawn.append(Run(label, words, values))
         befores.append(gates.previous_h[:steps, d, row])
     panels = tuple(
@@ -63,8 +66,7 @@ def _panel(name: str, values: list[Array], attention: bool) -> Panel:
     apart = 0.0
     if len(values) == 2:
         common = min(map(len, values))
-        with np.errstate(all="ignore"):
-            difference = values[0][:common] - values[1][:common]
+        difference = values[0][:common] - values[1][:common]
         if extent([difference]) != (0.0, 0.0):
             apart = symmetrical([difference])
     if name in "zr" and least >= 0 and most <= 1:
@@ -87,12 +89,13 @@ def _orders(values: tuple[Array, ...], before: Array) -> dict[str, list[int]]:
     return {name: np.argsort(rank, kind="stable").tolist() for name, rank in ranks.items()}
 
 
-def _words(gates: Gates, row: int) -> str:
-    """What was run, in a line."""
+def _words(gates: Gates, row: int, names: Sequence[str]) -> str:
+    """What was run, in a line; and which direction is drawn, unless that goes without saying."""
     spec, rows = gates.spec, len(gates.lengths)
     reset = "after" if spec.linear_before_reset else "before"
     of = f"row {row} of {rows}, " if rows > 1 else ""
+    way = f"{names[0]}, " if len(names) == 1 and gates.directions != ("forward",) else ""
     return (
-        f"{of}{count(int(gates.lengths[row]), 'step')}, {count(spec.hidden_size, 'unit')}, {spec.dtype}, "
-        f"reset gate {reset} the recurrent product"
+        f"{way}{of}{count(int(gates.lengths[row]), 'step')}, {count(spec.hidden_size, 'unit')}, "
+        f"{spec.dtype}, reset gate {reset} the recurrent product"
     )

@@ -73,6 +73,7 @@ class DirectionSummary:
     active: tuple[tuple[int, float], ...]
 
 
+@np.errstate(all="ignore")  # infinities, and a signalling NaN, which is invalid where it is cast
 def summarise(gates: Gates, row: int | None) -> tuple[DirectionSummary, ...]:
     """A summary of each direction, over all rows or one."""
     rows = slice(None) if row is None else [gates.row_index(row)]
@@ -89,6 +90,7 @@ def summarise(gates: Gates, row: int | None) -> tuple[DirectionSummary, ...]:
     return tuple(found)
 
 
+@np.errstate(all="ignore")
 def largest_differences(gates: Gates, row: int, against: Gates) -> tuple[dict[str, float], ...]:
     """For each direction the largest difference of each gate between one row of two calls.
 
@@ -111,8 +113,7 @@ def largest_differences(gates: Gates, row: int, against: Gates) -> tuple[dict[st
 
 def activity(h: Array, before: Array) -> Numbers:
     """For each unit the mean of |change of h| in a step; 0 if there are no steps. A NaN counts as 0."""
-    with np.errstate(all="ignore"):
-        changes = np.nan_to_num(np.abs(h.astype(np.float64) - before), posinf=0.0)
+    changes = np.nan_to_num(np.abs(h.astype(np.float64) - before), posinf=0.0)
     means: Numbers = np.sum(changes, axis=0) / max(1, len(changes))
     return means
 
@@ -125,8 +126,7 @@ def _values(array: Array, d: int, rows: object, inside: Array) -> Numbers:
 def _gate(name: str, values: Numbers, function: Activation) -> GateSummary:
     if not values.size:
         return GateSummary(name, None, None, None, None, None)
-    with np.errstate(all="ignore"):
-        figures = (float(values.min()), float(values.mean()), float(values.max()))
+    figures = (float(values.min()), float(values.mean()), float(values.max()))
     low = high = None
     if (ends := _RANGES.get(function.name)) is not None:
         least, most = ends
@@ -140,8 +140,7 @@ def _units(h: Numbers, before: Numbers) -> tuple[tuple[int, ...], tuple[tuple[in
     if not len(h):
         return (), ()
     both = np.concatenate([before, h])
-    with np.errstate(all="ignore"):
-        dead = np.flatnonzero(both.max(axis=0) - both.min(axis=0) < DEAD)
+    dead = np.flatnonzero(both.max(axis=0) - both.min(axis=0) < DEAD)
     means = activity(h, before)
     order = np.argsort(-means, kind="stable")[:_MOST_ACTIVE]
     return tuple(map(int, dead)), tuple((int(unit), float(means[unit])) for unit in order)
