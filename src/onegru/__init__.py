@@ -6,15 +6,8 @@ weights are prepared once (`GRU`), and files that hold them (`load`).
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
-
-if (*sys.argv, "")[0].endswith(("-m", "/onegru", "\\onegru", "\\onegru.exe")):
-    # The command, of which this is the first line that runs: NumPy takes its time, and crashes on Ctrl-C.
-    from onegru.system.interrupts import catch_interrupts
-
-    catch_interrupts()
 
 from onegru._native import version
 from onegru.core.activations import Activation

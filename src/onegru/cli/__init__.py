@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-
-from onegru.system.interrupts import INTERRUPTED, catch_interrupts
+from types import FrameType
 
 
 def main() -> None:
     """Run the command line; exit code 2 and one line on bad input."""
-    before = catch_interrupts()
+    before = signal.signal(signal.SIGINT, _interrupt)
     try:
         from onegru.cli.app import run
 
@@ -23,6 +22,15 @@ def main() -> None:
         code = 2
     finally:
         signal.signal(signal.SIGINT, before)
-    if code == INTERRUPTED:
-        os._exit(code)  # Python ends by the signal where KeyboardInterrupt came in an eval, caught or not
     sys.exit(code)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt; during an import, exit at once, as compiled modules lose it or crash."""
+    at = frame
+    while at is not None:
+        if at.f_code.co_filename.startswith("<frozen importlib"):
+            os.write(2, b"onegru: interrupted\n")
+            os._exit(130)
+        at = at.f_back
+    signal.default_int_handler(signum, frame)

@@ -35,7 +35,6 @@ from onegru.cli.tables import Screen, show_report, show_run, show_targets, show_
 from onegru.cli.trace import trace_command
 from onegru.cli.verify import verify_command
 from onegru.core.wording import printable
-from onegru.system.interrupts import INTERRUPTED
 
 app = typer.Typer(
     name="onegru",
@@ -44,6 +43,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
+
+_INTERRUPTED = 130  # the shells' exit code for Ctrl-C, which typer uses as well
 
 
 def run() -> int:
@@ -81,7 +82,7 @@ def _run() -> int:
     try:
         code = int(app(prog_name="onegru", standalone_mode=False) or 0)
         sys.stdout.flush()
-        return _fail("interrupted", code) if code == INTERRUPTED else code
+        return _fail("interrupted", code) if code == _INTERRUPTED else code
     except typer.Exit as stop:
         return int(stop.exit_code)
     except BrokenPipeError:
@@ -89,7 +90,7 @@ def _run() -> int:
     except SystemExit as stop:  # typer raises it after completion, and for a broken pipe
         return _unread() if isinstance(stop.__context__, BrokenPipeError) else int(stop.code or 0)
     except (typer.Abort, KeyboardInterrupt):
-        return _fail("interrupted", INTERRUPTED)
+        return _fail("interrupted", _INTERRUPTED)
     except onegru.OneGRUError as error:
         return _fail(_as_given(str(error)))
     except MemoryError as error:

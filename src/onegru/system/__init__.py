@@ -1,1 +1,1 @@
-"""Files, written atomically and read with limits, child processes, and Ctrl-C."""
+"""Files, written atomically and read with limits, and child processes."""
