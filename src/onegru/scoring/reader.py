@@ -140,7 +140,7 @@ def _batches(plan: Plan, block: Block, together: Sequence[str]) -> Iterator[pa.T
         for batch in found:
             batch.validate(full=True)
             table = pa.Table.from_batches([batch]).select(names)
-            # Each piece of a dictionary's column has all of it. Values that take much are made when it is split.
+            # Each piece of a dictionary has all of it. Values that take much are made when it is split.
             is_large = bytes_of(table) > plan.part_bytes
             held.append(table if is_large else _with_values(table))
             if is_large and len(held) > 1:
