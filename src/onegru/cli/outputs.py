@@ -16,8 +16,8 @@ import typer
 
 from onegru.cli.inputs import input_files, split_name
 from onegru.core.dtypes import Array
-from onegru.core.errors import SpecError, needs_extra
-from onegru.formats.recognise import Kind, layers_kind
+from onegru.core.errors import SpecError
+from onegru.formats.recognise import files_of
 from onegru.models.model import Model
 from onegru.system.atomic_write import write_files
 
@@ -104,12 +104,7 @@ def check_not_read(
     """
     if not path.exists():
         return
-    parts = {*model_files(model)}
-    if model.is_file() and layers_kind(model) is Kind.ONNX:
-        with needs_extra("onnx", "onnx", str(model)):
-            from onegru.formats.onnx.read import Source, external_files, external_tensors, read_model
-        place = Source(str(model), model.parent)
-        parts |= external_files(place, external_tensors(read_model(place, model.read_bytes())))
+    parts = files_of(model) if model.is_file() else [model]
     for what, files in ((f"{called}, or a part of it", parts), ("an input", inputs)):
         if any(file.exists() and path.samefile(file) for file in files):
             raise SpecError(f"{given}: is {what}; must be another file")

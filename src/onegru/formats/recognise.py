@@ -6,7 +6,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal
 
-from onegru.core.errors import FormatError
+from onegru.core.errors import FormatError, needs_extra
 from onegru.system.bounded import LARGEST_TEXT, check_regular
 
 
@@ -153,3 +153,21 @@ def model_kind(path: Path) -> Kind:
             f"onegru.load_layers, or make a model of them with `onegru convert`"
         )
     return kind
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files of a model: itself, an IR's weights, an ONNX model's external data.
+
+    Raises:
+        FormatError, OSError: it cannot be read.
+        MissingExtraError: it is an ONNX model, and onnx is not installed.
+    """
+    kind = layers_kind(path)
+    if kind is Kind.OPENVINO:
+        return [path, *filter(Path.is_file, [path.with_suffix(".bin")])]
+    if kind is not Kind.ONNX:
+        return [path]
+    with needs_extra("onnx", "onnx", str(path)):
+        from onegru.formats.onnx.read import Source, external_files, external_tensors, read_model
+    source = Source(str(path), path.parent)
+    return [path, *sorted(external_files(source, external_tensors(read_model(source, path.read_bytes()))))]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from onegru.core.errors import SpecError, needs_extra
-from onegru.formats.recognise import Kind, layers_kind
+from onegru.core.errors import SpecError
+from onegru.formats.recognise import files_of, layers_kind
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.models.load import load
@@ -63,20 +63,7 @@ def model_digest(model: str | GRU | Stack | Model) -> str:
     if not path.is_file():
         raise SpecError(f"model: {path}: not a file; must be one, which a later run can compare")
     digest = hashlib.sha256()
-    for item in _files(path):
+    for item in files_of(path):
         with item.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
-
-
-def _files(path: Path) -> Iterable[Path]:
-    """The files of a model, itself first."""
-    yield path
-    kind = layers_kind(path)
-    if kind is Kind.OPENVINO and path.with_suffix(".bin").is_file():
-        yield path.with_suffix(".bin")
-    if kind is Kind.ONNX:
-        with needs_extra("onnx", "onnx", str(path)):
-            from onegru.formats.onnx.read import Source, external_files, external_tensors, read_model
-        source = Source(str(path), path.parent)
-        yield from sorted(external_files(source, external_tensors(read_model(source, path.read_bytes()))))
