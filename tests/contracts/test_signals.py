@@ -223,6 +223,8 @@ def test_an_exit_while_a_daemon_thread_is_in_a_call_is_silent(T: int) -> None:
 
 
 FORK = """
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork beside threads
 rng = np.random.default_rng(5)
 layer = make(1, 8, "bidirectional")
 X = rng.standard_normal((12_000, 64, 1), np.float32)
