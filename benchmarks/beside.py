@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cases import Case, Shape
+from benchmarks.models.cases import Case, Shape
 from benchmarks.record import Record
 from benchmarks.turns import Worker, exact_results, prepare, settle, working
 

@@ -7,8 +7,8 @@ import statistics
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 
-from benchmarks.cases import Case, Shape, draw_cases
 from benchmarks.limits import least_seconds
+from benchmarks.models.cases import Case, Shape, draw_cases
 from benchmarks.record import Record
 from benchmarks.turns import Worker, exact_results, shown, take_turns, working
 

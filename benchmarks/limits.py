@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import Shape
+from benchmarks.models.cases import Shape
 
 __all__ = ["least_seconds", "limits"]
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.cases import Case, layer_of
+from benchmarks.models.cases import Case, layer_of
 
 Array = NDArray[Any]
 Call = Callable[[], object]

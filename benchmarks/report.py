@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.beside import LOOPS
-from benchmarks.cases import Case
-from benchmarks.figures import (
+from benchmarks.models.cases import Case
+from benchmarks.models.written_out import FUSED_TARGETS
+from benchmarks.page.figures import (
     OTHERS,
     Entry,
     Parts,
@@ -31,7 +32,7 @@ from benchmarks.figures import (
     whole_times,
     whole_words,
 )
-from benchmarks.pictures import draw_curves, draw_ratios
+from benchmarks.page.pictures import draw_curves, draw_ratios
 from benchmarks.scoring import SCORING_TARGETS, scored, scored_figures
 from benchmarks.tables import (
     BESIDE_TARGET,
@@ -44,7 +45,6 @@ from benchmarks.tables import (
     whole,
 )
 from benchmarks.turns import ROOT
-from benchmarks.written_out import FUSED_TARGETS
 
 __all__ = ["TARGETS", "write_report"]
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.beside import measure_beside
-from benchmarks.cases import CASES, Case
 from benchmarks.drawn import AGAINST, measure_drawn, measure_rows
-from benchmarks.figures import read_parts
 from benchmarks.limits import least_seconds
+from benchmarks.models.cases import CASES, Case
+from benchmarks.page.figures import read_parts
 from benchmarks.peers import PEERS, version
 from benchmarks.record import Record
 from benchmarks.report import write_report

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 import onegru
-from benchmarks.cases import Array
-from benchmarks.figures import Entry, Parts, of_kind
+from benchmarks.models.cases import Array
+from benchmarks.page.figures import Entry, Parts, of_kind
 from benchmarks.peers import version
 from benchmarks.record import Record
 from benchmarks.turns import ROOT, TOLERANCE

@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from benchmarks.beside import CONTENDERS
-from benchmarks.cases import MOST_FLOPS, SIZES
 from benchmarks.drawn import AGAIN, AGAINST, ROWS_STEPS
-from benchmarks.figures import (
+from benchmarks.models.cases import MOST_FLOPS, SIZES
+from benchmarks.page.figures import (
     OTHERS,
     Entry,
     Parts,
@@ -67,11 +67,12 @@ def whole(parts: Parts) -> list[str]:
         "## Whole models",
         "",
         "Models of the kinds that people run, made and exported by PyTorch with fixed seeds "
-        "(`benchmarks/real.py`); µs a call. onegru by `onegru.load`, and by `onegru.execution_provider` in "
-        "ONNX Runtime's own session; the runtime by itself. An IR as the file is, with open sizes, and "
-        "reshaped by OpenVINO to the sizes that arrive, which `onegru.load` does by itself. Fused: a file "
-        "whose GRU is written out in other operators (`benchmarks/written_out.py`), which the runtime runs "
-        "as it is, and onegru with `fuse=True`. Last, milliseconds to load.",
+        "(`benchmarks/models/real.py`); µs a call. onegru by `onegru.load`, and by "
+        "`onegru.execution_provider` in ONNX Runtime's own session; the runtime by itself. An IR as the "
+        "file is, with open sizes, and reshaped by OpenVINO to the sizes that arrive, which `onegru.load` "
+        "does by itself. Fused: a file whose GRU is written out in other operators "
+        "(`benchmarks/models/written_out.py`), which the runtime runs as it is, and onegru with "
+        "`fuse=True`. Last, milliseconds to load.",
         "",
         "| model | frames | form | threads | onegru | provider | the runtime | ratio | loads | the runtime |",
         "| --- | ---: | --- | --- |" + " ---: |" * 6,

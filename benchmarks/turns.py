@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cases import Array, Case, draw, layer_of
+from benchmarks.models.cases import Array, Case, draw, layer_of
 
 __all__ = [
     "ROOT",

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import onegru
+from benchmarks.models.real import REAL, Array, RealModel, draw_frames, exported, exported_ir
+from benchmarks.models.written_out import WRITTEN_OUT
 from benchmarks.peers import Prepared
-from benchmarks.real import REAL, Array, RealModel, draw_frames, exported, exported_ir
-from benchmarks.written_out import WRITTEN_OUT
 
 __all__ = ["WHOLE", "WHOLE_CASES", "WholeCase", "exact"]
 

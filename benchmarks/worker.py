@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cases import Case, draw
+from benchmarks.models.cases import Case, draw
 from benchmarks.peers import PEERS, Call, Prepared, pin, spinning_session
 from benchmarks.whole import WHOLE, WHOLE_CASES
 

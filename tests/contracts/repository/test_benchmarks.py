@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cases import CASES, MOST_FLOPS, SIZES, Case, Shape, draw_cases
-from benchmarks.figures import beside_ratio, drawn_ratios, falls, read_parts
 from benchmarks.limits import cache_shares, least_seconds
+from benchmarks.models.cases import CASES, MOST_FLOPS, SIZES, Case, Shape, draw_cases
+from benchmarks.page.figures import beside_ratio, drawn_ratios, falls, read_parts
 from benchmarks.record import Record
 
 MB = 1 << 20

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.beside import CONTENDERS
-from benchmarks.cases import Case
 from benchmarks.drawn import AGAINST
 from benchmarks.limits import least_seconds
+from benchmarks.models.cases import Case
 
 __all__ = [
     "OTHERS",

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.real import RealModel
+from benchmarks.models.real import RealModel
 
 __all__ = ["FUSED_TARGETS", "KERAS", "WRITTEN_OUT"]
 

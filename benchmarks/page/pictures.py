@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import threads_of
+from benchmarks.page.figures import threads_of
 
 __all__ = ["draw_curves", "draw_ratios"]
 
