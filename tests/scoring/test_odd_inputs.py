@@ -66,12 +66,47 @@ def test_results_within_the_input_are_refused(scorer: Scorer, tmp_path: Path) ->
     assert not (tmp_path / "in" / "a").exists()
 
 
+def test_results_beside_what_a_pattern_means(scorer: Scorer, tmp_path: Path) -> None:
+    write_files(tmp_path / "in", ROWS[:4], 1)
+    write_files(tmp_path / "in" / "sub", ROWS[:2], 1)
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "link").symlink_to(tmp_path / "in" / "sub")
+    for inputs in ("in/*", "more"):
+        with pytest.raises(
+            SpecError, match=r"^output: .*out: lies in .*sub, whose files are read; must not$"
+        ):
+            score(scorer, [str(tmp_path / inputs)], tmp_path / "in" / "sub" / "out")
+    for _ in range(2):  # the second time the pattern means the results as well
+        assert sorted(ids(scorer, tmp_path / "in" / "out", tmp_path / "in" / "*")) == [0, 0, 1, 1, 2, 3]
+
+
+def test_a_part_of_another_size_is_refused(scorer: Scorer, tmp_path: Path) -> None:
+    write_files(tmp_path / "in", ROWS[:9], 2)
+    score(scorer, [tmp_path / "in"], tmp_path / "out")
+    (tmp_path / "out" / "_SUCCESS").unlink()
+    first, second = sorted((tmp_path / "out").glob("part-*"))
+    first.write_bytes(second.read_bytes())
+    with pytest.raises(FormatError, match=r"part-000000\.parquet: 4 rows; must be 5; remove it$"):
+        score(scorer, [tmp_path / "in"], tmp_path / "out")
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+
+
+def test_kept_columns_with_dictionaries_within(tmp_path: Path) -> None:
+    words = pa.array([f"s{index % 211}" for index in range(600)]).dictionary_encode()
+    rows = table(ROWS).append_column("k", pa.StructArray.from_arrays([words], ["q"]))
+    (tmp_path / "in").mkdir()
+    pq.write_table(rows, tmp_path / "in" / "a.parquet", row_group_size=100)
+    score(Scorer(make_gru(), keep=["k"]), [tmp_path / "in"], tmp_path / "out", memory=LEAST)
+    assert read_results(tmp_path / "out")["k"].to_pylist() == rows["k"].to_pylist()
+
+
 def test_files_that_change_during_the_run(scorer: Scorer, tmp_path: Path) -> None:
     write_files(tmp_path / "in", ROWS, 12)
 
     def change(done: int, total: int) -> None:
         if done:
-            pq.write_table(table(ROWS[:7]), tmp_path / "in" / "011.parquet")
+            pq.write_table(table(ROWS[:7]), tmp_path / "new")
+            (tmp_path / "new").replace(tmp_path / "in" / "011.parquet")
 
     with pytest.raises(FormatError, match=r"011\.parquet: has changed since the run began$"):
         score(scorer, [tmp_path / "in"], tmp_path / "out", memory=LEAST, progress=change)

@@ -101,31 +101,40 @@ class Plan:
             yield from block.parts
 
 
-def find_files(inputs: Sequence[str | os.PathLike[str]]) -> list[Path]:
+def find_files(inputs: Sequence[str | os.PathLike[str]], output: Path) -> list[Path]:
     """The files that are meant, in the order given; those of a folder or a pattern in that of their names.
 
     In folders, and of what patterns mean, names that begin with "_" or "." are left out, as everywhere in
     Arrow. Links to folders are followed.
 
+    Args:
+        inputs: files, folders and patterns.
+        output: the folder of results, which a pattern does not mean.
+
     Raises:
-        SpecError: there is no file, one is meant twice, or has a name that Arrow cannot open.
+        SpecError: there is no file, one is meant twice, or has a name that Arrow cannot open, or the results
+            would lie in a folder that is read.
         FormatError: one is neither a file nor a folder.
     """
     if isinstance(inputs, str | os.PathLike) or not isinstance(inputs, Iterable):
         raise SpecError(f"inputs: {shown(inputs)}; must be a list of files, folders or patterns")
     found: dict[str, Path] = {}
+    read: set[str] = set()
     for item in inputs:
         text = os.fspath(item)
         if not text or "://" in text:
             what = "a URL" if text else "no name"
             raise SpecError(f"inputs: {text!r}: {what}; must be files of this machine")
-        for path in _meant(text):
+        for path in _meant(text, output, read):
             if _is_not_text(str(path)):
                 raise SpecError(f"{str(path)!r}: a name that is not UTF-8; must be")
             if found.setdefault(os.path.realpath(path), path) is not path:
                 raise SpecError(f"{path}: is meant twice")
     if not found:
         raise SpecError("inputs: none; must be at least one")
+    for folder in Path(os.path.realpath(output)).parents:
+        if str(folder) in read:
+            raise SpecError(f"output: {output}: lies in {folder}, whose files are read; must not")
     return list(found.values())
 
 
@@ -134,15 +143,19 @@ def _is_not_text(name: str) -> bool:
     return any("\ud800" <= char <= "\udfff" for char in name)
 
 
-def _meant(text: str) -> list[Path]:
+def _meant(text: str, output: Path, read: set[str]) -> list[Path]:
+    """The files that a text means; the folders that are read for it are added to `read`."""
     paths = [Path(text)]
     if not paths[0].exists() and glob.has_magic(text):
         found = (Path(name) for name in sorted(glob.glob(text, recursive=True)))  # noqa: PTH207
-        paths = [path for path in found if not _is_hidden(path.name)]
+        own = os.path.realpath(output)
+        paths = [path for path in found if not _is_hidden(path.name) and os.path.realpath(path) != own]
         if not paths:
             raise SpecError(f"{text}: no file has such a name")
     # A pattern may mean a folder, and what is in it as well.
-    listed = dict.fromkeys(inner for item in paths for inner in (_inside(item) if item.is_dir() else [item]))
+    listed = dict.fromkeys(
+        inner for item in paths for inner in (_inside(item, read) if item.is_dir() else [item])
+    )
     if not listed:
         raise SpecError(f"{text}: a folder without files")
     for item in listed:
@@ -150,14 +163,15 @@ def _meant(text: str) -> list[Path]:
     return list(listed)
 
 
-def _inside(folder: Path) -> list[Path]:
+def _inside(folder: Path, read: set[str]) -> list[Path]:
     found: list[Path] = []
-    seen: set[str] = set()  # folders, of which links may make a ring
+    seen: set[str] = set()  # of which links may make a ring
     for place, folders, names in os.walk(folder, followlinks=True):
         real = os.path.realpath(place)
         folders[:] = [] if real in seen else [name for name in folders if not _is_hidden(name)]
         found += [] if real in seen else [Path(place, name) for name in names if not _is_hidden(name)]
         seen.add(real)
+    read |= seen
     return sorted(found, key=lambda path: path.relative_to(folder).parts)
 
 

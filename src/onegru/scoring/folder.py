@@ -140,11 +140,16 @@ class Folder:
 
         write_files([(self.part(number), write)])
 
-    def counts(self, number: int) -> tuple[int, int]:
+    def counts(self, number: int, rows: int, skips: bool) -> tuple[int, int]:
         """The rows of a part that is there, and how many were left out.
 
+        Args:
+            number: the part's.
+            rows: how many rows of the input it is for.
+            skips: whether those left out have no row.
+
         Raises:
-            FormatError: it is broken.
+            FormatError: it is broken, or another part.
         """
         path = str(self.part(number))
         with naming(path):
@@ -152,7 +157,10 @@ class Folder:
         told = (metadata.metadata or {}).get(_KEY)
         if told is None:
             raise FormatError(f"{path}: not a part of this run; remove it")
-        return metadata.num_rows, int(json.loads(told)["left_out"])
+        left_out = int(json.loads(told)["left_out"])
+        if metadata.num_rows != (must := rows - left_out if skips else rows):
+            raise FormatError(f"{path}: {metadata.num_rows} rows; must be {must}; remove it")
+        return metadata.num_rows, left_out
 
     def success(self) -> dict[str, Any]:
         """What was recorded of a complete run.

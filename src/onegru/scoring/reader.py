@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 
@@ -134,8 +135,10 @@ def _batches(plan: Plan, block: Block, together: Sequence[str]) -> Iterator[pa.T
     with opened(block.path) as file, naming(block.path):
         check_same(plan, block.path)
         held: list[pa.Table] = []
-        found = file.iter_batches(
-            block.batch, row_groups=list(block.groups), columns=names, use_threads=False
+        # Group by group: Arrow does not put some types together beyond one.
+        found = chain.from_iterable(
+            file.iter_batches(block.batch, row_groups=[group], columns=names, use_threads=False)
+            for group in block.groups
         )
         for batch in found:
             batch.validate(full=True)

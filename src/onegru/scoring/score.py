@@ -98,14 +98,10 @@ def score(
     memory = integer("memory", memory, 1)
     began = time.perf_counter()
     memory = min(memory, memory_size())
-    paths = find_files(inputs)
     folder = Folder(file_path("output", output))
-    place = Path(os.path.realpath(folder.path))
-    for item in inputs:
-        if Path(item).is_dir() and Path(os.path.realpath(item)) in place.parents:
-            raise SpecError(f"output: {folder.path}: lies in {item}, whose files are read; must not")
+    paths = find_files(inputs, folder.path)
     for path in paths:
-        if place in Path(os.path.realpath(path)).parents:
+        if Path(os.path.realpath(folder.path)) in Path(os.path.realpath(path)).parents:
             raise SpecError(f"{path}: lies in the folder of results; must not")
     # Read before the folder is locked, so that a run that is refused makes none.
     plan = make_plan(scorer, paths, _part_bytes(folder.path, memory, folder.manifest()))
@@ -117,13 +113,13 @@ def score(
         folder.clear_leftovers()
         if before is None:
             folder.begin(manifest)
-        parts = [part.number for part in plan.parts()]
+        parts = list(plan.parts())
         done = folder.done(len(parts))
         rows_now = 0
         if len(done) < len(parts) or not folder.is_complete:
             folder.remove_success()
             rows_now = _run(scorer, plan, folder, memory, done, progress, execute)
-            counts = [folder.counts(number) for number in parts]
+            counts = [folder.counts(part.number, part.rows, scorer.on_error == "skip") for part in parts]
             rows, left_out = (sum(column) for column in zip(*counts, strict=True))
             folder.succeed({"rows": rows, "left_out": left_out, "parts": len(parts)})
         else:
