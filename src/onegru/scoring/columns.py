@@ -250,11 +250,11 @@ def _plain(numbers: pa.Array) -> Array:
 # ---- rows that can
 
 
-def bytes_of(rows: pa.Table | pa.RecordBatch) -> int:
+def bytes_of(rows: pa.Table) -> int:
     """The memory that rows take; of a dictionary, what its values take that they have."""
     size = 0
     for column in rows.columns:
-        for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+        for chunk in column.chunks:
             size += chunk.indices.nbytes if pa.types.is_dictionary(chunk.type) else chunk.nbytes
             if pa.types.is_dictionary(chunk.type) and _is_text(chunk.type.value_type):
                 lengths = pc.binary_length(chunk.dictionary).take(chunk.indices)

@@ -145,10 +145,10 @@ def _batches(plan: Plan, block: Block, together: Sequence[str]) -> Iterator[pa.T
             table = pa.Table.from_batches([batch]).select(names)
             # Each piece of a dictionary has all of it. Values that take much are made when it is split.
             is_large = bytes_of(table) > plan.part_bytes
+            if is_large and held:
+                yield _joined(held, together)
+                held = []
             held.append(table if is_large else _with_values(table))
-            if is_large and len(held) > 1:
-                yield _joined(held[:-1], together)
-                held = held[-1:]
             if (
                 is_large
                 or sum(map(len, held)) >= block.step
