@@ -187,6 +187,21 @@ def test_dictionaries_count_as_what_is_used_of_them(scorer: Scorer, tmp_path: Pa
     assert score(scorer, [tmp_path / "in"], tmp_path / "out", memory=LEAST).rows == 400
 
 
+def test_values_of_dictionaries_that_take_more_than_a_part(scorer: Scorer, tmp_path: Path) -> None:
+    """A piece of them is split before its values are made, and those before it come first."""
+    words = pa.array([letter * length for letter, length in zip("abc", (1, 90_000, 100_000), strict=True)])
+    numbers = pa.array([0] * 200 + [1, 2] * 200 + [0] * 200, pa.int32())
+    rows = table(sequences(lengths=[1] * 800)).set_column(
+        0, "id", pa.DictionaryArray.from_arrays(numbers, words)
+    )
+    (tmp_path / "in").mkdir()
+    pq.write_table(rows, tmp_path / "in" / "a.parquet", row_group_size=190)
+    score(scorer, [tmp_path / "in"], tmp_path / "out", memory=LEAST)
+    found = read_results(tmp_path / "out")
+    assert found["id"].to_pylist() == rows["id"].to_pylist()
+    assert found["Y_h"].to_pylist() == scorer(rows)["Y_h"].to_pylist()
+
+
 def test_arguments_that_are_refused() -> None:
     for arguments, message in (
         ({"batch": 10**9}, r"^batch: 1000000000; must be an integer, 1…131072$"),
