@@ -12,6 +12,7 @@ from onegru.fusion.cells.match import find_cell, zeroed_state
 from onegru.fusion.cells.polynomial import same
 from onegru.fusion.cells.views import View
 from onegru.fusion.dataflow.operator import Op
+from onegru.fusion.from_zero import is_step_from_zero
 from onegru.fusion.graph import Graph
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.lengths import lengths_of
@@ -222,10 +223,10 @@ class _Cells:
     def replace(self, chain: list[_Found]) -> None:
         """Replace a chain of cells, once that is proved."""
         longer = self._with_step_from_zero(chain)
-        if longer is None or not self._try(longer, is_certain=False):
+        if longer is None or not self._try(longer):
             self._try(chain)
 
-    def _try(self, chain: list[_Found], *, is_certain: bool = True) -> bool:
+    def _try(self, chain: list[_Found]) -> bool:
         """Replace a chain; whether that could be done."""
         first, last = chain[0].cell, chain[-1].cell
         removed = [op for item in chain for op in item.ops]
@@ -236,14 +237,12 @@ class _Cells:
                 return True
             width = change.emit()
         except MissError as error:
-            if is_certain:
-                self.graph.miss(last.output, str(error))
+            self.graph.miss(last.output, str(error))
             return False
         except BROKEN as error:
-            if is_certain:
-                self.graph.miss(last.output, broken_words(error))
+            self.graph.miss(last.output, broken_words(error))
             return False
-        if not self.graph.prove(emitter, last.output if is_certain else ""):
+        if not self.graph.prove(emitter, last.output):
             return False
         if change.Y:
             self.graph.made.stacks[tuple(change.order)] = change.Y
@@ -252,23 +251,17 @@ class _Cells:
         return True
 
     def _with_step_from_zero(self, chain: list[_Found]) -> list[_Found] | None:
-        """The chain and a step before it, whose state of zeros an exporter has computed with.
-
-        That step takes the slices before those of the first cell. Whether it is one must be proved.
-        """
-        first = chain[0].cell
+        """The chain and a step before it that an exporter has computed with a state of zeros; None if none is."""
+        first, second = chain[0].cell, chain[1].cell if len(chain) > 1 else None
         state = self.graph.flow.resolve(first.state.name)
         op = self.graph.flow.producers.get(state)
-        if op is None or op.kind not in ("Add", "Sub", "Mul") or first.masks or len(chain) < 2:
+        if second is None or first.masks or op is None or op.kind not in ("Add", "Sub", "Mul"):
             return None
-        names = [first.inputs[place] for place in range(len(first.inputs))]
-        views = [*names, *([first.attention] if first.attention else [])]
-        second = chain[1].cell
+        views = [*first.inputs, *([first.attention] if first.attention else [])]
         others = [*second.inputs, *([second.attention] if second.attention else [])]
-        earlier = [before(self.graph.at, pair) for pair in zip(views, others, strict=True)]
-        if any(view is None for view in earlier):
+        earlier = [view for pair in zip(views, others, strict=True) if (view := before(self.graph.at, pair))]
+        if len(earlier) < len(views) or not is_step_from_zero(self.graph.at, state, first, second):
             return None
-        known = [view for view in earlier if view is not None]
         zero = f"{state}/zero"
         self.graph.flow.add_constant(zero, np.zeros((1, first.hidden_size)))
         self.graph.flow.set_dtype(zero, self.graph.dtype_of(first))
@@ -276,8 +269,8 @@ class _Cells:
             first,
             output=state,
             state=View(zero, ("R", "F"), first.state.index),
-            inputs=tuple(known[: len(first.inputs)]),
-            attention=known[-1] if first.attention else None,
+            inputs=tuple(earlier[: len(first.inputs)]),
+            attention=earlier[-1] if first.attention else None,
         )
         return [_Found(start, [], []), *chain]
 

@@ -85,6 +85,9 @@ class _Matcher:
         keep, masks = self._masks(keep)
         z, attention, keeps = self._update_gate(keep)
         n = self._activation(candidate, "the candidate")
+        for act, what in ((z, "its update gate"), (n, "its candidate")):
+            if act.factor != 1.0:  # only the reset gate's goes into what it multiplies
+                raise MissError(f"{what} is {act.factor:.6g} times {act.function}")
         zx = self._linear(z.argument, "the update gate")
         r, n_parts = self._candidate(n.argument, z)
         parts = [zx, *n_parts]

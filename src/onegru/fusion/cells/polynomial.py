@@ -8,7 +8,7 @@ its polynomial is the same: (1 - z)∘n + z∘h and n + z∘(h - n) are both n -
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -382,6 +382,30 @@ class Algebra:
             if first.is_constant and (high := scalar(first.constant)) is not None:
                 return self.clip(second, -np.inf, high)
         return scale(self.larger(scale(p, -1.0), scale(q, -1.0)), -1.0)
+
+    def applied(self, atom: Atom, arguments: Sequence[Polynomial]) -> Polynomial:
+        """An atom's function of other arguments.
+
+        Raises:
+            TooComplexError: the atom is no function.
+        """
+        match atom.kind:
+            case "value" | "dot":
+                raise TooComplexError
+            case "Sigmoid" | "Exp" | "Log":
+                return {"Sigmoid": self.sigmoid, "Exp": self.exp, "Log": self.log}[atom.kind](*arguments)
+            case "Abs":
+                return self.absolute(*arguments)
+            case "Softsign":
+                return self.odd(atom.kind, *arguments)
+            case "Clip":
+                return self.clip(*arguments, *atom.parameters)
+            case "Max":
+                return self.larger(*arguments)
+            case "Reciprocal":
+                return self.divide(constant(1), *arguments)
+            case _:
+                return self.function(atom.kind, *arguments, parameters=atom.parameters)
 
     def positive(self, w: Polynomial, p: Polynomial, q: Polynomial) -> Polynomial:
         """P where w > 0, else q: Relu, LeakyRelu, ThresholdedRelu and Elu are written so."""

@@ -1,0 +1,108 @@
+"""A step that an exporter has computed with a state of zeros, recognised by the algebra of the step after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from onegru.fusion.cells.cell import Cell
+from onegru.fusion.cells.expression import Expressions
+from onegru.fusion.cells.polynomial import (
+    Atom,
+    Matrix,
+    Polynomial,
+    TooComplexError,
+    add,
+    constant,
+    same,
+    scale,
+)
+from onegru.fusion.cells.views import View
+from onegru.fusion.nodes.node import is_zero
+from onegru.fusion.nodes.sources import before, path
+
+
+def is_step_from_zero(at: Expressions, name: str, first: Cell, second: Cell) -> bool:
+    """Whether a value is what a cell computes from a state of zeros, one step before that cell.
+
+    Args:
+        at: the expressions of the graph.
+        name: the value, which is the state that `first` takes.
+        first: a cell.
+        second: the cell after it, which tells how inputs go on in time.
+    """
+    state = at.flow.resolve(first.state.name)
+    places = [*first.inputs, *([first.attention] if first.attention else [])]
+    later = [*second.inputs, *([second.attention] if second.attention else [])]
+    following = {(a.name, a.roles): b for a, b in zip(places, later, strict=True)}
+
+    def earlier(view: View) -> Polynomial:
+        if at.flow.resolve(view.name) == state:
+            return constant(0)
+        after = following.get((view.name, view.roles))
+        found = after and before(at, (view, View(after.name, after.roles, view.index)))
+        if found is None:
+            raise TooComplexError
+        return _source(at, found)
+
+    expected, found = at.of(first.output), at.of(name)
+    if expected is None or found is None:
+        return False
+    try:
+        return same(
+            _Substituted(at, earlier).of(expected[1]),
+            _Substituted(at, lambda view: _source(at, view)).of(found[1]),
+        )
+    except TooComplexError:
+        return False
+
+
+def _source(at: Expressions, view: View) -> Polynomial:
+    """A view as an atom, one for all views of the same elements; 0 if it is a state of zeros."""
+    return constant(0) if is_zero(at.flow, view.name) else at.atom(path(at, view)[-1])
+
+
+class _Substituted:
+    """Polynomials with other values in the place of theirs.
+
+    Products with matrices of equal content become one, however a model keeps them.
+
+    Args:
+        at: the expressions of the graph.
+        value: what takes the place of a view.
+    """
+
+    def __init__(self, at: Expressions, value: Callable[[View], Polynomial]) -> None:
+        self.algebra = at.algebra
+        self.value = value
+        self._known: dict[int, Polynomial] = {}
+
+    def of(self, p: Polynomial) -> Polynomial:
+        result = constant(0)
+        for monomial, coefficient in p.terms.items():
+            term = constant(coefficient)
+            for number in monomial:
+                term = self.algebra.multiply(term, self._atom(number))
+            result = add(result, term)
+        return result
+
+    def _atom(self, number: int) -> Polynomial:
+        if number not in self._known:
+            atom = self.algebra.atoms[number]
+            self._known[number] = self.value(atom.place) if atom.kind == "value" else self._function(atom)
+        return self._known[number]
+
+    def _function(self, atom: Atom) -> Polynomial:
+        arguments = [self.of(argument) for argument in atom.arguments]
+        if atom.matrix is None:
+            return self.algebra.applied(atom, arguments)
+        (row,) = arguments
+        weights = np.ascontiguousarray(atom.matrix.make())
+        if row.is_constant:
+            return constant(np.broadcast_to(row.constant, len(weights)) @ weights)
+        matrix = Matrix((weights.shape, weights.tobytes()), lambda: weights)
+        single = row.single()
+        if single is None:
+            return self.algebra.dot(row, matrix, atom.place)
+        return scale(self.algebra.dot(Polynomial({(single[0],): np.ones(())}), matrix, atom.place), single[1])

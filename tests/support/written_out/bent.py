@@ -1,0 +1,146 @@
+"""Near misses by one more operator: any value of a written-out GRU bent, at any step, in any gate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+
+from tests.support.written_out.draw import KINDS, WrittenOut
+from tests.support.written_out.graph import Array, Generator, chance, pick
+
+_NUMBERS = (0.01, 0.05, 0.1, 0.25, 0.45, 0.5, 0.9, 1.0, 1.5, 3.0)
+_ALPHAS = {"LeakyRelu": 1, "Elu": 1, "ThresholdedRelu": 1, "HardSigmoid": 2}
+_ALONE = ("Abs", "Relu", "Neg", "Softsign", "Softplus", "Tanh", "Sigmoid", "Sign", "Floor", "Round", "Reciprocal")
+_MOVES = ("Gather", "Slice", "Split", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Concat", "Identity", "Expand")
+_PAIRS = ("Min", "Max", "Add", "Mul")
+#: What a value is bent by.
+OPERATORS = (*_PAIRS, *_ALPHAS, *_ALONE, "Clip", "Where", "Min of two", "Max of two")
+
+
+@dataclass(frozen=True)
+class Bent:
+    """A model with one value bent.
+
+    Attributes:
+        case: the model before.
+        model: the model, of the same inputs and outputs.
+        words: what was bent, and how.
+    """
+
+    case: WrittenOut
+    model: ModelProto
+    words: str
+
+
+def draw_bent(rng: Generator, kind: str = "") -> Bent:
+    """A drawn model in which one value goes through one more operator, for all that use it or for one.
+
+    Args:
+        rng: draws everything.
+        kind: a kind of `KINDS`; "" for any.
+    """
+    case = KINDS[kind or pick(rng, list(KINDS))](rng)
+    model = onnx.shape_inference.infer_shapes(case.model)
+    places = [(graph, *place) for graph in _graphs(model.graph) for place in _floats(graph)]
+    computed = [place for place in places if place[0].node[place[1]].op_type not in _MOVES]
+    graph, at, name = pick(rng, computed if computed and chance(rng, 0.9) else places)
+    operator = pick(rng, OPERATORS)
+    nodes, words = _operator(rng, operator, name, _alike(graph, at, name))
+    users = [node for node in graph.node[at + 1 :] if name in _inputs(node)]
+    shown = [output.name for output in graph.output]
+    if users and chance(rng, 0.3):
+        users = [pick(rng, users)]
+    elif name in shown:  # the node's own name for it changes, and the bent value takes the old one
+        _rename(graph.node[at].output, name, "straight")
+        for node in nodes:
+            _rename(node.input, name, "straight")
+            _rename(node.output, "bent", name)
+        users = []
+    for node in users:
+        for inner in _nodes(node):
+            _rename(inner.input, name, "bent")
+    made = graph.node[at].op_type
+    for place, node in enumerate(nodes):
+        graph.node.insert(at + 1 + place, node)
+    whole = f"{words} of {name!r} ({made}, node {at} of {len(graph.node)}) for {len(users) or 'all'}"
+    return Bent(case, model, f"{whole}; {case.recipe}")
+
+
+def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _graphs(attribute.g)
+
+
+def _nodes(node: NodeProto) -> Iterator[NodeProto]:
+    """A node, and those of its bodies."""
+    yield node
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            for inner in attribute.g.node:
+                yield from _nodes(inner)
+
+
+def _inputs(node: NodeProto) -> set[str]:
+    return {name for inner in _nodes(node) for name in inner.input}
+
+
+def _floats(graph: GraphProto) -> Iterator[tuple[int, str]]:
+    """The values of a graph that may be bent: those of type float32 that its nodes give."""
+    infos = (*graph.value_info, *graph.output)
+    floats = {info.name for info in infos if info.type.tensor_type.elem_type == TensorProto.FLOAT}
+    for at, node in enumerate(graph.node):
+        if node.op_type != "Constant":
+            yield from ((at, name) for name in node.output if name in floats)
+
+
+def _alike(graph: GraphProto, at: int, name: str) -> list[str]:
+    """Values that are there before, of the same shape."""
+    shapes = {info.name: info.type.tensor_type.shape.SerializeToString() for info in graph.value_info}
+    before = [output for node in graph.node[:at] if node.op_type != "Constant" for output in node.output]
+    return [other for other in before if other != name and shapes.get(other) == shapes.get(name, b"?")]
+
+
+def _rename(names: Sequence[str], old: str, new: str) -> None:
+    for place, name in enumerate(names):
+        if name == old:
+            names[place] = new  # type: ignore[index]
+
+
+def _operator(rng: Generator, operator: str, name: str, others: list[str]) -> tuple[list[NodeProto], str]:
+    """The nodes that bend a value, and words for them."""
+    c = float(pick(rng, _NUMBERS)) * (1 if chance(rng, 0.6) else -1)
+    if operator.endswith("of two"):
+        if not others:
+            operator = "Abs"
+        else:
+            other = pick(rng, others)
+            return [helper.make_node(operator[:3], [name, other], ["bent"])], f"{operator[:3]} with {other!r}"
+    if operator in _ALPHAS:
+        values = dict(zip(("alpha", "beta"), (abs(c), 0.5), strict=True))
+        chosen = dict(list(values.items())[: _ALPHAS[operator]])
+        return [helper.make_node(operator, [name], ["bent"], **chosen)], f"{operator} {abs(c)}"
+    if operator in _ALONE:
+        return [helper.make_node(operator, [name], ["bent"])], operator
+    first = _constant("bend", c)
+    if operator in _PAIRS:
+        if operator in ("Add", "Mul"):
+            first = _constant("bend", c + (operator == "Mul"))
+        return [first, helper.make_node(operator, [name, "bend"], ["bent"])], f"{operator} {c}"
+    if operator == "Clip":
+        low, high = sorted((c, float(pick(rng, _NUMBERS))))
+        ends = [_constant("bend", low), _constant("bend2", high)]
+        inputs = [name, *(pick(rng, [(e, f) for e in ("bend", "") for f in ("bend2", "") if e or f]))]
+        return [*ends, helper.make_node("Clip", inputs, ["bent"])], f"Clip {inputs[1:]} {low} {high}"
+    nodes = [first, helper.make_node("Less", [name, "bend"], ["below"]), _constant("bend2", -c / 2)]
+    return [*nodes, helper.make_node("Where", ["below", "bend2", name], ["bent"])], f"Where below {c}"
+
+
+def _constant(name: str, value: float | Array) -> NodeProto:
+    tensor = helper.make_tensor(f"{name}_value", TensorProto.FLOAT, (), [float(value)])
+    return helper.make_node("Constant", [], [name], value=tensor)
