@@ -21,7 +21,7 @@ BUILD_INPUTS := pyproject.toml CMakeLists.txt $(filter-out native/tests/%,$(wild
 CODE := $(wildcard src tests docs examples benchmarks)
 
 .PHONY: help run test test-frameworks test-cluster bench conformance docs lint sanitize threads tiles neon ports accuracy fuzz \
-  fuzz-native wheel clean
+  fuzz-native near-misses wheel clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -126,6 +126,9 @@ accuracy: $(VENV)/.dev  ## the activations over all float32 numbers; ARGS=Sigmoi
 
 fuzz: $(VENV)/.fuzz  ## broken files of every kind that is read, for ten minutes; ARGS="--minutes 30 --kinds onnx"
 	@$(BIN)/python -m tests.fuzz.run $(ARGS)
+
+near-misses: $(VENV)/.dev  ## 20,000 GRUs in other operators, each with one value bent, fused: half an hour; ARGS="--count 1000"
+	@$(BIN)/python -m tests.fusion.near_misses $(ARGS)
 
 fuzz-native: $(VENV)/.dev | build  ## layers and GRU nodes of any bytes, for ten minutes, by Clang's libFuzzer under ASan
 	@.ci/clang-packages >/dev/null

@@ -25,8 +25,10 @@ def written_out_words(found: Iterable[Fused]) -> Iterator[str]:
             item.direction,
             f"reset gate {reset} the recurrent product",
             ", ".join(item.activations),
+            *(["steps may be switched off"] if item.masked else []),
+            f"checked with numbers that moved {item.moved:,} of {count(item.outputs, 'output')}",
         ]
-        yield f"  {'; '.join(words)}{'; steps may be switched off' if item.masked else ''}"
+        yield f"  {'; '.join(words)}"
 
 
 def near_miss_words(missed: Iterable[NearMiss]) -> Iterator[str]:

@@ -242,16 +242,18 @@ class _Cells:
         except BROKEN as error:
             self.graph.miss(last.output, broken_words(error))
             return False
-        if not self.graph.prove(emitter, last.output):
+        check = self.graph.prove(emitter, last.output)
+        if check is None:
             return False
         if change.Y:
             self.graph.made.stacks[tuple(change.order)] = change.Y
         form = "chain" if len(chain) > 1 else "cell"
-        self.graph.note(first, last.output, form, len(chain), len(removed), change.reverse, width)
+        steps, nodes = len(chain), len(removed)
+        self.graph.note(first, last.output, form, steps, nodes, change.reverse, width, check)
         return True
 
     def _with_step_from_zero(self, chain: list[_Found]) -> list[_Found] | None:
-        """The chain and a step before it that an exporter has computed with a state of zeros; None if none is."""
+        """The chain and a step before it that an exporter has computed with zeros; None if there is none."""
         first, second = chain[0].cell, chain[1].cell if len(chain) > 1 else None
         state = self.graph.flow.resolve(first.state.name)
         op = self.graph.flow.producers.get(state)

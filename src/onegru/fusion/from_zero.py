@@ -1,4 +1,4 @@
-"""A step that an exporter has computed with a state of zeros, recognised by the algebra of the step after it."""
+"""A first step that an exporter has computed with a state of zeros, recognised by the step after it."""
 
 from __future__ import annotations
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable
 
 from onegru.fusion.cells.cell import Cell
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import Op
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.node import Made
-from onegru.fusion.proof import Sizes, UnknownError, Values, compare
+from onegru.fusion.proof import Compared, RunLoop, UnknownError, compare
 from onegru.fusion.search import Fused, NearMiss, Search
 
 
@@ -41,32 +39,43 @@ class Graph:
         emitter.indices = self.at.indices
         return emitter
 
-    def prove(
-        self, emitter: Emitter, place: str, run_loop: Callable[[Op, Values, Sizes], None] | None = None
-    ) -> bool:
+    def prove(self, emitter: Emitter, place: str, run_loop: RunLoop | None = None) -> Compared | None:
         """Compare the new operators with the old ones, and take them if they agree.
 
         Args:
             emitter: has the new operators.
-            place: what to call what was replaced; "" for a guess, which must agree to the last digits.
+            place: what to call what was replaced.
             run_loop: runs an operator with a body.
+
+        Returns:
+            what the comparison has found; None if the old operators stay.
         """
         ops = self.made.leading_to(emitter.ops, self.flow)
         constants = ChainMap(emitter.constants, self.made.constants)
         try:
-            reason = compare(self.flow, ops, constants, run_loop, self.at.indices, exact=not place)
+            found = compare(self.flow, ops, constants, run_loop, self.at.indices)
         except UnknownError as error:
-            if place:
-                self.miss(place, f"it looks like a GRU, but numbers cannot prove it: {error}")
-            return False
-        if reason and place:
-            self.miss(place, f"it was taken for a GRU and is none, which is a defect of onegru: {reason}")
-        if not reason:
-            self.made.take(emitter)
-        return not reason
+            self.miss(place, f"it looks like a GRU, but numbers cannot prove it: {error}")
+            return None
+        if found.difference:
+            self.search.refuted += 1
+            self.miss(
+                place, f"it was taken for a GRU and is none, which is a defect of onegru: {found.difference}"
+            )
+            return None
+        self.made.take(emitter)
+        return found
 
     def note(
-        self, cell: Cell, place: str, form: str, steps: int | None, nodes: int, reverse: bool, width: int
+        self,
+        cell: Cell,
+        place: str,
+        form: str,
+        steps: int | None,
+        nodes: int,
+        reverse: bool,
+        width: int,
+        check: Compared,
     ) -> None:
         """Note what became a GRU."""
         f, g = map(str, cell.activations)
@@ -83,6 +92,8 @@ class Graph:
                 linear_before_reset=cell.linear_before_reset,
                 activations=(f, g),
                 masked=bool(cell.masks),
+                outputs=check.outputs,
+                moved=check.moved,
             )
         )
 

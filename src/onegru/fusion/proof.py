@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,35 +12,67 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError, SpecWarning
 from onegru.fusion.dataflow.flow import Flow
+from onegru.fusion.dataflow.kinks import Kinks, Side
 from onegru.fusion.dataflow.numeric import NUMERIC
 from onegru.fusion.dataflow.operator import LoopIndex, Op, Shape, Size
 from onegru.layers.gru import GRU
 
 _STEPS = 4
 _TOLERANCE = 1e-5  # of the largest number: constants such as 1/6 are rounded in files, and steps add that up
-_EXACT = 1e-11
-# What inputs and states are multiplied by in each of the runs.
-_SCALES = (1.0, 0.0, 30.0, 1e-3)
+# What inputs and states are multiplied by in each of the runs. Zeros and tiny numbers show biases, large ones
+# what bounds there are, and those between every slope.
+_SCALES = (1.0, 0.0, 0.3, 3.0, 10.0, 30.0, 0.1, 1e-3)
 _SMALLEST = 0.01  # of those that replace one with which numbers overflow
+_SHAKEN = 1e-11  # of inputs: what changes by more than it should where they change so little proves nothing
+_SHAKES = 4
 _MOST_ELEMENTS = 2**24
+_MOST_SEARCHED = 2**22  # numbers computed in the search for inputs beyond kinks
+_MOST_TRIES, _LEAST_TRIES = 48, 4
 
-Values = dict[str, Array]
+
+class Values(dict[str, Array]):
+    """Arrays by the names of values.
+
+    Args:
+        arrays: the first ones.
+        kinks: is told where operators are.
+    """
+
+    def __init__(self, arrays: Mapping[str, Array], kinks: Kinks | None = None) -> None:
+        super().__init__(arrays)
+        self.kinks = kinks
+
+
+RunLoop = Callable[[Op, Values, "Sizes"], None]
 
 
 class UnknownError(Exception):
     """Something cannot be computed here."""
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What a comparison of old and new operators has found.
+
+    Attributes:
+        difference: how they differ, in words; "" if they agree.
+        outputs: how many numbers were compared in each run.
+        moved: how many of these changed from run to run: the others prove little.
+    """
+
+    difference: str
+    outputs: int = 0
+    moved: int = 0
+
+
 def compare(
     flow: Flow,
     new: Sequence[Op],
     constants: Mapping[str, Array],
-    run_loop: Callable[[Op, Values, Sizes], None] | None = None,
+    run_loop: RunLoop | None = None,
     indices: Mapping[str, LoopIndex] | None = None,
-    *,
-    exact: bool = False,
-) -> str:
-    """Compute values by a graph's own and by new operators, on random and extreme numbers.
+) -> Compared:
+    """Compute values by a graph's own and by new operators, on numbers of all sizes and beyond every kink.
 
     Args:
         flow: the graph.
@@ -47,56 +80,158 @@ def compare(
         constants: new constants.
         run_loop: runs an operator with a body.
         indices: values that are indices of the loop around, of which the first iterations are computed.
-        exact: whether the rounding of constants in a file counts as a difference.
-
-    Returns:
-        how they differ; "" if they agree.
 
     Raises:
-        UnknownError: they cannot be computed here.
+        UnknownError: they cannot be computed here, or no output depends on the inputs.
     """
-    rng = np.random.default_rng(0)
-    given_anew = {name for op in new for name in op.outputs}
-    wanted = [name for name in given_anew if name in flow.producers]
-    taken = {name for op in new for name in op.inputs if name} - given_anew
-    begin = {name for name in taken if name not in constants}
-    old, leaves = _leading(flow, wanted, begin)
-    equal = False
-    waiting = [(run % 2 if indices else 0, factor) for run, factor in enumerate((*_SCALES, *_SCALES))][::-1]
-    while waiting:
-        iteration, factor = waiting.pop()
-        sizes = Sizes(equal)
+    runs = _Runs(flow, new, constants, run_loop, indices or {})
+    difference = ""
+    for equal in (False, True):  # sizes of different names may have to be the same
         try:
-            given = {name: _random(flow, name, sizes, rng, factor) for name in leaves}
-            iterated = [name for name in leaves if name in (indices or ())]
-            given.update((name, _index(flow, name, sizes, indices, iteration)) for name in iterated)
-            before = _run(flow, old, given, {}, sizes, run_loop)
-            after = _run(flow, new, given, constants, sizes, run_loop)
+            runs.begin(equal)
+            difference = runs.at_all_scales() or runs.beyond_kinks()
         except UnknownError:
-            if iteration:  # there may be but one
-                continue
             if equal:
                 raise
-            equal = True  # sizes of different names may have to be the same
-            continue
-        if factor > _SMALLEST and not all(map(_is_finite, (before[name] for name in wanted))):
-            # Comparisons turn what has overflowed into finite numbers that mean nothing.
-            waiting.append((iteration, factor / 10))
-            continue
-        size = max(
-            _size(array) for array in (np.ones(()), *given.values(), *(before[name] for name in wanted))
+        else:
+            break
+    if not difference and not runs.moved.any():
+        raise UnknownError("no output changes with the inputs, or rounding decides them")
+    return Compared(difference, runs.moved.size, int(runs.moved.sum()))
+
+
+class _Runs:
+    """Runs of old and new operators on the same inputs."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        new: Sequence[Op],
+        constants: Mapping[str, Array],
+        run_loop: RunLoop | None,
+        indices: Mapping[str, LoopIndex],
+    ) -> None:
+        self.flow, self.new, self.constants = flow, new, constants
+        self.run_loop, self.indices = run_loop, indices
+        given_anew = {name for op in new for name in op.outputs}
+        self.wanted = [name for name in given_anew if name in flow.producers]
+        taken = {name for op in new for name in op.inputs if name} - given_anew
+        self.old, self.leaves = _leading(flow, self.wanted, {name for name in taken if name not in constants})
+
+    def begin(self, equal: bool) -> None:
+        """Begin again."""
+        self.rng = np.random.default_rng(0)
+        self.sizes = Sizes(equal)
+        self.kinks = Kinks()
+        self.nearest: dict[Side, Values] = {}
+        self.first: Array | None = None
+        self.moved = np.zeros(0, bool)
+        self.cost = 1
+
+    def at_all_scales(self) -> str:
+        """How old and new differ on random inputs of all sizes; "" if they agree."""
+        iterations = (0, 1) if self.indices else (0,)
+        waiting = [(iteration, scale) for scale in _SCALES for iteration in iterations][::-1]
+        while waiting:
+            iteration, scale = waiting.pop()
+            try:
+                difference = self._compare(self._draw(scale, iteration))
+            except UnknownError:
+                if iteration:  # there may be but one
+                    continue
+                raise
+            if (
+                difference is None
+            ):  # comparisons turn what has overflowed into finite numbers that mean nothing
+                waiting += [(iteration, scale / 10)] * (scale > _SMALLEST)
+            elif difference:
+                return difference
+        return ""
+
+    def beyond_kinks(self) -> str:
+        """The same on inputs that are moved, step by step, to the sides of kinks that none has reached."""
+        for tries in range(min(_MOST_TRIES, max(_LEAST_TRIES, _MOST_SEARCHED // self.cost))):
+            missing = [side for side in self.kinks.missing if side in self.nearest]
+            if not missing:
+                break
+            start = self.nearest[missing[tries % len(missing)]]
+            if difference := self._compare(self._moved(start)):
+                return difference
+        return ""
+
+    def _draw(self, scale: float, iteration: int) -> Values:
+        given = {name: _random(self.flow, name, self.sizes, self.rng, scale) for name in self.leaves}
+        iterated = [name for name in self.leaves if name in self.indices]
+        given.update(
+            (name, _index(self.flow, name, self.sizes, self.indices, iteration)) for name in iterated
         )
-        for name in wanted:
+        return Values(given)
+
+    def _moved(self, start: Values) -> Values:
+        """Inputs near others, or others times a number."""
+        factor, width = self.rng.choice([1.0, 1.0, 0.7, 1.5, -1.0]), 10.0 ** self.rng.uniform(-2, 0.5)
+        return Values(
+            {
+                name: array * factor + self.rng.standard_normal(array.shape) * width
+                if array.dtype.kind == "f" and name not in self.indices
+                else array
+                for name, array in start.items()
+            }
+        )
+
+    def _compare(self, given: Values) -> str | None:
+        """How old and new differ on inputs; "" if they agree, None if numbers overflow."""
+        before = self._run(self.old, Values(given, self.kinks), {})
+        after = self._run(self.new, given, self.constants)
+        self.nearest.update(dict.fromkeys(self.kinks.end(), given))
+        self.cost = sum(array.size for array in before.values())
+        if not all(map(_is_finite, (before[name] for name in self.wanted))):
+            return None
+        size = max(map(_size, (np.ones(()), *given.values(), *(before[name] for name in self.wanted))))
+        for name in self.wanted:
             a, b = before[name], after[name]
             if a.shape != b.shape:
                 return f"{name!r} is {list(a.shape)} and would become {list(b.shape)}"
-            fine = np.isfinite(a) & np.isfinite(b) if a.dtype.kind == "f" else np.zeros(a.shape, bool)
-            apart = np.abs(a[fine] - b[fine])
-            if np.any(
-                apart > (_EXACT if exact else _TOLERANCE) * size
-            ):  # rounding grows with what is added up
-                return f"{name!r} would differ by {np.max(apart):.3g}"
-    return ""
+            apart = _apart(a, b)
+            if np.any(apart > _TOLERANCE * size):  # rounding grows with what is added up
+                sure = apart * (self._trembling(name, a, given) <= 0.1 * _TOLERANCE * size)
+                if np.any(sure > _TOLERANCE * size):
+                    return f"{name!r} would differ by {np.max(sure):.3g}"
+        self._note(
+            np.concatenate([np.ravel(before[name]).astype(float) for name in self.wanted] or [np.zeros(0)])
+        )
+        return ""
+
+    def _note(self, outputs: Array) -> None:
+        """Note which outputs have changed."""
+        if self.first is None or self.first.shape != outputs.shape:
+            self.first, self.moved = outputs, np.zeros(outputs.shape, bool)
+        self.moved |= outputs != self.first
+
+    def _trembling(self, name: str, array: Array, given: Values) -> Array:
+        """How far an output of the old operators moves where their inputs hardly do: rounding decides it."""
+        most = np.zeros(array.shape)
+        for _ in range(_SHAKES):
+            moves = {
+                name: self.rng.uniform(-_SHAKEN, _SHAKEN, item.shape) * max(1.0, _size(item))
+                for name, item in given.items()
+                if item.dtype.kind == "f"
+            }
+            for sign in (1, -1):
+                shaken = {key: item + sign * moves.get(key, 0) for key, item in given.items()}
+                most = np.maximum(most, _apart(self._run(self.old, Values(shaken), {})[name], array))
+        return most
+
+    def _run(self, ops: Sequence[Op], given: Values, constants: Mapping[str, Array]) -> Values:
+        return _run(self.flow, ops, given, constants, self.sizes, self.run_loop)
+
+
+def _apart(a: Array, b: Array) -> Array:
+    """How far the finite numbers of two arrays are apart; 0 for others and for those that are no floats."""
+    if a.dtype.kind != "f":
+        return np.zeros(a.shape)
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isfinite(a) & np.isfinite(b), np.abs(a - b), 0.0)
 
 
 def _leading(flow: Flow, wanted: Collection[str], begin: Collection[str]) -> tuple[list[Op], list[str]]:
@@ -190,13 +325,13 @@ def _random(flow: Flow, name: str, sizes: Sizes, rng: np.random.Generator, facto
 def _run(
     flow: Flow,
     ops: Sequence[Op],
-    given: Mapping[str, Array],
+    given: Values,
     constants: Mapping[str, Array],
     sizes: Sizes,
-    run_loop: Callable[[Op, Values, Sizes], None] | None,
+    run_loop: RunLoop | None,
 ) -> Values:
     """Run operators."""
-    values: Values = {**given}
+    values = Values(given, given.kinks)
 
     def value(name: str) -> Array:
         if name not in values:
@@ -225,6 +360,8 @@ def evaluate(op: Op, inputs: list[Array | None], values: Values) -> None:
     Raises:
         UnknownError: it is none that can be computed here.
     """
+    if values.kinks is not None:
+        values.kinks.note(op, inputs)
     if op.kind == "Shape" and inputs[0] is not None:
         first, last = op.attributes.get("start", 0), op.attributes.get("end")
         values[op.outputs[0]] = np.array(inputs[0].shape[first:last], np.int64)

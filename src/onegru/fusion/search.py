@@ -38,6 +38,8 @@ class Fused:
         linear_before_reset: whether the reset gate acts after the recurrent product.
         activations: f and g, in words.
         masked: whether steps can be switched off.
+        outputs: how many numbers the numeric check compared in each of its runs.
+        moved: how many of these changed with its inputs.
     """
 
     place: str
@@ -51,6 +53,8 @@ class Fused:
     linear_before_reset: bool
     activations: tuple[str, str]
     masked: bool
+    outputs: int
+    moved: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ class Search:
         fused: the recurrences that were replaced.
         missed: those that were left alone.
         allows: why the format has no node for a cell; empty if it has one.
+        refuted: how many matches numbers have refused, each of which the algebra should have refused.
         has_lengths: whether those who run the file honour the node's lengths.
     """
 
@@ -90,6 +95,7 @@ class Search:
     algebra: Algebra = field(default_factory=Algebra)
     fused: list[Fused] = field(default_factory=list)
     missed: list[NearMiss] = field(default_factory=list)
+    refuted: int = 0
     has_lengths: bool = True
     allows: Callable[[Cell], str] = lambda cell: ""
 

@@ -78,11 +78,12 @@ class _Whole:
                 self.given.add(name)
         if rest := used - self.given:
             raise MissError(f"its output {min(rest)!r} is no state of a GRU")
-        if not graph.prove(self.emitter, self.place, self._run):
+        check = graph.prove(self.emitter, self.place, self._run)
+        if check is None:
             return
         steps = loop.count if isinstance(loop.count, int) else None
         for cell, reverse, width in self.done:
-            graph.note(cell, self.place, "loop", steps, len(loop.body.ops), reverse, width)
+            graph.note(cell, self.place, "loop", steps, len(loop.body.ops), reverse, width, check)
 
     def _is_used(self, name: str) -> bool:
         flow = self.graph.flow
@@ -285,10 +286,12 @@ class _Outer:
 class _Inner:
     """The values of one iteration."""
 
-    def __init__(self, loop: Loop, outer: _Outer, state: Values, iteration: int, count: int) -> None:
+    def __init__(
+        self, loop: Loop, outer: _Outer, state: dict[str, Array], iteration: int, count: int
+    ) -> None:
         self.body = loop.body
         self.outer = outer
-        self.values: Values = dict(state)
+        self.values = Values(state, outer.values.kinks)
         for name, source in loop.slices.items():
             place = iteration if source.step > 0 else count - 1 - iteration
             taken = np.take(outer[source.name], [place], source.axis)

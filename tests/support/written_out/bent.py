@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
@@ -13,8 +14,30 @@ from tests.support.written_out.graph import Array, Generator, chance, pick
 
 _NUMBERS = (0.01, 0.05, 0.1, 0.25, 0.45, 0.5, 0.9, 1.0, 1.5, 3.0)
 _ALPHAS = {"LeakyRelu": 1, "Elu": 1, "ThresholdedRelu": 1, "HardSigmoid": 2}
-_ALONE = ("Abs", "Relu", "Neg", "Softsign", "Softplus", "Tanh", "Sigmoid", "Sign", "Floor", "Round", "Reciprocal")
-_MOVES = ("Gather", "Slice", "Split", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Concat", "Identity", "Expand")
+_ALONE = (
+    "Abs",
+    "Relu",
+    "Neg",
+    "Softsign",
+    "Softplus",
+    "Tanh",
+    "Sigmoid",
+    "Sign",
+    "Floor",
+    "Round",
+)
+_MOVES = (
+    "Gather",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Unsqueeze",
+    "Reshape",
+    "Transpose",
+    "Concat",
+    "Identity",
+    "Expand",
+)
 _PAIRS = ("Min", "Max", "Add", "Mul")
 #: What a value is bent by.
 OPERATORS = (*_PAIRS, *_ALPHAS, *_ALONE, "Clip", "Where", "Min of two", "Max of two")
@@ -123,7 +146,7 @@ def _operator(rng: Generator, operator: str, name: str, others: list[str]) -> tu
             return [helper.make_node(operator[:3], [name, other], ["bent"])], f"{operator[:3]} with {other!r}"
     if operator in _ALPHAS:
         values = dict(zip(("alpha", "beta"), (abs(c), 0.5), strict=True))
-        chosen = dict(list(values.items())[: _ALPHAS[operator]])
+        chosen: dict[str, Any] = dict(list(values.items())[: _ALPHAS[operator]])
         return [helper.make_node(operator, [name], ["bent"], **chosen)], f"{operator} {abs(c)}"
     if operator in _ALONE:
         return [helper.make_node(operator, [name], ["bent"])], operator

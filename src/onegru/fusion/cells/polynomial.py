@@ -399,7 +399,7 @@ class Algebra:
             case "Softsign":
                 return self.odd(atom.kind, *arguments)
             case "Clip":
-                return self.clip(*arguments, *atom.parameters)
+                return self.clip(arguments[0], *atom.parameters)
             case "Max":
                 return self.larger(*arguments)
             case "Reciprocal":
