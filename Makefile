@@ -59,7 +59,7 @@ lint: $(VENV)/.dev  ## ruff, mypy and clang-format
 # builds that program. Compiled a little less, as -O3 on top of a sanitizer takes minutes.
 CMAKE := $(BIN)/cmake
 define check
-@$(CMAKE) -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DONEGRU_NATIVE_TESTS=ON \
+@$(CMAKE) -S . -B build/$(1) -G Ninja "-DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)" -DONEGRU_NATIVE_TESTS=ON \
   -DCMAKE_BUILD_TYPE=None "-DCMAKE_CXX_FLAGS=$(2)" $(3) >build/$(1).log || { cat build/$(1).log; exit 1; }
 @$(CMAKE) --build build/$(1) >build/$(1).log || { cat build/$(1).log; exit 1; }
 endef
@@ -106,10 +106,10 @@ neon: $(VENV)/.build | build  ## the kernels' tests for Arm, emulated; their bit
 # $(call port,SYSTEM,PROCESSOR,TARGET): cross compiles with Zig's Clang. Highway is the one that CMake would download:
 # this machine's is for this machine.
 ZIG := $(foreach tool,C_COMPILER=cc CXX_COMPILER=c++ AR=ar RANLIB=ranlib RC_COMPILER=rc,\
-  -DCMAKE_$(subst =,=$(abspath build/zig)/,$(tool)))
+  "-DCMAKE_$(subst =,=$(abspath build/zig)/,$(tool))")
 port = $(ZIG) -DCMAKE_SYSTEM_NAME=$(1) -DCMAKE_SYSTEM_PROCESSOR=$(2) -DCMAKE_C_COMPILER_TARGET=$(3) \
   -DCMAKE_CXX_COMPILER_TARGET=$(3) -DCMAKE_INSTALL_NAME_TOOL=true -DCMAKE_DISABLE_FIND_PACKAGE_hwy=ON \
-  "-DFETCHCONTENT_SOURCE_DIR_HIGHWAY=$$(ls -d $(abspath build/highway) 2>/dev/null)"
+  "-DFETCHCONTENT_SOURCE_DIR_HIGHWAY=$$(ls -d "$(abspath build/highway)" 2>/dev/null)"
 
 # Zig compiles the C++ library of each system once: the first time takes minutes longer.
 ports: $(VENV)/.build | build  ## the kernels' tests for macOS, built only, and for Windows, run by Wine
@@ -119,7 +119,7 @@ ports: $(VENV)/.build | build  ## the kernels' tests for macOS, built only, and 
 	$(call check,windows,-O2,$(call port,Windows,AMD64,x86_64-windows-gnu))
 	@command -v wine >/dev/null || { echo "All are built; no Wine runs the one for Windows" >&2; exit 1; }
 	$(call check,native,-O2)
-	$(call same_bits,Windows,WINEPREFIX=$(abspath build/wine) WINEDEBUG=-all wine build/windows/onegru_check.exe)
+	$(call same_bits,Windows,WINEPREFIX="$(abspath build/wine)" WINEDEBUG=-all wine build/windows/onegru_check.exe)
 
 accuracy: $(VENV)/.dev  ## the activations over all float32 numbers; ARGS=Sigmoid for one of them
 	@$(BIN)/python -m benchmarks.accuracy $(ARGS)

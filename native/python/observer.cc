@@ -37,13 +37,15 @@ nb::dict InPython(const OnnxGruAttributes& attributes) {
 
 class PythonObserver final : public Observer {
  public:
-  explicit PythonObserver(nb::object function) : function_(std::move(function)) {}
+  PythonObserver(nb::object see, nb::object warn) : see_(std::move(see)), warn_(std::move(warn)) {}
+
+  void Warn(const std::string& message) override {
+    Call([&] { warn_(nb::str(message.data(), message.size())); });
+  }
 
   void See(std::int64_t session, Moment moment, const std::string& node, const OnnxOperator& kind,
            const OnnxGruAttributes& attributes, std::span<const Port> ports) override {
-    if (!Py_IsInitialized()) return;
-    const nb::gil_scoped_acquire gil;
-    try {
+    Call([&] {
       nb::dict arrays;
       for (const Port& port : ports) {
         if (!port.tensor.is_given) continue;
@@ -53,24 +55,35 @@ class PythonObserver final : public Observer {
         const bool writeable = moment == Moment::kCompute && port.name[0] == 'Y';
         arrays[port.name] = nb::make_tuple(BytesOf(port, writeable), type, shape);
       }
-      function_(session, kMoments[static_cast<int>(moment)], nb::str(node.data(), node.size()), kind.name, kind.since,
-                InPython(attributes), arrays);
+      see_(session, kMoments[static_cast<int>(moment)], nb::str(node.data(), node.size()), kind.name, kind.since,
+           InPython(attributes), arrays);
+    });
+  }
+
+ private:
+  template <class F>
+  static void Call(F&& function) {
+    if (!Py_IsInitialized()) return;
+    const nb::gil_scoped_acquire gil;
+    try {
+      function();
     } catch (const nb::python_error& error) {
       throw std::runtime_error(nb::str(error.value()).c_str());
     }
   }
 
- private:
-  nb::object function_;
+  nb::object see_, warn_;
 };
 
 }  // namespace
 
 void BindObserver(nb::module_& m) {
   m.def(
-      "observe", [](nb::object function) { SetObserver(new PythonObserver(std::move(function))); }, nb::arg("function"),
-      "Shows a function the GRU nodes of ONNX Runtime's sessions, for good: function(session, moment, node, "
-      "operator, version, attributes, arrays).");
+      "observe",
+      [](nb::object see, nb::object warn) { SetObserver(new PythonObserver(std::move(see), std::move(warn))); },
+      nb::arg("see"), nb::arg("warn"),
+      "Shows a function the GRU nodes of ONNX Runtime's sessions, for good: see(session, moment, node, operator, "
+      "version, attributes, arrays); and tells another what they hold without effect: warn(message).");
 }
 
 }  // namespace onegru

@@ -202,9 +202,13 @@ class GruFactory : public ort::Factory {
       });
     };
     CreateEp = [](ort::Factory* self, const ort::HardwareDevice* const*, const ort::KeyValuePairs* const*, std::size_t,
-                  const ort::SessionOptions* options, const ort::Logger*, ort::Ep** provider) {
+                  const ort::SessionOptions* given, const ort::Logger* logger, ort::Ep** provider) {
       const Api& api = static_cast<GruFactory&>(*self).api_;
-      return api.Try([&] { *provider = new Provider(api, ReadOptions(api, options)); });
+      return api.Try([&] {
+        Options options = ReadOptions(api, given);
+        options.logger = logger;
+        *provider = new Provider(api, options);
+      });
     };
     ReleaseEp = [](ort::Factory*, ort::Ep* provider) { delete static_cast<Provider*>(provider); };
     CreateAllocator = [](ort::Factory*, const void*, const ort::KeyValuePairs*, ort::Allocator** allocator) {

@@ -21,6 +21,9 @@ namespace {
 enum Input { kX, kW, kR, kB, kSequenceLens, kInitialH, kA };
 constexpr const char* kInputNames[] = {"X", "W", "R", "B", "sequence_lens", "initial_h", "A"};
 
+// What ONNX Runtime's log says of where a message comes from.
+constexpr ort::PathChar kFile[] = {'o', 'n', 'e', 'g', 'r', 'u', 0};
+
 std::atomic<Observer*> g_observer{nullptr};
 
 // Reads an attribute that may be absent, of each type.
@@ -123,7 +126,7 @@ class GruKernel : public ort::Kernel {
         name_(name),
         place_(PlaceOf(api, kind, info, name)),
         attributes_(ReadAttributes(api, info)),
-        gru_(attributes_, kind.attention) {
+        gru_(attributes_, kind) {
     version = api.version;
     Compute = [](ort::Kernel* self, ort::KernelContext* context) {
       const auto& kernel = static_cast<GruKernel&>(*self);
@@ -137,9 +140,16 @@ class GruKernel : public ort::Kernel {
     api.Check(ort::KernelInfo_GetInputCount(api.api, info, &input_count_));
     api.Check(ort::KernelInfo_GetOutputCount(api.api, info, &output_count_));
     TakeConstants(info);
+    for (const std::string& warning : gru_.warnings()) Warn(place_ + warning);
   }
 
  private:
+  void Warn(const std::string& message) const {
+    if (Observer* const observer = TheObserver()) return observer->Warn(message);
+    api_.Check(ort::Logger_LogMessage(api_.api, options_.logger, ort::kWarning, (kMessagePrefix + message).c_str(),
+                                      kFile, __LINE__, __func__));
+  }
+
   void TakeConstants(const ort::KernelInfo* info) {
     Tensor weights[3];
     for (std::size_t i = 0; i < 3; ++i) {

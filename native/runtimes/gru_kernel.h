@@ -17,6 +17,7 @@ struct Options {
   bool reference = false;   // the observer computes
   std::optional<ElementType> weight_storage;
   std::int64_t observer = 0;  // the session's number for the observer; 0: not observed
+  const ort::Logger* logger = nullptr;
 };
 
 // The kernel of the node of `info`; the caller owns it. `api`, `options` and `kind` must outlive it.

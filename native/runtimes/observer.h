@@ -1,4 +1,4 @@
-// Who looks at the GRU nodes in sessions of ONNX Runtime, or computes them: Python.
+// Who looks at the GRU nodes in sessions of ONNX Runtime, is warned of them, or computes them: Python.
 
 #ifndef ONEGRU_NATIVE_RUNTIMES_OBSERVER_H_
 #define ONEGRU_NATIVE_RUNTIMES_OBSERVER_H_
@@ -27,6 +27,8 @@ enum class Moment {
 // What it throws makes the session fail.
 class Observer {
  public:
+  // A node holds something without effect.
+  virtual void Warn(const std::string& message) = 0;
   virtual void See(std::int64_t session, Moment moment, const std::string& node, const OnnxOperator& kind,
                    const OnnxGruAttributes& attributes, std::span<const Port> ports) = 0;
 

@@ -37,6 +37,27 @@ constexpr FunctionFacts kFunctionFacts[kFunctions] = {
     {"Softplus", 0, 0, 0},
 };
 
+// A text as Python's repr has it, so that a message is one line and the same in both.
+std::string Quoted(const std::string& text) {
+  const char quote = text.find('\'') != text.npos && text.find('"') == text.npos ? '"' : '\'';
+  std::string quoted(1, quote);
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const char* const escape = c == '\n' ? "\\n" : c == '\r' ? "\\r" : c == '\t' ? "\\t" : nullptr;
+    if (escape != nullptr) {
+      quoted += escape;
+    } else if (byte < 0x20 || byte == 0x7f) {
+      char code[5];
+      std::snprintf(code, sizeof(code), "\\x%02x", byte);
+      quoted += code;
+    } else {
+      if (c == quote || c == '\\') quoted += '\\';
+      quoted += c;
+    }
+  }
+  return quoted + quote;
+}
+
 bool SameButForCase(const std::string& a, const char* b) {
   const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
   return a.size() == std::strlen(b) &&
@@ -49,7 +70,7 @@ Function FindFunction(const std::string& name) {
     if (SameButForCase(name, kFunctionFacts[i].name)) return static_cast<Function>(i);
     known += (i == 0 ? "" : ", ") + std::string(kFunctionFacts[i].name);
   }
-  throw IllegalGru("activations: unknown function '" + name + "'; must be one of " + known);
+  throw IllegalGru("activations: unknown function " + Quoted(name) + "; must be one of " + known);
 }
 
 // Hands out values in order to the functions that take them.
@@ -64,13 +85,22 @@ class Parameters {
                      ", which has no default; must hold one for each function that takes " + name_);
   }
 
+  void WarnOfSpare(const std::vector<Function>& functions, std::vector<std::string>& warnings) const {
+    if (next_ == values_.size()) return;
+    std::string names;
+    for (const Function function : functions)
+      names += (names.empty() ? "" : ", ") + std::string(kFunctionFacts[static_cast<std::size_t>(function)].name);
+    warnings.push_back("activation_" + std::string(name_) + ": " + std::to_string(values_.size() - next_) +
+                       " value(s) left over, which no function of " + names + " takes; without effect");
+  }
+
  private:
   const char* name_;
   const std::vector<float>& values_;
   std::size_t next_ = 0;
 };
 
-void ReadActivations(const OnnxGruAttributes& attributes, Spec& spec) {
+void ReadActivations(const OnnxGruAttributes& attributes, Spec& spec, std::vector<std::string>& warnings) {
   std::vector<std::string> names;
   for (std::size_t d = 0; d < spec.D; ++d) names.insert(names.end(), {"Sigmoid", "Tanh"});
   if (attributes.activations) {
@@ -91,6 +121,8 @@ void ReadActivations(const OnnxGruAttributes& attributes, Spec& spec) {
     if (facts.takes == 2) activation.beta = beta.Next(facts, facts.beta);
     (i % 2 == 0 ? spec.f : spec.g)[i / 2] = activation;
   }
+  alpha.WarnOfSpare(functions, warnings);
+  beta.WarnOfSpare(functions, warnings);
 }
 
 // --- other attributes
@@ -100,12 +132,27 @@ void CheckFlag(const char* name, const std::optional<std::int64_t>& value) {
     throw IllegalGru(std::string(name) + ": " + std::to_string(*value) + "; must be 0 or 1");
 }
 
+void CheckNumber(const char* name, float value) {
+  if (std::isnan(value)) throw IllegalGru(std::string(name) + ": NaN; must be a number");
+}
+
 double ReadClip(const std::optional<float>& clip) {
   if (!clip) return HUGE_VAL;
   if (*clip > 0) return *clip;
   char text[32];
   std::snprintf(text, sizeof(text), "%g", static_cast<double>(*clip));
   throw IllegalGru("clip: " + std::string(text) + "; must be > 0");
+}
+
+// ONNX Runtime does so for GRU; it does not compare an AUGRU node with its function.
+void CheckNames(const OnnxGruAttributes& attributes, const OnnxOperator& kind) {
+  if (!kind.attention || !attributes.output_sequence) return;
+  std::string known;
+  ForEachAttribute(attributes, [&](const char* name, const auto&) {
+    if (std::strcmp(name, "output_sequence") != 0) known += (known.empty() ? "" : ", ") + std::string(name);
+  });
+  throw IllegalGru("output_sequence: not an attribute of " + std::string(kind.name) + "-" + std::to_string(kind.since) +
+                   "; must be one of " + known);
 }
 
 // --- shapes
@@ -177,26 +224,33 @@ std::size_t Tensor::count() const {
   return count;
 }
 
-OnnxGru::OnnxGru(const OnnxGruAttributes& attributes, bool attention) : hidden_size_(attributes.hidden_size) {
-  spec_.attention = attention;
+// In the order in which the Python package checks them.
+OnnxGru::OnnxGru(const OnnxGruAttributes& attributes, const OnnxOperator& kind) : hidden_size_(attributes.hidden_size) {
+  CheckNames(attributes, kind);
+  for (const float alpha : attributes.activation_alpha) CheckNumber("activation_alpha", alpha);
+  for (const float beta : attributes.activation_beta) CheckNumber("activation_beta", beta);
+  if (attributes.clip) CheckNumber("clip", *attributes.clip);
+  spec_.attention = kind.attention;
   const std::string direction = attributes.direction.value_or("forward");
+  const bool may_be_misspelt = !kind.attention && kind.since < 3;  // as in the published schema of this version
   if (direction == "bidirectional") {
     spec_.D = 2;
-  } else if (direction == "forward" || direction == "foward" || direction == "reverse") {
+  } else if (direction == "forward" || direction == "reverse" || (direction == "foward" && may_be_misspelt)) {
     spec_.D = 1;
   } else {
-    throw IllegalGru("direction: '" + direction + "'; must be 'forward', 'reverse' or 'bidirectional'");
+    throw IllegalGru("direction: " + Quoted(direction) + "; must be 'forward', 'reverse'" +
+                     (may_be_misspelt ? ", 'bidirectional' or 'foward'" : " or 'bidirectional'"));
   }
   spec_.reversed[0] = direction == "reverse";
   spec_.reversed[1] = true;
   if (hidden_size_ && *hidden_size_ < 1)
     throw IllegalGru("hidden_size: " + std::to_string(*hidden_size_) + "; must be at least 1");
-  CheckFlag("layout", attributes.layout);
   CheckFlag("output_sequence", attributes.output_sequence);
+  CheckFlag("layout", attributes.layout);
   batch_first_ = attributes.layout.value_or(0) == 1;
   spec_.linear_before_reset = attributes.linear_before_reset.value_or(0) != 0;
   spec_.clip = ReadClip(attributes.clip);
-  ReadActivations(attributes, spec_);
+  ReadActivations(attributes, spec_, warnings_);
 }
 
 std::shared_ptr<const Packed> OnnxGru::Pack(const Tensor& W, const Tensor& R, const Tensor& B,

@@ -49,6 +49,7 @@ inline constexpr OnnxOperator kOnnxOperators[] = {
     {"AUGRU", "onegru.7", 1, true, true},
     {"AUGRU", "onegru.8", 1, true, true},
 };
+inline constexpr const OnnxOperator &kNewestGru = kOnnxOperators[4], &kAugru = kOnnxOperators[5];
 
 // Attributes that are absent have no value, or are empty.
 struct OnnxGruAttributes {
@@ -63,7 +64,7 @@ struct OnnxGruAttributes {
   std::optional<std::int64_t> output_sequence;
 };
 
-// visit(name, value) for each of them.
+// visit(name, value) for each of them, in the order of the Python package.
 template <class Attributes, class F>
 void ForEachAttribute(Attributes& attributes, F&& visit) {
   visit("activations", attributes.activations);
@@ -72,8 +73,8 @@ void ForEachAttribute(Attributes& attributes, F&& visit) {
   visit("clip", attributes.clip);
   visit("direction", attributes.direction);
   visit("hidden_size", attributes.hidden_size);
-  visit("layout", attributes.layout);
   visit("linear_before_reset", attributes.linear_before_reset);
+  visit("layout", attributes.layout);
   visit("output_sequence", attributes.output_sequence);
 }
 
@@ -91,7 +92,10 @@ struct Tensor {
 class OnnxGru {
  public:
   // Throws IllegalGru.
-  OnnxGru(const OnnxGruAttributes& attributes, bool attention);
+  OnnxGru(const OnnxGruAttributes& attributes, const OnnxOperator& kind);
+
+  // What the attributes hold without effect, each in a line.
+  const std::vector<std::string>& warnings() const { return warnings_; }
 
   // The weights, packed; of type `storage`, or their own. Throws IllegalGru.
   std::shared_ptr<const Packed> Pack(const Tensor& W, const Tensor& R, const Tensor& B,
@@ -110,6 +114,7 @@ class OnnxGru {
   Rows StateRows(const Packed& packed, const Call& call, const void* data) const;
 
   Spec spec_{};  // but sizes and types
+  std::vector<std::string> warnings_;
   std::optional<std::int64_t> hidden_size_;
   bool batch_first_ = false;
 };

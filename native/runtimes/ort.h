@@ -35,9 +35,15 @@ struct Allocator;
 struct Logger;
 struct KeyValuePairs;
 
+#if defined(_WIN32)
+using PathChar = wchar_t;
+#else
+using PathChar = char;
+#endif
+
 enum ErrorCode { kFail = 1, kInvalidArgument = 2, kRuntimeException = 6 };
 enum TensorType { kFloat = 1, kInt32 = 6, kFloat16 = 10, kDouble = 11, kBFloat16 = 16 };
-inline constexpr int kCpu = 0;
+inline constexpr int kCpu = 0, kWarning = 2;
 
 using Table = const void* const*;
 
@@ -73,6 +79,8 @@ inline constexpr Function<233, Status*(const KernelInfo*, std::size_t, char*, st
 inline constexpr Function<238, Status*(const SessionOptions*, const char*, char*, std::size_t*)> GetSessionConfigEntry;
 inline constexpr Function<237, Status*(const SessionOptions*, const char*, int*)> HasSessionConfigEntry;
 inline constexpr Function<244, Status*(const KernelInfo*, char*, std::size_t*)> KernelInfo_GetNodeName;
+inline constexpr Function<247, Status*(const Logger*, int, const char*, const PathChar*, int, const char*)>
+    Logger_LogMessage;
 inline constexpr Function<249, Status*(const KernelInfo*, std::size_t, int*, const Value**)>
     KernelInfoGetConstantInput_tensor;
 inline constexpr Function<274,

@@ -192,7 +192,7 @@ void CheckHugeSizes() {
   attributes.hidden_size = kHuge;
   bool is_refused = false;
   try {
-    OnnxGru(attributes, false).Pack(tensor(w), tensor(other_r), {}, std::nullopt);
+    OnnxGru(attributes, kNewestGru).Pack(tensor(w), tensor(other_r), {}, std::nullopt);
   } catch (const IllegalGru&) {
     is_refused = true;
   }
@@ -200,7 +200,7 @@ void CheckHugeSizes() {
   for (const std::int64_t layout : {0, 1}) {
     attributes.hidden_size = std::nullopt;
     attributes.layout = layout;
-    const OnnxGru gru(attributes, false);
+    const OnnxGru gru(attributes, kNewestGru);
     const auto packed = gru.Pack(tensor(w), tensor(r), {}, std::nullopt);
     for (const std::vector<std::int64_t>& shape :
          {std::vector{kHuge, std::int64_t{0}, std::int64_t{2}}, std::vector{std::int64_t{0}, kHuge, std::int64_t{2}}}) {

@@ -205,7 +205,7 @@ bool Matches(const unsigned char* found, const Array& expected, bool batch_first
 
 void RunNode(const Node& node, bool is_legal, const char* target) {
   const auto in = [&](Input input) { return node.inputs[input].view(); };
-  const OnnxGru gru(node.attributes, node.p.spec.attention);
+  const OnnxGru gru(node.attributes, node.p.spec.attention ? kAugru : kNewestGru);
   if (!in(kW).is_given || !in(kR).is_given) return;  // ONNX Runtime requires them, and X
   const std::shared_ptr<const Packed> packed = gru.Pack(in(kW), in(kR), in(kB), node.storage);
   if (!in(kX).is_given) return;

@@ -106,7 +106,7 @@ class Worker:
         self._end()
         self._log.seek(0)
         trace = self._log.read().decode(errors="replace").partition("Extension modules:")[0]
-        frames = re.findall(r'/onegru/.*?(\w+\.py)", line [0-9]+ in (\w+)', trace)
+        frames = re.findall(rf'"{re.escape(_package())}.*?(\w+\.py)", line [0-9]+ in (\w+)', trace)
         place = f" in {', '.join(frames[0])}" if frames else ""
         end = f"over {self._patience} s" if hangs else f"ended with {code}"
         return {"outcome": "failed", "megabytes": 0, "fault": f"{end}{place}", "trace": trace}
@@ -121,6 +121,13 @@ class Worker:
             return ""
         ready, _, _ = select.select([self._process.stdout], [], [], patience)
         return self._process.stdout.readline() if ready else None
+
+
+def _package() -> str:
+    """The folder of the package, as faulthandler prints it."""
+    spec = find_spec("onegru")
+    assert spec is not None and spec.origin is not None
+    return f"{Path(spec.origin).parent}{os.sep}".encode("ascii", "backslashreplace").decode()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

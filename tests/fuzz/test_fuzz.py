@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import onegru
+from onegru.core.activations import find_kind
 from tests.fuzz import worker
 from tests.fuzz.corpus import KINDS, NEEDS, corpus
 from tests.fuzz.mutate import mutated
@@ -55,6 +56,23 @@ def test_crashes_and_hangs_are_faults() -> None:
             process.close()
 
 
+def test_a_crash_names_the_place_in_the_package() -> None:
+    program = """
+import faulthandler, os
+from onegru.core.arguments import shown
+faulthandler.enable()
+input()
+print("{}", flush=True)
+input()
+shown(type("Crash", (), {"__repr__": lambda self: os.abort()})())
+"""
+    process = Worker(("-c", program))
+    try:
+        assert process.judge("npy:0:1")["fault"] == "ended with -6 in arguments.py, shown"
+    finally:
+        process.close()
+
+
 def test_other_errors_and_too_much_memory_are_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "MEGABYTES", 50)
     monkeypatch.chdir(tmp_path)
@@ -68,4 +86,5 @@ def test_other_errors_and_too_much_memory_are_faults(tmp_path: Path, monkeypatch
 
     assert fault(refuse) is None
     assert fault(lambda: "m.npy"[9]) == "IndexError"
+    assert fault(lambda: find_kind([]).name) == "AttributeError in activations.py, find_kind"  # type: ignore[arg-type]
     assert fault(lambda: str(np.ones(10**7).size)) == "over 50 MB of memory"

@@ -32,6 +32,9 @@ __all__ = ["MEGABYTES", "judge_files", "judged", "main", "prepare"]
 #: What a case may take, in MB of memory; what the process can take at all is twice that.
 MEGABYTES = 1000
 
+# The folder of the package, as the frames of its functions name it.
+_PACKAGE = f"{Path(onegru.__file__).parent}{os.sep}"
+
 # How other libraries say that there is no memory. A file that makes them try is a fault, unless it is a model
 # of which the run computes sizes ("OpenVINO fails"): those are the model's own business.
 _NO_MEMORY = re.compile(r"^(?!.* fails \().*(bad_alloc|allocate|[Nn]ot enough memory|out of memory)")
@@ -161,7 +164,7 @@ def judge_files(
 
 def _signature(error: BaseException) -> str:
     """What tells faults apart: the kind of error, and the last place in onegru that it went through."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/onegru/" in f.filename]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(_PACKAGE)]
     place = f" in {Path(frames[-1].filename).name}, {frames[-1].name}" if frames else ""
     words = str(error).partition("\n")[0] if isinstance(error, Fault) else type(error).__name__
     return words + place

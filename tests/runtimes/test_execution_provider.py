@@ -222,74 +222,7 @@ print((int(open(statm).read().split()[1]) - before) * os.sysconf("SC_PAGESIZE"))
     assert ours < theirs + 0.1 * path.stat().st_size
 
 
-# --- what is not legal
-
-
-@pytest.mark.parametrize(
-    ("attributes", "message"),
-    [
-        (
-            {"activations": ["Sigmoid", "Cube"]},
-            "activations: unknown function 'Cube'; must be one of Relu, Tanh",
-        ),
-        ({"activations": ["Sigmoid"]}, "activations: 1 names; must be 2, 2 for each of 1 direction"),
-        (
-            {"activations": ["ScaledTanh", "Tanh"]},
-            "activation_alpha: no value left for ScaledTanh, which has no",
-        ),
-        ({"clip": -1.0}, "clip: -1; must be > 0"),
-        ({"direction": "sideways"}, "direction: 'sideways'; must be 'forward', 'reverse' or 'bidirectional'"),
-        ({"hidden_size": 7}, "hidden_size: 7; must be 3, as R has shape [1, 9, 3]"),
-        ({"layout": 2}, "layout: 2; must be 0 or 1"),
-        (
-            {"direction": "bidirectional"},
-            "R: shape [1, 9, 3]; must be [num_directions, 3*hidden_size, hidden_size]",
-        ),
-    ],
-)
-def test_an_illegal_node_is_refused_as_the_function_refuses_it(attributes: Any, message: str) -> None:
-    hidden_size = attributes.pop("hidden_size", m.H)
-    nodes = [m.gru("X", ["Y"], bias="B", hidden_size=hidden_size, name="gru", **attributes)]
-    # Of unknown rank, or ONNX Runtime's shape inference looks first.
-    model = gru_model(nodes, [m.value("X")], ["Y"])
-    with pytest.raises(Exception) as refused:
-        session(model)
-    assert f"onegru: GRU node 'gru': {message}" in str(refused.value)
-    with pytest.raises(onegru.SpecError) as said:
-        onegru.gru(X, **m.WEIGHTS, hidden_size=hidden_size, **attributes)
-    assert str(said.value) in str(refused.value).replace("0 or 1", "0 or 1")
-
-
-@pytest.mark.parametrize(
-    ("feeds", "message"),
-    [
-        (
-            {"X": X[0]},
-            "X: rank 2, shape [2, 5]; must be [seq_length, batch_size, input_size] = [any, any, 5]",
-        ),
-        (
-            {"X": X[..., :4]},
-            "X: shape [4, 2, 4]; must be [seq_length, batch_size, input_size] = [any, any, 5]",
-        ),
-        ({"lens": np.array([1, 5], np.int32)}, "sequence_lens: 5; must be in 0…seq_length = 0…4"),
-        ({"lens": np.array([-1, 5], np.int32)}, "sequence_lens: -1; must be in 0…seq_length = 0…4"),
-        ({"lens": np.array([1], np.int32)}, "sequence_lens: shape [1]; must be [batch_size] = [2]"),
-        (
-            {"h": STATE[:, :1]},
-            "initial_h: shape [1, 1, 3]; must be [num_directions, batch_size, hidden_size]",
-        ),
-    ],
-)
-def test_an_illegal_input_is_refused_as_the_function_refuses_it(feeds: Any, message: str) -> None:
-    nodes = [m.gru("X", ["Y"], bias="B", lens="lens", initial_h="h", name="gru")]
-    opened = session(gru_model(nodes, [m.value("X"), m.value("lens", "int32"), m.value("h")], ["Y"]))
-    given = {"X": X, "lens": np.array([4, 4], np.int32), "h": STATE, **feeds}
-    with pytest.raises(Exception) as refused:
-        opened.run(None, given)
-    assert f"onegru: GRU node 'gru': {message}" in str(refused.value)
-    with pytest.raises(onegru.SpecError) as said:
-        onegru.gru(given["X"], **m.WEIGHTS, sequence_lens=given["lens"], initial_h=given["h"])
-    assert str(said.value) in str(refused.value)
+# --- options
 
 
 @pytest.mark.parametrize(

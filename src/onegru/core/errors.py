@@ -5,6 +5,7 @@ Public classes, here and elsewhere, set `__module__` to onegru, so that pickles 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -85,3 +86,16 @@ class SpecWarning(UserWarning):
     """Something that is legal but has no effect."""
 
     __module__ = "onegru"
+
+
+def callers_level(*others: str) -> int:
+    """How many frames above the function that warns the first one outside onegru is.
+
+    Args:
+        others: packages that it lies outside as well.
+    """
+    packages = ("onegru", *others)
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] in packages:
+        level, frame = level + 1, frame.f_back
+    return level

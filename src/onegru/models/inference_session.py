@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from onegru.core.arguments import choice, shown
-from onegru.core.errors import SpecError, needs_extra
+from onegru.core.errors import SpecError, SpecWarning, needs_extra
 from onegru.core.pickling import state_of
 from onegru.engines.select import ENGINES
 from onegru.formats.graph import Observer, Run, Whole
@@ -41,6 +42,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     Raises:
         SpecError: providers or engine are not legal.
         FormatError: this ONNX Runtime is too old.
+
+    Warns:
+        SpecWarning: a GRU node holds something without effect.
 
     ONNX Runtime's exceptions pass through; the message for an illegal GRU node is onegru's.
     """
@@ -134,7 +138,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     def model(self) -> Model:
         """The model as onegru sees it, with its GRU layers and streams. This session runs it."""
         if self._model is None:
-            graph = graph_of(self._model_path or self._model_bytes)
+            with warnings.catch_warnings(action="ignore", category=SpecWarning):  # given with the session
+                graph = graph_of(self._model_path or self._model_bytes)
             if (whole := graph.whole) is not None:
                 graph = replace(graph, whole=_Opened(whole.node_count, whole.shared, self, whole))
             self._model = Model(graph, engine=self._engine)

@@ -6,7 +6,6 @@ for the inputs and outputs of a call.
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import numpy as np
 
 from onegru.core.activations import Activation, assign_parameters, find_kind
 from onegru.core.dtypes import Array, as_array_of, as_float_array
-from onegru.core.errors import SpecError, SpecWarning, prefixed_errors
+from onegru.core.errors import SpecError, SpecWarning, callers_level, prefixed_errors
 from onegru.core.shapes import arrange, check_shape
 from onegru.core.spec import Direction, Spec, Weights
 from onegru.operators.attributes import read_attributes
@@ -231,15 +230,7 @@ def read_activations(
                 f"{where}{prefix}{parameter}: {spare} value(s) left over, which no function of "
                 f"{', '.join(kind.name for kind in kinds)} takes; without effect",
                 SpecWarning,
-                stacklevel=_callers_level(),
+                stacklevel=callers_level(),
             )
     pairs = tuple(zip(activations[::2], activations[1::2], strict=True))
     return pairs * num_directions if shared else pairs
-
-
-def _callers_level() -> int:
-    """How many frames above the function that warns the first one outside onegru is."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] == "onegru":
-        level, frame = level + 1, frame.f_back
-    return level

@@ -12,7 +12,7 @@ import numpy as np
 
 from onegru import _native
 from onegru.core.dtypes import Array, numpy_dtype
-from onegru.core.errors import FormatError, needs_extra
+from onegru.core.errors import FormatError, SpecWarning, callers_level, needs_extra
 from onegru.engines.native import get_num_threads
 from onegru.layers.gru import GRU
 from onegru.operators.lowering import lower
@@ -58,7 +58,7 @@ def register() -> str:
         )
     if _NAME not in {device.ep_name for device in onnxruntime.get_ep_devices()}:
         get_num_threads()  # reads the environment
-        _native.observe(_see)
+        _native.observe(_see, _warn)
         try:
             onnxruntime.register_execution_provider_library(_NAME, get_library_path())
         except Exception as error:  # its exceptions share no base class
@@ -108,6 +108,11 @@ def _see(
         _compute(OPERATORS[operator, version], attributes, arrays)
     elif (observer := _observers.get(session)) is not None:
         observer(node, moment, arrays)
+
+
+def _warn(message: str) -> None:
+    """The function that native code calls as a session is made, for what a node holds without effect."""
+    warnings.warn(message, SpecWarning, stacklevel=callers_level("onnxruntime"))
 
 
 def _compute(operator: Operator, attributes: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:

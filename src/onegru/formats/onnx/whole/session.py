@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 import math
 import re
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from onegru.core.dtypes import bfloat16
-from onegru.core.errors import FormatError, MissingExtraError, SpecError
+from onegru.core.errors import FormatError, MissingExtraError, SpecError, SpecWarning
 from onegru.engines.native import get_num_threads
 from onegru.formats.onnx.read import Source
 from onegru.runtimes.execution_provider import get_ep_name, register
@@ -100,9 +101,10 @@ class Session:
             _MERGERS if provider and "observer" in provider else _FOLDING if has_constant_grus else None
         )
         try:
-            self._session = onnxruntime.InferenceSession(
-                model, options, providers=providers, disabled_optimizers=disabled, enable_fallback=0
-            )
+            with warnings.catch_warnings(action="ignore", category=SpecWarning):  # given by what read it
+                self._session = onnxruntime.InferenceSession(
+                    model, options, providers=providers, disabled_optimizers=disabled, enable_fallback=0
+                )
         except Exception as error:  # its exceptions share no base class
             raise self._error(error, "refuses it") from None
         outputs = self._session.get_outputs()
