@@ -12,7 +12,7 @@ from onegru.fusion.dataflow.operator import Op
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.node import Made
 from onegru.fusion.proof import Sizes, UnknownError, Values, compare
-from onegru.fusion.search import Fused, NearMiss, Search
+from onegru.fusion.search import BROKEN, Fused, NearMiss, Search, broken_words
 
 
 class Graph:
@@ -58,6 +58,10 @@ class Graph:
         except UnknownError as error:
             if place:
                 self.miss(place, f"it looks like a GRU, but numbers cannot prove it: {error}")
+            return False
+        except BROKEN as error:
+            if place:
+                self.miss(place, broken_words(error))
             return False
         if reason and place:
             self.miss(place, f"it was taken for a GRU and is none, which is a defect of onegru: {reason}")

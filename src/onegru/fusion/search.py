@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from onegru.fusion.cells.cell import Cell
-from onegru.fusion.cells.polynomial import Algebra
+from onegru.fusion.cells.cell import Cell, MissError
+from onegru.fusion.cells.polynomial import Algebra, TooComplexError
 
 #: Called with the number of operators looked at and of all.
 Progress = Callable[[int, int], None]
 
 
 #: What a search raises where operators contradict each other.
-BROKEN = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
+BROKEN = (
+    *(ArithmeticError, AssertionError, LookupError, RecursionError, TypeError, ValueError),
+    *(MissError, TooComplexError),
+)
 
 
 def broken_words(error: Exception) -> str:
