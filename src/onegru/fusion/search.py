@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from onegru.fusion.cells.cell import Cell, MissError
@@ -83,6 +83,7 @@ class Search:
         missed: those that were left alone.
         allows: why the format has no node for a cell; empty if it has one.
         has_lengths: whether those who run the file honour the node's lengths.
+        writes: the kinds of operators that the file may be given beside nodes; None for all.
     """
 
     names: set[str]
@@ -94,6 +95,7 @@ class Search:
     fused: list[Fused] = field(default_factory=list)
     missed: list[NearMiss] = field(default_factory=list)
     has_lengths: bool = True
+    writes: Collection[str] | None = None
     allows: Callable[[Cell], str] = lambda cell: ""
 
     def look(self) -> None:
