@@ -114,7 +114,9 @@ class Hoist:
             return name, False
         array = self.body.constant(name)
         if array is not None:
-            return self.emitter.constant("constant", array), False
+            fixed = self.emitter.constant("constant", array)
+            self.emitter.flow.set_shape(fixed, array.shape)
+            return fixed, False
         if name in self.loop.slices:
             source = self.loop.slices[name]
             return self._taken(source.name, source.axis, source.step, source.is_kept), True
