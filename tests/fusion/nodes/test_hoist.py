@@ -213,12 +213,20 @@ def reshaped(at: Looped, x: str) -> str:
     return at.body("Tanh", at.body("Squeeze", turned, at.body.ints(0)))
 
 
+def halves(at: Looped, x: str) -> str:
+    half = helper.make_tensor("half", TensorProto.FLOAT, [1], [0.5])
+    whole = at.body("ConstantOfShape", at.body("Shape", x), value=half)
+    return at.body("Tanh", at.body("Add", at.body("Mul", x, whole), at.body("Sigmoid", "c")))
+
+
 def of_rows(at: Looped, x: str) -> str:
     """Values without rows, beside those that have them."""
     return at.body("Clip", at.body("Max", x, at.body.random(I)), at.body.const(-0.5), at.body.const(0.5))
 
 
-@pytest.mark.parametrize("ahead", [masked, dense, gemm, layer_norm, reduced, in_pieces, reshaped, of_rows])
+@pytest.mark.parametrize(
+    "ahead", [masked, dense, gemm, layer_norm, reduced, in_pieces, reshaped, of_rows, halves]
+)
 @forms
 def test_what_needs_no_state_is_computed_before(ahead: Change, kind: str, open: bool, reverse: bool) -> None:
     Looped(kind, ahead, open=open, reverse=reverse).fused()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import numpy as np
+
 from onegru.fusion.cells.cell import MissError
 from onegru.fusion.cells.views import View
 from onegru.fusion.dataflow.loop import Loop
@@ -21,13 +23,13 @@ _Value = tuple[str, bool]
 def computed_ahead(loop: Loop) -> set[str]:
     """The values of a body that do not depend on a state, taken by operators that do."""
     body = loop.body
-    states = {item.before for item in loop.carried}
+    states = {item.before for item in loop.carried if item.before not in loop.indices}
     found: set[str] = set()
     for op in body.ops:
-        if states.intersection(op.taken()):
+        if states.intersection(map(body.resolve, op.taken())):
             states.update(filter(None, op.outputs))
-            found |= {body.resolve(name) for name in op.inputs if name and name not in states}
-    return {name for name in found if name in body.producers and body.constant(name) is None}
+            found |= {body.resolve(name) for name in op.inputs if name}
+    return {name for name in found - states if name in body.producers and body.constant(name) is None}
 
 
 class Hoist:
@@ -114,6 +116,8 @@ class Hoist:
             return name, False
         array = self.body.constant(name)
         if array is not None:
+            if array.dtype == np.float64 and self.emitter.dtype != "float64":
+                raise MissError("its body computes in float64")  # which new constants of others stand for
             fixed = self.emitter.constant("constant", array)
             self.emitter.flow.set_shape(fixed, array.shape)
             return fixed, False
@@ -202,6 +206,8 @@ def _first_alone(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
 
 
 def _pointwise(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
+    if op.kind == "PRelu" and not given[0][1]:
+        raise MissError("its PRelu has slopes that change")
     rank = at.rank(name)
     return at.copied(
         op, [_widened(at, *item, rank) for item in zip(given, op.inputs, strict=True)], at.lead(given), name
