@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 
 from onegru.fusion import chain, fuse, graph, join
 from onegru.fusion.cells.cell import MissError
+from onegru.fusion.cells.match import find_cell
 from onegru.fusion.dataflow.operator import Op
 from tests.support.fusing import Net, Step, check_fused, kinds
 
@@ -97,7 +98,7 @@ def test_a_cell_that_cannot_be_followed(monkeypatch: pytest.MonkeyPatch) -> None
             broken.append(name)
         return name == broken[0]
 
-    monkeypatch.setattr(chain, "find_cell", breaking(chain.find_cell, KeyError("axis"), where))
+    monkeypatch.setattr(chain, "find_cell", breaking(find_cell, KeyError("axis"), where))
     net = model()
     _, search = check_fused(net.model(), net.feeds)
     assert broken and len(search.fused) >= 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from onnx import TensorProto, helper
@@ -43,7 +44,8 @@ class Looped:
     ) -> None:
         self.net, self.body = Net(opset), Net(opset, seed=1)
         self.body.prefix = "b"
-        steps, self.rows = ("T", "B") if open else (T, B)
+        steps: int | str = "T" if open else T
+        self.rows: int | str = "B" if open else B
         self.net.input("x", steps, self.rows, I, fill=T)
         self.net.input("h", self.rows, H, fill=B)
         self.net.feeds["x"] = self.net.feeds["x"][:, :B]
@@ -60,7 +62,10 @@ class Looped:
         h = of_h(self, "h_old") if of_h else "h_old"
         self.body("Identity", (step or Step(width, H, after=True))(self.body, x, h), output="h_new")
         self.body("Identity", "h_new", output="h_kept")
-        types = {"i": (TensorProto.INT64, []), "go": (TensorProto.BOOL, [])}
+        types: dict[str, tuple[int, list[int | str]]] = {
+            "i": (TensorProto.INT64, []),
+            "go": (TensorProto.BOOL, []),
+        }
         wide = {"h_old": H, "x_t": I}
         for name in [*inputs, *(["x_t"] if kind == "Scan" else [])]:
             form = types.get(name) or (TensorProto.FLOAT, [self.rows, wide[name]])
@@ -72,7 +77,9 @@ class Looped:
         self.body.output("h_kept", (self.rows, H))
         more = {"body": self.body.graph("body")}
         if kind == "Scan":
-            backwards = {"scan_input_directions": [1], "scan_output_directions": [1]} if reverse else {}
+            backwards: dict[str, Any] = (
+                {"scan_input_directions": [1], "scan_output_directions": [1]} if reverse else {}
+            )
             node = helper.make_node("Scan", ["h", "x"], ["y", "Y"], num_scan_inputs=1, **more, **backwards)
         else:
             count = self.net("Gather", self.net("Shape", "x"), self.net.const(0, "int64"), axis=0)
