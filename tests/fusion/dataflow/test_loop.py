@@ -247,4 +247,4 @@ def test_a_state_of_the_loop_that_stays_is_that_around_it() -> None:
     at = Looped(step=("Add", 0))
     loop = at.read()[1]
     assert loop is not None
-    np.testing.assert_equal([item.before for item in loop.carried], ["h_old"])
+    np.testing.assert_equal([item.before for item in loop.carried], ["h_old", "c"])

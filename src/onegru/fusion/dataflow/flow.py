@@ -10,19 +10,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from onegru.core.dtypes import ELEMENT_TYPES, Array, numpy_dtype
+from onegru.core.dtypes import Array
+from onegru.fusion.dataflow.neutral import beside_ones, one_number
 from onegru.fusion.dataflow.numeric import NUMERIC, LargeResultError
 from onegru.fusion.dataflow.operator import LoopIndex, Op, Shape, Size
 from onegru.fusion.dataflow.shapes import SAME_SIZES, SHAPE_RULES, SIZE_RULES
 
 _BOOLEAN = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Not", "And", "Or")
-# What leaves a number as it is; a Sub and a Div as the second of two.
-_NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "And": 1, "Or": 0}
 # What gives no other numbers than those of its first input.
 _MOVING = (
     *("Expand", "Tile", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Cast", "Slice", "Gather", "Split"),
 )
-_NUMBERS = (*ELEMENT_TYPES, "int32", "int64", "uint8", "bool")
 _MOST_FOLDED = 2**27  # elements of all constants that are computed ahead
 _MOST_SIZES = 16  # of a tensor that is followed element by element
 
@@ -138,7 +136,7 @@ class Flow:
 
     def resolve(self, name: str) -> str:
         """The first name of a value that others only pass on."""
-        return self._resolve(name, lambda flow, op: flow._passed_on(op) or flow._beside_neutral(op))
+        return self._resolve(name, lambda flow, op: flow._passed_on(op) or beside_ones(flow, op))
 
     def _resolve(self, name: str, passed_on: Callable[[Flow, Op], str | None]) -> str:
         for _ in range(1000):
@@ -166,23 +164,6 @@ class Flow:
             for is_chosen, name in ((array.all(), op.inputs[1]), (not array.any(), op.inputs[2])):
                 shape = self.shape(name)
                 if is_chosen and shape is not None and shape == self.shape(op.outputs[0]):
-                    return name
-        return None
-
-    def _beside_neutral(self, op: Op) -> str | None:
-        """The value to which an operator adds zeros, or which it multiplies by ones; None if it does more.
-
-        Keras multiplies by its dropout, which is a tensor of ones outside of training.
-        """
-        if op.kind not in _NEUTRAL or len(op.inputs) != 2:
-            return None
-        for name, other in (op.inputs, op.inputs[::-1])[: 1 if op.kind in ("Sub", "Div") else 2]:
-            if self.fill(other) == _NEUTRAL[op.kind]:
-                shape, beside = self.shape(name), self.shape(other)
-                if shape is None or beside is None or len(beside) > len(shape):
-                    continue
-                sizes = zip(beside[::-1], shape[::-1], strict=False)
-                if all(size in (1, whole) for size, whole in sizes):  # else it may become larger
                     return name
         return None
 
@@ -368,7 +349,7 @@ class Flow:
             if array is None and op is not None and op.kind == "ConstantOfShape":
                 array = np.asarray(op.attributes.get("value", 0.0))
             if array is not None:
-                return _one_number(array, casts)
+                return one_number(array, casts)
             if op is None or op.kind not in _MOVING:
                 return None
             casts += [str(op.attributes.get("dtype"))] if op.kind == "Cast" else []
@@ -465,16 +446,6 @@ def _sorted(order: Iterable[int], waits: Mapping[int, set[int]]) -> Iterator[int
                     yield last
             else:
                 waiting += before
-
-
-def _one_number(array: Array, casts: Sequence[str]) -> int | float | None:
-    """The number that every element of an array is, if casts leave it as it is; else None."""
-    flat = array.ravel()
-    if flat.dtype.name not in _NUMBERS or not flat.size or not np.all(flat == flat[0]):
-        return None
-    number: int | float = flat[0].item()
-    is_same = all(name in _NUMBERS and np.array(number).astype(numpy_dtype(name)) == number for name in casts)
-    return number if is_same else None
 
 
 def _array_shape(array: Array | None) -> Shape | None:
