@@ -147,6 +147,20 @@ def test_the_last_of_all_states_is_y_h() -> None:
     assert "Gather" not in kinds(model)
 
 
+def test_a_number_beside_all_states() -> None:
+    """What takes them as its second input takes no last slice of its first."""
+    net = Net()
+    net.input("x", T, B, I)
+    net.input("h", B, H)
+    found, last = steps(net, Step(), range(T), h="h")
+    net("Mul", net.const(2.0), stack(net, [found[t] for t in range(T)]), output="Y")
+    net("Identity", last, output="y")
+    net.output("Y", (T, B, H))
+    net.output("y", (B, H))
+    model, search = check_fused(net.model(), net.feeds)
+    assert directions(model) == 1 and not search.missed
+
+
 # Lengths
 
 

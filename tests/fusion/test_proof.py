@@ -15,7 +15,7 @@ from onegru.fusion.cells.match import find_cell
 from onegru.fusion.dataflow.flow import Flow
 from onegru.fusion.dataflow.operator import Op
 from onegru.fusion.proof import Sizes, UnknownError, Values, compare, evaluate
-from tests.support.fusing import DEFECT, Net, Step, flow, fused, one_step
+from tests.support.fusing import DEFECT, Net, Step, check_fused, flow, fused, one_step
 
 # What a wrong match may have got wrong.
 
@@ -203,3 +203,21 @@ def test_evaluate() -> None:
     assert values["c"] == 1 / 3  # roundings of an element type are no part of what is computed
     with pytest.raises(UnknownError, match="Concat"):
         evaluate(Op("Concat", ("a", "b"), ("c",), {"axis": 0}), [np.zeros((1, 2)), np.zeros((1, 3))], values)
+
+
+def test_what_is_behind_a_shape_need_not_be_computed() -> None:
+    """The zeros of a decoder's first state take the shape of what the model has computed before."""
+    net = Net()
+    net.input("x", 2, 4, 3)
+    net.input("sizes", 2, dtype="int64")
+    net.feeds["sizes"] = np.array([6, 4])
+    before = net("Reshape", net("Tanh", net("Reshape", "x", "sizes")), net.ints(-1, 4, 3))
+    taken = net("Softmax", before, axis=2)
+    rows = net("Slice", net("Shape", before), net.ints(0), net.ints(1), net.ints(0))
+    state, step = net("Expand", net.const(0.0), net("Concat", rows, net.ints(2), axis=0)), Step()
+    for t in range(4):
+        state = step(net, net("Gather", taken, net.const(t, "int64"), axis=1), state)
+    net("Identity", state, output="y")
+    net.output("y", ("B", 2))
+    _, search = check_fused(net.model(), net.feeds)
+    assert [(item.form, item.steps) for item in search.fused] == [("chain", 4)] and not search.missed

@@ -26,7 +26,10 @@ def replace_cells(graph: Graph) -> dict[str, str]:
     cells = _Cells(graph)
     found, misses = cells.find()
     for chain in cells.chains(found):
-        cells.replace([found[output] for output in chain])
+        try:
+            cells.replace([found[output] for output in chain])
+        except BROKEN as error:
+            graph.miss(chain[-1], broken_words(error))
     return misses
 
 
@@ -61,19 +64,20 @@ class _Cells:
         misses: dict[str, str] = {}
         for op in self.graph.flow.ops:
             self.graph.search.look()
-            if not self._may_blend(op):
-                continue
-            name = op.outputs[0]
+            name = next(filter(None, op.outputs), "")
             try:
+                if not self._may_blend(op):
+                    continue
                 cell = find_cell(self.graph.at, name)
                 if cell is not None and (reason := self._why_not(cell)):
                     raise MissError(reason)
+                if cell is not None:
+                    ops = self._region(cell)
+                    found[name] = _Found(cell, ops, self._zeroed(cell, ops))
             except MissError as error:
                 misses[name] = str(error)
-                continue
-            if cell is not None:
-                ops = self._region(cell)
-                found[name] = _Found(cell, ops, self._zeroed(cell, ops))
+            except BROKEN as error:
+                misses[name] = broken_words(error)
         # What is a cell with a mask is one without, further inside.
         for output, item in list(found.items()):
             for name in {name for op in item.ops for name in op.outputs} - {output}:
@@ -96,6 +100,8 @@ class _Cells:
         if op.kind not in ("Add", "Sub", "Sum", "Where") or len(op.outputs) != 1:
             return False
         flow, name, inputs = self.graph.flow, op.outputs[0], list(filter(None, op.inputs))
+        if flow.resolve(name) != name:
+            return False  # it only passes on a state
         if name not in flow.outputs and all(other.kind == "Shape" for other in flow.consumers.get(name, ())):
             return False  # only its shape counts
         if op.kind != "Where" and any(flow.constant(item) is not None for item in inputs):

@@ -37,18 +37,22 @@ def _fuse(graph: Graph) -> None:
     """Replace what a graph holds."""
     for op in graph.flow.ops:
         for body in op.bodies.values():
-            _fuse_body(graph, op, body)
+            place = op.name or next(filter(None, op.outputs), op.kind)
+            try:
+                _fuse_body(graph, op, body, place)
+            except BROKEN as error:
+                graph.miss(place, broken_words(error))
     misses = replace_cells(graph)
     if graph.made.added:
         graph.flow.replace(graph.made.added, graph.made.constants)
-        join(graph.flow, graph.search.names)
+        join(graph.flow, graph.search.names, graph.miss)
     for name, reason in misses.items():
         now = graph.flow.producers.get(name)
         if now is not None and now.origin is not None:  # not a first step that has gone with the others
             graph.miss(name, reason)
 
 
-def _fuse_body(graph: Graph, op: Op, body: Flow) -> None:
+def _fuse_body(graph: Graph, op: Op, body: Flow, place: str) -> None:
     loop = read_loop(graph.flow, op)
     if loop is None:
         if takes_parts(graph.flow, op):  # which OpenVINO gets wrong with a GRUCell in the body
@@ -57,11 +61,8 @@ def _fuse_body(graph: Graph, op: Op, body: Flow) -> None:
         return
     slices = {name: (item.name, item.axis, item.step, item.is_kept) for name, item in loop.slices.items()}
     at = Expressions(body, graph.search.algebra, loop.indices, slices)
-    place = op.name or next(filter(None, op.outputs), op.kind)
     try:
         replace_loop(graph, loop, at, place)
-    except BROKEN as error:
-        graph.miss(place, broken_words(error))
     except MissError as error:
         before = len(graph.search.fused)
         _fuse(Graph(body, graph.search, Expressions(body, graph.search.algebra, loop.indices)))

@@ -10,7 +10,7 @@ from onegru.fusion.dataflow.flow import Flow
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.node import Made
 from onegru.fusion.proof import Compared, RunLoop, UnknownError, compare
-from onegru.fusion.search import Fused, NearMiss, Search
+from onegru.fusion.search import BROKEN, Fused, NearMiss, Search, broken_words
 
 
 class Graph:
@@ -56,6 +56,9 @@ class Graph:
             found = compare(self.flow, ops, constants, run_loop, self.at.indices)
         except UnknownError as error:
             self.miss(place, f"it looks like a GRU, but numbers cannot prove it: {error}")
+            return None
+        except BROKEN as error:
+            self.miss(place, broken_words(error))
             return None
         if found.difference:
             self.search.refuted += 1

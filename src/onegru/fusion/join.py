@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,15 +13,29 @@ from onegru.fusion.dataflow.flow import Flow
 from onegru.fusion.dataflow.operator import Op
 from onegru.fusion.dataflow.shapes import is_reversal, slice_ranges
 from onegru.fusion.nodes.emit import Emitter
+from onegru.fusion.search import BROKEN, broken_words
 
 _DEFAULT = ["Sigmoid", "Tanh"]
 
 
-def join(flow: Flow, names: set[str]) -> None:
-    """Simplify a graph that has new nodes."""
-    for step in (_without_reversals, _last_states, _both_directions):
+def join(flow: Flow, names: set[str], miss: Callable[[str, str], None]) -> None:
+    """Simplify a graph that has new nodes.
+
+    Args:
+        flow: the graph.
+        names: all names in use, to which new ones are added.
+        miss: told of an operator that cannot be followed, which is left as it is, and why.
+    """
+    for step in (_without_reversals, _last_states, partial(_both_directions, set())):
         emitter = Emitter(flow, "onegru", names, "float32")
-        step(flow, emitter)
+        for op in flow.ops:
+            done = len(emitter.ops)
+            try:
+                step(flow, emitter, op)
+            except BROKEN as error:
+                miss(next(filter(None, op.outputs), op.kind), broken_words(error))
+                del emitter.ops[done:]
+                emitter.known.clear()  # it may know of those
         if emitter.ops:
             flow.replace(emitter.ops, emitter.constants)
     _without_copies(flow)
@@ -47,52 +63,49 @@ def _without_copies(flow: Flow) -> None:
 # Reversals
 
 
-def _without_reversals(flow: Flow, emitter: Emitter) -> None:
+def _without_reversals(flow: Flow, emitter: Emitter, op: Op) -> None:
     """Turn a reversal of a reversal into the value itself, with its axes as they then are."""
-    for op in flow.ops:
-        axis = is_reversal(flow, op)
-        if axis is None:
-            continue
-        perm = list(range(len(flow.shape(op.inputs[0]) or ())))
-        name = op.inputs[0]
-        while (before := flow.producers.get(name)) is not None:
-            if before.kind == "Transpose":
-                inner = before.attributes.get("perm", perm[::-1])
-                axis, perm = inner[axis], [inner[place] for place in perm]
-            elif before.kind != "Identity":
-                break
-            name = before.inputs[0]
-        if before is not None and is_reversal(flow, before) == axis:
-            shape, value = flow.shape(op.outputs[0]), before.inputs[0]
-            if perm == sorted(perm):
-                emitter.op("Identity", [value], "turned", shape, op.outputs[0])
-            else:
-                emitter.op("Transpose", [value], "turned", shape, op.outputs[0], perm=tuple(perm))
+    axis = is_reversal(flow, op)
+    if axis is None:
+        return
+    perm = list(range(len(flow.shape(op.inputs[0]) or ())))
+    name = op.inputs[0]
+    while (before := flow.producers.get(name)) is not None:
+        if before.kind == "Transpose":
+            inner = before.attributes.get("perm", perm[::-1])
+            axis, perm = inner[axis], [inner[place] for place in perm]
+        elif before.kind != "Identity":
+            break
+        name = before.inputs[0]
+    if before is not None and is_reversal(flow, before) == axis:
+        shape, value = flow.shape(op.outputs[0]), before.inputs[0]
+        if perm == sorted(perm):
+            emitter.op("Identity", [value], "turned", shape, op.outputs[0])
+        else:
+            emitter.op("Transpose", [value], "turned", shape, op.outputs[0], perm=tuple(perm))
 
 
 # Last states
 
 
-def _last_states(flow: Flow, emitter: Emitter) -> None:
+def _last_states(flow: Flow, emitter: Emitter, node: Op) -> None:
     """Take the last state from Y_h instead of from the end of Y."""
-    for node in flow.ops:
-        if not _is_new_gru(node) or not node.outputs[0] or _input(node, 4):
-            continue
-        states = _states_in_order(flow, node)
-        for name in states:
-            for op in flow.consumers.get(name, ()):
-                shape = flow.shape(name)
-                if shape is None or not _takes_last(flow, op):
-                    continue
-                last = _output(node, 1) or emitter.fresh("Y_h")
-                if not _output(node, 1):
-                    node.outputs = (node.outputs[0], last)
-                    flow.set_shape(last, (1, *shape[1:]))
-                    flow.producers[last] = node
-                if op.kind == "Slice":
-                    emitter.op("Identity", [last], "last", None, op.outputs[0])
-                else:
-                    emitter.squeeze(last, [0], "last", op.outputs[0])
+    if not _is_new_gru(node) or not node.outputs[0] or _input(node, 4):
+        return
+    for name in _states_in_order(flow, node):
+        for op in flow.consumers.get(name, ()):
+            shape = flow.shape(name)
+            if shape is None or not _takes_last(flow, op, name):
+                continue
+            last = _output(node, 1) or emitter.fresh("Y_h")
+            if not _output(node, 1):
+                node.outputs = (node.outputs[0], last)
+                flow.set_shape(last, (1, *shape[1:]))
+                flow.producers[last] = node
+            if op.kind == "Slice":
+                emitter.op("Identity", [last], "last", None, op.outputs[0])
+            else:
+                emitter.squeeze(last, [0], "last", op.outputs[0])
 
 
 def _states_in_order(flow: Flow, node: Op) -> list[str]:
@@ -120,10 +133,10 @@ def _states_in_order(flow: Flow, node: Op) -> list[str]:
     return found
 
 
-def _takes_last(flow: Flow, op: Op) -> bool:
-    """Whether an operator takes the last slice along the first axis."""
-    shape = flow.shape(op.inputs[0])
-    if shape is None:
+def _takes_last(flow: Flow, op: Op, name: str) -> bool:
+    """Whether an operator takes the last slice of a value along the first axis."""
+    shape = flow.shape(name)
+    if shape is None or op.inputs[0] != name:
         return False
     size = shape[0]
     if op.kind == "Slice":
@@ -143,18 +156,16 @@ def _takes_last(flow: Flow, op: Op) -> bool:
 # Directions
 
 
-def _both_directions(flow: Flow, emitter: Emitter) -> None:
+def _both_directions(done: set[int], flow: Flow, emitter: Emitter, op: Op) -> None:
     """One bidirectional node for two of one direction each, where their outputs are joined."""
-    done: set[int] = set()
-    for op in flow.ops:
-        if op.kind != "Concat" or len(op.inputs) != 2:
-            continue
-        first, second = (_node_behind(flow, name) for name in op.inputs)
-        if first is None or second is None or {id(first), id(second)} & done or first is second:
-            continue
-        if _fit(flow, first, second):
-            done |= {id(first), id(second)}
-            _merge(flow, emitter, first, second)
+    if op.kind != "Concat" or len(op.inputs) != 2:
+        return
+    first, second = (_node_behind(flow, name) for name in op.inputs)
+    if first is None or second is None or {id(first), id(second)} & done or first is second:
+        return
+    if _fit(flow, first, second):
+        done |= {id(first), id(second)}
+        _merge(flow, emitter, first, second)
 
 
 def _node_behind(flow: Flow, name: str) -> Op | None:

@@ -239,6 +239,7 @@ def _leading(flow: Flow, wanted: Collection[str], begin: Collection[str]) -> tup
     leaves = {name for name in begin if flow.constant(name) is None}
     ops: dict[int, Op] = {}
     seen: set[str] = set()
+    shown: set[str] = set()  # of which only the shape counts, and is known
     waiting = list(wanted)
     while waiting:
         name = waiting.pop()
@@ -254,7 +255,11 @@ def _leading(flow: Flow, wanted: Collection[str], begin: Collection[str]) -> tup
             leaves.add(name)
             continue
         ops[id(op)] = op
-        waiting += [item for item in op.taken()]
+        if op.kind == "Shape" and flow.shape(op.inputs[0]) is not None:
+            shown.add(op.inputs[0])
+        else:
+            waiting += [item for item in op.taken()]
+    leaves |= {name for name in shown - seen if flow.constant(name) is None}
     return sorted(ops.values(), key=lambda op: flow.depth_and_position(op)), sorted(leaves)
 
 

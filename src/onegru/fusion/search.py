@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from onegru.fusion.cells.cell import Cell
-from onegru.fusion.cells.polynomial import Algebra
+from onegru.fusion.cells.cell import Cell, MissError
+from onegru.fusion.cells.polynomial import Algebra, TooComplexError
 
 #: Called with the number of operators looked at and of all.
 Progress = Callable[[int, int], None]
 
 
 #: What a search raises where operators contradict each other.
-BROKEN = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
+BROKEN = (
+    *(ArithmeticError, AssertionError, LookupError, RecursionError, TypeError, ValueError),
+    *(MissError, TooComplexError),
+)
 
 
 def broken_words(error: Exception) -> str:
@@ -85,6 +88,7 @@ class Search:
         allows: why the format has no node for a cell; empty if it has one.
         refuted: how many matches numbers have refused, each of which the algebra should have refused.
         has_lengths: whether those who run the file honour the node's lengths.
+        writes: the kinds of operators that the file may be given beside nodes; None for all.
     """
 
     names: set[str]
@@ -97,6 +101,7 @@ class Search:
     missed: list[NearMiss] = field(default_factory=list)
     refuted: int = 0
     has_lengths: bool = True
+    writes: Collection[str] | None = None
     allows: Callable[[Cell], str] = lambda cell: ""
 
     def look(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import fields
 
 import numpy as np
@@ -17,6 +18,7 @@ from onegru.fusion.dataflow.loop import Carried, Collected, Loop
 from onegru.fusion.dataflow.operator import Op
 from onegru.fusion.graph import Graph
 from onegru.fusion.nodes.emit import Emitter
+from onegru.fusion.nodes.hoist import Hoist, computed_ahead
 from onegru.fusion.nodes.lengths import lengths_of
 from onegru.fusion.nodes.node import Recurrence, add_node, is_zero, place_stack
 from onegru.fusion.nodes.sources import Sliced, Source, in_loop, path
@@ -35,7 +37,22 @@ def replace_loop(graph: Graph, loop: Loop, at: Expressions, place: str) -> None:
     Raises:
         MissError: it holds more than cells, or none; then the message is empty.
     """
-    _Whole(graph, loop, at, place).replace()
+    whole = _Whole(graph, loop, at, place)
+    try:
+        whole.replace()
+    except MissError:
+        ahead = computed_ahead(loop)
+        if ahead <= at.boundaries:
+            raise
+        # What needs no state may be anything, as it can be computed before: not to be looked into.
+        less = Expressions(loop.body, graph.search.algebra, loop.indices, at.slices)
+        less.boundaries |= ahead
+        again = _Whole(graph, loop, less, place)
+        again.twins = whole.twins
+        with suppress(MissError):
+            again.replace()
+            return
+        raise
 
 
 class _Whole:
@@ -47,6 +64,7 @@ class _Whole:
         self.at = at
         self.place = place
         self.emitter: Emitter = graph.emitter(place, graph.search.dtype)
+        self.hoist = Hoist(loop, self.emitter, graph.search.writes)
         self.given: set[str] = set()
         self.done: list[tuple[Cell, bool, int]] = []
         # What the body computes twice: the value, and the one that it equals.
@@ -137,6 +155,7 @@ class _Whole:
             asked.add("Y")
         if not asked:
             return
+        emitter.dtype = self.at.flow.dtype(cell.output) or self.graph.search.dtype
         inputs, reverse, lengths = self._over_time(cell, turned=True)
         if (
             cell.masks and lengths is None
@@ -147,7 +166,6 @@ class _Whole:
         outer["state"] = View(item.initial, cell.state.roles, cell.state.index)
         whole = Cell(**outer)
         masks = () if lengths is not None else cell.masks
-        emitter.dtype = self.at.flow.dtype(cell.output) or self.graph.search.dtype
         recurrence = Recurrence(
             whole,
             inputs,
@@ -197,9 +215,13 @@ class _Whole:
                 Y, reverse = self.states[place.name]
                 return Sliced(View(Y, (0, "R", "F"), place.index), 0, 0, None, -1 if reverse else 1)
         found = in_loop(self.at, view, self.loop.count, turned)
-        if found is None:
-            raise MissError(f"its input {view.name!r} is no slice of one value for each iteration")
-        return found
+        if found is not None:
+            return found
+        try:
+            return self.hoist.over_time(view)
+        except MissError as error:
+            words = f"its input {view.name!r} is no slice of one value for each iteration, nor made of slices"
+            raise MissError(f"{words} alone ({error})") from None
 
     def _is_state(self, entry: Collected, cell: Cell) -> bool:
         """Whether what a loop collects is the new state."""

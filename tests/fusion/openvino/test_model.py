@@ -86,6 +86,19 @@ def test_a_gru_becomes_one_layer(tmp_path: Path, form: str, outputs: str, revers
         assert node.layer is not None and node.layer.hidden_size == H
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("ahead", ["ones", "dense"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_what_needs_no_state_is_computed_before(tmp_path: Path, form: str, ahead: str, reverse: bool) -> None:
+    for after, is_open in itertools.product([False, True], repeat=2):
+        how = Written(form, after=after, reverse=reverse, open=is_open, ahead=ahead)
+        target, search = check(write(tmp_path / "model.xml", how), feeds(how))
+        assert len(search.fused) == 1 and not search.missed, how
+        left = types(target)
+        assert left.count("GRUSequence") == 1 and {"TensorIterator", "Loop"}.isdisjoint(left), how
+        assert ahead == "dense" or "Multiply" not in left, how
+
+
 def test_nothing_but_the_gru_is_left(tmp_path: Path) -> None:
     """Where x is batch-first already, nothing turns it back and forth."""
     how = Written(outputs="all", open=False)

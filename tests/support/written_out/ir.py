@@ -42,6 +42,7 @@ class Written:
         candidate: the activation of the candidate.
         half: whether weights are kept in float16.
         fault: whether the new state is no blend of the old one and the candidate.
+        ahead: what each step does with its x and h at first: "ones" multiplies both, "dense" is a layer.
     """
 
     form: str = "TensorIterator"
@@ -55,6 +56,7 @@ class Written:
     candidate: str = "tanh"
     half: bool = False
     fault: bool = False
+    ahead: str = ""
 
 
 class _Cell:
@@ -70,6 +72,7 @@ class _Cell:
         self.gates, self.candidate = draw(I + H, 2 * H), draw(I + H, H)
         self.gates_bias, self.candidate_bias, self.after_bias = draw(2 * H), draw(H), draw(H)
         self.inputs, self.states = draw(I, 3 * H), draw(3 * H, H)
+        self.dense, self.dense_bias = draw(I, I), draw(I)
 
     def projected(self, x: Any) -> Any:
         """What the gates take of x."""
@@ -77,6 +80,10 @@ class _Cell:
 
     def step(self, x: Any, h: Any, a: Any) -> Any:
         """The new state; x is projected already if it is to be."""
+        if self.how.ahead == "ones":
+            x, h = (ops.multiply(ops.broadcast(scalar(1), ops.shape_of(item)), item) for item in (x, h))
+        elif self.how.ahead == "dense":
+            x = ops.tanh(ops.add(ops.matmul(x, self.dense, False, False), self.dense_bias))
         if self.how.outside or self.how.after:
             z, n = self._torch_like(x, h)
         else:

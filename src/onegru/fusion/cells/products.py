@@ -12,7 +12,7 @@ from onegru.core.dtypes import Array
 from onegru.fusion.cells.polynomial import Algebra, Matrix, Polynomial, TooComplexError, add, constant, scale
 from onegru.fusion.cells.views import Role, View, Views
 from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import LoopIndex
+from onegru.fusion.dataflow.operator import LoopIndex, Size
 
 _GLUE = ("Identity", "Concat", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Split", "Slice", "Gather")
 _PRODUCTS = ("MatMul", "Gemm", "Einsum")
@@ -161,15 +161,23 @@ class Products(Views):
         if np.any(fixed):  # the constant part is a bias
             rest = Polynomial({monomial: item for monomial, item in p.terms.items() if monomial})
             bias = constant(np.broadcast_to(fixed, view.width) @ matrix.make())
-            return add(self._product_of(rest, matrix, view), bias)
+            return add(self._product_of(rest, matrix, view, is_whole=False), bias)
         return self._product_of(p, matrix, view)
 
-    def _product_of(self, p: Polynomial, matrix: Matrix, view: View) -> Polynomial:
+    def _product_of(self, p: Polynomial, matrix: Matrix, view: View, *, is_whole: bool = True) -> Polynomial:
+        """The product of what stands at a view, with something else in it unless that is whole."""
         single = p.single()
-        if single is not None:  # the coefficient stays outside
-            atom = Polynomial({(single[0],): np.ones(())})
-            return scale(self.algebra.dot(atom, matrix, view), single[1])
-        return self.algebra.dot(p, matrix, view)
+        if single is not None and (single[1] != 1 or not is_whole):
+            atom = self.algebra.atoms[single[0]]
+            is_value = atom.kind == "value" and bool(len(atom.place.index))
+            if is_value and self._rows_of(atom.place) == self._rows_of(view):  # the coefficient stays outside
+                one = Polynomial({(atom.number,): np.ones(())})
+                return scale(self.algebra.dot(one, matrix, atom.place), single[1])
+        return self.algebra.dot(p, matrix, view if is_whole else None)
+
+    def _rows_of(self, view: View) -> list[Size]:
+        sizes = zip(self.shape(view.name), view.roles, strict=True)
+        return [size for size, role in sizes if role == "R" and size != 1]
 
     def _pieces(self, view: View) -> list[tuple[Array, View]]:
         """The values that a row is put together from, with the columns that each gives."""

@@ -11,11 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from onegru.core.dtypes import Array
+from onegru.fusion.dataflow.neutral import beside_ones, one_number
 from onegru.fusion.dataflow.numeric import NUMERIC, LargeResultError
 from onegru.fusion.dataflow.operator import LoopIndex, Op, Shape, Size
 from onegru.fusion.dataflow.shapes import SAME_SIZES, SHAPE_RULES, SIZE_RULES
 
 _BOOLEAN = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Not", "And", "Or")
+# What gives no other numbers than those of its first input.
+_MOVING = (
+    *("Expand", "Tile", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Cast", "Slice", "Gather", "Split"),
+)
 _MOST_FOLDED = 2**27  # elements of all constants that are computed ahead
 _MOST_SIZES = 16  # of a tensor that is followed element by element
 
@@ -131,13 +136,16 @@ class Flow:
 
     def resolve(self, name: str) -> str:
         """The first name of a value that others only pass on."""
+        return self._resolve(name, lambda flow, op: flow._passed_on(op) or beside_ones(flow, op))
+
+    def _resolve(self, name: str, passed_on: Callable[[Flow, Op], str | None]) -> str:
         for _ in range(1000):
             flow = self.owner(name)
             if name in flow.aliases:
                 name = flow.aliases[name]
                 continue
             op = flow.producers.get(name)
-            passed = None if op is None else flow._passed_on(op)
+            passed = None if op is None else passed_on(flow, op)
             if passed is None:
                 break
             name = passed
@@ -330,21 +338,21 @@ class Flow:
             name = op.inputs[1 - numbers[0]]
         return None
 
-    def fill(self, name: str) -> Size | None:
-        """The size that every element of a value is; None if they differ or are not known."""
-        for _ in range(20):
-            name = self.resolve(name)
-            array = self.constant(name)
-            if array is not None:
-                flat = array.ravel()
-                whole = flat.size and flat.dtype.kind in "iu" and bool(np.all(flat == flat[0]))
-                return int(flat[0]) if whole else None
-            sizes = self.sizes(name)
-            if sizes is not None:
+    def fill(self, name: str) -> Size | float | None:
+        """The number or size that every element of a value is; None if they differ or are not known."""
+        casts: list[str] = []
+        for _ in range(100):
+            name = self._resolve(name, Flow._passed_on)
+            array, op = self.constant(name), self.producer(name)
+            if array is None and (sizes := self.sizes(name)) is not None:
                 return sizes[0] if len(set(sizes)) == 1 else None
-            op = self.producer(name)
-            if op is None or op.kind not in ("Expand", "Tile", "Cast", "Reshape", "Unsqueeze", "Squeeze"):
+            if array is None and op is not None and op.kind == "ConstantOfShape":
+                array = np.asarray(op.attributes.get("value", 0.0))
+            if array is not None:
+                return one_number(array, casts)
+            if op is None or op.kind not in _MOVING:
                 return None
+            casts += [str(op.attributes.get("dtype"))] if op.kind == "Cast" else []
             name = op.inputs[0]
         return None
 

@@ -199,6 +199,12 @@ def _expand(attributes: Attributes, inputs: Inputs, count: int) -> list[Array]:
     return [np.broadcast_to(x, shape)]
 
 
+def _tile(attributes: Attributes, inputs: Inputs, count: int) -> list[Array]:
+    x, repeats = _array(inputs, 0), _array(inputs, 1)
+    _bound([size * int(number) for size, number in zip(x.shape, repeats, strict=True)])
+    return [np.tile(x, repeats)]
+
+
 def _constant_of_shape(attributes: Attributes, inputs: Inputs, count: int) -> list[Array]:
     shape = tuple(int(size) for size in _array(inputs, 0))
     _bound(shape)
@@ -248,6 +254,17 @@ def _reverse_sequence(attributes: Attributes, inputs: Inputs, count: int) -> lis
     return [np.moveaxis(moved, (0, 1), (batch, time))]
 
 
+def _reduce(function: Callable[..., Any]) -> Numeric:
+    def run(attributes: Attributes, inputs: Inputs, count: int) -> list[Array]:
+        axes = _ints(attributes, inputs, "axes", 1)
+        if not axes:
+            raise ValueError("axes")  # all of them, or none
+        x = _array(inputs, 0)
+        return [_as(function(x, axis=tuple(axes), keepdims=bool(attributes.get("keepdims", 1))), x)]
+
+    return run
+
+
 def _prelu(attributes: Attributes, inputs: Inputs, count: int) -> list[Array]:
     x, slope = _array(inputs, 0), _array(inputs, 1)
     return [np.where(x < 0, slope * x, x)]
@@ -289,6 +306,10 @@ NUMERIC: dict[str, Numeric] = {
     "Max": _many(np.maximum),
     "Min": _many(np.minimum),
     "Sum": _many(np.add),
+    "ReduceMean": _reduce(np.mean),
+    "ReduceSum": _reduce(np.sum),
+    "ReduceMax": _reduce(np.max),
+    "ReduceMin": _reduce(np.min),
     "Clip": _clip,
     "HardSigmoid": _hard_sigmoid,
     "LeakyRelu": _leaky,
@@ -306,6 +327,7 @@ NUMERIC: dict[str, Numeric] = {
     "Split": _split,
     "Concat": _concat,
     "Expand": _expand,
+    "Tile": _tile,
     "ConstantOfShape": _constant_of_shape,
     "MatMul": _matmul,
     "Gemm": _gemm,

@@ -64,8 +64,8 @@ class Facts(Protocol):
     def shape(self, name: str) -> Shape | None:
         """A value's shape; None if even its rank is not known."""
 
-    def fill(self, name: str) -> Size | None:
-        """The size that every element of a value is; None if they differ or are not known."""
+    def fill(self, name: str) -> Size | float | None:
+        """The number or size that every element of a value is; None if they differ or are not known."""
 
     def constant(self, name: str) -> Array | None:
         """The value of a constant; None for anything else."""

@@ -286,26 +286,42 @@ def _expand(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | No
     return None if sizes is None else broadcast([shapes[0], sizes])
 
 
+def _tile(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | None:
+    repeats = flow.sizes(op.inputs[1])
+    if repeats is None or len(repeats) != len(shapes[0]):
+        return None
+    found: Shape | None = _arithmetic(lambda a, b: a * b, 1)(flow, Op("Mul", (), ()), [shapes[0], repeats])
+    return found
+
+
 def _constant_of_shape(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | None:
     return flow.sizes(op.inputs[0])
 
 
+def _reduced(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | None:
+    axes = flow.ints(op, "axes", 1)
+    if not axes:
+        return None
+    axes, sizes = [axis % len(shapes[0]) for axis in axes], enumerate(shapes[0])
+    if op.attributes.get("keepdims", 1):
+        return tuple(1 if axis in axes else size for axis, size in sizes)
+    return tuple(size for axis, size in sizes if axis not in axes)
+
+
+#: Operators that give a number for each element of their first input, and those of all inputs, broadcast.
+SAME_SHAPE = (
+    *("Identity", "Cast", "Neg", "Reciprocal", "Exp", "Log", "Abs", "Sqrt", "Not", "Clip", "Sigmoid"),
+    *("Tanh", "Relu", "LeakyRelu", "Elu", "Softsign", "Softplus", "HardSigmoid", "ThresholdedRelu"),
+)
+BROADCAST = (
+    *("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Pow", "PRelu", "Where", "And", "Or"),
+    *("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"),
+)
+
 SHAPE_RULES: dict[str, Callable[[Facts, Op, list[Shape], int], Shape | None]] = {
-    **dict.fromkeys(
-        (
-            *("Identity", "Cast", "Neg", "Reciprocal", "Exp", "Log", "Abs", "Sqrt", "Not", "Clip", "Sigmoid"),
-            *("Tanh", "Relu", "LeakyRelu", "Elu", "Softsign", "Softplus", "HardSigmoid", "ThresholdedRelu"),
-            *("ReverseSequence", "Dropout"),
-        ),
-        _same,
-    ),
-    **dict.fromkeys(
-        (
-            *("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Pow", "PRelu", "Where", "And", "Or"),
-            *("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"),
-        ),
-        _elementwise,
-    ),
+    **dict.fromkeys((*SAME_SHAPE, "ReverseSequence", "Dropout"), _same),
+    **dict.fromkeys(BROADCAST, _elementwise),
+    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"), _reduced),
     "MatMul": _matmul,
     "Gemm": _gemm,
     "Einsum": _einsum,
@@ -318,6 +334,7 @@ SHAPE_RULES: dict[str, Callable[[Facts, Op, list[Shape], int], Shape | None]] = 
     "Split": _split,
     "Concat": _concat,
     "Expand": _expand,
+    "Tile": _tile,
     "Range": _range,
     "ConstantOfShape": _constant_of_shape,
 }

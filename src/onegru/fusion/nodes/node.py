@@ -165,27 +165,7 @@ def _sequence(made: Made, emitter: Emitter, source: Source, what: str, reverse: 
 
 def is_zero(flow: Flow, name: str) -> bool:
     """Whether a value is known to be zero."""
-    for _ in range(100):
-        name = flow.resolve(name)
-        array = flow.constant(name)
-        if array is not None:
-            return not array.any()
-        op = flow.producer(name)
-        if op is None:
-            return False
-        if op.kind == "ConstantOfShape":
-            value = op.attributes.get("value")
-            return value is None or not np.any(value)
-        if op.kind not in _MOVING:
-            return False
-        name = op.inputs[0]
-    return False
-
-
-_MOVING = (
-    *("Expand", "Reshape", "Squeeze", "Unsqueeze", "Transpose"),
-    *("Cast", "Slice", "Gather", "Tile", "Split"),
-)
+    return flow.fill(name) == 0
 
 
 def _first_state(emitter: Emitter, view: View, X: str) -> str:

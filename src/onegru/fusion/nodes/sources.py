@@ -145,11 +145,9 @@ def in_loop(at: Expressions, view: View, size: Size | None, turned: bool = True)
         index = place.roles[axis]
         assert isinstance(index, LoopIndex)
         shape = at.flow.shape(place.name)
-        whole = shape is not None and size is not None and shape[axis] == size
-        if index.sign > 0 and index.base == 0 and index.size == 0 and whole:
-            best = Sliced(place, axis, 0, None, 1)
-        elif index.sign < 0 and whole and is_last(index, size):
-            best = Sliced(place, axis, 0, None, -1)
+        step = None if shape is None else direction(index, shape[axis], size)
+        if step is not None:
+            best = Sliced(place, axis, 0, None, step)
         if best is not None and not (turned and _is_turned(at, place.name)):
             break
     return best
@@ -159,6 +157,15 @@ def _is_turned(at: Expressions, name: str) -> bool:
     """Whether a value is another one, turned round."""
     op = at.flow.producer(name)
     return op is not None and is_reversal(at.flow.owner(name), op) is not None
+
+
+def direction(index: LoopIndex, whole: Size, size: Size | None) -> int | None:
+    """1 or -1 if so many iterations take all slices of an axis of this size in turn; else None."""
+    if whole != size:
+        return None
+    if index.sign > 0:
+        return 1 if index.base == 0 and index.size == 0 else None
+    return -1 if is_last(index, size) else None
 
 
 def is_last(index: LoopIndex, size: Size | None) -> bool:

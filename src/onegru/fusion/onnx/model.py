@@ -98,7 +98,10 @@ class _Writer:
 
     def _node(self, flow: Flow, op: Op) -> NodeProto:
         """A new operator as a node of this opset."""
-        attributes: dict[str, Any] = dict(op.attributes)
+        attributes: dict[str, Any] = {
+            name: onnx.numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
+            for name, value in op.attributes.items()
+        }
         inputs = list(op.inputs)
         if op.kind == "Cast":
             dtype = numpy_dtype(attributes.pop("dtype"))

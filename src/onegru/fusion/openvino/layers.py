@@ -339,6 +339,10 @@ _BUILT: Mapping[str, Callable[[Flow, Op], NewLayer]] = {
 }
 
 
+#: The kinds of operators that have a layer.
+WRITTEN = frozenset((*_UNARY, *_BINARY, *_BUILT))
+
+
 def output_dtype(op: Op, dtype: Callable[[str], str]) -> str:
     """The element type of what an operator gives; `dtype` tells that of what it takes."""
     if "dtype" in op.attributes:

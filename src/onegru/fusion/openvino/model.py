@@ -12,7 +12,7 @@ from onegru.formats.openvino.reader import load_ir
 from onegru.formats.openvino.xml import parse_net, read_xml
 from onegru.fusion.fuse import fuse_flow
 from onegru.fusion.openvino.flow import IrReader
-from onegru.fusion.openvino.layers import why_not
+from onegru.fusion.openvino.layers import WRITTEN, why_not
 from onegru.fusion.openvino.writer import GraphWriter, IrBin
 from onegru.fusion.search import Progress, Search
 from onegru.system.bounded import file_version
@@ -51,7 +51,7 @@ def fuse_ir(path: Path, progress: Progress | None = None) -> tuple[bytes, bytes,
     else:
         raise FormatError(f"{path}: is replaced again and again while it is read")
     # OpenVINO ignores lengths where sizes are open: see runtimes/known_issues.py.
-    search = Search(reader.names, progress=progress, allows=why_not, has_lengths=False)
+    search = Search(reader.names, progress=progress, allows=why_not, has_lengths=False, writes=WRITTEN)
     try:
         fuse_flow(graph.flow, search)
         weights = constants.weights.tobytes()

@@ -1,0 +1,353 @@
+"""What iterations of a loop compute without its states, computed around it for all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from onegru.fusion.cells.cell import MissError
+from onegru.fusion.cells.views import View
+from onegru.fusion.dataflow.loop import Loop
+from onegru.fusion.dataflow.numeric import NUMERIC
+from onegru.fusion.dataflow.operator import LoopIndex, Op, Shape
+from onegru.fusion.dataflow.shapes import BROADCAST, SAME_SHAPE, index_slice, squeezed_axes
+from onegru.fusion.nodes.emit import Emitter
+from onegru.fusion.nodes.sources import Sliced, direction
+
+#: A value around a loop, and whether it has an axis of iterations in front.
+_Value = tuple[str, bool]
+
+
+def computed_ahead(loop: Loop) -> set[str]:
+    """The values of a body that do not depend on a state, taken by operators that do."""
+    body = loop.body
+    states = {item.before for item in loop.carried if item.before not in loop.indices}
+    found: set[str] = set()
+    for op in body.ops:
+        if states.intersection(map(body.resolve, op.taken())):
+            states.update(filter(None, op.outputs))
+            found |= {body.resolve(name) for name in op.inputs if name}
+    return {name for name in found - states if name in body.producers and body.constant(name) is None}
+
+
+class Hoist:
+    """Values of a loop's body for all iterations, by new operators around it.
+
+    Args:
+        loop: the loop.
+        emitter: takes the operators.
+        writes: the kinds of operators that the file may be given; None for all.
+
+    Attributes:
+        step: 1 if the iterations stand in their order, -1 if the last comes first; 0 if none is known.
+    """
+
+    def __init__(self, loop: Loop, emitter: Emitter, writes: Collection[str] | None) -> None:
+        self.loop = loop
+        self.body = loop.body
+        self.emitter = emitter
+        self.writes = writes
+        self.step = 0
+        self._known: dict[str, _Value] = {}
+
+    def over_time(self, view: View) -> Sliced:
+        """The source of what iterations compute.
+
+        Raises:
+            MissError: they need a state for it, or what they do has no rule here.
+        """
+        if any(isinstance(role, LoopIndex) for role in view.roles):
+            raise MissError("they are slices in another order")
+        value = self.repeated(self.of(view.name))
+        return Sliced(View(value, (0, *view.roles), view.index), 0, 0, None, self.step)
+
+    def of(self, name: str) -> _Value:
+        """A value of the body."""
+        name = self.body.resolve(name)
+        if name not in self._known:
+            self._known[name] = self._find(name)
+        return self._known[name]
+
+    def rank(self, name: str) -> int:
+        """The rank of a value of the body."""
+        return len(self.shape(name))
+
+    def shape(self, name: str) -> Shape:
+        """The shape of a value of the body."""
+        shape = self.body.shape(name)
+        if shape is None:
+            raise MissError(f"the shape of {name!r} is not known")
+        return shape
+
+    def repeated(self, value: _Value) -> str:
+        """A value with an axis of iterations."""
+        name, varies = value
+        if varies:
+            return name
+        shape, count = self.emitter.shape(name), self.loop.count
+        ones = [1] * len(shape)
+        base = self._base()
+        if isinstance(count, int):
+            target = self.emitter.ints(count, *ones)
+        else:
+            sizes = self.emitter.op("Shape", [base], "shape", (len(self.emitter.shape(base)),))
+            bounds = [self.emitter.ints(place) for place in (0, 1, 0)]
+            target = self.emitter.op("Slice", [sizes, *bounds], "steps", (1,))
+            if ones:
+                length = len(ones) + 1
+                target = self.emitter.op(
+                    "Concat", [target, self.emitter.ints(*ones)], "shape", (length,), axis=0
+                )
+        one = self.emitter.unsqueeze(name, [0], "repeated")
+        return self.emitter.op("Expand", [one, target], "repeated", (self.emitter.shape(base)[0], *shape))
+
+    def _base(self) -> str:
+        """The first value of which iterations take slices."""
+        for name in (*self.loop.slices, *(name for op in self.body.ops for name in op.outputs)):
+            op = self.body.producers.get(name)
+            if name in self.loop.slices or (op is not None and self._index_of(op) is not None):
+                return self.of(name)[0]
+        raise MissError("it takes no slices")
+
+    def _find(self, name: str) -> _Value:
+        if self.body.owner(name) is not self.body:
+            return name, False
+        array = self.body.constant(name)
+        if array is not None:
+            if array.dtype == np.float64 and self.emitter.dtype != "float64":
+                raise MissError("its body computes in float64")  # which new constants of others stand for
+            fixed = self.emitter.constant("constant", array)
+            self.emitter.flow.set_shape(fixed, array.shape)
+            return fixed, False
+        if name in self.loop.slices:
+            source = self.loop.slices[name]
+            return self._taken(source.name, source.axis, source.step, source.is_kept), True
+        op = self.body.producer(name)
+        if op is None or op.bodies or op.kind not in (*NUMERIC, "Shape"):
+            raise MissError(f"{name!r} cannot be computed before the loop")
+        if (found := self._index_of(op)) is not None:
+            axis, index, is_kept = found
+            outer = self.body.resolve(op.inputs[0])
+            step = direction(index, self.emitter.shape(outer)[axis], self.loop.count)
+            if step is None:
+                raise MissError(f"{name!r} is taken in another order")
+            return self._taken(outer, axis, step, is_kept), True
+        given = [self.of(item) if item else ("", False) for item in op.inputs]
+        if not any(varies for _, varies in given):
+            return self.copied(op, [item for item, _ in given], (), name)
+        if op.kind not in _RULES:
+            raise MissError(f"{op.kind} cannot be computed for all iterations at once")
+        return _RULES[op.kind](self, op, given, name)
+
+    def _index_of(self, op: Op) -> tuple[int, LoopIndex, bool] | None:
+        """The axis of which an operator takes its iteration's slice, the index, whether the axis stays."""
+        if op.kind not in ("Gather", "Slice"):
+            return None
+        name = self.body.resolve(op.inputs[0])
+        if self.body.owner(name) is self.body:
+            return None
+        shape = self.emitter.shape(name)
+        if op.kind == "Slice":
+            single = index_slice(self.body, op, shape)
+            return None if single is None else (*single, True)
+        index, rank = self.loop.indices.get(self.body.resolve(op.inputs[1])), self.rank(op.inputs[1])
+        if index is None or rank > 1:
+            return None
+        return op.attributes.get("axis", 0) % len(shape), index, rank == 1
+
+    def _taken(self, name: str, axis: int, step: int, is_kept: bool) -> str:
+        """A value with the axis of its slices in front."""
+        self.step = self.step or step
+        rest = [place for place in range(len(self.emitter.shape(name))) if place != axis]
+        value = self.emitter.transpose(name, (axis, *rest), "slices")
+        value = self.emitter.unsqueeze(value, [axis + 1], "slices") if is_kept else value
+        return value if step == self.step else self.emitter.reverse(value, 0, "slices")
+
+    # New operators
+
+    def copied(self, op: Op, inputs: Sequence[str], lead: Shape, name: str, **changed: Any) -> _Value:
+        """An operator like one of the body, for one of its values."""
+        self.check(op.kind)
+        given = []
+        for output in op.outputs:
+            new = self.emitter.fresh("ahead") if output else ""
+            given.append(new)
+            if output:
+                self.emitter.flow.set_shape(new, (*lead, *self.shape(output)))
+                self._known[output] = new, bool(lead)
+                if (dtype := self.body.dtype(output)) is not None:
+                    self.emitter.flow.set_dtype(new, dtype)
+        named = self.emitter.fresh(f"ahead/{op.kind}")
+        self.emitter.ops.append(
+            Op(op.kind, tuple(inputs), tuple(given), {**op.attributes, **changed}, name=named)
+        )
+        return self._known[name]
+
+    def check(self, kind: str) -> None:
+        """Refuse an operator that the file cannot be given."""
+        if self.writes is not None and kind not in self.writes:
+            raise MissError(f"the format's {kind} is not written here")
+
+    def lead(self, given: Sequence[_Value]) -> Shape:
+        """The number of iterations."""
+        return self.emitter.shape(next(name for name, varies in given if varies))[:1]
+
+
+# Rules: what all iterations give, of what all of them take, at least one of which has iterations in front.
+
+
+def _first_alone(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
+    """An operator whose other inputs are settings."""
+    if any(varies for _, varies in given[1:]):
+        raise MissError(f"{op.kind} has settings that change")
+    return at.copied(op, [item for item, _ in given], at.lead(given), name)
+
+
+def _pointwise(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
+    if op.kind == "PRelu" and not given[0][1]:
+        raise MissError("its PRelu has slopes that change")
+    rank = at.rank(name)
+    return at.copied(
+        op, [_widened(at, *item, rank) for item in zip(given, op.inputs, strict=True)], at.lead(given), name
+    )
+
+
+def _widened(at: Hoist, value: _Value, name: str, rank: int) -> str:
+    """A value that broadcasts with others of this rank as the body's value does."""
+    missing = rank - at.rank(name)
+    if not value[1] or not missing:
+        return value[0]
+    return at.emitter.unsqueeze(value[0], range(1, missing + 1), "ahead")
+
+
+def _matmul(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
+    a, b = (at.rank(item) for item in op.inputs)
+    (_, first), (_, second) = given
+    if first and second:
+        fits = a == b >= 2
+    elif first:
+        fits = b <= 2 or 2 <= b <= a
+    else:
+        fits = b >= 2 and a <= b
+    if not fits:
+        raise MissError("its product cannot be taken for all iterations at once")
+    return at.copied(op, [item for item, _ in given], at.lead(given), name)
+
+
+def _gemm(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
+    """A product of matrices, which becomes one of stacked matrices."""
+    (a, _), (b, changes), *bias = given
+    if changes or not given[0][1] or op.attributes.get("transA"):
+        raise MissError("its product cannot be taken for all iterations at once")
+    emitter, shape = at.emitter, (*at.lead(given), *at.shape(name))
+    if op.attributes.get("transB"):
+        b = emitter.transpose(b, (1, 0), "ahead")
+    value = emitter.op("MatMul", [a, b], "ahead", shape)
+    if (alpha := op.attributes.get("alpha", 1.0)) != 1:
+        value = emitter.op("Mul", [value, emitter.number(alpha)], "ahead", shape)
+    if bias and bias[0][0]:
+        added = _widened(at, bias[0], op.inputs[2], 2)
+        if (beta := op.attributes.get("beta", 1.0)) != 1:
+            added = emitter.op("Mul", [added, emitter.number(beta)], "ahead", emitter.shape(added))
+        value = emitter.op("Add", [value, added], "ahead", shape)
+    return value, True
+
+
+def _shape(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
+    """A shape, which is the same in all iterations."""
+    at.check("Shape")
+    rank = at.rank(op.inputs[0])
+    first, last, _ = slice(op.attributes.get("start", 0), op.attributes.get("end")).indices(rank)
+    whole = at.emitter.op("Shape", [given[0][0]], "shape", (rank + 1,))
+    bounds = [at.emitter.ints(place) for place in (first + 1, last + 1, 0)]
+    return at.emitter.op("Slice", [whole, *bounds], "shape", (last - first,)), False
+
+
+def _transpose(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
+    perm = op.attributes.get("perm", range(at.rank(name))[::-1])
+    return at.emitter.transpose(given[0][0], (0, *(axis + 1 for axis in perm)), "ahead"), True
+
+
+def _squeeze(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
+    axes = squeezed_axes(at.body, op, at.shape(op.inputs[0]))
+    if axes is None:
+        raise MissError("its axes are not known")
+    return at.emitter.squeeze(given[0][0], [axis + 1 for axis in axes], "ahead"), True
+
+
+def _unsqueeze(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
+    axes = at.body.ints(op, "axes", 1)
+    if axes is None:
+        raise MissError("its axes are not known")
+    return at.emitter.unsqueeze(given[0][0], [axis % at.rank(name) + 1 for axis in axes], "ahead"), True
+
+
+def _reshape(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
+    """A Reshape to sizes of which one may be open, if the number of iterations is not."""
+    shape, (steps,) = at.shape(name), at.lead(given)
+    numbers = [size if isinstance(size, int) else -1 for size in shape]
+    if 0 in numbers or numbers.count(-1) > isinstance(steps, int):
+        raise MissError("its sizes are open")
+    target = at.emitter.ints(steps if isinstance(steps, int) else 0, *numbers)
+    return at.emitter.op("Reshape", [given[0][0], target], "ahead", (steps, *shape)), True
+
+
+def _concat(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
+    axis = op.attributes["axis"] % at.rank(name) + 1
+    return at.copied(op, [at.repeated(item) for item in given], at.lead(given), name, axis=axis)
+
+
+def _split(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
+    axis = op.attributes.get("axis", 0) % at.rank(name) + 1
+    return at.copied(op, [item for item, _ in given], at.lead(given), name, axis=axis)
+
+
+def _gather(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
+    """Slices of what changes, or rows of a table that does not."""
+    axis, (_, changes) = op.attributes.get("axis", 0) % at.rank(op.inputs[0]), given[0]
+    if changes == given[1][1] or (axis and not changes):
+        raise MissError("its indices change")
+    return at.copied(op, [item for item, _ in given], at.lead(given), name, axis=axis + changes)
+
+
+def _slice(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
+    starts, ends = at.body.ints(op, "starts", 1), at.body.ints(op, "ends", 2)
+    if starts is None or ends is None:
+        raise MissError("its bounds are not known")
+    axes = at.body.ints(op, "axes", 3) or list(range(len(starts)))
+    steps = at.body.ints(op, "steps", 4) or [1] * len(starts)
+    bounds = [starts, ends, [axis % at.rank(name) + 1 for axis in axes]]
+    bounds += [] if set(steps) == {1} else [steps]
+    inputs = [given[0][0], *(at.emitter.ints(*numbers) for numbers in bounds)]
+    return at.emitter.op("Slice", inputs, "ahead", (*at.lead(given), *at.shape(name))), True
+
+
+def _reduced(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
+    rank, lead = at.rank(op.inputs[0]), at.lead(given)
+    axes = at.body.ints(op, "axes", 1)
+    if not axes:
+        raise MissError("its axes are not known")
+    axes = [axis % rank + 1 for axis in axes]
+    if "axes" in op.attributes:
+        return at.copied(op, [given[0][0]], lead, name, axes=axes)
+    return at.copied(op, [given[0][0], at.emitter.ints(*axes)], lead, name)
+
+
+_RULES: dict[str, Callable[[Hoist, Op, list[_Value], str], _Value]] = {
+    **dict.fromkeys(SAME_SHAPE, _first_alone),
+    **dict.fromkeys(BROADCAST, _pointwise),
+    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"), _reduced),
+    "MatMul": _matmul,
+    "Gemm": _gemm,
+    "Shape": _shape,
+    "Transpose": _transpose,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Reshape": _reshape,
+    "Concat": _concat,
+    "Split": _split,
+    "Gather": _gather,
+    "Slice": _slice,
+}
