@@ -51,6 +51,13 @@ def story(machines: Machines) -> list[str]:
         "The fastest peer's time over onegru's, float32, in the slower of the two reset modes: single "
         "steps, and the GRUs of models that people run. [The tables](performance-tables.md) have every case.",
         "",
+        "## Whole models",
+        "",
+        "Models of the kinds that people run, made and exported by PyTorch: the ONNX file against ONNX "
+        "Runtime, and the IR against OpenVINO.",
+        "",
+        *_table("model, frames in a call: ONNX / IR", machines, _models),
+        "",
         "## How close to the limit",
         "",
         "A large layer is limited by the machine: a batch by its multiply-adds, a single row by the "
@@ -116,6 +123,29 @@ def _speeds(parts: Parts) -> Iterator[tuple[str, str, str]]:
         by_count.setdefault(str(entry["threads"]), []).append(scored_figures(entry)[1])
     for count, ratios in by_count.items():
         yield "padded batches in ONNX Runtime, `onegru score` from file to file", count, _times(ratios)
+
+
+#: How the models of `benchmarks/models/real.py` are called.
+_MODELS = {
+    "gtcrn": "GTCRN",
+    "ulunas": "UL-UNAS",
+    "nsnet2": "NSNet2",
+    "dfn3": "DeepFilterNet 3",
+    "wake word": "wake word",
+    "classifier": "classifier",
+}
+
+
+def _models(parts: Parts) -> Iterator[tuple[str, str, str]]:
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for entry in of_kind(parts, "whole", "whole"):
+        model, frames, form = whole_words(entry)
+        if form in ("onnx", "ir"):
+            mine, _, other = whole_times(entry)
+            what = f"{_MODELS.get(model, model)}, {frames}"
+            cells.setdefault((what, str(entry["threads"])), {})[form] = f"{other / mine:.2f}×"
+    for (what, count), found in cells.items():
+        yield what, count, " / ".join(found.get(form, "–") for form in ("onnx", "ir"))
 
 
 def _shares(parts: Parts) -> Iterator[tuple[str, str, str]]:
