@@ -260,7 +260,7 @@ def test_folders_that_cannot_be_used(data: Path, tmp_path: Path) -> None:
         score(scorer, [data], tmp_path / "out", memory=100 * 10**6)
 
     def second(done: int, total: int) -> None:
-        with pytest.raises(SpecError, match="another run is at work in it"):
+        with pytest.raises(SpecError, match="another run is writing to it"):
             score(scorer, [data], tmp_path / "out")
 
     score(scorer, [data], tmp_path / "out", progress=second)

@@ -106,7 +106,7 @@ def test_an_ir_against_an_onnx_model(tmp_path: Path) -> None:
     proto = model(graph(nodes, [value("X", shape=["t", "b", I])], ["Y0", "Y1"], constants))
     found = compare_with(onegru.load(save(tmp_path, proto, "wrong.onnx")), path)
     assert found.first == 1
-    assert found.layers[1].diagnosis == "the gates z and r were swapped in R alone"
+    assert found.layers[1].diagnosis == "the gates z and r were swapped in R only"
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ from tests.support.files.onnx_models import (
         (lambda n: n.input.__delitem__(slice(2, None)), "R: missing; GRU-14 requires it"),
         (lambda n: n.input.extend(["", "", "X"]), "7 inputs; must be at most 6"),
         (lambda n: n.output.append("Z"), "3 outputs; must be at most 2"),
-        (lambda n: n.attribute.append(n.attribute[0]), "attribute 'hidden_size' is there twice"),
+        (lambda n: n.attribute.append(n.attribute[0]), "attribute 'hidden_size' appears twice"),
         (lambda n: add(n, "clip", 2), "attribute 'clip' is of type INT; must be FLOAT"),
         (
             lambda n: add(n, "activation_alpha", [1]),

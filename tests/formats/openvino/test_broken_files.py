@@ -28,7 +28,7 @@ from tests.support.files.ir_files import IrWriter, edit, refuse, write_case
         (lambda t: t.replace('version="opset3"', 'version="opset1"'), "GRUCell layer 'gru': version 'opset1'; must be opset3"),
         (lambda t: t.replace('version="opset3"', 'version="mine"'), "version 'mine'; must be opset3"),
         (lambda t: t.replace('layer id="1"', 'layer id="0"'), "two layers have the id '0'"),
-        (lambda t: t.replace('from-layer="0"', 'from-layer="77"'), "an edge names layer '77', which there is not"),
+        (lambda t: t.replace('from-layer="0"', 'from-layer="77"'), "an edge names layer '77', which does not exist"),
         (lambda t: t.replace('to-layer="5" to-port="1"', 'to-layer="5" to-port="9"'), "an edge names port '9' of GRUCell layer"),
         (lambda t: t.replace('to-layer="5" to-port="1"', 'to-layer="5" to-port="0"'), "two edges lead to port '0' of GRUCell"),
         (lambda t: re.sub(r'<edge from-layer="0"[^>]*>', "", t), "GRUCell layer 'gru': no edge leads to its input port '0'"),
@@ -124,7 +124,7 @@ def test_cycles(tmp_path: Path) -> None:
             '<edge from-layer="5" from-port="5" to-layer="5"',
         )
 
-    refuse(edit(write_cell(tmp_path), close), "GRUCell layer 'gru': waits for itself; the graph has a cycle")
+    refuse(edit(write_cell(tmp_path), close), "GRUCell layer 'gru': is part of a cycle")
 
 
 @pytest.mark.parametrize(
