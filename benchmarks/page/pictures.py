@@ -35,7 +35,7 @@ def draw_ratios(ratios: Mapping[str, Mapping[str, Mapping[str, float]]], path: P
     if not ratios:
         return
     labels = list(dict.fromkeys(label for by in ratios.values() for found in by.values() for label in found))
-    figure, axes = _axes(len(ratios), 8.0 if len(ratios) == 1 else 6.0, 0.36 * len(labels) + 1.4)
+    figure, axes = _axes(len(ratios), 8.0 if len(ratios) == 1 else 6.0, 0.3 * len(labels) + 1.3)
     for axis, (machine, by_threads) in zip(axes, ratios.items(), strict=True):
         axis.set_xscale("log")
         height = 0.8 / len(by_threads)
@@ -53,7 +53,7 @@ def draw_ratios(ratios: Mapping[str, Mapping[str, Mapping[str, float]]], path: P
         ]
         axis.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
         axis.set_xticks([], minor=True)
-        axis.set_xlim(min(least, 1) * 0.97, most * 1.25)
+        axis.set_xlim(min(least, 1) * 0.97, most * 1.45)
         axis.grid(axis="x", alpha=0.3)
         axis.set_axisbelow(True)
         axis.axvline(1, color="black", linewidth=1)

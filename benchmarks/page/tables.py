@@ -81,7 +81,7 @@ def whole(parts: Parts) -> list[str]:
         "(`benchmarks/models/real.py`); µs a call. onegru by `onegru.load`, and by "
         "`onegru.execution_provider` in ONNX Runtime's own session; the runtime by itself. An IR as the "
         "file is, with open sizes, and reshaped by OpenVINO to the sizes that arrive, which `onegru.load` "
-        "does by itself. Fused: a file whose GRU is written out in other operators "
+        "does by itself. Fused: a file whose GRU is decomposed into other operators "
         "(`benchmarks/models/written_out.py`), which the runtime runs as it is, and onegru with "
         "`fuse=True`. Last, milliseconds to load.",
         "",
