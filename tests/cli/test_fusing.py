@@ -45,7 +45,7 @@ def test_inspect(source: Path, cli: Cli) -> None:
         assert lines[place + 1].startswith(
             f"  GRU {item.input_size} → {item.hidden_size}; forward; reset gate"
         )
-    assert lines[-1] == f"onegru convert {source} TARGET --fuse makes GRU nodes of them"
+    assert lines[-1] == f"to fuse: onegru convert {source} TARGET --fuse"
 
 
 def test_inspect_tells_of_loops(tmp_path: Path, cli: Cli) -> None:

@@ -221,7 +221,7 @@ def test_many_near_misses_are_counted() -> None:
     missed = tuple(NearMiss(f"h{number}", "no state") for number in range(8))
     message = str(fusing.nothing_found("m.onnx", missed, 17))
     assert f"{count(8, 'near miss')}: 'h0': no state; " in message
-    assert message.endswith("'h4': no state; 3 more, which `onegru inspect` tells")
+    assert message.endswith("'h4': no state; 3 more, which `onegru inspect` lists")
 
 
 def test_old_opsets_are_named(tmp_path: Path) -> None:

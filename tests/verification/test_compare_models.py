@@ -67,7 +67,7 @@ def test_what_differs_outside_the_grus(tmp_path: Path) -> None:
     paths = save(tmp_path, wrong, "wrong.onnx"), save(tmp_path, right, "right.onnx")
     found = compare_with(onegru.load(paths[0]), paths[1], feeds(True))
     assert not found.agrees and found.first is None
-    assert any("GRU_1 takes other inputs" in note for note in found.notes)
+    assert any("GRU_1 has other inputs" in note for note in found.notes)
 
 
 def test_another_number_of_grus(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def read_activations(
         names = ("Sigmoid", "Tanh") * (wanted // 2)
     if len(names) != wanted:
         reason = "" if shared else f", 2 for each of {count(num_directions, 'direction')}"
-        raise SpecError(f"activations: {count(len(names), 'name')}; must be {wanted}{reason}")
+        raise SpecError(f"activations: {len(names)} names; must be {wanted}{reason}")
     kinds = [find_kind(name, allowed=operator.activations) for name in names]
 
     prefix = "activations_" if "activations_alpha" in values else "activation_"
