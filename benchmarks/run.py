@@ -18,9 +18,9 @@ from typing import Any
 
 from benchmarks.beside import measure_beside
 from benchmarks.drawn import AGAINST, measure_drawn, measure_rows
-from benchmarks.limits import least_seconds
+from benchmarks.limits import cache_shares, least_seconds
 from benchmarks.models.cases import CASES, Case
-from benchmarks.page.figures import read_parts
+from benchmarks.page.machines import read_machines
 from benchmarks.peers import PEERS, version
 from benchmarks.record import Record
 from benchmarks.report import write_report
@@ -75,19 +75,18 @@ def machine() -> dict[str, Any]:
     """Where and with what this runs."""
     import onegru
 
-    info = Path("/proc/cpuinfo")
-    names = [
-        line.split(":", 1)[1].strip()
-        for line in info.read_text().splitlines()
-        if line.startswith("model name")
-    ]
+    lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
+    info = {name.strip(): value.strip() for name, _, value in lines}
+    cores = sorted(os.sched_getaffinity(0))
     versions = {}
     for name in ("onegru", "onnxruntime", "openvino", "torch", "numpy"):
         if importlib.util.find_spec(name) is not None:
             versions[name] = version(name)
     return {
-        "cpu": names[0] if names else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cpu": info.get("model name") or platform.processor() or platform.machine(),
+        "vendor": info.get("vendor_id", ""),
+        "cores": len(cores),
+        "caches": cache_shares(cores[:1]),
         "target": onegru.targets().chosen,
         "python": platform.python_version(),
         "versions": versions,
@@ -138,7 +137,7 @@ def main() -> None:
                 measure_drawn(record, threads, wanted or ["onegru", AGAINST], options)
         if part == "drawn":
             measure_rows(record, options)
-    write_report(read_parts(sorted(options.out.glob("*.json"))), options.out)
+    write_report(read_machines(sorted(options.out.glob("*.json"))), options.out)
 
 
 if __name__ == "__main__":

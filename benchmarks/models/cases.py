@@ -24,7 +24,7 @@ class Shape:
         I: input size.
         H: hidden size.
         D: directions.
-        regime: what is to be reached, a key of `report.TARGETS`.
+        regime: the kind of use, which targets are set for.
         origin: who has such a GRU.
     """
 
@@ -44,12 +44,22 @@ class Shape:
     def __str__(self) -> str:
         return f"{self.T},{self.B},{self.I},{self.H},{self.D}"
 
+    @property
+    def label(self) -> str:
+        """In words, such as "WaveRNN step, H = 512" and "GRU4Rec, 50 steps × 64 rows, H = 512"."""
+        if self.T == self.B == 1:
+            words = f"{self.origin} step" if self.origin else "Step"
+        else:
+            rows = f" × {self.B} rows" if self.B > 1 else ""
+            words = ", ".join(filter(None, [self.origin, f"{self.T} step{'s' * (self.T > 1)}{rows}"]))
+        return f"{words}, H = {self.H}{', both directions' * (self.D == 2)}"
+
 
 SHAPES = (
     Shape(1, 1, 16, 16, 1, "step 64"),
     Shape(1, 1, 64, 64, 1, "step 64"),
     Shape(1, 1, 128, 128, 1, "step 128"),
-    Shape(1, 1, 256, 256, 1, "step 256", "RNNoise, DeepFilterNet"),
+    Shape(1, 1, 256, 256, 1, "step 256", "RNNoise or DeepFilterNet"),
     Shape(1, 1, 512, 512, 1, "step 512", "WaveRNN"),
     Shape(1, 1, 1024, 1024, 1, "step 1024"),
     Shape(33, 1, 8, 4, 2, "tiny", "GTCRN"),
@@ -59,13 +69,13 @@ SHAPES = (
     Shape(100, 1, 64, 64, 1, "sequence 64…128"),
     Shape(100, 1, 128, 128, 1, "sequence 64…128"),
     Shape(1000, 1, 128, 128, 2, "sequence 64…128", "Tacotron CBHG"),
-    Shape(100, 1, 256, 256, 1, "sequence 256", "RNNoise, offline"),
+    Shape(100, 1, 256, 256, 1, "sequence 256", "RNNoise offline"),
     Shape(1000, 1, 256, 256, 1, "sequence 256"),
     Shape(100, 1, 384, 384, 1, "sequence 384…512", "LPCNet"),
     Shape(100, 1, 512, 512, 1, "sequence 384…512"),
     Shape(100, 1, 1024, 1024, 1, "large"),
     Shape(10, 1, 2560, 2560, 1, "large", "DeepSpeech 2"),
-    Shape(1, 512, 47, 64, 1, "scoring", "batch scoring"),
+    Shape(1, 512, 47, 64, 1, "scoring", "Batch scoring"),
     Shape(100, 8, 256, 256, 1, "batch"),
     Shape(100, 32, 256, 256, 1, "batch"),
     Shape(50, 64, 512, 512, 1, "batch", "GRU4Rec"),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from benchmarks.beside import CONTENDERS
 from benchmarks.drawn import AGAINST
@@ -20,14 +20,15 @@ __all__ = [
     "Parts",
     "beside_ratio",
     "drawn_ratios",
+    "drawn_summary",
     "drawn_threads",
     "falls",
     "mean_of",
     "of_kind",
     "rate",
     "ratio",
-    "read_parts",
     "share",
+    "summary_of",
     "threads_of",
     "times",
     "whole_times",
@@ -86,24 +87,6 @@ def of_kind(parts: Parts, part: str, kind: str, threads: str = "") -> list[Entry
     return [e for e in entries if e["kind"] == kind and (not threads or str(e["threads"]) == threads)]
 
 
-def read_parts(files: Sequence[Path]) -> Parts:
-    """The files' documents by part; a case that is there twice counts as in the later file."""
-    parts: Parts = {}
-    for file in files:
-        document = json.loads(file.read_text())
-        if "part" not in document:
-            continue
-        earlier = parts.get(document["part"], {"entries": [], "limits": {}})
-
-        def key(entry: Entry) -> tuple[Any, ...]:
-            return tuple(entry.get(name) for name in ("kind", "case", "threads", "beside"))
-
-        entries = {key(e): e for e in [*earlier["entries"], *document["entries"]]}
-        limits = earlier["limits"] | document["limits"]
-        parts[document["part"]] = document | {"entries": list(entries.values()), "limits": limits}
-    return parts
-
-
 def beside_ratio(entry: Entry, kind: str) -> float:
     """The default's median or mean over the better of the others'; no end where it has no result."""
     found = times(entry, list(CONTENDERS), kind)
@@ -112,12 +95,34 @@ def beside_ratio(entry: Entry, kind: str) -> float:
 
 
 def drawn_threads(parts: Parts) -> list[str]:
-    return sorted({str(e["threads"]) for e in of_kind(parts, "drawn", "drawn")}, key=int)
+    """The numbers of threads with which shapes were drawn."""
+    found = {str(e["threads"]) for e in of_kind(parts, "drawn", "drawn")}
+    return sorted(found | set(parts.get("drawn", {}).get("summary", {})), key=int)
 
 
 def drawn_ratios(parts: Parts, threads: str, against: str = AGAINST) -> list[float]:
     found = (ratio(e, [against]) for e in of_kind(parts, "drawn", "drawn", threads))
     return sorted(r for r in found if not math.isnan(r))
+
+
+def summary_of(ratios: Sequence[float]) -> dict[str, float]:
+    """How many ratios there are, the lowest, two quantiles, the geometric mean, and how many are below 1."""
+    low, median = np.quantile(ratios, (0.05, 0.5))
+    return {
+        "shapes": len(ratios),
+        "lowest": min(ratios),
+        "low": float(low),
+        "median": float(median),
+        "mean": mean_of(ratios),
+        "below": sum(ratio < 1 for ratio in ratios),
+    }
+
+
+def drawn_summary(parts: Parts, threads: str) -> dict[str, float]:
+    """`summary_of` the drawn shapes' ratios; as it was kept, where the shapes themselves were not."""
+    ratios = drawn_ratios(parts, threads)
+    kept: dict[str, float] = parts["drawn"].get("summary", {}).get(threads, {})
+    return summary_of(ratios) if ratios else kept
 
 
 def falls(rates: Sequence[float]) -> list[float]:

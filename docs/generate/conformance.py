@@ -16,6 +16,8 @@ from onegru.conformance.results import STATUSES, Outcome, RuntimeResults, Status
 #: Where `make conformance` leaves its results.
 RESULTS = Path(__file__).resolve().parents[1] / "conformance.json"
 MARKS: dict[Status, str] = {"passes": "✓", "differs": "≠", "refuses": "⊘", "crashes": "✗"}
+_MIXED = "◐"  # passes alone, but not in every combination
+_SPACE = "\u00a0"  # between a number and its mark, which belong on one line
 
 
 def coverage() -> str:
@@ -104,7 +106,7 @@ def _number(outcomes: Sequence[Outcome], status: Status) -> int:
 def _counts(outcomes: Sequence[Outcome]) -> str:
     """How many there are of each outcome, such as "81 ✓ 3 ≠ 2 ⊘"."""
     counts = {status: _number(outcomes, status) for status in STATUSES}
-    return " ".join(f"{count} {MARKS[status]}" for status, count in counts.items() if count) or "–"
+    return " ".join(f"{count}{_SPACE}{MARKS[status]}" for status, count in counts.items() if count) or "–"
 
 
 def _cell(result: RuntimeResults, single: Sequence[Case], own: Sequence[Case]) -> str:
@@ -116,5 +118,8 @@ def _cell(result: RuntimeResults, single: Sequence[Case], own: Sequence[Case]) -
     taken = [case for case in single if str(case.operator) in _taken(result)]
     found = _outcomes(result, taken) or _outcomes(result, single)
     marks = "".join(MARKS[status] for status in STATUSES if _number(found, status))
-    share = "" if passing == len(every) else f"{passing}/{len(every)}"
-    return " ".join(filter(None, (marks, share))) or f"{passing}/{len(every)}"
+    if passing == len(every):
+        return marks or f"{passing}/{len(every)}"
+    if marks == MARKS["passes"]:
+        marks = _MIXED
+    return _SPACE.join(filter(None, (marks, f"{passing}/{len(every)}")))

@@ -24,8 +24,9 @@ def main() -> None:
     for contender in contenders(providers=providers, engines=ENGINES):
         began = time.monotonic()
         results.append(run_cases(contender, all_cases()))
-        counts = ", ".join(f"{number} {status}" for status, number in results[-1].counts().items())
-        print(f"{results[-1].label}: {counts}; {time.monotonic() - began:.0f} s", file=sys.stderr)
+        print(
+            f"{results[-1].label}: {results[-1].summary()}; {time.monotonic() - began:.0f} s", file=sys.stderr
+        )
     write_results(RESULTS, results, figures=False)
 
 

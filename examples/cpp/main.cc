@@ -1,7 +1,7 @@
 // A program without Python that runs an ONNX model in ONNX Runtime, its GRU nodes by onegru:
 //
-//     c++ -std=c++17 main.cc -o main -ldl
-//     ./main libonnxruntime.so libonegru_execution_provider.so model.onnx
+//     c++ -std=c++17 examples/cpp/main.cc -o build/main -ldl
+//     build/main libonnxruntime.so "$PWD/build/provider/libonegru_execution_provider.so" examples/digits/digits.onnx
 //
 // It gives the model's first input zeros of the shape [1, 8, 8] and prints the sum of its first output. A program
 // that has ONNX Runtime's headers says the same in the words of its README; here are those functions of the C

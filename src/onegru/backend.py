@@ -18,6 +18,7 @@ with needs_extra("onnx", "onnx", "onegru.backend"):
     from onnx import ModelProto, NodeProto, ValueInfoProto, helper
     from onnx.backend.base import Backend, BackendRep
 
+from onegru.core.wording import count
 from onegru.formats.onnx.read import Source
 from onegru.formats.onnx.reader import parse_onnx
 from onegru.models.model import Model
@@ -58,7 +59,7 @@ class OneGRURep(BackendRep):
             values = list(inputs) if isinstance(inputs, Sequence) else [inputs]
             names = [info.name for info in self._model.inputs]
             if len(values) > len(names):
-                raise SpecError(f"inputs: {len(values)} arrays; must be at most {len(names)}")
+                raise SpecError(f"inputs: {count(len(values), 'array')}; must be at most {len(names)}")
             inputs = dict(zip(names, values, strict=False))
         return tuple(self._model.run(inputs).values())
 
@@ -133,7 +134,7 @@ class OneGRUBackend(Backend):
             raise SpecError(f"opset_version: {opset}; must be below 2**31")
         names = [name for name in node.input if name]
         if len(inputs) != len(names):
-            raise SpecError(f"inputs: {len(inputs)} arrays; must be {len(names)}")
+            raise SpecError(f"inputs: {count(len(inputs), 'array')}; must be {len(names)}")
         inputs = [np.asarray(array) for array in inputs]
         infos = [
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)

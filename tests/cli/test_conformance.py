@@ -42,11 +42,11 @@ def run(cli: Cli, *arguments: str) -> Any:
 @pytest.mark.parametrize(
     ("runtime", "options", "code", "words"),
     [
-        ("good", ("--no-refusals",), 0, "2 passes"),
-        ("shy", (), 0, "2 refuses"),
-        ("shy", ("--no-refusals",), 1, "2 refuses"),
-        ("bad", (), 1, "1 passes, 1 differs"),
-        ("mad", (), 1, "1 passes, 1 crashes"),
+        ("good", ("--no-refusals",), 0, "2 passed"),
+        ("shy", (), 0, "2 refused"),
+        ("shy", ("--no-refusals",), 1, "2 refused"),
+        ("bad", (), 1, "1 passed, 1 differed"),
+        ("mad", (), 1, "1 passed, 1 crashed"),
     ],
 )
 def test_exit_codes(cli: Cli, runtime: str, options: tuple[str, ...], code: int, words: str) -> None:
@@ -63,9 +63,9 @@ def test_the_table(cli: Cli) -> None:
     assert ["everything", "as", "usual", "1", "1", "1r", "1c"] in lines
     assert ["clip", "reached", "1", "1d", "1r", "1"] in lines
     assert ["all", "cases", "2", "1", "1d", "2r", "1", "1c"] in lines
-    assert "  1 differs: Y beyond the tolerance (gru_14__clip_reached)\n" in result.out
-    assert "  1 crashes: exit code 3 (gru_14__usual)\n" in result.out
-    assert "  2 refuses: no such operator (gru_14__usual)\n" in result.out
+    assert "  1 differed: Y beyond the tolerance (gru_14__clip_reached)\n" in result.out
+    assert "  1 crashed: exit code 3 (gru_14__usual)\n" in result.out
+    assert "  2 refused: no such operator (gru_14__usual)\n" in result.out
     assert max(map(len, result.out.split("\n\n")[0].splitlines())) <= 80
 
 
@@ -104,9 +104,9 @@ def test_onegru_itself(cli: Cli) -> None:
         (("run", "-o", "no/r.json"), "-o no/r.json: folder 'no' does not exist"),
         (("run", "-o", "r.html"), "-o r.html: must end in .json"),
         (("run", "--html", "model.onnx"), "--html model.onnx: must end in .html"),
-        (("run", "--html", ""), "'' is no name of a file or folder"),
-        (("run", "-o", ""), "'' is no name of a file or folder"),
-        (("export", ""), "'' is no name of a file or folder"),
+        (("run", "--html", ""), "'' is not the name of a file or folder"),
+        (("run", "-o", ""), "'' is not the name of a file or folder"),
+        (("export", ""), "'' is not the name of a file or folder"),
         (
             ("run", "--runtime", "onegru", "--precision", "default"),
             "--precision: 'default'; must be left out, as openvino is not among the runtimes",

@@ -202,7 +202,7 @@ def test_the_check_sees_lengths_and_states(tmp_path: Path) -> None:
         )  # without the input it is another model
         changed.graph.input.extend(info for info in proto.graph.input if info.name == name)
         path.write_bytes(changed.SerializeToString())
-        with pytest.raises(FormatError, match="is no input or output of a GRU node"):
+        with pytest.raises(FormatError, match="is not an input or output of a GRU node"):
             checking._check(layer, path)
     wrong = make_gru(direction="forward")
     onegru.save(wrong, path)
@@ -310,7 +310,7 @@ NOT_ALONE: dict[str, tuple[list[onnx.NodeProto], str]] = {
     ),
     "after": (
         [gru("X", ["y", "Y_h"], name="g"), node("Neg", ["y"], ["Y"])],
-        "changes what its GRUs give",
+        "changes its GRUs' outputs",
     ),
     "own state": (
         [gru("X", ["Y", "Y_h"], initial_h="h", name="g")],

@@ -1,4 +1,4 @@
-"""`onegru convert --fuse`, and what `onegru inspect` tells of written-out GRUs."""
+"""`onegru convert --fuse`, and what `onegru inspect` tells of decomposed GRUs."""
 
 from __future__ import annotations
 
@@ -39,28 +39,28 @@ def test_inspect(source: Path, cli: Cli) -> None:
     old, new = found.fused_nodes
     lines = result.out.splitlines()
     assert lines[0].startswith(f"{source}: 0 GRU nodes and ")
-    assert f"2 GRUs written out in other operators; fused, {old} nodes become {new}" in lines
+    assert f"2 GRUs decomposed into other operators; fused, {old} nodes become {new}" in lines
     for item in found.written_out:
         place = lines.index(f"{item.place}  6 steps in a row, {item.nodes} nodes")
         assert lines[place + 1].startswith(
             f"  GRU {item.input_size} → {item.hidden_size}; forward; reset gate"
         )
-    assert lines[-1] == f"onegru convert {source} TARGET --fuse makes GRU nodes of them"
+    assert lines[-1] == f"to fuse: onegru convert {source} TARGET --fuse"
 
 
 def test_inspect_tells_of_loops(tmp_path: Path, cli: Cli) -> None:
     path = tmp_path / "loop.onnx"
     path.write_bytes(written_out("Scan of two layers", np.random.default_rng(1)).model.SerializeToString())
     result = cli("inspect", path)
-    assert "and 2 loops less" in result.out
+    assert "with 2 loops fewer" in result.out
     assert "a loop, " in result.out
 
 
 def test_inspect_tells_which_part_does_not_fit(missed: Path, cli: Cli) -> None:
     result = cli("inspect", missed)
     (item,) = onegru.inspect(missed).near_misses
-    assert result.out.splitlines()[-1] == f"{item.place}  left alone: {item.reason}"
-    assert "written out in other operators" not in result.out
+    assert result.out.splitlines()[-1] == f"{item.place}  not fused: {item.reason}"
+    assert "decomposed into other operators" not in result.out
 
 
 def test_inspect_as_json(source: Path, missed: Path, cli: Cli) -> None:
@@ -73,7 +73,7 @@ def test_inspect_as_json(source: Path, missed: Path, cli: Cli) -> None:
 
 def test_ordinary_models_say_nothing(cli: Cli) -> None:
     result = cli("inspect", DENOISER)
-    assert "written out" not in result.out and "left alone" not in result.out
+    assert "decomposed" not in result.out and "not fused" not in result.out
     assert json.loads(cli("inspect", DENOISER, "--json").out)["written_out"] == []
 
 
@@ -109,10 +109,7 @@ def test_nothing_to_fuse(missed: Path, cli: Cli) -> None:
     result = cli("convert", missed, "target.onnx", "--fuse")
     assert result.code == 2 and result.out == ""
     assert result.err.count("\n") == 1
-    assert (
-        "no GRU is written out in it that could be fused; nothing was written. 1 place came near"
-        in result.err
-    )
+    assert "it has no decomposed GRU that could be fused; nothing was written. 1 near miss" in result.err
     assert not Path("target.onnx").exists()
     result = cli("convert", DENOISER, "target.onnx", "--fuse")
     assert result.code == 2 and "no GRU is written out in it" in result.err

@@ -173,7 +173,8 @@ def test_random_inputs_that_contradict_each_other(cli: Cli, command: str) -> Non
     }
     save(Path(), model(graph(nodes, inputs, ["Y"], constants)))
     cli(command, "model.onnx", "--random", 0, "--dim", "batch=5").refused(
-        "numbers that others must fit cannot be drawn: give them with -i rows=FILE, or other sizes with --dim"
+        "values that must match others cannot be random: give them with -i rows=FILE, or other sizes "
+        "with --dim"
     )
     np.save("rows.npy", np.array([5]))
     assert cli(command, "model.onnx", "-i", "rows=rows.npy", "--random", 0, "--dim", "batch=5").code == 0

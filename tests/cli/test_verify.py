@@ -53,7 +53,7 @@ def test_a_wrong_export(verify: Cli) -> None:
     assert re.search("against right.onnx +S2 +differs", out)
     assert "as if the gates z and r were swapped" in out
     code, out, err = verify("right.onnx", *DIMS, "--against", "right.onnx")
-    assert (code, err) == (0, "") and "against right.onnx: the 3 GRUs compute the same" in out
+    assert (code, err) == (0, "") and "against right.onnx: the 3 GRUs agree" in out
 
 
 def test_given_inputs_and_json(verify: Cli) -> None:
@@ -81,7 +81,7 @@ def test_a_tolerance_below_rounding(verify: Cli) -> None:
     arguments = ["model.onnx", *DIMS, "--runtime", "onnx", "--against", "near.onnx"]
     assert verify(*arguments)[0] == 0
     code, out, _ = verify(*arguments, "--tolerance", 1e-12)
-    words = "differs by no more than rounding may: up to 1e-05 from one runtime to another"
+    words = "differs by no more than rounding allows: up to 1e-05 from one runtime to another"
     assert code == 1 and f"onnx: {words}" in out and f"against near.onnx: {words}" in out
     assert "outside" not in out and "fault" not in out
 
@@ -173,7 +173,7 @@ def test_files_are_known_by_what_they_hold(verify: Cli) -> None:
     assert "openvino" in out and "onnxruntime" not in out and "refuses" not in out
     code, out, err = verify("an_ir.onnx", "--dims", 2, "--runtime", "onnxruntime")
     assert (code, out) == (2, "")
-    assert "runtimes: onnxruntime reads ONNX models alone; an_ir.onnx is none" in err
+    assert "runtimes: onnxruntime reads only ONNX models; an_ir.onnx is none" in err
     save(Path(), chain(True), "a_model.xml")
     code, out, err = verify("a_model.xml", *DIMS, "--runtime", "onnxruntime", "--runtime", "onnx")
     assert (code, err) == (0, "")

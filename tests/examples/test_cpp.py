@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,6 +16,16 @@ import onegru
 from tests.support.machine.repository import DIGITS, ROOT
 
 
+def documented_lines() -> list[str]:
+    """The lines that compile and run the program; the guide and the example's own page have the same ones."""
+    pages = (ROOT / "docs" / "guides" / "cpp.md", ROOT / "examples" / "cpp" / "README.md")
+    found = [
+        re.findall(r"^(?:c\+\+|build/main) .*$", page.read_text(encoding="utf-8"), re.M) for page in pages
+    ]
+    assert found[0] == found[1] and len(found[0]) == 2
+    return found[0]
+
+
 def test_the_example_runs(tmp_path: Path) -> None:
     compiler = shutil.which("c++")
     (runtime,) = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")
@@ -21,11 +33,22 @@ def test_the_example_runs(tmp_path: Path) -> None:
     if compiler is None:
         pytest.skip("no C++ compiler")
     program = tmp_path / "main"
-    source = ROOT / "examples" / "cpp" / "main.cc"
     warnings = ["-Wall", "-Wextra", "-Werror"]
-    subprocess.run([compiler, "-std=c++17", *warnings, source, "-o", program, "-ldl"], check=True)
-    command = [program, runtime, built]
-    done = subprocess.run([*command, DIGITS], check=True, capture_output=True, text=True)
+    paths = {
+        "c++": compiler,
+        "build/main": program,
+        "path/to/libonnxruntime.so": runtime,
+        "$PWD/build/provider/libonegru_execution_provider.so": built,
+    }
+    compile_line, run_line = (
+        [str(paths.get(word, word)) for word in shlex.split(line)] for line in documented_lines()
+    )
+    subprocess.run([*compile_line, *warnings], cwd=ROOT, check=True)
+    command = run_line[:3]
+    done = subprocess.run(run_line, cwd=ROOT, check=True, capture_output=True, text=True)
+    guide = (ROOT / "docs" / "guides" / "cpp.md").read_text(encoding="utf-8")
+    told = re.search(r"blank image, `(.*?)`", guide)
+    assert told is not None and abs(float(told[1]) - float(done.stdout)) < 1e-5
     logits = next(iter(onegru.load(DIGITS).run({"rows": np.zeros((1, 8, 8), np.float32)}).values()))
     assert abs(float(done.stdout) - float(logits.sum(dtype=np.float64))) < 2e-6 * logits.size
     assert b"Py" not in subprocess.run(["nm", "-D", built], check=True, capture_output=True).stdout

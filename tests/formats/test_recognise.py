@@ -224,7 +224,7 @@ def test_an_end_that_promises_what_the_file_is_not(tmp_path: Path, data: bytes, 
     path.write_bytes(data)
     with pytest.raises(FormatError) as caught:
         onegru.load(path)
-    assert str(caught.value).startswith(f"{path}: of no known kind; must be one of these: ONNX model")
+    assert str(caught.value).startswith(f"{path}: of an unknown kind; must be one of these: ONNX model")
 
 
 def test_a_zip_with_nothing_of_pytorch(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ BAD_DOCUMENTS: dict[str, tuple[Callable[[Document], object], str]] = {
     "no layers": (in_document("layers", []), "layers must be a list of at least one"),
     "layers of words": (in_document("layers", "two"), "layers must be a list"),
     "stack 1": (in_document("stack", 1), "stack true or false"),
-    "no stack": (in_document("stack", False), "2 layers that are no stack; must be 1"),
+    "no stack": (in_document("stack", False), "2 layers that do not form a stack; must be 1"),
     "layer of words": (in_document("layers", ["x", "y"]), "layer 0: must be an object with input_size"),
     "missing field": (lambda d: d["layers"][0].pop("clip"), "layer 0: must be an object"),
     "extra field": (in_layer("gates", 3), "layer 1: must be an object"),
@@ -213,7 +213,7 @@ def test_tensors_that_do_not_fit(tmp_path: Path) -> None:
     refused("no 'onegru' in its metadata", tensors, None)
     refused("no 'onegru' in its metadata", tensors, {"format": "pt"})
     refused(r"'layers\.1\.B': missing", {name: tensors[name] for name in tensors if name != "layers.1.B"})
-    refused(r"'layers\.2\.W': of no layer", {**tensors, "layers.2.W": tensors["layers.1.W"]})
+    refused(r"'layers\.2\.W': belongs to no layer", {**tensors, "layers.2.W": tensors["layers.1.W"]})
     refused("layer 0: W: float32", {**tensors, "layers.0.W": tensors["layers.0.W"][:, :-1]})
     refused("layer 0: W: float32", {**tensors, "layers.0.W": tensors["layers.0.W"].reshape(-1, I)})
     refused("layer 1: R: float64", {**tensors, "layers.1.R": tensors["layers.1.R"].astype(np.float64)})

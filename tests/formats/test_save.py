@@ -51,7 +51,7 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any], str]] = {
     "a batch beyond an IR": ({}, "m.xml", {"batch_size": 2**63}, r"batch_size: \d+; .* below 2\*\*63"),
     "steps beyond ONNX": ({}, "m.onnx", {"seq_length": 2**63}, r"seq_length: \d+; .* below 2\*\*63"),
     "steps beyond an IR": ({}, "m.xml", {"seq_length": 2**70}, r"seq_length: \d+; .* below 2\*\*63"),
-    "reverse cell": ({"direction": "reverse"}, "m.xml", {"cell": True}, "GRUCell-3 runs forward alone"),
+    "reverse cell": ({"direction": "reverse"}, "m.xml", {"cell": True}, "GRUCell-3 runs only forward"),
     "activation": (
         {"activations": ["Sigmoid", "Elu"]},
         "m.xml",
@@ -81,7 +81,7 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any], str]] = {
         {"attention": True, "direction": "reverse"},
         "m.xml",
         {},
-        "direction: 'reverse'; AUGRUSequence runs forward alone",
+        "direction: 'reverse'; AUGRUSequence runs only forward",
     ),
 }
 

@@ -369,7 +369,7 @@ def test_saved_models_that_are_broken(tmp_path: Path) -> None:
         ({"units": 9}, "units: 9; must be 4"),
         ({"units": None}, "units: None"),
         ({"reset_after": False}, "reset_after: False; must be True"),
-        ({"use_bias": False}, "1 arrays too many"),
+        ({"use_bias": False}, "1 array too many"),
         ({"use_bias": "no"}, "use_bias: 'no'; must be True or False"),
         ({"activation": {"class_name": "Lambda", "config": "code"}}, "'Lambda', which onegru does not have"),
         ({"activation": ["tanh"]}, "which onegru does not have"),

@@ -286,7 +286,7 @@ def _zip(rng: Random, data: bytes) -> bytes:
         members[index] = (name, _changed(rng, name.rpartition(".")[2], content))
     stream = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(stream, "w") as archive:
-        warnings.simplefilter("ignore")  # a name that is there twice is what we want
+        warnings.simplefilter("ignore")  # a name that appears twice is what we want
         for key, item in members:
             archive.writestr(zipfile.ZipInfo(key), item, packed)
         if 0.3 <= choice <= 0.31:

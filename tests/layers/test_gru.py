@@ -354,7 +354,7 @@ def test_spec_and_weights_exist_only_if_they_are_legal() -> None:
     refuse("dtype: 'int8'; must be one of", Spec, 1, 1, "int8")
     refuse("clip: 0; must be > 0", Spec, 1, 1, "float32", clip=0)
     refuse("direction: 'up'; must be one of", Spec, 1, 1, "float32", "up")
-    refuse("activations: 1 pairs; must be one for each direction", Spec, 1, 1, "float32", "bidirectional")
+    refuse("activations: 1 pair; must be one for each direction", Spec, 1, 1, "float32", "bidirectional")
     refuse("activations: ScaledTanh needs alpha", Activation, "ScaledTanh")
     refuse("activations: Tanh takes no beta", Activation, "Tanh", beta=1.0)
     weights = Weights(draw(1, 3, 1), draw(1, 3, 1), draw(1, 6))

@@ -61,7 +61,7 @@ def test_takes_the_states_as_pytorch_has_them() -> None:
     assert np.array_equal(first, stack(X, h)[0].transpose(2, 0, 1, 3))
     with pytest.raises(SpecError, match=r"initial_h: shape \[3, 2, 4\]; must be \[4, batch_size"):
         stack(X, h[:3])
-    with pytest.raises(SpecError, match="initial_h: 1 arrays; must be 2"):
+    with pytest.raises(SpecError, match="initial_h: 1 array; must be 2"):
         stack(X, [h[:2]])
 
 

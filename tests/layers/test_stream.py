@@ -89,7 +89,7 @@ def test_a_chunk_must_fit(message: str, X: Array) -> None:
     [
         ("rows: 4; must be in 0…3", [0, 4]),
         ("rows: -1; must be in 0…3", [-1, 0]),
-        ("rows: an index is there twice; must be there at most once", [2, 2]),
+        ("rows: an index is repeated; each must appear at most once", [2, 2]),
         ("rows: type float64; must be an integer type", [0.0, 1.0]),
         ("rows: type bool; must be an integer type", [True, False]),
         ("rows: rank 0, shape []; must be [rows]", 1),

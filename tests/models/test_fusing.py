@@ -1,4 +1,4 @@
-"""Models loaded with their written-out GRUs as GRU nodes; what `onegru.inspect` tells of them."""
+"""Models loaded with their decomposed GRUs as GRU nodes; what `onegru.inspect` tells of them."""
 
 from __future__ import annotations
 

@@ -310,8 +310,8 @@ def test_warnings_come_at_load_and_name_the_node(tmp_path: Path) -> None:
     assert all(item.category is SpecWarning for item in seen)
     assert len(messages) == 2
     start = f"{tmp_path / 'model.onnx'}: GRU node "
-    assert messages[0].startswith(start + "'one': activation_beta: 1 value(s) left over")
-    assert messages[1].startswith(start + "'two': activation_alpha: 1 value(s) left over")
+    assert messages[0].startswith(start + "'one': activation_beta: 1 value left over")
+    assert messages[1].startswith(start + "'two': activation_alpha: 1 value left over")
 
 
 def test_attributes_are_checked_at_load_even_where_weights_are_not_known(tmp_path: Path) -> None:

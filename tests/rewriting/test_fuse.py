@@ -203,7 +203,7 @@ def test_models_with_nothing_to_fuse(tmp_path: Path) -> None:
     with pytest.raises(onegru.FormatError) as caught:
         onegru.fuse(save(tmp_path, model(proto)), tmp_path / "target.onnx")
     assert str(caught.value) == (
-        f"{tmp_path / 'model.onnx'}: no GRU is written out in it that could be fused; nothing was written"
+        f"{tmp_path / 'model.onnx'}: it has no decomposed GRU that could be fused; nothing was written"
     )
     assert not (tmp_path / "target.onnx").exists()
 
@@ -213,17 +213,15 @@ def test_near_misses_alone_are_refused_with_their_reasons(tmp_path: Path) -> Non
     with pytest.raises(onegru.FormatError) as caught:
         onegru.fuse(saved(tmp_path, case), tmp_path / "target.onnx")
     (item,) = onegru.inspect(tmp_path / "model.onnx").near_misses
-    assert str(caught.value).endswith(
-        f"nothing was written. 1 place came near: {item.place!r}: {item.reason}"
-    )
+    assert str(caught.value).endswith(f"nothing was written. 1 near miss: {item.place!r}: {item.reason}")
     assert not (tmp_path / "target.onnx").exists()
 
 
 def test_many_near_misses_are_counted() -> None:
     missed = tuple(NearMiss(f"h{number}", "no state") for number in range(8))
     message = str(fusing.nothing_found("m.onnx", missed, 17))
-    assert f"{count(8, 'place')} came near: 'h0': no state; " in message
-    assert message.endswith("'h4': no state; 3 more, which `onegru inspect` tells")
+    assert f"{count(8, 'near miss')}: 'h0': no state; " in message
+    assert message.endswith("'h4': no state; 3 more, which `onegru inspect` lists")
 
 
 def test_old_opsets_are_named(tmp_path: Path) -> None:
@@ -330,7 +328,7 @@ def test_a_search_that_stumbles_refuses_the_file(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(onnx_model, "fuse_model", stumbles)
     source = saved(tmp_path, case_of("chain"))
-    with pytest.raises(onegru.FormatError, match="cannot be searched for written-out GRUs"):
+    with pytest.raises(onegru.FormatError, match="cannot be searched for decomposed GRUs"):
         onegru.fuse(source, tmp_path / "target.onnx")
     (miss,) = onegru.inspect(source).near_misses
-    assert miss.reason == "cannot be searched for written-out GRUs (KeyError: 'axis')"
+    assert miss.reason == "cannot be searched for decomposed GRUs (KeyError: 'axis')"

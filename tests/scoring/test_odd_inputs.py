@@ -61,7 +61,9 @@ def test_patterns_and_names(scorer: Scorer, tmp_path: Path) -> None:
 
 def test_results_within_the_input_are_refused(scorer: Scorer, tmp_path: Path) -> None:
     write_files(tmp_path / "in", ROWS[:4], 1)
-    with pytest.raises(SpecError, match=r"^output: .*out: lies in .*in, whose files are read; must not$"):
+    with pytest.raises(
+        SpecError, match=r"^output: .*out: lies in .*in, whose files are read; must be outside$"
+    ):
         score(scorer, [tmp_path / "in"], tmp_path / "in" / "a" / "out")
     assert not (tmp_path / "in" / "a").exists()
 
@@ -73,7 +75,7 @@ def test_results_beside_what_a_pattern_means(scorer: Scorer, tmp_path: Path) -> 
     (tmp_path / "more" / "link").symlink_to(tmp_path / "in" / "sub")
     for inputs in ("in/*", "more"):
         with pytest.raises(
-            SpecError, match=r"^output: .*out: lies in .*sub, whose files are read; must not$"
+            SpecError, match=r"^output: .*out: lies in .*sub, whose files are read; must be outside$"
         ):
             score(scorer, [str(tmp_path / inputs)], tmp_path / "in" / "sub" / "out")
     for _ in range(2):  # the second time the pattern means the results as well

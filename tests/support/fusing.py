@@ -1,4 +1,4 @@
-"""Models with written-out GRUs: fused, run, compared; and small ones made node by node."""
+"""Models with decomposed GRUs: fused, run, compared; and small ones made node by node."""
 
 from __future__ import annotations
 

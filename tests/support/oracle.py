@@ -383,7 +383,7 @@ def augru_sequence(
     """OpenVINO AUGRUSequence: forward alone; H_t [B,1,H], A [B,T,1]; Y [B,1,T,H], Ho [B,1,H]."""
     dtype = same_type(X, H_t, W, R, B, A)
     if direction != "forward":
-        raise ValueError("AUGRUSequence runs forward alone")
+        raise ValueError("AUGRUSequence runs only forward")
     rows, T, _ = X.shape
     cell = openvino_cell(W[0], R[0], B[0], clip, activations, linear_before_reset)
     Y = np.zeros((rows, 1, T, hidden_size))

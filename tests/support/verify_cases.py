@@ -104,7 +104,7 @@ PLANTED: list[tuple[str, dict[str, Any], str]] = [
     ("no bias", {}, "B were ignored"),
     ("z and r", {}, "the gates z and r were swapped"),
     ("r, h, z", {}, "the weights for z, r, h were those of r, h, z"),
-    ("z and r of R", {}, "the gates z and r were swapped in R alone"),
+    ("z and r of R", {}, "the gates z and r were swapped in R only"),
     ("R transposed", {}, "R were transposed"),
     ("Wb and Rb", {}, "Wb and Rb were exchanged"),
 ]

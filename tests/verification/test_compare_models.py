@@ -67,7 +67,7 @@ def test_what_differs_outside_the_grus(tmp_path: Path) -> None:
     paths = save(tmp_path, wrong, "wrong.onnx"), save(tmp_path, right, "right.onnx")
     found = compare_with(onegru.load(paths[0]), paths[1], feeds(True))
     assert not found.agrees and found.first is None
-    assert any("GRU_1 takes other inputs" in note for note in found.notes)
+    assert any("GRU_1 has other inputs" in note for note in found.notes)
 
 
 def test_another_number_of_grus(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_an_ir_against_an_onnx_model(tmp_path: Path) -> None:
     proto = model(graph(nodes, [value("X", shape=["t", "b", I])], ["Y0", "Y1"], constants))
     found = compare_with(onegru.load(save(tmp_path, proto, "wrong.onnx")), path)
     assert found.first == 1
-    assert found.layers[1].diagnosis == "the gates z and r were swapped in R alone"
+    assert found.layers[1].diagnosis == "the gates z and r were swapped in R only"
 
 
 @pytest.fixture

@@ -165,7 +165,7 @@ def test_subjects_leave_the_graph_as_it_is(tmp_path: Path) -> None:
 
 def test_versions_are_known_without_an_import() -> None:
     assert OnnxEvaluator().version() == onnx.__version__
-    assert OnnxRuntime().refuses(Subject("a.xml", None, {})) == "reads ONNX models alone"
+    assert OnnxRuntime().refuses(Subject("a.xml", None, {})) == "reads only ONNX models"
 
 
 @pytest.mark.usefixtures("in_this_process")

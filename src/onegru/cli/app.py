@@ -149,7 +149,10 @@ def run_command(
     outputs: Annotated[
         list[str] | None,
         typer.Option(
-            "-o", "--output", metavar="[NAME=]FILE", help="Where to: out.npz for all, NAME=y.npy for one."
+            "-o",
+            "--output",
+            metavar="[NAME=]FILE",
+            help="Where to write the outputs: out.npz for all, NAME=y.npy for one.",
         ),
     ] = None,
     engine: Annotated[
@@ -174,7 +177,7 @@ def run_command(
         show_run(Screen(), loaded, values, results, watch.seconds, [*targets])
 
 
-@app.command("inspect", short_help="Tell what the GRUs of a file are.")
+@app.command("inspect", short_help="Describe the GRUs in a file.")
 def inspect_command(
     file: Annotated[
         Path,
@@ -200,7 +203,9 @@ def bench_command(
     random: SeedOption = None,
     dims: DimOption = None,
     default_dim: DimsOption = None,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, max=1000, help="Turns that each takes.")] = 7,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, max=1000, help="How many turns each runtime takes.")
+    ] = 7,
     as_json: AsJson = False,
 ) -> None:
     """Time a model in onegru and, where that runs it, in ONNX Runtime, in turns.
@@ -215,7 +220,7 @@ def bench_command(
     show_timings(Screen(), timings, onegru.get_num_threads(), as_json=as_json)
 
 
-app.command("trace", short_help="Look at what the gates of a GRU do.")(trace_command)
+app.command("trace", short_help="Show what the gates of a GRU do.")(trace_command)
 app.command("convert", short_help="Convert GRUs to another kind of file.")(convert_command)
 app.command("score", short_help="Run a model over the sequences of Parquet files.")(score_command)
 app.command("verify", short_help="Check a model against every runtime that is installed.")(verify_command)
@@ -224,7 +229,7 @@ app.command("verify", short_help="Check a model against every runtime that is in
 app.add_typer(conformance, name="conformance", short_help="Check runtimes against both specifications.")
 
 
-@app.command("targets", short_help="Tell which SIMD targets there are.")
+@app.command("targets", short_help="List the SIMD targets.")
 def targets_command(as_json: AsJson = False) -> None:
     """Tell which SIMD targets the native core has here, and which it uses.
 

@@ -57,7 +57,7 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
     refuses: str | None = None
     path = Path(model.path)
     if any(array.size == 0 for array in inputs.values()):
-        refuses = "not tried: it may end the process where an input is empty"
+        refuses = "not run: it may crash on an empty input"
     elif layers_kind(path) is not Kind.OPENVINO:
         try:
             # Imported here, as an IR needs no onnx.

@@ -21,7 +21,15 @@ from onegru.conformance.cases import all_cases
 from onegru.conformance.export import export_cases
 from onegru.conformance.files import kind_of_case
 from onegru.conformance.report.data import alone, features_of
-from onegru.conformance.results import STATUSES, Outcome, RuntimeResults, document, write_results
+from onegru.conformance.results import (
+    PAST,
+    STATUSES,
+    Outcome,
+    RuntimeResults,
+    Status,
+    document,
+    write_results,
+)
 from onegru.conformance.runtimes.registry import ENGINES, RUNTIMES, contenders
 from onegru.conformance.runtimes.run import SECONDS, run_cases
 from onegru.core.errors import SpecError
@@ -45,7 +53,7 @@ CaseOption = Annotated[
     typer.Option(
         "--case",
         metavar="PATTERN",
-        help="The cases of this name; may have *, ? and [...]. Several times for more.",
+        help="Only cases with this name; may contain *, ? and [...]. Repeat for more.",
     ),
 ]
 OperatorOption = Annotated[
@@ -101,7 +109,7 @@ def run_command(
         typer.Option(
             "--runtime",
             metavar="NAME",
-            help=f"A runtime to run: {', '.join(RUNTIMES)}; several times for several. By default every one "
+            help=f"A runtime to run: {', '.join(RUNTIMES)}; repeat for several. Default: every one "
             "that is installed.",
         ),
     ] = None,
@@ -110,8 +118,8 @@ def run_command(
         typer.Option(
             "--provider",
             metavar="NAME",
-            help="An execution provider of ONNX Runtime, alone: what it does not take is refused, not left "
-            "to the CPU's. Several times for several; by default the CPU's.",
+            help="An execution provider of ONNX Runtime, without the CPU's as a fallback. Repeat for "
+            "several. Default: the CPU's.",
         ),
     ] = None,
     engines: Annotated[
@@ -119,7 +127,7 @@ def run_command(
         typer.Option(
             "--engine",
             metavar=" or ".join(ENGINES),
-            help="What runs the GRUs of onegru; several times for several. By default the native one.",
+            help="onegru's engine; repeat for several. Default: native.",
         ),
     ] = None,
     precision: Annotated[
@@ -127,14 +135,14 @@ def run_command(
         typer.Option(
             "--precision",
             metavar=" or ".join(PRECISIONS),
-            help=f"What OpenVINO computes in; by default {PRECISIONS[0]}.",
+            help=f"The precision that OpenVINO computes in. Default: {PRECISIONS[0]}.",
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1.0, max=LONGEST, help="The most seconds that a case may take.")
+        float, typer.Option("--timeout", min=1.0, max=LONGEST, help="Time limit for a case, in seconds.")
     ] = SECONDS,
     no_refusals: Annotated[
-        bool, typer.Option("--no-refusals", help="Let a case that is refused make the exit code 1, too.")
+        bool, typer.Option("--no-refusals", help="Exit with 1 if a case is refused, too.")
     ] = False,
     output: Annotated[
         Path | None,
@@ -144,9 +152,7 @@ def run_command(
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(
-            "--html", metavar="FILE", parser=named, help="Where to write them as a page to look at."
-        ),
+        typer.Option("--html", metavar="FILE", parser=named, help="Where to write them as an HTML page."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -199,7 +205,7 @@ def run_command(
 @conformance.command("export", short_help="Write the cases as files.")
 def export_command(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", parser=named, help="Where to: a new folder, or an empty one.")
+        Path, typer.Argument(metavar="DIR", parser=named, help="The folder to write to: new or empty.")
     ],
     cases: CaseOption = None,
     operators: OperatorOption = None,
@@ -253,10 +259,10 @@ def show_results(console: Console, results: Sequence[RuntimeResults], cases: Seq
         left = left[shown:]
     say(
         console,
-        "A number of cases that pass; of those that [red]d[/]iffer, are [yellow]r[/]efused, [red]c[/]rash.",
+        "Numbers of cases: passed, [red]d[/]iffered, [yellow]r[/]efused, [red]c[/]rashed.",
     )
     for result in results:
-        say(console, "", f"[bold]{safe(result.label)}[/]: {_summary(result)}", *_reasons(result))
+        say(console, "", f"[bold]{safe(result.label)}[/]: {result.summary()}", *_reasons(result))
 
 
 def _fits(console: Console, table: Table) -> bool:
@@ -309,19 +315,15 @@ def _cell(outcomes: Iterable[Outcome]) -> str:
     return " ".join(_MARKS[status].format(counts[status]) for status in STATUSES if counts[status])
 
 
-def _summary(result: RuntimeResults) -> str:
-    return ", ".join(f"{number} {status}" for status, number in result.counts().items() if number)
-
-
 def _reasons(result: RuntimeResults) -> list[str]:
     """The most frequent reasons, each with its number of cases and one of them."""
-    by_reason: dict[tuple[str, str], list[str]] = {}
+    by_reason: dict[tuple[Status, str], list[str]] = {}
     for name, outcome in result.outcomes.items():
         if outcome.status != "passes":
             by_reason.setdefault((outcome.status, outcome.reason), []).append(name)
     ranked = sorted(by_reason.items(), key=lambda item: -len(item[1]))
     lines = [
-        f"  {len(names)} {status}: {safe(reason)} [dim]({names[0]})[/]"
+        f"  {len(names)} {PAST[status]}: {safe(reason)} [dim]({names[0]})[/]"
         for (status, reason), names in ranked[:_MOST_REASONS]
     ]
     return (

@@ -52,37 +52,46 @@ def convert_command(
     ],
     nodes: Annotated[
         list[str] | None,
-        typer.Option("--node", metavar="NAME", help="The GRU to take; several make a stack, lowest first."),
+        typer.Option(
+            "--node", metavar="NAME", help="The GRU to convert; several make a stack, lowest first."
+        ),
     ] = None,
     keras_version: Annotated[
         str | None,
         typer.Option(
-            "--keras-version", metavar="2.3", help="What saved a Keras model that does not tell it."
+            "--keras-version",
+            metavar="2.3",
+            help="The Keras version that saved the model, if the file does not say.",
         ),
     ] = None,
     opset: Annotated[
         int | None, typer.Option("--opset", help="The opset of an ONNX target, 1 to 22.")
     ] = None,
     layout: Annotated[
-        int | None, typer.Option("--layout", help="Of an ONNX target: 0 time first, 1 batch first.")
+        int | None,
+        typer.Option("--layout", help="The layout of an ONNX target: 0 for time first, 1 for batch first."),
     ] = None,
     cell: Annotated[
-        bool | None, typer.Option("--cell", help="Write an IR of cells, which take one step.")
+        bool | None, typer.Option("--cell", help="Write an IR of cells, which run a single step.")
     ] = None,
     initial_h: Annotated[
         bool | None,
-        typer.Option("--initial-h/--no-initial-h", help="Whether the target takes initial states (default)."),
+        typer.Option(
+            "--initial-h/--no-initial-h", help="Whether the target has inputs for initial states (default)."
+        ),
     ] = None,
     lengths: Annotated[
         bool | None,
-        typer.Option("--lengths/--no-lengths", help="Whether it takes lengths; by default an IR does."),
+        typer.Option(
+            "--lengths/--no-lengths", help="Whether it has an input for lengths; by default an IR does."
+        ),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", metavar="SIZE", help="The only batch size; default any.")
+        int | None, typer.Option("--batch-size", metavar="SIZE", help="A fixed batch size; default any.")
     ] = None,
     seq_length: Annotated[
         int | None,
-        typer.Option("--seq-length", metavar="SIZE", help="The only number of steps; default any."),
+        typer.Option("--seq-length", metavar="SIZE", help="A fixed number of steps; default any."),
     ] = None,
     float16: Float16 = False,
     split: Split = False,
@@ -98,7 +107,7 @@ def convert_command(
     """Convert GRUs to another kind of file, or rewrite those of an ONNX model, and compare on random inputs.
 
     From ONNX to ONNX the whole model is rewritten: its GRU nodes as asked for, the rest as it is. With
-    --fuse, GRUs that are written out in other operators become GRU nodes first; --fuse alone goes from one
+    --fuse, GRUs that are decomposed into other operators become GRU nodes first; --fuse alone goes from one
     OpenVINO IR to another, too. Else a GRU, or a stack of them, is taken out of SOURCE and written by itself.
     Nothing is written if source and target differ by more than rounding allows.
 

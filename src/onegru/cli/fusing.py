@@ -34,7 +34,7 @@ def written_out_words(found: Iterable[Fused]) -> Iterator[str]:
 def near_miss_words(missed: Iterable[NearMiss]) -> Iterator[str]:
     """A line for each: where it is, and which part does not fit."""
     for item in missed:
-        yield f"[bold]{safe(item.place)}[/]  left alone: {safe(item.reason)}"
+        yield f"[bold]{safe(item.place)}[/]  not fused: {safe(item.reason)}"
 
 
 def saving_words(nodes: tuple[int, int], found: Iterable[Fused]) -> str:
@@ -42,19 +42,19 @@ def saving_words(nodes: tuple[int, int], found: Iterable[Fused]) -> str:
     old, new = nodes
     loops = len({item.place for item in found if item.form == "loop"})
     words = f"{old:,} nodes become {new:,}"
-    return f"{words}, and {count(loops, 'loop')} less" if loops else words
+    return f"{words}, with {count(loops, 'loop')} fewer" if loops else words
 
 
 def show_written_out(console: Console, found: Inspection) -> None:
-    """What an inspection says of written-out GRUs; nothing where there are none."""
+    """What an inspection says of decomposed GRUs; nothing where there are none."""
     if found.written_out or found.near_misses:
         console.print()
     if found.fused_nodes is not None:
         grus = count(len(found.written_out), "GRU")
         saving = saving_words(found.fused_nodes, found.written_out)
-        say(console, f"{grus} written out in other operators; fused, {saving}")
+        say(console, f"{grus} decomposed into other operators; fused, {saving}")
         say(console, *written_out_words(found.written_out))
-        say(console, f"onegru convert {safe(found.path)} TARGET --fuse makes GRU nodes of them")
+        say(console, f"to fuse: onegru convert {safe(found.path)} TARGET --fuse")
     say(console, *near_miss_words(found.near_misses))
 
 

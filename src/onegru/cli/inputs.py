@@ -33,7 +33,10 @@ LONGEST = 86_400.0
 _MOST_DIGITS = 12  # of a size
 
 SeedOption = Annotated[
-    int | None, typer.Option("--random", metavar="SEED", min=0, help="Draw the inputs that are not given.")
+    int | None,
+    typer.Option(
+        "--random", metavar="SEED", min=0, help="Seed for random values of the inputs that are not given."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 DimOption = Annotated[
@@ -237,7 +240,7 @@ def explained(model: Model, random_names: Sequence[str]) -> Iterator[None]:
         names = f"{', '.join(map(repr, random_names))} {'was' if len(random_names) == 1 else 'were'}"
         words = f"does not run on these inputs, of which {names} drawn ({error})"
         raise type(error)(
-            f"{model.path}: {words}; numbers that others must fit cannot be drawn: give them with "
+            f"{model.path}: {words}; values that must match others cannot be random: give them with "
             f"-i {name}=FILE, or other sizes with --dim"
         ) from None
 

@@ -62,7 +62,7 @@ def named(text: str) -> Path:
         typer.BadParameter: it is that.
     """
     if not text:
-        raise typer.BadParameter("'' is no name of a file or folder")
+        raise typer.BadParameter("'' is not the name of a file or folder")
     return Path(text)
 
 
@@ -82,7 +82,7 @@ def check_target(given: str, path: Path, others: Iterable[Path]) -> None:
     if path.is_dir():
         raise SpecError(f"{given}: is a folder; must be a file")
     if path.exists() and not path.is_file():
-        raise SpecError(f"{given}: is no regular file; must be a file, or not be there")
+        raise SpecError(f"{given}: is not a regular file; must be a file, or must not exist")
     if os.path.realpath(path) in map(os.path.realpath, others):
         raise SpecError(f"{given}: the file is named twice")
 

@@ -18,23 +18,29 @@ from onegru.core.errors import SpecError
 from onegru.rewriting.fuse import Fusion, fuse
 from onegru.rewriting.rewrite import Rewriting, rewrite
 
-Float16 = Annotated[bool, typer.Option("--float16", help="GRU nodes in float16, with Casts around them.")]
+Float16 = Annotated[
+    bool, typer.Option("--float16", help="Convert GRU nodes to float16, with Casts around them.")
+]
 Split = Annotated[
-    bool, typer.Option("--bidirectional-split", help="A forward and a reverse node for a bidirectional one.")
+    bool,
+    typer.Option("--bidirectional-split", help="Split bidirectional nodes into a forward and a reverse one."),
 ]
 Decompose = Annotated[bool, typer.Option("--decompose", help="Express GRU nodes with other operators.")]
 Fuse = Annotated[
-    bool, typer.Option("--fuse", help="Make GRU nodes of GRUs that are written out in other operators.")
+    bool, typer.Option("--fuse", help="Replace GRUs that are decomposed into other operators with GRU nodes.")
 ]
 ForRuntime = Annotated[
     str | None,
-    typer.Option("--for", metavar="RUNTIME", help="Mend what onnxruntime or openvino fails on, no more."),
+    typer.Option("--for", metavar="RUNTIME", help="Change only what onnxruntime or openvino fails on."),
 ]
 Tolerance = Annotated[
     float | None, typer.Option("--tolerance", metavar="X", help="The largest difference that is allowed.")
 ]
 NoCheck = Annotated[
-    bool, typer.Option("--no-check", help="Write a rewritten model without running it: where onegru cannot.")
+    bool,
+    typer.Option(
+        "--no-check", help="Write without running and comparing, for models that onegru cannot run."
+    ),
 ]
 
 
@@ -58,7 +64,7 @@ def convert_model(
         tolerance: as for `onegru.rewriting.rewrite.rewrite`.
         no_check: whether to write without running the models.
         as_json: whether to print JSON.
-        fused: whether written-out GRUs become GRU nodes first.
+        fused: whether decomposed GRUs become GRU nodes first.
         options: of `onegru.rewriting.rewrite.rewrite`.
 
     Raises:
@@ -66,7 +72,9 @@ def convert_model(
         OSError: a file cannot be read or written.
     """
     if no_check and (dims or tolerance is not None):
-        raise SpecError("--no-check: leaves --dim and --tolerance without effect; must be left out")
+        raise SpecError(
+            "--no-check: given with --dim or --tolerance, which have no effect then; must be left out"
+        )
     with waiting(f"converting {source.name}") as watch:
         checks: dict[str, Any] = {
             "dims": parse_dims(dims or []),

@@ -61,7 +61,7 @@ def score_command(
     ] = None,
     keep: Annotated[
         str,
-        typer.Option("--keep", metavar="COLUMN,...", help="Columns that are carried over, such as id,day."),
+        typer.Option("--keep", metavar="COLUMN,...", help="Columns to copy to the results, such as id,day."),
     ] = "",
     nodes: Annotated[
         list[str] | None,
@@ -80,12 +80,12 @@ def score_command(
         typer.Option(
             "--on-error",
             metavar="raise or skip or null",
-            help="What becomes of rows that are null, empty, of another width, or hold a NaN: an error, no "
+            help="What to do with rows that are null, empty, of another width, or hold a NaN: an error, no "
             "row, or a row without outputs.",
         ),
     ] = "raise",
     memory: Annotated[
-        str, typer.Option("--memory", metavar="SIZE", help="How much memory it may take, such as 500MB.")
+        str, typer.Option("--memory", metavar="SIZE", help="The memory limit, such as 500MB.")
     ] = "1GiB",
     pad: Annotated[
         bool,
@@ -97,10 +97,11 @@ def score_command(
     ] = False,
     batch: Annotated[
         int | None,
-        typer.Option("--batch", metavar="STEPS", min=1, help="The steps of a batch, with padding."),
+        typer.Option("--batch", metavar="STEPS", min=1, help="The steps of a batch, padding included."),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="The threads that compute; by default all cores.")
+        int | None,
+        typer.Option("--threads", min=1, help="The number of threads that compute; by default all cores."),
     ] = None,
     ray: Annotated[
         str | None,
@@ -152,7 +153,7 @@ def score_command(
         say(screen, f"{folder} is complete: {count(found.rows, 'row')}; nothing to do")
     else:
         rate = f", {found.rows_now / found.seconds:,.0f} rows/s" if found.rows_now else ""
-        before = f"; {found.parts_before} of its files were there" if found.parts_before else ""
+        before = f", {found.parts_before} of them from an earlier run" if found.parts_before else ""
         say(screen, f"scored {count(found.rows_now, 'row')} in {duration(found.seconds)}{rate}")
         say(screen, f"wrote {folder}: {count(found.rows, 'row')} in {count(found.parts, 'file')}{before}")
     if found.left_out:

@@ -172,9 +172,9 @@ def _show_gru(console: Console, item: GruReport) -> None:
         table.add_row("FLOPs a step", f"{item.flops_per_step:,} for each row")
     for verdict in item.others:
         words = f"[yellow]{verdict.runtime} {verdict.version} {verdict.effect} it[/]: {safe(verdict.reason)}"
-        table.add_row("elsewhere", words)
+        table.add_row("other runtimes", words)
     if item.operator and not item.others:
-        table.add_row("elsewhere", "no other runtime is known to fail on it")
+        table.add_row("other runtimes", "no other runtime is known to fail on it")
     console.print(table)
 
 

@@ -52,11 +52,13 @@ def trace_command(
     row: Annotated[
         int | None,
         typer.Option(
-            "--row", min=0, help="The row of the batch; by default 0 is drawn, and figures are of all."
+            "--row",
+            min=0,
+            help="The row of the batch; by default row 0 is drawn, and statistics cover all rows.",
         ),
     ] = None,
     direction: Annotated[
-        str | None, typer.Option("--direction", help="forward or reverse; by default all that there are.")
+        str | None, typer.Option("--direction", help="forward or reverse; by default all directions.")
     ] = None,
     against: Annotated[
         Path | None,
@@ -68,7 +70,7 @@ def trace_command(
             "-o",
             "--output",
             metavar="FILE",
-            help="Where to: .npz for the numbers, .png or .html to look at them.",
+            help="The file to write: .npz for the numbers, .png or .html for a picture.",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -26,6 +26,7 @@ from onegru.cli.inputs import (
 from onegru.cli.outputs import print_json
 from onegru.cli.progress import waiting
 from onegru.cli.tables import Screen, safe, say
+from onegru.core.wording import count
 from onegru.verification.results import Against, Fault, LayerResult, OutputResult, RuntimeResult, Verification
 from onegru.verification.runtimes.registry import PRECISIONS, RUNTIMES
 
@@ -35,7 +36,9 @@ def verify_command(
     inputs: InputOption = None,
     random: Annotated[
         int,
-        typer.Option("--random", metavar="SEED", min=0, help="Draw the inputs that are not given from this."),
+        typer.Option(
+            "--random", metavar="SEED", min=0, help="Seed for random values of the inputs that are not given."
+        ),
     ] = 0,
     dims: DimOption = None,
     default_dim: DimsOption = None,
@@ -44,7 +47,7 @@ def verify_command(
         typer.Option(
             "--against",
             metavar="REFERENCE",
-            help="What should be the same function: a model (.onnx, .xml), or a checkpoint with its GRUs "
+            help="What to compare with: a model (.onnx, .xml), or a checkpoint with its GRUs "
             "(.pt, .safetensors).",
         ),
     ] = None,
@@ -59,15 +62,15 @@ def verify_command(
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1.0, max=LONGEST, help="The most seconds a runtime may take.")
+        float, typer.Option("--timeout", min=1.0, max=LONGEST, help="Time limit for a runtime, in seconds.")
     ] = 60.0,
     runtimes: Annotated[
         list[str] | None,
         typer.Option(
             "--runtime",
             metavar="NAME",
-            help=f"A runtime to compare with: {', '.join(item.name for item in RUNTIMES)}; several times for "
-            "several. By default every one that is installed and reads such files.",
+            help=f"A runtime to compare with: {', '.join(item.name for item in RUNTIMES)}; repeat "
+            "for several. Default: every one that is installed and reads such files.",
         ),
     ] = None,
     precision: Annotated[
@@ -75,8 +78,8 @@ def verify_command(
         typer.Option(
             "--precision",
             metavar=" or ".join(PRECISIONS),
-            help="What OpenVINO computes in: f32, or what it takes by default, which on some processors is "
-            "bfloat16.",
+            help="The precision that OpenVINO computes in: f32, or its default, which on some "
+            "processors is bfloat16.",
         ),
     ] = "f32",
     as_json: AsJson = False,
@@ -177,7 +180,7 @@ def _fault_words(fault: Fault) -> str:
         axes = {"time step": fault.step, "row": fault.row, "direction": fault.direction, "unit": fault.unit}
         place = ", ".join(f"{axis} {index}" for axis, index in axes.items() if index is not None)
         words += f"{fault.output} at {place} is {_apart(fault.got, fault.expected)}"
-        words += f"; up to {_figure(fault.max_abs)} apart"
+        words += f"; largest difference {_figure(fault.max_abs)}"
     if fault.diagnosis is not None:
         words += f"; [bold]as if {safe(fault.diagnosis)}[/]"
     return words + "".join(f"; known: it {safe(known)}" for known in fault.known)
@@ -194,9 +197,8 @@ def _against_lines(model: str, found: Against) -> list[str]:
             lines.append(f"[bold]{model}[/] differs from {name} in {', '.join(more)} as well")
     elif found.layers:
         largest = max(item.max_abs or 0.0 for item in found.layers)
-        count = len(found.layers)
-        which = "the GRU computes" if count == 1 else f"the {count} GRUs compute"
-        lines.append(f"against [bold]{name}[/]: {which} the same, up to {_figure(largest)} apart")
+        agree = "the GRU agrees" if len(found.layers) == 1 else f"the {count(len(found.layers), 'GRU')} agree"
+        lines.append(f"against [bold]{name}[/]: {agree}; largest difference {_figure(largest)}")
     lines += [f"against [bold]{name}[/]: {safe(note)}" for note in found.notes]
     for runtime in found.runtimes:
         lines += _runtime_lines(runtime)
@@ -205,9 +207,9 @@ def _against_lines(model: str, found: Against) -> list[str]:
 
 def _layer_words(item: LayerResult) -> str:
     same = item.node == item.reference
-    words = f"GRU {safe(repr(item.node))}{'' if same else f', there {safe(repr(item.reference))}'}"
+    words = f"GRU {safe(repr(item.node))}{'' if same else f', {safe(repr(item.reference))} there'}"
     if item.max_abs is not None:
-        words += f": up to {_figure(item.max_abs)} apart on equal inputs"
+        words += f": largest difference {_figure(item.max_abs)} on equal inputs"
     if item.diagnosis is not None:
         words += f"; [bold]as if {safe(item.diagnosis)}[/]"
     return words + "".join(f"; {safe(difference)}" for difference in item.differences)

@@ -121,8 +121,8 @@ _VALUES = Factor(
         "saturating": "Activations reach their limits without an overflow on the way.",
         "huge": "Inputs near the largest number of the type give the limits, not NaN.",
         "tiny": "Inputs near the smallest number of the type do no harm.",
-        "zero": "Zero inputs leave biases alone to decide.",
-        "infinite": "An infinity in one row gives the limits of the activations, in that row alone.",
+        "zero": "With zero inputs only the biases count.",
+        "infinite": "An infinity in one row gives the limits of the activations, in that row only.",
         "NaN": "A NaN in one row reaches that row's outputs, and no other's.",
     },
 )
@@ -158,7 +158,7 @@ def _factors(operator: Operator) -> Mapping[str, Factor]:
 def _onnx(operator: Operator) -> list[Factor]:
     direction = {"none": _USUAL, **_DIRECTIONS}
     if operator.version == 1 and operator.name == "GRU":
-        direction["foward"] = "The first version spells its own default so; it is the direction forward."
+        direction["foward"] = "The first version spells its own default this way; it means forward."
     found = [
         _only(_DTYPE, operator.element_types),
         Factor("direction", "Attribute direction, sentence 2", direction),
@@ -267,7 +267,7 @@ def _openvino(operator: Operator) -> list[Factor]:
     if bias is not None and not bias.required:
         found.append(_BIAS)
     clip = operator.attributes["clip"].choices
-    levels = {"none": _USUAL, "0": "A clip of 0, as files have it, is none."}
+    levels = {"none": _USUAL, "0": "A clip of 0, as some files have it, means no clip."}
     found.append(Factor("clip", "Attribute clip", levels | ({} if clip else _clip_words())))
     if operator.attributes["linear_before_reset"].choices is None:
         levels = {
@@ -293,7 +293,7 @@ def _openvino(operator: Operator) -> list[Factor]:
         Factor(
             "parameters",
             "Attributes activations_alpha, activations_beta",
-            {"none": _USUAL, "empty": "Empty lists of alpha and beta are none."},
+            {"none": _USUAL, "empty": "Empty lists of alpha and beta mean the defaults."},
         )
     )
     return [*found, _WEIGHTS, _SHAPES, *_sizes("TBIH" if takes_time else "BIH"), _VALUES]

@@ -21,6 +21,14 @@ Status = Literal["passes", "differs", "refuses", "crashes"]
 #: What may come of a case, the best first.
 STATUSES: tuple[Status, ...] = ("passes", "differs", "refuses", "crashes")
 
+#: What to say of any number of cases.
+PAST: Mapping[Status, str] = {
+    "passes": "passed",
+    "differs": "differed",
+    "refuses": "refused",
+    "crashes": "crashed",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -74,6 +82,10 @@ class RuntimeResults:
         """How many cases there are of each status."""
         found = Counter(outcome.status for outcome in self.outcomes.values())
         return {status: found[status] for status in STATUSES}
+
+    def summary(self) -> str:
+        """Those counts in words, such as "81 passed, 1 differed"."""
+        return ", ".join(f"{number} {PAST[status]}" for status, number in self.counts().items() if number)
 
 
 def document(results: Sequence[RuntimeResults], *, figures: bool = True) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def prefixed_errors(place: str) -> Iterator[None]:
     except SpecError as error:
         raise SpecError(f"{place}{error}") from None
     except MemoryError as error:
-        raise FormatError(f"{place}sizes that exhaust memory ({error})") from None
+        raise FormatError(f"{place}out of memory ({error})") from None
 
 
 class SpecWarning(UserWarning):

@@ -155,5 +155,5 @@ def as_rows(rows: object, count: int) -> Array:
     if wrong.size:
         raise SpecError(f"rows: {wrong[0]}; must be in 0…{count - 1}")
     if len(np.unique(indices)) < len(indices):
-        raise SpecError("rows: an index is there twice; must be there at most once")
+        raise SpecError("rows: an index is repeated; each must appear at most once")
     return indices.astype(np.int32)

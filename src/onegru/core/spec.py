@@ -14,6 +14,7 @@ from onegru.core.activations import Activation
 from onegru.core.arguments import choice, flag, integer, number, shown
 from onegru.core.dtypes import ELEMENT_TYPES, Array, as_float_array
 from onegru.core.errors import SpecError
+from onegru.core.wording import count
 
 Direction = Literal["forward", "reverse", "bidirectional"]
 
@@ -78,7 +79,7 @@ class Spec:
             raise SpecError(f"activations: {shown(pairs)}; must be a tuple of pairs of Activation")
         if len(self.activations) != self.num_directions:
             raise SpecError(
-                f"activations: {len(self.activations)} pairs; must be one for each direction, "
+                f"activations: {count(len(self.activations), 'pair')}; must be one for each direction, "
                 f"{self.num_directions} for direction {self.direction!r}"
             )
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 def count(number: int, noun: str) -> str:
     """A count of things: "1 GRU node" or "2 GRU nodes"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}{ending}"
 
 
 def shape_words(shape: Sequence[int | str | None]) -> str:

@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> None:
         version, collected = _collect(Path(file), Path(shown), json.loads(name), json.loads(version))
         arrays = [array for _, _, own in collected for array in own]
         if sum(array.nbytes for array in arrays) > Path(file).stat().st_size:
-            raise FormatError(f"{shown}: layers that share their arrays; must have each its own")
+            raise FormatError(f"{shown}: layers that share their arrays; each must have its own")
         head = [(key, found.kind, found.config, len(own)) for key, found, own in collected]
         write_answer({"keras_version": version, "layers": head}, arrays)
     except MemoryError:
@@ -98,7 +98,7 @@ def _collect(file_path: Path, path: Path, name: str | None, given: str | None) -
             config = file.attrs.get("model_config")
             if config is None:
                 raise FormatError(
-                    f"{path}: weights alone, which do not tell activations; must be a whole model, or give "
+                    f"{path}: weights only, without activations; must be a whole model, or give "
                     "from_keras the layer or its arrays"
                 )
             version = _version(path, file.attrs.get("keras_version"), given)
@@ -121,7 +121,7 @@ def _naming(path: Path) -> Iterator[None]:
 def _json(path: Path, text: bytes | str) -> Mapping[str, Any]:
     content = parse_json(text)
     if not is_mapping(content):
-        raise FormatError(f"{path}: a configuration that is no mapping")
+        raise FormatError(f"{path}: a configuration that is not a mapping")
     return content
 
 
@@ -130,8 +130,8 @@ def _version(path: Path, told: object, given: str | None) -> str:
     if told is None or told == "":
         if given is None:
             raise SpecError(
-                f"keras_version: missing; must be given, such as '2.3', as {path} does not tell it "
-                "(of `onegru convert`: --keras-version)"
+                f"keras_version: missing; must be given, such as '2.3', as {path} does not say (of "
+                "`onegru convert`: --keras-version)"
             )
         generation_of(given)
         return given
@@ -199,7 +199,7 @@ class _Weights:
     def _child(self, group: Any, name: str) -> Any:
         if not self._has(group, name):
             raise FormatError(
-                f"{self._path}: {getattr(group, 'name', '')}/{name}: not there, or a link; must be there"
+                f"{self._path}: {getattr(group, 'name', '')}/{name}: missing, or a link; must exist"
             )
         return group[name]
 
@@ -281,7 +281,7 @@ class _ArchivedWeights(_Weights):
         elif kind == "GRUCell":
             variables = self._groups.get(prefix)
             if variables is None:
-                raise FormatError(f"{self._path}: {prefix}/vars: not there, or a link; must be there")
+                raise FormatError(f"{self._path}: {prefix}/vars: missing, or a link; must exist")
             for index in range(len(variables)):
                 yield self._array(self._child(variables, str(index)))
         else:

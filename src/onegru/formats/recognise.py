@@ -28,7 +28,7 @@ class Kind(Enum):
     ZIP = "a zip archive of another kind", ""
     LFS = "a pointer of Git LFS in place of the file itself", ""
     HTML = "a web page", ""
-    UNKNOWN = "of no known kind", ""
+    UNKNOWN = "of an unknown kind", ""
 
     def __init__(self, words: str, holds: Literal["model", "layers", ""]) -> None:
         self.words = words

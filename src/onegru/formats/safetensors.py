@@ -19,6 +19,7 @@ from onegru.core.activations import Activation
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import FormatError, SpecError, needs_extra, prefixed_errors
 from onegru.core.spec import Spec, Weights
+from onegru.core.wording import count
 from onegru.formats.writing import Layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
@@ -85,7 +86,7 @@ def read_metadata(path: Path) -> Mapping[str, Any]:
     except ValueError as error:
         raise FormatError(f"{path}: not a safetensors file, or truncated ({error})") from None
     if not isinstance(metadata, dict):
-        raise FormatError(f"{path}: not a safetensors file (metadata that is no mapping)")
+        raise FormatError(f"{path}: not a safetensors file (metadata that is not a mapping)")
     return metadata
 
 
@@ -124,7 +125,9 @@ def _layers(specs: Sequence[Spec], stack: bool, found: Mapping[str, Mapping[str,
     wanted = {f"layers.{index}.{name}" for index in range(len(specs)) for name in "WRB"}
     if wanted != found.keys():
         missing, spare = sorted(wanted - found.keys()), sorted(found.keys() - wanted)
-        raise SpecError(f"tensor {missing[0]!r}: missing" if missing else f"tensor {spare[0]!r}: of no layer")
+        raise SpecError(
+            f"tensor {missing[0]!r}: missing" if missing else f"tensor {spare[0]!r}: belongs to no layer"
+        )
     layers = []
     for index, spec in enumerate(specs):
         with prefixed_errors(f"layer {index}: "):
@@ -133,7 +136,7 @@ def _layers(specs: Sequence[Spec], stack: bool, found: Mapping[str, Mapping[str,
     if stack:
         return Stack(layers)
     if len(layers) != 1:
-        raise SpecError(f"{len(layers)} layers that are no stack; must be 1")
+        raise SpecError(f"{count(len(layers), 'layer')} that do not form a stack; must be 1")
     return layers[0]
 
 

@@ -50,7 +50,7 @@ def read_member(path: Path, archive: zipfile.ZipFile, name: str, largest: int = 
         zipfile.BadZipFile: it is broken.
     """
     if archive.getinfo(name).compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise zipfile.BadZipFile(f"{name} is compressed in a way that nobody uses here")
+        raise zipfile.BadZipFile(f"{name} is compressed with an unsupported method")
     with archive.open(name) as file:
         content = file.read(largest + 1)
     if len(content) > largest:

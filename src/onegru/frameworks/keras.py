@@ -111,7 +111,7 @@ def _from_one(keras: Any, layer: Any, engine: str) -> GRU | Stack:
             "its arrays be given, if they mean the same"
         )
     if not layer.built or not layer.weights:
-        raise SpecError(f"{where}not built yet; must be, to have weights")
+        raise SpecError(f"{where}not built yet; must be built, to have weights")
     _check_functions(keras, layer, where)
     arrays: list[object] = [_to_array(keras, variable) for variable in layer.weights]
     return from_config(kind, layer.get_config(), arrays, engine=engine, where=where)

@@ -14,6 +14,7 @@ from onegru.core.arguments import shown
 from onegru.core.dtypes import to_float32
 from onegru.core.errors import SpecError
 from onegru.core.tensors import as_tensor, is_mapping
+from onegru.core.wording import count
 from onegru.frameworks.layouts import KERAS, KERAS_2, Framework
 from onegru.frameworks.weights import find_activation, find_activations, read
 from onegru.layers.gru import GRU
@@ -110,24 +111,25 @@ def from_arrays(
     functions = find_activations(KERAS, names)
     if len(arrays) >= 4 and bidirectional is None:
         raise SpecError(
-            f"bidirectional: missing; {len(arrays)} arrays are two directions (True) or several layers, "
+            f"bidirectional: missing; {count(len(arrays), 'array')} are two directions (True) or "
+            "several layers, "
             "which come one by one"
         )
-    count = 2 if bidirectional else 1
-    if len(arrays) not in (2 * count, 3 * count):
+    directions = 2 if bidirectional else 1
+    if len(arrays) not in (2 * directions, 3 * directions):
         raise SpecError(
-            f"source: {len(arrays)} arrays; must be {2 * count} or {3 * count}: kernel, recurrent_kernel "
-            "and, if there is one, bias, for each direction"
+            f"source: {count(len(arrays), 'array')}; must be {2 * directions} or {3 * directions}: "
+            "kernel, recurrent_kernel and, if there is one, bias, for each direction"
         )
     cell = Cell(reset_after, None, functions, None)
-    return _build(Recurrent(((cell,),) * count), list(arrays), engine, "")
+    return _build(Recurrent(((cell,),) * directions), list(arrays), engine, "")
 
 
 def _build(recurrent: Recurrent, arrays: list[object], engine: str, where: str) -> GRU | Stack:
     """The layers of a configuration, with its arrays in Keras's order."""
     directions = len(recurrent.directions)
     if len(arrays) % directions:
-        raise SpecError(f"{where}{len(arrays)} arrays; must be as many for each direction")
+        raise SpecError(f"{where}{count(len(arrays), 'array')}; must be as many for each direction")
     share = len(arrays) // directions
     cells = [
         _split(cells, arrays[i * share : (i + 1) * share], where)
@@ -169,7 +171,9 @@ def _split(cells: Sequence[Cell], arrays: list[object], where: str) -> list[dict
         split.append(_from_cudnn(tensors, where) if cell.is_cudnn else tensors)
         arrays = arrays[len(names) :]
     if arrays:
-        raise SpecError(f"{where}{len(arrays)} arrays too many; must be kernel, recurrent_kernel and bias")
+        raise SpecError(
+            f"{where}{count(len(arrays), 'array')} too many; must be kernel, recurrent_kernel and bias"
+        )
     return split
 
 
@@ -190,7 +194,7 @@ def _reset_after(cell: Cell, tensors: Mapping[str, object], where: str) -> bool:
     """The reset mode that the configuration or the shape of the bias says; both must agree."""
     if "bias" not in tensors:
         if cell.reset_after is None:
-            raise SpecError(f"{where}reset_after: missing; arrays without biases do not tell it")
+            raise SpecError(f"{where}reset_after: missing; it cannot be inferred from arrays without biases")
         return cell.reset_after
     bias = as_tensor(f"{where}bias", tensors["bias"])
     if bias.ndim not in (1, 2):

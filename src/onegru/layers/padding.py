@@ -13,6 +13,7 @@ from onegru.core.dtypes import Array, as_lengths, refuse_grad
 from onegru.core.errors import SpecError
 from onegru.core.shapes import check_shape, empty
 from onegru.core.tensors import as_tensor
+from onegru.core.wording import count
 from onegru.layers.gru import check_layout
 
 
@@ -72,7 +73,9 @@ def _unpacked(packed: Any) -> tuple[Array, Array]:
     if counts.ndim != 1 or not len(counts) or counts[-1] < 1 or (np.diff(counts) > 0).any():
         raise SpecError("sequences.batch_sizes: must be how many rows each step has, never more than before")
     if counts.sum() != len(data):
-        raise SpecError(f"sequences.data: {len(data)} rows; must be {counts.sum()}, the sum of batch_sizes")
+        raise SpecError(
+            f"sequences.data: {count(len(data), 'row')}; must be {counts.sum()}, the sum of batch_sizes"
+        )
     T, B = len(counts), int(counts[0])
     X = np.zeros((T, B, data.shape[1]), data.dtype)
     present = np.arange(B) < counts[:, None]

@@ -14,6 +14,7 @@ from onegru.core.dtypes import Array, as_float_array
 from onegru.core.errors import SpecError
 from onegru.core.pickling import state_of
 from onegru.core.shapes import arrange, side_by_side
+from onegru.core.wording import count
 from onegru.layers.gru import GRU, check_layout
 from onegru.layers.stream import Stream, load_states, save_states
 
@@ -187,7 +188,7 @@ class Stack:
         if isinstance(initial_h, list | tuple):
             if len(initial_h) != len(self):
                 raise SpecError(
-                    f"initial_h: {len(initial_h)} arrays; must be {len(self)}, one for each layer"
+                    f"initial_h: {count(len(initial_h), 'array')}; must be {len(self)}, one for each layer"
                 )
             return initial_h
         array = as_float_array("initial_h", initial_h)

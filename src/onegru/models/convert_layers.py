@@ -147,7 +147,7 @@ def _slots(model: Model) -> dict[str, tuple[_Slot, str]]:
     found = {}
     for info in (*model.inputs, *model.outputs):
         if info.value not in by_value:
-            raise FormatError(f"{model.path}: {info.name!r} is no input or output of a GRU node")
+            raise FormatError(f"{model.path}: {info.name!r} is not an input or output of a GRU node")
         found[info.name] = by_value[info.value]
     return found
 

@@ -1,4 +1,4 @@
-"""The written-out GRUs of a model: found, and replaced in memory."""
+"""The decomposed GRUs of a model: found, and replaced in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from onegru.formats.onnx.read import ModelProto, Source
     from onegru.fusion.search import Fused, NearMiss, Progress
 
-#: The opset from which operators broadcast as NumPy does, and written-out GRUs are found.
+#: The opset from which operators broadcast as NumPy does, and decomposed GRUs are found.
 OLDEST_OPSET = 7
 
 _MOST_NAMED = 5  # of the near misses, in a message
@@ -50,7 +50,7 @@ class WrittenOut:
 
 
 def replace_written_out(source: Source, model: ModelProto, progress: Progress | None = None) -> WrittenOut:
-    """Replace the written-out GRUs of a model, which this may change.
+    """Replace the decomposed GRUs of a model, which this may change.
 
     Args:
         source: where it comes from.
@@ -93,12 +93,12 @@ def replace_written_out(source: Source, model: ModelProto, progress: Progress | 
         if error in raised:  # the caller's own
             raise
         words = " ".join(f"{type(error).__name__}: {error}".split())
-        raise source.error(f"cannot be searched for written-out GRUs ({words[:_LONGEST]})") from error
+        raise source.error(f"cannot be searched for decomposed GRUs ({words[:_LONGEST]})") from error
     return WrittenOut(model, tuple(search.fused), tuple(search.missed), (before, size(model)))
 
 
 def find_written_out(source: Source, data: bytes) -> WrittenOut:
-    """The written-out GRUs of a serialized model, which is replaced by one that has nodes for them.
+    """The decomposed GRUs of a serialized model, which is replaced by one that has nodes for them.
 
     Raises:
         FormatError: it is broken.
@@ -143,7 +143,7 @@ class WrittenOutIr:
 
 
 def find_in_ir(path: Path, progress: Progress | None = None) -> WrittenOutIr:
-    """The written-out GRUs of an IR, which has layers for them then.
+    """The decomposed GRUs of an IR, which has layers for them then.
 
     Raises:
         FormatError, SpecError: as `onegru.load` does.
@@ -162,7 +162,7 @@ def _layer_count(xml: bytes) -> int:
 
 
 def fused_graph(path: Path, kind: Kind) -> Graph:
-    """The graph of a model's file with its written-out GRUs replaced. Raises as `onegru.load` does."""
+    """The graph of a model's file with its decomposed GRUs replaced. Raises as `onegru.load` does."""
     if kind is Kind.OPENVINO:
         return find_in_ir(path).graph(path)
     with needs_extra("onnx", "onnx", str(path)):
@@ -171,7 +171,7 @@ def fused_graph(path: Path, kind: Kind) -> Graph:
 
 
 def fused_onnx(source: Source, data: bytes) -> Graph:
-    """The graph of a serialized ONNX model with its written-out GRUs replaced.
+    """The graph of a serialized ONNX model with its decomposed GRUs replaced.
 
     Raises:
         FormatError: the file is broken, hostile or beyond what onegru reads.
@@ -190,12 +190,12 @@ def fused_onnx(source: Source, data: bytes) -> Graph:
 
 def nothing_found(name: str, missed: tuple[NearMiss, ...], opset: int = OLDEST_OPSET) -> FormatError:
     """What to tell a caller who asked for a model to be fused in which nothing can be."""
-    words = f"{name}: no GRU is written out in it that could be fused; nothing was written"
+    words = f"{name}: it has no decomposed GRU that could be fused; nothing was written"
     if opset < OLDEST_OPSET:
         return FormatError(f"{words}: it has opset {opset}, and they are found from {OLDEST_OPSET} on")
     if missed:
         named = [f"{miss.place!r}: {miss.reason}" for miss in missed[:_MOST_NAMED]]
         if len(missed) > _MOST_NAMED:
-            named.append(f"{len(missed) - _MOST_NAMED} more, which `onegru inspect` tells")
-        words += f". {count(len(missed), 'place')} came near: {'; '.join(named)}"
+            named.append(f"{len(missed) - _MOST_NAMED} more, which `onegru inspect` lists")
+        words += f". {count(len(missed), 'near miss')}: {'; '.join(named)}"
     return FormatError(words)

@@ -36,7 +36,7 @@ class Inspection:
         other_nodes: how many nodes of a model another runtime runs; None for layers without a model.
         nested_grus: the GRU nodes of a model within bodies of other nodes, in words.
         grus: its GRUs, those of a model in running order.
-        written_out: the GRUs that an ONNX model has written out in other operators, which `onegru.fuse` makes
+        written_out: the GRUs that an ONNX model holds as other operators, which `onegru.fuse` makes
             GRU nodes.
         near_misses: what came near, and which part does not fit.
         fused_nodes: how many nodes the model has, those in bodies included, and how many it would have with
@@ -93,7 +93,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
 
 
 def _described(file: Path, search: Callable[[], WrittenOut | WrittenOutIr]) -> dict[str, Any]:
-    """What an inspection says of the written-out GRUs of a model that can be read."""
+    """What an inspection says of the decomposed GRUs of a model that can be read."""
     from onegru.fusion.search import NearMiss
 
     try:

@@ -28,7 +28,7 @@ def load(
         path: an ONNX model, or an OpenVINO IR with its `.bin` beside it; the content tells which. Or an ONNX
             model in memory, without external data: its bytes, or an `onnx.ModelProto`.
         engine: what runs the GRU nodes, as in `onegru.GRU`.
-        fuse: whether GRUs that a model, or an IR, has written out in other operators become GRU nodes in
+        fuse: whether GRUs that a model, or an IR, has decomposed into other operators become GRU nodes in
             memory, as `onegru.fuse` makes them, but not checked on inputs. A model without any is loaded as
             it is.
 

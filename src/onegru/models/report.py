@@ -127,7 +127,7 @@ def model_card(
     return card(
         f"Model {Path(path).name}",
         facts,
-        (*headings, "parameters", "failures elsewhere"),
+        (*headings, "parameters", "failures in other runtimes"),
         [_cells(item) for item in report_nodes(inputs, nodes)],
     )
 

@@ -12,6 +12,7 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.core.errors import OneGRUError, SpecError, SpecWarning
 from onegru.core.shapes import arrange, side_by_side
+from onegru.core.wording import count
 from onegru.formats.recognise import layers_kind
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
@@ -49,7 +50,8 @@ def _layers_of_checkpoint(path: Path, nodes: Sequence[str], keras_version: str |
     if not nodes:
         if len(layers) > 1:
             raise SpecError(
-                f"{path}: holds {len(layers)} GRUs; say with nodes (--node NAME) which to take, of {listed}"
+                f"{path}: holds {count(len(layers), 'GRU')}; say with nodes (--node NAME) which to "
+                f"take, of {listed}"
             )
         return next(iter(layers.values()))
     for name in nodes:
@@ -163,9 +165,9 @@ def _why_no_chain(model: Model) -> str:
         if any(_same(value, array) for trace in raw for value in trace.values())
     }
     if unused := given.keys() - taken - handed:
-        return f"does not hand its input {min(unused)!r} to a GRU"
+        return f"does not pass its input {min(unused)!r} to a GRU"
     if not all(any(_same(array, known) for known in _known(traces)) for array in outputs.values()):
-        return "changes what its GRUs give"
+        return "changes its GRUs' outputs"
     return ""
 
 

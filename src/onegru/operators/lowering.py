@@ -18,6 +18,7 @@ from onegru.core.dtypes import Array, as_array_of, as_float_array
 from onegru.core.errors import SpecError, SpecWarning, callers_level, prefixed_errors
 from onegru.core.shapes import arrange, check_shape
 from onegru.core.spec import Direction, Spec, Weights
+from onegru.core.wording import count
 from onegru.operators.attributes import read_attributes
 from onegru.operators.schema import Operator, Port
 
@@ -212,13 +213,13 @@ def read_activations(
         SpecError: a function is unknown, their number is wrong, or one lacks a value.
     """
     shared = operator.activation_count == "shared"
-    count = 2 if shared else 2 * num_directions
+    wanted = 2 if shared else 2 * num_directions
     names = values["activations"]
     if names is None:
-        names = ("Sigmoid", "Tanh") * (count // 2)
-    if len(names) != count:
-        reason = "" if shared else f", 2 for each of {num_directions} direction{'s'[: num_directions - 1]}"
-        raise SpecError(f"activations: {len(names)} names; must be {count}{reason}")
+        names = ("Sigmoid", "Tanh") * (wanted // 2)
+    if len(names) != wanted:
+        reason = "" if shared else f", 2 for each of {count(num_directions, 'direction')}"
+        raise SpecError(f"activations: {len(names)} names; must be {wanted}{reason}")
     kinds = [find_kind(name, allowed=operator.activations) for name in names]
 
     prefix = "activations_" if "activations_alpha" in values else "activation_"
@@ -227,7 +228,7 @@ def read_activations(
     for parameter, spare in (("alpha", spare_alpha), ("beta", spare_beta)):
         if spare:
             warnings.warn(
-                f"{where}{prefix}{parameter}: {spare} value(s) left over, which no function of "
+                f"{where}{prefix}{parameter}: {count(spare, 'value')} left over, which no function of "
                 f"{', '.join(kind.name for kind in kinds)} takes; without effect",
                 SpecWarning,
                 stacklevel=callers_level(),

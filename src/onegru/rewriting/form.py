@@ -228,5 +228,7 @@ def require(scope: Scope, form: Form, what: str) -> tuple[str, int]:
     """
     if form.dtype is None or form.hidden_size is None:
         unknown = "element type" if form.dtype is None else "hidden_size"
-        raise FormatError(f"{scope.source.name}: {form.label}: {what}: its {unknown} cannot be told; must be")
+        raise FormatError(
+            f"{scope.source.name}: {form.label}: {what}: its {unknown} is unknown; must be known"
+        )
     return form.dtype, form.hidden_size

@@ -1,4 +1,4 @@
-"""The written-out GRUs of a whole model made GRU nodes, and checked before anything is written."""
+"""The decomposed GRUs of a whole model made GRU nodes, and checked before anything is written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """What became of a model's written-out GRUs.
+    """What became of a model's decomposed GRUs.
 
     Attributes:
         source: the file that was read.
@@ -65,7 +65,7 @@ def fuse(
     check: bool = True,
     progress: Progress | None = None,
 ) -> Fusion:
-    """Make GRU nodes of the GRUs that a model has written out in other operators; the rest stays as it is.
+    """Make GRU nodes of the GRUs that a model has decomposed into other operators; the rest stays as it is.
 
     Single steps, steps that follow each other, and loops become nodes; docs/guides/fusing.md tells which.
     Each match is proved by algebra and by numbers; then the whole target is checked against the source.
@@ -158,5 +158,5 @@ def fuse_data(
     if not found.fused:
         raise nothing_found(place.name, found.missed, model_opset(place, found.model))
     if len(found.model.functions) < had:
-        notes.append("functions that hold GRU nodes were put in the place of their calls")
+        notes.append("functions that hold GRU nodes were inlined")
     return found, one_file(place, found.model), notes

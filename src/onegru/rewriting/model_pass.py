@@ -130,7 +130,7 @@ class _Rewriter:
         self.model = unfold_functions(source, given)
         sort_nodes(source, self.model.graph)  # refuses graphs with cycles or ambiguous names
         if len(self.model.functions) < had:
-            self.notes.append("functions that hold GRU nodes were put in the place of their calls")
+            self.notes.append("functions that hold GRU nodes were inlined")
         self.notes += embed_external(source, self.model, len(data))
         self.old = model_opset(source, self.model)
         self.types = inferred_types(self.model)

@@ -57,7 +57,7 @@ def plan_node(
         return wanted, ()
     if form.dtype == "float64" and changes.runtime == "openvino" and "float16" not in wanted:
         reason = "computes float64 in float32, whatever the operators"
-        raise source.error(f"{form.label}: openvino {reason}; cannot be mended")
+        raise source.error(f"{form.label}: openvino {reason}; cannot be worked around")
     for more in _ways(form, changes):
         if not _has_issues(scope, form, wanted | more, changes):
             return wanted | more, reasons
@@ -68,11 +68,11 @@ def _openvino_issues(scope: Scope, form: Form) -> tuple[str, ...]:
     """What OpenVINO 2026.4 gets wrong because of the nodes around a node, which the table does not cover."""
     found = []
     if sum(is_gru(node) for node in scope.consumers.get(form.inputs["X"], ())) > 1:
-        found.append("miscomputes a GRU whose X another GRU takes too")
+        found.append("miscomputes a GRU that shares its X with another GRU")
     default = all(pair == (Activation("Sigmoid"), Activation("Tanh")) for pair in form.activations)
     is_loop = form.clip is not None or not default
     if is_loop and len(form.activations) == 1 and scope.consumers.get(form.outputs.get("Y_h", "")):
-        found.append("hands Y_h on in a wrong shape where the batch is 1")
+        found.append("passes Y_h on in a wrong shape for a batch of 1")
     return tuple(found)
 
 

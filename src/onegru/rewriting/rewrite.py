@@ -49,7 +49,7 @@ class Rewriting:
         others: descriptions of the other nodes that the new opset changed.
         notes: what else there is to know.
         outputs: the results of the check; empty if it was not asked for.
-        fused: the written-out GRUs that became GRU nodes first, which are then in `nodes` as well.
+        fused: the decomposed GRUs that became GRU nodes first, which are then in `nodes` as well.
         missed: those that came near and were left alone.
     """
 
@@ -112,7 +112,7 @@ def rewrite(
             bfloat16, of the output or of a GRU node; those of `onegru.fuse` with `fuse`; ten times that in
             another runtime.
         check: whether to check the target against the source. The source need not run without it.
-        fuse: whether GRUs that are written out in other operators become GRU nodes first, as by
+        fuse: whether GRUs that are decomposed into other operators become GRU nodes first, as by
             `onegru.fuse`; there must then be one.
         progress: called now and then with the number of nodes searched for them, and of all.
 

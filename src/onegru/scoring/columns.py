@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from onegru.core.arguments import shown
 from onegru.core.dtypes import Array, default_float_mode, numpy_dtype
 from onegru.core.errors import SpecError
+from onegru.core.wording import count
 
 # Extension types whose storage is a fixed-size list of numbers, in row-major order of `shape`.
 _TENSORS = ("arrow.fixed_shape_tensor", "ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
@@ -47,10 +48,10 @@ class Field:
         """What its column must hold."""
         width = self.width
         if not self.is_sequence:
-            return "numbers" if not self.shape else f"lists of {width} numbers"
+            return "numbers" if not self.shape else f"lists of {count(width, 'number')}"
         if self.shape in ((), (1,)):
             return "lists of numbers"
-        return f"lists of lists of {width} numbers, or lists of numbers, {width} for each step"
+        return f"lists of lists of {count(width, 'number')}, or lists of numbers, {width} for each step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ def _bad_rows(field: Field, array: Any) -> Iterator[tuple[int, str]]:
         widths = inner_end - inner_begin
         for step in np.flatnonzero(widths != width) if not _all_are(widths, width) else ():
             at = _place(begin, ends, int(step))
-            yield _owner(ends, int(step)), f"step {at} has {widths[step]} numbers; must have {width}"
+            yield _owner(ends, int(step)), f"step {at} has {count(widths[step], 'number')}; must have {width}"
         ends.append(inner_end)
     else:
         numbers = values
@@ -182,7 +183,7 @@ def _bad_rows(field: Field, array: Any) -> Iterator[tuple[int, str]]:
         wrong = counts % width != 0 if field.is_sequence else counts != width
         must = f"a multiple of {width}" if field.is_sequence else str(width)
         for row in np.flatnonzero(wrong):
-            yield int(row), f"{counts[row]} numbers; must be {must}"
+            yield int(row), f"{count(counts[row], 'number')}; must be {must}"
     if field.is_sequence:
         for row in np.flatnonzero(end == begin):
             yield int(row), "empty; must have at least one step"

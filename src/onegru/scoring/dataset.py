@@ -112,7 +112,7 @@ def find_files(inputs: Sequence[str | os.PathLike[str]], output: Path) -> list[P
         output: the folder of results, which a pattern does not mean.
 
     Raises:
-        SpecError: there is no file, one is meant twice, or has a name that Arrow cannot open, or the results
+        SpecError: there is no file, one is listed twice, or has a name that Arrow cannot open, or the results
             would lie in a folder that is read.
         FormatError: one is neither a file nor a folder.
     """
@@ -129,12 +129,12 @@ def find_files(inputs: Sequence[str | os.PathLike[str]], output: Path) -> list[P
             if _is_not_text(str(path)):
                 raise SpecError(f"{str(path)!r}: a name that is not UTF-8; must be")
             if found.setdefault(os.path.realpath(path), path) is not path:
-                raise SpecError(f"{path}: is meant twice")
+                raise SpecError(f"{path}: is listed twice")
     if not found:
         raise SpecError("inputs: none; must be at least one")
     for folder in Path(os.path.realpath(output)).parents:
         if str(folder) in read:
-            raise SpecError(f"output: {output}: lies in {folder}, whose files are read; must not")
+            raise SpecError(f"output: {output}: lies in {folder}, whose files are read; must be outside")
     return list(found.values())
 
 
@@ -151,7 +151,7 @@ def _meant(text: str, output: Path, read: set[str]) -> list[Path]:
         own = os.path.realpath(output)
         paths = [path for path in found if not _is_hidden(path.name) and os.path.realpath(path) != own]
         if not paths:
-            raise SpecError(f"{text}: no file has such a name")
+            raise SpecError(f"{text}: no such file")
     # A pattern may mean a folder, and what is in it as well.
     listed = dict.fromkeys(
         inner for item in paths for inner in (_inside(item, read) if item.is_dir() else [item])
@@ -325,7 +325,9 @@ def _blocks(path: str, groups: Sequence[_Group], part_bytes: int, number: int) -
         if not more:
             continue
         if bytes_more > _MOST_PARTS * part_bytes:
-            raise FormatError(f"{path}: row group {index} claims to hold {bytes_more} bytes; not a real one")
+            raise FormatError(
+                f"{path}: row group {index} claims to hold {bytes_more} bytes; the file is broken"
+            )
         if chosen and size + bytes_more > part_bytes:
             yield (made := block())
             number += len(made.parts)

@@ -48,11 +48,11 @@ class Folder:
         """Keep other runs away from the folder, which is made if it is not there.
 
         Raises:
-            SpecError: another run is at work in it, or it is no folder, or one with other files.
+            SpecError: another run is writing to it, or it is no folder, or one with other files.
             OSError: it cannot be made.
         """
         if self.path.exists() and not self.path.is_dir():
-            raise SpecError(f"{self.path}: not a folder; must be one, or not be there")
+            raise SpecError(f"{self.path}: not a folder; must be one, or must not exist")
         self.path.mkdir(parents=True, exist_ok=True)
         others = [item.name for item in self.path.iterdir() if item.name not in (_LOCK, _MANIFEST)]
         if not (self.path / _MANIFEST).exists() and any(not _is_leftover(name) for name in others):
@@ -61,7 +61,7 @@ class Folder:
             )
         with (self.path / _LOCK).open("a") as lock:
             if not try_lock(lock):
-                raise SpecError(f"{self.path}: another run is at work in it")
+                raise SpecError(f"{self.path}: another run is writing to it")
             yield
 
     def manifest(self) -> dict[str, Any] | None:
@@ -159,7 +159,7 @@ class Folder:
             raise FormatError(f"{path}: not a part of this run; remove it")
         left_out = int(json.loads(told)["left_out"])
         if metadata.num_rows != (must := rows - left_out if skips else rows):
-            raise FormatError(f"{path}: {metadata.num_rows} rows; must be {must}; remove it")
+            raise FormatError(f"{path}: {count(metadata.num_rows, 'row')}; must be {must}; remove it")
         return metadata.num_rows, left_out
 
     def success(self) -> dict[str, Any]:

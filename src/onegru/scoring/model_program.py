@@ -86,7 +86,7 @@ class ModelProgram:
             column = columns.get(info.name, info.name)
             fields.append(Field(info.name, column, info.dtype, shape, place.time is not None))
         if not any(field.is_sequence for field in fields):
-            raise SpecError(f"{model.path}: no input has steps of an open number; must be one at least")
+            raise SpecError(f"{model.path}: no input has an open number of steps; at least one must")
         self.fields = tuple(fields)
         self._places: dict[str, _Axes] = {}
         self.results = self._find_results(outputs)
@@ -165,7 +165,7 @@ class ModelProgram:
             dtype = first.dtype.name
             results.append(Field(known[name].name, column, dtype, shape, place.time is not None))
         if not results:
-            raise SpecError(f"{self._model.path}: no output has an axis of rows; must be one at least")
+            raise SpecError(f"{self._model.path}: no output has an axis of rows; at least one must")
         return tuple(results)
 
     def _check_padding(self) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from onegru.core.arguments import choice, flag, integer, shown
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import FormatError, SpecError
+from onegru.core.wording import count
 from onegru.engines.native import MOST_THREADS, set_num_threads
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
@@ -374,7 +375,8 @@ class Gathering:
             ]
             for field, own in zip(sequences[1:], lengths[1:], strict=True):
                 for index in np.flatnonzero(own != lengths[0]):
-                    reason = f"{own[index]} steps; must be {lengths[0][index]}, as {sequences[0].column!r}"
+                    reason = f"{count(own[index], 'step')}; must be {lengths[0][index]}, as "
+                    f"{sequences[0].column!r}"
                     row = int(good[index])
                     found.setdefault(row, LeftOut(row, field.column, reason))
         return found

@@ -52,7 +52,7 @@ def read_npz(
         for entry in archive.infolist():
             name = entry.filename.removesuffix(".npy")
             if name in entries:
-                raise ValueError(f"{name!r} is there twice")
+                raise ValueError(f"{name!r} appears twice")
             with archive.open(entry) as stream:
                 headers[name], entries[name] = _header(stream, entry.file_size), entry
         arrays: dict[str, NDArray[Any]] = {}
@@ -108,7 +108,7 @@ def _naming(path: Path, kind: str) -> Iterator[None]:
         check_regular(path)
         yield
     except MemoryError:
-        raise FormatError(f"{path}: takes more memory than there is") from None
+        raise FormatError(f"{path}: needs more memory than is available") from None
     except Exception as error:
         if isinstance(error, OneGRUError) or (isinstance(error, OSError) and error.filename is not None):
             raise  # ours, or it cannot be opened

@@ -258,14 +258,14 @@ def read_answer(folder: Path, name: str = "answer") -> tuple[dict[str, Any], lis
 
 def _type_and_shape(item: object) -> tuple[np.dtype[Any], list[int]]:
     if not isinstance(item, list) or len(item) != 2:
-        raise ValueError("an array that is no type and shape")
+        raise ValueError("an array without a type and shape")
     name, shape = item
     if (
         not isinstance(shape, list)
         or len(shape) > 32
         or any(type(size) is not int or size < 0 for size in shape)
     ):
-        raise ValueError("an array whose shape is none")
+        raise ValueError("an array whose shape is not valid")
     dtype = np.dtype(name) if isinstance(name, str) and _TEXT.fullmatch(name) else _numeric(name)
     return dtype, shape
 

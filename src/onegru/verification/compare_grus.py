@@ -132,7 +132,7 @@ def _differences(call: Call, reference: Call) -> tuple[str, ...]:
         one, other = (np.asarray(getattr(c.weights, field), np.float64) for c in (call, reference))
         if one.shape == other.shape and one.size and not np.array_equal(one, other, equal_nan=True):
             with np.errstate(all="ignore"):
-                words.append(f"{field}: up to {np.nanmax(np.abs(one - other)):.2g} apart")
+                words.append(f"{field}: largest difference {np.nanmax(np.abs(one - other)):.2g}")
     return tuple(words)
 
 

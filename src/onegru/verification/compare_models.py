@@ -122,7 +122,7 @@ def _compare_layers(
         if index < len(calls) and not apart:
             in_place = trace_pair(node, name, *calls[index])
             if in_place is None:
-                notes.append(f"{node} takes other inputs than in the reference: what comes before it differs")
+                notes.append(f"{node} has other inputs than in the reference: something before it differs")
                 apart = True
             elif result.agrees:
                 result = in_place
@@ -151,7 +151,7 @@ def _compare_models(
     given = _match([info.name for info in model.outputs], [info.name for info in reference.outputs])
     if taken is None or given is None:
         what = "inputs" if taken is None else "outputs"
-        notes.append(f"the two have not as many {what}: they are not run on the same ones")
+        notes.append(f"the two differ in their number of {what}: they are not run on the same ones")
         return (), [], ""
     for side, names in (("inputs", taken), ("outputs", given)):
         if any(own != other for own, other in names.items()):
@@ -209,7 +209,7 @@ def _run_checkpoint(path: Path, layers: Sequence[GRU], timeout: float) -> tuple[
     outputs = compare_outputs(expected, outcome.outputs, allowed)
     if all(item.agrees for item in outputs):
         return (RuntimeResult(runtime.name, version, "agrees", outputs=outputs),)
-    return (RuntimeResult(runtime.name, version, "differs", "reads the checkpoint otherwise", outputs),)
+    return (RuntimeResult(runtime.name, version, "differs", "reads the checkpoint differently", outputs),)
 
 
 def _run_stack(stack: Stack, X: Array) -> dict[str, Array]:

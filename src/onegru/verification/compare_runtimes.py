@@ -159,7 +159,7 @@ class Tolerances:
             return ""
         usual = max(item.tolerance for item in items)
         return (
-            f"differs by no more than rounding may: up to {usual:.3g} from one runtime to another; "
+            f"differs by no more than rounding allows: up to {usual:.3g} from one runtime to another; "
             f"the tolerance is {self._given:.3g}"
         )
 

@@ -85,23 +85,23 @@ def find_fault(
         outcome = run(runtime, subject_of(model, probed=True), inputs)
     except OneGRUError as error:
         outcome = Outcome("refuses", reason=str(error))
-    why = f"asked for the values around GRU nodes, it says: {outcome.reason}"
+    why = f"when asked for the values around GRU nodes, it fails: {outcome.reason}"
     if outcome.status == "ran":
         fault = fault_in(model, {**given_values(model, inputs), **outcome.outputs}, runtime.name)
         if fault is not None:
             return fault, ""
         missing = [value for value in probed_values(model) if value not in outcome.outputs]
         if not missing and differs(outcome.outputs):
-            return None, "every GRU node gives the right result on its inputs: it arises outside them"
-        why = "it goes where the values around GRU nodes are asked for"
+            return None, "every GRU node is right on its own inputs: the fault lies outside them"
+        why = "the fault disappears when the values around GRU nodes are requested"
         if missing:
-            why = f"asked for the values around GRU nodes, it does not give {missing[0]!r}"
+            why = f"when asked for the values around GRU nodes, it leaves out {missing[0]!r}"
     # An IR's layers are not taken apart.
     is_ir = layers_kind(Path(model.path)) is Kind.OPENVINO
     fault = None if is_ir else _fault_alone(model, ours, runtime, run)
     if fault is not None:
         return fault, "found by running the node alone"
-    return None, f"which node is at fault cannot be told: {why}"
+    return None, f"the node at fault could not be determined: {why}"
 
 
 def fault_in(model: Model, values: Mapping[str, Any], runtime: str) -> Fault | None:

@@ -81,7 +81,7 @@ def verify(
     is_ir = model_kind(file) is Kind.OPENVINO
     for runtime in chosen if runtimes and is_ir else ():  # those that the caller named
         if reason := runtime.refuses(Subject(model.path, None, {})):
-            raise SpecError(f"runtimes: {runtime.name} {reason}; {model.path} is none")
+            raise SpecError(f"runtimes: {runtime.name} {reason}; {model.path} is not one")
     if inputs is None:
         inputs = _random_inputs(model, seed, dims)
     compared = None

@@ -75,12 +75,12 @@ def _transposed(spec: Spec, gates: Array) -> Array:
 _GATES = ("z", "r", "h")
 _PARTS = (
     ("", "WRB"),
-    (" in W and R alone", "WR"),
-    (" in W alone", "W"),
-    (" in R alone", "R"),
-    (" in B alone", "B"),
-    (" in W and B alone", "WB"),
-    (" in R and B alone", "RB"),
+    (" in W and R only", "WR"),
+    (" in W only", "W"),
+    (" in R only", "R"),
+    (" in B only", "B"),
+    (" in W and B only", "WB"),
+    (" in R and B only", "RB"),
 )
 # The likeliest first: the exchange of z and r, as PyTorch's order is r, z, n; then the other exchanges.
 _ORDERS = sorted(

@@ -104,6 +104,8 @@ def test_the_matrix_and_its_filters(page: Path) -> None:
     found.shown = document.getElementById("shown").value;
     set("text", "no such thing"); found.nothing = !document.getElementById("nothing").hidden;
     document.getElementById("clear").click(); found.cleared = rows();
+    const labels = [...document.querySelectorAll(".cell .verdict.passes")];
+    found.green = labels.map(label => label.parentElement.querySelector(".passing").textContent);
     return found;
     """
     dom = dump_dom(page, script=READ + script)
@@ -112,6 +114,7 @@ def test_the_matrix_and_its_filters(page: Path) -> None:
     assert everything["reached"] == ["✓passes 3/3", "≠differs 0/3", "✗crashes 0/1"]
     assert everything["all cases"] == ["8", "2 3d 2r", "1 1c"]
     assert everything["GRU-1"] == ["✓passes 2/2", "⊘refuses 0/2", "–"]
+    assert everything["GRU-14"][1] == "◐passes alone 2/5"  # the plain node; not shown as a pass
     assert everything["GRUCell-3"] == ["✓passes 1/1", "–", "–"]
     assert everything["1000"][:2] == ["✓passes 1/1", "≠differs 0/1"]
     assert everything["Relu"] == ["✓passes 1/1", "✓passes 1/1", "–"]  # a second direction is no unusual thing
@@ -129,6 +132,8 @@ def test_the_matrix_and_its_filters(page: Path) -> None:
     assert found["shown"] == "5 of 8 cases"
     assert found["nothing"]
     assert found["cleared"] == everything
+    shares = [share.split("/") for share in found["green"]]
+    assert shares and all(passing == of for passing, of in shares)  # green only where every case passes
     assert dom.console == []
 
 

@@ -11,8 +11,14 @@ import pytest
 
 from benchmarks.limits import cache_shares, least_seconds
 from benchmarks.models.cases import CASES, MOST_FLOPS, SIZES, Case, Shape, draw_cases
-from benchmarks.page.figures import beside_ratio, drawn_ratios, falls, read_parts
+from benchmarks.page.figures import beside_ratio, drawn_ratios, falls
+from benchmarks.page.machines import FOLDER, read_machines, write_machines
+from benchmarks.page.story import story
+from benchmarks.page.targets import LIMITS as SHARES
+from benchmarks.page.targets import verdicts
 from benchmarks.record import Record
+from benchmarks.report import write_report
+from tests.support.machine.repository import ROOT
 
 MB = 1 << 20
 LIMITS = {
@@ -88,5 +94,76 @@ def test_files_are_resumed_and_merged(tmp_path: Path) -> None:
     later.write_text(
         json.dumps(again.document | {"entries": [keys[0] | {"peers": {}}, keys[1] | {"peers": {}}]})
     )
-    merged = read_parts([record.path, later])["drawn"]["entries"]
+    (parts,) = read_machines([record.path, later]).values()
+    merged = parts["drawn"]["entries"]
     assert merged == [key | {"peers": {}} for key in keys]
+
+
+def test_shapes_have_labels_that_people_understand() -> None:
+    labels = {str(case): case.shape.label for case in CASES}
+    assert labels["1,1,256,256,1 after"] == "RNNoise or DeepFilterNet step, H = 256"
+    assert labels["1,1,64,64,1 after"] == "Step, H = 64"
+    assert labels["33,1,8,4,2 after"] == "GTCRN, 33 steps, H = 4, both directions"
+    assert labels["1,33,8,8,1 after"] == "GTCRN, 1 step × 33 rows, H = 8"
+    assert labels["100,32,256,256,1 after"] == "100 steps × 32 rows, H = 256"
+
+
+MACHINE = {"cpu": "One", "vendor": "V", "cores": 2, "target": "avx2", "caches": {"L1": 32 << 10, "L2": MB}}
+SOFTWARE = {"python": "3", "versions": {"onegru": "1"}, "date": "2026-01-02"}
+
+
+def tables(cpu: str, ours: float) -> dict[str, Any]:
+    """A file of results: a batch and a step, on one thread; a peer takes 3 ms and 0.5 ms."""
+    cases = {"100,32,256,256,1 after": 3e-3, "1,1,512,512,1 after": 5e-4}
+    entries = [
+        {
+            "kind": "case",
+            "case": case,
+            "threads": 1,
+            "peers": {"onegru": {"median": ours * peer}, "torch": {"median": peer}},
+        }
+        for case, peer in cases.items()
+    ]
+    machine = MACHINE | SOFTWARE | {"cpu": cpu}
+    return {"part": "tables", "settings": {}, "machine": machine, "limits": {"1": LIMITS}, "entries": entries}
+
+
+def test_machines_side_by_side(tmp_path: Path) -> None:
+    for name, ours in (("One", 0.25), ("Two", 2.0)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(tables(name, ours)))
+    machines = read_machines(sorted(tmp_path.glob("*.json")))
+    write_machines(machines, tmp_path / "machines")
+    assert read_machines(sorted((tmp_path / "machines").iterdir())) == machines
+    page = "\n".join(story(machines))
+    for line in (
+        "| onegru's speed over that of | One, 1 thread | One, 2 threads | Two, 1 thread | Two, 2 threads |",
+        "| the fastest peer, GRU shapes of real models | 4.00× (4.00×) | – | 0.50× (0.50×) | – |",
+        "|  | One | Two |",
+        "| caches a core | L1 32 KiB, L2 1024 KiB | L1 32 KiB, L2 1024 KiB |",
+        "| shapes of real models, lowest | Two | 1 | ≥ 1 | 0.5 |",
+    ):
+        assert line in page.split("\n")
+    assert "| shapes of real models, lowest | One |" not in page
+
+
+def test_targets_are_shares_of_the_limit() -> None:
+    parts = {"tables": tables("One", 1.0)}
+    batch, step, row = SHARES
+    flops = 6 * 256 * 512 * 32 * 100
+    assert batch.shares(parts, "1") == [pytest.approx(flops / 3e-3 / 100e9)]
+    assert step.shares(parts, "1") == [pytest.approx(2 * 12 * 512 * 512 / 50e9 / 5e-4)]
+    assert row.shares(parts, "1") == []
+    found = {(verdict.what, verdict.threads): verdict for verdict in verdicts(parts)}
+    assert found[f"share of the limit: {batch.name}", "1"].reached
+    assert not found[f"share of the limit: {step.name}", "1"].reached
+    assert not any("random shapes" in what or "whole models" in what for what, _ in found)
+
+
+def test_the_pages_show_the_results(tmp_path: Path) -> None:
+    for curves in (ROOT / "docs").glob("drawn-*.png"):
+        (tmp_path / curves.name).touch()  # of a machine whose single shapes were not kept
+    write_report(read_machines(sorted(FOLDER.glob("*.json"))), tmp_path)
+    for name in ("performance.md", "performance-tables.md"):
+        shown = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        assert (tmp_path / name).read_text(encoding="utf-8") == shown, "run: python -m benchmarks.report"
+    assert (tmp_path / "performance.png").stat().st_size > 10_000

@@ -119,7 +119,7 @@ def test_the_digits_example(tmp_path: Path) -> None:
     [
         ("stream", ["the same bits as one call over all frames: True", "states: {'h_out': 'h'}"]),
         ("convert", ["ONNX Runtime: largest difference", "OpenVINO: largest difference"]),
-        ("verify", ["exit code 0", "as if the gates z and r were swapped in W and R alone", "exit code 1"]),
+        ("verify", ["exit code 0", "as if the gates z and r were swapped in W and R only", "exit code 1"]),
     ],
 )
 def test_the_denoiser_examples(name: str, shown: list[str]) -> None:

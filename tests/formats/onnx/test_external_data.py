@@ -142,7 +142,7 @@ def test_an_external_key_that_is_there_twice(tmp_path: Path) -> None:
     (tmp_path / "weights.bin").write_bytes(WEIGHTS["W"].tobytes())
     twice = external("W", WEIGHTS["W"])
     twice.external_data.add(key="location", value="weights.bin")
-    assert refused(tmp_path, plain(W=twice)) == "tensor 'W': external data with a key that is there twice"
+    assert refused(tmp_path, plain(W=twice)) == "tensor 'W': external data with a key that appears twice"
 
 
 def test_external_strings_and_unknown_types(tmp_path: Path) -> None:

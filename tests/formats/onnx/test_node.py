@@ -41,7 +41,7 @@ from tests.support.files.onnx_models import (
         (lambda n: n.input.__delitem__(slice(2, None)), "R: missing; GRU-14 requires it"),
         (lambda n: n.input.extend(["", "", "X"]), "7 inputs; must be at most 6"),
         (lambda n: n.output.append("Z"), "3 outputs; must be at most 2"),
-        (lambda n: n.attribute.append(n.attribute[0]), "attribute 'hidden_size' is there twice"),
+        (lambda n: n.attribute.append(n.attribute[0]), "attribute 'hidden_size' appears twice"),
         (lambda n: add(n, "clip", 2), "attribute 'clip' is of type INT; must be FLOAT"),
         (
             lambda n: add(n, "activation_alpha", [1]),
@@ -120,9 +120,7 @@ def test_bfloat16_before_its_opset(tmp_path: Path) -> None:
 
 def test_warnings_name_the_node(tmp_path: Path) -> None:
     odd = gru("X", ["Y"], name="odd", activation_alpha=[0.5])
-    with pytest.warns(
-        SpecWarning, match=r"model\.onnx: GRU node 'odd': activation_alpha: 1 value\(s\) left over"
-    ):
+    with pytest.warns(SpecWarning, match=r"model\.onnx: GRU node 'odd': activation_alpha: 1 value left over"):
         loaded(tmp_path, model(graph([odd], [X_INFO], ["Y"], WEIGHTS)))
 
 

@@ -1,4 +1,4 @@
-"""ONNX's activation functions: in NumPy, and written out in other operators in all the forms drawn."""
+"""ONNX's activation functions: in NumPy, and decomposed into other operators in all the forms drawn."""
 
 from __future__ import annotations
 

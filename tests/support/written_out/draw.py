@@ -1,4 +1,4 @@
-"""Random ONNX models that hold GRUs written out in other operators, and what their outputs have to be.
+"""Random ONNX models that hold GRUs decomposed into other operators, and what their outputs have to be.
 
 A finder of GRUs is tested against these models. Nothing here is shared with it: the models are put together
 from drawn parameters with `onnx.helper`, and the expected outputs come from the same parameters by the

@@ -6,8 +6,8 @@ const PLURALS = ["pass", "differ", "refuse", "crash"];
 const LETTERS = ["", "d", "r", "c"];
 const MARKS = { passes: "✓", differs: "≠", refuses: "⊘", crashes: "✗", mixed: "◐" };
 const MEANING = {
-  passes: "right within the tolerance", differs: "runs, but the result is wrong",
-  refuses: "an error of the runtime's own", crashes: "ends the process, or hangs",
+  passes: "correct within the tolerance", differs: "runs, but the result is wrong",
+  refuses: "the runtime reports an error", crashes: "the process dies or hangs",
 };
 const byId = id => document.getElementById(id);
 const runtimes = data.runtimes;
@@ -51,7 +51,7 @@ const rows = [{ group: "", label: "all cases", pins: "", key: "all", cases, alon
 for (const operator of data.operators) {
   const own = cases.filter(item => item.operator === operator);
   rows.push({
-    group: "By operator; its plain node alone", label: operator, pins: "", key: `operator:${operator}`, cases: own,
+    group: "By operator: its plain node", label: operator, pins: "", key: `operator:${operator}`, cases: own,
     alone: own.filter(item => item.only === -1),
   });
 }
@@ -111,10 +111,12 @@ function inWords(counts) {
   return words.filter((_, number) => counts[number]).join(", ");
 }
 
-/** One word for some outcomes, theirs if all are the same; else how many pass, and what the others do. */
-function headline(counts) {
+/** One word for the outcomes of a feature alone, theirs if all are the same; else how many pass, and what the others
+ * do. A runtime that fails other cases with the feature "passes alone", and is not shown as one that passes. */
+function headline(counts, all) {
   const total = sum(counts);
   const same = counts.findIndex(count => count === total);
+  if (same === 0 && all[0] < sum(all)) return verdict("mixed", "passes alone");
   if (same >= 0) return verdict(STATUSES[same]);
   const found = verdict("mixed", `${counts[0]} of ${total} pass`);
   found.append(...STATUSES.slice(1).filter((_, number) => counts[number + 1]).map(mark));
@@ -192,7 +194,7 @@ function cell(row, runtime) {
   }
   const taken = countsOf(row.alone.filter(item => !missing[runtime].has(item.operator)), runtime);
   const only = sum(taken) ? taken : countsOf(row.alone, runtime);
-  const button = make("button", "cell", sum(only) ? headline(only) : "", share(counts));
+  const button = make("button", "cell", sum(only) ? headline(only, counts) : "", share(counts));
   button.type = "button";
   button.tabIndex = -1;
   button.dataset.row = row.key;

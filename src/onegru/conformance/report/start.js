@@ -5,12 +5,13 @@ for (const status of STATUSES) byId("status").append(new Option(status));
 byId("about").textContent =
   `${counted(runtimes.length, "runtime")} on ${counted(cases.length, "case")} of ` +
   `${counted(data.operators.length, "operator")}. ` +
-  "The word in a cell is the outcome where this feature alone is unusual, in operators whose plain node passes; the " +
-  "bar and the figures are all cases that have it. Choose a cell for its failing cases.";
+  "The label in a cell is the outcome of the cases whose only unusual feature is this one, for operators whose plain " +
+  "node passes; the bar and the numbers count every case with the feature. Select a cell to see its failing cases.";
 byId("legend").append(...STATUSES.map(status => make("span", "", verdict(status), ` ${MEANING[status]}`)),
-  make("span", "", verdict("mixed", "3 of 5 pass"), " operators or versions fare differently"),
-  make("span", "passing", "12/34 pass of all cases with the feature"),
-  make("span", "", inLetters([5, 1, 2, 3]), " pass, differ, are refused, crash"));
+  make("span", "", verdict("mixed", "passes alone"), " but not in every combination"),
+  make("span", "", verdict("mixed", "3 of 5 pass"), " depending on operator or version"),
+  make("span", "passing", "12/34: passing cases of all with the feature"),
+  make("span", "", inLetters([5, 1, 2, 3]), " passed, differed, refused, crashed"));
 for (const name of FILTERS) {
   byId(name).addEventListener("input", event => {
     change({ [name]: name === "disagree" ? (event.target.checked ? "1" : "") : event.target.value });

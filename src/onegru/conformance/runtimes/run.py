@@ -24,7 +24,7 @@ from onegru.verification.runtimes.subprocess_runner import end_words, read_outco
 #: Called with the number of cases done, and of all.
 Progress = Callable[[int, int], None]
 
-#: The most seconds that a case may take.
+#: Time limit for a case, in seconds.
 SECONDS = 20.0
 
 #: Bytes of address space for a process. Libraries included, none of the runtimes needs half of it.

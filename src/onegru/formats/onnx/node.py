@@ -26,13 +26,13 @@ def node_attributes(source: Source, node: NodeProto, operator: Operator) -> dict
     """The attributes of a node of this operator.
 
     Raises:
-        FormatError: one is there twice, is not UTF-8, or is not of the type that the operator demands.
+        FormatError: one appears twice, is not UTF-8, or is not of the type that the operator demands.
     """
     values: dict[str, object] = {}
     for attribute in node.attribute:
         place = f"{describe(node)}: attribute {attribute.name!r}"
         if attribute.name in values:
-            raise source.error(f"{place} is there twice")
+            raise source.error(f"{place} appears twice")
         if attribute.type not in PLAIN_TYPES or attribute.ref_attr_name:
             raise source.error(f"{place} has no plain value")
         if (known := operator.attributes.get(attribute.name)) is not None:

@@ -72,11 +72,11 @@ def sort_nodes(source: Source, graph: GraphProto) -> list[NodeProto]:
     for node in graph.node:
         names = node_inputs(node)
         if unknown := sorted(name for name in names if name not in given):
-            raise source.error(f"{describe(node)}: input {unknown[0]!r} is defined nowhere")
+            raise source.error(f"{describe(node)}: input {unknown[0]!r} is not defined")
         waits.append({producer for name in names if (producer := given[name]) is not None})
     for value in graph.output:
         if value.name not in given:
-            raise source.error(f"graph output {value.name!r} is defined nowhere")
+            raise source.error(f"graph output {value.name!r} is not defined")
     nodes = list(graph.node)
     if all(not needed or max(needed) < index for index, needed in enumerate(waits)):
         return nodes  # as in nearly every file
@@ -84,4 +84,4 @@ def sort_nodes(source: Source, graph: GraphProto) -> list[NodeProto]:
         return [nodes[index] for index in TopologicalSorter(dict(enumerate(waits))).static_order()]
     except CycleError as error:
         stuck = nodes[error.args[1][0]]
-        raise source.error(f"{describe(stuck)}: waits for itself; the graph has a cycle") from None
+        raise source.error(f"{describe(stuck)}: is part of a cycle") from None

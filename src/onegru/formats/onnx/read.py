@@ -336,7 +336,7 @@ def _external_place(source: Source, tensor: TensorProto) -> tuple[Path, int, int
     place = f"tensor {tensor.name!r}: external data"
     entries = {entry.key: entry.value for entry in tensor.external_data}
     if len(entries) < len(tensor.external_data):
-        raise source.error(f"{place} with a key that is there twice")
+        raise source.error(f"{place} with a key that appears twice")
     path = _external_file(source, place, entries.get("location", ""))
     wanted = _byte_count(source, tensor)
     texts = entries.get("offset", "0"), entries.get("length", str(wanted))

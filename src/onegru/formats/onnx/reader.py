@@ -17,6 +17,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
+from onegru.core.wording import count
 from onegru.formats.graph import STATES_KEY, STATES_WORD, Graph, GruStep, LazyConstants, Step, initial_states
 from onegru.formats.onnx.functions.unfold import unfold_functions
 from onegru.formats.onnx.nested import find_nested
@@ -175,9 +176,13 @@ class _Reader:
         if operator is AUGRU and (version := versions.get(node.domain, AUGRU.version)) != AUGRU.version:
             raise SpecError(f"{place}: version {version} of its domain; must be {AUGRU.version}")
         if len(node.input) > len(operator.inputs):
-            raise SpecError(f"{place}: {len(node.input)} inputs; must be at most {len(operator.inputs)}")
+            raise SpecError(
+                f"{place}: {count(len(node.input), 'input')}; must be at most {len(operator.inputs)}"
+            )
         if len(node.output) > len(operator.outputs):
-            raise SpecError(f"{place}: {len(node.output)} outputs; must be at most {len(operator.outputs)}")
+            raise SpecError(
+                f"{place}: {count(len(node.output), 'output')}; must be at most {len(operator.outputs)}"
+            )
         attributes = node_attributes(self.source, node, operator)
         scope = "".join(f"{body}/" for body in bodies)  # the same name may be another value elsewhere
         inputs, outputs = (

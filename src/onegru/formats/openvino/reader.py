@@ -17,6 +17,7 @@ from pathlib import Path
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, SpecError
+from onegru.core.wording import count
 from onegru.formats.graph import (
     STATES_KEY,
     STATES_WORD,
@@ -164,7 +165,9 @@ class _Reader:
         elif layer.type in _PORTS:
             inputs, outputs = _PORTS[layer.type]
             if len(layer.inputs) != inputs or len(layer.outputs) != outputs:
-                raise self.words.error(f"{layer}: must have {inputs} input(s) and {outputs} output(s)")
+                raise self.words.error(
+                    f"{layer}: must have {count(inputs, 'input')} and {count(outputs, 'output')}"
+                )
         else:
             self._check_other(layer)
             for inner in inner_layers(self.path, layer):
@@ -189,11 +192,11 @@ class _Reader:
         """Refuse what keeps a state, and what only onegru may put into a model."""
         if layer.type in _STATEFUL:
             raise self.words.error(
-                f"{layer}: keeps a state from one run to the next; must be none, as each run "
-                "stands alone (let states be inputs and outputs)"
+                f"{layer}: keeps a state between runs; must not, as each run is independent (make "
+                "states inputs and outputs)"
             )
         if layer.type.startswith("OneGRU"):
-            raise self.words.error(f"{layer}: lives in the process that made it alone")
+            raise self.words.error(f"{layer}: is valid only in the process that created it")
 
     def _order(self) -> list[Layer]:
         """The layers in an order in which they can be run."""
@@ -205,7 +208,7 @@ class _Reader:
             return [self.net.layers[key] for key in TopologicalSorter(waits).static_order()]
         except CycleError as error:
             stuck = self.net.layers[error.args[1][0]]
-            raise self.words.error(f"{stuck}: waits for itself; the graph has a cycle") from None
+            raise self.words.error(f"{stuck}: is part of a cycle") from None
 
     def producer(self, layer: Layer, port: IrPort) -> tuple[str, str]:
         """The layer and port whose value an input port takes."""
@@ -287,9 +290,9 @@ class _Reader:
         least = sum(port.required for port in operator.inputs)
         if not least <= len(layer.inputs) <= len(operator.inputs):
             names = ", ".join(port.name for port in operator.inputs)
-            raise SpecError(f"{place}: {len(layer.inputs)} inputs; must be {names}")
+            raise SpecError(f"{place}: {count(len(layer.inputs), 'input')}; must be {names}")
         if not 1 <= len(layer.outputs) <= 2:
-            raise SpecError(f"{place}: {len(layer.outputs)} outputs; must be 1 or 2")
+            raise SpecError(f"{place}: {count(len(layer.outputs), 'output')}; must be 1 or 2")
         attributes = {
             name: self.words.attribute(layer, operator.attributes.get(name), text)
             for name, text in layer.data.items()

@@ -148,7 +148,7 @@ def parse_layers(path: Path, net: ET.Element) -> Net:
         from_layer, from_port, to_layer, to_port = (_required(path, element, name) for name in EDGE_ENDS)
         for layer_id, port_id, side in ((from_layer, from_port, "outputs"), (to_layer, to_port, "inputs")):
             if layer_id not in layers:
-                raise FormatError(f"{path}: an edge names layer {layer_id!r}, which there is not")
+                raise FormatError(f"{path}: an edge names layer {layer_id!r}, which does not exist")
             if port_id not in ports[layer_id, side]:
                 raise FormatError(
                     f"{path}: an edge names port {port_id!r} of {layers[layer_id]}, not one of its {side}"

@@ -62,7 +62,7 @@ class Runtime(ABC):
 
     def refuses(self, subject: Subject) -> str | None:
         """Why it is not tried on this subject; None if it is."""
-        return "reads ONNX models alone" if subject.model is None else None
+        return "reads only ONNX models" if subject.model is None else None
 
     @abstractmethod
     def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:

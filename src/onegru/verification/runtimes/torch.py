@@ -22,7 +22,7 @@ class TorchCheckpoint(Runtime):
 
     def refuses(self, subject: Subject) -> str | None:
         """Why it is not tried."""
-        return None if kind_of(Path(subject.path)) is Kind.PYTORCH else "reads PyTorch's checkpoints alone"
+        return None if kind_of(Path(subject.path)) is Kind.PYTORCH else "reads only PyTorch checkpoints"
 
     def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The layer's outputs."""

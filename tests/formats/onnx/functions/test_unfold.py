@@ -212,7 +212,7 @@ def test_functions_that_take_the_operators_place(tmp_path: Path) -> None:
     for domain in ("", "ai.onnx"):
         own = function("GRU", [node("Relu", ["x"], ["z"])], domain=domain)
         proto = of([own], [gru("X", ["Z"])])
-        assert refused(tmp_path, proto) == "function 'GRU' takes the place of ONNX's operator; must not"
+        assert refused(tmp_path, proto) == "function 'GRU' has the name of ONNX's operator; must have another"
 
 
 def test_functions_that_cannot_be_unfolded(tmp_path: Path) -> None:

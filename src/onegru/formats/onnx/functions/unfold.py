@@ -34,7 +34,7 @@ def unfold_functions(source: Source, model: ModelProto) -> ModelProto:
         if key in functions:
             raise source.error(f"function {function.name!r} is defined twice")
         if key[:2] == ("", "GRU"):
-            raise source.error("function 'GRU' takes the place of ONNX's operator; must not")
+            raise source.error("function 'GRU' has the name of ONNX's operator; must have another")
         functions[key] = function
     _check_sizes(source, model, functions)
     holders = _holders(functions)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from benchmarks.beside import CONTENDERS
 from benchmarks.drawn import AGAIN, AGAINST, ROWS_STEPS
 from benchmarks.models.cases import MOST_FLOPS, SIZES
@@ -14,25 +12,38 @@ from benchmarks.page.figures import (
     Entry,
     Parts,
     beside_ratio,
-    drawn_ratios,
+    drawn_summary,
     drawn_threads,
     falls,
-    mean_of,
     of_kind,
     rate,
     ratio,
     share,
+    summary_of,
     threads_of,
     times,
     whole_times,
     whole_words,
 )
+from benchmarks.page.targets import BESIDE_TARGET, FALL_TARGET, LOWEST, verdicts
 
-__all__ = ["BESIDE_TARGET", "DRAWN_TARGET", "FALL_TARGET", "beside", "drawn", "rows", "table", "whole"]
+__all__ = ["beside", "drawn", "rows", "table", "targets", "whole"]
 
-BESIDE_TARGET = 1.3  # at most: the default's time over the better of one thread's and ONNX Runtime's
-DRAWN_TARGET = 1.0  # the lowest ratio of drawn shapes
-FALL_TARGET = 0.08  # at most: of GFLOP/s, from B to B + 1
+
+def targets(parts: Parts) -> list[str]:
+    """All targets, and what was measured."""
+    lines = [
+        "### Targets",
+        "",
+        "| what | threads | target | measured | |",
+        "| --- | --- | --- | ---: | --- |",
+    ]
+    for verdict in verdicts(parts):
+        reached = "reached" if verdict.reached else "missed"
+        lines.append(
+            f"| {verdict.what} | {verdict.threads} | {verdict.words} | {verdict.found:.4g} | {reached} |"
+        )
+    return [*lines, ""]
 
 
 def table(entries: list[Entry], threads: str, limits: Entry) -> list[str]:
@@ -42,7 +53,7 @@ def table(entries: list[Entry], threads: str, limits: Entry) -> list[str]:
     )
     names = ("onegru", "onegru step", "onegru alloc", "onegru bfloat16", *OTHERS)
     lines = [
-        f"## {threads_of(threads)}",
+        f"### {threads_of(threads)}",
         "",
         f"FMA peak {limits['fma'] / 1e9:.0f} GFLOP/s; reading: {said}.",
         "",
@@ -52,7 +63,7 @@ def table(entries: list[Entry], threads: str, limits: Entry) -> list[str]:
     for entry in entries:
         cells = [f"{found[n] * 1e6:.1f}" if n in (found := times(entry, names)) else "" for n in names]
         mine = entry["peers"]["onegru"]
-        spread = f"{(mine['high'] - mine['low']) / mine['median']:.0%}" if "median" in mine else ""
+        spread = f"{(mine['high'] - mine['low']) / mine['median']:.0%}" if "high" in mine else ""
         flops = rate(entry)
         lines.append(
             f"| {entry['case']} | {' | '.join(cells)} | {ratio(entry):.2f} | {spread} | {flops / 1e9:.0f} "
@@ -64,13 +75,13 @@ def table(entries: list[Entry], threads: str, limits: Entry) -> list[str]:
 def whole(parts: Parts) -> list[str]:
     entries = of_kind(parts, "whole", "whole")
     lines = [
-        "## Whole models",
+        "### Whole models",
         "",
         "Models of the kinds that people run, made and exported by PyTorch with fixed seeds "
         "(`benchmarks/models/real.py`); µs a call. onegru by `onegru.load`, and by "
         "`onegru.execution_provider` in ONNX Runtime's own session; the runtime by itself. An IR as the "
         "file is, with open sizes, and reshaped by OpenVINO to the sizes that arrive, which `onegru.load` "
-        "does by itself. Fused: a file whose GRU is written out in other operators "
+        "does by itself. Fused: a file whose GRU is decomposed into other operators "
         "(`benchmarks/models/written_out.py`), which the runtime runs as it is, and onegru with "
         "`fuse=True`. Last, milliseconds to load.",
         "",
@@ -91,7 +102,7 @@ def beside(parts: Parts) -> list[str]:
     names = " | ".join(f"{name} median | mean" for name in CONTENDERS)
     entries = of_kind(parts, "beside", "beside")
     lines = [
-        "## Beside other processes",
+        "### Beside other processes",
         "",
         "Median and mean of single calls in µs, with as many threads as onegru and ONNX Runtime choose by "
         "themselves, and of onegru with one; reset after, nothing pinned. Beside busy loops, which are "
@@ -108,7 +119,7 @@ def beside(parts: Parts) -> list[str]:
             for kind in ("median", "mean")
         ]
         found = [beside_ratio(entry, kind) for kind in ("median", "mean")]
-        verdict = "reached" if max(found) <= BESIDE_TARGET else "**missed**"
+        verdict = "reached" if max(found) <= BESIDE_TARGET else "missed"
         lines.append(
             f"| {entry['case'].split()[0]} | {entry['beside']} | {' | '.join(cells)} | {found[0]:.2f} "
             f"| {found[1]:.2f} | {verdict} |"
@@ -116,36 +127,35 @@ def beside(parts: Parts) -> list[str]:
     return [*lines, ""] if entries else []
 
 
-def drawn(parts: Parts) -> list[str]:
+def drawn(parts: Parts, picture: str = "") -> list[str]:
+    """The drawn shapes; `picture` is the file of their curves."""
     if not drawn_threads(parts):
         return []
     sizes = ", ".join(f"{name} {low}…{high}" for name, (low, high) in SIZES.items())
     lines = [
-        "## Drawn shapes",
+        "### Random shapes",
         "",
-        f"From seed {parts['drawn']['settings']['seed']}: {sizes}, each evenly on a logarithmic scale, one "
-        "and both directions, both places of the reset gate; a call of more than "
+        f"Drawn from seed {parts['drawn']['settings']['seed']}: {sizes}, each uniform on a logarithmic "
+        f"scale; one and both directions, both places of the reset gate; a call of more than "
         f"{MOST_FLOPS / 1e9:g} GFLOP is drawn again. A peer's time over onegru's; whatever came out below "
         f"{AGAIN} was measured again, longer, and that counts.",
         "",
-        "![drawn shapes](drawn.png)",
-        "",
+        *([f"![random shapes]({picture})", ""] if picture else []),
         "| threads | | shapes | lowest | 5 % | median | geometric mean | below 1 |",
         "| --- | --- |" + " ---: |" * 6,
     ]
     slower: list[str] = []
     for threads in drawn_threads(parts):
-        entries, limits = of_kind(parts, "drawn", "drawn", threads), parts["drawn"]["limits"][threads]
-        found = {f"time of {name}": drawn_ratios(parts, threads, name) for name in OTHERS}
-        found["share of the limit"] = [share(e, limits) for e in entries]
+        entries, limits = of_kind(parts, "drawn", "drawn", threads), parts["drawn"]["limits"].get(threads)
+        found = {f"time of {AGAINST}": drawn_summary(parts, threads)}
+        if entries:
+            found["share of the limit"] = summary_of([share(e, limits) for e in entries])
         for name, ratios in found.items():
-            if ratios:
-                low, half = np.quantile(ratios, (0.05, 0.5))
-                below = str(sum(r < 1 for r in ratios)) if "time" in name else ""
-                cells = f"{min(ratios):.2f} | {low:.2f} | {half:.2f} | {mean_of(ratios):.2f} | {below}"
-                lines.append(f"| {threads} | {name} | {len(ratios)} | {cells} |")
+            cells = " | ".join(f"{ratios[kind]:.2f}" for kind in ("lowest", "low", "median", "mean"))
+            below = f"{ratios['below']:g}" if "time" in name else ""
+            lines.append(f"| {threads} | {name} | {ratios['shapes']:g} | {cells} | {below} |")
         for value, entry in sorted(((ratio(e, [AGAINST]), e) for e in entries), key=lambda pair: pair[0]):
-            if value < DRAWN_TARGET:
+            if value < LOWEST:
                 refusal = entry["peers"]["onegru"].get("refuses", "")
                 slower.append(f"- {threads_of(threads)}: {entry['case']}, {value:.3f} {refusal}".rstrip())
     return [*lines, "", *(["Below 1, as T,B,I,H,D reset:", "", *slower, ""] if slower else [])]
@@ -156,7 +166,7 @@ def rows(parts: Parts) -> list[str]:
     if not entries:
         return []
     lines = [
-        "## Every number of rows",
+        "### Every number of rows",
         "",
         f"GFLOP/s on one thread, I = H, T = {ROWS_STEPS}, reset after; in bold what is more than "
         f"{FALL_TARGET:.0%} below the row before.",

@@ -1,0 +1,93 @@
+"""The machines that were measured, and their files of results: one for each, in benchmarks/machines/."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.page.figures import Entry, Parts
+
+__all__ = ["FOLDER", "Machines", "file_name", "machine_of", "read_machines", "write_machines"]
+
+#: The committed results, a file for each machine.
+FOLDER = Path(__file__).resolve().parents[1] / "machines"
+
+#: By the machine's name, what was measured there.
+Machines = dict[str, Parts]
+
+
+def machine_of(parts: Parts) -> Entry:
+    """The machine of these results; the part that was measured last counts."""
+    return max((document["machine"] for document in parts.values()), key=lambda found: str(found.get("date")))
+
+
+def _name(machine: Entry) -> str:
+    """Processor, number of cores, SIMD target and L2: what tells two machines apart."""
+    level_2 = machine.get("caches", {}).get("L2")
+    words = [
+        str(machine.get("cpu", "unknown")),
+        f"{machine.get('cores', '?')} cores",
+        str(machine.get("target")),
+    ]
+    return ", ".join([*words, *([f"{level_2 >> 10} KiB of L2"] if level_2 else [])])
+
+
+def file_name(name: str) -> str:
+    """A machine's name as a part of a file's."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def read_machines(files: Iterable[Path]) -> Machines:
+    """The documents of the files by machine and part; a case that is there twice counts as in the later file.
+
+    A file holds the results of one part, as the benchmarks write it, or all those of a machine.
+    """
+    machines: Machines = {}
+    for file in files:
+        content = json.loads(file.read_text())
+        for document in content.get("parts", {"": content}).values():
+            if "part" in document:
+                parts = machines.setdefault(_name(document["machine"]), {})
+                parts[document["part"]] = _merged(parts.get(document["part"]), document)
+    return machines
+
+
+def _merged(earlier: Entry | None, later: Entry) -> Entry:
+    if earlier is None:
+        return later
+
+    def key(entry: Entry) -> tuple[Any, ...]:
+        return tuple(entry.get(name) for name in ("kind", "case", "threads", "beside"))
+
+    entries = {key(entry): entry for entry in [*earlier["entries"], *later["entries"]]}
+    return later | {"entries": list(entries.values()), "limits": earlier["limits"] | later["limits"]}
+
+
+def write_machines(machines: Machines, folder: Path = FOLDER) -> None:
+    """Write a file for each machine, with a line for each case."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, parts in machines.items():
+        (folder / f"{file_name(name)}.json").write_text(_text(parts.values()))
+
+
+def _text(documents: Iterable[Entry]) -> str:
+    texts = []
+    for document in documents:
+        entries = ",\n".join(json.dumps(_rounded(entry)) for entry in document["entries"])
+        rest = json.dumps({name: value for name, value in document.items() if name != "entries"})
+        texts.append(f'"{document["part"]}": {rest[:-1]}, "entries": [\n{entries}\n]}}')
+    return '{"parts": {\n' + ",\n".join(texts) + "\n}}\n"
+
+
+def _rounded(value: Any) -> Any:
+    """With six digits of each number, more than any page shows."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {name: _rounded(item) for name, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_rounded(item) for item in value]
+    return value

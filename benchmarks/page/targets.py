@@ -1,0 +1,229 @@
+"""What is to be reached, and was it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from benchmarks.beside import LOOPS
+from benchmarks.models.cases import Case, Shape
+from benchmarks.models.written_out import FUSED_TARGETS
+from benchmarks.page.figures import (
+    OTHERS,
+    Entry,
+    Parts,
+    beside_ratio,
+    drawn_summary,
+    drawn_threads,
+    falls,
+    mean_of,
+    of_kind,
+    rate,
+    ratio,
+    share,
+    times,
+    whole_times,
+    whole_words,
+)
+from benchmarks.scoring import SCORING_TARGETS, scored_figures
+
+__all__ = [
+    "BESIDE_TARGET",
+    "FALL_TARGET",
+    "LIMITS",
+    "LOWEST",
+    "Limit",
+    "Verdict",
+    "is_small_step",
+    "verdicts",
+]
+
+LOWEST = 1.0  # the ratio that no shape and no model may be below
+TUNED_MEAN = 2.2  # geometric mean over the shapes of real models
+DRAWN_MEANS = (2.2, 2.6)  # of drawn shapes, on one thread and on two
+SMALL_STEPS, TINY = 5.0, 3.3  # the lowest ratio of single steps of H ≤ 64, and of tiny layers
+BFLOAT16 = 1.7  # with 16-bit weights, H ≥ 1024
+FALL_TARGET, FALL_SIZE = 0.08, 256  # at most: of GFLOP/s, from B to B + 1, for this H
+BESIDE_TARGET = 1.3  # at most: the default's time over the better of one thread's and ONNX Runtime's
+WHOLE_MEANS = {"onnx": (1.25, 1.2), "ir": (1.6, 1.8), "ir, reshaped": (1.6, 1.8)}
+LOADING = {"onegru.load": 2.5, "a session with the provider": 1.3}  # at most, of the runtime's own time
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A share of what the machine can do at most.
+
+    Attributes:
+        name: of what, and of which shapes.
+        least: the lowest share that is to be reached, on one thread and on two.
+        of: the shapes.
+        measure: the share of a case, from its entry and the machine's limits.
+    """
+
+    name: str
+    least: tuple[float, float]
+    of: Callable[[Shape], bool]
+    measure: Callable[[Entry, Entry], float]
+
+    def shares(self, parts: Parts, threads: str) -> list[float]:
+        """The shares of the cases that were measured."""
+        limits = parts["tables"]["limits"][threads]
+        entries = of_kind(parts, "tables", "case", threads)
+        return [self.measure(e, limits) for e in entries if self.of(Case.read(e["case"]).shape)]
+
+
+LIMITS = (
+    Limit(
+        "batches, H ≥ 256, of the peak of multiply-adds",
+        (0.85, 0.8),
+        lambda shape: shape.regime == "batch" and shape.H >= 256,
+        lambda entry, limits: rate(entry) / float(limits["fma"]),
+    ),
+    Limit(
+        "single steps, H ≥ 512, of the bandwidth of what holds the weights",
+        (0.8, 0.8),
+        lambda shape: shape.T == shape.B == 1 and shape.H >= 512,
+        share,
+    ),
+    Limit(
+        "one row over time, H ≥ 256, of the stricter of the two",
+        (0.75, 0.6),
+        lambda shape: shape.B == 1 < shape.T and shape.H >= 256,
+        share,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A target, and what was measured.
+
+    Attributes:
+        what: what was measured.
+        threads: with how many threads.
+        wanted: the target.
+        found: the figure.
+        most: whether the target is the most that is allowed, not the least.
+    """
+
+    what: str
+    threads: str
+    wanted: float
+    found: float
+    most: bool = False
+
+    @property
+    def reached(self) -> bool:
+        """Whether the target is reached."""
+        return self.found <= self.wanted if self.most else self.found >= self.wanted
+
+    @property
+    def words(self) -> str:
+        """The target."""
+        return f"{'≤' if self.most else '≥'} {self.wanted:g}"
+
+
+def is_small_step(shape: Shape) -> bool:
+    """Whether a call is a single step of a small layer."""
+    return shape.T == shape.B == 1 and shape.H <= 64
+
+
+def verdicts(parts: Parts) -> list[Verdict]:
+    """All targets of which these results hold what is needed."""
+    kinds = (_tuned_mean, _tables, _drawn, _whole, _scoring, _beside)
+    return [verdict for kind in kinds for verdict in kind(parts)]
+
+
+def _tables(parts: Parts) -> Iterator[Verdict]:
+    for threads in parts.get("tables", {"limits": {}})["limits"]:
+        by_shape = [(Case.read(e["case"]).shape, e) for e in of_kind(parts, "tables", "case", threads)]
+        ratios = [ratio(e) for _, e in by_shape]
+        if not ratios:
+            continue
+        yield Verdict("shapes of real models, lowest", threads, LOWEST, min(ratios))
+        groups: Mapping[str, tuple[float, Callable[[Shape], bool]]] = {
+            "single steps, H ≤ 64, lowest": (SMALL_STEPS, is_small_step),
+            "tiny layers, H ≤ 20, lowest": (TINY, lambda shape: shape.regime == "tiny"),
+        }
+        for name, (wanted, of) in groups.items():
+            if found := [ratio(e) for shape, e in by_shape if of(shape)]:
+                yield Verdict(name, threads, wanted, min(found))
+        narrow = [
+            min(times(e, OTHERS).values(), default=math.nan) / time
+            for shape, e in by_shape
+            for time in times(e, ["onegru bfloat16"]).values()
+            if shape.H >= 1024
+        ]
+        if narrow:
+            yield Verdict("16-bit weights, H ≥ 1024, lowest", threads, BFLOAT16, min(narrow))
+        for limit in LIMITS:
+            if shares := limit.shares(parts, threads):
+                yield Verdict(
+                    f"share of the limit: {limit.name}", threads, limit.least[int(threads) > 1], min(shares)
+                )
+
+
+def _tuned_mean(parts: Parts) -> Iterator[Verdict]:
+    if ratios := [ratio(e) for e in of_kind(parts, "tables", "case")]:
+        yield Verdict("shapes of real models, geometric mean", "all", TUNED_MEAN, mean_of(ratios))
+
+
+def _drawn(parts: Parts) -> Iterator[Verdict]:
+    for threads in drawn_threads(parts):
+        if found := drawn_summary(parts, threads):
+            name = f"{found['shapes']:g} random shapes"
+            yield Verdict(f"{name}, lowest", threads, LOWEST, found["lowest"])
+            yield Verdict(f"{name}, geometric mean", threads, DRAWN_MEANS[int(threads) > 1], found["mean"])
+    for entry in of_kind(parts, "drawn", "rows"):
+        if entry["H"] == FALL_SIZE:
+            fall = max(falls(entry["rates"]))
+            yield Verdict(
+                f"fall of GFLOP/s from B to B + 1, H = {FALL_SIZE}", "1", FALL_TARGET, fall, most=True
+            )
+
+
+def _whole(parts: Parts) -> Iterator[Verdict]:
+    entries = of_kind(parts, "whole", "whole")
+    for form in dict.fromkeys(whole_words(entry)[2] for entry in entries):
+        for threads in dict.fromkeys(str(entry["threads"]) for entry in entries):
+            members = [e for e in entries if whole_words(e)[2] == form and str(e["threads"]) == threads]
+            yield from _fused(members) if form == "fused" else _models(members, form, threads)
+
+
+def _fused(entries: list[Entry]) -> Iterator[Verdict]:
+    for entry in entries:
+        model, found = whole_words(entry)[0], whole_times(entry)
+        if str(entry["threads"]) == "1":
+            yield Verdict(f"fused: {model}", "1", FUSED_TARGETS[model], found[2] / found[0])
+
+
+def _models(entries: list[Entry], form: str, threads: str) -> Iterator[Verdict]:
+    for place, (who, most) in enumerate(LOADING.items()):
+        ratios = [found[2] / found[place] for e in entries if (found := whole_times(e))[place] > 0]
+        name = f"whole models, {form.replace('ir', 'IR').replace('onnx', 'ONNX')}, {who}"
+        if ratios:
+            yield Verdict(f"{name}, lowest", threads, LOWEST, min(ratios))
+            yield Verdict(
+                f"{name}, geometric mean", threads, WHOLE_MEANS[form][int(threads) > 1], mean_of(ratios)
+            )
+        if loads := [f[place] / f[2] for e in entries if (f := whole_times(e, "opening"))[place] > 0]:
+            yield Verdict(f"{name}, loading, highest", threads, most, max(loads), most=True)
+
+
+def _scoring(parts: Parts) -> Iterator[Verdict]:
+    for entry in of_kind(parts, "scoring", "scoring"):
+        name, threads = f"`onegru score`, {entry['case']}", str(entry["threads"])
+        of_layers, _, memory = scored_figures(entry)
+        yield Verdict(f"{name}, share of the layers alone", threads, SCORING_TARGETS[0], of_layers)
+        yield Verdict(
+            f"{name}, MiB of memory", threads, SCORING_TARGETS[1] >> 20, memory / (1 << 20), most=True
+        )
+
+
+def _beside(parts: Parts) -> Iterator[Verdict]:
+    for neighbour in LOOPS:
+        members = [e for e in of_kind(parts, "beside", "beside") if e["beside"] == neighbour]
+        for kind in ("median", "mean") if members else ():
+            highest = max(beside_ratio(e, kind) for e in members)
+            yield Verdict(f"beside {neighbour}, highest {kind}", "default", BESIDE_TARGET, highest, most=True)
