@@ -16,6 +16,12 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --pr
 # No isolation: the compiler, CMake and nanobind of .venv are used again, so a rebuild is incremental.
 PIP_SELF := $(PIP) --no-build-isolation --editable
 
+# $(call require,EXTRAS): what they want beyond onegru, which is there: installing it again would build it again.
+LIST_EXTRAS := import sys, tomllib; \
+  extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+  print(*(item for name in sys.argv[1:] for item in extras[name] if not item.startswith("onegru[")), sep="\n")
+require = $(BIN)/python -c '$(LIST_EXTRAS)' $(1) | $(PIP) --requirement /dev/stdin
+
 # Python sources are absent on purpose: an editable install reads them where they are.
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
 CODE := $(wildcard src tests docs examples benchmarks)
@@ -167,14 +173,14 @@ $(VENV)/.dev: $(VENV)/.build $(BUILD_INPUTS)
 $(VENV)/.frameworks: $(VENV)/.dev
 	@echo "Installing PyTorch, Keras, Flax and TensorFlow"
 	@$(PIP) torch==2.13.0
-	@$(PIP_SELF) '.[torch,keras,flax,safetensors]'
+	@$(call require,torch keras flax safetensors)
 	@$(PIP) onnxscript  # torch's exporter needs it
 	@$(PIP) tensorflow-cpu tf2onnx  # which write Keras' GRUs out as loops, as most files of Keras have them
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.dev
 	@echo "Installing what makes the site"
-	@$(PIP_SELF) '.[docs]'
+	@$(call require,docs)
 	@touch $@
 
 # libFuzzer keeps the inputs that reach new code; atheris counts what code of Python's they reach. The field's standard.

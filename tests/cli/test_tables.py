@@ -94,7 +94,7 @@ def test_inspect(cli: Cli) -> None:
     assert words["parameters"] == "180 (720 bytes)"  # 2 · (9·5 + 9·3 + 18) numbers
     assert words["FLOPs a step"] == "288 for each row"  # 2 · 2 · 9 · (5 + 3)
     assert words["the GRU"] == "GRU-14"
-    assert "elsewhere" in words
+    assert "other runtimes" in words
 
 
 def test_inspect_json(cli: Cli) -> None:
@@ -145,7 +145,7 @@ def test_inspect_of_layers(cli: Cli) -> None:
     Path("layers.safetensors").rename("layers.onnx")
     shown = cli("inspect", "layers.onnx").out
     assert shown.startswith("layers.onnx: a safetensors file with 2 GRU layers\n\nGRU, layer 0\n")
-    assert "elsewhere" not in shown and "lengths" not in shown
+    assert "other runtimes" not in shown and "lengths" not in shown
     document = cli("inspect", "layers.onnx", "--json").document()
     assert document.keys() == {"model", "kind", "gru_layers"}
     assert [item["name"] for item in document["gru_layers"]] == ["GRU, layer 0", "GRU, layer 1"]

@@ -229,12 +229,13 @@ rng = np.random.default_rng(5)
 layer = make(1, 8, "bidirectional")
 X = rng.standard_normal((12_000, 64, 1), np.float32)
 onegru.set_num_threads(2)
-expected = hashlib.sha256(layer(X)[0]).digest()
+bits = lambda: layer(X)[0].view(np.uint64)
+expected = bits()
 me, children = os.getpid(), []
 signal.signal(signal.SIGALRM, lambda *_: me == os.getpid() and children.append(os.fork()))
 for n in range(300):
     signal.setitimer(signal.ITIMER_REAL, 0.004 + 0.008 * rng.random())
-    same = hashlib.sha256(layer(X)[0]).digest() == expected
+    same = np.array_equal(bits(), expected)  # a tenth of the time of a hash
     if os.getpid() != me:
         os._exit(0 if same else 1)
     signal.setitimer(signal.ITIMER_REAL, 0)

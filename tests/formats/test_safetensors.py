@@ -163,7 +163,7 @@ BAD_DOCUMENTS: dict[str, tuple[Callable[[Document], object], str]] = {
     "dtype": (in_layer("dtype", "int8"), "dtype: 'int8'; must be one of"),
     "another dtype": (in_layer("dtype", "float64"), "must be float64"),
     "direction": (in_layer("direction", "sideways"), "direction: 'sideways'; must be one of"),
-    "two directions": (in_layer("direction", "bidirectional"), "activations: 1 pairs"),
+    "two directions": (in_layer("direction", "bidirectional"), "activations: 1 pair"),
     "clip 0": (in_layer("clip", 0), "clip: 0.0; must be > 0"),
     "clip true": (in_layer("clip", True), "clip: True; must be a number or null"),
     "clip beyond": (in_layer("clip", 10**400), "clip: a number beyond float64"),

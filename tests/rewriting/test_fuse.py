@@ -80,7 +80,7 @@ def test_the_source_may_be_the_target(tmp_path: Path) -> None:
     onegru.fuse(path, path)
     assert len(onegru.load(path).gru_nodes) == case.count
     assert_computes(onegru.load(path), case)
-    with pytest.raises(onegru.FormatError, match="no GRU is written out"):
+    with pytest.raises(onegru.FormatError, match="no decomposed GRU"):
         onegru.fuse(path, path)  # again
     assert_computes(onegru.load(path), case)
 

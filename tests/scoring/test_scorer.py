@@ -233,7 +233,7 @@ def test_sequences_of_one_row_that_differ_in_length() -> None:
     left_out = Scorer(layer, on_error="skip").run(given).left_out
     assert [(item.row, item.column, item.reason) for item in left_out] == [
         (0, "A", "null"),
-        (5, "A", "1 steps; must be 2, as 'X'"),
+        (5, "A", "1 step; must be 2, as 'X'"),
     ]
 
 

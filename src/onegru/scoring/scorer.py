@@ -375,8 +375,8 @@ class Gathering:
             ]
             for field, own in zip(sequences[1:], lengths[1:], strict=True):
                 for index in np.flatnonzero(own != lengths[0]):
-                    reason = f"{count(own[index], 'step')}; must be {lengths[0][index]}, as "
-                    f"{sequences[0].column!r}"
+                    steps = count(own[index], "step")
+                    reason = f"{steps}; must be {lengths[0][index]}, as {sequences[0].column!r}"
                     row = int(good[index])
                     found.setdefault(row, LeftOut(row, field.column, reason))
         return found

@@ -35,7 +35,7 @@ def write_chain(folder: Path) -> Path:
     [
         (lambda t: t.replace('type="Relu"', 'type="Mystery"'), "OpenVINO refuses it .*Mystery"),
         (lambda t: t.replace('type="Relu" version="opset1"', 'type="Relu" version="opset99"'), "OpenVINO refuses it .*Relu layer relu"),
-        (lambda t: t.replace('type="Relu"', 'type="Assign"'), "Assign layer 'relu': keeps a state from one run to the next"),
+        (lambda t: t.replace('type="Relu"', 'type="Assign"'), "Assign layer 'relu': keeps a state between runs"),
         (lambda t: t.replace('type="Relu"', 'type="ReadValue"'), "ReadValue layer 'relu': keeps a state"),
         (lambda t: t.replace('shape="4, 2"', 'shape="2, 4"'), "OpenVINO refuses it .*Incompatible MatMul"),
         (lambda t: t.replace('offset="0"', 'offset="8"'), "Const layer 'W': ends at byte 40 of its .bin, which has 32"),
