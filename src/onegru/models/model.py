@@ -297,9 +297,10 @@ class Model:
             SpecWarning: a node needs earlier steps that no state carries, or what it does along time is not
                 known; with `state`, a node reverses time or mixes steps.
         """
-        from onegru.models.streaming import check_time, named_states, timeline_of  # which few need
+        from onegru.models.streaming import check_time, named_states  # which few need
+        from onegru.timeline.read import read_timeline
 
-        timeline, named = timeline_of(self._graph), {}
+        timeline, named = read_timeline(self._graph), {}
         is_given = state is not None
         if state is None:
             named = named_states(self._graph, timeline)

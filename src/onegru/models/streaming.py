@@ -8,15 +8,10 @@ from collections.abc import Mapping
 from onegru.core.errors import SpecError, SpecWarning
 from onegru.formats.graph import Graph
 from onegru.timeline.pairs import pair_by_name
-from onegru.timeline.read import Timeline, read_timeline
-from onegru.timeline.walk import find_losses
+from onegru.timeline.read import Timeline
+from onegru.timeline.walk import Finding, find_losses
 
 _MOST_NAMED = 5  # nodes in a message
-
-
-def timeline_of(graph: Graph) -> Timeline | None:
-    """A model's operators; None if they cannot be followed."""
-    return read_timeline(graph)
 
 
 def named_states(graph: Graph, timeline: Timeline | None) -> dict[str, str]:
@@ -48,7 +43,7 @@ def check_time(
     """
     if timeline is None:
         message = "its operators cannot be followed, so chunks may not give what one run gives"
-        warnings.warn(f"{graph.path}: {message}", SpecWarning, stacklevel=3)
+        warnings.warn(f"{graph.path}: {message}", SpecWarning, stacklevel=4)
         return
     states = {timeline.inputs[taker]: timeline.outputs[output] for output, taker in pairs.items()}
     losses = find_losses(timeline.flow, states, timeline.opset)
@@ -60,9 +55,9 @@ def check_time(
         )
     if losses:
         message = f"{graph.path}: chunks may not give what one run gives, as {_words(losses)}"
-        warnings.warn(message, SpecWarning, stacklevel=3)
+        warnings.warn(message, SpecWarning, stacklevel=4)
 
 
-def _words(losses: list) -> str:  # type: ignore[type-arg]
+def _words(losses: list[Finding]) -> str:
     words = "; ".join(map(str, losses[:_MOST_NAMED]))
     return f"{words}; and {len(losses) - _MOST_NAMED} more" if len(losses) > _MOST_NAMED else words

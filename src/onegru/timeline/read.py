@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,12 +58,12 @@ def _of_onnx(graph: Graph, outline: Outline) -> Timeline:
 def _of_ir(graph: Graph, outline: Outline) -> Timeline:
     from onegru.formats.openvino.constants import Constants
     from onegru.formats.openvino.fields import Words
-    from onegru.formats.openvino.xml import parse_net
+    from onegru.formats.openvino.xml import parse_net, parse_xml
     from onegru.fusion.openvino.flow import IrReader
 
     path = Path(graph.path)
     words = Words(path)
-    root = ET.fromstring(outline.text)  # the reader has refused what is hostile
+    root = parse_xml(outline.text, path)
     read = IrReader(words, Constants(words, outline.weights)).read(parse_net(path, root), root)
     names = {f"{layer}:{port}": name for name, (layer, port) in read.native.items()}
     inputs = {info.name: names[info.value] for info in graph.inputs}

@@ -509,6 +509,7 @@ RULES: Mapping[str, Rule] = {
     **{"Gemm": _gemm, "Einsum": _einsum, "Transpose": _transpose, "Squeeze": _squeeze},
     **{"Unsqueeze": _unsqueeze, "Slice": _slice, "Gather": _gather, "ReverseSequence": _reverse_sequence},
     **{"Split": _split, "Concat": _concat, "Expand": _expand},
+    **_named(lambda step: (), "Shape Size ConstantOfShape Range"),
 }
 
 #: Where each recurrence takes its initial states, and where it gives its last ones.

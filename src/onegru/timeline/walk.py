@@ -76,7 +76,8 @@ class _Walk:
             if taken:
                 made_of = _NONE.union(*(self.from_states.get(name, _NONE) for name in taken))
                 self.dynamic.update(filter(None, op.outputs))
-                self.from_states.update({name: made_of for name in op.outputs if made_of and name})
+                if made_of and kind_of(op) not in ("Shape", "Size"):
+                    self.from_states.update({name: made_of for name in op.outputs if name})
         for op in reversed(flow.ops):
             ends = _NONE.union(*(self.leads_to.get(name, _NONE) for name in op.outputs))
             for name in op.taken() if ends else ():
@@ -106,8 +107,6 @@ class _Walk:
         moves: list[Move] | None = None
         if kind in ("Reshape", "Flatten"):
             moves = self._regroup(op, step)
-        elif kind == "Shape":
-            moves = []
         elif kind in RULES and not op.bodies:
             try:
                 moves = [
@@ -239,7 +238,7 @@ class _Walk:
         outputs = [name for name in op.outputs if name]
         inputs = [name for name in op.inputs if name]
         kind, moves = kind_of(op), self.moves[id(op)]
-        if kind == "Shape":
+        if kind in ("Shape", "Size"):
             self.lengths.update(name for name in outputs if self._counts_time(name))
             return
         data = [name for place, name in enumerate(op.inputs) if place not in SIZES.get(kind, ())]
@@ -274,10 +273,13 @@ class _Walk:
         if self.is_single:
             return
         for name in data:
-            still = name in self.lengths or name in self.streamed or name in self.from_states
-            if gives_time and still and name and not timed[name]:
+            if gives_time and name in self.lengths:
+                yield "mixes", "computes with the number of steps in a run"
+            elif name not in self.streamed and name not in self.from_states:
+                continue
+            elif gives_time and not timed[name]:
                 yield "mixes", "spreads one value of a run over all of its steps"
-            elif name in self.from_states and name not in self.streamed and timed[name]:
+            elif name not in self.streamed and timed[name]:
                 yield "remembers", "takes steps of the last run"
         if any(len(timed[name]) > 1 for name in outputs):
             yield "mixes", "sets each step of a run beside every other"
@@ -358,9 +360,12 @@ class _Walk:
             for op in self.flow.consumers.get(waiting.pop(), ()):
                 if kind_of(op) in ("Identity", "Cast"):
                     waiting += op.outputs
-                elif op.kind == "Slice" and self._is_tail(op, axis, count):
-                    if state in self._moved_to(op.outputs[0]):
-                        return True
+                elif (
+                    op.kind == "Slice"
+                    and self._is_tail(op, axis, count)
+                    and state in self._moved_to(op.outputs[0])
+                ):
+                    return True
         return False
 
     def _is_tail(self, op: Op, axis: int, count: int) -> bool:
