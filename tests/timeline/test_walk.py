@@ -30,9 +30,7 @@ def conv(kernel: int = 3, before: int | None = None, **attributes: object) -> Ma
         ahead = (kernel - 1) * dilation if before is None else before
         pads = [ahead, (kernel - 1) * dilation - ahead]
         weights = net.random(I, I, kernel)
-        return time_first(
-            net, net.op("Conv", features_last(net, x), weights, pads=pads, **attributes)
-        )
+        return time_first(net, net.op("Conv", features_last(net, x), weights, pads=pads, **attributes))
 
     return make
 
@@ -151,9 +149,7 @@ PASSES: dict[str, Make] = {
     ),
     "a kernel of 1": conv(1),
     "groups of features": groups,
-    "features reversed": lambda net, x: net.op(
-        "Slice", x, *map(net.const, ([-1], [-_FAR], [2], [-1]))
-    ),
+    "features reversed": lambda net, x: net.op("Slice", x, *map(net.const, ([-1], [-_FAR], [2], [-1]))),
     "features gathered": lambda net, x: net.op("Gather", x, net.const([3, 2, 1, 0]), axis=2),
     "features halved and joined": lambda net, x: net.op(
         "Concat",

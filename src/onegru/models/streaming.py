@@ -24,9 +24,7 @@ def named_states(graph: Graph, timeline: Timeline | None) -> dict[str, str]:
     return pair_by_name(inputs, outputs, timeline.flow, (timeline.inputs, timeline.outputs))
 
 
-def check_time(
-    graph: Graph, timeline: Timeline | None, pairs: Mapping[str, str], *, refuses: bool
-) -> None:
+def check_time(graph: Graph, timeline: Timeline | None, pairs: Mapping[str, str], *, refuses: bool) -> None:
     """Tell what chunks of time would lose.
 
     Args:
@@ -41,12 +39,11 @@ def check_time(
     Warns:
         SpecWarning: chunks will not give what one run gives, or may not.
     """
-    if timeline is None:
+    losses = [] if timeline is None else _losses(timeline, pairs)
+    if timeline is None or losses is None:
         message = "its operators cannot be followed, so chunks may not give what one run gives"
         warnings.warn(f"{graph.path}: {message}", SpecWarning, stacklevel=4)
         return
-    states = {timeline.inputs[taker]: timeline.outputs[output] for output, taker in pairs.items()}
-    losses = find_losses(timeline.flow, states, timeline.opset)
     never = [loss for loss in losses if loss.kind in ("reverses", "mixes")]
     if refuses and never:
         raise SpecError(
@@ -56,6 +53,15 @@ def check_time(
     if losses:
         message = f"{graph.path}: chunks may not give what one run gives, as {_words(losses)}"
         warnings.warn(message, SpecWarning, stacklevel=4)
+
+
+def _losses(timeline: Timeline, pairs: Mapping[str, str]) -> list[Finding] | None:
+    """What chunks lose; None if operators contradict each other."""
+    states = {timeline.inputs[taker]: timeline.outputs[output] for output, taker in pairs.items()}
+    try:
+        return find_losses(timeline.flow, states, timeline.opset)
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError):
+        return None
 
 
 def _words(losses: list[Finding]) -> str:

@@ -1,7 +1,7 @@
 """The axes of a model's values: which of them are the same axis.
 
-An axis of a value is a tuple of factors, numbers that stand for what it is made of: one for most axes, two for
-[batch·time]. Factors that an operator puts side by side, element by element, are the same.
+An axis of a value is a tuple of factors, numbers that stand for what it is made of: one for most axes, two
+for [batch·time]. Factors that an operator puts side by side, element by element, are the same.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Sequence
 from onegru.fusion.dataflow.operator import Size
 
 Axis = tuple[int, ...]
+
+_MOST_FACTORS = 64  # of one axis; hostile files could have it double with each node
 
 
 class Axes:
@@ -44,7 +46,11 @@ class Axes:
         return None if size not in self._named else self.find(self._named[size])
 
     def flat(self, axis: Axis) -> Axis:
-        """An axis in factors that are not divided any further."""
+        """An axis in factors that are not divided any further.
+
+        Raises:
+            ValueError: they are too many.
+        """
         waiting, found = [*axis][::-1], []
         while waiting:
             factor = waiting.pop()
@@ -52,6 +58,8 @@ class Axes:
                 waiting += self._parts[factor][::-1]
             else:
                 found.append(factor)
+            if len(found) + len(waiting) > _MOST_FACTORS:
+                raise ValueError("too many factors")
         return tuple(found)
 
     def join(self, first: Axis, second: Axis) -> None:

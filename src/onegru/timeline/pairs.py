@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from onegru.formats.graph import TensorInfo
 from onegru.fusion.dataflow.flow import Flow
@@ -37,7 +37,8 @@ def pair_by_name(
     nothing but last states of GRU nodes is left out: whether those come back was looked into already.
 
     Args:
-        inputs, outputs: those that are not known to be states.
+        inputs: those that are not known to be states.
+        outputs: likewise.
         flow: the model.
         values: what the flow calls the inputs and the outputs.
     """
@@ -75,7 +76,7 @@ def is_next_name(taken: str, given: str) -> bool:
 
 def _bases(name: str, plain: set[str], strong: set[str]) -> list[tuple[tuple[str, ...], bool]]:
     """A name's words, and the same without one that says which side it is; whether that is a clear one."""
-    words = [word for word in re.split(r"[^a-z0-9]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()) if word]
+    words = re.findall(r"[a-z0-9]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
     found = [(tuple(words), False)]
     for place, word in enumerate(words):
         rest = (*words[:place], *words[place + 1 :])

@@ -7,87 +7,13 @@ axis were time. An axis that a rule does not name is new in the output.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import Op, Shape
+from onegru.fusion.dataflow.operator import Op
 from onegru.fusion.dataflow.shapes import einsum_terms, is_reversal, squeezed_axes
-
-Kind = Literal["", "reverses", "remembers", "mixes", "unknown"]
-
-
-class UnknownOpError(Exception):
-    """What an operator does cannot be told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """What becomes of one axis of one input.
-
-    Attributes:
-        place: the input.
-        axis: its axis.
-        to: the axis of the output; None if it has none for it.
-        output: the output.
-        kind: what is wrong if the axis is time; "" for nothing.
-        why: the same in words, behind the node's name.
-        before, behind: steps that are added at either end; less than 0 for steps that are cut.
-        reach: how many earlier steps each step of the output needs.
-    """
-
-    place: int
-    axis: int
-    to: int | None
-    output: int = 0
-    kind: Kind = ""
-    why: str = ""
-    before: int = 0
-    behind: int = 0
-    reach: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """An operator and what is known of its inputs."""
-
-    op: Op
-    flow: Flow
-    shapes: tuple[Shape | None, ...]
-    opset: int
-
-    def shape(self, place: int = 0) -> Shape:
-        """The shape of an input."""
-        shape = self.shapes[place] if place < len(self.shapes) else None
-        if shape is None:
-            raise UnknownOpError
-        return shape
-
-    def text(self, name: str, default: str = "") -> str:
-        """An attribute in words."""
-        data = getattr(self.op.origin, "data", None)  # of an IR's layer
-        value = self.op.attributes.get(name, default) if data is None else data.get(name, default)
-        return value if isinstance(value, str) else default
-
-    def numbers(self, name: str, default: Iterable[int] = (), place: int | None = None) -> list[int]:
-        """An attribute of integers, or an input of them."""
-        known = self.flow.ints(self.op, name, len(self.op.inputs) if place is None else place)
-        if known is not None:
-            return known
-        if place is not None and place < len(self.op.inputs) and self.op.inputs[place]:
-            raise UnknownOpError
-        words = (getattr(self.op.origin, "data", None) or {}).get(name, "")
-        try:
-            return [int(word) for word in words.split(",") if word.strip()] or list(default)
-        except ValueError:
-            raise UnknownOpError from None
-
-    def number(self, name: str, default: int) -> int:
-        """An attribute that is an integer."""
-        return self.numbers(name, [default])[0]
-
+from onegru.timeline.step import Kind, Move, Step, UnknownOpError, slice_bounds
 
 Rule = Callable[[Step], Iterable[Move]]
 
@@ -123,7 +49,8 @@ def _along(
     Args:
         step: the operator.
         axes: the axes.
-        kind, why: what it is.
+        kind: what is wrong with that if one of them is time.
+        why: the same in words.
         keeps: whether the axes stay; else they go.
     """
     rank = len(step.shape())
@@ -245,34 +172,6 @@ def _unsqueeze(step: Step) -> Iterator[Move]:
         yield Move(0, axis, to)
 
 
-_ENDLESS = 2**31 - 1
-
-
-def slice_bounds(step: Step, axis: int) -> tuple[int, int | None, int] | None:
-    """The first index that a Slice takes of an axis, where it ends before (None: with the axis), and its step.
-
-    Of an axis of known size, none is negative; of another, negative ones count from its end. None if they are
-    not known.
-    """
-    rank, size = len(step.shape()), step.shape()[axis]
-    starts, ends = (step.flow.ints(step.op, name, place) for name, place in (("starts", 1), ("ends", 2)))
-    axes, steps = (step.flow.ints(step.op, name, place) for name, place in (("axes", 3), ("steps", 4)))
-    has_axes = "axes" in step.op.attributes or any(step.op.inputs[3:4])
-    if has_axes and axes is None:
-        return None
-    places = [item % rank for item in axes] if axes is not None else list(range(rank))
-    if axis not in places[: None if starts is None else len(starts)]:
-        return 0, None, 1
-    if starts is None or ends is None or (steps is None and any(step.op.inputs[4:5])):
-        return None
-    index = places.index(axis)
-    start, end, stride = starts[index], ends[index], steps[index] if steps else 1
-    if not isinstance(size, int):
-        return start, None if end >= _ENDLESS else end, stride
-    taken = range(size)[start:end:stride]
-    return taken.start, None if taken.stop == size else taken.stop, stride
-
-
 def _slice(step: Step) -> Iterator[Move]:
     for axis, size in enumerate(step.shape()):
         bounds = slice_bounds(step, axis)
@@ -288,8 +187,10 @@ def _slice(step: Step) -> Iterator[Move]:
             yield Move(0, axis, axis)
         elif end is None and start == (size - 1 if isinstance(size, int) else -1):
             yield Move(0, axis, None)  # the newest step
-        elif end is None and start > 0:
-            yield Move(0, axis, axis, why=f"drops the first {start} steps of each run", before=-start)
+        elif start >= 0 and (end is None or isinstance(size, int) or end < 0):
+            left = 0 if end is None else end - size if isinstance(size, int) else end
+            why = f"drops {start - left} steps of each run"
+            yield Move(0, axis, axis, why=why, before=-start, behind=left)
         else:
             yield Move(0, axis, axis, 0, "remembers", "takes steps by their places in a run")
 
@@ -501,9 +402,7 @@ RULES: Mapping[str, Rule] = {
         "GRU LSTM RNN AUGRU openvino::GRUSequence openvino::AUGRUSequence openvino::LSTMSequence "
         "openvino::RNNSequence",
     ),
-    **_named(
-        _cell, "openvino::GRUCell openvino::AUGRUCell openvino::LSTMCell openvino::RNNCell"
-    ),
+    **_named(_cell, "openvino::GRUCell openvino::AUGRUCell openvino::LSTMCell openvino::RNNCell"),
     **_named(_resize, "Resize Upsample openvino::Interpolate"),
     **_named(_gathered("repeats"), "Tile openvino::Tile"),
     **{"Gemm": _gemm, "Einsum": _einsum, "Transpose": _transpose, "Squeeze": _squeeze},

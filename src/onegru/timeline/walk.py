@@ -8,17 +8,8 @@ from dataclasses import dataclass
 from onegru.fusion.dataflow.flow import Flow
 from onegru.fusion.dataflow.operator import Op, Shape, Size
 from onegru.timeline.axes import Axes, Axis
-from onegru.timeline.rules import (
-    RECURRENT,
-    RULES,
-    SIZES,
-    Kind,
-    Move,
-    Step,
-    UnknownOpError,
-    kind_of,
-    slice_bounds,
-)
+from onegru.timeline.rules import RECURRENT, RULES, SIZES, kind_of
+from onegru.timeline.step import Kind, Move, Step, UnknownOpError, slice_bounds
 
 _NONE: frozenset[str] = frozenset()
 _MOVES = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Flatten")
@@ -116,10 +107,9 @@ class _Walk:
                 ]
                 if any(name in self.dynamic and self.known.get(name) is None for name in op.inputs):
                     moves = None
-            except (UnknownOpError, IndexError, ValueError, ZeroDivisionError):
+            except (UnknownOpError, ArithmeticError, LookupError, TypeError, ValueError):
                 moves = None
-        if self.moves.get(id(op), 0) == 0:
-            self.moves[id(op)] = moves
+        self.moves[id(op)] = moves
         for output, name in enumerate(op.outputs):
             if name and name not in self.known:
                 self.known[name] = self._given(op, output, moves)
@@ -302,9 +292,9 @@ class _Walk:
         if not (move.before or move.behind or move.reach):
             return
         name = op.outputs[move.output]
-        lead = self.lead.get(op.inputs[move.place], 0) + move.before
-        self.lead[name] = max(0, lead - move.reach)
-        if move.before > 0 or move.behind or lead < move.reach or lead < 0:
+        lead = self.lead.get(op.inputs[move.place], 0) + move.before + min(move.behind, 0) - move.reach
+        self.lead[name] = max(0, lead)
+        if move.before > 0 or move.behind > 0 or lead < 0:
             yield "remembers", f"{move.why}; no state carries those of earlier runs"
 
     def _recurrence(

@@ -15,12 +15,14 @@ def without_weights(model: ModelProto) -> ModelProto:
     old = model.graph
     graph = GraphProto(name=old.name, input=old.input, output=old.output, value_info=old.value_info)
     inputs = {value.name for value in old.input}
+    nodes: list[onnx.NodeProto] = []
     for node in old.node:
         tensor = node.attribute[0].t if node.op_type == "Constant" and len(node.attribute) == 1 else None
         if tensor is not None and node.output and math.prod(tensor.dims) > _MOST_NUMBERS:
             graph.input.append(_stated(node.output[0], tensor))
         else:
-            graph.node.append(node)
+            nodes.append(node)
+    graph.node.extend(nodes)
     for tensor in old.initializer:
         if math.prod(tensor.dims) <= _MOST_NUMBERS and tensor.data_location != TensorProto.EXTERNAL:
             graph.initializer.append(tensor)
