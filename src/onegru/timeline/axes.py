@@ -41,9 +41,9 @@ class Axes:
             factor = self._parents[factor]
         return factor
 
-    def named(self, size: str) -> int | None:
-        """The factor of a named size."""
-        return None if size not in self._named else self.find(self._named[size])
+    def named(self, size: str) -> Axis | None:
+        """The axis of a named size."""
+        return (self._named[size],) if size in self._named else None
 
     def flat(self, axis: Axis) -> Axis:
         """An axis in factors that are not divided any further.

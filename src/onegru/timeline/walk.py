@@ -279,9 +279,8 @@ class _Walk:
         sizes = self.flow.sizes(name)
         if self.flow.constant(name) is not None:
             return False
-        return sizes is None or any(
-            isinstance(size, str) and self.axes.named(size) in (self.time | {None}) for size in sizes
-        )
+        named = [self.axes.named(size) for size in sizes or () if isinstance(size, str)]
+        return sizes is None or any(axis is None or self.axes.goes_along(axis, self.time) for axis in named)
 
     def _move(self, op: Op, move: Move) -> Iterator[tuple[Kind, str]]:
         """What is wrong if time goes along an axis of an operator."""
