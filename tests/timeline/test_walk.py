@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,9 +25,9 @@ def time_first(net: StreamNet, x: str) -> str:
     return net.op("Transpose", x, perm=[2, 0, 1])
 
 
-def conv(kernel: int = 3, before: int | None = None, **attributes: object) -> Make:
+def conv(kernel: int = 3, before: int | None = None, **attributes: Any) -> Make:
     def make(net: StreamNet, x: str) -> str:
-        dilation = attributes.get("dilations", [1])[0]  # type: ignore[index]
+        dilation = attributes.get("dilations", [1])[0]
         ahead = (kernel - 1) * dilation if before is None else before
         pads = [ahead, (kernel - 1) * dilation - ahead]
         weights = net.random(I, I, kernel)

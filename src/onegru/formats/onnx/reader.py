@@ -37,7 +37,6 @@ from onegru.formats.onnx.node import (
     tensor_info,
 )
 from onegru.formats.onnx.order import needed_nodes, node_inputs, sort_nodes
-from onegru.formats.onnx.outline import without_weights
 from onegru.formats.onnx.read import (
     Source,
     attribute_graphs,
@@ -50,7 +49,7 @@ from onegru.formats.onnx.read import (
     serialized,
     to_array,
 )
-from onegru.formats.onnx.sizes import OnnxSizes
+from onegru.formats.onnx.sizes import OnnxSizes, without_weights
 from onegru.formats.onnx.states import evaluate, find_states
 from onegru.formats.onnx.views import ViewStep, view_of
 from onegru.formats.onnx.whole.bounds import Ahead, check_bounds
