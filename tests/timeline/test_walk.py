@@ -248,6 +248,24 @@ def test_what_differs_is_never_silent(make: Make) -> None:
     assert verdict(model)[0] != "passes"
 
 
+def test_each_step_beside_every_other() -> None:
+    net = StreamNet()
+    rows = net.op("Transpose", net.gru("x", "h", "h_out"), perm=[1, 0, 2])
+    scores = net.op("MatMul", rows, net.op("Transpose", rows, perm=[0, 2, 1]))
+    model = net.end(net.op("Transpose", scores, perm=[1, 0, 2]))
+    assert not chunks_agree(model, {"h_out": "h"})
+    kind, words = verdict(model)
+    assert kind == "refused" and "sets each step of a run beside every other" in words
+
+
+def test_an_operator_that_is_not_known() -> None:
+    net = StreamNet()
+    turned = net.op("GatherND", net.gru("x", "h", "h_out"), net.const([[1], [0]]))
+    model = net.end(turned)
+    assert not chunks_agree(model, {"h_out": "h"})
+    assert "GatherND node 'GatherND_3' does what is not known along time" in verdict(model)[1]
+
+
 def test_the_newest_step_alone_passes() -> None:
     net = StreamNet()
     y = net.gru("x", "h", "h_out")

@@ -106,7 +106,7 @@ class Axes:
         rest = rest[::-1]
         if len(left) == 1 and rest:
             middle, rest = [tuple(factor for factor, _ in rest)], []
-        return [*head, *middle, *tail[::-1]], cut | {self.find(factor) for factor, _ in rest}
+        return [*head, *middle, *tail[::-1]], cut | {self.find(factor) for factor, size in rest if size != 1}
 
     def _matched(
         self, factors: list[tuple[int, Size]], wanted: list[Size], cut: set[int], backwards: bool = False
