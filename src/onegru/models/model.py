@@ -297,7 +297,7 @@ class Model:
             SpecWarning: a node needs earlier steps that no state carries, or what it does along time is not
                 known; with `state`, a node reverses time or mixes steps.
         """
-        from onegru.models.streaming import check_time, named_states  # which few need
+        from onegru.timeline.check import check_time, named_states  # which few need
         from onegru.timeline.read import read_timeline
 
         timeline, named = read_timeline(self._graph), {}
