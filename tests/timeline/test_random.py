@@ -168,7 +168,7 @@ class Drawn:
 
 @pytest.mark.parametrize("part", range(4))
 def test_no_network_whose_chunks_differ_passes(part: int) -> None:
-    """Of 2,000 that were drawn so, 0 did; 12 % passed, 2 % were told of in spite of equal chunks."""
+    """Of 1,000 that were drawn so, none did; 472 passed, and 14 were told of whose chunks were equal."""
     seen = Counter[tuple[str, bool]]()
     for seed in range(part * 15, part * 15 + 15):
         drawn = Drawn(seed)
