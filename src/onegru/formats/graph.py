@@ -232,6 +232,19 @@ class Whole(ABC):
 
 
 @dataclass(frozen=True, slots=True)
+class Outline:
+    """The operators of a model as its file has them.
+
+    Attributes:
+        text: a serialized ONNX model without its large constants, or an IR's .xml.
+        weights: the IR's .bin; None for an ONNX model.
+    """
+
+    text: bytes
+    weights: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """A whole model.
 
@@ -247,6 +260,7 @@ class Graph:
         whole: the model for a runtime, where there is more than `steps` do; then there are none.
         states: pairs of an output and the input that takes it in the next run, by their names.
         zero_inputs: the names of inputs that may be left out: states of GRU nodes, which are zeros then.
+        outline: all its operators, for what looks at more than GRU nodes.
     """
 
     path: str
@@ -259,6 +273,7 @@ class Graph:
     whole: Whole | None = None
     states: tuple[tuple[str, str], ...] = ()
     zero_inputs: frozenset[str] = frozenset()
+    outline: Outline | None = None
 
 
 def nested_words(grus: Iterable[GruStep]) -> tuple[str, ...]:

@@ -284,14 +284,27 @@ class Model:
 
         Args:
             state: the input that takes each state output, as {"h_out": "h_in"}; None to find them: initial
-                states of GRU nodes that are inputs, with the Y_h of the same nodes that are outputs.
+                states of GRU nodes that are inputs, with the Y_h of the same nodes that are outputs; and
+                inputs and outputs of one type and shape whose names say so, as `cache` and `cache_out`.
             dims: sizes of symbolic dimensions of states, by name, that the other inputs do not determine.
 
         Raises:
-            SpecError: an output or input is unknown, they do not fit each other, or none is found.
+            SpecError: an output or input is unknown, they do not fit each other, or none is found; or, with
+                states that were found, a node reverses time or mixes all steps of a run: chunks would not
+                give what one run gives.
+
+        Warns:
+            SpecWarning: a node needs earlier steps that no state carries, or what it does along time is not
+                known; with `state`, a node reverses time or mixes steps.
         """
+        from onegru.timeline.check import check_time, named_states  # which few need
+        from onegru.timeline.read import read_timeline
+
+        timeline, named = read_timeline(self._graph), {}
+        is_given = state is not None
         if state is None:
-            state = dict(self._graph.states)
+            named = named_states(self._graph, timeline)
+            state = {**dict(self._graph.states), **named}
             if not state:
                 raise SpecError(
                     f"state: none found in {self.path}: no input is the initial state of one GRU node alone, "
@@ -299,7 +312,9 @@ class Model:
                 )
         if not isinstance(state, Mapping) or not state:
             raise SpecError("state: must be a mapping from outputs to inputs, with at least one")
-        return ModelStream(self._graph, self.run, state, {} if dims is None else dims)
+        stream = ModelStream(self._graph, self.run, state, {} if dims is None else dims, tuple(named))
+        check_time(self._graph, timeline, stream.pairs, refuses=not is_given)
+        return stream
 
     def _checked(self, inputs: Mapping[str, object]) -> dict[str, Any]:
         if not isinstance(inputs, Mapping):

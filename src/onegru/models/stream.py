@@ -31,12 +31,20 @@ class ModelStream:
 
     __module__ = "onegru"
 
-    def __init__(self, graph: Graph, run: _Run, pairs: Mapping[str, str], dims: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        run: _Run,
+        pairs: Mapping[str, str],
+        dims: Mapping[str, int],
+        named: Sequence[str] = (),
+    ) -> None:
         self._graph = graph
         self._run = run
         self._inputs = {info.name: info for info in graph.inputs}
         outputs = {info.name: info for info in graph.outputs}
         self._pairs = dict(pairs)
+        self._named = frozenset(named)
         if not all(isinstance(name, str) for pair in self._pairs.items() for name in pair):
             raise SpecError("state: must be a mapping from names of outputs to names of inputs")
         if len(set(self._pairs.values())) < len(self._pairs):
@@ -71,7 +79,10 @@ class ModelStream:
         return {name: integer(f"dims[{name!r}]", size, 1) for name, size in dims.items()}
 
     def __repr__(self) -> str:
-        pairs = ", ".join(f"{output} → {taker}" for output, taker in self._pairs.items())
+        pairs = ", ".join(
+            f"{output} → {taker}{' (by name)' if output in self._named else ''}"
+            for output, taker in self._pairs.items()
+        )
         return f"ModelStream({self._graph.path!r}, {pairs})"
 
     def __getstate__(self) -> Any:

@@ -30,6 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("frameworks", "runtimes"),
     ("formats",),
     ("fusion",),
+    ("timeline",),
     ("models",),
     ("rewriting", "verification"),
     ("conformance", "scoring"),

@@ -18,7 +18,16 @@ from onnx import ModelProto, NodeProto, TensorProto
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
-from onegru.formats.graph import STATES_KEY, STATES_WORD, Graph, GruStep, LazyConstants, Step, initial_states
+from onegru.formats.graph import (
+    STATES_KEY,
+    STATES_WORD,
+    Graph,
+    GruStep,
+    LazyConstants,
+    Outline,
+    Step,
+    initial_states,
+)
 from onegru.formats.onnx.functions.unfold import unfold_functions
 from onegru.formats.onnx.nested import find_nested
 from onegru.formats.onnx.node import (
@@ -38,9 +47,10 @@ from onegru.formats.onnx.read import (
     is_onnx,
     is_ours,
     read_model,
+    serialized,
     to_array,
 )
-from onegru.formats.onnx.sizes import OnnxSizes
+from onegru.formats.onnx.sizes import OnnxSizes, without_weights
 from onegru.formats.onnx.states import evaluate, find_states
 from onegru.formats.onnx.views import ViewStep, view_of
 from onegru.formats.onnx.whole.bounds import Ahead, check_bounds
@@ -131,6 +141,7 @@ class _Reader:
             if value.name in self.defaults or value.name not in self.tensors
         )
         outputs = tuple(tensor_info(value) for value in self.graph.output)
+        outline = Outline(serialized(self.source, without_weights(self.model)))
         states = find_states(self.graph, self.opset, self.nodes, self.grus.values(), inputs, outputs)
         ahead = self._ahead_of_runs()
         steps = self._steps({id(node) for node in ahead})
@@ -150,6 +161,7 @@ class _Reader:
             grus=(*self.grus.values(), *(gru for _, gru in self.nested)),
             whole=whole,
             states=states,
+            outline=outline,
         )
         return replace(graph, zero_inputs=initial_states(graph)) if is_ours and steps else graph
 

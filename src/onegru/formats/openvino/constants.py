@@ -19,11 +19,16 @@ _MOST_OVERLAP, _MOST_CONVERTED, _FREE = 4, 16, 2**20
 
 
 class Constants:
-    """The Const layers of one file, checked before anything is made of them."""
+    """The Const layers of one file, checked before anything is made of them.
 
-    def __init__(self, words: Words) -> None:
+    Args:
+        words: reads the file's words.
+        weights: the .bin; None to read it when it is needed.
+    """
+
+    def __init__(self, words: Words, weights: Array | None = None) -> None:
         self.words = words
-        self._weights: Array | None = None
+        self._weights = weights
         self._seen: set[tuple[object, ...]] = set()
         self._bytes = 0
         self._converted_bytes = 0

@@ -24,6 +24,7 @@ from onegru.formats.graph import (
     Graph,
     GruStep,
     LazyConstants,
+    Outline,
     TensorInfo,
     direct_states,
     initial_states,
@@ -118,6 +119,7 @@ class _Reader:
             steps=(),
             grus=(*self.grus.values(), *(gru for _, gru in self.nested)),
             states=direct_states(self.grus.values(), parameters, results),
+            outline=Outline(ET.tostring(self.root, encoding="utf-8"), self.constants.weights),
         )
         steps = None if self.nested else walker.steps()
         constants, conversions = walker.plain_constants()

@@ -55,7 +55,12 @@ class Net:
 
 
 def read_xml(path: Path) -> ET.Element:
-    """The root element of a file.
+    """The root element of a file. Raises as `parse_xml` does."""
+    return parse_xml(path.read_bytes(), path)
+
+
+def parse_xml(text: bytes, path: Path) -> ET.Element:
+    """The root element of a file's content.
 
     Raises:
         FormatError: it is not well-formed, or has a document type, where entities are declared.
@@ -87,7 +92,7 @@ def read_xml(path: Path) -> ET.Element:
     parser.CharacterDataHandler = builder.data
     parser.StartDoctypeDeclHandler = doctype
     try:
-        parser.Parse(path.read_bytes(), True)
+        parser.Parse(text, True)
     except FormatError:
         raise
     # The latter two: an encoding that is unknown, or that the file violates.

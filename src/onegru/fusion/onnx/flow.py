@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 from onegru.core.dtypes import Array
 from onegru.formats.onnx.node import constant_value, is_plain_constant
 from onegru.formats.onnx.order import sort_nodes
 from onegru.formats.onnx.read import Source, attribute_graphs, element_type, is_onnx, to_array
+from onegru.formats.onnx.sizes import without_weights
 from onegru.fusion.dataflow.flow import Flow
 from onegru.fusion.dataflow.operator import Op, Shape
-
-_SHAPE_NUMBERS = 256  # the most that a constant has whose numbers count for shapes
 
 
 def flow_of(
@@ -115,7 +113,7 @@ def graph_types(model: ModelProto) -> dict[str, TypeProto]:
     """The types of a model's values, as stated and as onnx infers them."""
     try:
         # Without data_prop, which takes memory without bounds on shapes that grow.
-        inferred = onnx.shape_inference.infer_shapes(_without_weights(model))
+        inferred = onnx.shape_inference.infer_shapes(without_weights(model))
     except Exception:  # of no particular class; then what is stated will have to do
         inferred = model
     types: dict[str, TypeProto] = {}
@@ -126,19 +124,3 @@ def graph_types(model: ModelProto) -> dict[str, TypeProto]:
             types[value.name] = value.type
         graphs += [body for node in graph.node for body in attribute_graphs(node)]
     return types
-
-
-def _without_weights(model: ModelProto) -> ModelProto:
-    """A model with an input for each large constant, as its numbers tell nothing of shapes and take long."""
-    old = model.graph
-    graph = GraphProto(name=old.name, input=old.input, output=old.output, value_info=old.value_info)
-    graph.node.extend(old.node)
-    inputs = {value.name for value in old.input}
-    for tensor in old.initializer:
-        if math.prod(tensor.dims) <= _SHAPE_NUMBERS and tensor.data_location != TensorProto.EXTERNAL:
-            graph.initializer.append(tensor)
-        elif tensor.name not in inputs:
-            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-    return ModelProto(
-        ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions, graph=graph
-    )

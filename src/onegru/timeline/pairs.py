@@ -1,0 +1,117 @@
+"""States that are told by their names alone: an input `conv_cache` and an output `conv_cache_out`."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from onegru.formats.graph import TensorInfo
+from onegru.fusion.dataflow.flow import Flow
+from onegru.timeline.rules import RECURRENT, kind_of
+
+# What stands beside the word that a state's input and output have in common.
+_IN, _OUT = {"in", "input", "i"}, {"out", "output", "o"}
+_BEFORE = {"prev", "previous", "past", "old", "last", "init", "initial", "0"}
+_AFTER = {"new", "next", "n", "final", "updated", "cur", "current", "present"}
+
+# Words of which a state is named; x_in and x_out alone may be a signal.
+_MEMORY = re.compile(
+    r"(h|c|hx|cx|hn|cn|hc|hidden|cell|states?|caches?|mem|memory|memories|buf|buffer|buffers|hist|history|ctx"
+    r"|context|kv|gru|lstm|rnn|tail|overlap|past)\d*"
+)
+
+_MOVES = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Flatten", "Concat")
+
+
+def pair_by_name(
+    inputs: Iterable[TensorInfo],
+    outputs: Iterable[TensorInfo],
+    flow: Flow,
+    values: tuple[Mapping[str, str], Mapping[str, str]],
+) -> dict[str, str]:
+    """Outputs and the inputs that take them in the next run, as their names say.
+
+    The two have one type and one known shape; the names differ by a word such as `in` and `out`, `prev`
+    and `next`; the output depends on the input, and neither could be another's as well. An output that is
+    nothing but last states of GRU nodes is left out: whether those come back was looked into already.
+
+    Args:
+        inputs: those that are not known to be states.
+        outputs: likewise.
+        flow: the model.
+        values: what the flow calls the inputs and the outputs.
+    """
+    givers = list(outputs)
+    candidates = [
+        (given.name, taken.name)
+        for taken in inputs
+        for given in givers
+        if taken.shape is not None
+        and taken.is_tensor
+        and (taken.dtype, taken.shape) == (given.dtype, given.shape)
+        and None not in taken.shape
+        and is_next_name(taken.name, given.name)
+    ]
+    counts = Counter(name for pair in candidates for name in set(pair))
+    return {
+        given: taken
+        for given, taken in candidates
+        if counts[given] == counts[taken] == 1
+        and values[0][taken] in _sources(flow, values[1][given])
+        and not _is_last_state(flow, values[1][given])
+    }
+
+
+def is_next_name(taken: str, given: str) -> bool:
+    """Whether an output's name says that it is the next value of an input."""
+    return any(
+        bool(base) and base == other and (strong or any(_MEMORY.fullmatch(word) for word in base))
+        for base, strong_in in _bases(taken, _IN, _BEFORE)
+        for other, strong_out in _bases(given, _OUT, _AFTER)
+        for strong in (strong_in or strong_out,)
+        if taken != given
+    )
+
+
+def _bases(name: str, plain: set[str], strong: set[str]) -> list[tuple[tuple[str, ...], bool]]:
+    """A name's words, and the same without one that says which side it is; whether that is a clear one."""
+    words = re.findall(r"[a-z0-9]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
+    found = [(tuple(words), False)]
+    for place, word in enumerate(words):
+        rest = (*words[:place], *words[place + 1 :])
+        if word in plain | strong:
+            found.append((rest, word in strong and not word.isdigit() and len(word) > 1))
+        for ending in sorted(plain | strong):
+            stem = word.removesuffix(ending)
+            if stem and stem != word and _MEMORY.fullmatch(stem):  # h0, hn, statein
+                found.append(((*words[:place], stem, *words[place + 1 :]), False))
+    return found
+
+
+def _sources(flow: Flow, name: str) -> set[str]:
+    """The values that a value depends on."""
+    found, waiting = {name}, [name]
+    while waiting:
+        op = flow.producers.get(waiting.pop())
+        for item in op.taken() if op is not None else ():
+            if item not in found:
+                found.add(item)
+                waiting.append(item)
+    return found
+
+
+def _is_last_state(flow: Flow, name: str) -> bool:
+    """Whether a value is made of last states of recurrences alone, by operators that move and join."""
+    waiting: list[str] = [name]
+    while waiting:
+        last = waiting.pop()
+        op = flow.producers.get(last)
+        if op is None or (kind_of(op) in RECURRENT and op.outputs.index(last) == 0):
+            return False
+        if kind_of(op) in RECURRENT:
+            continue
+        if kind_of(op) not in _MOVES:
+            return False
+        waiting += op.inputs if op.kind == "Concat" else op.inputs[:1]
+    return True

@@ -1,0 +1,73 @@
+"""The operators of a model that was loaded, as a flow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from onegru.core.errors import FormatError, needs_extra
+from onegru.formats.graph import Graph, Outline
+from onegru.fusion.dataflow.flow import Flow
+
+# What a reader may stumble over where operators contradict each other.
+_BROKEN = (ArithmeticError, AssertionError, LookupError, MemoryError, TypeError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A model's operators.
+
+    Attributes:
+        flow: they.
+        opset: of ONNX's operators.
+        inputs, outputs: what the flow calls the model's inputs and outputs, by their names.
+    """
+
+    flow: Flow
+    opset: int
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+
+def read_timeline(graph: Graph) -> Timeline | None:
+    """A model's operators; None if they cannot be followed."""
+    outline = graph.outline
+    if outline is None:
+        return None
+    try:
+        return _of_onnx(graph, outline) if outline.weights is None else _of_ir(graph, outline)
+    except (FormatError, *_BROKEN):
+        return None
+
+
+def _of_onnx(graph: Graph, outline: Outline) -> Timeline:
+    with needs_extra("onnx", "onnx", graph.path):
+        from onegru.formats.onnx.functions.augru import add_augru_functions
+        from onegru.formats.onnx.read import ModelProto, Source
+        from onegru.formats.onnx.reader import model_opset
+        from onegru.fusion.onnx.flow import flow_of, graph_types
+    source = Source(graph.path)
+    model = ModelProto.FromString(outline.text)  # which the reader has checked
+    add_augru_functions(model, source)  # broken ones end the process in onnx's shape inference
+    flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
+    inputs = {info.name: info.value for info in graph.inputs}
+    flow.inputs = list(inputs.values())  # without those that stand for large constants
+    outputs = {info.name: info.value for info in graph.outputs}
+    return Timeline(flow, model_opset(source, model), inputs, outputs)
+
+
+def _of_ir(graph: Graph, outline: Outline) -> Timeline:
+    from onegru.formats.openvino.constants import Constants
+    from onegru.formats.openvino.fields import Words
+    from onegru.formats.openvino.xml import parse_net, parse_xml
+    from onegru.fusion.openvino.flow import IrReader
+
+    path = Path(graph.path)
+    words = Words(path)
+    root = parse_xml(outline.text, path)
+    read = IrReader(words, Constants(words, outline.weights)).read(parse_net(path, root), root)
+    names = {f"{layer}:{port}": name for name, (layer, port) in read.native.items()}
+    inputs = {info.name: names[info.value] for info in graph.inputs}
+    outputs = {info.name: names[info.value] for info in graph.outputs}
+    return Timeline(read.flow, 13, inputs, outputs)

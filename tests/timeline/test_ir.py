@@ -1,0 +1,103 @@
+"""IRs: the same of OpenVINO's layers, held against OpenVINO's results in chunks."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onegru
+from onegru import SpecError
+
+ov = pytest.importorskip("openvino")
+
+I, H, T = 3, 4, 6
+Make = Callable[[Any, Any], Any]
+
+
+def save(path: Path, make: Make) -> Path:
+    """A GRU with its state outside, behind what `make` does to x, [1, T, I]."""
+    op, rng = ov.opset8, np.random.default_rng(0)
+    W, R, bias = (rng.standard_normal(s).astype(np.float32) for s in ((1, 12, I), (1, 12, H), (1, 12)))
+    x = op.parameter([1, -1, I], np.float32, name="x")
+    h = op.parameter([1, 1, H], np.float32, name="h")
+    lengths = op.gather(op.shape_of(x, "i32"), op.constant([1]), op.constant(0))
+    gru = op.gru_sequence(make(op, x), h, lengths, *map(op.constant, (W, R, bias)), H, "forward")
+    results = [op.result(gru.output(0)), op.result(gru.output(1))]
+    for result, name in zip(results, ("y", "h_out"), strict=True):
+        result.set_friendly_name(name)
+    ov.save_model(ov.Model(results, [x, h]), path, compress_to_fp16=False)
+    return path
+
+
+def turned(op: Any, x: Any) -> Any:
+    return op.reverse_sequence(x, op.gather(op.shape_of(x), op.constant([1]), op.constant(0)), 0, 1)
+
+
+def sliced(op: Any, x: Any) -> Any:
+    return op.strided_slice(
+        x, *(op.constant(value) for value in ([0, -1, 0], [0, 0, 0], [1, -1, 1])), [1, 1, 1], [1, 1, 1]
+    )
+
+
+def conv(kernel: int) -> Make:
+    def make(op: Any, x: Any) -> Any:
+        rows = op.transpose(x, op.constant([0, 2, 1]))
+        weights = np.random.default_rng(1).standard_normal((I, I, kernel)).astype(np.float32)
+        y = op.convolution(rows, op.constant(weights), [1], [kernel - 1], [0], [1])
+        return op.transpose(y, op.constant([0, 2, 1]))
+
+    return make
+
+
+def dense(op: Any, x: Any) -> Any:
+    return op.swish(op.matmul(x, op.constant(np.eye(I, dtype=np.float32) * 0.7), False, True))
+
+
+def mean(axis: int) -> Make:
+    return lambda op, x: op.subtract(x, op.reduce_mean(x, op.constant([axis]), True))
+
+
+CASES: dict[str, tuple[Make, str]] = {
+    "nothing": (lambda op, x: x, ""),
+    "dense": (dense, ""),
+    "a kernel of 1": (conv(1), ""),
+    "the mean of features": (mean(2), ""),
+    "softmax of features": (lambda op, x: op.softmax(x, 2), ""),
+    "a causal convolution": (conv(3), "Convolution node 'Convolution_"),
+    "the mean of time": (mean(1), "ReduceMean node 'ReduceMean_"),
+    "softmax of time": (lambda op, x: op.softmax(x, 1), "SoftMax node 'Softmax_"),
+    "ReverseSequence": (turned, "ReverseSequence node 'ReverseSequence_"),
+    "StridedSlice": (sliced, "Slice node 'StridedSlice_"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_ir_in_chunks(name: str, tmp_path: Path) -> None:
+    make, words = CASES[name]
+    model = onegru.load(save(tmp_path / "m.xml", make))
+    said = ""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        try:
+            model.stream()
+        except SpecError as error:
+            said = str(error)
+        stream = model.stream({"h_out": "h"})  # warns instead
+    said = said or "".join(str(item.message) for item in seen)
+    assert words in said if words else not said
+    x = np.random.default_rng(2).standard_normal((1, T, I)).astype(np.float32)
+    whole = model.run({"x": x, "h": np.zeros((1, 1, H), np.float32)})["y"]
+    parts = [stream.step({"x": x[:, begin : begin + 2]})["y"] for begin in range(0, T, 2)]
+    assert np.allclose(np.concatenate(parts, axis=2), whole, atol=1e-5) == (not words)
+
+
+def test_an_ir_whose_names_have_colons(tmp_path: Path) -> None:
+    """Which parsers of XML with namespaces refuse."""
+    path = save(tmp_path / "m.xml", dense)
+    path.write_text(path.read_text().replace("<rt_info>", '<rt_info><a:b value="1"/>', 1))
+    assert onegru.load(path).stream().pairs == {"h_out": "h"}

@@ -1,0 +1,115 @@
+"""States that are found by their names."""
+
+from __future__ import annotations
+
+import pytest
+
+import onegru
+from onegru import SpecError
+from onegru.timeline.pairs import is_next_name
+from tests.support.streams import B, H, I, StreamNet
+
+
+@pytest.mark.parametrize(
+    ("taken", "given"),
+    [
+        ("conv_cache", "conv_cache_out"),
+        ("state_in", "state_out"),
+        ("in_state", "out_state"),
+        ("h0", "hn"),
+        ("c_0", "c_n"),
+        ("h_in", "h_out"),
+        ("cache", "new_cache"),
+        ("cache", "cache_new"),
+        ("prevHidden", "nextHidden"),
+        ("x_prev", "x_next"),
+        ("tra_cache", "tra_cache_out"),
+        ("state_in_1", "state_out_1"),
+        ("onnx::state.in", "onnx::state.out"),
+        ("statein", "stateout"),
+        ("past", "past_new"),
+    ],
+)
+def test_names_that_belong_together(taken: str, given: str) -> None:
+    assert is_next_name(taken, given)
+
+
+@pytest.mark.parametrize(
+    ("taken", "given"),
+    [
+        ("input", "output"),  # the signal
+        ("x", "x_out"),
+        ("noisy_in", "noisy_out"),
+        ("x", "y"),
+        ("in", "out"),
+        ("state", "cache"),
+        ("state", "state"),
+        ("state_in_1", "state_out_2"),
+        ("state_out", "state_in"),
+        ("prev", "next"),
+        ("", ""),
+        ("mix", "enh"),
+    ],
+)
+def test_names_that_do_not(taken: str, given: str) -> None:
+    assert not is_next_name(taken, given)
+
+
+def model_with(pairs: dict[str, tuple[str, str]], shapes: dict[str, list[int | str]]) -> onegru.Model:
+    """One GRU, and values that are each the sum of some with x's mean: name → (source, its kind)."""
+    net = StreamNet()
+    for name, shape in shapes.items():
+        (net.outputs if name in pairs else net.inputs)[name] = shape
+    for name, (source, kind) in pairs.items():
+        net.op(kind, source, output=name)
+    return onegru.load(net.end(net.gru("x", "h", "h_out")))
+
+
+def test_pairs_of_one_shape_that_depend_on_each_other() -> None:
+    cache: list[int | str] = [B, 3]
+    stream = model_with({"cache_out": ("cache", "Relu")}, {"cache": cache, "cache_out": cache}).stream()
+    assert stream.pairs == {"h_out": "h", "cache_out": "cache"}
+    assert repr(stream).endswith("h_out → h, cache_out → cache (by name))")
+
+
+@pytest.mark.parametrize(
+    ("pairs", "shapes"),
+    [
+        ({"cache_out": ("cache", "Transpose")}, {"cache": [B, 3], "cache_out": [3, B]}),
+        ({"cache_out": ("other", "Relu")}, {"cache": [B, 3], "other": [B, 3], "cache_out": [B, 3]}),
+        (  # either could be the next
+            {"cache_out": ("cache", "Relu"), "cache_new": ("cache", "Tanh")},
+            {"cache": [B, 3], "cache_out": [B, 3], "cache_new": [B, 3]},
+        ),
+    ],
+)
+def test_pairs_that_are_not_guessed(pairs: dict, shapes: dict) -> None:  # type: ignore[type-arg]
+    assert model_with(pairs, shapes).stream().pairs == {"h_out": "h"}
+
+
+def test_states_without_a_gru_s() -> None:
+    """As where a GRU's state lies in one tensor with others, written by operators that are not followed."""
+    net = StreamNet(1)
+    net.inputs = {"x": [1, B, I], "state_in": [2, B, H]}
+    net.outputs = {"state_out": [2, B, H]}
+    h = net.op("Slice", "state_in", *map(net.const, ([0], [1], [0])))
+    y = net.gru("x", h, "last")
+    rest = net.op("ScatterND", "state_in", net.const([[0]]), "last")
+    net.op("Identity", rest, output="state_out")
+    model = net.end(y)
+    assert onegru.load(model).stream().pairs == {"state_out": "state_in"}
+
+
+def test_a_gru_s_states_stay_as_they_were_proved() -> None:
+    """Names do not make a pair of states that two GRUs swap."""
+    net = StreamNet()
+    net.inputs["h1"], net.outputs["h1_out"] = [1, B, H], [1, B, H]
+    net.op("Add", net.gru("x", "h", "h1_out"), net.gru("x", "h1", "h_out"), output="y")
+    net.outputs["y"] = None
+    stream = onegru.load(net.model()).stream()
+    assert stream.pairs == {"h1_out": "h", "h_out": "h1"}
+    net = StreamNet()
+    net.op("Add", net.gru("x", "h", "h_out"), net.gru("x", "h"), output="y")
+    net.outputs["y"] = None
+    with pytest.raises(SpecError, match="none found"):
+        onegru.load(net.model()).stream()
