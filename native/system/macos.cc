@@ -25,7 +25,9 @@ void StayLoaded() noexcept {
 }
 
 int CurrentCpu() noexcept { return -1; }
-void LeaveCpu(int) noexcept {}
+int CurrentThread() noexcept { return 0; }
+void Detour::Begin(int, int) noexcept {}
+void Detour::End() noexcept {}
 void TakeFirstCpus() noexcept {}
 
 }  // namespace onegru::system
