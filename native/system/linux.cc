@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -62,6 +63,15 @@ void Detour::End() noexcept {
 
 void TakeFirstCpus() noexcept {
   if (g_first_affinity.known) sched_setaffinity(0, sizeof(g_first_affinity.set), &g_first_affinity.set);
+}
+
+std::size_t SecondLevelCache() noexcept {
+  std::size_t kilobytes = 0;
+  if (std::FILE* const file = std::fopen("/sys/devices/system/cpu/cpu0/cache/index2/size", "r")) {
+    if (std::fscanf(file, "%zuK", &kilobytes) != 1) kilobytes = 0;
+    std::fclose(file);
+  }
+  return kilobytes != 0 && kilobytes < (1 << 20) ? kilobytes * 1024 : kUsualSecondLevelCache;
 }
 
 }  // namespace onegru::system

@@ -30,4 +30,6 @@ void Detour::Begin(int, int) noexcept {}
 void Detour::End() noexcept {}
 void TakeFirstCpus() noexcept {}
 
+std::size_t SecondLevelCache() noexcept { return kUsualSecondLevelCache; }
+
 }  // namespace onegru::system

@@ -44,6 +44,10 @@ class Detour {
 // another runtime's thread, would inherit the few of that one. Nothing where threads inherit none.
 void TakeFirstCpus() noexcept;
 
+// Bytes of a core's second-level cache; what most have where the system does not tell.
+std::size_t SecondLevelCache() noexcept;
+inline constexpr std::size_t kUsualSecondLevelCache = std::size_t{1} << 20;
+
 }  // namespace onegru::system
 
 #endif  // ONEGRU_NATIVE_SYSTEM_SYSTEM_H_
