@@ -3,11 +3,16 @@
 #include <algorithm>
 #include <numeric>
 
+#include "native/system/system.h"
+#include "native/targets/limits.h"
+
 namespace onegru {
 namespace {
 
 // Bytes of the products with x: a part of any CPU's second-level cache.
 constexpr std::size_t kProjectionBytes = 192 * 1024;
+// So many rows at once even where their products take more: with fewer, R is swept more often. Measured for R beyond
+// the second-level cache: 1.0 to 1.15 times as fast as within those bytes, and more where the next cache is slower.
 constexpr std::size_t kMostRowsAtOnce = 64;
 // Numbers of X that are multiplied together: a sweep of one panel over them takes some milliseconds.
 constexpr std::size_t kMostInputsAtOnce = 1 << 22;
@@ -23,12 +28,55 @@ constexpr std::size_t kMostBytesOfPair = 24 * 1024;
 // do at any time.
 constexpr double kFlopsToSplitStep = 2.0e4;
 
+// Splitting steps by units, to halve what each core reads, must be so much faster as predicted: threads that meet in
+// each step suffer more from a busy machine. From so many rows of a thread on no core waits for its matrices.
+constexpr double kLeastGain = 1.25;
+constexpr double kSecondsOfMeeting = 1e-6;
+constexpr std::size_t kMostRowsThatWait = 32;
+
+// What a core reaches, measured when first asked for, in some milliseconds: makes differ by factors. The next cache
+// is 1.4 times slower than the second-level one on Zen 3, 2.3 times on Zen 5, 5 times on Sapphire Rapids.
+struct Core {
+  std::size_t cache = system::SecondLevelCache();
+  double flops = FmaPeak(1e-3);
+  double from_cache = ReadBandwidth(cache / 2, 5e-4);
+  double from_beyond = ReadBandwidth(2 * cache, 1e-3);
+
+  // Of a step of so many rows, `part` of whose units are the core's.
+  double Seconds(const Spec& spec, std::size_t rows, double part) const {
+    const double units = part * static_cast<double>(spec.H), H = static_cast<double>(spec.H);
+    const double bytes = 3 * units * H * static_cast<double>(SizeOf(spec.storage));
+    const double rate = bytes <= static_cast<double>(cache) ? from_cache : from_beyond;
+    return std::max(6 * units * H * static_cast<double>(rows) / flops, bytes / rate);
+  }
+};
+
+// Whether all threads should split the units of each direction, one after the other, instead of what `plan` says.
+bool ShouldSplitUnits(const Spec& spec, const Call& call, const Plan& plan, std::size_t threads) {
+#if defined(ONEGRU_STALL)
+  if (g_always_by_units) return true;
+#endif
+  static const std::size_t cache = system::SecondLevelCache();
+  const std::size_t rows = (call.B + plan.row_groups - 1) / plan.row_groups;
+  if (3 * spec.H * spec.H * SizeOf(spec.storage) / plan.members <= cache || rows >= kMostRowsThatWait) return false;
+  static const Core core;
+  const double meetings = kSecondsOfMeeting * (spec.linear_before_reset ? 1 : 2);
+  const double now =
+      core.Seconds(spec, rows, 1.0 / static_cast<double>(plan.members)) + (plan.members > 1 ? meetings : 0);
+  const double units = core.Seconds(spec, call.B, 1.0 / static_cast<double>(threads)) + meetings;
+  return kLeastGain * static_cast<double>(plan.directions) * units < now;
+}
+
 }  // namespace
+
+#if defined(ONEGRU_STALL)
+bool g_always_by_units = false;
+#endif
 
 Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
   const Spec& spec = packed.spec();
   const std::size_t panels = packed.geometry().panels();
-  Plan plan{std::min(spec.D, threads), 1, 1, 1, 1, false};
+  Plan plan{std::min(spec.D, threads), 1, 1, 1, 1, false, false};
   const std::size_t each = threads / plan.directions;
   if (call.B >= 4 * each) {
     plan.row_groups = each;
@@ -37,14 +85,25 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
                         static_cast<double>(each);
     if (step >= kFlopsToSplitStep || (call.T == 1 && panels >= 2 * each)) plan.members = std::min(each, panels);
   }
+  if (plan.directions * plan.row_groups > 1 && panels >= threads && ShouldSplitUnits(spec, call, plan, threads)) {
+    plan = {1, 1, threads, 1, 1, false, spec.D > 1};
+  }
   const std::size_t row_bytes = 3 * packed.geometry().padded() * ComputedSize(spec.type);
   const std::size_t rows = (call.B + plan.row_groups - 1) / plan.row_groups;
   const bool large = 3 * spec.H * spec.H * SizeOf(spec.storage) >= kLargeMatrix;
-  const std::size_t least = large ? kRowsOfLarge : kLeastStepsAtOnce;
+  const auto all_rows = [&] {
+    return std::clamp(kMostInputsAtOnce / (spec.I + 1), kLeastStepsAtOnce,
+                      std::min((rows + 7) / 8 * 8, kMostRowsAtOnce));
+  };
+  const std::size_t least = large ? kRowsOfLarge : rows <= kLeastStepsAtOnce ? kLeastStepsAtOnce : all_rows();
   const auto rows_that_fit = [&] { return std::min(kProjectionBytes / row_bytes, kMostInputsAtOnce / (spec.I + 1)); };
   const bool fits = rows * call.T <= kLeastStepsAtOnce;  // without divisions, which small calls would notice
   const std::size_t fit = fits ? least : std::clamp<std::size_t>(rows_that_fit() / 8 * 8, least, 1024);
   plan.rows_at_once = std::min({rows, fit, kMostRowsAtOnce});
+  if (plan.rows_at_once < rows) {  // all alike, as a block of a few rows takes as long as reading R
+    const std::size_t blocks = (rows + plan.rows_at_once - 1) / plan.rows_at_once;
+    plan.rows_at_once = std::min(plan.rows_at_once, ((rows + blocks - 1) / blocks + 3) / 4 * 4);
+  }
   plan.steps_at_once = std::max(kLeastStepsAtOnce, std::min(fit, plan.rows_at_once * call.T));
   plan.paired = spec.D == 2 && plan.threads() == 1 && panels * call.B <= kMostVectorsOfPair &&
                 plan.rows_at_once == call.B && 6 * spec.H * spec.H * SizeOf(spec.storage) <= kMostBytesOfPair;
@@ -92,7 +151,7 @@ Scratch::Scratch(const Packed& packed, const Plan& plan) {
   helper = bytes_of(Holder::kHelper);
   epoch = bytes_of(Holder::kEpoch);
   member = bytes_of(Holder::kMember);
-  helpers = plan.threads() == 1 ? 0 : D * plan.row_groups - 1;
+  helpers = plan.threads() == 1 || plan.in_turn ? 0 : D * plan.row_groups - 1;
   crews = splits ? D : 0;
   epochs = std::min(plan.members - 1, Crew::kMostEpochs);
   seats = splits ? plan.threads() - 1 : 0;

@@ -1,7 +1,9 @@
 // The division of a call: what runs beside what, in which portions, in which memory.
 //
 // First what needs no communication between threads: directions, then rows of the batch. Then, for few rows, the
-// hidden units of one direction, with a meeting after each step. None of this changes a result.
+// hidden units of one direction, with a meeting after each step; those first, and one direction after the other, where
+// each core would else read matrices in each step that its second-level cache does not hold, and waits for them. None
+// of this changes a result.
 
 #ifndef ONEGRU_NATIVE_PLAN_H_
 #define ONEGRU_NATIVE_PLAN_H_
@@ -25,12 +27,17 @@ struct Plan {
   std::size_t members;     // how many may split the units of a share
   std::size_t rows_at_once;
   std::size_t steps_at_once;
-  bool paired;  // one thread does both directions, step by step in turn
+  bool paired;   // one thread does both directions, step by step in turn
+  bool in_turn;  // all members do both directions, one after the other; only the caller leads
 
   std::size_t threads() const { return directions * row_groups * members; }
 };
 
 Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads);
+
+#if defined(ONEGRU_STALL)
+extern bool g_always_by_units;  // for tests: whatever this machine's speeds are
+#endif
 
 // The rows, the longest first; empty if they are all of one length.
 void OrderByLength(const Call& call, std::vector<std::int32_t>& order);

@@ -81,13 +81,16 @@ class WorkspaceLoan {
   std::unique_ptr<Workspace> nested_;
 };
 
-// Whether this thread made another such call just before.
-bool CalledLately() {
+// Whether this thread is about to make another such call soon: it made one just before, or its last ones came in a row,
+// as those of a model's layers do for each frame.
+bool CallsAgain() {
   static thread_local std::chrono::steady_clock::time_point last;
+  static thread_local bool in_a_row = false;
   const auto now = std::chrono::steady_clock::now();
-  const bool lately = now - last < kSoon;
+  const bool lately = now - last < kSoon, was_in_a_row = in_a_row;
   last = now;
-  return lately;
+  in_a_row = lately;
+  return lately || was_in_a_row;
 }
 
 const Kernel& KernelOf(const Packed& packed) {
@@ -135,7 +138,7 @@ class CallJob final : public Job {
       Share share = ShareOf(*packed_, call, plan_, order_, i, caller_);
       if (plan_.members > 1) {
         share.crew = &crews_[share.d];
-        share.ready = std::min(plan_.members - 1, ready / shares_);
+        share.ready = std::min(plan_.members - 1, ready / plan_.directions);
       }
       KernelOf(*packed_).lead(share);
       ++done;
@@ -175,7 +178,7 @@ class CallJob final : public Job {
   void DoHelp() {
     const DefaultFloatMode mode;
     const std::size_t seat = next_seat_.fetch_add(1, std::memory_order_relaxed);
-    while (!closed_.load(std::memory_order_acquire)) {
+    while (!plan_.in_turn && !closed_.load(std::memory_order_acquire)) {
       const std::size_t mine = ClaimOne();
       if (mine == shares_) break;
       Share share = ShareOf(*packed_, call_, plan_, order_, mine, helpers_ + (mine - 1) * helper_bytes_);
@@ -186,7 +189,7 @@ class CallJob final : public Job {
     }
     if (plan_.members == 1) return;
     for (std::size_t i = 0; i < shares_; ++i) {
-      const std::size_t d = (seat + 1 + i) % shares_;
+      const std::size_t d = plan_.in_turn ? i : (seat + 1 + i) % shares_;
       const Share share = ShareOf(*packed_, call_, plan_, order_, d, nullptr);
       crews_[d].Serve(seat, [&](Epoch& epoch, std::size_t member) {
         KernelOf(*packed_).join(share, epoch, member, members_ + seat * member_bytes_);
@@ -345,7 +348,7 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
   }
   const Invitation invitation(job, plan.threads() - 1,
                               flops >= kFlopsToWake ? Sleepers::kWake
-                              : CalledLately()      ? Sleepers::kNudge
+                              : CallsAgain()        ? Sleepers::kNudge
                                                     : Sleepers::kLeave);
   const DefaultFloatMode mode;
   job.Lead(invitation.ready(), call.watch);

@@ -1,8 +1,12 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "native/system/system.h"
 
@@ -34,22 +38,40 @@ void StayLoaded() noexcept {}
 
 int CurrentCpu() noexcept { return sched_getcpu(); }
 
-// The system may wake a thread on the CPU of the one that waits for it, and leave both there for milliseconds,
-// switching at a higher cost than that of the work. (A very short sleep does not help.) If somebody else changes the
-// thread's CPUs meanwhile, theirs stay.
-void LeaveCpu(int cpu) noexcept {
-  cpu_set_t allowed, now;
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || CPU_COUNT(&allowed) < 2) return;
-  cpu_set_t others = allowed;
-  CPU_CLR(cpu, &others);
-  if (sched_setaffinity(0, sizeof(others), &others) != 0) return;
-  if (sched_getaffinity(0, sizeof(now), &now) == 0 && CPU_EQUAL(&now, &others)) {
-    sched_setaffinity(0, sizeof(allowed), &allowed);
+int CurrentThread() noexcept { return static_cast<int>(syscall(SYS_gettid)); }
+
+void Detour::Begin(int thread, int cpu) noexcept {
+  static_assert(sizeof(cpu_set_t) == sizeof(before_));
+  auto* const before = reinterpret_cast<cpu_set_t*>(before_);
+  auto* const during = reinterpret_cast<cpu_set_t*>(during_);
+  if (under_way_.load(std::memory_order_acquire) || thread == 0 || cpu < 0 || cpu >= CPU_SETSIZE) return;
+  if (sched_getaffinity(thread, sizeof(*before), before) != 0 || !CPU_ISSET(cpu, before)) return;
+  *during = *before;
+  CPU_CLR(cpu, during);
+  if (CPU_COUNT(during) == 0 || sched_setaffinity(thread, sizeof(*during), during) != 0) return;
+  under_way_.store(true, std::memory_order_release);
+}
+
+void Detour::End() noexcept {
+  if (!under_way_.load(std::memory_order_acquire)) return;
+  cpu_set_t now;
+  if (sched_getaffinity(0, sizeof(now), &now) == 0 && std::memcmp(&now, during_, sizeof(now)) == 0) {
+    sched_setaffinity(0, sizeof(now), reinterpret_cast<const cpu_set_t*>(before_));
   }
+  under_way_.store(false, std::memory_order_release);
 }
 
 void TakeFirstCpus() noexcept {
   if (g_first_affinity.known) sched_setaffinity(0, sizeof(g_first_affinity.set), &g_first_affinity.set);
+}
+
+std::size_t SecondLevelCache() noexcept {
+  std::size_t kilobytes = 0;
+  if (std::FILE* const file = std::fopen("/sys/devices/system/cpu/cpu0/cache/index2/size", "r")) {
+    if (std::fscanf(file, "%zuK", &kilobytes) != 1) kilobytes = 0;
+    std::fclose(file);
+  }
+  return kilobytes != 0 && kilobytes < (1 << 20) ? kilobytes * 1024 : kUsualSecondLevelCache;
 }
 
 }  // namespace onegru::system

@@ -25,7 +25,11 @@ void StayLoaded() noexcept {
 }
 
 int CurrentCpu() noexcept { return -1; }
-void LeaveCpu(int) noexcept {}
+int CurrentThread() noexcept { return 0; }
+void Detour::Begin(int, int) noexcept {}
+void Detour::End() noexcept {}
 void TakeFirstCpus() noexcept {}
+
+std::size_t SecondLevelCache() noexcept { return kUsualSecondLevelCache; }
 
 }  // namespace onegru::system

@@ -3,6 +3,7 @@
 #ifndef ONEGRU_NATIVE_SYSTEM_SYSTEM_H_
 #define ONEGRU_NATIVE_SYSTEM_SYSTEM_H_
 
+#include <atomic>
 #include <cstddef>
 
 namespace onegru::system {
@@ -24,12 +25,28 @@ void StayLoaded() noexcept;
 // The CPU of this thread; -1 if the system does not say, or lets no thread choose its CPUs.
 int CurrentCpu() noexcept;
 
-// Moves this thread to another CPU than that, if it may use another.
-void LeaveCpu(int cpu) noexcept;
+// A thread, for Detour; 0 where threads do not choose their CPUs.
+int CurrentThread() noexcept;
+
+// Keeps a thread off a CPU for a while, if it may use another. If somebody else changes the thread's CPUs meanwhile,
+// theirs stay.
+class Detour {
+ public:
+  void Begin(int thread, int cpu) noexcept;  // does nothing while one is under way
+  void End() noexcept;                       // on the thread itself
+
+ private:
+  std::atomic<bool> under_way_{false};
+  alignas(8) unsigned char before_[128], during_[128];  // CPUs, as the system has them
+};
 
 // Lets this thread use the CPUs that the process had when this library was loaded: a thread started later, by a call on
 // another runtime's thread, would inherit the few of that one. Nothing where threads inherit none.
 void TakeFirstCpus() noexcept;
+
+// Bytes of a core's second-level cache; what most have where the system does not tell.
+std::size_t SecondLevelCache() noexcept;
+inline constexpr std::size_t kUsualSecondLevelCache = std::size_t{1} << 20;
 
 }  // namespace onegru::system
 

@@ -21,7 +21,11 @@ void StayLoaded() noexcept {
 
 // A thread gets the CPUs of the process, not of the thread that starts it, and the scheduler moves it as it likes.
 int CurrentCpu() noexcept { return -1; }
-void LeaveCpu(int) noexcept {}
+int CurrentThread() noexcept { return 0; }
+void Detour::Begin(int, int) noexcept {}
+void Detour::End() noexcept {}
 void TakeFirstCpus() noexcept {}
+
+std::size_t SecondLevelCache() noexcept { return kUsualSecondLevelCache; }
 
 }  // namespace onegru::system

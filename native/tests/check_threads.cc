@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "native/plan.h"
 #include "native/targets/targets.h"
 #include "native/tests/problems.h"
 #include "native/tests/system.h"
@@ -69,6 +70,15 @@ void Stall() {
   }
 }
 
+// For its lifetime, calls are divided as on a machine whose cores wait for their matrices, or as on this one.
+class ByUnits {
+ public:
+  explicit ByUnits(bool always) { g_always_by_units = always; }
+  ~ByUnits() { g_always_by_units = false; }
+  ByUnits(const ByUnits&) = delete;
+  ByUnits& operator=(const ByUnits&) = delete;
+};
+
 // Problems for several threads: every tenth.
 std::size_t LargeProblem(std::size_t n) { return 10 * n + 9; }
 
@@ -83,6 +93,7 @@ void CheckStalled(std::size_t target, std::size_t problems) {
     SetNumThreads(1);
     auto expected = std::make_unique<Result>(RunOnce(*p, packed));
     SetNumThreads(2 + n % 3);
+    const ByUnits by_units(n % 2 == 1);
     for (const Stalls stalls : {Stalls::kShort, Stalls::kUntilReleased}) {
       g_released = false;
       g_stalls = stalls;
@@ -117,6 +128,7 @@ void CheckForeignPools(std::size_t target, std::size_t problems) {
     const auto packed = Pack(p, target);
     SetNumThreads(1);
     const Result expected = RunOnce(p, packed);
+    const ByUnits by_units(n % 2 == 1);
     for (const auto run : {Tasks::InTurn, Tasks::AtOnce}) {
       for (std::size_t threads = 1; threads <= kMostThreads; ++threads) {
         const ForeignPool pool{run, nullptr, threads};
@@ -319,11 +331,12 @@ void CheckCalls(std::size_t calls) {
   };
 
   SetNumThreads(3);
-  all("helpers at their best", [&](std::size_t n) { return call(n); });
-  {
+  for (const bool by_units : {false, true}) {
+    const ByUnits divided(by_units);
+    all(by_units ? "units split at their best" : "helpers at their best", [&](std::size_t n) { return call(n); });
     const Stalling stalling;
     g_stalls = Stalls::kRare;
-    all("helpers that stop", [&](std::size_t n) { return call(n); });
+    all(by_units ? "units split by helpers that stop" : "helpers that stop", [&](std::size_t n) { return call(n); });
   }
   {
     PoolOfOne one;

@@ -43,18 +43,24 @@ struct alignas(64) Worker {
   std::atomic<std::uint32_t> state{kFree};
   std::atomic<std::uint32_t> bell{0};  // rung to wake it
   std::atomic<bool> asleep{false};
+  std::atomic<int> thread{0};
   // Written by the caller that has reserved it.
   Job* job = nullptr;
   int caller_cpu = -1;
+  system::Detour detour;
   int misses = 0;  // how many invitations in a row were withdrawn
 
   void Loop() {
+    thread.store(system::CurrentThread(), std::memory_order_relaxed);
     int spins = 0;
     for (;;) {
       if (state.load(std::memory_order_acquire) == kInvited) {
         std::uint32_t expected = kInvited;
         if (state.compare_exchange_strong(expected, kAtWork, std::memory_order_acq_rel)) {
-          if (caller_cpu >= 0 && system::CurrentCpu() == caller_cpu) system::LeaveCpu(caller_cpu);
+          if (caller_cpu >= 0 && system::CurrentCpu() == caller_cpu) {  // moved there later
+            detour.Begin(thread, caller_cpu);
+            detour.End();
+          }
           Job* const mine = job;
           misses = 0;
           mine->Help();
@@ -71,6 +77,7 @@ struct alignas(64) Worker {
         asleep.store(true, std::memory_order_seq_cst);
         if (state.load(std::memory_order_seq_cst) != kInvited) bell.wait(seen, std::memory_order_seq_cst);
         asleep.store(false, std::memory_order_relaxed);
+        detour.End();
         spins = 0;
       }
     }
@@ -175,12 +182,17 @@ Invitation::Invitation(Job& job, std::size_t count, Sleepers sleepers) {
     Worker* const worker = pool->At(n);
     if (worker == nullptr) break;
     const bool asleep = worker->asleep.load(std::memory_order_relaxed);
-    if (asleep && sleepers != Sleepers::kWake) {
-      if (sleepers == Sleepers::kNudge) worker->Ring();
-      continue;
-    }
+    if (asleep && sleepers == Sleepers::kLeave) continue;
     std::uint32_t expected = kFree;
     if (!worker->state.compare_exchange_strong(expected, kReserved, std::memory_order_acquire)) continue;
+    // The system may wake a thread on the CPU of the one that wakes it, and leave it there for milliseconds, waiting or
+    // switching with the caller at a higher cost than that of the work. (A very short sleep does not help.)
+    if (asleep) worker->detour.Begin(worker->thread.load(std::memory_order_relaxed), cpu);
+    if (asleep && sleepers == Sleepers::kNudge) {
+      worker->Ring();
+      worker->state.store(kFree, std::memory_order_release);
+      continue;
+    }
     job.Keep();
     worker->job = &job;
     worker->caller_cpu = cpu;

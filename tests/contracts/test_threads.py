@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import onegru
-from onegru.core.machine import usable_cpus
+from onegru.core.machine import usable_cores
 from tests.support.layers import normal_gru
 from tests.support.machine.processes import Done, run_python, run_threads
 
@@ -74,7 +74,7 @@ def test_a_wrong_environment_is_refused(value: str) -> None:
 @linux
 def test_by_default_as_many_as_the_process_may_use() -> None:
     cores = sorted(os.sched_getaffinity(0))
-    usable = str(min(usable_cpus(), 64))
+    usable = str(min(usable_cores(), 64))
     assert output_of(SHOW) == output_of(SHOW, ONEGRU_NUM_THREADS="") == usable
     pinned = f"import os; os.sched_setaffinity(0, {{{cores[-1]}}}); {SHOW}"
     assert output_of(pinned) == "1"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onegru.core.machine import usable_cpus
+from onegru.core.machine import usable_cores, usable_cpus
 
 
 def system(root: Path, cgroup: str, files: dict[str, str]) -> Path:
@@ -86,3 +86,33 @@ def test_quotas(tmp_path: Path, cgroup: str, files: dict[str, str], count: int) 
 
 def test_a_system_that_says_nothing(tmp_path: Path) -> None:
     assert usable_cpus(tmp_path) == 16
+    assert usable_cores(tmp_path) == 16
+
+
+def siblings(groups: list[str]) -> dict[str, str]:
+    """The file of each CPU, which names those of its core."""
+    lists = [(group, [int(n) for n in group.replace("-", ",").split(",")]) for group in groups]
+    return {
+        f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list": f"{group}\n"
+        for group, cpus in lists
+        for cpu in cpus
+    }
+
+
+@pytest.mark.parametrize(
+    ("groups", "quota", "count"),
+    [
+        ([f"{cpu},{cpu + 8}" for cpu in range(8)], "max", 8),
+        ([f"{cpu}-{cpu + 1}" for cpu in range(0, 16, 2)], "max", 8),
+        ([str(cpu) for cpu in range(16)], "max", 16),
+        # some of a core's CPUs are not ours; of some CPUs nothing is known
+        ([f"{cpu},{cpu + 16}" for cpu in range(16)], "max", 16),
+        (["0-1"], "max", 15),
+        # a quota of fewer
+        (["0-1", "2-3"], "300000 100000", 3),
+        ([f"{cpu}-{cpu + 1}" for cpu in range(0, 16, 2)], "900000 100000", 8),
+    ],
+)
+def test_cpus_that_share_a_core_count_once(tmp_path: Path, groups: list[str], quota: str, count: int) -> None:
+    root = system(tmp_path, "0::/\n", {"G/cpu.max": f"{quota}\n", **siblings(groups)})
+    assert usable_cores(root) == count

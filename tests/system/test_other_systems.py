@@ -41,12 +41,12 @@ def test_layers_files_and_children_without_posix(tmp_path: Path) -> None:
         + """
     from pathlib import Path
     import onegru
-    from onegru.core.machine import memory_size, usable_cpus
+    from onegru.core.machine import memory_size, usable_cores, usable_cpus
     from onegru.system.child_process import Limits, read_answer, run_child
 
     folder = Path(sys.argv[1])
     sys.path.insert(0, str(folder))
-    assert usable_cpus() >= 1 and memory_size() == 2**34
+    assert usable_cpus() == usable_cores() >= 1 and memory_size() == 2**34
     layer = onegru.GRU(*(np.ones(s, "f") for s in ((1, 6, 3), (1, 6, 2))))
     for _ in range(2):
         onegru.save(layer, folder / "layer.onnx")

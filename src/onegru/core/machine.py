@@ -22,6 +22,24 @@ def usable_cpus(root: Path = Path("/")) -> int:
     return max(1, min([count, *_quotas(root)]))
 
 
+def usable_cores(root: Path = Path("/")) -> int:
+    """As `usable_cpus`, but CPUs that share a core count once: they share its arithmetic units and caches.
+
+    Linux says which do; elsewhere each CPU counts as a core. A virtual machine sees what its host tells it.
+
+    Args:
+        root: where `proc` and `sys` are, for tests.
+    """
+    cpus = usable_cpus(root)
+    try:
+        allowed = os.sched_getaffinity(0)
+    except (AttributeError, OSError):
+        return cpus
+    folder = root / "sys/devices/system/cpu"
+    siblings = ((cpu, _read(folder / f"cpu{cpu}/topology/thread_siblings_list")) for cpu in allowed)
+    return min(cpus, len({text.strip() or str(cpu) for cpu, text in siblings}))
+
+
 def _quotas(root: Path) -> Iterator[int]:
     """The CPUs that each control group allows, rounded up: the process's own group and all above it.
 

@@ -15,7 +15,7 @@ from onegru.core.activations import ACTIVATIONS
 from onegru.core.arguments import shown
 from onegru.core.dtypes import ELEMENT_TYPES, Array, numpy_dtype
 from onegru.core.errors import SpecError
-from onegru.core.machine import usable_cpus
+from onegru.core.machine import usable_cores
 from onegru.core.spec import Spec, Weights
 from onegru.engines.interface import EngineStream, Problem
 
@@ -55,7 +55,8 @@ def set_num_threads(n: int | None) -> None:
 
     Args:
         n: 1…64; None for the default: the first number of the environment variable OMP_NUM_THREADS, else the
-            number of cores that the process may use. ONEGRU_NUM_THREADS sets it from outside.
+            number of physical cores that the process may use: a second thread on the same core does not help.
+            ONEGRU_NUM_THREADS sets it from outside.
 
     Raises:
         SpecError: n is not such a number.
@@ -102,7 +103,7 @@ def _honour_environment() -> None:
 def _default_num_threads() -> int:
     """OMP_NUM_THREADS may be a list, a number for each level; others refuse what is wrong in it."""
     first = re.match(r"\s*0*([1-9][0-9]*)\s*(,|$)", os.environ.get("OMP_NUM_THREADS", ""))
-    return min(int(first[1][:3]) if first else usable_cpus(), MOST_THREADS)
+    return min(int(first[1][:3]) if first else usable_cores(), MOST_THREADS)
 
 
 class NativeEngine:

@@ -14,7 +14,7 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError, SpecWarning
 from onegru.core.pickling import state_of
 from onegru.core.wording import count
-from onegru.formats.graph import Graph, TensorInfo, by_name, nested_words
+from onegru.formats.graph import Graph, Run, TensorInfo, by_name, nested_words
 from onegru.models.gru_node import GruNode, find_node, prepare_nodes
 from onegru.models.inputs import Inputs, fit, words_of
 from onegru.models.stream import ModelStream
@@ -47,11 +47,12 @@ class Model:
         self._inputs = Inputs(graph.inputs)
         self._runs: list[Callable[[dict[str, Any]], None]]
         self._needed: dict[str, Any] = {}
+        self._run_whole: Run | None = None
         self._layers: tuple[GruNode, ...] = ()
         if graph.whole is None:
             handed_out = self._make_steps(graph, engine)
         else:
-            run_whole = graph.whole.open(engine)
+            self._run_whole = run_whole = graph.whole.open(engine)
             self._runs = [lambda values: values.update(run_whole(values))]
             self._layers = tuple(
                 GruNode(gru, f"{graph.path}: {gru}: ", engine, self._prepare_layers) for gru in graph.grus
@@ -62,6 +63,7 @@ class Model:
         for info in graph.outputs:
             self._results.append((info.name, info.value, info.value not in handed_out))
             handed_out.add(info.value)  # a second output of one value is a copy
+        self._is_plain = all(is_new and name == value for name, value, is_new in self._results)
         self._made = {*vars(self), "_made"} - before  # what no pickle needs, as the graph has it
 
     def _prepare_layers(self) -> None:
@@ -156,6 +158,9 @@ class Model:
             SpecError: an input is missing, unknown, or of a type or shape that does not fit.
             FormatError: another runtime fails on its part.
         """
+        if progress is None and self._run_whole is not None:
+            values = self._run_whole(self._fed(inputs))
+            return values if self._is_plain else self._handed_out(values)
         check_function("progress", progress)
         return self._handed_out(self._values(inputs, progress))
 
