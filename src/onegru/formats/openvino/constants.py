@@ -21,9 +21,9 @@ _MOST_OVERLAP, _MOST_CONVERTED, _FREE = 4, 16, 2**20
 class Constants:
     """The Const layers of one file, checked before anything is made of them."""
 
-    def __init__(self, words: Words) -> None:
+    def __init__(self, words: Words, weights: bytes | None = None) -> None:
         self.words = words
-        self._weights: Array | None = None
+        self._weights = None if weights is None else np.frombuffer(bytearray(weights), np.uint8)
         self._seen: set[tuple[object, ...]] = set()
         self._bytes = 0
         self._converted_bytes = 0
