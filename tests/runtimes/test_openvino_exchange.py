@@ -33,6 +33,8 @@ def run(model: Any, feeds: Mapping[str, Any]) -> list[Any]:
     compiled = openvino.Core().compile_model(model, "CPU", SETTINGS)
     request = compiled.create_infer_request()
     request.infer(dict(feeds))
+    if lost := onegru.openvino_errors():  # on one CPU
+        raise RuntimeError(lost[0])
     return [np.array(request.get_tensor(output).data) for output in compiled.outputs]
 
 
