@@ -52,7 +52,14 @@ GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
     ),
     "runtimes": (
         "Inside other runtimes",
-        ("InferenceSession", "execution_provider", "openvino_exchange", "openvino_extensions", "backend"),
+        (
+            "InferenceSession",
+            "execution_provider",
+            "openvino_exchange",
+            "openvino_errors",
+            "openvino_extensions",
+            "backend",
+        ),
     ),
     "process": (
         "Threads, targets, memory",

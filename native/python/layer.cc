@@ -317,9 +317,9 @@ void BindLayer(nb::module_& m) {
           "scratch_bound",
           [](const Layer& layer, std::size_t batch_size) { return ScratchBound(layer.packed(), batch_size); },
           nb::arg("batch_size"), "The most scratch in bytes that a call may take.")
-      .def_prop_ro(
-          "number", [](const Layer& layer) { return NumberOf(layer.shared()); },
-          "A number by which nodes of other runtimes' graphs find the layer, as long as anybody has it.")
+      .def(
+          "set_name", [](const Layer& layer, const std::string& name) { NameLayer(name, layer.shared()); },
+          nb::arg("name"), "Lets nodes of other runtimes' graphs find the layer, as long as anybody has it.")
       .def_prop_ro(
           "bytes", [](const Layer& layer) { return layer.packed().bytes(); }, "What the packed weights take.")
       .def_prop_ro(
@@ -332,6 +332,16 @@ void BindLayer(nb::module_& m) {
   m.def(
       "graph_api", [] { return reinterpret_cast<std::uintptr_t>(&GraphApi()); },
       "The address of the functions that run layers in other runtimes' graphs.");
+  m.def(
+      "graph_fail",
+      [](const std::string& message, bool is_watched, int threads) {
+        return GraphApi().fail(message.c_str(), is_watched, threads) != 0;
+      },
+      nb::arg("message"), nb::arg("is_watched"), nb::arg("threads"),
+      "Takes the message of a node's run that failed; whether the node shall raise it.");
+  m.def("watch_failures", &WatchFailures, "Keeps the failures of watched nodes in this thread, which raise none.");
+  m.def("watched_failure", &WatchedFailure, "Ends that, and returns the first message, or nothing.");
+  m.def("take_lost_errors", &TakeLostErrors, "The messages of failures that nobody raised, which are forgotten.");
   m.def(
       "activate",
       [](int function, double alpha, double beta, nb::handle x, nb::handle y) {

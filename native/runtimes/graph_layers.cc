@@ -1,8 +1,11 @@
 #include "native/runtimes/graph_layers.h"
 
+#include <algorithm>
+#include <cstdio>
 #include <mutex>
 #include <new>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "native/kernel.h"
@@ -12,9 +15,21 @@ namespace {
 
 struct Registry {
   std::mutex mutex;
-  std::int64_t last = 0;
-  std::unordered_map<std::int64_t, std::weak_ptr<const Packed>> layers;
+  std::unordered_map<std::string, std::weak_ptr<const Packed>> layers;
 };
+
+struct Failures {
+  static constexpr std::size_t kMost = 100;  // messages that are kept
+
+  std::mutex mutex;
+  std::vector<std::string> lost;
+};
+
+struct Watch {
+  bool is_on = false;
+  std::string failure;
+};
+thread_local Watch t_watch;
 
 // Never destroyed: nodes may outlive everything.
 Registry& TheRegistry() {
@@ -22,10 +37,15 @@ Registry& TheRegistry() {
   return *registry;
 }
 
-void* Open(std::int64_t number) {
+Failures& TheFailures() {
+  static auto* const failures = new Failures;
+  return *failures;
+}
+
+void* Open(const char* name) {
   Registry& registry = TheRegistry();
   const std::lock_guard lock(registry.mutex);
-  const auto found = registry.layers.find(number);
+  const auto found = registry.layers.find(name);
   auto packed = found == registry.layers.end() ? nullptr : found->second.lock();
   return packed == nullptr ? nullptr : new (std::nothrow) std::shared_ptr<const Packed>(std::move(packed));
 }
@@ -128,21 +148,47 @@ const char* Run(const void* layer, const OnegruGraphCall* call_given) try {
   return "unknown error";
 }
 
+int Fail(const char* message, int is_watched, int threads) {
+  if (is_watched != 0) {
+    if (!t_watch.is_on) return 1;
+    if (t_watch.failure.empty()) t_watch.failure = message;
+    return 0;
+  }
+  if (threads > 1) return 1;
+  Failures& failures = TheFailures();
+  const std::lock_guard lock(failures.mutex);
+  auto& lost = failures.lost;
+  if (lost.size() < Failures::kMost && std::find(lost.begin(), lost.end(), message) == lost.end()) {
+    lost.emplace_back(message);
+    std::fprintf(stderr, "onegru: %s; it gives NaN, as OpenVINO loses errors on one thread\n", message);
+  }
+  return 0;
+}
+
 }  // namespace
 
 const OnegruGraphApi& GraphApi() {
-  static const OnegruGraphApi api{&Open, &Close, &Run};
+  static const OnegruGraphApi api{&Open, &Close, &Run, &Fail};
   return api;
 }
 
-std::int64_t NumberOf(const std::shared_ptr<const Packed>& packed) {
+void WatchFailures() { t_watch = {true, {}}; }
+
+std::string WatchedFailure() { return std::exchange(t_watch, {}).failure; }
+
+std::vector<std::string> TakeLostErrors() {
+  Failures& failures = TheFailures();
+  const std::lock_guard lock(failures.mutex);
+  return std::exchange(failures.lost, {});
+}
+
+void NameLayer(const std::string& name, const std::shared_ptr<const Packed>& packed) {
   Registry& registry = TheRegistry();
   const std::lock_guard lock(registry.mutex);
   for (auto entry = registry.layers.begin(); entry != registry.layers.end();) {
     entry = entry->second.expired() ? registry.layers.erase(entry) : std::next(entry);
   }
-  registry.layers[++registry.last] = packed;
-  return registry.last;
+  registry.layers[name] = packed;
 }
 
 }  // namespace onegru

@@ -1,4 +1,4 @@
-// Layers in another runtime's graph: its nodes know them by number, and run them through a table of functions, so that
+// Layers in another runtime's graph: its nodes know them by name, and run them through a table of functions, so that
 // the nodes' library needs no kernels. OpenVINO's operator (openvino_gru.cc) is one such node.
 
 #ifndef ONEGRU_NATIVE_RUNTIMES_GRAPH_LAYERS_H_
@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 // C, as different compilers may have built the two libraries.
 extern "C" {
@@ -29,11 +31,14 @@ struct OnegruGraphCall {
 };
 
 struct OnegruGraphApi {
-  // The layer of a number; null if there is none. To be closed.
-  void* (*open)(std::int64_t number);
+  // The layer of a name; null if there is none. To be closed.
+  void* (*open)(const char* name);
   void (*close)(void* layer);
   // Null, or a message with static lifetime.
   const char* (*run)(const void* layer, const struct OnegruGraphCall* call);
+  // Takes the message of a run that failed. Nonzero where the node shall throw, else its outputs are to be filled: with
+  // zeros if `is_watched`, as whoever runs the graph then knows, or with NaN.
+  int (*fail)(const char* message, int is_watched, int threads);
 };
 }
 
@@ -43,8 +48,17 @@ class Packed;
 
 const OnegruGraphApi& GraphApi();
 
-// The number by which graphs know a layer, as long as it lives.
-std::int64_t NumberOf(const std::shared_ptr<const Packed>& packed);
+// Lets graphs find a layer by a name, as long as it lives. Equal names are for equal layers: the last one counts.
+void NameLayer(const std::string& name, const std::shared_ptr<const Packed>& packed);
+
+// Keeps the failures of watched nodes that run in this thread from now on, which throw nothing meanwhile.
+void WatchFailures();
+
+// Ends that, and returns the first message; empty if there is none.
+std::string WatchedFailure();
+
+// The messages of failed runs that nobody raised, the oldest first and each once, and forgets them.
+std::vector<std::string> TakeLostErrors();
 
 }  // namespace onegru
 

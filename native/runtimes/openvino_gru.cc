@@ -1,4 +1,4 @@
-// OneGRU: an operator for OpenVINO's graphs that is a layer of onegru, known by a number. Built against OpenVINO's
+// OneGRU: an operator for OpenVINO's graphs that is a layer of onegru, known by a name. Built against OpenVINO's
 // headers alone and linked to none of its libraries, once for each release (CMakeLists.txt); it holds no kernels
 // (graph_layers.h).
 
@@ -9,8 +9,12 @@
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -25,6 +29,25 @@ void RunTasks(void*, std::size_t count, void (*task)(void*, std::size_t), void* 
   tbb::parallel_for(std::size_t{0}, count, [&](std::size_t index) { task(data, index); }, tbb::static_partitioner());
 }
 
+template <typename T>
+void FillWith(ov::Tensor& tensor, T value) {
+  std::fill_n(static_cast<T*>(tensor.data()), tensor.get_size(), value);
+}
+
+// With zeros, or with NaN.
+void Fill(ov::Tensor& tensor, bool is_zero) {
+  switch (tensor.get_element_type()) {
+    case ov::element::Type_t::f64:
+      return FillWith(tensor, is_zero ? 0.0 : std::numeric_limits<double>::quiet_NaN());
+    case ov::element::Type_t::f32:
+      return FillWith(tensor, is_zero ? 0.0f : std::numeric_limits<float>::quiet_NaN());
+    case ov::element::Type_t::f16:
+      return FillWith<std::uint16_t>(tensor, is_zero ? 0 : 0x7e00);
+    default:
+      return FillWith<std::uint16_t>(tensor, is_zero ? 0 : 0x7fc0);  // bf16
+  }
+}
+
 // X [batch, time, I], H [batch, D, hidden], then lengths [batch] and A [batch, time, 1] if there are some, to Y
 // [batch, D, time, hidden] and Ho [batch, D, hidden]; a cell has no axes of time and directions, and no Y.
 class OneGRU : public ov::op::Op {
@@ -34,7 +57,8 @@ class OneGRU : public ov::op::Op {
   OneGRU() = default;
 
   bool visit_attributes(ov::AttributeVisitor& visitor) override {
-    visitor.on_attribute("number", attributes_.number);
+    visitor.on_attribute("layer", attributes_.layer);
+    visitor.on_attribute("is_watched", attributes_.is_watched);
     visitor.on_attribute("hidden_size", attributes_.hidden_size);
     visitor.on_attribute("num_directions", attributes_.num_directions);
     visitor.on_attribute("is_sequence", attributes_.is_sequence);
@@ -53,15 +77,15 @@ class OneGRU : public ov::op::Op {
   }
 
   void validate_and_infer_types() override {
-    const auto& [number, hidden_size, num_directions, is_sequence, has_lengths, has_attention] = attributes_;
+    const auto& [layer, is_watched, hidden_size, num_directions, is_sequence, has_lengths, has_attention] = attributes_;
     const std::size_t inputs = 2 + (has_lengths ? 1 : 0) + (has_attention ? 1 : 0);
     OPENVINO_ASSERT(get_input_size() == inputs, "OneGRU: must have ", inputs, " inputs");
     OPENVINO_ASSERT(hidden_size > 0 && (num_directions == 1 || num_directions == 2), "OneGRU: sizes");
     if (layer_ == nullptr && g_api != nullptr) {
-      if (void* const layer = g_api->open(number)) layer_ = {layer, g_api->close};
+      if (void* const found = g_api->open(layer.c_str())) layer_ = {found, g_api->close};
     }
     OPENVINO_ASSERT(layer_ != nullptr,
-                    "OneGRU: there is no layer of this number; a graph with layers of onegru "
+                    "OneGRU: there is no such layer; a graph with layers of onegru "
                     "lives in the process that made it alone");
     const ov::PartialShape& X = get_input_partial_shape(0);
     const bool is_known = X.rank().is_static() && X.rank().get_length() == (is_sequence ? 3 : 2);
@@ -79,61 +103,81 @@ class OneGRU : public ov::op::Op {
 
   bool has_evaluate() const override { return true; }
 
+  // OpenVINO loses exceptions of synchronous runs on one thread: what it gives is then of an earlier run, and the task
+  // that failed stays in a queue, to be run again when its request may be gone.
   bool evaluate(ov::TensorVector& outputs, const ov::TensorVector& inputs) const override {
-    const auto& [number, hidden_size, num_directions, is_sequence, has_lengths, has_attention] = attributes_;
-    const ov::Shape X = inputs[0].get_shape();
-    const std::size_t batch = X.at(0), time = is_sequence ? X.at(1) : 1, D = static_cast<std::size_t>(num_directions);
-    const auto H = static_cast<std::size_t>(hidden_size);
-    OPENVINO_ASSERT(X.size() == (is_sequence ? 3 : 2), Place(), "X: rank ", X.size());
-    const ov::Shape state = is_sequence ? ov::Shape{batch, D, H} : ov::Shape{batch, H};
-    OPENVINO_ASSERT(inputs[1].get_shape() == state, Place(), "the state has shape ", inputs[1].get_shape(),
-                    "; must be ", state);
-    OnegruGraphCall call{};
-    call.batch_size = batch;
-    call.seq_length = time;
-    call.input_size = X.back();
-    call.num_directions = D;
-    call.hidden_size = H;
-    call.element_size = inputs[0].get_element_type().size();
-    call.X = inputs[0].data();
-    call.H = inputs[1].data();
-    if (has_lengths) {
-      OPENVINO_ASSERT(inputs[2].get_shape() == ov::Shape{batch}, Place(), "sequence_lengths: shape ",
-                      inputs[2].get_shape());
-      call.length_size = inputs[2].get_element_type().size();
-      call.lengths = inputs[2].data();
-    }
-    if (has_attention) {
-      OPENVINO_ASSERT(inputs.back().get_size() == batch * time, Place(), "A: shape ", inputs.back().get_shape());
-      call.A = inputs.back().data();
-    }
-    if (is_sequence) {
-      outputs[0].set_shape({batch, D, time, H});
-      call.Y = outputs[0].data();
-    }
-    ov::Tensor& last = outputs.back();
-    last.set_shape(state);
-    call.Ho = last.data();
-    call.run_tasks = &RunTasks;
-    call.threads = static_cast<std::size_t>(tbb::this_task_arena::max_concurrency());
-    if (const char* const wrong = g_api->run(layer_.get(), &call)) {
-      OPENVINO_THROW(Place(), wrong);
+    try {
+      Compute(outputs, inputs);
+    } catch (const std::exception& error) {
+      const bool is_watched = attributes_.is_watched;
+      if (g_api->fail(error.what(), is_watched, tbb::this_task_arena::max_concurrency()) != 0) throw;
+      SetShapes(outputs, inputs[0].get_shape());
+      for (ov::Tensor& output : outputs) Fill(output, is_watched);
     }
     return true;
   }
 
  private:
+  void Compute(ov::TensorVector& outputs, const ov::TensorVector& inputs) const {
+    const ov::Shape X = inputs[0].get_shape();
+    if (X.size() != (attributes_.is_sequence ? 3 : 2)) Refuse("X: rank ", X.size());
+    SetShapes(outputs, X);
+    const ov::Shape state = outputs.back().get_shape();
+    if (inputs[1].get_shape() != state) {
+      Refuse("the state has shape ", inputs[1].get_shape(), "; must be ", state);
+    }
+    OnegruGraphCall call{};
+    call.batch_size = X[0];
+    call.seq_length = attributes_.is_sequence ? X[1] : 1;
+    call.input_size = X.back();
+    call.num_directions = static_cast<std::size_t>(attributes_.num_directions);
+    call.hidden_size = static_cast<std::size_t>(attributes_.hidden_size);
+    call.element_size = inputs[0].get_element_type().size();
+    call.X = inputs[0].data();
+    call.H = inputs[1].data();
+    if (attributes_.has_lengths) {
+      const ov::Shape wanted{call.batch_size}, lengths = inputs[2].get_shape();
+      if (lengths != wanted) Refuse("sequence_lengths: shape ", lengths, "; must be ", wanted);
+      call.length_size = inputs[2].get_element_type().size();
+      call.lengths = inputs[2].data();
+    }
+    if (attributes_.has_attention) {
+      if (inputs.back().get_size() != call.batch_size * call.seq_length) Refuse("A: shape ", inputs.back().get_shape());
+      call.A = inputs.back().data();
+    }
+    if (attributes_.is_sequence) call.Y = outputs[0].data();
+    call.Ho = outputs.back().data();
+    call.run_tasks = &RunTasks;
+    call.threads = static_cast<std::size_t>(tbb::this_task_arena::max_concurrency());
+    if (const char* const wrong = g_api->run(layer_.get(), &call)) Refuse(wrong);
+  }
+
+  // Those that follow from X; of an X of another rank, what there can be.
+  void SetShapes(ov::TensorVector& outputs, const ov::Shape& X) const {
+    const auto D = static_cast<std::size_t>(attributes_.num_directions);
+    const auto H = static_cast<std::size_t>(attributes_.hidden_size);
+    const std::size_t batch = X.empty() ? 1 : X[0], time = X.size() < 2 ? 1 : X[1];
+    if (attributes_.is_sequence) outputs[0].set_shape({batch, D, time, H});
+    outputs.back().set_shape(attributes_.is_sequence ? ov::Shape{batch, D, H} : ov::Shape{batch, H});
+  }
+
+  template <typename... Words>
+  [[noreturn]] void Refuse(const Words&... words) const {
+    std::ostringstream message;
+    message << "OneGRU node '" << get_friendly_name() << "': ";
+    (message << ... << words);
+    throw std::runtime_error(message.str());
+  }
+
   struct Attributes {
-    std::int64_t number = 0;
+    std::string layer;        // its name
+    bool is_watched = false;  // whether whoever runs the graph looks for failures
     std::int64_t hidden_size = 0;
     std::int64_t num_directions = 1;
     bool is_sequence = false;
     bool has_lengths = false;
     bool has_attention = false;
   };
-
-  // The prefix of messages.
-  std::string Place() const { return "OneGRU node '" + get_friendly_name() + "': "; }
 
   Attributes attributes_;
   std::shared_ptr<void> layer_;

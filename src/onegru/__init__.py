@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from onegru.models.report import GruReport
     from onegru.rewriting.fuse import Fusion, fuse
     from onegru.rewriting.rewrite import Rewriting, rewrite
-    from onegru.runtimes.openvino import openvino_exchange, openvino_extensions
+    from onegru.runtimes.openvino import openvino_errors, openvino_exchange, openvino_extensions
     from onegru.verification.results import Verification
     from onegru.verification.verify import verify
 
@@ -84,6 +84,7 @@ __all__ = [
     "inspect",
     "load",
     "load_layers",
+    "openvino_errors",
     "openvino_exchange",
     "openvino_extensions",
     "pad",
@@ -117,6 +118,7 @@ _LATER = {
     "fuse": "onegru.rewriting.fuse",
     "inspect": "onegru.models.inspect",
     "load_layers": "onegru.models.load_layers",
+    "openvino_errors": "onegru.runtimes.openvino",
     "openvino_exchange": "onegru.runtimes.openvino",
     "openvino_extensions": "onegru.runtimes.openvino",
     "pad": "onegru.layers.padding",

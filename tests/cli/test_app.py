@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 
 import onegru
 from onegru.cli import progress
+from onegru.runtimes.openvino import openvino_operator
 from tests.support.files.onnx_models import WEIGHTS, I, graph, gru, model, node, save, value
 from tests.support.machine.cli import SCRIPT, Cli, Result, X, expected, files, same, script, write_gru
 from tests.support.machine.systems import posix
@@ -59,10 +61,13 @@ def test_warnings_are_one_line_each(cli: Cli) -> None:
 def test_targets(cli: Cli) -> None:
     targets = onegru.targets()
     lines = cli("targets").out.splitlines()
+    *lines, of_openvino = lines
     assert [line.split()[0] for line in lines] == list(targets.available)
     assert [line.split()[0] for line in lines if line.endswith("in use")] == [targets.chosen]
+    operator = openvino_operator()
+    assert operator.version is None or of_openvino.startswith(f"OpenVINO: {operator.version}, GRU layers by ")
     document = cli("targets", "--json").document()
-    assert document == {"available": list(targets.available), "chosen": targets.chosen}
+    assert document == {**asdict(targets), "available": [*targets.available], "openvino": asdict(operator)}
 
 
 def test_version(cli: Cli) -> None:

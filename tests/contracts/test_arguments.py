@@ -185,6 +185,7 @@ ELSEWHERE = {
         "inspect",
         "load",
         "load_layers",
+        "openvino_errors",
         "openvino_exchange",
         "openvino_extensions",
         "release_memory",

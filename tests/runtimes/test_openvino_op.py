@@ -69,6 +69,8 @@ def feeds(arrays: dict[str, Any]) -> dict[str, Array]:
 
 def run(compiled: Any, given: dict[str, Array]) -> list[Array]:
     results = compiled(given)
+    if lost := onegru.openvino_errors():  # on one CPU
+        raise RuntimeError(lost[0])
     return [np.array(results[port]) for port in compiled.outputs]
 
 

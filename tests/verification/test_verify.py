@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,16 @@ from onegru.formats.graph import Graph
 from onegru.verification.compare_runtimes import compare_runtimes
 from onegru.verification.diagnose import diagnose
 from onegru.verification.gru_call import call_of, in_type
+from onegru.verification.locate import find_fault, subject_of
 from onegru.verification.runtimes.base import Subject
 from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
 from onegru.verification.runtimes.onnxruntime import OnnxRuntime
+from onegru.verification.runtimes.openvino import OpenVino
 from onegru.verification.trace import traced_run
 from tests.support import mutants
 from tests.support.files.onnx_models import I, graph, gru, model, node, save, value, weights
 from tests.support.verify_cases import REAL, T, chain, fault_of, feeds, only, planted, planted_in, verified
+from tests.support.written_out.draw import written_out
 
 
 @planted
@@ -224,3 +228,23 @@ def test_a_model_in_memory_is_refused(tmp_path: Path) -> None:
     path = save(tmp_path, chain())
     with pytest.raises(onegru.SpecError, match="must come from a file"):
         onegru.verify(onegru.load(path.read_bytes()))
+
+
+@pytest.mark.parametrize("is_written_out", [True, False])
+def test_a_model_without_gru_nodes(tmp_path: Path, is_written_out: bool) -> None:
+    proto = written_out("chain", np.random.default_rng(1)).model
+    if not is_written_out:
+        proto = model(graph([node("Relu", ["X"], ["Y"])], [value("X", shape=[1, 1, I])], ["Y"], {}))
+    loaded = onegru.load(save(tmp_path, proto))
+    fault, words = find_fault(loaded, {}, {}, OnnxEvaluator(), lambda *_: pytest.fail(), lambda _: True)
+    assert fault is None and words.startswith("it has no GRU node, ")
+    assert ("1 GRU written out in other operators: `onegru convert --fuse`" in words) == is_written_out
+
+
+def test_openvino_is_given_the_file(tmp_path: Path) -> None:
+    """From memory it takes files that it refuses by their names, as programs read them."""
+    loaded = onegru.load(save(tmp_path, chain()))
+    subject = replace(subject_of(loaded), model=b"not the model")
+    assert OpenVino().run(subject, feeds()).keys() == {info.name for info in loaded.outputs}
+    with pytest.raises(RuntimeError):
+        OpenVino().run(replace(subject_of(loaded, probed=True), model=b"not the model"), feeds())

@@ -35,6 +35,7 @@ from onegru.cli.tables import Screen, show_report, show_run, show_targets, show_
 from onegru.cli.trace import trace_command
 from onegru.cli.verify import verify_command
 from onegru.core.wording import printable
+from onegru.runtimes.openvino import openvino_operator
 
 app = typer.Typer(
     name="onegru",
@@ -57,6 +58,7 @@ def run() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of other packages
         warnings.simplefilter("always", onegru.SpecWarning)
+        warnings.filterwarnings("always", "GRU layers in OpenVINO", RuntimeWarning)
         warnings.showwarning = _show_warning
         return _run()
 
@@ -229,13 +231,13 @@ app.command("verify", short_help="Check a model against every runtime that is in
 app.add_typer(conformance, name="conformance", short_help="Check runtimes against both specifications.")
 
 
-@app.command("targets", short_help="List the SIMD targets.")
+@app.command("targets", short_help="List the SIMD targets, and what runs GRUs in OpenVINO.")
 def targets_command(as_json: AsJson = False) -> None:
-    """Tell which SIMD targets the native core has here, and which it uses.
+    """Tell which SIMD targets the native core has here, which it uses, and what runs GRUs in OpenVINO.
 
     Example: ONEGRU_TARGET=avx2 onegru targets
     """
-    show_targets(Screen(), onegru.targets(), as_json=as_json)
+    show_targets(Screen(), onegru.targets(), openvino_operator(), as_json=as_json)
 
 
 @app.callback(invoke_without_command=True)

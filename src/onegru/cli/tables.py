@@ -22,6 +22,7 @@ from onegru.formats.graph import TensorInfo
 from onegru.models.inspect import Inspection
 from onegru.models.model import Model
 from onegru.models.report import GruReport
+from onegru.runtimes.openvino import OpenvinoOperator
 
 
 class Screen(Console):
@@ -138,13 +139,18 @@ def show_timings(console: Console, timings: Sequence[Timing], threads: int, *, a
     say(console, f"onegru may use {count(threads, 'thread')}; ONNX Runtime takes its default")
 
 
-def show_targets(console: Console, targets: Targets, *, as_json: bool) -> None:
-    """The targets, the one in use marked."""
+def show_targets(console: Console, targets: Targets, operator: OpenvinoOperator, *, as_json: bool) -> None:
+    """The targets, the one in use marked, and what runs GRU layers in OpenVINO."""
     if as_json:
-        print_json(dataclasses.asdict(targets))
+        print_json({**dataclasses.asdict(targets), "openvino": dataclasses.asdict(operator)})
         return
     for name in targets.available:
         console.print(f"{name}{'  in use' if name == targets.chosen else ''}", highlight=False)
+    words = "not installed"
+    if operator.version is not None:
+        way = "the operator in C++" if operator.is_native else "way of Python"
+        words = f"{operator.version}, GRU layers by {way}"
+    say(console, f"OpenVINO: {words}{f': {safe(operator.problem)}' if operator.problem else ''}")
 
 
 def _show_gru(console: Console, item: GruReport) -> None:

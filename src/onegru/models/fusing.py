@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -133,13 +132,9 @@ class WrittenOutIr:
 
     def graph(self, path: Path) -> Graph:
         """Its graph; `path` is the file that it comes from."""
-        from onegru.formats.openvino.reader import load_ir
+        from onegru.formats.openvino.reader import ir_graph
 
-        with tempfile.TemporaryDirectory(prefix="onegru-") as folder:
-            file = Path(folder) / path.with_suffix(".xml").name
-            file.write_bytes(self.xml)
-            file.with_suffix(".bin").write_bytes(self.weights)
-            return replace(load_ir(file), path=str(path))
+        return ir_graph(path, ET.fromstring(self.xml), self.weights)  # our own
 
 
 def find_in_ir(path: Path, progress: Progress | None = None) -> WrittenOutIr:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
+from onegru import _native
 from onegru.core.errors import needs_extra
 
 
@@ -20,6 +23,11 @@ def openvino_exchange(model: Any) -> int:
     and can no longer be saved. Without the hint OpenVINO computes the other layers in bfloat16 where that is
     the processor's default. `model.reshape` to the actual sizes makes it faster, as it does without onegru.
 
+    A layer that gets what is not legal, such as lengths beyond X, raises in `infer`. On one thread OpenVINO
+    loses every error there, but not in `start_async` and `wait`: the layer's outputs are then NaN, a line on
+    stderr says why, and `onegru.openvino_errors` returns it. A `CACHE_DIR` saves no time: OpenVINO compiles a
+    model with onegru's layers each time, and keeps one file for each model there.
+
     Args:
         model: an `openvino.Model`; it is changed.
 
@@ -30,6 +38,10 @@ def openvino_exchange(model: Any) -> int:
         MissingExtraError: OpenVINO is not installed.
         FormatError: it is older than 2025.0.
         SpecError: it is not a model, or a layer is not legal.
+
+    Warns:
+        RuntimeWarning: once, if this build of onegru has no operator in C++ for this OpenVINO, so that layers
+            run by way of Python (`onegru targets` tells).
     """
     with needs_extra("openvino", "openvino", "openvino_exchange"):
         from onegru.runtimes.openvino_exchange import exchange_all
@@ -66,3 +78,45 @@ def openvino_extensions() -> list[type[Any]]:
     with needs_extra("openvino", "openvino", "openvino_extensions"):
         from onegru.runtimes.openvino_op import CLASSES
     return list(CLASSES)
+
+
+def openvino_errors() -> list[str]:
+    """What onegru's layers in OpenVINO's models refused, where OpenVINO lost it: what they gave is NaN.
+
+    OpenVINO loses every error of `infer` on one thread: with one CPU, or `INFERENCE_NUM_THREADS` of 1.
+    `onegru.load` does not.
+
+        compiled(inputs)
+        for message in onegru.openvino_errors():
+            print(message)
+
+    Returns:
+        the messages since the last call, of all models of this process, each once, and at most 100.
+    """
+    return _native.take_lost_errors()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenvinoOperator:
+    """What runs GRU layers in OpenVINO here.
+
+    Attributes:
+        version: OpenVINO's; None if it is not installed.
+        is_native: whether it is the operator in C++.
+        problem: why it is not; empty if it is, or without OpenVINO.
+    """
+
+    version: str | None
+    is_native: bool
+    problem: str = ""
+
+
+def openvino_operator() -> OpenvinoOperator:
+    """What runs GRU layers in OpenVINO here."""
+    try:
+        version = metadata.version("openvino")
+        from onegru.runtimes.openvino_exchange import load_operator
+    except (metadata.PackageNotFoundError, ImportError):
+        return OpenvinoOperator(None, False)
+    factory, problem = load_operator()
+    return OpenvinoOperator(version, factory is not None, problem)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
@@ -22,8 +24,18 @@ from onegru.layers.gru import GRU, native_of
 from onegru.operators.lowering import check_attributes, lower
 from onegru.operators.openvino import OPERATORS, RANDOM
 from onegru.operators.schema import WEIGHTS, Operator
+from onegru.runtimes import openvino_failures
 from onegru.runtimes.openvino_graph import bodies_of, sizes_of
-from onegru.runtimes.openvino_op import CLASSES, RELEASE, GruOp, array_of, attributes_of, set_outputs
+from onegru.runtimes.openvino_op import (
+    CLASSES,
+    RELEASE,
+    GruOp,
+    array_of,
+    attribute_sizes,
+    attributes_of,
+    digest_of,
+    set_outputs,
+)
 
 # Weights may be computed from constants by at most so many layers, through at most so many numbers.
 _MOST_LAYERS = 100
@@ -83,6 +95,7 @@ def exchange(
     engine: str = "auto",
     seen: Seen | None = None,
     all_steps: bool = False,
+    is_watched: bool = False,
     keep: Callable[[object], None] = _kept.append,
 ) -> GRU | None:
     """Replace a layer by an operator of onegru's.
@@ -94,6 +107,8 @@ def exchange(
         engine: what runs it, as in `onegru.GRU`.
         seen: called after each run.
         all_steps: whether its lengths are known to be all steps, and need not be read.
+        is_watched: whether whoever runs the model looks for failures; else those that OpenVINO would lose
+            give NaN.
         keep: called with what must live as long as the model.
 
     Returns:
@@ -108,6 +123,7 @@ def exchange(
     taken = {name: node.input_value(index) for index, name in enumerate(names)}
     weights = weights_in(layer, operator)
     made: GRU | None = None
+    state = _State(operator, attributes, names, None, {}, engine, seen, is_watched)
     if all(array is not None for array in weights.values()):
         lowered = lower(operator, attributes, *(weights.get(name) for name in WEIGHTS))
         made = GRU.from_canonical(lowered.spec, lowered.weights, engine)
@@ -115,15 +131,17 @@ def exchange(
         if lengths is not None and all_steps:
             del taken[lengths.name]
         inputs = {name: value for name, value in taken.items() if name not in WEIGHTS}
-        new = None if seen is not None else _native_node(made, operator, inputs)
+        # Of its content: the same model is then the same in OpenVINO's cache, and no other one is.
+        name = digest_of(repr(lowered.spec), (lowered.weights.W, lowered.weights.R, lowered.weights.B))
+        new = None if seen is not None else _native_node(made, name, operator, inputs, is_watched)
         if new is None:
-            state = _State(operator, attributes, list(inputs), made, weights, engine, seen)
-            new = _PythonGru.make(state, inputs.values(), keep)
+            state = replace(state, names=list(inputs), layer=made, weights=weights)
+            new = _PythonGru.make(state, name, inputs.values(), keep)
     elif seen is not None or engine == "reference":
-        state = _State(operator, attributes, names, None, {}, engine, seen)
-        new = _PythonGru.make(state, taken.values(), keep)
+        new = _PythonGru.make(state, "", taken.values(), keep)
     else:
         new = next(c for c in CLASSES if c.operator is operator)(list(taken.values()), **attributes)
+        new.is_watched = is_watched
     new.set_friendly_name(node.get_friendly_name())
     for index in range(node.get_output_size()):
         given_by = new.output(min(index, new.get_output_size() - 1))
@@ -183,10 +201,31 @@ def _constant(output: Any, outside: Mapping[str, Any]) -> Array | None:
 
 @functools.cache
 def _factory() -> Any:
-    """What makes nodes of the operator in C++; None if there is none for this release of OpenVINO."""
-    library = Path(_native.__file__).with_name(f"_openvino_gru_{'_'.join(map(str, RELEASE))}.so")
+    """What makes nodes of the operator in C++; None if there is none that works, which is warned of once."""
+    factory, problem = load_operator()
+    if problem:
+        warnings.warn(
+            f"GRU layers in OpenVINO run by way of Python, which takes several times as long: {problem}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return factory
+
+
+def load_operator() -> tuple[Any, str]:
+    """What makes nodes of the operator in C++, or None; and what is wrong, in words."""
+    release = ".".join(map(str, RELEASE))
+    folder = Path(_native.__file__).parent
+    library = folder / f"_openvino_gru_{release.replace('.', '_')}.so"
     if not library.exists():
-        return None
+        if not sys.platform.startswith("linux"):
+            return None, "onegru has an operator in C++ on Linux alone"
+        others = sorted(
+            path.stem.removeprefix("_openvino_gru_") for path in folder.glob("_openvino_gru_*.so")
+        )
+        words = f"for {', '.join(others).replace('_', '.')} alone" if others else "for no release"
+        remedy = "to install onegru again beside it builds an operator for it"
+        return None, f"onegru was built {words}, and OpenVINO is {release}; {remedy}"
     try:
         # It is not linked to OpenVINO's libraries: their symbols must be visible to the whole process.
         libraries = Path(openvino.__file__).parent / "libs"
@@ -199,18 +238,22 @@ def _factory() -> Any:
 
         factory = NodeFactory()
         factory.add_extension(str(library))
-    except (OSError, AttributeError, ImportError, RuntimeError):
-        return None
-    return factory
+    except (OSError, AttributeError, ImportError, RuntimeError) as error:
+        return None, f"{library.name} does not load ({' '.join(str(error).split())})"
+    return factory, ""
 
 
-def _native_node(layer: GRU, operator: Operator, inputs: Mapping[str, Any]) -> Any:
+def _native_node(
+    layer: GRU, name: str, operator: Operator, inputs: Mapping[str, Any], is_watched: bool
+) -> Any:
     native = native_of(layer)
     if native is None or (factory := _factory()) is None:
         return None
+    native.set_name(name)
     lengths = operator.input("sequence_lens")
     attributes = {
-        "number": native.number,
+        "layer": name,
+        "is_watched": is_watched,
         "hidden_size": layer.hidden_size,
         "num_directions": layer.spec.num_directions,
         "is_sequence": len(operator.outputs) == 2,
@@ -232,10 +275,11 @@ class _State:
     weights: Mapping[str, Array | None]
     engine: str
     seen: Seen | None
+    is_watched: bool
 
 
-# Layers by number. They lie here and not in the nodes, as OpenVINO never frees nodes made in Python.
-_states: WeakValueDictionary[int, _State] = WeakValueDictionary()
+# Layers by name. They lie here and not in the nodes, as OpenVINO never frees nodes made in Python.
+_states: WeakValueDictionary[str, _State] = WeakValueDictionary()
 _numbers = itertools.count(1)
 
 
@@ -245,15 +289,17 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
     class_type_info: ClassVar[Any] = openvino.DiscreteTypeInfo("OneGRUInPython", "extension")
 
     @classmethod
-    def make(cls, state: _State, inputs: Iterable[Any], keep: Callable[[object], None]) -> Any:
-        number = next(_numbers)
-        _states[number] = state
+    def make(cls, state: _State, name: str, inputs: Iterable[Any], keep: Callable[[object], None]) -> Any:
+        """A node of this layer, found by this name."""
+        if state.is_watched:  # it may go before an equal one, which then needs a name of its own
+            name = str(next(_numbers))
+        _states[name] = state
         keep(state)
-        return cls(list(inputs), number)
+        return cls(list(inputs), name)
 
-    def __init__(self, inputs: Sequence[Any] | None = None, number: int = 0) -> None:
+    def __init__(self, inputs: Sequence[Any] | None = None, layer: str = "") -> None:
         super().__init__(self)
-        self._attributes = {"number": number}
+        self._attributes = {"layer": layer}
         if inputs is not None:
             self.set_arguments(list(inputs))
             self.constructor_validate_and_infer_types()
@@ -263,12 +309,11 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
         return True
 
     def clone_with_new_inputs(self, new_inputs: Sequence[Any]) -> Any:
-        return _PythonGru(new_inputs, self._attributes["number"])
+        return _PythonGru(new_inputs, self._attributes["layer"])
 
     def validate_and_infer_types(self) -> None:
-        state = _states[self._attributes["number"]]
-        sizes: dict[str, int | None] = {"H": int(state.attributes["hidden_size"]), "1": 1}
-        sizes["D"] = 2 if state.attributes.get("direction") == "bidirectional" else 1
+        state = _states[self._attributes["layer"]]
+        sizes: dict[str, int | None] = {**attribute_sizes(state.attributes)}
         X, axes = sizes_of(self.get_input_partial_shape(0)), state.operator.inputs[0].axes
         if X is not None and len(X) == len(axes):
             sizes |= {axis: size for axis, size in zip(axes, X, strict=True) if axis in "BT"}
@@ -278,7 +323,17 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
         return True
 
     def evaluate(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> bool:
-        state = _states[self._attributes["number"]]
+        state = _states[self._attributes["layer"]]
+        return openvino_failures.evaluate(
+            lambda: self._compute(state, outputs, inputs),
+            state.operator,
+            attribute_sizes(state.attributes),
+            inputs,
+            outputs,
+            is_watched=state.is_watched,
+        )
+
+    def _compute(self, state: _State, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
         arrays = {name: array_of(tensor) for name, tensor in zip(state.names, inputs, strict=True)}
         if state.layer is not None:  # OpenVINO may use float32 in place of other types
             dtype = numpy_dtype(state.layer.spec.dtype)
@@ -297,7 +352,6 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
                 array_of(tensor)[...] = array
         if state.seen is not None:
             state.seen({**arrays, **results})
-        return True
 
 
 def exchange_all(model: Any) -> int:

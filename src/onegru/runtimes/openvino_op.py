@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import re
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
@@ -23,6 +23,7 @@ from onegru.operators.attributes import check_names
 from onegru.operators.lowering import check_attributes, lower
 from onegru.operators.openvino import OPERATORS
 from onegru.operators.schema import WEIGHTS, Attribute, Operator, Port
+from onegru.runtimes import openvino_failures
 from onegru.runtimes.openvino_graph import sizes_of
 
 RELEASE = tuple(map(int, openvino.__version__.split(".")[:2]))
@@ -44,7 +45,7 @@ class _Layer:
 
 
 # Layers in use, by what they are made of: copies of a node, and nodes that share weights, share the layer.
-_layers: WeakValueDictionary[bytes, _Layer] = WeakValueDictionary()
+_layers: WeakValueDictionary[str, _Layer] = WeakValueDictionary()
 
 # The same by node, with the constants that its weights were. They lie here and not in the nodes, as OpenVINO
 # keeps nodes beyond the interpreter's end.
@@ -72,6 +73,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
             name: _to_visit(attribute, attributes.get(name, attribute.default))
             for name, attribute in self.operator.attributes.items()
         }
+        self.is_watched = False  # whether whoever runs the model looks for failures
         self._number = next(_numbers)
         weakref.finalize(self, _used.pop, self._number, None)  # at the interpreter's end, too
         if inputs is not None:
@@ -87,7 +89,9 @@ class GruOp(openvino.Op):  # type: ignore[misc]
 
     def clone_with_new_inputs(self, new_inputs: Sequence[Any]) -> GruOp:
         """The same operator on other inputs."""
-        return type(self)(new_inputs, **self._attributes)
+        copy = type(self)(new_inputs, **self._attributes)
+        copy.is_watched = self.is_watched
+        return copy
 
     def validate_and_infer_types(self) -> None:
         """Check attributes, types and shapes as far as they are known; set those of the outputs."""
@@ -101,12 +105,15 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         return True
 
     def evaluate(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> bool:
-        """Compute the outputs."""
-        try:
-            self._run(outputs, inputs)
-        except SpecError as error:
-            raise SpecError(f"{self._place()}{error}") from None
-        return True
+        """Compute the outputs; NaN where OpenVINO would lose the error (`onegru.openvino_errors`)."""
+        return openvino_failures.evaluate(
+            lambda: self._run(outputs, inputs),
+            self.operator,
+            attribute_sizes(self._values()),
+            inputs,
+            outputs,
+            is_watched=self.is_watched,
+        )
 
     # Shapes
 
@@ -128,11 +135,9 @@ class GruOp(openvino.Op):  # type: ignore[misc]
             raise SpecError(f"{self.get_input_size()} inputs; must be {names}")
         H = int(values["hidden_size"])
         sizes: dict[str, int | None] = {
-            "H": H,
+            **attribute_sizes(values),
             "G": 3 * H,
             "N": (4 if values.get("linear_before_reset") else 3) * H,
-            "D": 2 if values.get("direction") == "bidirectional" else 1,
-            "1": 1,
         }
         for index, port in enumerate(ports):
             self._check_type(port, self.get_input_element_type(index).to_string())
@@ -170,6 +175,12 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         return {name: _visited(known[name], value) for name, value in self._attributes.items()}
 
     def _run(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
+        try:
+            self._compute(outputs, inputs)
+        except SpecError as error:
+            raise SpecError(f"{self._place()}{error}") from None
+
+    def _compute(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
         ports = self.operator.inputs[: len(inputs)]
         arrays = {port.role: array_of(tensor) for port, tensor in zip(ports, inputs, strict=True)}
         prepared = self._layer(tuple(arrays[role] for role in WEIGHTS if role in arrays))
@@ -191,16 +202,13 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         if used is not None and ((now and now == constants) or all(map(_same, weights, used.weights))):
             return used
         values = self._values()
-        digest = hashlib.sha256(repr((self.operator.name, sorted(values.items()))).encode())
-        for array in weights:
-            digest.update(repr((array.dtype.name, array.shape)).encode())
-            digest.update(_bytes(array).data)
-        layer = _layers.get(digest.digest())
+        digest = digest_of(repr((self.operator.name, sorted(values.items()))), weights)
+        layer = _layers.get(digest)
         if layer is None:
             lowered = lower(self.operator, values, *weights)
             made = GRU.from_canonical(lowered.spec, lowered.weights)
             layer = _Layer(made, lowered.ports, tuple(array.copy() for array in weights))
-            _layers[digest.digest()] = layer
+            _layers[digest] = layer
         _used[self._number] = (layer, now)
         return layer
 
@@ -252,6 +260,12 @@ def attributes_of(node: Any, operator: Operator) -> dict[str, Any]:
     return values
 
 
+def attribute_sizes(attributes: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes of axes that attributes tell, by letter."""
+    D = 2 if attributes.get("direction") == "bidirectional" else 1
+    return {"H": int(attributes["hidden_size"]), "D": D, "1": 1}
+
+
 def set_outputs(node: Any, operator: Operator, sizes: Mapping[str, int | None]) -> None:
     """Set the outputs of a node to those of the operator, of X's type.
 
@@ -271,6 +285,15 @@ def array_of(tensor: Any) -> Array:
     """The memory of a tensor."""
     array: Array = tensor.data
     return array.view(bfloat16()) if tensor.element_type.to_string() == "bf16" else array
+
+
+def digest_of(words: str, arrays: Iterable[Array]) -> str:
+    """A name for words and arrays, which no others have."""
+    digest = hashlib.sha256(words.encode())
+    for array in arrays:
+        digest.update(repr((array.dtype.name, array.shape)).encode())
+        digest.update(_bytes(array).data)
+    return digest.hexdigest()
 
 
 def _same(a: Array, b: Array) -> bool:

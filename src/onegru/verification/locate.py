@@ -8,14 +8,16 @@ these values, it runs each node alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from onegru.core.errors import OneGRUError
+from onegru.core.wording import count
 from onegru.formats.recognise import Kind, layers_kind
 from onegru.models.gru_node import GruNode
-from onegru.models.inspect import report
+from onegru.models.inspect import inspect, report
 from onegru.models.model import Model
 from onegru.operators.schema import WEIGHTS
 from onegru.verification.diagnose import diagnose
@@ -44,7 +46,7 @@ def subject_of(model: Model, probed: bool = False) -> Subject:
     from onegru.verification.probe import whole_model
 
     outputs |= {value: (value,) for value in values}
-    return Subject(model.path, whole_model(path, values), outputs)
+    return Subject(model.path, whole_model(path, values), outputs, is_file=not probed)
 
 
 def _probes(model: Model, values: Sequence[str]) -> tuple[Probe, ...]:
@@ -81,6 +83,8 @@ def find_fault(
         run: what runs it.
         differs: whether outputs of the model differ from what they should be.
     """
+    if not model.gru_nodes:
+        return None, _words_without_nodes(model.path)
     try:
         outcome = run(runtime, subject_of(model, probed=True), inputs)
     except OneGRUError as error:
@@ -102,6 +106,16 @@ def find_fault(
     if fault is not None:
         return fault, "found by running the node alone"
     return None, f"the node at fault could not be determined: {why}"
+
+
+def _words_without_nodes(path: str) -> str:
+    words = "it has no GRU node, so the difference arises outside GRUs"
+    with suppress(OneGRUError, OSError):
+        if found := inspect(path).written_out:
+            words = "it has no GRU node, and its other nodes are not looked into"
+            words += f"; {count(len(found), 'GRU')} written out in other operators: `onegru convert --fuse`"
+            words += " makes GRU nodes of them, which verify then checks one by one"
+    return words
 
 
 def fault_in(model: Model, values: Mapping[str, Any], runtime: str) -> Fault | None:

@@ -59,6 +59,7 @@ OPTIONAL = {
     "openvino": (
         "runtimes.openvino_op",
         "runtimes.openvino_exchange",
+        "runtimes.openvino_failures",
         "formats.openvino.network",
         "formats.openvino.check",
         "verification.runtimes.openvino",

@@ -30,6 +30,7 @@ def test_wheels_have_an_operator_for_openvino_from_the_oldest_release_on() -> No
     releases = runpy.run_path(str(ROOT / ".ci" / "openvino-headers"))["RELEASES"]
     (oldest,) = PROJECT["project"]["optional-dependencies"]["openvino"]
     assert oldest == f"openvino>={releases[0]}"
+    assert f'"{oldest}"' in read("native/build_backend.py")
 
 
 def test_the_workflow_expects_what_cibuildwheel_makes() -> None:

@@ -14,13 +14,14 @@ import numpy as np
 import openvino
 import pytest
 from openvino import opset13 as ops
+from openvino import opset15
 
 import onegru
 from tests.support.files import onnx_models
 from tests.support.files.ir_files import IrWriter, write_case
-from tests.support.files.openvino_models import B, H, I, T, check, draw, save, sequence, small
+from tests.support.files.openvino_models import B, H, I, T, check, draw, save, sequence, small, weights
 from tests.support.machine.processes import run_python, run_threads
-from tests.support.machine.systems import linux
+from tests.support.machine.systems import linux, posix
 
 # Models of the kinds that there are
 
@@ -368,3 +369,51 @@ def test_models_are_freed(tmp_path: Path) -> None:
     """
     grown = int(run_python(program, path).stdout)
     assert grown < 2 * path.with_suffix(".bin").stat().st_size
+
+
+def test_a_rank_that_only_known_sizes_tell(tmp_path: Path) -> None:
+    """A Squeeze without axes: OpenVINO compiles it for known sizes alone."""
+
+    def written(name: str, squeezed: bool) -> Path:
+        x = ops.parameter([-1, -1, I], np.float32, name="x")
+        Y = sequence(x, I).output(0)
+        return save(tmp_path / name, {"out": opset15.squeeze(Y).output(0) if squeezed else Y}, [x])
+
+    model, plain = onegru.load(written("squeeze.xml", True)), onegru.load(written("plain.xml", False))
+    for steps in (3, 5, 3, 7, 9, 11, 13, 3):
+        feeds = {"x": draw(B, steps, I, seed=steps)}
+        np.testing.assert_array_equal(model.run(feeds)["out"], plain.run(feeds)["out"][:, 0])
+
+
+@posix
+def test_in_a_child_that_was_forked(tmp_path: Path) -> None:
+    """OpenVINO's own threads are not there."""
+    result = run_python(
+        """
+        import os, signal, sys
+        import numpy as np, onegru
+        model = onegru.load(sys.argv[1])
+        good = {"x": np.ones((2, 3, 4), np.float32)}
+        wanted = model.run(good)["out"]
+        for _ in range(2):  # for any sizes, then for these
+            if (child := os.fork()) == 0:
+                signal.alarm(30)
+                os._exit(0 if np.array_equal(model.run(good)["out"], wanted) else 1)
+            assert os.waitpid(child, 0)[1] == 0
+            model.run(good)
+        print("fine")
+        """,
+        small(tmp_path),
+        options=["-W", "ignore"],
+    )
+    assert result.stdout == "fine\n", result.stderr
+
+
+def test_what_was_fused_is_called_by_its_file(tmp_path: Path) -> None:
+    x = ops.parameter([B, -1, I], np.float32, name="x")
+    state = ops.constant(np.zeros((B, 1, H), np.float32))
+    gru = ops.gru_sequence(x, state, ops.constant(np.full(B, T + 1, np.int32)), *weights(I), H, "forward")
+    path = save(tmp_path / "long.xml", {"out": ops.relu(gru.output(0)).output(0)}, [x])
+    model = onegru.load(path, fuse=True)
+    with pytest.raises(onegru.SpecError, match=rf"^{re.escape(str(path))}: GRUSequence node .*lengths"):
+        model.run({"x": draw(B, T, I)})

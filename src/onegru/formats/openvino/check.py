@@ -9,6 +9,7 @@ import numpy as np
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, needs_extra
+from onegru.runtimes.openvino_graph import infer
 
 
 def run_openvino(model: bytes, where: str, feeds: Mapping[str, Array], outputs: list[str]) -> list[Array]:
@@ -32,8 +33,9 @@ def run_openvino(model: bytes, where: str, feeds: Mapping[str, Array], outputs: 
     try:
         core = openvino.Core()
         compiled: Any = core.compile_model(core.read_model(model), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-        results = compiled(dict(feeds))
-        return [np.array(results[name]) for name in outputs]
+        request = compiled.create_infer_request()
+        infer(request, feeds)
+        return [np.array(request.get_tensor(name).data) for name in outputs]
     except Exception as error:  # its exceptions share no base class
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         raise FormatError(f"{where}: OpenVINO refuses it ({lines[-1]})") from None

@@ -23,12 +23,14 @@ class Constants:
 
     Args:
         words: reads the file's words.
-        weights: the .bin; None to read it when it is needed.
+        weights: what the .bin holds; None to read it when it is needed.
     """
 
-    def __init__(self, words: Words, weights: Array | None = None) -> None:
+    def __init__(self, words: Words, weights: Array | bytes | None = None) -> None:
         self.words = words
-        self._weights = weights
+        self._weights = (
+            np.frombuffer(bytearray(weights), np.uint8) if isinstance(weights, bytes) else weights
+        )
         self._seen: set[tuple[object, ...]] = set()
         self._bytes = 0
         self._converted_bytes = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
@@ -11,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from onegru import _native
 from onegru.core.dtypes import Array, bfloat16
 from onegru.core.errors import FormatError, SpecError, needs_extra, prefixed_errors
-from onegru.core.machine import memory_size, usable_cpus
+from onegru.core.machine import memory_size
 from onegru.engines.native import get_num_threads
 from onegru.formats.graph import GruStep, Observer
 from onegru.formats.openvino.fields import ELEMENT_TYPES
-from onegru.runtimes.openvino_graph import bodies_of, sizes_of
+from onegru.runtimes.openvino_graph import bodies_of, infer, sizes_of
 
 # The place in OpenVINO's sources that a message comes from, and the check that failed there.
 _SOURCES = re.compile(
@@ -31,6 +33,9 @@ _OURS = re.compile(r"OneGRU node '(.*?)': (.*?)(?: At: .*)?$")
 _MOST_SIZES, _MOST_SEEN = 4, 1000
 _Sizes = tuple[tuple[int, ...], ...]
 _PLAIN = {"f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"}
+
+# A byte of what no run leaves at the end of an output, but by chance.
+_UNWRITTEN = 0xFB
 
 # What may be computed ahead of the runs: so many times the constants, and so much in any case.
 _TIMES, _FREE = 16, 2**26
@@ -76,10 +81,8 @@ class Network:
         self._operators = {gru.name: gru.operator.name for gru in grus}
         self._exchange(grus, engine, observer)
         self._is_open = any(port.get_partial_shape().is_dynamic for port in self._model.inputs)
-        # On one thread OpenVINO loses the errors of layers whose sizes do not fit, and computes on. The
-        # sizes of a model with branches need not fit in those that are not taken.
-        self._must_fit = min(get_num_threads(), usable_cpus()) == 1 and not _has_branches(self._model)
-        self._any = self._compiled(self._model)
+        self._is_observed = observer is not None
+        self._any = self._for_any()
         self._lock = threading.Lock()
         self._seen: set[_Sizes] = set()
         self._sized: dict[_Sizes, _Compiled] = {}
@@ -100,6 +103,7 @@ class Network:
                     engine=engine,
                     seen=seen,
                     all_steps=gru.full_length,
+                    is_watched=True,
                     keep=self._kept.append,
                 )
         try:
@@ -107,13 +111,24 @@ class Network:
         except Exception as error:  # whatever OpenVINO stumbles over
             raise FormatError(f"{self._place}: OpenVINO refuses it ({_one_line(error)})") from None
 
+    def _for_any(self) -> _Compiled | None:
+        """What runs any sizes; None of a model that OpenVINO can compile only for those that are known."""
+        try:
+            return self._compiled(self._model)
+        except FormatError:
+            ports = (port for layer in _layers(self._model) for port in layer.outputs())
+            if self._is_open and any(port.get_partial_shape().rank.is_dynamic for port in ports):
+                return None
+            raise
+
     def _compiled(self, model: Any) -> _Compiled:
         properties = {**_PROPERTIES, "INFERENCE_NUM_THREADS": get_num_threads()}
         try:
             compiled = _core().compile_model(model, "CPU", properties)
         except Exception as error:  # whatever OpenVINO stumbles over
             raise FormatError(f"{self._place}: OpenVINO refuses it ({_one_line(error)})") from None
-        return _Compiled(compiled, self._place)
+        is_fixed = not self._is_observed and _is_fixed(model)
+        return _Compiled(compiled, self._place, is_fixed)
 
     def run(self, arrays: Sequence[Any]) -> list[Array]:
         """The outputs for these inputs.
@@ -125,10 +140,12 @@ class Network:
         given = [np.asarray(array) for array in arrays]
         try:
             compiled = self._any
-            if self._is_open:
+            if compiled is None or self._is_open:
                 sizes = tuple(array.shape for array in given)
                 compiled = self._sized.get(sizes) or self._for(sizes)
             return compiled.run(given)
+        except FormatError:
+            raise
         except Exception as error:  # whatever OpenVINO stumbles over
             line = _one_line(error)
             if (ours := _OURS.search(line)) is not None:
@@ -140,14 +157,19 @@ class Network:
         """What runs these sizes, which are compiled for when they come a second time."""
         with self._lock:
             again = sizes in self._seen
-            if not again:
-                if self._must_fit:
-                    self._reshaped(sizes)
-                if len(self._seen) < _MOST_SEEN:
-                    self._seen.add(sizes)
+            if not again and len(self._seen) < _MOST_SEEN:
+                self._seen.add(sizes)
             is_full = len(self._sized) >= _MOST_SIZES
-            if sizes in self._sized or is_full or not again or any(0 in shape for shape in sizes):
-                return self._sized.get(sizes, self._any)
+            if sizes in self._sized:
+                return self._sized[sizes]
+            if self._any is None:
+                made = self._compiled(self._reshaped(sizes))
+                if is_full:
+                    del self._sized[next(iter(self._sized))]
+                self._sized[sizes] = made
+                return made
+            if is_full or not again or any(0 in shape for shape in sizes):
+                return self._any
             try:
                 self._sized[sizes] = self._compiled(self._reshaped(sizes))
             except Exception:  # it is made for other sizes: as it is, it may run them
@@ -160,46 +182,56 @@ class Network:
         return model
 
 
-def _has_branches(model: Any) -> bool:
-    return any(
-        node.get_type_name() == "If" or any(_has_branches(body) for body, _ in bodies_of(node))
-        for node in model.get_ops()
-    )
+def _is_fixed(model: Any) -> bool:
+    """Whether the sizes of all layers are known, those in bodies included."""
+    ports = (port for layer in _layers(model) for port in layer.outputs())
+    return not any(port.get_partial_shape().is_dynamic for port in ports)
 
 
 class _Compiled:
-    """A compiled model, and its requests, each with tensors of its own."""
+    """A compiled model, and its requests, each with tensors of its own.
 
-    def __init__(self, compiled: Any, place: str) -> None:
-        self._compiled = compiled
+    Attributes:
+        model: OpenVINO's.
+        process: the process that compiled it, which has its threads.
+        lost: requests whose errors were lost, and that OpenVINO may run again.
+    """
+
+    def __init__(self, compiled: Any, place: str, is_fixed: bool) -> None:
+        self.model = compiled
+        self.process = os.getpid()
+        self.lost: list[object] = []
         self._idle: list[_Request | _SizedRequest] = []
         ports = [*compiled.inputs, *compiled.outputs]
         types = [port.element_type.to_string() for port in ports]
         for words in types:
             if words not in ELEMENT_TYPES:
                 raise FormatError(f"{place}: gives {words}; must be one of {', '.join(ELEMENT_TYPES)}")
-        is_plain = _PLAIN.issuperset(types)
-        is_open = any(port.get_partial_shape().is_dynamic for port in ports)
-        self._request = _Request if is_open or not is_plain else _SizedRequest
+        self._request = _SizedRequest if is_fixed and _PLAIN.issuperset(types) else _Request
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """The outputs for these inputs."""
         try:
             request = self._idle.pop()
         except IndexError:
-            request = self._request(self._compiled)
+            request = self._request(self)
         results = request.run(arrays)
         self._idle.append(request)
         return results
 
 
 class _Request:
-    """For any sizes and types."""
+    """For any sizes and types.
 
-    def __init__(self, compiled: Any) -> None:
-        self._request = compiled.create_infer_request()
-        self._inputs = list(compiled.inputs)
-        self._outputs = list(compiled.outputs)
+    Args:
+        compiled: the model.
+    """
+
+    def __init__(self, compiled: _Compiled) -> None:
+        self._compiled = compiled
+        self._request = compiled.model.create_infer_request()
+        self._inputs = list(compiled.model.inputs)
+        self._outputs = list(compiled.model.outputs)
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         for port, array in zip(self._inputs, arrays, strict=True):
@@ -211,30 +243,60 @@ class _Request:
                     tensor.data.view(np.uint16)[...] = array.view(np.uint16)
                 else:
                     tensor.data[...] = array
-        self._request.infer(share_outputs=True)
+        if os.getpid() == self._compiled.process:
+            infer(self._request)
+        else:  # a child that was forked: there are no threads for it
+            _infer_here(self._request)
         return [_array(self._request.get_tensor(port)) for port in self._outputs]
 
 
-class _SizedRequest:
-    """For one set of sizes: OpenVINO reads and writes these arrays in place; to ask for its own is slow."""
+def _infer_here(request: Any) -> None:
+    """Run a request in this thread: what GRU layers refuse is raised, errors of others may be lost."""
+    _native.watch_failures()
+    try:
+        request.infer(share_outputs=True)
+    finally:
+        if failure := _native.watched_failure():
+            raise RuntimeError(failure)
 
-    def __init__(self, compiled: Any) -> None:
+
+class _SizedRequest:
+    """For one set of sizes: OpenVINO reads and writes these arrays in place; to ask for its own is slow.
+
+    It runs in the caller's thread, as that is faster. Where the last element of an output is what it was made
+    before, an error may have been lost: it runs again, and from then on in OpenVINO's thread, as what failed
+    stays in a queue for this one.
+    """
+
+    def __init__(self, compiled: _Compiled) -> None:
         import openvino
 
-        self._request = compiled.create_infer_request()
+        self._compiled = compiled
+        model = compiled.model
+        self._request = model.create_infer_request()
         self._inputs, self._outputs = (
             [np.zeros(port.get_shape(), ELEMENT_TYPES[port.element_type.to_string()]) for port in ports]
-            for ports in (compiled.inputs, compiled.outputs)
+            for ports in (model.inputs, model.outputs)
         )
-        for ports, arrays in ((compiled.inputs, self._inputs), (compiled.outputs, self._outputs)):
+        for ports, arrays in ((model.inputs, self._inputs), (model.outputs, self._outputs)):
             for port, array in zip(ports, arrays, strict=True):
                 if array.size:
                     self._request.set_tensor(port, openvino.Tensor(array, shared_memory=True))
+        self._ends = [array.reshape(-1)[-1:].view(np.uint8) for array in self._outputs if array.size]
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         for own, array in zip(self._inputs, arrays, strict=True):
             own[...] = array
-        self._request.infer(share_outputs=True)
+        compiled = self._compiled
+        is_forked = os.getpid() != compiled.process
+        if is_forked or not compiled.lost:
+            for end in self._ends:
+                end.fill(_UNWRITTEN)
+            _infer_here(self._request)
+            if any(end.tobytes().count(_UNWRITTEN) == end.size for end in self._ends):
+                compiled.lost.append(self)
+        if compiled.lost and not is_forked:
+            infer(self._request)
         return [array.copy() for array in self._outputs]
 
 

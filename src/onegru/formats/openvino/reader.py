@@ -63,17 +63,31 @@ def load_ir(path: Path) -> Graph:
     for _ in range(_TRIES):
         before = file_version(path)
         try:
-            root = read_xml(path)
-            graph = _Reader(path, parse_net(path, root), root).read()
-            info = root.iterfind("/".join(("rt_info", *STATES_KEY.split("."))))
-            if any(element.get("value") == STATES_WORD for element in info):
-                graph = replace(graph, zero_inputs=initial_states(graph))
+            graph = ir_graph(path, read_xml(path))
             if file_version(path) == before:  # else the .bin may belong to another .xml
                 return graph
         except (FormatError, SpecError):
             if file_version(path) == before:
                 raise
     raise FormatError(f"{path}: is replaced again and again while it is read")
+
+
+def ir_graph(path: Path, root: ET.Element, weights: bytes | None = None) -> Graph:
+    """The graph of an IR's .xml.
+
+    Args:
+        path: where it comes from, for messages.
+        root: its XML, as `read_xml` checks it; changed.
+        weights: what the .bin holds; None to read that beside `path`.
+
+    Raises:
+        FormatError, SpecError: as `load_ir` does.
+    """
+    graph = _Reader(path, parse_net(path, root), root, weights).read()
+    info = root.iterfind("/".join(("rt_info", *STATES_KEY.split("."))))
+    if any(element.get("value") == STATES_WORD for element in info):
+        graph = replace(graph, zero_inputs=initial_states(graph))
+    return graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +101,13 @@ class ValueType:
 class _Reader:
     """One IR being read. A value is called after the layer and port that produce it: "layer:port"."""
 
-    def __init__(self, path: Path, net: Net, root: ET.Element) -> None:
+    def __init__(self, path: Path, net: Net, root: ET.Element, weights: bytes | None = None) -> None:
         self.path = path
         self.net = net
         self.root = root
         self.nested: list[tuple[Layer, GruStep]] = []
         self.words = Words(path)
-        self.constants = Constants(self.words)
+        self.constants = Constants(self.words, weights)
         self.types: dict[str, ValueType] = {}
         self.grus: dict[str, GruStep] = {}
         self._same: dict[str, str] = {}  # values that repeat others, and which those are

@@ -36,12 +36,14 @@ class Subject:
         model: a serialized ONNX model without external data; None for an IR.
         outputs: the outputs wanted, by name, each with all its names.
         probes: for an IR, values wanted as well as the outputs.
+        is_file: whether `model` is what the file holds, so that a runtime may read that instead.
     """
 
     path: str
     model: bytes | None
     outputs: Mapping[str, tuple[str, ...]]
     probes: tuple[Probe, ...] = ()
+    is_file: bool = False
 
 
 @dataclass(frozen=True, slots=True)

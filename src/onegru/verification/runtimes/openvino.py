@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from onegru.core.dtypes import Array, bfloat16
+from onegru.runtimes.openvino_graph import infer
 from onegru.verification.runtimes.base import Probe, Runtime, Subject
 
 # By default it computes in 16 bits where the processor is fast at that, which few comparisons survive.
@@ -52,7 +53,9 @@ class OpenVino(Runtime):
         import openvino
 
         core = openvino.Core()
-        if subject.model is not None:
+        if subject.is_file:  # from memory it takes some that it refuses as files, as programs read them
+            model = core.read_model(subject.path)
+        elif subject.model is not None:
             model = core.read_model(subject.model)
         else:  # given with its weights, an IR may have any suffix
             weights = Path(subject.path).with_suffix(".bin")
@@ -68,7 +71,7 @@ class OpenVino(Runtime):
             tensor = openvino.Tensor(place.element_type, openvino.Shape(array.shape))
             _as_bytes(tensor.data)[...] = _as_bytes(array)
             request.set_tensor(place, tensor)
-        request.infer()
+        infer(request)
         results: dict[str, Any] = {}
         for index, names in enumerate(wanted):
             tensor = request.get_output_tensor(index)

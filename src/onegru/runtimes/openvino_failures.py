@@ -1,0 +1,71 @@
+"""Runs of onegru's operators that fail in OpenVINO; imports OpenVINO, so that nothing else has to.
+
+OpenVINO loses every exception of a synchronous run on one thread (seen with 2025.4 and 2026.4): what it gives
+is then empty, or an earlier run's, and the next run begins with the task that failed, whose request may be
+gone. Asynchronous runs have them all. So operators raise nothing where it would be lost.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino
+
+from onegru import _native
+from onegru.operators.schema import Operator
+
+# `tbb::detail::r1::max_concurrency`, as compilers but Microsoft's call it: 1 where exceptions are lost.
+_MAX_CONCURRENCY = "_ZN3tbb6detail2r115max_concurrencyEPKNS0_2d115task_arena_baseE"
+
+
+@functools.cache
+def _max_concurrency() -> Callable[[None], int]:
+    try:
+        (library,) = (Path(openvino.__file__).parent / "libs").glob("libtbb.*so*")
+        function = ctypes.CDLL(str(library))[_MAX_CONCURRENCY]
+    except (ValueError, OSError, AttributeError):
+        return lambda _: 1
+    function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_int
+    return function
+
+
+def evaluate(
+    run: Callable[[], None],
+    operator: Operator,
+    sizes: Mapping[str, int],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    *,
+    is_watched: bool,
+) -> bool:
+    """Run an operator. Where its exception would be lost, the message is kept, and its outputs are filled.
+
+    They are then NaN, or zeros if it is watched.
+
+    Args:
+        run: computes the outputs.
+        operator: what it is.
+        sizes: of axes, by letter, that its attributes tell.
+        inputs: its inputs, X first.
+        outputs: its outputs.
+        is_watched: whether whoever runs the model looks for failures (`onegru.formats.openvino.network`).
+    """
+    try:
+        run()
+    except Exception as error:
+        if _native.graph_fail(str(error), is_watched, _max_concurrency()(None)):
+            raise
+        X = tuple(inputs[0].shape)
+        sizes = {**sizes, **dict(zip(operator.inputs[0].axes, X, strict=False))}
+        for port, tensor in zip(operator.outputs, outputs, strict=True):
+            tensor.shape = [sizes.get(axis, 1) for axis in port.axes]
+            if tensor.size:
+                is_bfloat16 = tensor.element_type.to_string() == "bf16"
+                nan = 0x7FC0 if is_bfloat16 else np.nan
+                (tensor.data.view(np.uint16) if is_bfloat16 else tensor.data)[...] = 0 if is_watched else nan
+    return True
