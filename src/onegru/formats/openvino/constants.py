@@ -28,9 +28,7 @@ class Constants:
 
     def __init__(self, words: Words, weights: Array | bytes | None = None) -> None:
         self.words = words
-        self._weights = (
-            np.frombuffer(bytearray(weights), np.uint8) if isinstance(weights, bytes) else weights
-        )
+        self._weights = np.frombuffer(bytearray(weights), np.uint8) if isinstance(weights, bytes) else weights
         self._seen: set[tuple[object, ...]] = set()
         self._bytes = 0
         self._converted_bytes = 0
