@@ -37,7 +37,7 @@ class Detour {
 
  private:
   std::atomic<bool> under_way_{false};
-  alignas(8) unsigned char before_[128], during_[128];  // CPUs, as the system has them
+  [[maybe_unused]] alignas(8) unsigned char before_[128], during_[128];  // CPUs, as the system has them
 };
 
 // Lets this thread use the CPUs that the process had when this library was loaded: a thread started later, by a call on
