@@ -131,7 +131,14 @@ def run_command(
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1.0, max=LONGEST, help="The most seconds that a case may take.")
+        float,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            min=1.0,
+            max=LONGEST,
+            help="The most seconds that a case may take.",
+        ),
     ] = SECONDS,
     no_refusals: Annotated[
         bool, typer.Option("--no-refusals", help="Let a case that is refused make the exit code 1, too.")

@@ -100,7 +100,8 @@ def score_command(
         typer.Option("--batch", metavar="STEPS", min=1, help="The steps of a batch, with padding."),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="The threads that compute; by default all cores.")
+        int | None,
+        typer.Option("--threads", metavar="N", min=1, help="The threads that compute; by default all cores."),
     ] = None,
     ray: Annotated[
         str | None,

@@ -52,7 +52,10 @@ def trace_command(
     row: Annotated[
         int | None,
         typer.Option(
-            "--row", min=0, help="The row of the batch; by default 0 is drawn, and figures are of all."
+            "--row",
+            metavar="N",
+            min=0,
+            help="The row of the batch; by default 0 is drawn, and figures are of all.",
         ),
     ] = None,
     direction: Annotated[

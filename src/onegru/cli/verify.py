@@ -59,7 +59,10 @@ def verify_command(
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1.0, max=LONGEST, help="The most seconds a runtime may take.")
+        float,
+        typer.Option(
+            "--timeout", metavar="SECONDS", min=1.0, max=LONGEST, help="The most seconds a runtime may take."
+        ),
     ] = 60.0,
     runtimes: Annotated[
         list[str] | None,
