@@ -39,6 +39,6 @@ def _option(option: Any) -> tuple[str, str]:
     if not option.is_flag:
         names += f" `{option.metavar or option.name.upper()}`"
     more = " May be given several times." if option.multiple else ""
-    if option.default is not None and not option.is_flag:
+    if option.default not in (None, "") and not option.is_flag:
         more += f" Default `{option.default}`."
     return names, f"{option.help}{more}"

@@ -23,7 +23,7 @@ def main() -> None:
             tensor.CopyFrom(numpy_helper.from_array(np.concatenate([r, z, n])[None], tensor.name))
     WRONG.parent.mkdir(exist_ok=True)
     onnx.save(model, WRONG)
-    command = [str(Path(sys.executable).with_name("onegru")), "verify"]
+    command = [sys.executable, "-m", "onegru", "verify"]
     for path in (HERE / "denoiser.onnx", WRONG):
         against = ["--against", str(HERE / "denoiser.safetensors")]
         code = subprocess.call([*command, str(path), *against, "--dim", "frames=20"])

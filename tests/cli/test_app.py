@@ -218,9 +218,19 @@ def test_as_a_module(cli: Cli) -> None:
         assert (result.returncode, result.stderr) == (0, "") and words in result.stdout
 
 
+@pytest.mark.parametrize(
+    "command", ["run", "bench", "trace", "convert", "verify", "score", "conformance run"]
+)
+def test_placeholders_are_words(cli: Cli, command: str) -> None:
+    assert " range>" not in cli(*command.split(), "--help").out
+
+
 def test_shell_completion(cli: Cli) -> None:
     result = script(_ONEGRU_COMPLETE="complete_bash", COMP_WORDS="onegru in", COMP_CWORD="1")
     assert (result.code, result.out.split(), result.err) == (0, ["inspect"], "")
+    words = "onegru convert a.onnx b.onnx --for o"
+    names = script(_ONEGRU_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD="5").out.split()
+    assert names == ["onnxruntime", "openvino"]
     assert "_onegru_completion" in script("--show-completion", "bash").out
     assert max(map(len, cli("--help").out.splitlines())) <= 80
 

@@ -44,6 +44,16 @@ def given(tmp_path: Path) -> dict[str, Path]:
     return {name: tmp_path / path for name, path in names.items()}
 
 
+def test_a_run_that_is_interrupted(cli: Cli, given: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("onegru.scoring.score", stop)
+    result = cli("score", given["model"], given["good"], "-o", given["out"], "-i", "X=events")
+    assert (result.code, result.out) == (130, "")
+    assert result.err == "onegru: interrupted; the same command goes on where this one stopped\n"
+
+
 def test_a_run_and_the_same_again(cli: Cli, given: dict[str, Path]) -> None:
     command = ("score", given["model"], given["good"], "-o", given["out"], "--keep", "id,day")
     options = (

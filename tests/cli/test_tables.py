@@ -190,6 +190,15 @@ def test_names_from_files_cannot_command_the_terminal(cli: Cli) -> None:
     assert result.err.count("\n") == 1
 
 
+def test_times_on_a_number_of_threads(cli: Cli) -> None:
+    command = ("bench", write_gru(), "--random", 0, "--dims", 2, "--rounds", 1, "--threads")
+    try:
+        assert cli(*command, 1).out.endswith("each may use 1 thread\n")
+        cli(*command, 65).refused("--threads: 65; must be 1…64")
+    finally:
+        onegru.set_num_threads(None)
+
+
 def test_times_have_units_that_suit_them(cli: Cli) -> None:
     out = cli("bench", write_gru(), "--random", 0, "--dim", "seq=2000", "--dim", "batch=1").out
     times = re.findall(r"([0-9.]+) (µs|ms|s) ", out)

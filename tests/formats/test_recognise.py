@@ -98,6 +98,8 @@ OTHERS: dict[str, tuple[Kind, Callable[[Path], object]]] = {
     "gzip": (Kind.GZIP, lambda path: path.write_bytes(gzip.compress(b"x"))),
     "LFS": (Kind.LFS, lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\noid")),
     "web page": (Kind.HTML, lambda path: path.write_text("\n<!DOCTYPE html><html>")),
+    "JSON": (Kind.JSON, lambda path: path.write_text('\n{ "config": {}}')),
+    "JSON, a list": (Kind.JSON, lambda path: path.write_text("[[0.5, -1]]")),
 }
 
 ENDS = {"IR": ".xml", "safetensors": ".safetensors", "Keras": ".keras", "Keras, legacy": ".h5"}

@@ -14,7 +14,7 @@ from typing import Annotated, TextIO
 import typer
 
 import onegru
-from onegru.cli.bench import measure
+from onegru.cli.bench import measure, set_threads
 from onegru.cli.conformance import conformance
 from onegru.cli.convert import convert_command
 from onegru.cli.fusing import show_written_out
@@ -91,8 +91,8 @@ def _run() -> int:
         return _unread()
     except SystemExit as stop:  # typer raises it after completion, and for a broken pipe
         return _unread() if isinstance(stop.__context__, BrokenPipeError) else int(stop.code or 0)
-    except (typer.Abort, KeyboardInterrupt):
-        return _fail("interrupted", _INTERRUPTED)
+    except (typer.Abort, KeyboardInterrupt) as stop:
+        return _fail("; ".join(["interrupted", *map(str, stop.args)]), _INTERRUPTED)
     except onegru.OneGRUError as error:
         return _fail(_as_given(str(error)))
     except MemoryError as error:
@@ -206,14 +206,23 @@ def bench_command(
     dims: DimOption = None,
     default_dim: DimsOption = None,
     rounds: Annotated[
-        int, typer.Option("--rounds", min=1, max=1000, help="How many turns each runtime takes.")
+        int,
+        typer.Option("--rounds", metavar="N", min=1, max=1000, help="How many turns each runtime takes."),
     ] = 7,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads", metavar="N", min=1, help="The threads that each computes with; by default all cores."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Time a model in onegru and, where that runs it, in ONNX Runtime, in turns.
 
     Example: onegru bench model.onnx --random 0 --dim batch=1
     """
+    if threads is not None:
+        set_threads(threads)
     with waiting(f"loading {model.name}"):
         loaded = onegru.load(model)
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.core.errors import OneGRUError
+from onegru.core.errors import OneGRUError, SpecError
+from onegru.engines.native import MOST_THREADS, set_num_threads
 from onegru.formats.recognise import Kind, layers_kind
 from onegru.models.model import Model
 
@@ -43,8 +44,19 @@ class Timing:
     refuses: str | None = None
 
 
+def set_threads(threads: int) -> None:
+    """Set the threads of onegru and, in sessions made from now on, of ONNX Runtime.
+
+    Raises:
+        SpecError: there cannot be so many.
+    """
+    if threads > MOST_THREADS:
+        raise SpecError(f"--threads: {threads}; must be 1…{MOST_THREADS}")
+    set_num_threads(threads)
+
+
 def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timing]:
-    """Check ONNX Runtime's outputs against onegru's, then time both in turns, each with its own threads.
+    """Check ONNX Runtime's outputs against onegru's, then time both in turns, with as many threads each.
 
     Args:
         model: the model.

@@ -139,7 +139,10 @@ def run_command(
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1.0, max=LONGEST, help="Time limit for a case, in seconds.")
+        float,
+        typer.Option(
+            "--timeout", metavar="SECONDS", min=1.0, max=LONGEST, help="Time limit for a case, in seconds."
+        ),
     ] = SECONDS,
     no_refusals: Annotated[
         bool, typer.Option("--no-refusals", help="Exit with 1 if a case is refused, too.")

@@ -65,7 +65,12 @@ def convert_command(
         ),
     ] = None,
     opset: Annotated[
-        int | None, typer.Option("--opset", help="The opset of an ONNX target, 1 to 22.")
+        int | None,
+        typer.Option(
+            "--opset",
+            metavar="N",
+            help="The opset of an ONNX target: 1 to 22 for layers, for a model up to onnx's newest.",
+        ),
     ] = None,
     layout: Annotated[
         int | None,

@@ -16,7 +16,12 @@ from onegru.cli.progress import waiting
 from onegru.cli.tables import Screen, ruled_table, safe, say
 from onegru.core.errors import SpecError
 from onegru.rewriting.fuse import Fusion, fuse
-from onegru.rewriting.rewrite import Rewriting, rewrite
+from onegru.rewriting.rewrite import RUNTIMES, Rewriting, rewrite
+
+
+def _runtimes(incomplete: str) -> list[str]:
+    return [name for name in RUNTIMES if name.startswith(incomplete)]
+
 
 Float16 = Annotated[
     bool, typer.Option("--float16", help="Convert GRU nodes to float16, with Casts around them.")
@@ -31,7 +36,12 @@ Fuse = Annotated[
 ]
 ForRuntime = Annotated[
     str | None,
-    typer.Option("--for", metavar="RUNTIME", help="Change only what onnxruntime or openvino fails on."),
+    typer.Option(
+        "--for",
+        metavar="RUNTIME",
+        autocompletion=_runtimes,
+        help="Change only what onnxruntime or openvino fails on.",
+    ),
 ]
 Tolerance = Annotated[
     float | None, typer.Option("--tolerance", metavar="X", help="The largest difference that is allowed.")

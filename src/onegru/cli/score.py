@@ -101,7 +101,9 @@ def score_command(
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option("--threads", min=1, help="The number of threads that compute; by default all cores."),
+        typer.Option(
+            "--threads", metavar="N", min=1, help="The number of threads that compute; by default all cores."
+        ),
     ] = None,
     ray: Annotated[
         str | None,
@@ -143,8 +145,11 @@ def score_command(
         execute = on_ray(ray)
     with waiting(f"loading {model.name}"):
         _ = scorer.program
-    with counting("rows", f"scoring with {model.name}") as bar:
-        found = score(scorer, inputs, output, memory=size, progress=bar.progress, execute=execute)
+    try:
+        with counting("rows", f"scoring with {model.name}") as bar:
+            found = score(scorer, inputs, output, memory=size, progress=bar.progress, execute=execute)
+    except KeyboardInterrupt:
+        raise typer.Abort("the same command goes on where this one stopped") from None
     if as_json:
         print_json(dataclasses.asdict(found))
         return

@@ -136,7 +136,7 @@ def show_timings(console: Console, timings: Sequence[Timing], threads: int, *, a
     for item in timings[1:]:
         if item.median is not None and first:
             say(console, f"{item.runtime}'s time is {item.median / first:.2f} times onegru's")
-    say(console, f"onegru may use {count(threads, 'thread')}; ONNX Runtime takes its default")
+    say(console, f"each may use {count(threads, 'thread')}")
 
 
 def show_targets(console: Console, targets: Targets, operator: OpenvinoOperator, *, as_json: bool) -> None:

@@ -53,6 +53,7 @@ def trace_command(
         int | None,
         typer.Option(
             "--row",
+            metavar="N",
             min=0,
             help="The row of the batch; by default row 0 is drawn, and statistics cover all rows.",
         ),

@@ -55,6 +55,7 @@ def verify_command(
         float | None,
         typer.Option(
             "--tolerance",
+            metavar="X",
             min=0.0,
             help="The most that an element of an output may be off, relative to max(1, its absolute value). "
             "By default 1e-5 for float32, 1e-12 for float64, 0.01 for float16 and 0.05 for bfloat16, or more "
@@ -62,7 +63,10 @@ def verify_command(
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1.0, max=LONGEST, help="Time limit for a runtime, in seconds.")
+        float,
+        typer.Option(
+            "--timeout", metavar="SECONDS", min=1.0, max=LONGEST, help="Time limit for a runtime, in seconds."
+        ),
     ] = 60.0,
     runtimes: Annotated[
         list[str] | None,

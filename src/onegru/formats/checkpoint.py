@@ -61,7 +61,10 @@ def read_pytorch(path: Path, name: str | None = None) -> dict[str, GRU | Stack]:
     content, size = read_torch(path)
     if not isinstance(content, Mapping):
         words = content.name if isinstance(content, Unknown) else type(content).__name__
-        raise FormatError(f"{path}: a {words}, more than tensors and plain data; must be a state dict")
+        raise FormatError(
+            f"{path}: a {words}, more than tensors and plain data; must be a state dict: "
+            "save model.state_dict()"
+        )
     found: dict[str, Tensor] = {}
     left = 4 * size  # several names may share a tensor, as tied weights do
     for key, tensor in _tensors(path, content, "", _DEPTH, set()):

@@ -28,6 +28,7 @@ class Kind(Enum):
     ZIP = "a zip archive of another kind", ""
     LFS = "a pointer of Git LFS in place of the file itself", ""
     HTML = "a web page", ""
+    JSON = "JSON text", ""
     UNKNOWN = "of an unknown kind", ""
 
     def __init__(self, words: str, holds: Literal["model", "layers", ""]) -> None:
@@ -52,6 +53,9 @@ _STARTS: tuple[tuple[int, bytes, Kind], ...] = (
 
 # The keys of ModelProto's fields but ir_version: the names, model_version, graph, opset_import, …
 _MODEL_FIELDS = {0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42, 0x72, 0xA2, 0xCA, 0xD2}
+
+# What may follow the first bracket of JSON text, in lower case; an empty end of `text` is not among them.
+_JSON_NEXT = {bytes([char]) for char in b'"{}[]-0123456789tfn'}
 
 # What reads a file whose content says nothing, by the end of its name; the reader says what is wrong with it.
 _NAMES = {
@@ -90,6 +94,8 @@ def kind_of_start(start: bytes, size: int) -> Kind:
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     if text.startswith((b"<!doctype html", b"<html")):
         return Kind.HTML
+    if text.startswith((b"{", b"[")) and text[1:].lstrip()[:1] in _JSON_NEXT:
+        return Kind.JSON
     if text.startswith((b"<", b"\xff\xfe<", b"\xfe\xff\0<")):
         return Kind.OPENVINO
     # ir_version, which is small, and another field.

@@ -19,7 +19,8 @@ from onegru.system.bounded import check_regular
 if TYPE_CHECKING:
     from onegru.fusion.search import Fused, NearMiss, Progress
 
-_RUNTIMES = ("onnxruntime", "openvino")
+#: The runtimes whose faults a model can be rewritten for.
+RUNTIMES = ("onnxruntime", "openvino")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +180,8 @@ def _check_arguments(
         raise SpecError(f"layout: {layout!r}; must be 0 or 1")
     if dtype not in (None, "float16"):
         raise SpecError(f"dtype: {dtype!r}; must be 'float16'")
-    if runtime not in (None, *_RUNTIMES):
-        raise SpecError(f"runtime: {runtime!r}; must be {' or '.join(map(repr, _RUNTIMES))}")
+    if runtime not in (None, *RUNTIMES):
+        raise SpecError(f"runtime: {runtime!r}; must be {' or '.join(map(repr, RUNTIMES))}")
     for name, is_given in (("layout", layout is not None), ("split", flag("split", split))):
         if flag("decompose", decompose) and is_given:
             raise SpecError(f"{name}: given with decompose, which leaves no GRU node; must be left out")
