@@ -90,8 +90,10 @@ class Parameters {
     std::string names;
     for (const Function function : functions)
       names += (names.empty() ? "" : ", ") + std::string(kFunctionFacts[static_cast<std::size_t>(function)].name);
-    warnings.push_back("activation_" + std::string(name_) + ": " + std::to_string(values_.size() - next_) +
-                       " value(s) left over, which no function of " + names + " takes; without effect");
+    const std::size_t spare = values_.size() - next_;
+    warnings.push_back("activation_" + std::string(name_) + ": " + std::to_string(spare) +
+                       (spare == 1 ? " value" : " values") + " left over, which no function of " + names +
+                       " takes; without effect");
   }
 
  private:

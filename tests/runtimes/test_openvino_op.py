@@ -124,8 +124,15 @@ def test_other_element_types(tmp_path: Path, dtype: str) -> None:
         found = found.view(numpy_type) if dtype == "bfloat16" else found
         # OpenVINO's CPU turns float64 into float32 around every operator.
         tolerance = 1e-6 if dtype == "float64" else 0
+        # On a CPU without bfloat16 it computes in float32, and truncates results: by one spacing at most.
+        has_none = dtype == "bfloat16" and "BF16" not in core().get_property(
+            "CPU", "OPTIMIZATION_CAPABILITIES"
+        )
         np.testing.assert_allclose(
-            found.astype(np.float64), wanted.astype(np.float64), rtol=0, atol=tolerance
+            found.astype(np.float64),
+            wanted.astype(np.float64),
+            rtol=2**-7 if has_none else 0,
+            atol=tolerance,
         )
 
 
