@@ -56,7 +56,7 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any], str]] = {
         {"activations": ["Sigmoid", "Elu"]},
         "m.xml",
         {},
-        r"activations: Elu\(1\); GRUSequence-5 has Relu, Sigmoid, Tanh alone",
+        r"activations: Elu\(1\); GRUSequence-5 has only Relu, Sigmoid, Tanh",
     ),
     "two pairs": (
         {"direction": "bidirectional", "activations": ["Sigmoid", "Tanh", "Sigmoid", "Relu"]},
@@ -69,7 +69,7 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any], str]] = {
         {"attention": True, "activations": ["Relu", "Tanh"]},
         "m.xml",
         {},
-        "AUGRUSequence has Sigmoid, Tanh alone",
+        "AUGRUSequence has only Sigmoid, Tanh",
     ),
     "attention, reset after": (
         {"attention": True, "linear_before_reset": True},

@@ -412,7 +412,7 @@ def test_rows_that_are_refused(tmp_path: Path) -> None:
     wrong: tuple[tuple[Any, str], ...] = (
         ([3], "rows: 3; must be in 0…2"),
         ([-1], "rows: -1; must be in 0…2"),
-        ([1, 1], "rows: an index appears twice"),
+        ([1, 1], "rows: an index is repeated; each must appear at most once"),
         (1, "rows: rank 0"),
         ([0.5], "rows: type float64"),
         ("ab", "rows: "),

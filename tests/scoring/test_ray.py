@@ -200,7 +200,10 @@ def test_ctrl_c_ends_a_local_cluster(data: Path, tmp_path: Path, expected: dict[
             assert process.poll() is None, process.communicate()
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=60)[1] == "onegru: interrupted\n"
+        assert (
+            process.communicate(timeout=60)[1]
+            == "onegru: interrupted; the same command goes on where this one stopped\n"
+        )
     assert process.returncode == 130
     subprocess.run([*command, str(tmp_path / "out"), *options], check=True, stdout=subprocess.DEVNULL)
     assert files(tmp_path / "out") == expected

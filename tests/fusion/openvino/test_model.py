@@ -199,7 +199,7 @@ def test_relu_fits_and_other_activations_do_not(tmp_path: Path) -> None:
     xml, weights, search = fuse_ir(path)
     assert not search.fused
     assert {miss.reason for miss in search.missed} == {
-        "activations: HardSigmoid(0.25, 0.5); GRUSequence-5 has Relu, Sigmoid, Tanh alone"
+        "activations: HardSigmoid(0.25, 0.5); GRUSequence-5 has only Relu, Sigmoid, Tanh"
     }
     assert weights == path.with_suffix(".bin").read_bytes()
     assert b"TensorIterator" in xml
