@@ -21,7 +21,9 @@ from tests.support.written_out.bent import Bent, draw_bent
 # How far outputs of a model, and of it fused, lie apart: float32 roundings of long sums of large numbers,
 # which kinks make larger, were 4e-4 at most over 4,000 models. A bend moves outputs by more somewhere.
 _BOUND = 2e-3
-_SCALES = (1.0, 0.1, 0.3, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0)
+# Up to where exponentials written out in float32 do not overflow yet.
+_SCALES = (1.0, 0.1, 0.3, 1.0, 2.0, 3.0, 5.0, 10.0)
+_SHAKEN = 1e-6  # of inputs: where outputs jump for that, as those of Floor do, rounding decides them
 
 
 def check(case: Bent) -> tuple[str, bool]:
@@ -37,9 +39,23 @@ def check(case: Bent) -> tuple[str, bool]:
         expected = by_onnxruntime(case.model, feeds)
         if all(np.isfinite(array).all() for array in expected.values()):
             apart = error(_arrays(loaded.run(feeds)), expected)
-            if apart > _BOUND:
+            if apart > _BOUND and apart > 10 * _trembling(case, feeds, expected):
                 return f"outputs {apart:.3g} apart: {case.words}", True
     return "", True
+
+
+def _trembling(case: Bent, feeds: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
+    """How far outputs move where inputs hardly do."""
+    rng, most = np.random.default_rng(2), 0.0
+    for _ in range(10):
+        shaken = {
+            name: (array * (1 + rng.uniform(-_SHAKEN, _SHAKEN, array.shape))).astype(array.dtype)
+            if array.dtype.kind == "f"
+            else array
+            for name, array in feeds.items()
+        }
+        most = max(most, error(by_onnxruntime(case.model, shaken), expected))
+    return most
 
 
 def _arrays(found: Mapping[str, object]) -> dict[str, Array]:

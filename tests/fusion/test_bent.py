@@ -93,3 +93,17 @@ def test_multiples_of_an_activation(gate: str) -> None:
     else:
         check_fused(net.model(), net.feeds)
         assert search.fused[0].moved == search.fused[0].outputs
+
+
+@pytest.mark.parametrize("kind", ["Min", "Max"])
+def test_a_bound_on_one_side_is_no_clip(kind: str) -> None:
+    """One gate bounded above or below only, the others on both sides."""
+
+    def clipped(function: Function) -> Function:
+        return lambda net, value: function(net, net.clip(value, -0.75, 0.75))
+
+    step = Step(f=clipped(SIGMOID), g=clipped(TANH))
+    step.f = bent(SIGMOID, kind, 0.75 if kind == "Min" else -0.75)
+    step.r = clipped(SIGMOID)
+    _, search = fused(one_step(step).model())
+    assert not search.fused and not search.refuted
