@@ -145,6 +145,8 @@ def test_what_is_printed(convert: Cli) -> None:
     wrote, known = result.out.splitlines()[-2:]
     assert wrote == "wrote b.xml"
     assert known.startswith(f"openvino {MEASURED['openvino']} miscomputes it: ignores lengths shorter than X")
+    assert known.endswith("; --no-lengths leaves them out")
+    assert convert("a.onnx", "without.xml", "--no-lengths").out.endswith("wrote without.xml\n")
     fixed = convert("a.onnx", "fixed.xml", "--batch-size", 2, "--seq-length", 3)
     assert fixed.out.endswith("wrote fixed.xml\n")
     document = json.loads(convert("b.xml", "c.safetensors", "--json").out)

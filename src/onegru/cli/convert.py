@@ -196,7 +196,8 @@ def convert_command(
         _show(Screen(), layers, target, checks)
         for verdict in elsewhere:
             who = f"{verdict.runtime} {verdict.version} {verdict.effect} it"
-            say(Screen(), f"[yellow]{who}[/]: {safe(verdict.reason)}")
+            remedy = "; --no-lengths leaves them out" if verdict.reason.startswith("ignores lengths") else ""
+            say(Screen(), f"[yellow]{who}[/]: {safe(verdict.reason)}{remedy}")
     if not agrees:
         raise typer.Exit(1)
 

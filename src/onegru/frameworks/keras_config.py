@@ -109,6 +109,12 @@ def from_arrays(
             raise SpecError(f"{argument}: {shown(flag)}; must be True, False or None")
     names = {"recurrent_activation": recurrent_activation, "activation": activation}
     functions = find_activations(KERAS, names)
+    shapes = [tuple(getattr(array, "shape", ())) for array in arrays[:2]]
+    if len(arrays) == 9 and len(shapes[0]) == len(shapes[1]) == 2 and shapes[0][1] == shapes[1][0]:
+        raise SpecError(
+            "source: 9 arrays, three for each gate, as Keras 1 has them; must be joined for all gates: "
+            "[np.concatenate(arrays[i::3], axis=-1) for i in range(3)], with reset_after=False"
+        )
     if len(arrays) >= 4 and bidirectional is None:
         raise SpecError(
             f"bidirectional: missing; {count(len(arrays), 'array')} are two directions (True) or "
