@@ -411,5 +411,3 @@ def test_nine_arrays_of_keras_1() -> None:
     arrays = [np.ones(shape, "f") for _ in range(3) for shape in ((4, 5), (5, 5), (5,))]
     with pytest.raises(SpecError, match="9 arrays, three for each gate, as Keras 1 has them"):
         onegru.from_keras(arrays)
-    joined = [np.concatenate(arrays[i::3], axis=-1) for i in range(3)]
-    assert onegru.from_keras(joined, reset_after=False).hidden_size == 5
