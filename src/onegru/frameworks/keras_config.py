@@ -112,8 +112,8 @@ def from_arrays(
     shapes = [tuple(getattr(array, "shape", ())) for array in arrays[:2]]
     if len(arrays) == 9 and len(shapes[0]) == len(shapes[1]) == 2 and shapes[0][1] == shapes[1][0]:
         raise SpecError(
-            "source: 9 arrays, three for each gate, as Keras 1 has them; must be those of Keras 2 or 3, which "
-            "have the gates of a matrix side by side (mind Keras 1's other default activations)"
+            "source: 9 arrays, three for each gate, as Keras 1 has them; must be those of Keras 2 or 3, with "
+            "the gates of a matrix side by side (mind Keras 1's other default activations)"
         )
     if len(arrays) >= 4 and bidirectional is None:
         raise SpecError(
