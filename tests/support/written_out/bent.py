@@ -12,7 +12,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 from tests.support.written_out.draw import KINDS, WrittenOut
 from tests.support.written_out.graph import Array, Generator, chance, pick
 
-_NUMBERS = (0.01, 0.05, 0.1, 0.25, 0.45, 0.5, 0.9, 1.0, 1.5, 3.0)
+# None is a number at which activations saturate, or which rounds to one: rounding would decide at jumps.
+_NUMBERS = (0.01, 0.05, 0.1, 0.26, 0.45, 0.51, 0.9, 1.01, 1.6, 3.1)
 _ALPHAS = {"LeakyRelu": 1, "Elu": 1, "ThresholdedRelu": 1, "HardSigmoid": 2}
 _ALONE = ("Abs", "Relu", "Neg", "Softsign", "Softplus", "Tanh", "Sigmoid")
 _MOVES = (
