@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import onegru
 from onegru.drawing.card import card
+from onegru.verification.results import Fault, RuntimeResult, Verification
 from tests.support.files.onnx_models import WEIGHTS, graph, gru, model, save, value
 from tests.support.layers import make_gru, make_stack
 from tests.support.machine.processes import run_python_without
@@ -78,6 +80,41 @@ def test_a_model() -> None:
     words = harmless(onegru.load(DIGITS)._repr_html_()).words
     assert words[0] == "Model digits.onnx" and "rows float32 [batch, 8, 8]" in words
     assert "node_GRU_82" in words and "8,064 (32,256 bytes)" in words and "none known" in words
+
+
+def test_an_inspection_and_a_node() -> None:
+    found = onegru.inspect(DIGITS)
+    assert (
+        repr(found).startswith("Inspection(")
+        and repr(found).endswith("an ONNX model, 2 GRUs)")
+        and len(repr(found)) < 200
+    )
+    words = harmless(found._repr_html_()).words
+    assert words[0].startswith("Inspection · ") and "node_GRU_82" in words and "8 → 32" in words
+    words = harmless(onegru.load(DIGITS).gru_nodes[0]._repr_html_()).words
+    assert words[0] == "GRU node · node_GRU_82" and "GRU 8 → 32" in words
+
+
+def test_a_verification() -> None:
+    fault = Fault(HOSTILE, "GRU-14", "Y")
+    runtimes = (
+        RuntimeResult("onegru", "0.1", "agrees"),
+        RuntimeResult("other", "2", "differs", HOSTILE, fault=fault),
+    )
+    found = Verification("gru.onnx", runtimes, absent=("third",))
+    assert repr(found) == "Verification('gru.onnx', onegru agrees, other differs)"
+    words = harmless(found._repr_html_()).words
+    assert words[0] == "Verification · gru.onnx" and {"no", "third", "differs"} <= set(words)
+
+
+def test_a_drawing_shows_itself() -> None:
+    pytest.importorskip("matplotlib")
+    from onegru.drawing.notebook_figure import NotebookFigure
+
+    figure = make_gru().trace(np.ones((3, 1, 5), np.float32)).plot()
+    assert isinstance(figure, NotebookFigure)
+    assert figure._repr_png_()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert type(pickle.loads(pickle.dumps(figure))) is type(figure)
 
 
 @pytest.mark.parametrize("clip", [None, 0.25])

@@ -62,7 +62,7 @@ def draw(picture: Picture) -> Figure:
         MissingExtraError: matplotlib is not installed.
     """
     with _needs_matplotlib():
-        from matplotlib.figure import Figure
+        from onegru.drawing.notebook_figure import NotebookFigure
     first = picture.views[0]
     if len(first.runs) == 2:
         blocks = [[(view, part) for part in range(3)] for view in picture.views]
@@ -72,7 +72,7 @@ def draw(picture: Picture) -> Figure:
     columns, high = len(blocks[0]), len(first.panels) * _HEIGHT + 0.2
     wide, head = (_WIDTH, 4.2)[columns > 1], 0.62 + 0.17 * len(words)
     size = _LEFT + columns * (wide + _BETWEEN), head + len(blocks) * high
-    figure = Figure(figsize=size, facecolor="white")
+    figure = NotebookFigure(figsize=size, facecolor="white")
 
     def axes(left: float, top: float, width: float, height: float, **options: Any) -> Any:
         """Axes at a place, in inches from the upper left corner."""

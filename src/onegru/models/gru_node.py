@@ -12,6 +12,7 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError, prefixed_errors
 from onegru.core.pickling import state_of
 from onegru.core.wording import count
+from onegru.drawing.card import card
 from onegru.formats.graph import Graph, GruStep, Runner
 from onegru.layers.gru import GRU
 from onegru.operators.lowering import Lowered, check_attributes, lower
@@ -74,6 +75,13 @@ class GruNode:
 
     def __repr__(self) -> str:
         return f"GruNode({self.name!r}, {self.operator}, {self.layer!r})"
+
+    def _repr_html_(self) -> str:
+        facts = [("operator", self.operator), *(("in", body) for body in self.bodies)]
+        if self.layer is None:
+            facts.append(("weights", "computed in each run"))
+        own = "" if self.layer is None else self.layer._repr_html_()
+        return card(f"GRU node · {self.name}", facts) + own
 
     @property
     def _has_fixed_layer(self) -> bool:

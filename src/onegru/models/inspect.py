@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from onegru.core.arguments import file_path
 from onegru.core.errors import FormatError, needs_extra
+from onegru.core.wording import count
+from onegru.drawing.card import card
 from onegru.formats.graph import Graph, TensorInfo, nested_words
 from onegru.formats.recognise import Kind, layers_kind, model_kind
 from onegru.layers.gru import GRU
@@ -55,6 +57,32 @@ class Inspection:
     written_out: tuple[Fused, ...] = ()
     near_misses: tuple[NearMiss, ...] = ()
     fused_nodes: tuple[int, int] | None = None
+
+    def __repr__(self) -> str:
+        parts = [self.kind, count(len(self.grus), "GRU")]
+        if self.written_out:
+            parts.append(f"{len(self.written_out)} written out in other operators")
+        return f"Inspection({self.path!r}, {', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                gru.name,
+                gru.operator or "layer",
+                f"{gru.input_size} → {gru.hidden_size}",
+                gru.direction,
+                gru.reset,
+                "; ".join(", ".join(pair) for pair in gru.activations),
+            )
+            for gru in self.grus
+        ]
+        facts = [("file", self.kind), ("GRUs", str(len(self.grus)))]
+        if self.other_nodes is not None:
+            facts.append(("other nodes", f"{self.other_nodes:,}"))
+        if self.written_out:
+            facts.append(("written out in other operators", str(len(self.written_out))))
+        headings = ("GRU", "operator", "input → hidden", "direction", "reset gate", "activations")
+        return card(f"Inspection · {self.path}", facts, headings, rows)
 
 
 def inspect(path: str | os.PathLike[str]) -> Inspection:

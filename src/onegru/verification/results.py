@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from onegru.drawing.card import card
+
 Status = Literal["agrees", "differs", "refuses", "crashed", "timed out"]
 
 
@@ -166,3 +168,23 @@ class Verification:
         """Whether nothing differs. A runtime that refuses the model, or crashes on it, does not count."""
         differs = any(item.status == "differs" for item in self.runtimes)
         return not differs and (self.against is None or self.against.agrees)
+
+    def __repr__(self) -> str:
+        found = [f"{item.runtime} {item.status}" for item in self.runtimes]
+        if self.against is not None:
+            found.append(f"{self.against.reference!r} {'agrees' if self.against.agrees else 'differs'}")
+        return f"Verification({self.model!r}, {', '.join(found)})"
+
+    def _repr_html_(self) -> str:
+        faults = ["" if item.fault is None else item.fault.node for item in self.runtimes]
+        rows = [
+            (item.runtime, item.version, item.status, fault, item.reason)
+            for item, fault in zip(self.runtimes, faults, strict=True)
+        ]
+        facts = [("agrees", "yes" if self.agrees else "no")]
+        if self.against is not None:
+            facts.append(("against", self.against.reference))
+        if self.absent:
+            facts.append(("not installed", ", ".join(self.absent)))
+        headings = ("runtime", "version", "result", "first node that differs", "why")
+        return card(f"Verification · {self.model}", facts, headings, rows)

@@ -75,7 +75,7 @@ OPTIONAL = {
         "verification.runtimes.torch",
         "conformance.runtimes.torch",
     ),
-    "matplotlib": ("drawing.figure",),
+    "matplotlib": ("drawing.figure", "drawing.notebook_figure"),
     "pyarrow": ("scoring.*",),
     "ray": ("scoring.ray",),
     "typer": ("cli.*",),
