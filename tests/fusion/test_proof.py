@@ -144,6 +144,20 @@ def test_where_rounding_decides_nothing_is_a_difference() -> None:
     assert compare(flow(net.model()), new, less).difference == ""
 
 
+def test_a_value_and_one_computed_from_it_are_not_drawn_apart() -> None:
+    """As where a loop takes a sequence and, for what is computed ahead, the same sequence turned around."""
+    net = Net()
+    net.input("x", 4, 3)
+    net("Neg", "x", output="n")
+    net("Sub", "n", "x", output="y")
+    net.output("y", (4, 3))
+    new = [
+        Op("Mul", ("n", "new/three"), ("new/3n",)),
+        Op("Add", ("new/3n", "x"), ("y",)),  # y = -2x = 3n + x, if n is -x
+    ]
+    assert compare(flow(net.model()), new, {"new/three": np.array(3.0)}).difference == ""
+
+
 def test_other_shapes_differ() -> None:
     given, _ = adding("Add")
     new = [Op("Add", ("x", "new/one"), ("new/y",)), Op("Unsqueeze", ("new/y", "new/axes"), ("y",))]

@@ -115,8 +115,10 @@ class _Runs:
         self.run_loop, self.indices = run_loop, indices
         given_anew = {name for op in new for name in op.outputs}
         self.wanted = [name for name in given_anew if name in flow.producers]
-        taken = {name for op in new for name in op.inputs if name} - given_anew
-        self.old, self.leaves = _leading(flow, self.wanted, {name for name in taken if name not in constants})
+        taken = {name for op in new for name in op.inputs if name} - given_anew - constants.keys()
+        self.derived = sorted(name for name in taken if _is_derived(flow, name, taken - {name}))
+        begin = taken.difference(self.derived)
+        self.old, self.leaves = _leading(flow, [*self.wanted, *self.derived], begin)
 
     def begin(self, equal: bool) -> None:
         """Begin again."""
@@ -182,7 +184,8 @@ class _Runs:
     def _compare(self, given: Values) -> str | None:
         """How old and new differ on inputs; "" if they agree, None if numbers overflow."""
         before = self._run(self.old, Values(given, self.kinks), {})
-        after = self._run(self.new, given, self.constants)
+        derived = {name: before[name] for name in self.derived}
+        after = self._run(self.new, Values({**given, **derived}), self.constants)
         self.nearest.update(dict.fromkeys(self.kinks.end(), given))
         self.cost = sum(array.size for array in before.values())
         if not all(map(_is_finite, (before[name] for name in self.wanted))):
@@ -261,6 +264,22 @@ def _leading(flow: Flow, wanted: Collection[str], begin: Collection[str]) -> tup
             waiting += [item for item in op.taken()]
     leaves |= {name for name in shown - seen if flow.constant(name) is None}
     return sorted(ops.values(), key=lambda op: flow.depth_and_position(op)), sorted(leaves)
+
+
+def _is_derived(flow: Flow, name: str, others: Collection[str]) -> bool:
+    """Whether a value is computed from others alone, such as a sequence reversed of which both orders are used."""
+    seen: set[str] = set()
+    waiting = [name]
+    while waiting:
+        current = waiting.pop()
+        if current in seen or flow.constant(current) is not None:
+            continue
+        seen.add(current)
+        op = flow.producer(flow.resolve(current))
+        if op is None or op.kind not in NUMERIC:
+            return False
+        waiting += [item for item in op.taken() if item not in others]
+    return bool(seen)
 
 
 def _is_finite(array: Array) -> bool:
