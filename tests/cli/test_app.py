@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import onegru
-from onegru.cli import progress
+from onegru.cli import screen
 from onegru.runtimes.openvino import openvino_operator
 from tests.support.files.onnx_models import WEIGHTS, I, graph, gru, model, node, save, value
 from tests.support.machine.cli import SCRIPT, Cli, Result, X, expected, files, same, script, write_gru
@@ -122,10 +122,6 @@ BAD_ARGUMENTS = {
     "seed": (["run", "gru.onnx", "--random", "x"], "--random"),
     "negative seed": (["run", "gru.onnx", "--random", "-1"], "--random"),
     "dim alone": (["run", "gru.onnx", "--dim", "seq=1"], "has an effect only on inputs that --random draws"),
-    "open dim": (
-        ["run", "gru.onnx", "--random", "0"],
-        "seq and batch are open in X [seq, batch, 5]; give --dim seq=SIZE --dim batch=SIZE, or --dims SIZE",
-    ),
     "dim form": (["run", "gru.onnx", "--random", "0", "--dim", "seq"], "'seq'; must be NAME=SIZE"),
     "dim negative": (["run", "gru.onnx", "--random", "0", "--dim", "seq=-1"], "'seq=-1'; must be NAME=SIZE"),
     "dim not a number": (["run", "gru.onnx", "--random", "0", "--dim", "seq=two"], "must be NAME=SIZE"),
@@ -291,4 +287,4 @@ def test_script_whose_output_has_no_room(cli: Cli) -> None:
 
 
 def test_patience() -> None:
-    assert progress._PATIENCE == 2.0
+    assert screen._PATIENCE == 2.0

@@ -20,11 +20,12 @@ from onegru.models.select_layers import layers_of_model, read_source
 from onegru.runtimes.known_issues import MEASURED
 from tests.support.files.onnx_models import Shape, graph, gru, model, node, tensor, value, weights
 from tests.support.files.onnx_models import save as save_model
+from tests.support.files.torch_files import write_checkpoint
 from tests.support.layers import I, call, draw, make_gru, make_stack, reference, same_layers
 from tests.support.machine.cli import Cli
 from tests.support.machine.systems import posix
 
-pytest.importorskip("safetensors")
+safetensors_numpy = pytest.importorskip("safetensors.numpy")
 
 
 @pytest.fixture
@@ -468,3 +469,30 @@ def test_external_data_are_not_overwritten(convert: Cli) -> None:
     before = Path("e.bin").read_bytes()
     convert("e.onnx", "e.xml", "--overwrite").refused("is the source, or a part of it")
     assert Path("e.bin").read_bytes() == before
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_what_a_checkpoint_holds_beside_its_grus_is_named(cli: Cli, suffix: str) -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"weight_ih_l0": (9, 4), "weight_hh_l0": (9, 3), "bias_ih_l0": (9,), "bias_hh_l0": (9,)}
+    lstm = {"weight_ih_l0": (12, 4), "weight_hh_l0": (12, 3)}
+    named = {f"rnn.{name}": shape for name, shape in shapes.items()}
+    named |= {f"lstm.{name}": shape for name, shape in lstm.items()} | {"out.weight": (2, 3)}
+    arrays = {name: rng.random(shape, np.float32) for name, shape in named.items()}
+    source = f"tagger{suffix}"
+    if suffix == ".pt":
+        write_checkpoint(Path(source), arrays)
+    else:
+        safetensors_numpy.save_file(arrays, source)
+    others = {"lstm.weight_ih_l0", "lstm.weight_hh_l0", "out.weight"}
+    for arguments in (["inspect", source], ["convert", source, "rnn.onnx", "--overwrite"]):
+        said = cli(*arguments)
+        line = next(
+            line for line in said.out.splitlines() if line.startswith("left out, as no part of a GRU: ")
+        )
+        assert set(line.partition(": ")[2].split(", ")) == others
+        assert set(cli(*arguments, "--json").document()["left_out"]) == others
+    assert cli("inspect", "rnn.onnx").code == 0
+    assert set(onegru.inspect(source).left_out) == others
+    onegru.save(onegru.load_layers(source)["rnn"], "own.safetensors")
+    assert onegru.inspect("own.safetensors").left_out == ()

@@ -138,7 +138,6 @@ def test_refusals_alone_do_not_fail(verify: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["model.onnx"], "give --dim t=SIZE"),
         (["nothing.onnx"], "nothing.onnx: No such file"),
         (["model.onnx", *DIMS, "-i", "Z=x.npy"], "'Z' is not an input"),
         (["model.onnx", *DIMS, "--tolerance", "-1"], "tolerance"),

@@ -207,7 +207,7 @@ def test_weights_that_are_computed_without_a_runtime(tmp_path: Path) -> None:
     proto = graph([reshape, gru("X", ["Y"])], [value("X", shape=[2, 1, I])], ["Y"], arrays)
     path = save(tmp_path, model(proto))
     assert onegru.inspect(path).grus[0].input_size == I
-    code = "import sys; sys.modules['onnxruntime'] = None; import onegru; print(onegru.inspect(sys.argv[1]).grus)"
+    code = "import sys, onegru; sys.modules['onnxruntime'] = None; print(*onegru.inspect(sys.argv[1]).grus)"
     assert f"input_size={I}, hidden_size={H}" in run_python(code, path).stdout
 
 

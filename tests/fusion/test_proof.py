@@ -144,6 +144,18 @@ def test_where_rounding_decides_nothing_is_a_difference() -> None:
     assert compare(flow(net.model()), new, less).difference == ""
 
 
+def test_what_large_numbers_leave_where_they_cancel_is_no_difference() -> None:
+    """x + 1e12 - 1e12 is x but for a rounding of 1e12, and that hardly changes where x hardly moves."""
+    net = Net()
+    net.input("x", 2, 3)
+    large = net(
+        "Mul", net("Clip", net("Mul", "x", net.const(1e9)), net.const(-1.0), net.const(1.0)), net.const(1e12)
+    )
+    net("Sub", net("Add", large, "x"), large, output="y")
+    net.output("y", (2, 3))
+    assert compare(flow(net.model()), [Op("Mul", ("x", "new/one"), ("y",))], ONE).difference == ""
+
+
 def test_a_value_and_one_computed_from_it_are_not_drawn_apart() -> None:
     """As where a loop takes a sequence and, for what is computed ahead, the same sequence turned around."""
     net = Net()

@@ -29,9 +29,9 @@ from onegru.cli.inputs import (
     gather_inputs,
 )
 from onegru.cli.outputs import check_targets, print_run, write_outputs
-from onegru.cli.progress import waiting
 from onegru.cli.score import score_command
-from onegru.cli.tables import Screen, show_report, show_run, show_targets, show_timings
+from onegru.cli.screen import Screen, waiting
+from onegru.cli.tables import show_report, show_run, show_targets, show_timings
 from onegru.cli.trace import trace_command
 from onegru.cli.verify import verify_command
 from onegru.core.wording import printable

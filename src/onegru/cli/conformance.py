@@ -14,8 +14,7 @@ from rich.table import Table
 
 from onegru.cli.inputs import LONGEST, AsJson
 from onegru.cli.outputs import check_target, named, print_json
-from onegru.cli.progress import waiting
-from onegru.cli.tables import Screen, ruled_table, safe, say
+from onegru.cli.screen import Screen, ruled_table, safe, say, waiting
 from onegru.conformance.case import Case
 from onegru.conformance.cases import all_cases
 from onegru.conformance.export import export_cases

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from onegru.cli.inputs import DimOption
 from onegru.cli.outputs import check_not_read, model_files, print_json
-from onegru.cli.progress import waiting
 from onegru.cli.rewrite import Decompose, Float16, ForRuntime, Fuse, NoCheck, Split, Tolerance, convert_model
-from onegru.cli.tables import Screen, ruled_table, safe, say
+from onegru.cli.screen import Screen, ruled_table, safe, say, waiting
+from onegru.cli.tables import left_out_words
 from onegru.core.errors import SpecError
 from onegru.formats.recognise import Kind, layers_kind
 from onegru.formats.save import SUFFIXES
@@ -23,6 +23,7 @@ from onegru.layers.stack import Stack, layers_of
 from onegru.models.convert_layers import WRITERS, Check, convert_layers
 from onegru.models.inspect import report
 from onegru.models.load import load
+from onegru.models.load_layers import left_out
 from onegru.models.select_layers import read_source
 from onegru.runtimes.known_issues import Verdict
 
@@ -183,17 +184,21 @@ def convert_command(
         checks = convert_layers(layers, target, options)
     agrees = all(item.agrees for item in checks)
     elsewhere = _elsewhere(target) if agrees else []
+    others = left_out(source, nodes or ()) if agrees else ()
     if as_json:
         document = {
             "source": str(source),
             "target": str(target),
             "written": agrees,
             "outputs": [{**dataclasses.asdict(item), "agrees": item.agrees} for item in checks],
+            "left_out": others,
             "elsewhere": [dataclasses.asdict(verdict) for verdict in elsewhere],
         }
         print_json(document)
     else:
         _show(Screen(), layers, target, checks)
+        if others:
+            say(Screen(), left_out_words(others))
         for verdict in elsewhere:
             who = f"{verdict.runtime} {verdict.version} {verdict.effect} it"
             remedy = "; --no-lengths leaves them out" if verdict.reason.startswith("ignores lengths") else ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from onegru.cli.tables import safe, say
+from onegru.cli.screen import safe, say
 from onegru.core.wording import count
 from onegru.models.inspect import Inspection
 

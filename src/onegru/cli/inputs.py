@@ -11,13 +11,14 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from onegru.cli.screen import Screen, safe, say
 from onegru.core.dtypes import Array, bfloat16
 from onegru.core.errors import FormatError, SpecError, needs_extra
 from onegru.core.machine import memory_size
 from onegru.formats.graph import TensorInfo, by_name
 from onegru.models.inputs import check_fit
 from onegru.models.model import Model
-from onegru.models.random_inputs import Dims, dimension_name, draw, shapes_of
+from onegru.models.random_inputs import pick_inputs
 from onegru.system.array_files import Header, read_npy, read_npz
 from onegru.system.bounded import check_regular
 
@@ -49,7 +50,13 @@ DimOption = Annotated[
     ),
 ]
 DimsOption = Annotated[
-    int | None, typer.Option("--dims", metavar="SIZE", min=0, help="The size of every other open dimension.")
+    int | None,
+    typer.Option(
+        "--dims",
+        metavar="SIZE",
+        min=0,
+        help="The size of every other open dimension; by default sizes on which the model runs.",
+    ),
 ]
 
 
@@ -93,7 +100,8 @@ def gather_inputs(
         texts: [NAME=]FILE for those that are given.
         seed: of the others.
         dims: sizes of open dimensions, as for `parse_dims`.
-        default: the size of every other open dimension that no given input determines.
+        default: the size of every other open dimension that no given input determines; None to pick, which is
+            told on stderr.
 
     Returns:
         the arrays, and the names of the random ones.
@@ -114,7 +122,10 @@ def gather_inputs(
             if info.name in values:
                 raise SpecError(f"-i {text}: {name!r} is given twice")
             values[info.name] = _as_bfloat16(info, array) if info.dtype == "bfloat16" else array
-    made = {} if seed is None else _random(model, values, seed, sizes, default)
+    made, picked = ({}, {}) if seed is None else pick_inputs(model, values, seed, sizes, default, "--dim")
+    if picked:
+        listed = ", ".join(f"{safe(name)}={size}" for name, size in picked.items())
+        say(Screen(stderr=True), f"random inputs with {listed}; --dim NAME=SIZE for others")
     values |= made
     missing = [info for info in model.inputs if info.name not in values and not info.optional]
     if missing:
@@ -243,21 +254,3 @@ def explained(model: Model, random_names: Sequence[str]) -> Iterator[None]:
             f"{model.path}: {words}; values that must match others cannot be random: give them with "
             f"-i {name}=FILE, or other sizes with --dim"
         ) from None
-
-
-def _random(
-    model: Model, values: dict[str, Array], seed: int, dims: Dims, default: int | None
-) -> dict[str, Array]:
-    infos = [info for info in model.inputs if info.name not in values and not info.optional]
-    known = {
-        size: values[info.name].shape[axis]
-        for info in model.inputs
-        if info.name in values and len(info.shape or ()) == values[info.name].ndim
-        for axis, size in enumerate(info.shape or ())
-        if isinstance(size, str)
-    }
-    shapes = shapes_of(
-        infos, dims, lambda info, axis: known.get(dimension_name(info, axis), default), "--dim"
-    )
-    given = {name: array.shape for name, array in values.items()}
-    return draw(model, np.random.default_rng(seed), shapes, given)

@@ -12,8 +12,7 @@ from rich.console import Console
 from onegru.cli.fusing import near_miss_words, saving_words, written_out_words
 from onegru.cli.inputs import parse_dims
 from onegru.cli.outputs import print_json
-from onegru.cli.progress import waiting
-from onegru.cli.tables import Screen, ruled_table, safe, say
+from onegru.cli.screen import Screen, ruled_table, safe, say, waiting
 from onegru.core.errors import SpecError
 from onegru.rewriting.fuse import Fusion, fuse
 from onegru.rewriting.rewrite import RUNTIMES, Rewriting, rewrite

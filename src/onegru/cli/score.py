@@ -12,8 +12,7 @@ import typer
 
 from onegru.cli.inputs import AsJson
 from onegru.cli.outputs import named, print_json
-from onegru.cli.progress import counting, waiting
-from onegru.cli.tables import Screen, safe, say
+from onegru.cli.screen import Screen, counting, safe, say, waiting
 from onegru.core.errors import SpecError
 from onegru.core.wording import count, duration
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from onegru.cli.bench import Timing
 from onegru.cli.outputs import print_json
+from onegru.cli.screen import ruled_table, safe, say
 from onegru.core.dtypes import Array
-from onegru.core.wording import count, duration, printable, shape_words
+from onegru.core.wording import count, duration, shape_words
 from onegru.engines.native import Targets
 from onegru.formats.graph import TensorInfo
 from onegru.models.inspect import Inspection
@@ -24,34 +23,7 @@ from onegru.models.model import Model
 from onegru.models.report import GruReport
 from onegru.runtimes.openvino import OpenvinoOperator
 
-
-class Screen(Console):
-    """A console that leaves a broken pipe, which is no failure, to the caller."""
-
-    def on_broken_pipe(self) -> None:
-        """Raise, where Rich would end the process with exit code 1."""
-        raise BrokenPipeError
-
-
-def safe(text: str) -> str:
-    """Text from a file or another program, safe to print with markup."""
-    return escape(printable(text))
-
-
-def say(console: Console, *lines: str) -> None:
-    """Print lines as they are, whatever their length."""
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=True)
-
-
-def ruled_table(headings: Iterable[str], figures: Iterable[str]) -> Table:
-    """A table with a line below its headings; columns of figures are aligned right."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading)
-    for heading in figures:
-        table.add_column(heading, justify="right")
-    return table
+_MOST_LEFT_OUT = 20  # names of tensors
 
 
 def show_run(
@@ -99,6 +71,8 @@ def show_report(console: Console, report: Inspection, *, as_json: bool) -> None:
                 "near_misses": [dataclasses.asdict(item) for item in report.near_misses],
                 "fused_nodes": report.fused_nodes,
             }
+        else:
+            document["left_out"] = report.left_out
         grus = [dataclasses.asdict(item) for item in report.grus]
         print_json({**document, "gru_nodes" if is_model else "gru_layers": grus})
         return
@@ -116,6 +90,9 @@ def show_report(console: Console, report: Inspection, *, as_json: bool) -> None:
     for item in report.grus:
         console.print()
         _show_gru(console, item)
+    if report.left_out:
+        console.print()
+        say(console, left_out_words(report.left_out))
 
 
 def show_timings(console: Console, timings: Sequence[Timing], threads: int, *, as_json: bool) -> None:
@@ -151,6 +128,13 @@ def show_targets(console: Console, targets: Targets, operator: OpenvinoOperator,
         way = "the operator in C++" if operator.is_native else "way of Python"
         words = f"{operator.version}, GRU layers by {way}"
     say(console, f"OpenVINO: {words}{f': {safe(operator.problem)}' if operator.problem else ''}")
+
+
+def left_out_words(names: Sequence[str]) -> str:
+    """The tensors of a checkpoint that are no part of its GRUs, in a line."""
+    more = len(names) - _MOST_LEFT_OUT
+    listed = ", ".join(map(safe, names[:_MOST_LEFT_OUT])) + (f" and {more} more" if more > 0 else "")
+    return f"left out, as no part of a GRU: {listed}"
 
 
 def _show_gru(console: Console, item: GruReport) -> None:

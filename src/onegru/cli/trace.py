@@ -23,8 +23,7 @@ from onegru.cli.inputs import (
     input_files,
 )
 from onegru.cli.outputs import check_not_read, check_target, print_json
-from onegru.cli.progress import waiting
-from onegru.cli.tables import Screen, ruled_table, safe, say
+from onegru.cli.screen import Screen, ruled_table, safe, say, waiting
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
 from onegru.drawing import figure

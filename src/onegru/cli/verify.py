@@ -24,8 +24,7 @@ from onegru.cli.inputs import (
     gather_inputs,
 )
 from onegru.cli.outputs import print_json
-from onegru.cli.progress import waiting
-from onegru.cli.tables import Screen, safe, say
+from onegru.cli.screen import Screen, safe, say, waiting
 from onegru.core.wording import count
 from onegru.verification.results import Against, Fault, LayerResult, OutputResult, RuntimeResult, Verification
 from onegru.verification.runtimes.registry import PRECISIONS, RUNTIMES

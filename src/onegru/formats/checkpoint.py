@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from onegru.core.dtypes import Array, bfloat16
 from onegru.core.errors import FormatError, MissingExtraError, SpecError, needs_extra
 from onegru.formats.pytorch import Tensor, Unknown, read_torch
+from onegru.formats.recognise import Kind
 from onegru.formats.safetensors import read_layers, read_metadata
-from onegru.frameworks.pytorch import find_groups, is_recurrent, read_group
+from onegru.frameworks.pytorch import find_groups, is_recurrent, module_of, read_group
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 
@@ -58,16 +59,14 @@ def read_pytorch(path: Path, name: str | None = None) -> dict[str, GRU | Stack]:
         SpecError: a GRU's tensors are missing or do not fit.
         MissingExtraError: ml_dtypes is not installed where a tensor is bfloat16.
     """
-    content, size = read_torch(path)
-    if not isinstance(content, Mapping):
-        words = content.name if isinstance(content, Unknown) else type(content).__name__
-        raise FormatError(
-            f"{path}: a {words}, more than tensors and plain data; must be a state dict: "
-            "save model.state_dict()"
-        )
+    content, size = _state_dict(path)
     found: dict[str, Tensor] = {}
     left = 4 * size  # several names may share a tensor, as tied weights do
     for key, tensor in _tensors(path, content, "", _DEPTH, set()):
+        if not is_recurrent(key):
+            continue
+        if isinstance(tensor, Unknown):
+            raise FormatError(f"{path}: {key}: a {tensor.name}, more than tensors and plain data")
         left -= tensor.nbytes
         if left < 0:
             raise FormatError(f"{path}: tensors of more than four times the file's {size} bytes")
@@ -76,10 +75,46 @@ def read_pytorch(path: Path, name: str | None = None) -> dict[str, GRU | Stack]:
     return _layers(path, {key: _numbers(path, key, tensor) for key, tensor in found.items()}, name)
 
 
+def other_tensors(path: Path, kind: Kind, grus: Collection[str]) -> tuple[str, ...]:
+    """The names of a checkpoint's tensors that are no part of its GRUs.
+
+    Args:
+        path: the file, which has been read.
+        kind: what it is.
+        grus: the names of its GRUs.
+    """
+    if kind is Kind.PYTORCH:
+        names = [
+            name
+            for name, value in _tensors(path, _state_dict(path)[0], "", _DEPTH, set())
+            if isinstance(value, Tensor)
+        ]
+    elif kind is Kind.SAFETENSORS and "onegru" not in read_metadata(path):
+        import safetensors
+
+        with safetensors.safe_open(path, framework="np") as file:
+            names = list(file.keys())
+    else:
+        return ()
+    return tuple(dict.fromkeys(name for name in names if module_of(name) not in grus))
+
+
+def _state_dict(path: Path) -> tuple[Mapping[object, object], int]:
+    """What a file of PyTorch's holds, and its size."""
+    content, size = read_torch(path)
+    if not isinstance(content, Mapping):
+        words = content.name if isinstance(content, Unknown) else type(content).__name__
+        raise FormatError(
+            f"{path}: a {words}, more than tensors and plain data; must be a state dict: "
+            "save model.state_dict()"
+        )
+    return content, size
+
+
 def _tensors(
     path: Path, content: Mapping[object, object], prefix: str, depth: int, seen: set[int]
-) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of recurrent modules within nested mappings, by their names joined with dots."""
+) -> Iterator[tuple[str, Tensor | Unknown]]:
+    """The tensors and unknown objects within nested mappings, by their names joined with dots."""
     seen.add(id(content))  # each once, as one that holds itself twice would never end
     for key, value in content.items():
         if not isinstance(key, str) and type(key) is not int:
@@ -90,9 +125,7 @@ def _tensors(
         if isinstance(value, Mapping):
             if depth and id(value) not in seen:
                 yield from _tensors(path, value, name, depth - 1, seen)
-        elif isinstance(value, Tensor | Unknown) and is_recurrent(name):
-            if isinstance(value, Unknown):
-                raise FormatError(f"{path}: {name}: a {value.name}, more than tensors and plain data")
+        elif isinstance(value, Tensor | Unknown):
             yield name, value
 
 

@@ -213,7 +213,13 @@ def _names_in(module: Any) -> list[str]:
 
 def is_recurrent(name: str) -> bool:
     """Whether a tensor of this name belongs to a recurrent module."""
-    return _NAME.fullmatch(name) is not None
+    return module_of(name) is not None
+
+
+def module_of(name: str) -> str | None:
+    """The recurrent module to which a tensor of this name belongs; None if it belongs to none."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else match["prefix"].removesuffix(".")
 
 
 def find_groups(state_dict: Mapping[str, object]) -> dict[str, Group]:

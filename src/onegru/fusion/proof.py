@@ -24,6 +24,7 @@ _TOLERANCE = 1e-5  # of the largest number: constants such as 1/6 are rounded in
 _SCALES = (1.0, 0.0, 0.3, 3.0, 10.0, 30.0, 0.1, 1e-3)
 _SMALLEST = 0.01  # of those that replace one with which numbers overflow
 _SHAKEN = 1e-11  # of inputs: what changes by more than it should where they change so little proves nothing
+_COARSE = 1e-12  # of results, likewise: large ones that cancel leave their roundings, whatever the inputs
 _SHAKES = 4
 _MOST_ELEMENTS = 2**24
 _MOST_SEARCHED = 2**22  # numbers computed in the search for inputs beyond kinks
@@ -36,11 +37,18 @@ class Values(dict[str, Array]):
     Args:
         arrays: the first ones.
         kinks: is told where operators are.
+        rounding: draws the errors of results that are rounded coarsely; None for results as they are.
     """
 
-    def __init__(self, arrays: Mapping[str, Array], kinks: Kinks | None = None) -> None:
+    def __init__(
+        self,
+        arrays: Mapping[str, Array],
+        kinks: Kinks | None = None,
+        rounding: np.random.Generator | None = None,
+    ) -> None:
         super().__init__(arrays)
         self.kinks = kinks
+        self.rounding = rounding
 
 
 RunLoop = Callable[[Op, Values, "Sizes"], None]
@@ -212,7 +220,7 @@ class _Runs:
         self.moved |= outputs != self.first
 
     def _trembling(self, name: str, array: Array, given: Values) -> Array:
-        """How far an output of the old operators moves where their inputs hardly do: rounding decides it."""
+        """How far an output of the old operators moves where inputs and results hardly do, as by rounding."""
         most = np.zeros(array.shape)
         for _ in range(_SHAKES):
             moves = {
@@ -222,7 +230,8 @@ class _Runs:
             }
             for sign in (1, -1):
                 shaken = {key: item + sign * moves.get(key, 0) for key, item in given.items()}
-                most = np.maximum(most, _apart(self._run(self.old, Values(shaken), {})[name], array))
+                found = self._run(self.old, Values(shaken, rounding=self.rng), {})
+                most = np.maximum(most, _apart(found[name], array))
         return most
 
     def _run(self, ops: Sequence[Op], given: Values, constants: Mapping[str, Array]) -> Values:
@@ -267,7 +276,7 @@ def _leading(flow: Flow, wanted: Collection[str], begin: Collection[str]) -> tup
 
 
 def _is_derived(flow: Flow, name: str, others: Collection[str]) -> bool:
-    """Whether a value is computed from others alone, such as a sequence reversed of which both orders are used."""
+    """Whether a value is computed from others alone, as a sequence reversed of which both orders are used."""
     seen: set[str] = set()
     waiting = [name]
     while waiting:
@@ -355,7 +364,7 @@ def _run(
     run_loop: RunLoop | None,
 ) -> Values:
     """Run operators."""
-    values = Values(given, given.kinks)
+    values = Values(given, given.kinks, given.rounding)
 
     def value(name: str) -> Array:
         if name not in values:
@@ -407,6 +416,11 @@ def evaluate(op: Op, inputs: list[Array | None], values: Values) -> None:
             raise UnknownError(f"{op.kind}: {error}") from None
     else:
         raise UnknownError(f"{op.kind} is none of the operators that are known")
+    if (rng := values.rounding) is not None:
+        results = [
+            array * (1 + _COARSE * rng.uniform(-1, 1, array.shape)) if array.dtype.kind == "f" else array
+            for array in results
+        ]
     values.update((name, array) for name, array in zip(op.outputs, results, strict=False) if name)
 
 

@@ -313,7 +313,7 @@ class _Inner:
     ) -> None:
         self.body = loop.body
         self.outer = outer
-        self.values = Values(state, outer.values.kinks)
+        self.values = Values(state, outer.values.kinks, outer.values.rounding)
         for name, source in loop.slices.items():
             place = iteration if source.step > 0 else count - 1 - iteration
             taken = np.take(outer[source.name], [place], source.axis)

@@ -18,7 +18,7 @@ from onegru.layers.gru import GRU
 from onegru.models.fusing import WrittenOut, WrittenOutIr, find_in_ir, find_written_out
 from onegru.models.gru_node import GruNode, prepare_nodes
 from onegru.models.load import read_graph
-from onegru.models.load_layers import named_layers
+from onegru.models.load_layers import left_out, load_layers, named_layers
 from onegru.models.model import Model
 from onegru.models.report import GruReport, report_nodes
 
@@ -43,6 +43,7 @@ class Inspection:
         near_misses: what came near, and which part does not fit.
         fused_nodes: how many nodes the model has, those in bodies included, and how many it would have with
             GRU nodes for `written_out`; None where nothing is written out.
+        left_out: the tensors of a checkpoint that are no part of its GRUs.
     """
 
     __module__ = "onegru"
@@ -57,6 +58,7 @@ class Inspection:
     written_out: tuple[Fused, ...] = ()
     near_misses: tuple[NearMiss, ...] = ()
     fused_nodes: tuple[int, int] | None = None
+    left_out: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         parts = [self.kind, count(len(self.grus), "GRU")]
@@ -103,8 +105,9 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     file = file_path("path", path)
     kind = layers_kind(file)
     if kind.holds == "layers":
-        grus = tuple(_report_of_layer(name, layer) for name, layer in named_layers(file))
-        return Inspection(str(file), kind.words, (), (), None, (), grus)
+        layers = load_layers(file)
+        grus = tuple(_report_of_layer(name, layer) for name, layer in named_layers(layers))
+        return Inspection(str(file), kind.words, (), (), None, (), grus, left_out=left_out(file, layers))
     if model_kind(file) is Kind.ONNX:
         with needs_extra("onnx", "onnx", str(file)):
             from onegru.formats.onnx.reader import parse_onnx, read_onnx

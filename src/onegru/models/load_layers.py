@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Mapping
 from itertools import chain, count
 from pathlib import Path
 
@@ -72,12 +73,27 @@ def load_layers(
     return layers
 
 
-def named_layers(path: Path) -> list[tuple[str, GRU]]:
-    """Each layer of a file with a name, the lowest of a stack first. Raises as `load_layers`."""
+def left_out(path: Path, grus: Collection[str] = ()) -> tuple[str, ...]:
+    """The tensors of a checkpoint that are no part of its GRUs; empty for other files.
+
+    Args:
+        path: the file.
+        grus: the names of its GRUs, as `load_layers` gives them; empty to read them.
+    """
+    kind = layers_kind(path)
+    if kind not in (Kind.PYTORCH, Kind.SAFETENSORS):
+        return ()
+    from onegru.formats.checkpoint import other_tensors
+
+    return other_tensors(path, kind, grus or load_layers(path))
+
+
+def named_layers(found: Mapping[str, GRU | Stack]) -> list[tuple[str, GRU]]:
+    """Each layer of those that `load_layers` has found with a name, the lowest of a stack first."""
     return [
         (f"{name or 'GRU'}, layer {index}" if len(layers) > 1 else name or "GRU", layer)
-        for name, found in load_layers(path).items()
-        for layers in [layers_of(found)]
+        for name, layer_or_stack in found.items()
+        for layers in [layers_of(layer_or_stack)]
         for index, layer in enumerate(layers)
     ]
 

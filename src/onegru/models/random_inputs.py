@@ -9,7 +9,7 @@ import numpy as np
 
 from onegru.core.arguments import integer, shown
 from onegru.core.dtypes import Array, numpy_dtype
-from onegru.core.errors import SpecError
+from onegru.core.errors import OneGRUError, SpecError
 from onegru.core.machine import memory_size
 from onegru.core.shapes import fits
 from onegru.core.spec import Spec
@@ -67,23 +67,91 @@ def draw_inputs(
     Raises:
         SpecError: an input is not a tensor of known shape and type, or `dims` does not fit the inputs.
     """
+    for name, told in (dims or {}).items():
+        if min(told if isinstance(told, tuple) else (told,), default=1) < 1:
+            raise SpecError(f"dims: {name} is {told}; must be at least 1")
+    return _draw_missing(model, {}, seed, sizes, dims or {}, {}, "dims")[0]
+
+
+def pick_inputs(
+    model: Model,
+    given: Mapping[str, Array],
+    seed: int,
+    dims: Dims,
+    default: int | None = None,
+    argument: str = "dims",
+) -> tuple[dict[str, Array], dict[str, int]]:
+    """Random arrays for inputs that are not given and have no default, of sizes on which the model runs.
+
+    Args:
+        model: the model.
+        given: the other inputs.
+        seed: of the random numbers.
+        dims: sizes of open dimensions, as for `shapes_of`.
+        default: the size of those that are neither in `dims` nor in a given input; None to pick the first of
+            `size_plans` on which the model runs.
+        argument: the caller's name for `dims`.
+
+    Returns:
+        the arrays, and the sizes that were picked, by the names of their dimensions.
+
+    Raises:
+        SpecError: an input is not a tensor of known shape and type, `dims` does not fit the inputs, or the
+            model runs on no sizes that were tried.
+    """
+    known = {
+        size: given[info.name].shape[axis]
+        for info in model.inputs
+        if info.name in given and len(info.shape or ()) == given[info.name].ndim
+        for axis, size in enumerate(info.shape or ())
+        if isinstance(size, str)
+    }
+    first: OneGRUError | None = None
+    for plan in size_plans() if default is None else [(default, default, default)]:
+        inputs, picked = _draw_missing(model, given, seed, plan, dims, known, argument)
+        if default is not None or not picked:
+            return inputs, {}
+        try:
+            model.run({**given, **inputs})
+        except OneGRUError as error:
+            first = first or error
+        else:
+            return inputs, picked
+    words = "of any size that was tried"
+    raise SpecError(f"inputs: {model.path} does not run on random ones {words} ({first}); must be given")
+
+
+def _draw_missing(
+    model: Model,
+    given: Mapping[str, Array],
+    seed: int,
+    plan: tuple[int, int, int],
+    dims: Dims,
+    known: Mapping[str, int],
+    argument: str,
+) -> tuple[dict[str, Array], dict[str, int]]:
+    """The arrays for `draw_inputs` and `pick_inputs`, and the sizes that come from `plan`."""
     letters = input_letters(model)
     named: dict[str, str] = {}
     for info in model.inputs:
         for axis, size in enumerate(info.shape or ()):
             if isinstance(size, str) and (info.name, axis) in letters:  # the first one counts
                 named.setdefault(size, letters[info.name, axis])
+    picked: dict[str, int] = {}
 
     def otherwise(info: TensorInfo, axis: int) -> int:
         name = dimension_name(info, axis)
+        if name in known:
+            return known[name]
         letter = named.get(name) or letters.get((info.name, axis), "")
-        return sizes["TB".index(letter)] if letter else sizes[2]
+        return picked.setdefault(name, plan["TB".index(letter)] if letter else plan[2])
 
-    for name, told in (dims or {}).items():
-        if min(told if isinstance(told, tuple) else (told,), default=1) < 1:
-            raise SpecError(f"dims: {name} is {told}; must be at least 1")
-    infos = [info for info in model.inputs if not info.optional]
-    return draw(model, np.random.default_rng(seed), shapes_of(infos, dims or {}, otherwise, "dims"))
+    infos = [info for info in model.inputs if info.name not in given and not info.optional]
+    shapes = shapes_of(infos, dims, otherwise, argument)
+    drawn = draw(
+        model, np.random.default_rng(seed), shapes, {name: array.shape for name, array in given.items()}
+    )
+    return drawn, picked
 
 
 def draw(
@@ -146,7 +214,7 @@ def dimension_name(info: TensorInfo, axis: int) -> str:
 
 
 def shapes_of(
-    infos: Sequence[TensorInfo], dims: Dims, otherwise: Callable[[TensorInfo, int], int | None], argument: str
+    infos: Sequence[TensorInfo], dims: Dims, otherwise: Callable[[TensorInfo, int], int], argument: str
 ) -> dict[str, tuple[int, ...]]:
     """The shapes of random inputs: the one place that decides the sizes of open dimensions.
 
@@ -154,11 +222,11 @@ def shapes_of(
         infos: the inputs.
         dims: sizes of open dimensions, by `dimension_name`, and whole shapes of inputs, by their names. A
             size in such a shape holds for its dimension wherever that occurs.
-        otherwise: the size of an open axis that is not in `dims`; None if it must be given.
+        otherwise: the size of an open axis that is not in `dims`.
         argument: the caller's name for `dims`.
 
     Raises:
-        SpecError: an input's shape is not known, a size is missing, or `dims` does not fit the inputs.
+        SpecError: an input's shape is not known, or `dims` does not fit the inputs.
     """
     known = {info.name: info for info in infos if info.is_tensor}
     names = {
@@ -180,14 +248,10 @@ def shapes_of(
             raise SpecError(f"{argument}: {name!r}; must be an open dimension of an input: {words}")
         shapes[name] = size if isinstance(size, tuple) else (size,)
         _learn(info, shapes[name], sizes, argument)
-    missing: dict[str, None] = {}
 
     def decide(info: TensorInfo, axis: int) -> int:
         name = dimension_name(info, axis)
-        size = sizes[name] if name in sizes else otherwise(info, axis)
-        if size is None:
-            missing[name] = None
-        return size or 0
+        return sizes[name] if name in sizes else otherwise(info, axis)
 
     for info in infos:
         if info.name in shapes:
@@ -197,8 +261,6 @@ def shapes_of(
         shapes[info.name] = tuple(
             size if isinstance(size, int) else decide(info, axis) for axis, size in enumerate(info.shape)
         )
-    if missing:
-        raise SpecError(_missing_words(infos, list(missing), argument))
     return shapes
 
 
@@ -214,18 +276,6 @@ def _learn(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int], argu
             name = dimension_name(info, axis)
             if sizes.setdefault(name, size) != size:
                 raise SpecError(f"{place}; {name} must be {sizes[name]}, as it is elsewhere")
-
-
-def _missing_words(infos: Sequence[TensorInfo], missing: Sequence[str], argument: str) -> str:
-    shapes = ", ".join(
-        f"{info.name} {_shape_words(info)}"
-        for info in infos
-        if any(not isinstance(size, int) for size in info.shape or ())
-    )
-    options = " ".join(f"{argument} {name}=SIZE" for name in missing)
-    *others, last = missing
-    names = f"{', '.join(others)} and {last} are" if others else f"{last} is"
-    return f"{names} open in {shapes}; give {options}, or --dims SIZE for any"
 
 
 def _shape_words(info: TensorInfo) -> str:

@@ -16,7 +16,7 @@ from onegru.formats.recognise import layers_kind
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.models.load import load
-from onegru.models.load_layers import named_layers
+from onegru.models.load_layers import load_layers, named_layers
 from onegru.models.model import Model
 from onegru.verification.compare_grus import compare_calls, is_alike, of_layer, on_random_inputs, trace_pair
 from onegru.verification.compare_runtimes import Tolerances, compare_outputs
@@ -62,7 +62,7 @@ def compare_with(
     strict = ""
     runtimes: tuple[RuntimeResult, ...] = ()
     if layers_kind(path).holds == "layers":
-        layers_there = named_layers(path)
+        layers_there = named_layers(load_layers(path))
         theirs = [(name, of_layer(layer)) for name, layer in layers_there]
         runtimes = _run_checkpoint(path, [layer for _, layer in layers_there], timeout)
     else:

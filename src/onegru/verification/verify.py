@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from onegru.core.arguments import check_function, file_path, number, shown
-from onegru.core.errors import OneGRUError, SpecError
+from onegru.core.errors import SpecError
 from onegru.formats.recognise import Kind, model_kind
 from onegru.models.load import load
 from onegru.models.model import Model
-from onegru.models.random_inputs import Dims, check_random_inputs, draw_inputs, size_plans
+from onegru.models.random_inputs import Dims, check_random_inputs, pick_inputs
 from onegru.verification.compare_models import compare_with
 from onegru.verification.compare_runtimes import Progress, compare_runtimes
 from onegru.verification.results import Verification
@@ -83,7 +83,7 @@ def verify(
         if reason := runtime.refuses(Subject(model.path, None, {})):
             raise SpecError(f"runtimes: {runtime.name} {reason}; {model.path} is not one")
     if inputs is None:
-        inputs = _random_inputs(model, seed, dims)
+        inputs = pick_inputs(model, {}, seed, dims or {})[0]
     compared = None
     if against is not None:
         path = file_path("against", against)
@@ -92,17 +92,3 @@ def verify(
         model, inputs, runtimes=chosen, tolerance=tolerance, timeout=timeout, progress=progress
     )
     return replace(found, against=compared)
-
-
-def _random_inputs(model: Model, seed: int, dims: Dims | None) -> Mapping[str, Any]:
-    """Random inputs of the first sizes that the model runs on."""
-    first: OneGRUError | None = None
-    for sizes in size_plans():
-        inputs = draw_inputs(model, seed, sizes, dims)
-        try:
-            model.run(inputs)
-        except OneGRUError as error:
-            first = first or error
-        else:
-            return inputs
-    raise SpecError(f"inputs: {model.path} does not run on random ones ({first}); must be given")

@@ -1,12 +1,14 @@
-"""A progress bar for what takes longer than two seconds."""
+"""The terminal: text that is safe on it, and a progress bar for what takes longer than two seconds."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from typing import Self
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -20,9 +22,41 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 from rich.text import Text
 
+from onegru.core.wording import printable
+
 _PATIENCE = 2.0  # seconds
+
+
+class Screen(Console):
+    """A console that leaves a broken pipe, which is no failure, to the caller."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise, where Rich would end the process with exit code 1."""
+        raise BrokenPipeError
+
+
+def safe(text: str) -> str:
+    """Text from a file or another program, safe to print with markup."""
+    return escape(printable(text))
+
+
+def say(console: Console, *lines: str) -> None:
+    """Print lines as they are, whatever their length."""
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def ruled_table(headings: Iterable[str], figures: Iterable[str]) -> Table:
+    """A table with a line below its headings; columns of figures are aligned right."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading)
+    for heading in figures:
+        table.add_column(heading, justify="right")
+    return table
 
 
 class waiting:  # reads as a verb: `with waiting("loading"):`

@@ -15,9 +15,9 @@ from tests.support.machine.processes import run_python
 
 SLOW = """
 import sys, time
-from onegru.cli import progress
-progress._PATIENCE = float(sys.argv[1])
-with progress.waiting("running [a] model") as watch:
+from onegru.cli import screen
+screen._PATIENCE = float(sys.argv[1])
+with screen.waiting("running [a] model") as watch:
     for done in range(8):
         watch.progress(done, 8)
         time.sleep(0.05)
