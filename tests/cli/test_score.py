@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import onegru
-from tests.cli.test_progress import in_terminal
+from tests.cli.test_screen import in_terminal
 from tests.support.layers import make_gru
 from tests.support.machine.cli import Cli
 from tests.support.machine.processes import run_python_without
