@@ -125,3 +125,14 @@ def test_what_does_not_go_together(source: Path, cli: Cli) -> None:
     result = cli("convert", source, source, "--fuse", "--overwrite")
     assert result.code == 2 and "is the source" in result.err
     assert "folder 'no' does not exist" in cli("convert", source, "no/target.onnx", "--fuse").err
+
+
+@pytest.mark.parametrize("command", ["run", "bench"])
+def test_a_model_without_gru_nodes_may_have_grus_all_the_same(
+    source: Path, missed: Path, cli: Cli, command: str
+) -> None:
+    hint = "2 GRUs written out in other operators: `onegru convert --fuse` makes GRU nodes of them"
+    rounds = ["--rounds", "1"] if command == "bench" else []
+    assert cli(command, source, "--random", 0, *rounds).out.splitlines()[-1] == hint
+    assert "--fuse" not in cli(command, missed, "--random", 0, *rounds).out
+    assert "--fuse" not in cli(command, source, "--random", 0, *rounds, "--json").out

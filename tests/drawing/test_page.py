@@ -133,6 +133,18 @@ def test_a_page_names_no_other_place() -> None:
     )
 
 
+def test_what_is_read_covers_no_map(tmp_path: Path) -> None:
+    """Every map can be scrolled into sight, above what is read off it; in windows of any size."""
+    script = """
+      const maps = document.querySelectorAll(".sheet"), last = maps[maps.length - 1];
+      last.scrollIntoView({ block: "end" });
+      await pause();
+      return last.getBoundingClientRect().bottom - find("#readout").getBoundingClientRect().top;
+    """
+    for size in ((1280, 500), (420, 500)):
+        assert use_page(page(picture_of(9)), script, tmp_path, size) < 1  # pixel
+
+
 def test_the_cursor_sorting_and_zoom(tmp_path: Path) -> None:
     script = """
       const map = find("canvas.over"), seen = {};

@@ -19,8 +19,8 @@ from tests.support.rewrite_cases import Case
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"opset": 0}, "opset: 0; must be a number from 1 to"),
-        ({"opset": 999}, "opset: 999; must be a number from 1 to"),
+        ({"opset": 0}, "opset: 0; must be in 1…"),
+        ({"opset": 999}, "opset: 999; must be in 1…"),
         ({"layout": 2}, "layout: 2; must be 0 or 1"),
         ({"layout": 1, "opset": 13}, "opset: 13; must be at least 14, as GRU node 'gru' has layout"),
         ({"layout": 1, "runtime": "onnxruntime"}, "layout: 1; must be 0 for onnxruntime"),

@@ -17,7 +17,7 @@ import onegru
 from onegru.cli.bench import measure, set_threads
 from onegru.cli.conformance import conformance
 from onegru.cli.convert import convert_command
-from onegru.cli.fusing import show_written_out
+from onegru.cli.fusing import show_fusing_hint, show_written_out
 from onegru.cli.inputs import (
     AsJson,
     DimOption,
@@ -177,6 +177,7 @@ def run_command(
         print_run(loaded, values, results, watch.seconds)
     else:
         show_run(Screen(), loaded, values, results, watch.seconds, [*targets])
+        show_fusing_hint(Screen(), loaded)
 
 
 @app.command("inspect", short_help="Describe the GRUs in a file.")
@@ -229,6 +230,8 @@ def bench_command(
     with explained(loaded, random_names), waiting(f"timing {model.name}"):
         timings = measure(loaded, values, rounds)
     show_timings(Screen(), timings, onegru.get_num_threads(), as_json=as_json)
+    if not as_json:
+        show_fusing_hint(Screen(), loaded)
 
 
 app.command("trace", short_help="Show what the gates of a GRU do.")(trace_command)

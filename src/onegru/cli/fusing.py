@@ -9,7 +9,8 @@ from rich.console import Console
 
 from onegru.cli.screen import safe, say
 from onegru.core.wording import count
-from onegru.models.inspect import Inspection
+from onegru.models.inspect import Inspection, fusing_hint
+from onegru.models.model import Model
 
 if TYPE_CHECKING:
     from onegru.fusion.search import Fused, NearMiss
@@ -56,6 +57,12 @@ def show_written_out(console: Console, found: Inspection) -> None:
         say(console, *written_out_words(found.written_out))
         say(console, f"to fuse: onegru convert {safe(found.path)} TARGET --fuse")
     say(console, *near_miss_words(found.near_misses))
+
+
+def show_fusing_hint(console: Console, model: Model) -> None:
+    """For a model without GRU nodes, that it has GRUs all the same."""
+    if not model.gru_nodes and not model.nested_grus and (hint := fusing_hint(model.path)):
+        say(console, hint)
 
 
 def _form_words(item: Fused) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onegru.core.arguments import file_path
-from onegru.core.errors import FormatError, needs_extra
+from onegru.core.errors import FormatError, OneGRUError, needs_extra
 from onegru.core.wording import count
 from onegru.drawing.card import card
 from onegru.formats.graph import Graph, TensorInfo, nested_words
@@ -121,6 +122,15 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         others = graph.whole.node_count
     grus, nested = report_nodes(graph.inputs, _gru_nodes(graph)), nested_words(graph.grus)
     return Inspection(str(file), kind.words, graph.inputs, graph.outputs, others, nested, grus, **found)
+
+
+def fusing_hint(path: str) -> str:
+    """Words on the decomposed GRUs of a model without GRU nodes; "" where none are found."""
+    with suppress(OneGRUError, OSError):
+        if found := inspect(path).written_out:
+            grus = count(len(found), "GRU")
+            return f"{grus} written out in other operators: `onegru convert --fuse` makes GRU nodes of them"
+    return ""
 
 
 def _described(file: Path, search: Callable[[], WrittenOut | WrittenOutIr]) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def check_opset(opset: int) -> None:
     """Raise SpecError unless onnx knows an opset."""
     newest = onnx.defs.onnx_opset_version()
     if isinstance(opset, bool) or not isinstance(opset, int) or not 1 <= opset <= newest:
-        raise SpecError(f"opset: {opset!r}; must be a number from 1 to {newest}, the newest that onnx knows")
+        raise SpecError(f"opset: {opset!r}; must be in 1…{newest}, the newest that onnx knows")
 
 
 def written_attributes(form: Form, opset: int) -> list[str]:

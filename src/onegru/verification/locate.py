@@ -8,16 +8,14 @@ these values, it runs each node alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from onegru.core.errors import OneGRUError
-from onegru.core.wording import count
 from onegru.formats.recognise import Kind, layers_kind
 from onegru.models.gru_node import GruNode
-from onegru.models.inspect import inspect, report
+from onegru.models.inspect import fusing_hint, report
 from onegru.models.model import Model
 from onegru.operators.schema import WEIGHTS
 from onegru.verification.diagnose import diagnose
@@ -109,13 +107,11 @@ def find_fault(
 
 
 def _words_without_nodes(path: str) -> str:
-    words = "it has no GRU node, so the difference arises outside GRUs"
-    with suppress(OneGRUError, OSError):
-        if found := inspect(path).written_out:
-            words = "it has no GRU node, and its other nodes are not looked into"
-            words += f"; {count(len(found), 'GRU')} written out in other operators: `onegru convert --fuse`"
-            words += " makes GRU nodes of them, which verify then checks one by one"
-    return words
+    if hint := fusing_hint(path):
+        return (
+            f"it has no GRU node, and its other nodes are not looked into; {hint}, which verify then checks"
+        )
+    return "it has no GRU node, so the difference arises outside GRUs"
 
 
 def fault_in(model: Model, values: Mapping[str, Any], runtime: str) -> Fault | None:
