@@ -24,7 +24,7 @@ require = $(BIN)/python -c '$(LIST_EXTRAS)' $(1) | $(PIP) --requirement /dev/std
 
 # Python sources are absent on purpose: an editable install reads them where they are.
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
-CODE := $(wildcard src tests docs examples benchmarks)
+CODE := $(wildcard src tests docs examples benchmarks native/build_backend.py)
 
 .PHONY: help run test test-frameworks test-cluster bench conformance docs lint sanitize threads tiles neon ports accuracy fuzz \
   fuzz-native near-misses wheel clean
