@@ -131,7 +131,7 @@ def test_what_does_not_go_together(source: Path, cli: Cli) -> None:
 def test_a_model_without_gru_nodes_may_have_grus_all_the_same(
     source: Path, missed: Path, cli: Cli, command: str
 ) -> None:
-    hint = "2 GRUs written out in other operators: `onegru convert --fuse` makes GRU nodes of them"
+    hint = "2 decomposed GRUs: `onegru convert --fuse` replaces them with GRU nodes"
     rounds = ["--rounds", "1"] if command == "bench" else []
     assert cli(command, source, "--random", 0, *rounds).out.splitlines()[-1] == hint
     assert "--fuse" not in cli(command, missed, "--random", 0, *rounds).out

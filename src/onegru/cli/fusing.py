@@ -1,4 +1,4 @@
-"""Written-out GRUs in words: what `onegru inspect` and `onegru convert --fuse` tell of them."""
+"""Decomposed GRUs in words: what `onegru inspect` and `onegru convert --fuse` tell of them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""GRUs that are written out in other operators: found, proved, replaced by GRU nodes."""
+"""GRUs that are decomposed into other operators: found, checked, replaced with GRU nodes."""

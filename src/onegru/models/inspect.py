@@ -64,7 +64,7 @@ class Inspection:
     def __repr__(self) -> str:
         parts = [self.kind, count(len(self.grus), "GRU")]
         if self.written_out:
-            parts.append(f"{len(self.written_out)} written out in other operators")
+            parts.append(f"{len(self.written_out)} decomposed into other operators")
         return f"Inspection({self.path!r}, {', '.join(parts)})"
 
     def _repr_html_(self) -> str:
@@ -83,7 +83,7 @@ class Inspection:
         if self.other_nodes is not None:
             facts.append(("other nodes", f"{self.other_nodes:,}"))
         if self.written_out:
-            facts.append(("written out in other operators", str(len(self.written_out))))
+            facts.append(("decomposed into other operators", str(len(self.written_out))))
         headings = ("GRU", "operator", "input → hidden", "direction", "reset gate", "activations")
         return card(f"Inspection · {self.path}", facts, headings, rows)
 
@@ -128,8 +128,9 @@ def fusing_hint(path: str) -> str:
     """Words on the decomposed GRUs of a model without GRU nodes; "" where none are found."""
     with suppress(OneGRUError, OSError):
         if found := inspect(path).written_out:
-            grus = count(len(found), "GRU")
-            return f"{grus} written out in other operators: `onegru convert --fuse` makes GRU nodes of them"
+            grus = count(len(found), "decomposed GRU")
+            them = "it with a GRU node" if len(found) == 1 else "them with GRU nodes"
+            return f"{grus}: `onegru convert --fuse` replaces {them}"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""IRs with written-out GRUs, fused: the same numbers by OpenVINO and by onegru, from GRU layers."""
+"""IRs with decomposed GRUs, fused: the same numbers by OpenVINO and by onegru, from GRU layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Near misses by one more operator: any value of a written-out GRU bent, at any step, in any gate."""
+"""Near misses by one more operator: any value of a decomposed GRU bent, at any step, in any gate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IRs with GRUs written out in other layers, as converters from TensorFlow and ONNX write them."""
+"""IRs with GRUs decomposed into other layers, as converters from TensorFlow and ONNX write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GRUs as Scan and Loop nodes, with a written-out step in their bodies."""
+"""GRUs as Scan and Loop nodes, with a decomposed step in their bodies."""
 
 from __future__ import annotations
 

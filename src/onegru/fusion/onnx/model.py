@@ -1,4 +1,4 @@
-"""ONNX models with their written-out GRUs replaced."""
+"""ONNX models with their decomposed GRUs replaced."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OLDEST = 7  # the opset from which operators broadcast as NumPy does
 
 
 def fuse_model(source: Source, model: ModelProto, progress: Progress | None = None) -> Search:
-    """Replace the written-out GRUs of a model, which this changes.
+    """Replace the decomposed GRUs of a model, which this changes.
 
     Raises:
         FormatError: the model is broken.

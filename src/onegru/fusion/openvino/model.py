@@ -1,4 +1,4 @@
-"""OpenVINO's IRs with their written-out GRUs replaced."""
+"""OpenVINO's IRs with their decomposed GRUs replaced."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LONGEST = 200
 
 
 def fuse_ir(path: Path, progress: Progress | None = None) -> tuple[bytes, bytes, Search]:
-    """An IR with its written-out GRUs replaced by GRUSequence and GRUCell layers.
+    """An IR with its decomposed GRUs replaced by GRUSequence and GRUCell layers.
 
     Args:
         path: the .xml, with its .bin beside it.
@@ -63,5 +63,5 @@ def fuse_ir(path: Path, progress: Progress | None = None) -> tuple[bytes, bytes,
         raise
     except _BROKEN as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise words.error(f"cannot be searched for written-out GRUs ({said[:_LONGEST]})") from error
+        raise words.error(f"cannot be searched for decomposed GRUs ({said[:_LONGEST]})") from error
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True)), weights, search
