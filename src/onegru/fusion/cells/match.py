@@ -359,6 +359,8 @@ class _Matcher:
         lead = next((m for m in sorted(reset.terms, key=lambda m: (len(m), m)) if set(m) & gates), None)
         if lead is None:
             raise MissError("its reset gate does not depend on the state")
+        if not np.all(reset.terms[lead]):
+            raise MissError("the reset gate of a unit does not depend on the state")
         if lead in rest.terms:
             inner = np.broadcast_to(rest.terms[lead] / reset.terms[lead], self.width)
             rest = add(rest, scale(reset, inner), -1.0)
