@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
-from tests.support.streams import B, I, StreamNet, chunks_agree, verdict
+from tests.support.streams import B, H, I, StreamNet, chunks_agree, verdict
 
 Make = Callable[[StreamNet, str], str]
 
@@ -359,3 +361,70 @@ def test_a_published_encoder() -> None:
     assert kind == "warned" and "Pad node 'Pad_1' pads time in each run; no state carries" in words
     assert words.count(" node ") == 1, "the Conv has what the Pad put there"
     assert not chunks_agree(model, {"h_out": "h"})
+
+
+def with_lengths(minus: int, fixed: bool = False) -> onnx.ModelProto:
+    """A GRU whose rows all have as many steps as a run, less a few; or fixed numbers of steps."""
+    net = StreamNet()
+    steps = net.op("Gather", net.op("Shape", "x"), net.const([0]), axis=0)
+    if minus:
+        steps = net.op("Sub", steps, net.const([minus]))
+    lengths = net.op("Expand", net.op("Cast", steps, to=onnx.TensorProto.INT32), net.const([B]))
+    if fixed:
+        lengths = net.const([5, 3], "int32")
+    y = net.gru("x", "h", "h_out")
+    next(node for node in net.nodes if node.op_type == "GRU").input[4] = lengths
+    return net.end(y)
+
+
+def test_lengths_of_a_run_s_own_steps_pass() -> None:
+    model = with_lengths(0)
+    assert verdict(model) == ("passes", "")
+    assert chunks_agree(model, {"h_out": "h"})
+
+
+@pytest.mark.parametrize("model", [with_lengths(1), with_lengths(0, fixed=True)], ids=["one less", "fixed"])
+def test_lengths_that_begin_with_each_run(model: onnx.ModelProto) -> None:
+    assert not chunks_agree(model, {"h_out": "h"})
+    kind, words = verdict(model)
+    assert kind == "warned" and "stops at lengths that count from the first step of each run" in words
+
+
+def test_states_that_are_changed_between_runs() -> None:
+    first, last = StreamNet(), StreamNet()
+    changed = [(first.end(first.gru("x", first.op("Tanh", "h"), "h_out")), "starts from what is computed")]
+    y = last.gru("x", "h", "own")
+    last.op("Tanh", "own", output="h_out")
+    changed.append((last.end(y), "ends in a state that is changed before the next run"))
+    for model, reason in changed:
+        assert not chunks_agree(model, {"h_out": "h"})
+        kind, words = verdict(model, {"h_out": "h"})
+        assert kind == "warned" and reason in words
+
+
+def test_a_state_that_is_moved_passes() -> None:
+    net = StreamNet()
+    net.inputs["h"] = net.outputs["h_out"] = [B, 1, H]
+    y = net.gru("x", net.op("Transpose", "h", perm=[1, 0, 2]), "own")
+    net.op("Transpose", "own", perm=[1, 0, 2], output="h_out")
+    model = net.end(y)
+    assert verdict(model) == ("passes", "")
+    assert chunks_agree(model, {"h_out": "h"})
+
+
+def test_an_unknown_operator_before_the_only_gru() -> None:
+    """Whose shape onnx does not find: the axes of all that follows are not known."""
+    net = StreamNet()
+    branches = [
+        helper.make_graph([helper.make_node(kind, ["x"], [kind])], kind, [], [onnx.ValueInfoProto(name=kind)])
+        for kind in ("CumSum", "Tanh")
+    ]
+    branches[0].node[0].input.append(net.const(0))
+    yes = net.const(True, "bool")
+    net.nodes.append(
+        helper.make_node("If", [yes], ["chosen"], "If_0", then_branch=branches[0], else_branch=branches[1])
+    )
+    model = net.end(net.gru("chosen", "h", "h_out"))
+    assert not chunks_agree(model, {"h_out": "h"})
+    kind, words = verdict(model)
+    assert kind == "warned" and "If node 'If_0' does what is not known along time" in words

@@ -419,6 +419,12 @@ RECURRENT: Mapping[str, tuple[tuple[int, int], ...]] = {
     "openvino::LSTMSequence": ((1, 1), (2, 2)),
 }
 
+#: The inputs with the lengths of rows; the fifth in ONNX.
+LENGTHS: Mapping[str, int] = {
+    **dict.fromkeys(("openvino::GRUSequence", "openvino::AUGRUSequence", "openvino::RNNSequence"), 2),
+    "openvino::LSTMSequence": 3,
+}
+
 #: Inputs of which only the numbers count, as sizes and places.
 SIZES: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("Reshape", "Expand", "Tile", "Pad", "openvino::Tile"), (1, 2, 3)),

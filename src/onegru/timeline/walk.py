@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from onegru.fusion.dataflow.flow import Flow
 from onegru.fusion.dataflow.operator import Op, Shape, Size
 from onegru.timeline.axes import Axes, Axis
-from onegru.timeline.rules import RECURRENT, RULES, SIZES, kind_of
+from onegru.timeline.rules import LENGTHS, RECURRENT, RULES, SIZES, kind_of
 from onegru.timeline.step import Kind, Move, Step, UnknownOpError, slice_bounds
 
 _NONE: frozenset[str] = frozenset()
 _MOVES = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Flatten")
+_PARTS = (*_MOVES, "Slice", "Split", "Gather", "openvino::Split", "openvino::VariadicSplit")
+_COPIES = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Expand", "Tile", "openvino::Broadcast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,32 +183,52 @@ class _Walk:
         roots: list[tuple[Axis, Size]] = []
         for op in recurrent:
             axes, shape = self.known.get(op.inputs[0]), self._shape(op.inputs[0])
-            place = 1 if op.kind.startswith("openvino::") or op.attributes.get("layout") == 1 else 0
+            place = _time_axis(op)
             if id(op) in self.carried and axes is not None and shape is not None and len(axes) == 3:
                 roots.append((axes[place], shape[place]))
         self.time = {factor for axis, _ in roots for factor in self.axes.main(axis)}
-        if not self.time:
-            return []
         self.is_single = all(size == 1 for _, size in roots)  # one step for each run
+        found = [] if self.is_single and roots else list(self._of_states(recurrent))
+        if not self.time:
+            return found
         needed = self._needed(recurrent)
         self.streamed = {name for name in self.inputs if name not in self.states and self._timed(name)}
         self.lengths: set[str] = set()
         self.lead: dict[str, int] = {}  # steps in front of a run's own
-        found: list[Finding] = []
         for op in self.ops:
             if any(name in self.streamed or name in self.lengths for name in op.taken()) or (
                 self.moves[id(op)] is None or id(op) in self.lost
             ):
                 finding = next(iter(list(self._judged(op))), None)
                 if finding is not None and needed.intersection(op.outputs):
-                    kind, why = finding
-                    operator = op.kind.removeprefix("openvino::")
-                    name = op.name or next(filter(None, op.outputs), "")
-                    found.append(Finding(kind, operator, name, why))
+                    found.append(_finding(op, *finding))
         for name in self.flow.outputs:
             if self.lead.get(name) and name not in self.states.values():
                 why = f"gives {self.lead[name]} steps of the last run again"
                 found.append(Finding("unknown", "output", name, why))
+        return found
+
+    def _of_states(self, recurrent: list[Op]) -> Iterator[Finding]:
+        """What is wrong with recurrences that carry states, whatever is along time elsewhere."""
+        for op in recurrent:
+            if id(op) not in self.carried:
+                continue
+            if self.known.get(op.inputs[0]) is None and (unknown := self._unknown_before(op)) is not None:
+                yield _finding(unknown, "unknown", "does what is not known along time")
+            for first, last in RECURRENT[kind_of(op)]:
+                given = self._moved_to(op.outputs[last], _PARTS) | self._moved_to(op.outputs[0], _PARTS)
+                states = self.from_states.get(op.inputs[first], _NONE)
+                if not any(op.inputs[first] in self._moved_to(state, _PARTS) for state in states):
+                    yield _finding(op, "unknown", "starts from what is computed from a state in each run")
+                elif not any(self.states[state] in given for state in states):
+                    yield _finding(op, "unknown", "ends in a state that is changed before the next run")
+
+    def _unknown_before(self, op: Op) -> Op | None:
+        """The operator from which on the axes of a recurrence's sequence are not known."""
+        name, found = op.inputs[0], None
+        while self.known.get(name) is None and (before := self.flow.producer(name)) is not None:
+            found = before
+            name = next((item for item in before.taken() if self.known.get(item) is None), "")
         return found
 
     def _needed(self, recurrent: list[Op]) -> set[str]:
@@ -300,6 +322,8 @@ class _Walk:
         self, op: Op, moves: list[Move], timed: Mapping[str, list[int]]
     ) -> Iterator[tuple[Kind, str]]:
         sequence = op.inputs[0]
+        if not self.is_single and self._stops_early(op):
+            yield "unknown", "stops at lengths that count from the first step of each run"
         if self.lead.get(sequence):
             yield "unknown", f"runs through {self.lead[sequence]} steps of the last run again"
         for move in moves:
@@ -314,6 +338,29 @@ class _Walk:
                 name = op.inputs[first] if len(op.inputs) > first else ""
                 if name in self.streamed and id(op) not in self.carried:
                     yield "mixes", "starts from a value of the same run"
+
+    def _stops_early(self, op: Op) -> bool:
+        """Whether a recurrence has lengths that are not the number of steps, and that no input gives."""
+        place = LENGTHS.get(kind_of(op), 4)
+        name = op.inputs[place] if len(op.inputs) > place else ""
+        if not name or (name in self.dynamic and name not in self.lengths):
+            return False
+        sizes, shape = self.flow.sizes(name), self._shape(op.inputs[0])
+        while sizes is None:
+            before = self.flow.producer(name)
+            if before is None or before.kind not in _COPIES:
+                return True
+            name = before.inputs[0]
+            sizes = self.flow.sizes(name)
+        axes, along = self.known.get(op.inputs[0]), _time_axis(op)
+        if shape is None or axes is None:
+            return True
+        steps = self.axes.main(axes[along])
+        named = [self.axes.named(size) if isinstance(size, str) else None for size in sizes]
+        return any(
+            size != shape[along] and (axis is None or self.axes.main(axis) != steps)
+            for size, axis in zip(sizes, named, strict=True)
+        )
 
     # Steps in front of a run's own
 
@@ -364,12 +411,22 @@ class _Walk:
         wanted = (size - count if isinstance(size, int) else -count, None, 1)
         return all(item == (wanted if place == axis else (0, None, 1)) for place, item in enumerate(bounds))
 
-    def _moved_to(self, name: str) -> set[str]:
+    def _moved_to(self, name: str, moves: tuple[str, ...] = _MOVES) -> set[str]:
         """The values that hold this one, moved or joined with others."""
         found, waiting = {name}, [name]
         while waiting:
             for op in self.flow.consumers.get(waiting.pop(), ()):
-                if kind_of(op) in _MOVES and not found.issuperset(op.outputs):
+                if kind_of(op) in moves and not found.issuperset(op.outputs):
                     found.update(op.outputs)
                     waiting += op.outputs
         return found
+
+
+def _time_axis(op: Op) -> int:
+    """The axis of a recurrence's sequence that is time."""
+    return 1 if op.kind.startswith("openvino::") or op.attributes.get("layout") == 1 else 0
+
+
+def _finding(op: Op, kind: Kind, why: str) -> Finding:
+    name = op.name or next(filter(None, op.outputs), "")
+    return Finding(kind, op.kind.removeprefix("openvino::"), name, why)
