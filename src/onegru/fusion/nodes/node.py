@@ -177,6 +177,8 @@ def _first_state(emitter: Emitter, view: View, X: str) -> str:
 def _with_rows_of(emitter: Emitter, value: str, X: str, what: str) -> str:
     """[..., rows, ...] with as many rows as X has; two numbers that are not known are taken to be one."""
     rows, (steps, have, width) = emitter.shape(X)[1], emitter.shape(value)
+    if isinstance(have, int) and have not in (1, rows):
+        raise MissError(f"its {what} has {have} rows, and x may have others")
     if have == rows or rows == 1 or (isinstance(rows, str) and isinstance(have, str)):
         return value
     one = emitter.ints(1)
