@@ -128,9 +128,9 @@ def test_without_pyarrow(given: dict[str, Path]) -> None:
 def test_the_bar_tells_the_rate_and_the_time_left() -> None:
     code = """
 import sys, time
-from onegru.cli import progress
-progress._PATIENCE = 0.0
-with progress.counting("rows", "scoring") as bar:
+from onegru.cli import screen
+screen._PATIENCE = 0.0
+with screen.counting("rows", "scoring") as bar:
     for done in range(12):
         bar.progress(100 * done, 1200)
         time.sleep(0.1)

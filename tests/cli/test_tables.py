@@ -147,7 +147,7 @@ def test_inspect_of_layers(cli: Cli) -> None:
     assert shown.startswith("layers.onnx: a safetensors file with 2 GRU layers\n\nGRU, layer 0\n")
     assert "other runtimes" not in shown and "lengths" not in shown
     document = cli("inspect", "layers.onnx", "--json").document()
-    assert document.keys() == {"model", "kind", "gru_layers"}
+    assert document.keys() == {"model", "kind", "left_out", "gru_layers"}
     assert [item["name"] for item in document["gru_layers"]] == ["GRU, layer 0", "GRU, layer 1"]
     for command in ("run", "bench"):
         cli(command, "layers.onnx").refused(

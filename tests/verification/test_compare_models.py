@@ -114,7 +114,7 @@ def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[obj
     """A checkpoint that holds these layers, whatever the file."""
 
     def make(layers: object) -> Path:
-        monkeypatch.setattr("onegru.models.load_layers.load_layers", lambda path: layers)
+        monkeypatch.setattr("onegru.verification.compare_models.load_layers", lambda path: layers)
         return path
 
     path = tmp_path / "checkpoint.safetensors"
