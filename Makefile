@@ -26,7 +26,7 @@ require = $(BIN)/python -c '$(LIST_EXTRAS)' $(1) | $(PIP) --requirement /dev/std
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
 CODE := $(wildcard src tests docs examples benchmarks native/build_backend.py)
 
-.PHONY: help run test test-frameworks test-cluster bench conformance docs lint sanitize threads tiles neon ports accuracy fuzz \
+.PHONY: help run test test-long test-frameworks test-cluster bench conformance docs lint sanitize threads tiles neon ports accuracy fuzz \
   fuzz-native near-misses wheel clean
 
 help:  ## list these commands
@@ -35,14 +35,17 @@ help:  ## list these commands
 run: $(VENV)/.examples  ## build, then run the digits example
 	@$(BIN)/python examples/digits/run.py $(ARGS)
 
-test: lint  ## build, lint, then run every test
+test: lint  ## build, lint, then run the tests: minutes
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+test-long: lint  ## the same with every case of every test: some three times as long
+	@$(BIN)/python -m pytest --long $(PYTEST_ARGS)
+
 test-frameworks: $(VENV)/.frameworks  ## conversions against PyTorch, Keras and Flax, which it installs: some GB
-	@JAX_PLATFORMS=cpu KERAS_BACKEND=torch $(BIN)/python -m pytest tests/frameworks
+	@JAX_PLATFORMS=cpu KERAS_BACKEND=torch $(BIN)/python -m pytest --long tests/frameworks
 
 test-cluster: $(VENV)/.cluster  ## scoring on Ray, and on Spark, which it installs: 0.5 GB; Spark needs Java
-	@$(BIN)/python -m pytest tests/scoring/test_ray.py tests/scoring/test_spark.py
+	@$(BIN)/python -m pytest --long tests/scoring/test_ray.py tests/scoring/test_spark.py
 
 bench: $(VENV)/.dev  ## time onegru against other runtimes: most of an hour; ARGS=--tables, --beside or --drawn for a part
 	@$(BIN)/python -m benchmarks.run $(ARGS)

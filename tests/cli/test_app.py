@@ -239,6 +239,7 @@ def test_script_in_a_terminal_without_arrows(cli: Cli) -> None:
     assert " us " in out and "\\x" not in out
 
 
+@pytest.mark.long(every=4)
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="looks at what a process has loaded")
 @pytest.mark.parametrize("loaded", ["/onnx/", "/onnxruntime/"])
 @pytest.mark.parametrize("seconds", [0.0, 0.05, 3.0])

@@ -134,6 +134,7 @@ def run(program: str, *arguments: str) -> int:
     return int(run_python(PEAK_SO_FAR + program, *arguments).stdout)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux")
 def test_a_long_call_takes_less_than_onnxruntime() -> None:
     pytest.importorskip("onnxruntime")

@@ -68,6 +68,7 @@ print("late" if min(late, default=0) > 0.2 else "in time", late)
 """
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
     ("direction", "I", "H", "T", "B"),
@@ -245,6 +246,7 @@ for n in range(300):
 """
 
 
-def test_a_fork_in_the_middle_of_a_call() -> None:
+@pytest.mark.parametrize("calls", [50, pytest.param(300, marks=pytest.mark.long)])
+def test_a_fork_in_the_middle_of_a_call(calls: int) -> None:
     """By a handler: the child goes on with the call, without the helpers, whatever they were doing."""
-    run(FORK)
+    run(FORK.replace("range(300)", f"range({calls})"))

@@ -15,6 +15,7 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("matplotlib")
 
 
+@pytest.mark.long
 def test_the_example_runs() -> None:
     picture = ROOT / "build" / "scoring.png"
     picture.unlink(missing_ok=True)

@@ -73,6 +73,7 @@ def check_parameters(case: WrittenOut) -> None:
         assert gru.clip is None or gru.clip > 0, case.recipe
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("seed", range(8))
 def test_models_that_hold_grus_compute_them(seed: int) -> None:
     rng: Generator = np.random.default_rng(1000 + seed)
@@ -83,6 +84,7 @@ def test_models_that_hold_grus_compute_them(seed: int) -> None:
         check_parameters(case)
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("name", NEAR_MISSES)
 def test_near_misses_compute_their_own_equations(name: str) -> None:
     rng: Generator = np.random.default_rng(list(NEAR_MISSES).index(name))

@@ -283,6 +283,7 @@ def test_missing_files(tmp_path: Path) -> None:
         onegru.fuse(tmp_path / "nowhere.onnx", tmp_path / "target.onnx")
 
 
+@pytest.mark.long(every=3)
 def test_damaged_files(tmp_path: Path) -> None:
     """A file with a few bytes changed is fused or refused, never anything else."""
     rng = np.random.default_rng(5)

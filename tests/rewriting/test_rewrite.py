@@ -43,6 +43,7 @@ from tests.support.runtimes import openvino_results
 # ---- each change alone
 
 
+@pytest.mark.long(every=4)
 @pytest.mark.parametrize("case", cases())
 def test_decompose(case: Case, tmp_path: Path) -> None:
     runtimes = ("onnxruntime",) if case.dtype == "float64" else ("onnxruntime", "openvino")
@@ -53,6 +54,7 @@ def test_decompose(case: Case, tmp_path: Path) -> None:
     assert target.opset_import[0].version == max(case.opset, decompose.OLDEST_OPSET)
 
 
+@pytest.mark.long(every=4)
 @pytest.mark.parametrize("layout", [0, 1])
 @pytest.mark.parametrize("case", cases())
 def test_layout(case: Case, layout: int, tmp_path: Path) -> None:
@@ -65,6 +67,7 @@ def test_layout(case: Case, layout: int, tmp_path: Path) -> None:
     assert len(transposes) == (len(moved) if layout != case.batch_first else 0)
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("case", cases())
 def test_float16(case: Case, tmp_path: Path) -> None:
     target = check(case, tmp_path, dtype="float16")
@@ -79,6 +82,7 @@ def test_float16(case: Case, tmp_path: Path) -> None:
     assert "W" not in tensors and "R" not in tensors
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("case", cases())
 def test_split(case: Case, tmp_path: Path) -> None:
     target = check(case, tmp_path, split=True)
@@ -90,6 +94,7 @@ def test_split(case: Case, tmp_path: Path) -> None:
         assert "W" not in tensors
 
 
+@pytest.mark.long(every=4)
 @pytest.mark.parametrize("opset", [7, 13, 22])
 @pytest.mark.parametrize("case", cases())
 def test_opset(case: Case, opset: int, tmp_path: Path) -> None:
@@ -117,6 +122,7 @@ def test_decompose_in_float16(name: str, tmp_path: Path) -> None:
     assert casts and not grus(target)
 
 
+@pytest.mark.long(every=5)
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("case", cases())
 def test_for_a_runtime(case: Case, runtime: Any, tmp_path: Path) -> None:

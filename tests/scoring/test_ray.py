@@ -96,6 +96,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "_onegru.json"}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_a_killed_worker_loses_and_doubles_nothing(
     data: Path, tmp_path: Path, expected: dict[str, bytes]
@@ -119,6 +120,7 @@ def test_a_killed_worker_loses_and_doubles_nothing(
     assert before and all(Path(path).stat().st_ino == int(number) for path, number in before)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_rows_that_kill_every_worker_end_the_run(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -173,6 +175,7 @@ def test_errors_of_workers_are_those_of_one_machine(tmp_path: Path) -> None:
         score(Scorer(make_gru()), [tmp_path / "in"], tmp_path / "other", execute=on_ray("local"))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_a_scorer_in_a_pipeline_of_ray_data(data: Path) -> None:
     rows = table(ROWS[:300])
@@ -189,6 +192,7 @@ def test_a_scorer_in_a_pipeline_of_ray_data(data: Path) -> None:
     assert [list(found[index]) for index in range(300)] == expected
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_a_local_cluster(data: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
     onegru.save(make_gru(), tmp_path / "m.safetensors")
     command = [sys.executable, "-m", "onegru", "score", str(tmp_path / "m.safetensors"), str(data), "-o"]

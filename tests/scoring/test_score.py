@@ -165,6 +165,7 @@ print(killed, run().parts_before)
 """
 
 
+@pytest.mark.long
 def test_killed_at_random_moments(data: Path, tmp_path: Path) -> None:
     """Nothing is lost, nothing doubled, and no bit differs from a run that was let be."""
     rows = table(ROWS)
@@ -322,6 +323,7 @@ print(found.rows, peak << 10)
 """
 
 
+@pytest.mark.long
 def test_memory_is_bounded(tmp_path: Path) -> None:
     """The rows take three times the memory that the run may: dictionaries make the files small."""
     budget = 300 << 20
