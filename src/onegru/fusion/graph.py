@@ -35,7 +35,7 @@ class Graph:
     def emitter(self, place: str, dtype: str) -> Emitter:
         """What new operators are made with."""
         emitter = Emitter(self.flow, f"onegru/{place}", self.search.names, dtype, self.made.known)
-        emitter.has_lengths = self.search.has_lengths
+        emitter.has_lengths, emitter.opset = self.search.has_lengths, self.search.opset
         emitter.indices = self.at.indices
         return emitter
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.polynomial import Algebra, TooComplexError
+from onegru.fusion.dataflow.operator import EVERY_OPSET
 
 #: Called with the number of operators looked at and of all.
 Progress = Callable[[int, int], None]
@@ -88,6 +89,7 @@ class Search:
         allows: why the format has no node for a cell; empty if it has one.
         refuted: how many matches numbers have refused, each of which the algebra should have refused.
         has_lengths: whether those who run the file honour the node's lengths.
+        opset: of ONNX's operators.
         writes: the kinds of operators that the file may be given beside nodes; None for all.
     """
 
@@ -101,6 +103,7 @@ class Search:
     missed: list[NearMiss] = field(default_factory=list)
     refuted: int = 0
     has_lengths: bool = True
+    opset: int = EVERY_OPSET
     writes: Collection[str] | None = None
     allows: Callable[[Cell], str] = lambda cell: ""
 

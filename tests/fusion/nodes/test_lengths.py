@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from tests.support.fusing import Net, Step, check_fused, directions, kinds, reasons
+from tests.support.fusing import Net, Step, check_fused, directions, fused, kinds, reasons
 
 pytest.importorskip("onnxruntime")
 
@@ -15,10 +15,16 @@ COMPARISONS = ["Less", "Greater", "Not GreaterOrEqual", "LessOrEqual"]
 
 
 def masked_loop(
-    kind: str, *, f: str = "Sigmoid", start: str = "zero", shift: int = 0, by_mask: bool = False
+    kind: str,
+    *,
+    f: str = "Sigmoid",
+    start: str = "zero",
+    shift: int = 0,
+    by_mask: bool = False,
+    opset: int = 17,
 ) -> Net:
     """The last state of a Loop whose steps are off past the lengths n."""
-    net, body = Net(), Net()
+    net, body = Net(opset), Net(opset)
     body.prefix = "b"
     net.input("x", T, B, I)
     body.inputs = [
@@ -31,7 +37,7 @@ def masked_loop(
         on = body("Unsqueeze", body("Gather", "m", "i", axis=0), body.ints(1))
     else:
         net.input("n", B, dtype="int64")
-        column = net("Unsqueeze", "n", net.ints(1))
+        column = net("Reshape", "n", net.ints(B, 1))
         t = body("Add", "i", body.const(shift, "int64")) if shift else "i"
         names = [column, t] if kind == "Greater" else [t, column]
         on = body(kind.split()[-1], *names)
@@ -62,6 +68,17 @@ def test_lengths(kind: str, given: list[int]) -> None:
     # t <= n - 1 is written as t + 1 <= n.
     net = masked_loop(kind, shift=1 if kind == "LessOrEqual" else 0)
     assert has_lengths(net, given)
+
+
+@pytest.mark.parametrize("opset", [9, 11])
+def test_opsets_without_a_maximum_of_integers(opset: int) -> None:
+    assert has_lengths(masked_loop("Less", opset=opset), [9, -2, 3])
+
+
+def test_opsets_without_what_a_mask_takes() -> None:
+    model, search = fused(masked_loop("Less", start="h", opset=8).model())
+    assert not search.fused and "Loop" in kinds(model)
+    assert "opset 8 has no" in " ".join(item.reason for item in search.missed)
 
 
 @pytest.mark.parametrize("shift", [1, -1])

@@ -50,6 +50,10 @@ class Op:
             yield from body.free()
 
 
+#: Of graphs that are of none of ONNX's opsets: every operator is there.
+EVERY_OPSET = 1000
+
+
 class Facts(Protocol):
     """What a graph knows of its values."""
 

@@ -12,12 +12,15 @@ from onegru.core.dtypes import Array
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.views import View
 from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import LoopIndex, Op, Shape, Size
+from onegru.fusion.dataflow.operator import EVERY_OPSET, LoopIndex, Op, Shape, Size
 from onegru.fusion.nodes.sources import Sliced, Source
 from onegru.operators.onnx import activation_attributes
 
 #: The operator for a GRU with attention, which ONNX lacks.
 AUGRU = "onegru::AUGRU"
+#: The opsets from which there are operators, for integers and for shapes that differ, too.
+_SINCE = {"Expand": 8, "Max": 8, "Min": 8, "Less": 9, "Where": 9, "Range": 11}
+_INTEGER_MAX = 12  # the one from which Max and Min take integers
 _SATURATED = {"float16": 3e4}  # what makes a sigmoid 1 whatever is added to it
 
 
@@ -34,6 +37,7 @@ class Emitter:
     Attributes:
         indices: values that are indices of the iteration of the loop around.
         has_lengths: whether nodes may have lengths.
+        opset: of ONNX's operators.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class Emitter:
         self.constants: dict[str, Array] = {}
         self.known: ChainMap[Hashable, str] = ChainMap({}, known if known is not None else {})
         self.has_lengths = True
+        self.opset = EVERY_OPSET
         self.indices: Mapping[str, LoopIndex] = {}
 
     def fresh(self, what: str) -> str:
@@ -68,7 +73,13 @@ class Emitter:
         output: str = "",
         **attributes: Any,
     ) -> str:
-        """Add an operator with one output, unless there is one like it."""
+        """Add an operator with one output, unless there is one like it.
+
+        Raises:
+            MissError: the opset has no such operator, or not for such inputs.
+        """
+        if self.opset < _SINCE.get(kind, 0):
+            raise MissError(f"opset {self.opset} has no {kind} that is needed beside its node")
         key = kind, tuple(inputs), tuple(sorted(attributes.items()))
         if not output and key in self.known:
             return self.known[key]
@@ -281,8 +292,14 @@ class Emitter:
         if not most:
             shape = self.op("Shape", [X], "X_shape", (3,))
             most = self.op("Slice", [shape, self.ints(0), self.ints(1), self.ints(0)], "steps", (1,))
-        wide = self.op("Cast", [rows], "sequence_lens", (B,), dtype="int64")
-        least = self.op("Max", [wide, self.ints(0)], "sequence_lens", (B,))
+        none = self.ints(0)
+        dtype = "int64" if self.opset >= _INTEGER_MAX else "float64"
+        if dtype == "float64":
+            none, most = (
+                self.op("Cast", [name], "sequence_lens", (1,), dtype=dtype) for name in (none, most)
+            )
+        wide = self.op("Cast", [rows], "sequence_lens", (B,), dtype=dtype)
+        least = self.op("Max", [wide, none], "sequence_lens", (B,))
         bounded = self.op("Min", [least, most], "sequence_lens", (B,))
         return self.op("Cast", [bounded], "sequence_lens", (B,), dtype="int32")
 

@@ -28,7 +28,7 @@ def fuse_model(source: Source, model: ModelProto, progress: Progress | None = No
         FormatError: the model is broken.
     """
     opset = model_opset(source, model)
-    search = Search(_names(model.graph), progress=progress)
+    search = Search(_names(model.graph), progress=progress, opset=opset)
     if opset < _OLDEST:
         return search
     flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
