@@ -118,6 +118,7 @@ def exact(activation: Activation, x: Array) -> Array:
 # ---- activations
 
 
+@pytest.mark.long(every=3)
 @needs_fma
 @pytest.mark.parametrize("activation", MEASURED, ids=ids)
 def test_float32(activation: Activation) -> None:
@@ -285,6 +286,7 @@ STORAGE_BOUNDS = {
 }
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize(("H", "storage"), STORAGE_BOUNDS)
 def test_the_cost_of_16_bit_weights(H: int, storage: str) -> None:
     bound = STORAGE_BOUNDS[H, storage]

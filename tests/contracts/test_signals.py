@@ -217,6 +217,7 @@ atexit.register(time.sleep, 0.05)
 """
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("T", [1, 20, 200, 2000, 20000])
 def test_an_exit_while_a_daemon_thread_is_in_a_call_is_silent(T: int) -> None:
     for _ in range(4):

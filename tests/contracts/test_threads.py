@@ -63,6 +63,7 @@ def test_the_environment_sets_it(value: str) -> None:
     assert output_of(SHOW, ONEGRU_NUM_THREADS=value) == str(int(value))
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("value", ["0", "65", "-1", "2.0", " 2", "two", "1000", "²", "2\n"])
 def test_a_wrong_environment_is_refused(value: str) -> None:
     done = run(SHOW, ONEGRU_NUM_THREADS=value)

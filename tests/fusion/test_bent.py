@@ -12,7 +12,7 @@ from tests.support.written_out.bent import draw_bent
 pytest.importorskip("onnxruntime")
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(every=6)
 @pytest.mark.parametrize("seed", range(6))
 def test_drawn_near_misses(seed: int) -> None:
     rng = np.random.default_rng(8000 + seed)

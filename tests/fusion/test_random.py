@@ -217,7 +217,7 @@ def check_parameters(case: WrittenOut, model: onnx.ModelProto) -> None:
 # Tests
 
 
-@pytest.mark.long(every=4)
+@pytest.mark.long(every=9)
 @pytest.mark.parametrize("seed", range(8))
 def test_drawn_models_are_fused(seed: int) -> None:
     rng: Generator = np.random.default_rng(5000 + seed)

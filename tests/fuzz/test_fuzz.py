@@ -30,6 +30,7 @@ def test_no_time_is_refused(minutes: str, capsys: pytest.CaptureFixture[str]) ->
     assert f"argument --minutes: {minutes}; must be a finite number above 0" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", sorted(NEEDS))
 def test_broken_files_of_frameworks_are_read_or_refused(
     kind: str, capsys: pytest.CaptureFixture[str]

@@ -112,6 +112,7 @@ def test_everything_at_once(tmp_path: Path) -> None:
     assert len(grus(target)) == 2 and all(attributes(item)["layout"] == 1 for item in grus(target))
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("name", ["batch-first-both", "reset-after", "computed", "clip"])
 def test_decompose_in_float16(name: str, tmp_path: Path) -> None:
     """Numbers are rounded to float16 where the operator would round them; the rest is float32."""
@@ -122,7 +123,7 @@ def test_decompose_in_float16(name: str, tmp_path: Path) -> None:
     assert casts and not grus(target)
 
 
-@pytest.mark.long(every=5)
+@pytest.mark.long(every=8)
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("case", cases())
 def test_for_a_runtime(case: Case, runtime: Any, tmp_path: Path) -> None:

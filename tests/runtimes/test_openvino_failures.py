@@ -16,7 +16,7 @@ pytest.importorskip("openvino")
 pytest.importorskip("pyarrow")
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(every=5)
 @linux
 @pytest.mark.parametrize("operator", ["C++", "Python"])
 @pytest.mark.parametrize("cpus", [1, os.cpu_count()])

@@ -133,6 +133,7 @@ def test_rows_that_kill_every_worker_end_the_run(
     assert not list((tmp_path / "out").glob(".*.tmp"))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_begun_on_one_machine_and_ended_on_the_cluster(
     data: Path, tmp_path: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch

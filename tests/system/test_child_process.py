@@ -73,7 +73,7 @@ COMMANDS = (
 )
 
 
-@pytest.mark.long(every=4)
+@pytest.mark.long(every=8)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_import_nothing_of_the_current_folder(hostile: Path, command: str) -> None:
     pytest.importorskip("typer")
@@ -150,6 +150,7 @@ def child(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return "body_of_a_child"
 
 
+@pytest.mark.long(every=3)
 @linux
 @pytest.mark.parametrize(
     ("body", "limits", "code", "words"),
@@ -287,6 +288,7 @@ def test_answers_that_are_no_files(tmp_path: Path) -> None:
         read_answer(tmp_path)
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize(
     "head",
     [

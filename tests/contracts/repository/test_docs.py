@@ -57,6 +57,7 @@ def having(language: str) -> list[Path]:
     return [path for path in (ROOT / "README.md", *PAGES) if blocks(path, language)]
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.usefixtures("beside_examples")
 @pytest.mark.parametrize("path", having("python"), ids=named)
 def test_python_examples(path: Path) -> None:
@@ -71,6 +72,7 @@ def test_python_examples(path: Path) -> None:
     assert printed.getvalue().splitlines() == said
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.usefixtures("beside_examples")
 @pytest.mark.parametrize("path", having("console"), ids=named)
 def test_console_examples(path: Path) -> None:

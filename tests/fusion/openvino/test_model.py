@@ -68,7 +68,7 @@ def check(path: Path, arrays: Mapping[str, Array], *, in_openvino: bool = True) 
     return target, search
 
 
-@pytest.mark.long(every=4)
+@pytest.mark.long(every=6)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("outputs", ["last", "all", "both"])
 @pytest.mark.parametrize("reverse", [False, True])
@@ -241,7 +241,7 @@ def test_the_rest_of_a_model_stays(tmp_path: Path) -> None:
     assert left.count("GRUSequence") == 1 and 'direction="bidirectional"' in target.read_text()
 
 
-@pytest.mark.long(every=4)
+@pytest.mark.long(every=8)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "Scan" not in kind])
 def test_random_models_that_openvino_has_converted(tmp_path: Path, kind: str) -> None:
     rng = np.random.default_rng(list(KINDS).index(kind))
@@ -267,7 +267,7 @@ def test_random_models_that_openvino_has_converted(tmp_path: Path, kind: str) ->
             break
 
 
-@pytest.mark.long(every=6)
+@pytest.mark.long(every=12)
 @pytest.mark.parametrize("fault", NEAR_MISSES)
 def test_near_misses_that_openvino_has_converted(tmp_path: Path, fault: str) -> None:
     rng = np.random.default_rng(list(NEAR_MISSES).index(fault))
