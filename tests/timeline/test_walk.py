@@ -428,3 +428,18 @@ def test_an_unknown_operator_before_the_only_gru() -> None:
     assert not chunks_agree(model, {"h_out": "h"})
     kind, words = verdict(model)
     assert kind == "warned" and "If node 'If_0' does what is not known along time" in words
+
+
+def test_time_that_no_input_has() -> None:
+    """A Reshape that makes steps of a batch and features."""
+    net = StreamNet()
+    net.inputs["x"] = [I, B, "T"]
+    model = net.end(net.gru(net.op("Reshape", "x", net.const([-1, B, I])), "h", "h_out"))
+    kind, words = verdict(model)
+    assert kind == "warned" and "Reshape node 'Reshape_0' " in words
+    net = StreamNet()
+    net.inputs["x"] = [1, B, "T"]
+    steps = net.op("Reshape", net.op("Transpose", "x", perm=[2, 1, 0]), net.const([-1, 1, I]))
+    net.inputs["h"] = net.outputs["h_out"] = [1, 1, H]
+    kind, words = verdict(net.end(net.gru(steps, "h", "h_out")))
+    assert kind == "warned" and "Reshape node 'Reshape_1' does what is not known along time" in words

@@ -188,7 +188,7 @@ class _Walk:
                 roots.append((axes[place], shape[place]))
         self.time = {factor for axis, _ in roots for factor in self.axes.main(axis)}
         self.is_single = all(size == 1 for _, size in roots)  # one step for each run
-        found = [] if self.is_single and roots else list(self._of_states(recurrent))
+        found = [] if self.is_single and roots else list(dict.fromkeys(self._of_states(recurrent)))
         if not self.time:
             return found
         needed = self._needed(recurrent)
@@ -213,7 +213,7 @@ class _Walk:
         for op in recurrent:
             if id(op) not in self.carried:
                 continue
-            if self.known.get(op.inputs[0]) is None and (unknown := self._unknown_before(op)) is not None:
+            if (unknown := self._where_time_begins(op)) is not None:
                 yield _finding(unknown, "unknown", "does what is not known along time")
             for first, last in RECURRENT[kind_of(op)]:
                 given = self._moved_to(op.outputs[last], _PARTS) | self._moved_to(op.outputs[0], _PARTS)
@@ -223,13 +223,31 @@ class _Walk:
                 elif not any(self.states[state] in given for state in states):
                     yield _finding(op, "unknown", "ends in a state that is changed before the next run")
 
-    def _unknown_before(self, op: Op) -> Op | None:
-        """The operator from which on the axes of a recurrence's sequence are not known."""
-        name, found = op.inputs[0], None
-        while self.known.get(name) is None and (before := self.flow.producer(name)) is not None:
-            found = before
-            name = next((item for item in before.taken() if self.known.get(item) is None), "")
-        return found
+    def _where_time_begins(self, op: Op) -> Op | None:
+        """The operator behind which the time of a recurrence begins; None if it is an input's."""
+        axes, waiting, seen = self.known.get(op.inputs[0]), [op], {id(op)}
+        time = set() if axes is None or len(axes) != 3 else self.axes.main(axes[_time_axis(op)])
+        begins = op
+        while waiting:
+            current, begins_here = waiting.pop(), True
+            for name in current.taken():
+                if name not in self.dynamic or name in self.states:
+                    continue
+                axes = self.known.get(name)
+                is_along = any(self.axes.goes_along(axis, time) for axis in axes or ())
+                if not time:
+                    is_along = axes is None or current is op
+                if not is_along:
+                    continue
+                before = self.flow.producer(name)
+                if before is None:
+                    return None
+                begins_here = False
+                if id(before) not in seen:
+                    seen.add(id(before))
+                    waiting.append(before)
+            begins = current if begins_here else begins
+        return begins
 
     def _needed(self, recurrent: list[Op]) -> set[str]:
         """The values that outputs and recurrences depend on, beside what only a new state is made of."""
