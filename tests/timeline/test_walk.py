@@ -443,3 +443,14 @@ def test_time_that_no_input_has() -> None:
     net.inputs["h"] = net.outputs["h_out"] = [1, 1, H]
     kind, words = verdict(net.end(net.gru(steps, "h", "h_out")))
     assert kind == "warned" and "Reshape node 'Reshape_1' does what is not known along time" in words
+
+
+def test_a_mix_of_time_that_is_added_to_time() -> None:
+    """Which makes one axis of what the Reshape gives and of time."""
+    net = StreamNet()
+    y = net.gru("x", "h", "h_out")
+    mixed = net.op("Reshape", net.op("Transpose", y, perm=[1, 2, 0]), net.const([-1, B, H]))
+    model = net.end(net.op("Add", mixed, y))
+    assert not chunks_agree(model, {"h_out": "h"})
+    kind, words = verdict(model)
+    assert kind == "warned" and "cuts time into other axes" in words

@@ -287,7 +287,10 @@ class _Walk:
                 yield "unknown", "does what is not known along time"
             return
         self.lead.update(dict.fromkeys(outputs, max((self.lead.get(name, 0) for name in inputs), default=0)))
-        if self.lost.get(id(op), set()) & self.time and not self.is_single:
+        lost = {
+            self.axes.find(factor) for factor in self.lost.get(id(op), ())
+        }  # which others have joined since
+        if lost & self.time and not self.is_single:
             yield "unknown", "cuts time into other axes"
         if kind == "Concat" and (along := self._along_time(op)) is not None:
             yield from self._joined(op, along)
