@@ -445,12 +445,11 @@ def test_time_that_no_input_has() -> None:
     assert kind == "warned" and "Reshape node 'Reshape_1' does what is not known along time" in words
 
 
-def test_a_mix_of_time_that_is_added_to_time() -> None:
-    """Which makes one axis of what the Reshape gives and of time."""
+def test_a_mix_of_time_whose_past_is_carried() -> None:
+    """The Concat with the past makes one axis of what the Reshape gives and of time."""
     net = StreamNet()
-    y = net.gru("x", "h", "h_out")
-    mixed = net.op("Reshape", net.op("Transpose", y, perm=[1, 2, 0]), net.const([-1, B, H]))
-    model = net.end(net.op("Add", mixed, y))
-    assert not chunks_agree(model, {"h_out": "h"})
-    kind, words = verdict(model)
+    rows = net.op("Transpose", net.gru("x", "h", "h_out"), perm=[1, 0, 2])
+    model = net.end(cached(net, net.op("Reshape", rows, net.const([-1, B, H]))))
+    assert not chunks_agree(model, _CACHED)
+    kind, words = verdict(model, _CACHED)
     assert kind == "warned" and "cuts time into other axes" in words
