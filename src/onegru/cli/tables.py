@@ -131,10 +131,10 @@ def show_targets(console: Console, targets: Targets, operator: OpenvinoOperator,
 
 
 def left_out_words(names: Sequence[str]) -> str:
-    """The tensors of a checkpoint that are no part of its GRUs, in a line."""
+    """The tensors of a checkpoint that are no part of the GRUs shown or converted, in a line."""
     more = len(names) - _MOST_LEFT_OUT
     listed = ", ".join(map(safe, names[:_MOST_LEFT_OUT])) + (f" and {more} more" if more > 0 else "")
-    return f"left out, as no part of a GRU: {listed}"
+    return f"left out: {listed}"
 
 
 def _show_gru(console: Console, item: GruReport) -> None:
