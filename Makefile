@@ -8,6 +8,8 @@
 PYTHON ?= python3
 ARGS ?=
 PYTEST_ARGS ?= -n 2
+# The tests start hundreds of short processes: what they import is compiled once, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin

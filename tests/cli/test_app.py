@@ -197,6 +197,7 @@ def test_script(cli: Cli) -> None:
     script("run", "none.onnx").refused("none.onnx: No such file or directory")
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("target", onegru.targets().available)
 def test_script_with_a_target(target: str) -> None:
     result = script("targets", "--json", ONEGRU_TARGET=target)
@@ -207,6 +208,7 @@ def test_script_with_an_unknown_target() -> None:
     script("targets", ONEGRU_TARGET="nope").refused("ONEGRU_TARGET: 'nope'; must be one of ")
 
 
+@pytest.mark.long
 def test_as_a_module(cli: Cli) -> None:
     for arguments, words in ((["--help"], "Usage: onegru"), (["targets"], "in use")):
         command = [sys.executable, "-m", "onegru", *arguments]
@@ -221,6 +223,7 @@ def test_placeholders_are_words(cli: Cli, command: str) -> None:
     assert " range>" not in cli(*command.split(), "--help").out
 
 
+@pytest.mark.long
 def test_shell_completion(cli: Cli) -> None:
     result = script(_ONEGRU_COMPLETE="complete_bash", COMP_WORDS="onegru in", COMP_CWORD="1")
     assert (result.code, result.out.split(), result.err) == (0, ["inspect"], "")
@@ -231,6 +234,7 @@ def test_shell_completion(cli: Cli) -> None:
     assert max(map(len, cli("--help").out.splitlines())) <= 80
 
 
+@pytest.mark.long
 def test_script_in_a_terminal_without_arrows(cli: Cli) -> None:
     result = script("inspect", write_gru(), PYTHONIOENCODING="ascii")
     assert (result.code, result.err) == (0, "")
@@ -239,7 +243,7 @@ def test_script_in_a_terminal_without_arrows(cli: Cli) -> None:
     assert " us " in out and "\\x" not in out
 
 
-@pytest.mark.long(every=4)
+@pytest.mark.long(every=6)
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="looks at what a process has loaded")
 @pytest.mark.parametrize("loaded", ["/onnx/", "/onnxruntime/"])
 @pytest.mark.parametrize("seconds", [0.0, 0.05, 3.0])

@@ -36,6 +36,7 @@ def test_a_clean_model(verify: Cli) -> None:
     assert max(map(len, out.splitlines())) <= 80
 
 
+@pytest.mark.long
 def test_a_model_that_a_runtime_gets_wrong(verify: Cli) -> None:
     save(Path(), chain(True, clip=0.25))
     code, out, err = verify("model.onnx", *DIMS, "--random", 3)
@@ -44,6 +45,7 @@ def test_a_model_that_a_runtime_gets_wrong(verify: Cli) -> None:
     assert "as if clip were ignored; known: it ignores clip" in out
 
 
+@pytest.mark.long
 def test_a_wrong_export(verify: Cli) -> None:
     save(Path(), chain(True), "right.onnx")
     save(Path(), mutants.mutated(chain(True), "z and r", "GRU_1"), "wrong.onnx")
@@ -56,6 +58,7 @@ def test_a_wrong_export(verify: Cli) -> None:
     assert (code, err) == (0, "") and "against right.onnx: the 3 GRUs agree" in out
 
 
+@pytest.mark.long
 def test_given_inputs_and_json(verify: Cli) -> None:
     save(Path(), chain(clip=0.25))
     np.savez("in.npz", **feeds())  # type: ignore[arg-type]
@@ -86,6 +89,7 @@ def test_a_tolerance_below_rounding(verify: Cli) -> None:
     assert "outside" not in out and "fault" not in out
 
 
+@pytest.mark.long
 def test_chosen_runtimes_and_precision(verify: Cli) -> None:
     openvino = pytest.importorskip("openvino")
     save(Path(), chain(True))
@@ -123,6 +127,7 @@ def test_what_is_no_tensor(verify: Cli) -> None:
     assert code == 0 and "list     not compared" in out
 
 
+@pytest.mark.long
 def test_refusals_alone_do_not_fail(verify: Cli) -> None:
     pytest.importorskip("onnxruntime")
     save(Path(), chain(True, "float64"))
@@ -163,6 +168,7 @@ def test_help_says_what_the_exit_code_means(verify: Cli) -> None:
     assert code == 0 and "The exit code is 1 if something differs" in out
 
 
+@pytest.mark.long
 def test_files_are_known_by_what_they_hold(verify: Cli) -> None:
     onegru.save(make_gru(), "model.xml", cell=True)
     Path("model.xml").rename("an_ir.onnx")

@@ -118,7 +118,7 @@ def exact(activation: Activation, x: Array) -> Array:
 # ---- activations
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(every=5)
 @needs_fma
 @pytest.mark.parametrize("activation", MEASURED, ids=ids)
 def test_float32(activation: Activation) -> None:
@@ -132,7 +132,7 @@ def test_default_activations_are_within_four_ulp() -> None:
     assert max(FLOAT32_BOUNDS["Sigmoid"], FLOAT32_BOUNDS["Tanh"]) <= 4
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(every=5)
 @needs_fma
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="long double is no wider than double here")
 @pytest.mark.parametrize("activation", MEASURED, ids=ids)

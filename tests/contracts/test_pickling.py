@@ -207,6 +207,7 @@ def test_public_classes_are_onegrus_own(name: str) -> None:
     assert CLASSES[name].__qualname__ == name
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", CLASSES)
 def test_objects_pickle_and_copy(name: str, way: str) -> None:

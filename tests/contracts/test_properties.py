@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -216,10 +217,28 @@ def test_ir_file_is_the_function(case: Case) -> None:
 PEER_TOLERANCE = {"float32": 5e-6, "float16": 1.5e-3}
 
 
-def assert_agrees(actual: Array, expected: Array) -> None:
-    a, b = actual.astype(np.float64), expected.astype(np.float64)
-    largest = max(1.0, float(np.abs(b[np.isfinite(b)]).max(initial=0)))
-    np.testing.assert_allclose(a, b, rtol=0, atol=PEER_TOLERANCE[expected.dtype.name] * largest)
+# Gates without bounds multiply a state step after step, and its rounding with it: a peer may then be as many
+# times as far from the equations in float64 as onegru is. Up to 2.8 times was seen.
+PEER_ROUNDING = 8
+
+
+def exactly(case: Case) -> tuple[Array, ...]:
+    """The outputs in float64."""
+    inputs = {
+        name: array if array is None or array.dtype.kind != "f" else array.astype(np.float64)
+        for name, array in case.inputs.items()
+    }
+    return call(replace(case, inputs=inputs))
+
+
+def assert_agree(peer: Iterable[Array], case: Case) -> None:
+    for theirs, ours, exact in zip(peer, call(case), exactly(case), strict=True):
+        a, b = theirs.astype(np.float64), ours.astype(np.float64)
+        finite = np.isfinite(b) & np.isfinite(exact)
+        largest = max(1.0, float(np.abs(b[finite]).max(initial=0)))
+        rounding = float(np.abs(b - exact)[finite].max(initial=0)) - spacing(ours.dtype, largest)
+        tolerance = max(PEER_TOLERANCE[ours.dtype.name] * largest, PEER_ROUNDING * rounding)
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance)
 
 
 def is_known_to_fail(runtime: str, case: Case, operator: str, version: int) -> bool:
@@ -265,8 +284,7 @@ def test_onnxruntime_agrees(case: Case) -> None:
         for name, array in case.inputs.items()
         if array is not None and name not in ("W", "R", "B")
     }
-    for theirs, ours in zip(session.run(["Y", "Y_h"], feeds), call(case), strict=True):
-        assert_agrees(theirs, ours)
+    assert_agree(session.run(["Y", "Y_h"], feeds), case)
 
 
 @given(case=openvino_cases("gru_cell", "gru_sequence"))
@@ -286,8 +304,7 @@ def test_openvino_agrees(case: Case) -> None:
         model = core.compile_model(core.read_model(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         feeds = [a for n, a in case.inputs.items() if a is not None and n not in ("W", "R", "B")]
         results = model(feeds)
-        for theirs, ours in zip((results[output] for output in model.outputs), call(case), strict=True):
-            assert_agrees(theirs, ours)
+        assert_agree((results[output] for output in model.outputs), case)
 
 
 # Special values

@@ -59,7 +59,7 @@ def test_directions_and_comparisons_are_columns() -> None:
     np.testing.assert_array_equal(images["state h – difference"], difference)
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(every=6)
 @pytest.mark.parametrize(
     ("made", "direction", "words"),
     [("forward", None, ""), ("reverse", None, "reverse, "), ("bidirectional", None, "")]

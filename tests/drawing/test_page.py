@@ -145,6 +145,7 @@ def test_what_is_read_covers_no_map(tmp_path: Path) -> None:
         assert use_page(page(picture_of(9)), script, tmp_path, size) < 1  # pixel
 
 
+@pytest.mark.long
 def test_the_cursor_sorting_and_zoom(tmp_path: Path) -> None:
     script = """
       const map = find("canvas.over"), seen = {};
@@ -215,6 +216,7 @@ def test_maps_have_the_colours_of_their_numbers(tmp_path: Path) -> None:
     np.testing.assert_allclose(seen["h"], expected((4 - z / 2) / 8, "diverging"), atol=2)  # -z less -z/2
 
 
+@pytest.mark.long
 def test_two_runs_and_directions(tmp_path: Path) -> None:
     script = """
       const seen = { maps: [document.querySelectorAll(".sheet").length], labels: text(".label").slice(0, 3) };

@@ -45,7 +45,7 @@ def test_hostile_json(tmp_path: Path, what: str, suffix: str) -> None:
     assert time.monotonic() - began < 20
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long
 @posix
 def test_archives_that_expand(tmp_path: Path) -> None:
     """Neither this process nor the one that reads takes much memory."""

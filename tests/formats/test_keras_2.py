@@ -175,6 +175,7 @@ def test_where_weights_lie(tmp_path: Path, group: str) -> None:
     expect(onegru.load_layers(path)["gru_1"], loop(weights, X, sigmoid, reset_after=False))
 
 
+@pytest.mark.long(every=4)
 @pytest.mark.parametrize("separator", ["/", "\\"])
 @pytest.mark.parametrize("container", ["_layer_checkpoint_dependencies", "layers"])
 def test_2_13_archives(tmp_path: Path, container: str, separator: str) -> None:
@@ -241,6 +242,7 @@ def untold(tmp_path: Path) -> tuple[Path, list[Array]]:
     return path, weights
 
 
+@pytest.mark.long
 def test_a_version_that_is_not_told(tmp_path: Path) -> None:
     path, weights = untold(tmp_path)
     with pytest.raises(SpecError, match=r"keras_version: missing; must be given, such as '2\.3', as .*x\.h5"):
@@ -256,6 +258,7 @@ def test_a_version_that_is_not_told(tmp_path: Path) -> None:
         onegru.load_layers(path, keras_version=2.3)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_a_version_that_is_told_otherwise(tmp_path: Path) -> None:
     weights = arrays(reset_after=False)
     path = write_h5(tmp_path / "x.h5", model(entry()), {"gru_1": named("gru_1", weights)}, "2.3.1")

@@ -12,7 +12,7 @@ from tests.support.written_out.bent import draw_bent
 pytest.importorskip("onnxruntime")
 
 
-@pytest.mark.long(every=6)
+@pytest.mark.long(every=12)
 @pytest.mark.parametrize("seed", range(6))
 def test_drawn_near_misses(seed: int) -> None:
     rng = np.random.default_rng(8000 + seed)
@@ -49,7 +49,7 @@ def from_zeros(after: bool, gate: str, at: int, kind: str, *bounds: float) -> Ne
     return net
 
 
-@pytest.mark.long(every=4)
+@pytest.mark.long(every=8)
 @pytest.mark.parametrize("bend", BENDS, ids=str)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_every_step_from_zeros_counts(after: bool, bend: tuple[str, *tuple[float, ...]]) -> None:

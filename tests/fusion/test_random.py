@@ -233,7 +233,7 @@ def test_near_misses_compute_what_they_did(seed: int) -> None:
         check_near_miss(draw_near_miss(rng))
 
 
-@pytest.mark.long(every=4)
+@pytest.mark.long(every=18)
 @pytest.mark.parametrize("name", NEAR_MISSES)
 def test_no_near_miss_becomes_something_else(name: str) -> None:
     rng: Generator = np.random.default_rng(7000 + list(NEAR_MISSES).index(name))

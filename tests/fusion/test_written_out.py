@@ -73,7 +73,7 @@ def check_parameters(case: WrittenOut) -> None:
         assert gru.clip is None or gru.clip > 0, case.recipe
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(every=6)
 @pytest.mark.parametrize("seed", range(8))
 def test_models_that_hold_grus_compute_them(seed: int) -> None:
     rng: Generator = np.random.default_rng(1000 + seed)
@@ -161,6 +161,7 @@ def test_the_same_seed_draws_the_same_model() -> None:
         assert first.recipe == second.recipe
 
 
+@pytest.mark.long
 def test_every_kind_is_drawn() -> None:
     rng = np.random.default_rng(3)
     cases = [draw_written_out(rng) for _ in range(300)]

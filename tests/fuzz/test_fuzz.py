@@ -17,9 +17,10 @@ from tests.fuzz.mutate import mutated
 from tests.fuzz.run import Worker, main
 
 
-def test_broken_files_are_read_or_refused(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("cases", [8, pytest.param(40, marks=pytest.mark.long)])
+def test_broken_files_are_read_or_refused(cases: int, capsys: pytest.CaptureFixture[str]) -> None:
     kinds = [kind for kind in KINDS if kind not in NEEDS]
-    status = main(["--ways", "drawn", "--cases", "40", "--kinds", *kinds])
+    status = main(["--ways", "drawn", "--cases", str(cases), "--kinds", *kinds])
     assert status == 0, capsys.readouterr().out
 
 

@@ -43,7 +43,7 @@ from tests.support.runtimes import openvino_results
 # ---- each change alone
 
 
-@pytest.mark.long(every=4)
+@pytest.mark.long(every=7)
 @pytest.mark.parametrize("case", cases())
 def test_decompose(case: Case, tmp_path: Path) -> None:
     runtimes = ("onnxruntime",) if case.dtype == "float64" else ("onnxruntime", "openvino")
@@ -54,7 +54,7 @@ def test_decompose(case: Case, tmp_path: Path) -> None:
     assert target.opset_import[0].version == max(case.opset, decompose.OLDEST_OPSET)
 
 
-@pytest.mark.long(every=4)
+@pytest.mark.long(every=7)
 @pytest.mark.parametrize("layout", [0, 1])
 @pytest.mark.parametrize("case", cases())
 def test_layout(case: Case, layout: int, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_layout(case: Case, layout: int, tmp_path: Path) -> None:
     assert len(transposes) == (len(moved) if layout != case.batch_first else 0)
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(every=5)
 @pytest.mark.parametrize("case", cases())
 def test_float16(case: Case, tmp_path: Path) -> None:
     target = check(case, tmp_path, dtype="float16")
@@ -82,7 +82,7 @@ def test_float16(case: Case, tmp_path: Path) -> None:
     assert "W" not in tensors and "R" not in tensors
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(every=5)
 @pytest.mark.parametrize("case", cases())
 def test_split(case: Case, tmp_path: Path) -> None:
     target = check(case, tmp_path, split=True)
@@ -94,7 +94,7 @@ def test_split(case: Case, tmp_path: Path) -> None:
         assert "W" not in tensors
 
 
-@pytest.mark.long(every=4)
+@pytest.mark.long(every=9)
 @pytest.mark.parametrize("opset", [7, 13, 22])
 @pytest.mark.parametrize("case", cases())
 def test_opset(case: Case, opset: int, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_decompose_in_float16(name: str, tmp_path: Path) -> None:
     assert casts and not grus(target)
 
 
-@pytest.mark.long(every=8)
+@pytest.mark.long(every=12)
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("case", cases())
 def test_for_a_runtime(case: Case, runtime: Any, tmp_path: Path) -> None:

@@ -180,6 +180,7 @@ def test_large_row_groups_give_the_same(scorer: Scorer, tmp_path: Path, form: st
     assert read_results(tmp_path / "out").to_pydict() == scorer(given).to_pydict()
 
 
+@pytest.mark.long
 def test_dictionaries_count_as_what_is_used_of_them(scorer: Scorer, tmp_path: Path) -> None:
     """A row's share, and not the whole dictionary, which would be too large for a part."""
     words = pa.array([f"{index:01000}" for index in range(20_000)])

@@ -161,6 +161,7 @@ def test_begun_on_one_machine_and_ended_on_the_cluster(
     assert files(tmp_path / "out") == expected
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_errors_of_workers_are_those_of_one_machine(tmp_path: Path) -> None:
     rows: list[Any] = [row.tolist() for row in ROWS[:200]]

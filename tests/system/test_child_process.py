@@ -73,7 +73,7 @@ COMMANDS = (
 )
 
 
-@pytest.mark.long(every=8)
+@pytest.mark.long(every=10)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_import_nothing_of_the_current_folder(hostile: Path, command: str) -> None:
     pytest.importorskip("typer")
@@ -103,7 +103,7 @@ work()
 """
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long
 def test_functions_import_nothing_of_the_current_folder(hostile: Path, tmp_path: Path) -> None:
     clean = tmp_path / "clean"
     clean.mkdir()

@@ -83,6 +83,7 @@ def test_where_a_bidirectional_gru_differs_first(tmp_path: Path) -> None:
     assert found.expected == pytest.approx(right[found.where], abs=1e-6)  # it is the float64 reference's
 
 
+@pytest.mark.long
 def test_a_node_that_is_asked_alone(tmp_path: Path) -> None:
     """A runtime that will not tell what goes on inside is given each node by itself."""
     found = verified(save(tmp_path, chain(clip=0.25)), feeds(), mutants.Shy())

@@ -107,10 +107,10 @@ def may_be(operator: Operator, choices: Choices) -> bool:
         return False
     if choices.get("output_sequence") == "1" and choices.get("outputs") == "Y_h":
         return False
-    direction = choices.get("direction", "bidirectional")
-    usual = {position: factors_of(operator)[position].usual for position in POSITIONS if position in choices}
-    if direction != "bidirectional" and any(
-        choices[position] != level for position, level in usual.items() if position.endswith("backward")
+    if choices.get("direction", "bidirectional") != "bidirectional" and any(
+        choices[position] != factors_of(operator)[position].usual
+        for position in POSITIONS
+        if position.endswith("backward") and position in choices
     ):
         return False
     return _has_parameters(operator, choices) and _has_limits(choices)

@@ -32,17 +32,16 @@ def pairwise(
     """
     random = np.random.default_rng(seed)
     items = [(name, level) for name in levels for level in levels[name]]
-    of_factor = {name: np.array([[i] for i, item in enumerate(items) if item[0] == name]) for name in levels}
+    of_factor = {name: np.array([i for i, item in enumerate(items) if item[0] == name]) for name in levels}
     together = np.zeros((len(items), len(items)), bool)
     for (i, a), (j, b) in combinations(enumerate(items), 2):
         together[i, j] = together[j, i] = a[0] != b[0] and allowed(dict([a, b]))
-    missing = together.copy()
+    gain = np.where(together, 1, -len(levels))  # a pair that is missing counts, one that may not be forbids
     rows: list[Row] = []
-    while missing.any():
-        found = [_row(items, of_factor, allowed, missing, together, random) for _ in range(_TRIES)]
-        gains = [int(missing[np.ix_(row, row)].sum()) for row in found]
-        best = found[int(np.argmax(gains))]
-        missing[np.ix_(best, best)] = False
+    while (gain > 0).any():
+        found = [_row(items, of_factor, allowed, gain, random) for _ in range(_TRIES)]
+        best = max(found, key=lambda row: np.count_nonzero(gain[np.ix_(row, row)] > 0))
+        gain[np.ix_(best, best)] = np.minimum(gain[np.ix_(best, best)], 0)
         rows.append(dict(items[i] for i in sorted(best)))
     return rows
 
@@ -51,22 +50,25 @@ def _row(
     items: Sequence[tuple[str, str]],
     of_factor: Mapping[str, npt.NDArray[np.int_]],
     allowed: Callable[[Mapping[str, str]], bool],
-    missing: npt.NDArray[np.bool_],
-    together: npt.NDArray[np.bool_],
+    gain: npt.NDArray[np.int_],
     random: np.random.Generator,
 ) -> list[int]:
     """A row that begins with a missing pair; each further factor gets the level that adds most of them.
 
+    The `gain` of a pair of items is 1 where it is missing, 0 where it is there, below where it may not be.
+
     Returns:
         the places of its levels in `items`.
     """
-    pairs = np.argwhere(missing)
+    pairs = np.argwhere(gain > 0)
     row = [int(i) for i in pairs[random.integers(len(pairs))]]
-    begun = {items[i][0] for i in row}
-    for name in random.permutation([name for name in of_factor if name not in begun]):
+    chosen = dict(items[i] for i in row)
+    gains = gain[row].sum(axis=0)  # of each item, with all that are chosen
+    for name in random.permutation([name for name in of_factor if name not in chosen]):
         own = random.permutation(of_factor[name])
-        gains = np.where(together[own, row].all(axis=1), missing[own, row].sum(axis=1), -1)
-        by_gain = own[np.argsort(-gains, kind="stable"), 0][: np.count_nonzero(gains >= 0)]
-        so_far = [items[i] for i in row]
-        row.append(next(int(i) for i in by_gain if allowed(dict([*so_far, items[i]]))))
+        by_gain = own[np.argsort(-gains[own], kind="stable")]
+        best = next(int(i) for i in by_gain if allowed({**chosen, name: items[i][1]}))
+        row.append(best)
+        chosen[name] = items[best][1]
+        gains += gain[best]
     return row

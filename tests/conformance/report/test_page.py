@@ -137,6 +137,7 @@ def test_the_matrix_and_its_filters(page: Path) -> None:
     assert dom.console == []
 
 
+@pytest.mark.long
 def test_a_narrow_page_has_every_outcome(page: Path) -> None:
     script = """
     const found = { rows: rows(), wide: document.documentElement.scrollWidth > innerWidth };
@@ -203,6 +204,7 @@ def test_a_cell_opens_its_failing_cases(page: Path) -> None:
     assert dom.console == []
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("width", [400, 1280])
 def test_an_address_opens_a_case(page: Path, width: int) -> None:
     script = """

@@ -57,7 +57,7 @@ def having(language: str) -> list[Path]:
     return [path for path in (ROOT / "README.md", *PAGES) if blocks(path, language)]
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(every=6)
 @pytest.mark.usefixtures("beside_examples")
 @pytest.mark.parametrize("path", having("python"), ids=named)
 def test_python_examples(path: Path) -> None:
@@ -72,7 +72,7 @@ def test_python_examples(path: Path) -> None:
     assert printed.getvalue().splitlines() == said
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(every=6)
 @pytest.mark.usefixtures("beside_examples")
 @pytest.mark.parametrize("path", having("console"), ids=named)
 def test_console_examples(path: Path) -> None:
@@ -116,6 +116,7 @@ def test_the_digits_example(tmp_path: Path) -> None:
     assert (tmp_path / "digits.png").stat().st_size > 10_000
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize(
     ("name", "shown"),
     [

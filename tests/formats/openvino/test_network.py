@@ -85,7 +85,7 @@ def test_an_unrolled_loop_of_cells(tmp_path: Path) -> None:
     assert len({id(layer.layer) for layer in model.gru_nodes}) == 1  # shared weights, a shared layer
 
 
-@pytest.mark.long(every=4)
+@pytest.mark.long(every=8)
 @pytest.mark.parametrize("opset", [7, 14, 22])
 @pytest.mark.parametrize("after", [0, 1])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
@@ -351,7 +351,7 @@ def test_without_openvino(tmp_path: Path) -> None:
     ), result.stdout + result.stderr
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long
 @linux
 def test_models_are_freed(tmp_path: Path) -> None:
     """OpenVINO keeps Python's operators for ever; what they took goes with the model."""

@@ -68,7 +68,7 @@ def check(path: Path, arrays: Mapping[str, Array], *, in_openvino: bool = True) 
     return target, search
 
 
-@pytest.mark.long(every=6)
+@pytest.mark.long(every=10)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("outputs", ["last", "all", "both"])
 @pytest.mark.parametrize("reverse", [False, True])
@@ -87,7 +87,7 @@ def test_a_gru_becomes_one_layer(tmp_path: Path, form: str, outputs: str, revers
         assert node.layer is not None and node.layer.hidden_size == H
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(every=6)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("ahead", ["ones", "dense"])
 @pytest.mark.parametrize("reverse", [False, True])
@@ -108,7 +108,7 @@ def test_nothing_but_the_gru_is_left(tmp_path: Path) -> None:
     assert sorted(types(target)) == ["GRUSequence", "Squeeze", "Unsqueeze"]
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(every=4)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_attention(tmp_path: Path, form: str, reverse: bool) -> None:
@@ -241,7 +241,7 @@ def test_the_rest_of_a_model_stays(tmp_path: Path) -> None:
     assert left.count("GRUSequence") == 1 and 'direction="bidirectional"' in target.read_text()
 
 
-@pytest.mark.long(every=8)
+@pytest.mark.long(every=9)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "Scan" not in kind])
 def test_random_models_that_openvino_has_converted(tmp_path: Path, kind: str) -> None:
     rng = np.random.default_rng(list(KINDS).index(kind))

@@ -43,7 +43,7 @@ KNOWN: list[tuple[Runtime, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(every=6)
 @pytest.mark.parametrize(("runtime", "attributes", "words"), KNOWN)
 def test_known_faults(tmp_path: Path, runtime: Runtime, attributes: dict[str, Any], words: str) -> None:
     pytest.importorskip(runtime.name)

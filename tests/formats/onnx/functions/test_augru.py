@@ -73,7 +73,7 @@ def assert_near(got: Any, case: Case, factor: float = 1.0) -> None:
 # --- the function
 
 
-@pytest.mark.long(every=6)
+@pytest.mark.long(every=12)
 @pytest.mark.parametrize("opset", [9, 11, 13, 15, 18, 22])
 @pytest.mark.parametrize(("direction", "layout", "after"), itertools.product(DIRECTIONS, (0, 1), (0, 1)))
 def test_onnxruntime_runs_the_function(opset: int, direction: str, layout: int, after: int) -> None:
