@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.models.cases import Case
 from benchmarks.page.figures import Parts, drawn_ratios, drawn_threads, of_kind, ratio
-from benchmarks.page.machines import FOLDER, Machines, file_name, read_machines, write_machines
+from benchmarks.page.machines import FOLDER, Machines, file_name, labels, read_machines, write_machines
 from benchmarks.page.pictures import draw_curves, draw_ratios
 from benchmarks.page.story import story
 from benchmarks.page.tables import beside, drawn, rows, table, targets, whole
@@ -39,7 +39,7 @@ def write_report(machines: Machines, folder: Path) -> None:
             folder / _curves(name),
         )
     draw_ratios(
-        {name: _by_model(parts) for name, parts in machines.items()},
+        {label: _by_model(machines[name]) for name, label in labels(machines).items()},
         folder / "performance.png",
     )
     for page, lines in (

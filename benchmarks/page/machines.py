@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.page.figures import Entry, Parts
 
-__all__ = ["FOLDER", "Machines", "file_name", "machine_of", "read_machines", "write_machines"]
+__all__ = ["FOLDER", "Machines", "file_name", "labels", "machine_of", "read_machines", "write_machines"]
 
 #: The committed results, a file for each machine.
 FOLDER = Path(__file__).resolve().parents[1] / "machines"
+
+#: What people call the targets that onegru chooses.
+_INSTRUCTIONS = {"avx3": "AVX-512", "avx10": "AVX10", "avx2": "AVX2", "sse4": "SSE4", "neon": "Neon"}
 
 #: By the machine's name, what was measured there.
 Machines = dict[str, Parts]
@@ -22,6 +26,17 @@ Machines = dict[str, Parts]
 def machine_of(parts: Parts) -> Entry:
     """The machine of these results; the part that was measured last counts."""
     return max((document["machine"] for document in parts.values()), key=lambda found: str(found.get("date")))
+
+
+def labels(machines: Machines) -> dict[str, str]:
+    """What tables call the machines: processor and vector instructions, or all that is known if two agree."""
+    found = {}
+    for name, parts in machines.items():
+        machine = machine_of(parts)
+        target = str(machine["target"])
+        found[name] = f"{machine['cpu']} ({_INSTRUCTIONS.get(target.partition('_')[0], target)})"
+    shared = [label for label, count in Counter(found.values()).items() if count > 1]
+    return {name: name if label in shared else label for name, label in found.items()}
 
 
 def _name(machine: Entry) -> str:

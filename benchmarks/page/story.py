@@ -16,7 +16,7 @@ from benchmarks.page.figures import (
     whole_times,
     whole_words,
 )
-from benchmarks.page.machines import Machines, machine_of
+from benchmarks.page.machines import Machines, labels, machine_of
 from benchmarks.page.targets import LIMITS, Verdict, is_small_step, verdicts
 from benchmarks.scoring import scored_figures
 
@@ -88,7 +88,8 @@ def _table(first: str, machines: Machines, cells: Cells) -> list[str]:
     for name, parts in machines.items():
         for what, count, words in cells(parts):
             found.setdefault(what, {})[name, count] = words
-    heads = [f"{machine_of(machines[name])['cpu']}, {threads_of(count)}" for name, count in columns]
+    called = labels(machines)
+    heads = [f"{called[name]}, {threads_of(count)}" for name, count in columns]
     lines = [f"| {first} | {' | '.join(heads)} |", "| --- |" + " ---: |" * len(columns)]
     lines += [
         f"| {what} | {' | '.join(row.get(column, '–') for column in columns)} |"
@@ -156,13 +157,14 @@ def _shares(parts: Parts) -> Iterator[tuple[str, str, str]]:
 
 
 def _missed(machines: Machines) -> list[str]:
+    called = labels(machines)
     found = {name: verdicts(parts) for name, parts in machines.items()}
     total = sum(map(len, found.values()))
     missed: dict[tuple[str, str], list[Verdict]] = {}
     for name, all_ in found.items():
         for verdict in all_:
             if not verdict.reached:
-                missed.setdefault((verdict.what, str(machine_of(machines[name])["cpu"])), []).append(verdict)
+                missed.setdefault((verdict.what, called[name]), []).append(verdict)
     reached = total - sum(map(len, missed.values()))
     lines = [
         f"Of {total} targets {reached} are reached: [all of them](performance-tables.md#targets). The "
@@ -171,23 +173,24 @@ def _missed(machines: Machines) -> list[str]:
         "| what | machine | threads | target | measured |",
         "| --- | --- | --- | --- | ---: |",
     ]
-    for (what, cpu), members in missed.items():
+    for (what, machine), members in missed.items():
         cells = zip(*((v.threads, v.words, f"{v.found:.3g}") for v in members), strict=True)
-        lines.append(f"| {what} | {cpu} | {' | '.join(', '.join(dict.fromkeys(cell)) for cell in cells)} |")
+        words = " | ".join(", ".join(dict.fromkeys(cell)) for cell in cells)
+        lines.append(f"| {what} | {machine} | {words} |")
     return [*lines, "", "[What holds them back](performance-tables.md#what-holds-the-missed-ones-back)."]
 
 
 def _machines(machines: Machines) -> list[str]:
-    columns = [_machine(parts) for parts in machines.values()]
+    columns = [_machine(label, machines[name]) for name, label in labels(machines).items()]
     lines = [f"| {' | '.join([name, *(column[name] for column in columns)])} |" for name in columns[0]]
     return [lines[0], "| --- |" + " --- |" * len(columns), *lines[1:]]
 
 
-def _machine(parts: Parts) -> dict[str, str]:
+def _machine(label: str, parts: Parts) -> dict[str, str]:
     """A machine's column, by the names of the rows; the first is the heading."""
     machine = machine_of(parts)
     found = {
-        "": str(machine["cpu"]),
+        "": label,
         "vendor": str(machine.get("vendor", "–")),
         "cores": str(machine["cores"]),
         "SIMD target": str(machine["target"]),

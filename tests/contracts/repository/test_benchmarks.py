@@ -12,7 +12,7 @@ import pytest
 from benchmarks.limits import cache_shares, least_seconds
 from benchmarks.models.cases import CASES, MOST_FLOPS, SIZES, Case, Shape, draw_cases
 from benchmarks.page.figures import beside_ratio, drawn_ratios, falls
-from benchmarks.page.machines import FOLDER, read_machines, write_machines
+from benchmarks.page.machines import FOLDER, labels, read_machines, write_machines
 from benchmarks.page.story import story
 from benchmarks.page.targets import LIMITS as SHARES
 from benchmarks.page.targets import verdicts
@@ -136,14 +136,24 @@ def test_machines_side_by_side(tmp_path: Path) -> None:
     assert read_machines(sorted((tmp_path / "machines").iterdir())) == machines
     page = "\n".join(story(machines))
     for line in (
-        "| onegru's speed over that of | One, 1 thread | One, 2 threads | Two, 1 thread | Two, 2 threads |",
+        "| onegru's speed over that of | One (AVX2), 1 thread | One (AVX2), 2 threads | "
+        "Two (AVX2), 1 thread | Two (AVX2), 2 threads |",
         "| the fastest peer, GRU shapes of real models | 4.00× (4.00×) | – | 0.50× (0.50×) | – |",
-        "|  | One | Two |",
+        "|  | One (AVX2) | Two (AVX2) |",
         "| caches a core | L1 32 KiB, L2 1024 KiB | L1 32 KiB, L2 1024 KiB |",
-        "| shapes of real models, lowest | Two | 1 | ≥ 1 | 0.5 |",
+        "| shapes of real models, lowest | Two (AVX2) | 1 | ≥ 1 | 0.5 |",
     ):
         assert line in page.split("\n")
-    assert "| shapes of real models, lowest | One |" not in page
+    assert "| shapes of real models, lowest | One" not in page
+
+
+def test_machines_that_share_a_label_have_their_whole_names() -> None:
+    def parts(cpu: str, **other: Any) -> dict[str, Any]:
+        found = tables(cpu, 1.0)
+        return {"tables": found | {"machine": found["machine"] | other}}
+
+    machines = {"a": parts("One"), "b": parts("One"), "c": parts("One", target="avx3_zen4"), "d": parts("Two")}
+    assert labels(machines) == {"a": "a", "b": "b", "c": "One (AVX-512)", "d": "Two (AVX2)"}
 
 
 def test_targets_are_shares_of_the_limit() -> None:
