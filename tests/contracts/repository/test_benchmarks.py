@@ -152,7 +152,12 @@ def test_machines_that_share_a_label_have_their_whole_names() -> None:
         found = tables(cpu, 1.0)
         return {"tables": found | {"machine": found["machine"] | other}}
 
-    machines = {"a": parts("One"), "b": parts("One"), "c": parts("One", target="avx3_zen4"), "d": parts("Two")}
+    machines = {
+        "a": parts("One"),
+        "b": parts("One"),
+        "c": parts("One", target="avx3_zen4"),
+        "d": parts("Two"),
+    }
     assert labels(machines) == {"a": "a", "b": "b", "c": "One (AVX-512)", "d": "Two (AVX2)"}
 
 
