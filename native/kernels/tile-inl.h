@@ -78,6 +78,11 @@ inline constexpr bool kLargeTiles = HWY_TARGET == HWY_AVX3;
 // The most rows of a tile.
 inline constexpr size_t kMostRows = kLargeTiles ? 8 : 4;
 
+// The tiles of a sweep over more rows: of so many gates, how many rows and panels. Two multiply-adds begin in a cycle
+// and each takes four, so that more than eight sums must be under way; twelve leave room for weights in 16 registers.
+constexpr size_t RowsOfSweep(size_t gates) { return !kLargeTiles && gates == 2 ? 6 : kMostRows; }
+constexpr size_t PanelsOfSweep(size_t gates) { return gates > 1 ? 1 : kLargeTiles ? 2 : 3; }
+
 // How many panels of so many gates go side by side with so many rows, where all rows make one tile: enough sums
 // under way to hide a multiply-add's latency, no more than there are registers. Measured on AVX-512, for one row:
 // of 3 gates, 2 panels are up to 1.3 times as fast as 1 where two multiply-adds begin in a cycle (Zen 5), 4 cost
@@ -96,11 +101,11 @@ constexpr size_t PanelsBeside(size_t gates, size_t rows) {
   return rows <= 3 ? 4 : 2;
 }
 
-// Calls f with a number of rows of a tile as a constant; it is at least kLeast.
-template <size_t kLeast, class F>
+// Calls f with a number of rows of a tile as a constant; it is from kLeast to kMost.
+template <size_t kLeast, size_t kMost, class F>
 HWY_INLINE void WithRows(size_t rows, F&& f) {
-  if constexpr (kLeast < kMostRows) {
-    if (rows > kLeast) return WithRows<kLeast + 1>(rows, f);
+  if constexpr (kLeast < kMost) {
+    if (rows > kLeast) return WithRows<kLeast + 1, kMost>(rows, f);
   }
   f(std::integral_constant<size_t, kLeast>());
 }
@@ -127,7 +132,8 @@ HWY_INLINE void WithTag(D d, size_t width, F&& f) {
 template <size_t kFrom, class Op, class Tile>
 HWY_INLINE void FinishRows(const Op& op, Tile& tile) {
   if constexpr (kFrom < Tile::kRows) {
-    constexpr size_t kTo = HWY_MIN(kFrom + 4, Tile::kRows);
+    constexpr size_t kParts = (Tile::kRows + 3) / 4, kEach = (Tile::kRows + kParts - 1) / kParts;
+    constexpr size_t kTo = HWY_MIN(kFrom + kEach, Tile::kRows);
     const RowsOfTile<Tile, kFrom, kTo> rows{tile};
     op.Gates(rows);
     op.Finish(rows);
@@ -148,17 +154,19 @@ HWY_NOINLINE void DoApart(Op op, D d, size_t row, size_t panel, Width width) {
   Do<kRows, kPanels>(op, d, row, panel, width);
 }
 
-// A panel, swept by tiles of rows: full ones, and where less than half a tile would be left, the last two alike.
-template <size_t kLeast, class Op, class D, class Width>
+// Panels side by side, swept by tiles of rows: full ones, and where less than half a tile would be left, the last two
+// alike.
+template <size_t kLeast, size_t kPanels = 1, class Op, class D, class Width>
 HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width width) {
+  constexpr size_t kMost = RowsOfSweep(Op::kGates);
   for (size_t row = 0; row < rows;) {
     const size_t left = rows - row;
-    const size_t count = left <= kMostRows ? left : left < kMostRows * 3 / 2 ? (left + 1) / 2 : kMostRows;
-    WithRows<kLeast>(count, [&](auto n) HWY_ATTR {
+    const size_t count = left <= kMost ? left : left < kMost * 3 / 2 ? (left + 1) / 2 : kMost;
+    WithRows<kLeast, kMost>(count, [&](auto n) HWY_ATTR {
       if constexpr (n == 1) {
-        Do<1, 1>(op, d, row, panel, width);
+        Do<1, kPanels>(op, d, row, panel, width);
       } else {
-        DoApart<n, 1>(op, d, row, panel, width);
+        DoApart<n, kPanels>(op, d, row, panel, width);
       }
     });
     row += count;
@@ -221,14 +229,20 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
   if constexpr (kWideForOne != 0) {
     SweepPanels<1, kWideForOne>(op, d, first, full, backwards, go_on);
   } else if (rows <= kMostRows) {
-    WithRows<1>(rows, [&](auto n) HWY_ATTR {
+    WithRows<1, kMostRows>(rows, [&](auto n) HWY_ATTR {
       SweepPanels<n, PanelsBeside(Op::kGates, n)>(op, d, first, full, backwards, go_on);
     });
   } else {
-    constexpr size_t kLeast = kMostRows / 2;
-    for (size_t i = first; i < full && go_on(1); ++i) {
-      SweepRows<kLeast>(op, d, rows, backwards ? first + full - 1 - i : i, Whole<D>());
+    constexpr size_t kLeast = RowsOfSweep(Op::kGates) / 2, kWide = PanelsOfSweep(Op::kGates);
+    const size_t wides = (full - first) / kWide * kWide;
+    const auto single = [&]() HWY_ATTR {
+      for (size_t i = first + wides; i < full && go_on(1); ++i) SweepRows<kLeast>(op, d, rows, i, Whole<D>());
+    };
+    if (backwards && kWide > 1) single();
+    for (size_t i = 0; i < wides && go_on(kWide); i += kWide) {
+      SweepRows<kLeast, kWide>(op, d, rows, first + (backwards ? wides - kWide - i : i), Whole<D>());
     }
+    if (!backwards && kWide > 1) single();
   }
   if (!backwards) narrow();
 }
