@@ -14,7 +14,7 @@ import pytest
 
 import onegru
 from onegru import FormatError, SpecError
-from onegru.formats.recognise import Kind, kind_of
+from onegru.formats.opened import Kind, open_file
 from tests.formats.test_pytorch import state
 from tests.support.files.ir_files import write_case
 from tests.support.files.keras_files import keras_3
@@ -119,7 +119,7 @@ def test_files_under_any_name(tmp_path: Path, name: str, end: str) -> None:
     if name == "IR":
         (tmp_path / "x.bin").rename(tmp_path / "y.bin")
     kind = FILES[name][0]
-    assert kind_of(path) is kind
+    assert open_file("path", path).detected is kind
     assert onegru.load_layers(path)
     found = onegru.inspect(path)
     assert found.kind == kind.words and found.grus
@@ -139,7 +139,7 @@ def test_files_under_any_name(tmp_path: Path, name: str, end: str) -> None:
 def test_files_of_other_kinds(tmp_path: Path, name: str) -> None:
     path = written(tmp_path, name, ".onnx")
     kind = OTHERS[name][0]
-    assert kind_of(path) is kind
+    assert open_file("path", path).detected is kind
     for function in (onegru.load, onegru.load_layers, onegru.inspect):
         with pytest.raises(FormatError, match=rf"y\.onnx: {kind.words}; must be one of these: ONNX model"):
             function(path)
@@ -149,7 +149,7 @@ def test_files_of_other_kinds(tmp_path: Path, name: str) -> None:
 def test_files_of_no_kind(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x"
     path.write_bytes(data)
-    assert kind_of(path) is Kind.UNKNOWN
+    assert open_file("path", path).detected is Kind.UNKNOWN
     for function in (onegru.load, onegru.load_layers, onegru.inspect):
         with pytest.raises(FormatError, match="not an ONNX model, or truncated"):
             function(path)

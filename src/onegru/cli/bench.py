@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import OneGRUError, SpecError
 from onegru.engines.native import MOST_THREADS, set_num_threads
-from onegru.formats.recognise import Kind, layers_kind
+from onegru.formats.opened import Kind
 from onegru.models.model import Model
 
 _TURN = 0.1  # seconds
@@ -67,16 +66,16 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
     calls: dict[str, Callable[[], object]] = {"onegru": lambda: model.run(inputs)}
     differences: dict[str, float] = {}
     refuses: str | None = None
-    path = Path(model.path)
+    file = model._file
     if any(array.size == 0 for array in inputs.values()):
         refuses = "not run: it may crash on an empty input"
-    elif layers_kind(path) is not Kind.OPENVINO:
+    elif file is not None and file.kind is Kind.ONNX:
         try:
             # Imported here, as an IR needs no onnx.
             from onegru.formats.onnx.read import Source
             from onegru.formats.onnx.whole.session import Session
 
-            session = Session(path.read_bytes(), Source(str(path), path.parent))
+            session = Session(file.data, Source.of(file))
             theirs = dict(zip(session.output_names, session.run(inputs), strict=True))
             differences["onnxruntime"] = _difference(ours, theirs)
             calls["onnxruntime"] = lambda: session.run(inputs)

@@ -16,7 +16,7 @@ from onegru.cli.rewrite import Decompose, Float16, ForRuntime, Fuse, NoCheck, Sp
 from onegru.cli.screen import Screen, ruled_table, safe, say, waiting
 from onegru.cli.tables import left_out_words
 from onegru.core.errors import SpecError
-from onegru.formats.recognise import Kind, layers_kind
+from onegru.formats.opened import Kind, open_layers
 from onegru.formats.save import SUFFIXES
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
@@ -153,17 +153,18 @@ def convert_command(
         "--tolerance": tolerance,
         "--no-check": no_check,
     }
+    file = open_layers("SOURCE", source)
     for path in model_files(target):
-        check_not_read(f"TARGET {path}", path, source, "the source")
+        check_not_read(f"TARGET {path}", path, file, "the source")
     options_of_model = [name for name, value in of_model.items() if value]
-    is_ir = fused and target.suffix.lower() == ".xml" and layers_kind(source) is Kind.OPENVINO
+    is_ir = fused and target.suffix.lower() == ".xml" and file.kind is Kind.OPENVINO
     if is_ir and (other := [name for name in options_of_model if name not in _OF_FUSING]):
         raise SpecError(f"{other[0]}: rewrites an ONNX model; must not be given for an IR")
-    is_rewriting = is_ir or _is_rewriting(source, target, of_layers, of_model)
+    is_rewriting = is_ir or _is_rewriting(file.kind, target, of_layers, of_model)
     _check_target(target, overwrite)
     if is_rewriting:
         convert_model(
-            source,
+            file,
             target,
             dims=dims,
             tolerance=tolerance,
@@ -179,12 +180,12 @@ def convert_command(
         )
         return
     with waiting(f"loading {source.name}"):
-        layers = read_source(source, nodes or [], keras_version)
+        layers = read_source(file, nodes or [], keras_version)
     with waiting(f"writing {target.name}"):
         checks = convert_layers(layers, target, options)
     agrees = all(item.agrees for item in checks)
     elsewhere = _elsewhere(target) if agrees else []
-    others = left_out(source, nodes or ()) if agrees else ()
+    others = left_out(file, nodes or ()) if agrees else ()
     if as_json:
         document = {
             "source": str(source),
@@ -218,12 +219,12 @@ _OF_FUSING = ("--fuse", "--dim", "--tolerance", "--no-check")
 
 
 def _is_rewriting(
-    source: Path, target: Path, of_layers: Mapping[str, object], of_model: Mapping[str, object]
+    source: Kind, target: Path, of_layers: Mapping[str, object], of_model: Mapping[str, object]
 ) -> bool:
     """Whether a model is rewritten, or layers are taken out of it; a mixture of options is refused."""
     taking = next((name for name, value in of_layers.items() if value not in (None, [])), None)
     rewriting = next((name for name, value in of_model.items() if value), None)
-    from_onnx_to_onnx = target.suffix.lower() == ".onnx" and layers_kind(source) is Kind.ONNX
+    from_onnx_to_onnx = target.suffix.lower() == ".onnx" and source is Kind.ONNX
     if rewriting is not None and (taking is not None or not from_onnx_to_onnx):
         files = ".onnx to .onnx, or .xml to .xml" if rewriting == "--fuse" else ".onnx to .onnx"
         other = f"with {taking}, which takes layers out" if from_onnx_to_onnx else f"other than {files}"

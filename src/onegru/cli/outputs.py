@@ -17,7 +17,8 @@ import typer
 from onegru.cli.inputs import input_files, split_name
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
-from onegru.formats.recognise import files_of
+from onegru.formats.opened import Opened
+from onegru.models.load import files_of
 from onegru.models.model import Model
 from onegru.system.atomic_write import write_files
 
@@ -50,7 +51,7 @@ def check_targets(texts: Sequence[str], model: Model, inputs: Sequence[str]) -> 
                 f"-o {text}: a .npy file holds one array, the model has {len(names)}; use NAME=FILE or .npz"
             )
         check_target(f"-o {text}", path, targets)
-        check_not_read(f"-o {text}", path, Path(model.path), inputs=input_files(inputs, model))
+        check_not_read(f"-o {text}", path, model._file, inputs=input_files(inputs, model))
         targets[path] = wanted
     return targets
 
@@ -88,7 +89,7 @@ def check_target(given: str, path: Path, others: Iterable[Path]) -> None:
 
 
 def check_not_read(
-    given: str, path: Path, model: Path, called: str = "the model", inputs: Iterable[Path] = ()
+    given: str, path: Path, model: Opened | None, called: str = "the model", inputs: Iterable[Path] = ()
 ) -> None:
     """Check that a file to write is none of those that are read, by whatever name.
 
@@ -104,7 +105,7 @@ def check_not_read(
     """
     if not path.exists():
         return
-    parts = files_of(model) if model.is_file() else [model]
+    parts = [] if model is None else files_of(model)
     for what, files in ((f"{called}, or a part of it", parts), ("an input", inputs)):
         if any(file.exists() and path.samefile(file) for file in files):
             raise SpecError(f"{given}: is {what}; must be another file")

@@ -14,6 +14,7 @@ from onegru.cli.inputs import parse_dims
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import Screen, ruled_table, safe, say, waiting
 from onegru.core.errors import SpecError
+from onegru.formats.opened import Opened
 from onegru.rewriting.fuse import Fusion, fuse
 from onegru.rewriting.rewrite import RUNTIMES, Rewriting, rewrite
 
@@ -54,7 +55,7 @@ NoCheck = Annotated[
 
 
 def convert_model(
-    source: Path,
+    source: Opened,
     target: Path,
     *,
     dims: list[str] | None,
@@ -84,7 +85,7 @@ def convert_model(
         raise SpecError(
             "--no-check: given with --dim or --tolerance, which have no effect then; must be left out"
         )
-    with waiting(f"converting {source.name}") as watch:
+    with waiting(f"converting {source.path.name}") as watch:
         checks: dict[str, Any] = {
             "dims": parse_dims(dims or []),
             "tolerance": tolerance,

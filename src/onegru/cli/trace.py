@@ -85,7 +85,7 @@ def trace_command(
         other = None if against is None else onegru.GateTrace.load(against)
     name = _node(loaded, node)
     for path in targets:
-        check_not_read(f"-o {path}", path, model, inputs=input_files(inputs or [], loaded))
+        check_not_read(f"-o {path}", path, loaded._file, inputs=input_files(inputs or [], loaded))
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
     with explained(loaded, random_names), waiting(f"running {model.name}"):
         trace = loaded.trace(values, name)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 
 from onegru.core.dtypes import Array, bfloat16
 from onegru.core.errors import FormatError, MissingExtraError, SpecError, needs_extra
+from onegru.formats.opened import Kind, Opened
 from onegru.formats.pytorch import Tensor, Unknown, read_torch
-from onegru.formats.recognise import Kind
 from onegru.formats.safetensors import read_layers, read_metadata
 from onegru.frameworks.pytorch import find_groups, is_recurrent, module_of, read_group
 from onegru.layers.gru import GRU
@@ -19,7 +18,7 @@ _DEPTH = 8
 _LONGEST_NAME = 1000
 
 
-def read_safetensors(path: Path, name: str | None = None) -> dict[str, GRU | Stack]:
+def read_safetensors(path: Opened, name: str | None = None) -> dict[str, GRU | Stack]:
     """The GRUs of a safetensors file: those that onegru wrote, or those with PyTorch's names.
 
     Args:
@@ -47,7 +46,7 @@ def read_safetensors(path: Path, name: str | None = None) -> dict[str, GRU | Sta
     return {"": read_layers(path)} if own else _layers(path, tensors, name)
 
 
-def read_pytorch(path: Path, name: str | None = None) -> dict[str, GRU | Stack]:
+def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack]:
     """The GRUs of a file that `torch.save` wrote, of which only tensors are read; PyTorch is not needed.
 
     Args:
@@ -75,21 +74,20 @@ def read_pytorch(path: Path, name: str | None = None) -> dict[str, GRU | Stack]:
     return _layers(path, {key: _numbers(path, key, tensor) for key, tensor in found.items()}, name)
 
 
-def other_tensors(path: Path, kind: Kind, grus: Collection[str]) -> tuple[str, ...]:
+def other_tensors(path: Opened, grus: Collection[str]) -> tuple[str, ...]:
     """The names of a checkpoint's tensors that are no part of its GRUs.
 
     Args:
         path: the file, which has been read.
-        kind: what it is.
         grus: the names of its GRUs.
     """
-    if kind is Kind.PYTORCH:
+    if path.kind is Kind.PYTORCH:
         names = [
             name
             for name, value in _tensors(path, _state_dict(path)[0], "", _DEPTH, set())
             if isinstance(value, Tensor)
         ]
-    elif kind is Kind.SAFETENSORS and "onegru" not in read_metadata(path):
+    elif path.kind is Kind.SAFETENSORS and "onegru" not in read_metadata(path):
         import safetensors
 
         with safetensors.safe_open(path, framework="np") as file:
@@ -99,7 +97,7 @@ def other_tensors(path: Path, kind: Kind, grus: Collection[str]) -> tuple[str, .
     return tuple(dict.fromkeys(name for name in names if module_of(name) not in grus))
 
 
-def _state_dict(path: Path) -> tuple[Mapping[object, object], int]:
+def _state_dict(path: Opened) -> tuple[Mapping[object, object], int]:
     """What a file of PyTorch's holds, and its size."""
     content, size = read_torch(path)
     if not isinstance(content, Mapping):
@@ -112,7 +110,7 @@ def _state_dict(path: Path) -> tuple[Mapping[object, object], int]:
 
 
 def _tensors(
-    path: Path, content: Mapping[object, object], prefix: str, depth: int, seen: set[int]
+    path: Opened, content: Mapping[object, object], prefix: str, depth: int, seen: set[int]
 ) -> Iterator[tuple[str, Tensor | Unknown]]:
     """The tensors and unknown objects within nested mappings, by their names joined with dots."""
     seen.add(id(content))  # each once, as one that holds itself twice would never end
@@ -129,7 +127,7 @@ def _tensors(
             yield name, value
 
 
-def _numbers(path: Path, name: str, tensor: Tensor) -> Array:
+def _numbers(path: Opened, name: str, tensor: Tensor) -> Array:
     try:
         return tensor.numbers()
     except MissingExtraError:
@@ -138,7 +136,7 @@ def _numbers(path: Path, name: str, tensor: Tensor) -> Array:
         raise FormatError(f"{path}: {name}: {error}") from None
 
 
-def _layers(path: Path, tensors: Mapping[str, object], name: str | None) -> dict[str, GRU | Stack]:
+def _layers(path: Opened, tensors: Mapping[str, object], name: str | None) -> dict[str, GRU | Stack]:
     groups = find_groups(tensors)
     if name is not None:
         wanted = name.removesuffix(".")

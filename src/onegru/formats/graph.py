@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from onegru.core.dtypes import Array, convert
 from onegru.core.errors import prefixed_errors
+from onegru.formats.opened import Opened
 from onegru.operators.schema import Operator, Port, Role
 
 #: A fixed size, the name of a symbolic one, or None for one that is neither known nor named.
@@ -261,6 +262,7 @@ class Graph:
         states: pairs of an output and the input that takes it in the next run, by their names.
         zero_inputs: the names of inputs that may be left out: states of GRU nodes, which are zeros then.
         outline: all its operators, for what looks at more than GRU nodes.
+        file: where it comes from, for what reads it as a whole; None for a model in memory.
     """
 
     path: str
@@ -274,6 +276,7 @@ class Graph:
     states: tuple[tuple[str, str], ...] = ()
     zero_inputs: frozenset[str] = frozenset()
     outline: Outline | None = None
+    file: Opened | None = None
 
 
 def nested_words(grus: Iterable[GruStep]) -> tuple[str, ...]:

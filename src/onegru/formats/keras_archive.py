@@ -17,6 +17,7 @@ from typing import Any
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, MissingExtraError, SpecError
 from onegru.core.tensors import is_mapping
+from onegru.formats.opened import Opened
 from onegru.frameworks.keras_config import from_config, generation_of
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
@@ -26,7 +27,7 @@ _READER = "onegru.formats.keras"
 
 
 def read_keras(
-    path: Path, name: str | None = None, keras_version: str | None = None
+    path: Opened, name: str | None = None, keras_version: str | None = None
 ) -> dict[str, GRU | Stack]:
     """The GRUs of a saved Keras model, by name ("encoder/gru" within a model "encoder").
 
@@ -58,11 +59,11 @@ def read_keras(
     return layers
 
 
-def _read(path: Path, arguments: list[str]) -> tuple[dict[str, Any], list[Array]]:
+def _read(path: Opened, arguments: list[str]) -> tuple[dict[str, Any], list[Array]]:
     """What the reading process answers."""
     with tempfile.TemporaryDirectory(prefix="onegru-") as folder:
         place = Path(folder)
-        ended = run_child(_READER, [str(path.absolute()), str(path), *arguments], place, READING)
+        ended = run_child(_READER, [str(path.path.absolute()), str(path), *arguments], place, READING)
         if ended.code is None or ended.code == KILLED:
             reason = f"not read within {READING.cpu_seconds} s of computing, or {READING.seconds:g} s in all"
             raise FormatError(f"{path}: {reason}")
@@ -76,7 +77,7 @@ def _read(path: Path, arguments: list[str]) -> tuple[dict[str, Any], list[Array]
 
 
 def _layers(
-    path: Path, head: Mapping[str, Any], available: int
+    path: Opened, head: Mapping[str, Any], available: int
 ) -> list[tuple[str, str, Mapping[str, Any], int]]:
     """For each layer its name, class, configuration and number of arrays, which must be all there are."""
     try:

@@ -14,7 +14,6 @@ import pickletools
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import NoneType
 from typing import IO, Any
 
@@ -22,7 +21,7 @@ import numpy as np
 
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import FormatError, OneGRUError
-from onegru.formats.recognise import LEGACY_PYTORCH
+from onegru.formats.opened import LEGACY_PYTORCH, Opened
 from onegru.formats.zip_file import open_zip, read_member
 from onegru.system.bounded import LARGEST_TEXT
 
@@ -92,17 +91,16 @@ class Tensor:
         return np.lib.stride_tricks.as_strided(whole[self.offset if count else 0 :], self.shape, strides)
 
 
-def read_torch(path: Path) -> tuple[object, int]:
+def read_torch(path: Opened) -> tuple[object, int]:
     """What a file holds: containers, plain values, `Tensor` and `Unknown`; and the file's size.
 
     Raises:
         FormatError: it is broken, or was not written by `torch.save`.
     """
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
+        with path.stream() as file:
             is_legacy = file.read(len(LEGACY_PYTORCH)) == LEGACY_PYTORCH
-        return (_read_legacy(path) if is_legacy else _read_zip(path)), size
+        return (_read_legacy(path) if is_legacy else _read_zip(path)), path.size
     except (OneGRUError, OSError):
         raise
     except Exception as error:  # zipfile, pickletools and bad instructions raise many kinds
@@ -110,7 +108,7 @@ def read_torch(path: Path) -> tuple[object, int]:
         raise FormatError(f"{path}: not a file that torch.save wrote, or broken ({reason})") from None
 
 
-def _read_zip(path: Path) -> object:
+def _read_zip(path: Opened) -> object:
     with open_zip(path) as archive:
         names = set(archive.namelist())
         texts = [name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")]
@@ -140,15 +138,15 @@ def _read_zip(path: Path) -> object:
     return _Machine(_cached(fetch, order)).run(io.BytesIO(content))
 
 
-def _read_legacy(path: Path) -> object:
+def _read_legacy(path: Opened) -> object:
     """Four pickles, of which the last is the content, then one of the storages' keys, and the storages."""
-    with path.open("rb") as file:
+    with path.stream() as file:
         head = io.BytesIO(file.read(LARGEST_TEXT))
     places: dict[str, int] = {}
 
     def fetch(storage: _Storage) -> bytearray:
         data = bytearray(_size(storage))
-        with path.open("rb") as file:
+        with path.stream() as file:
             file.seek(places[storage.key])
             if file.readinto(data) != len(data):
                 raise ValueError(f"storage {storage.key!r} truncated")
@@ -165,7 +163,7 @@ def _read_legacy(path: Path) -> object:
     for key in keys:
         places[key] = place + 8
         place += 8 + _size(machine.storages[key])
-    if place != path.stat().st_size:
+    if place != path.size:
         raise ValueError("storages of another size than the file says")
     return content
 

@@ -10,7 +10,6 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,11 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import FormatError, SpecError, needs_extra, prefixed_errors
 from onegru.core.spec import Spec, Weights
 from onegru.core.wording import count
+from onegru.formats.opened import Opened, open_file
 from onegru.formats.writing import Layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
-from onegru.system.bounded import LARGEST_TEXT, check_regular, parse_json
+from onegru.system.bounded import LARGEST_TEXT, parse_json
 
 _FORMAT = 1
 _KEY = "onegru"
@@ -70,14 +70,14 @@ def safetensors_bytes(layers: Layers, stack: bool) -> bytes:
     return bytes(safetensors.serialize(tensors, metadata=metadata))
 
 
-def read_metadata(path: Path) -> Mapping[str, Any]:
+def read_metadata(path: Opened) -> Mapping[str, Any]:
     """A file's metadata, read before anything else: the package takes headers of 100 MB, of any depth.
 
     Raises:
         FormatError: its header is broken or too large.
         OSError: it cannot be read.
     """
-    with path.open("rb") as file:
+    with path.stream() as file:
         length = int.from_bytes(file.read(8), "little")
         text = file.read(min(length, LARGEST_TEXT + 1))
     try:
@@ -98,12 +98,12 @@ def read_layers(path: str | os.PathLike[str]) -> GRU | Stack:
         MissingExtraError: safetensors is not installed.
         OSError: it cannot be read.
     """
-    path = Path(path)
+    path = open_file("path", path)
     with needs_extra("safetensors", "safetensors", str(path)):
         import safetensors
-    check_regular(path)
     metadata = read_metadata(path)
-    data = path.read_bytes()
+    with path.stream() as file:
+        data = file.readall()
     # Its stubs leave this function untyped.
     deserialize: Callable[[bytes], list[tuple[str, dict[str, Any]]]] = safetensors.deserialize
     try:

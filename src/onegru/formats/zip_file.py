@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from onegru.core.errors import FormatError
 from onegru.system.bounded import LARGEST_TEXT
@@ -30,7 +30,7 @@ class _InSmallReads(io.FileIO):
 
 
 @contextmanager
-def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+def open_zip(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
     """A zip archive whose directory is not large.
 
     Raises:
@@ -41,7 +41,7 @@ def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
         yield archive
 
 
-def read_member(path: Path, archive: zipfile.ZipFile, name: str, largest: int = LARGEST_TEXT) -> bytes:
+def read_member(path: object, archive: zipfile.ZipFile, name: str, largest: int = LARGEST_TEXT) -> bytes:
     """The content of a member of an archive.
 
     Raises:

@@ -15,7 +15,7 @@ from onegru.core.compare import TOLERANCE_CONVERTED, Difference, difference, mag
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, SpecError
 from onegru.core.shapes import arrange
-from onegru.formats.recognise import layers_kind
+from onegru.formats.opened import open_layers
 from onegru.formats.save import save
 from onegru.frameworks.export import write_keras, write_pytorch
 from onegru.layers.gru import GRU
@@ -114,12 +114,13 @@ def _check(source: GRU | Stack, target: Path) -> list[Check]:
 
 def _run_both(source: GRU | Stack, target: Path, T: int, B: int) -> list[Check]:
     layers = layers_of(source)
-    if layers_kind(target).holds == "layers":
+    written = open_layers("path", target)
+    if written.kind.holds == "layers":
         inputs = _random_inputs(layers, T, B)
-        theirs = _results(joined([*load_layers(target).values()]), inputs)
+        theirs = _results(joined([*load_layers(written).values()]), inputs)
         ours = _results(source, inputs)
         return [_compare(_name(slot, len(layers)), ours[slot], theirs[slot]) for slot in ours]
-    model = load(target)
+    model = load(written)
     slots = _slots(model)
     sizes = {"T": T, "B": B} | _fixed_sizes(model, slots)
     inputs = _random_inputs(layers, sizes["T"], sizes["B"])

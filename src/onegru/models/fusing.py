@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, OneGRUError, needs_extra
 from onegru.core.wording import count
 from onegru.formats.graph import Graph
-from onegru.formats.recognise import Kind
+from onegru.formats.opened import Kind, Opened
 
 if TYPE_CHECKING:
     from onegru.formats.onnx.read import ModelProto, Source
@@ -96,36 +98,25 @@ def replace_written_out(source: Source, model: ModelProto, progress: Progress | 
     return WrittenOut(model, tuple(search.fused), tuple(search.missed), (before, size(model)))
 
 
-def find_written_out(source: Source, data: bytes) -> WrittenOut:
-    """The decomposed GRUs of a serialized model, which is replaced by one that has nodes for them.
-
-    Raises:
-        FormatError: it is broken.
-    """
-    from onegru.formats.onnx.read import read_model
-
-    return replace_written_out(source, read_model(source, data))
-
-
 @dataclass(frozen=True, slots=True)
 class WrittenOutIr:
     """What a search through an IR found.
 
     Attributes:
-        xml: what its .xml is to hold.
+        root: what its .xml is to hold.
         weights: what its .bin is to hold.
         fused, missed, nodes: as of `WrittenOut`.
     """
 
-    xml: bytes
-    weights: bytes
+    root: ET.Element
+    weights: Array
     fused: tuple[Fused, ...]
     missed: tuple[NearMiss, ...]
     nodes: tuple[int, int]
 
     def shifted(self, shift: int) -> bytes:
         """The .xml for weights that begin at this place of the .bin."""
-        root = ET.fromstring(self.xml)  # our own
+        root = copy.deepcopy(self.root)
         for data in root.iterfind(".//layer[@type='Const']/data"):
             data.set("offset", str(int(data.get("offset", "0")) + shift))
         return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True))
@@ -134,35 +125,58 @@ class WrittenOutIr:
         """Its graph; `path` is the file that it comes from."""
         from onegru.formats.openvino.reader import ir_graph
 
-        return ir_graph(path, ET.fromstring(self.xml), self.weights)  # our own
+        return ir_graph(path, copy.deepcopy(self.root), self.weights)
 
 
-def find_in_ir(path: Path, progress: Progress | None = None) -> WrittenOutIr:
-    """The decomposed GRUs of an IR, which has layers for them then.
+def find_in_ir(file: Opened, progress: Progress | None = None) -> WrittenOutIr:
+    """The decomposed GRUs of an IR that `read_graph` has read, with layers for them.
 
     Raises:
-        FormatError, SpecError: as `onegru.load` does.
+        FormatError: it cannot be searched.
     """
+    from onegru.formats.openvino.xml import xml_of
     from onegru.fusion.openvino.model import fuse_ir
 
-    xml, weights, search = fuse_ir(path, progress)
-    before, after = _layer_count(path.read_bytes()), _layer_count(xml)
-    return WrittenOutIr(xml, weights, tuple(search.fused), tuple(search.missed), (before, after))
+    assert file.weights is not None
+    root = copy.deepcopy(file.once(xml_of))
+    before = _layer_count(root)
+    weights, search = fuse_ir(file.path, root, file.weights, progress)
+    nodes = before, _layer_count(root)
+    return WrittenOutIr(root, weights, tuple(search.fused), tuple(search.missed), nodes)
 
 
-def _layer_count(xml: bytes) -> int:
+def _layer_count(root: ET.Element) -> int:
     """How many layers compute something, those in bodies included."""
-    layers = ET.fromstring(xml).iterfind(".//layer")  # the reader has refused what is hostile
+    layers = root.iterfind(".//layer")
     return sum(layer.get("type") not in ("Const", "Parameter", "Result") for layer in layers)
 
 
-def fused_graph(path: Path, kind: Kind) -> Graph:
+def find_in_file(file: Opened) -> WrittenOut | WrittenOutIr:
+    """The decomposed GRUs of a model that `read_graph` has read.
+
+    Raises:
+        FormatError: it cannot be searched.
+    """
+    if file.kind is Kind.OPENVINO:
+        return find_in_ir(file)
+    from onegru.formats.onnx.read import Source, model_of
+
+    return replace_written_out(Source.of(file), model_of(file))
+
+
+def fused_graph(file: Opened) -> Graph:
     """The graph of a model's file with its decomposed GRUs replaced. Raises as `onegru.load` does."""
-    if kind is Kind.OPENVINO:
-        return find_in_ir(path).graph(path)
-    with needs_extra("onnx", "onnx", str(path)):
+    if file.kind is Kind.OPENVINO:
+        from onegru.formats.openvino.reader import read_ir
+
+        graph = read_ir(file)  # first, as it refuses hostile files
+        found = find_in_ir(file)
+        return replace(found.graph(file.path), file=file) if found.fused else graph
+    with needs_extra("onnx", "onnx", str(file)):
+        from onegru.formats.onnx.read import Source, model_of
         from onegru.formats.onnx.reader import read_onnx
-    return fused_onnx(*read_onnx(path))
+    graph = read_onnx(file, again=True)  # first, as it refuses hostile files
+    return replace(_fused_onnx(graph, Source.of(file), model_of(file)), file=replace(file))
 
 
 def fused_onnx(source: Source, data: bytes) -> Graph:
@@ -172,11 +186,19 @@ def fused_onnx(source: Source, data: bytes) -> Graph:
         FormatError: the file is broken, hostile or beyond what onegru reads.
         SpecError: the specification forbids an attribute of a GRU node.
     """
+    from onegru.formats.onnx.read import read_model
+    from onegru.formats.onnx.reader import parse_onnx
+
+    graph = parse_onnx(data, source)  # first, as it refuses hostile files
+    return _fused_onnx(graph, source, read_model(source, data))
+
+
+def _fused_onnx(graph: Graph, source: Source, model: ModelProto) -> Graph:
+    """The graph of a model, which this changes, with its decomposed GRUs replaced; `graph` without any."""
     from onegru.formats.onnx.read import serialized
     from onegru.formats.onnx.reader import parse_onnx
 
-    graph = parse_onnx(data, source)  # first of all, as it refuses hostile files
-    found = find_written_out(source, data)
+    found = replace_written_out(source, model)
     if not found.fused:
         return graph
     # What another runtime is given is no longer the file, whose folder still has the external data.

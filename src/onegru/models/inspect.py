@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onegru.core.arguments import file_path
-from onegru.core.errors import FormatError, OneGRUError, needs_extra
+from onegru.core.errors import FormatError, OneGRUError
 from onegru.core.wording import count
 from onegru.drawing.card import card
 from onegru.formats.graph import Graph, TensorInfo, nested_words
-from onegru.formats.recognise import Kind, layers_kind, model_kind
+from onegru.formats.opened import Opened, open_layers
 from onegru.layers.gru import GRU
-from onegru.models.fusing import WrittenOut, WrittenOutIr, find_in_ir, find_written_out
+from onegru.models.fusing import find_in_file
 from onegru.models.gru_node import GruNode, prepare_nodes
 from onegru.models.load import read_graph
 from onegru.models.load_layers import left_out, load_layers, named_layers
@@ -103,20 +100,14 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         MissingExtraError: the file needs a package that is not installed.
         OSError: the file cannot be opened.
     """
-    file = file_path("path", path)
-    kind = layers_kind(file)
+    file = open_layers("path", path)
+    kind = file.kind
     if kind.holds == "layers":
         layers = load_layers(file)
         grus = tuple(_report_of_layer(name, layer) for name, layer in named_layers(layers))
         return Inspection(str(file), kind.words, (), (), None, (), grus, left_out=left_out(file, layers))
-    if model_kind(file) is Kind.ONNX:
-        with needs_extra("onnx", "onnx", str(file)):
-            from onegru.formats.onnx.reader import parse_onnx, read_onnx
-        source, data = read_onnx(file)
-        graph = parse_onnx(data, source)
-        found = _described(file, lambda: find_written_out(source, data))
-    else:
-        graph, found = read_graph(file), _described(file, lambda: find_in_ir(file))
+    graph = read_graph(file, again=True)
+    found = _described(file)
     others = sum(step.node_count for step in graph.steps)
     if graph.whole is not None:
         others = graph.whole.node_count
@@ -134,12 +125,12 @@ def fusing_hint(path: str) -> str:
     return ""
 
 
-def _described(file: Path, search: Callable[[], WrittenOut | WrittenOutIr]) -> dict[str, Any]:
+def _described(file: Opened) -> dict[str, Any]:
     """What an inspection says of the decomposed GRUs of a model that can be read."""
     from onegru.fusion.search import NearMiss
 
     try:
-        found = search()
+        found = find_in_file(file)
     except FormatError as error:  # the rest can be told all the same
         return {"near_misses": (NearMiss(str(file), str(error).removeprefix(f"{file}: ")),)}
     return {

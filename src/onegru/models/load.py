@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onegru.core.arguments import file_path, flag, shown
+from onegru.core.arguments import flag, shown
 from onegru.core.errors import SpecError, needs_extra
 from onegru.formats.graph import Graph
-from onegru.formats.recognise import Kind, kind_of_start, model_kind
+from onegru.formats.opened import Kind, Opened, kind_of_start, open_model
 from onegru.models.model import Model
 
 if TYPE_CHECKING:
@@ -49,25 +49,30 @@ def load(
 
 def graph_of(path: object, *, fuse: bool = False) -> Graph:
     """The graph of a model, given as to `load`. Raises as it does, but needs no other runtime."""
-    if isinstance(path, str | os.PathLike):
-        return read_graph(file_path("path", path), fuse=fuse)
-    return _in_memory(path, fuse)
-
-
-def read_graph(path: Path, *, fuse: bool = False) -> Graph:
-    """The graph in a model's file, as plain data. Raises as `load` does, but needs no other runtime."""
-    kind = model_kind(path)
+    if not isinstance(path, str | os.PathLike):
+        return _in_memory(path, fuse)
+    file = open_model("path", path)
     if fuse:
         from onegru.models.fusing import fused_graph  # which takes long to import
 
-        return fused_graph(path, kind)
-    if kind is Kind.OPENVINO:
-        from onegru.formats.openvino.reader import load_ir
+        return fused_graph(file)
+    return read_graph(file)
 
-        return load_ir(path)
-    with needs_extra("onnx", "onnx", str(path)):
-        from onegru.formats.onnx.reader import load_onnx
-    return load_onnx(path)
+
+def read_graph(file: Opened, *, again: bool = False) -> Graph:
+    """The graph in a model's file, as plain data. Raises as `load` does, but needs no other runtime.
+
+    Args:
+        file: the file.
+        again: whether it is read for another purpose as well.
+    """
+    if file.kind is Kind.OPENVINO:
+        from onegru.formats.openvino.reader import read_ir
+
+        return read_ir(file)
+    with needs_extra("onnx", "onnx", str(file)):
+        from onegru.formats.onnx.reader import read_onnx
+    return read_onnx(file, again=again)
 
 
 def _in_memory(model: object, fuse: bool) -> Graph:
@@ -91,3 +96,19 @@ def _in_memory(model: object, fuse: bool) -> Graph:
 
         return fused_onnx(source, data)
     return parse_onnx(data, source)
+
+
+def files_of(file: Opened) -> list[Path]:
+    """The files of a model: itself, an IR's weights, an ONNX model's external data.
+
+    Raises:
+        FormatError, OSError: it cannot be read.
+        MissingExtraError: it is an ONNX model, and onnx is not installed.
+    """
+    if file.kind is Kind.OPENVINO:
+        return [file.path, *filter(Path.is_file, [file.path.with_suffix(".bin")])]
+    if file.kind is not Kind.ONNX:
+        return [file.path]
+    with needs_extra("onnx", "onnx", str(file)):
+        from onegru.formats.onnx.read import Source, external_files, external_tensors, parse_file
+    return [file.path, *sorted(external_files(Source.of(file), external_tensors(file.once(parse_file))))]

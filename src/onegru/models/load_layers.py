@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from itertools import chain, count
-from pathlib import Path
 
-from onegru.core.arguments import file_path
 from onegru.core.errors import FormatError, SpecError
-from onegru.formats.recognise import Kind, layers_kind
+from onegru.formats.opened import Kind, Opened, open_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.models.load import load
@@ -41,22 +39,21 @@ def load_layers(
         MissingExtraError: the file needs a package that is not installed.
         OSError: the file cannot be opened.
     """
-    file = file_path("path", path)
     for argument, value in (("name", name), ("keras_version", keras_version)):
         if value is not None and not isinstance(value, str):
             raise SpecError(f"{argument}: {value!r}; must be text, or None")
-    kind = layers_kind(file)
-    if kind is Kind.KERAS:
+    file = open_layers("path", path)
+    if file.kind is Kind.KERAS:
         from onegru.formats.keras_archive import read_keras
 
         layers = read_keras(file, name, keras_version)
     elif keras_version is not None:
-        raise SpecError(f"keras_version: {keras_version!r}; must be None, as {file} is {kind.words}")
-    elif kind is Kind.PYTORCH:
+        raise SpecError(f"keras_version: {keras_version!r}; must be None, as {file} is {file.kind.words}")
+    elif file.kind is Kind.PYTORCH:
         from onegru.formats.checkpoint import read_pytorch
 
         layers = read_pytorch(file, name)
-    elif kind is Kind.SAFETENSORS:
+    elif file.kind is Kind.SAFETENSORS:
         from onegru.formats.checkpoint import read_safetensors
 
         layers = read_safetensors(file, name)
@@ -73,19 +70,18 @@ def load_layers(
     return layers
 
 
-def left_out(path: Path, grus: Collection[str] = ()) -> tuple[str, ...]:
+def left_out(file: Opened, grus: Collection[str] = ()) -> tuple[str, ...]:
     """The tensors of a checkpoint that are no part of its GRUs; empty for other files.
 
     Args:
-        path: the file.
+        file: the file.
         grus: the names of its GRUs, as `load_layers` gives them; empty to read them.
     """
-    kind = layers_kind(path)
-    if kind not in (Kind.PYTORCH, Kind.SAFETENSORS):
+    if file.kind not in (Kind.PYTORCH, Kind.SAFETENSORS):
         return ()
     from onegru.formats.checkpoint import other_tensors
 
-    return other_tensors(path, kind, grus or load_layers(path))
+    return other_tensors(file, grus or load_layers(file))
 
 
 def named_layers(found: Mapping[str, GRU | Stack]) -> list[tuple[str, GRU]]:
@@ -98,9 +94,9 @@ def named_layers(found: Mapping[str, GRU | Stack]) -> list[tuple[str, GRU]]:
     ]
 
 
-def _model_layers(path: Path) -> dict[str, GRU | Stack]:
+def _model_layers(file: Opened) -> dict[str, GRU | Stack]:
     layers: dict[str, GRU | Stack] = {}
-    for node in load(path).gru_nodes:
+    for node in load(file).gru_nodes:
         if node.layer is None:
             continue
         name = node.name or node.operator

@@ -15,6 +15,7 @@ from onegru.core.errors import SpecError, SpecWarning
 from onegru.core.pickling import state_of
 from onegru.core.wording import count
 from onegru.formats.graph import Graph, Run, TensorInfo, by_name, nested_words
+from onegru.formats.opened import Opened
 from onegru.models.gru_node import GruNode, find_node, prepare_nodes
 from onegru.models.inputs import Inputs, fit, words_of
 from onegru.models.stream import ModelStream
@@ -92,6 +93,11 @@ class Model:
     def path(self) -> str:
         """The file that the model comes from."""
         return self._graph.path
+
+    @property
+    def _file(self) -> Opened | None:
+        """The same, opened; None for a model in memory."""
+        return self._graph.file
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from itertools import pairwise, permutations
-from pathlib import Path
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import OneGRUError, SpecError, SpecWarning
 from onegru.core.shapes import arrange, side_by_side
 from onegru.core.wording import count
-from onegru.formats.recognise import layers_kind
+from onegru.formats.opened import Opened, open_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.models.gru_node import GruNode
@@ -26,7 +26,9 @@ from onegru.operators.schema import CANONICAL_AXES, WEIGHTS
 _OPEN_SIZES = (3, 3, 3)  # of all dimensions that a model leaves open, so that they fit each other
 
 
-def read_source(path: Path, nodes: Sequence[str] = (), keras_version: str | None = None) -> GRU | Stack:
+def read_source(
+    path: str | os.PathLike[str], nodes: Sequence[str] = (), keras_version: str | None = None
+) -> GRU | Stack:
     """The layer or stack in a file.
 
     Args:
@@ -39,12 +41,13 @@ def read_source(path: Path, nodes: Sequence[str] = (), keras_version: str | None
         SpecError: it is unclear which layers to take, or a node has none.
         FormatError: the file is broken.
     """
-    if layers_kind(path).holds == "layers" or keras_version is not None:
-        return _layers_of_checkpoint(path, nodes, keras_version)
-    return layers_of_model(load(path), nodes)
+    file = open_layers("path", path)
+    if file.kind.holds == "layers" or keras_version is not None:
+        return _layers_of_checkpoint(file, nodes, keras_version)
+    return layers_of_model(load(file), nodes)
 
 
-def _layers_of_checkpoint(path: Path, nodes: Sequence[str], keras_version: str | None) -> GRU | Stack:
+def _layers_of_checkpoint(path: Opened, nodes: Sequence[str], keras_version: str | None) -> GRU | Stack:
     layers = load_layers(path, keras_version=keras_version)
     listed = ", ".join(map(repr, layers))
     if not nodes:

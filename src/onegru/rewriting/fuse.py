@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from onegru.core.arguments import check_function, file_path
 from onegru.core.compare import TOLERANCE_FUSED
 from onegru.core.errors import needs_extra
-from onegru.formats.recognise import Kind, model_kind
+from onegru.formats.opened import Kind, Opened, open_model
 from onegru.models.fusing import (
     WrittenOut,
     WrittenOutIr,
@@ -25,7 +25,6 @@ from onegru.rewriting.compare import check_result
 from onegru.system.atomic_write import write_files
 
 if TYPE_CHECKING:
-    from onegru.formats.onnx.read import Source
     from onegru.fusion.search import Fused, NearMiss, Progress
 
 
@@ -94,15 +93,15 @@ def fuse(
         MissingExtraError: a package that this needs is not installed.
         OSError: a file cannot be read or written.
     """
-    source, target = file_path("source", source), file_path("target", target)
-    is_ir = model_kind(source) is Kind.OPENVINO
+    file, target = open_model("source", source), file_path("target", target)
+    is_ir = file.kind is Kind.OPENVINO
     check_target(target, ".xml" if is_ir else ".onnx")
     wanted = Check.of(check, inputs, dims, seed, tolerance)
     check_function("progress", progress)
     fuse_file = _fuse_ir if is_ir else _fuse_onnx
-    found, notes, outputs = fuse_file(source, target, wanted, progress)
+    found, notes, outputs = fuse_file(file, target, wanted, progress)
     return Fusion(
-        source=str(source),
+        source=str(file),
         target=str(target),
         fused=found.fused,
         missed=found.missed,
@@ -115,45 +114,43 @@ def fuse(
 _Done = tuple["WrittenOut | WrittenOutIr", list[str], tuple[OutputReport, ...]]
 
 
-def _fuse_onnx(source: Path, target: Path, wanted: Check, progress: Progress | None) -> _Done:
-    with needs_extra("onnx", "onnx", str(source)):
+def _fuse_onnx(file: Opened, target: Path, wanted: Check, progress: Progress | None) -> _Done:
+    with needs_extra("onnx", "onnx", str(file)):
         from onegru.formats.onnx.read import Source
         from onegru.formats.onnx.reader import parse_onnx, read_onnx
-    place, data = read_onnx(source)
-    found, result, notes = fuse_data(place, data, progress)
+    found, result, notes = fuse_onnx(file, progress)
     made = parse_onnx(result, Source(str(target)))
-    outputs, _ = check_result(lambda: parse_onnx(data, place), made, target, wanted, TOLERANCE_FUSED)
+    outputs, _ = check_result(lambda: read_onnx(file, again=True), made, target, wanted, TOLERANCE_FUSED)
     write_files([(target, lambda file: file.write(result))])
     return found, notes, outputs
 
 
-def _fuse_ir(source: Path, target: Path, wanted: Check, progress: Progress | None) -> _Done:
-    from onegru.formats.openvino.reader import load_ir
+def _fuse_ir(file: Opened, target: Path, wanted: Check, progress: Progress | None) -> _Done:
+    from onegru.formats.openvino.reader import read_ir
     from onegru.formats.openvino.writer import write_pair
 
-    found = find_in_ir(source, progress)
+    graph = read_ir(file)  # first, as it refuses hostile files
+    found = find_in_ir(file, progress)
     if not found.fused:
-        raise nothing_found(str(source), found.missed)
-    outputs, _ = check_result(lambda: load_ir(source), found.graph(target), target, wanted, TOLERANCE_FUSED)
-    write_pair(target, found.shifted, [found.weights])
+        raise nothing_found(str(file), found.missed)
+    outputs, _ = check_result(lambda: graph, found.graph(target), target, wanted, TOLERANCE_FUSED)
+    write_pair(target, found.shifted, [found.weights.tobytes()])
     return found, [], outputs
 
 
-def fuse_data(
-    place: Source, data: bytes, progress: Progress | None = None
-) -> tuple[WrittenOut, bytes, list[str]]:
-    """Fuse a serialized model; returns what was found, the result in one file, and what else was done.
+def fuse_onnx(file: Opened, progress: Progress | None = None) -> tuple[WrittenOut, bytes, list[str]]:
+    """Fuse an ONNX model; returns what was found, the result in one file, and what else was done.
 
     Raises:
         FormatError: it is broken, or holds nothing that can be fused.
     """
-    from onegru.formats.onnx.read import read_model
+    from onegru.formats.onnx.read import Source, model_of
     from onegru.formats.onnx.reader import model_opset
     from onegru.rewriting.model_pass import embed_external, one_file
 
-    model = read_model(place, data)
+    place, model = Source.of(file), model_of(file)
     had = len(model.functions)
-    notes = embed_external(place, model, len(data))
+    notes = embed_external(place, model, len(file.data))
     found = replace_written_out(place, model, progress)
     if not found.fused:
         raise nothing_found(place.name, found.missed, model_opset(place, found.model))

@@ -22,7 +22,6 @@ from onegru.formats.onnx.read import (
     is_augru_function,
     is_gru,
     is_onnx,
-    read_model,
     replace_nodes,
     serialized,
 )
@@ -103,20 +102,26 @@ def one_file(source: Source, model: ModelProto) -> bytes:
     return serialized(source, model, "cannot be written in one file")
 
 
-def rewrite_model(source: Source, data: bytes, changes: Changes) -> Rewritten:
-    """Rewrite the GRU nodes of a serialized model.
+def rewrite_model(source: Source, model: ModelProto, size: int, changes: Changes) -> Rewritten:
+    """Rewrite the GRU nodes of a model.
+
+    Args:
+        source: where it comes from.
+        model: the model, as `read_model` checked it; changed.
+        size: its bytes without external data.
+        changes: what to do.
 
     Raises:
         FormatError: the file is broken, or holds what cannot be rewritten; the message names the node.
         SpecError: a GRU node is not legal, or cannot be what is asked for.
     """
-    return _Rewriter(source, data, changes).rewrite()
+    return _Rewriter(source, model, size, changes).rewrite()
 
 
 class _Rewriter:
     """One model being rewritten."""
 
-    def __init__(self, source: Source, data: bytes, changes: Changes) -> None:
+    def __init__(self, source: Source, given: ModelProto, size: int, changes: Changes) -> None:
         self.source = source
         self.changes = changes
         self.notes: list[str] = []
@@ -124,14 +129,13 @@ class _Rewriter:
         self.dtypes: set[str] = set()
         self.others: list[str] = []
         self.retired: set[str] = set()
-        given = read_model(source, data)
         add_augru_functions(given, source)  # broken ones end the process in onnx's shape inference
         had = len(given.functions)
         self.model = unfold_functions(source, given)
         sort_nodes(source, self.model.graph)  # refuses graphs with cycles or ambiguous names
         if len(self.model.functions) < had:
             self.notes.append("functions that hold GRU nodes were inlined")
-        self.notes += embed_external(source, self.model, len(data))
+        self.notes += embed_external(source, self.model, size)
         self.old = model_opset(source, self.model)
         self.types = inferred_types(self.model)
         self.names = Names(self.model)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Literal
 
 from onegru.core.arguments import check_function, file_path, flag
 from onegru.core.compare import TOLERANCE_FUSED, TOLERANCE_REWRITTEN
-from onegru.core.errors import SpecError, needs_extra
+from onegru.core.errors import FormatError, SpecError, needs_extra
+from onegru.formats.opened import Kind, open_model
 from onegru.models.random_inputs import Dims
 from onegru.rewriting.check import Check, OutputReport, check_target
-from onegru.rewriting.fuse import fuse_data
+from onegru.rewriting.fuse import fuse_onnx
 from onegru.system.atomic_write import write_files
-from onegru.system.bounded import check_regular
 
 if TYPE_CHECKING:
     from onegru.fusion.search import Fused, NearMiss, Progress
@@ -127,31 +127,33 @@ def rewrite(
         MissingExtraError: a package that this needs is not installed.
         OSError: a file cannot be read or written.
     """
-    source, target = file_path("source", source), file_path("target", target)
+    target = file_path("target", target)
     _check_arguments(layout, dtype, split, decompose, runtime)
     check_target(target, ".onnx")
     wanted = Check.of(check, inputs, dims, seed, tolerance)
     check_function("progress", progress)
     if not flag("fuse", fuse) and progress is not None:
         raise SpecError("progress: given without fuse, where it has no effect; must be left out")
-    with needs_extra("onnx", "onnx", str(source)):
-        from onegru.formats.onnx.read import Source
-        from onegru.formats.onnx.reader import parse_onnx
+    file = open_model("source", source)
+    if file.kind is not Kind.ONNX:
+        raise FormatError(f"{file}: {file.kind.words}; only an ONNX model is rewritten")
+    with needs_extra("onnx", "onnx", str(file)):
+        from onegru.formats.onnx.read import Source, model_of
+        from onegru.formats.onnx.reader import parse_onnx, read_onnx
         from onegru.rewriting.compare import check_result
         from onegru.rewriting.model_pass import rewrite_model
         from onegru.rewriting.plan import Changes, check_opset
     if opset is not None:
         check_opset(opset)
-    check_regular(source)
-    data = source.read_bytes()
-    place = Source(str(source), source.parent)
+    place = Source.of(file)
     changes = Changes(opset, layout, dtype == "float16", split, decompose, runtime)
-    found, given, notes = fuse_data(place, data, progress) if fuse else (None, data, [])
-    rewritten = rewrite_model(place, given, changes)
+    found, given, notes = fuse_onnx(file, progress) if fuse else (None, file.data, [])
+    model = model_of(file) if found is None else found.model
+    rewritten = rewrite_model(place, model, len(given), changes)
     result = rewritten.serialized(place)
     tolerances = TOLERANCE_REWRITTEN if found is None else TOLERANCE_FUSED
     outputs, unchecked = check_result(
-        lambda: parse_onnx(data, place),
+        lambda: read_onnx(file, again=True),
         parse_onnx(result, Source(str(target))),
         target,
         wanted,
@@ -161,7 +163,7 @@ def rewrite(
     )
     write_files([(target, lambda file: file.write(result))])
     return Rewriting(
-        source=str(source),
+        source=str(file),
         target=str(target),
         opsets=rewritten.opsets,
         nodes=tuple(NodeReport(*node) for node in rewritten.nodes),

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from onegru.core.errors import SpecError
-from onegru.formats.recognise import files_of, layers_kind
+from onegru.formats.opened import open_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
-from onegru.models.load import load
+from onegru.models.load import files_of, load
 from onegru.models.model import Model
 from onegru.models.select_layers import layers_of_model, read_source
 from onegru.scoring.program import LayersProgram, Program
@@ -27,9 +27,9 @@ def open_program(
     """A model, loaded where only its file is given. Arguments and errors as those of `Scorer`."""
     source: GRU | Stack | Model
     if isinstance(model, str):
-        path = Path(model)
-        as_layers = bool(nodes) or layers_kind(path).holds == "layers"
-        source = read_source(path, nodes) if as_layers else load(path)
+        file = open_layers("model", model)
+        as_layers = bool(nodes) or file.kind.holds == "layers"
+        source = read_source(file, nodes) if as_layers else load(file)
     elif isinstance(model, Model):
         source = layers_of_model(model, nodes) if nodes else model
     else:
@@ -63,7 +63,7 @@ def model_digest(model: str | GRU | Stack | Model) -> str:
     if not path.is_file():
         raise SpecError(f"model: {path}: not a file; must be one, which a later run can compare")
     digest = hashlib.sha256()
-    for item in files_of(path):
+    for item in files_of(open_layers("model", path)):
         with item.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()

@@ -64,6 +64,7 @@ def _of_ir(graph: Graph, outline: Outline) -> Timeline:
     from onegru.fusion.openvino.flow import IrReader
 
     path = Path(graph.path)
+    assert outline.weights is not None
     words = Words(path)
     root = parse_xml(outline.text, path)
     read = IrReader(words, Constants(words, outline.weights)).read(parse_net(path, root), root)

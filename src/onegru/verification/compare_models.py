@@ -12,7 +12,7 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import OneGRUError, SpecError
 from onegru.core.shapes import side_by_side
 from onegru.core.wording import count
-from onegru.formats.recognise import layers_kind
+from onegru.formats.opened import open_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.models.load import load
@@ -61,12 +61,13 @@ def compare_with(
     calls: list[tuple[Call, Call]] = []
     strict = ""
     runtimes: tuple[RuntimeResult, ...] = ()
-    if layers_kind(path).holds == "layers":
-        layers_there = named_layers(load_layers(path))
+    file = open_layers("against", path)
+    if file.kind.holds == "layers":
+        layers_there = named_layers(load_layers(file))
         theirs = [(name, of_layer(layer)) for name, layer in layers_there]
         runtimes = _run_checkpoint(path, [layer for _, layer in layers_there], timeout)
     else:
-        reference = load(path, engine="reference")
+        reference = load(file, engine="reference")
         theirs = _model_calls(reference)
         outputs, calls, strict = _compare_models(model, reference, inputs, tolerance, notes)
     layers = _compare_layers(_model_calls(model), theirs, calls, notes)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from onegru.core.errors import OneGRUError
-from onegru.formats.recognise import Kind, layers_kind
+from onegru.formats.opened import Kind
 from onegru.models.gru_node import GruNode
 from onegru.models.inspect import fusing_hint, report
 from onegru.models.model import Model
@@ -35,16 +34,17 @@ def subject_of(model: Model, probed: bool = False) -> Subject:
     Raises:
         FormatError: the file is broken, or too large to be passed on.
     """
-    path = Path(model.path)
+    file = model._file
+    assert file is not None, "verify takes models from files alone"
     outputs = {info.name: (info.name, *info.aliases) for info in model.outputs}
     values = probed_values(model) if probed else ()
-    if layers_kind(path) is Kind.OPENVINO:
+    if file.kind is Kind.OPENVINO:
         return Subject(model.path, None, outputs, _probes(model, values))
     # Imported here, as an IR needs no onnx.
     from onegru.verification.probe import whole_model
 
     outputs |= {value: (value,) for value in values}
-    return Subject(model.path, whole_model(path, values), outputs, is_file=not probed)
+    return Subject(model.path, whole_model(file, values), outputs, is_file=not probed)
 
 
 def _probes(model: Model, values: Sequence[str]) -> tuple[Probe, ...]:
@@ -99,7 +99,7 @@ def find_fault(
         if missing:
             why = f"when asked for the values around GRU nodes, it leaves out {missing[0]!r}"
     # An IR's layers are not taken apart.
-    is_ir = layers_kind(Path(model.path)) is Kind.OPENVINO
+    is_ir = model._file is not None and model._file.kind is Kind.OPENVINO
     fault = None if is_ir else _fault_alone(model, ours, runtime, run)
     if fault is not None:
         return fault, "found by running the node alone"
@@ -136,7 +136,7 @@ def _fault_alone(model: Model, ours: Mapping[str, Any], runtime: Runtime, run: R
         weights = [name for name in WEIGHTS if name in node.inputs] if gru.weights else []
         inputs = {name: ours[value] for name, value in node.inputs.items() if name not in weights}
         constants = dict(zip(weights, gru.weights, strict=True))
-        data = one_node_model(Path(model.path), node, node.operator.version, constants, inputs)
+        data = one_node_model(model.path, node, node.operator.version, constants, inputs)
         subject = Subject(model.path, data, {name: (name,) for name in node.outputs})
         outcome = run(runtime, subject, inputs)
         if outcome.status != "ran":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -19,6 +18,7 @@ from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
 from onegru.formats.onnx.read import Source, attribute_graphs, read_model, to_array
 from onegru.formats.onnx.upgrade import OLDEST
 from onegru.formats.onnx.whole.session import Session
+from onegru.formats.opened import Opened
 from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS
 
 
@@ -52,22 +52,18 @@ def node_opset(node: NodeProto) -> int:
     return max(versions)
 
 
-def whole_model(path: Path, probes: Sequence[str] = ()) -> bytes:
+def whole_model(file: Opened, probes: Sequence[str] = ()) -> bytes:
     """A serialized model that includes its external data.
 
     Args:
-        path: its file.
+        file: its file.
         probes: values to add to its outputs; functions that hold GRUs are then unfolded.
 
     Raises:
         FormatError: the file is broken, or too large.
     """
-    source = Source(str(path), path.parent)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise source.error(f"cannot be read ({error.strerror})") from None
-    model = read_model(source, data)
+    source = Source.of(file)
+    model = read_model(source, file.data)
     if probes:
         model = unfold_functions(source, model)
     for tensor in _tensors(model.graph):
@@ -79,7 +75,7 @@ def whole_model(path: Path, probes: Sequence[str] = ()) -> bytes:
 
 
 def one_node_model(
-    path: Path, node: GruStep, opset: int, constants: Mapping[str, Array], inputs: Mapping[str, Array]
+    path: str, node: GruStep, opset: int, constants: Mapping[str, Array], inputs: Mapping[str, Array]
 ) -> bytes:
     """A model of one GRU node, with inputs of open sizes.
 
@@ -109,7 +105,7 @@ def one_node_model(
     )
     model = model_of(graph, max(opset, CASTS_LIKE) if node.operator is AUGRU else opset)
     add_augru_functions(model)
-    return _serialize(Source(str(path)), model)
+    return _serialize(Source(path), model)
 
 
 def model_of(graph: GraphProto, opset: int) -> ModelProto:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from onegru.core.arguments import check_function, file_path, number, shown
 from onegru.core.errors import SpecError
-from onegru.formats.recognise import Kind, model_kind
+from onegru.formats.opened import Kind
 from onegru.models.load import load
 from onegru.models.model import Model
 from onegru.models.random_inputs import Dims, check_random_inputs, pick_inputs
@@ -75,10 +74,9 @@ def verify(
     check_function("progress", progress)
     if not isinstance(model, Model):
         model = load(file_path("model", model))
-    file = Path(model.path)
-    if not file.is_file():
+    if model._file is None or not model._file.path.is_file():
         raise SpecError(f"model: {model.path}; must come from a file, which other runtimes read")
-    is_ir = model_kind(file) is Kind.OPENVINO
+    is_ir = model._file.kind is Kind.OPENVINO
     for runtime in chosen if runtimes and is_ir else ():  # those that the caller named
         if reason := runtime.refuses(Subject(model.path, None, {})):
             raise SpecError(f"runtimes: {runtime.name} {reason}; {model.path} is not one")
@@ -86,8 +84,8 @@ def verify(
         inputs = pick_inputs(model, {}, seed, dims or {})[0]
     compared = None
     if against is not None:
-        path = file_path("against", against)
-        compared = compare_with(model, path, inputs, tolerance=tolerance, timeout=timeout)
+        other = file_path("against", against)
+        compared = compare_with(model, other, inputs, tolerance=tolerance, timeout=timeout)
     found = compare_runtimes(
         model, inputs, runtimes=chosen, tolerance=tolerance, timeout=timeout, progress=progress
     )

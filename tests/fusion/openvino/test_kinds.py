@@ -13,9 +13,10 @@ from openvino import opset1, opset8
 from openvino import opset13 as ops
 
 from onegru.core.dtypes import Array
+from onegru.formats.opened import open_model
 from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.fields import Words
-from onegru.formats.openvino.xml import parse_net, read_xml
+from onegru.formats.openvino.xml import parse_net, xml_of
 from onegru.fusion.openvino.flow import IrReader
 from tests.support.written_out.ir import constant, scalar
 
@@ -94,8 +95,10 @@ CASES: dict[str, X] = {
 
 def folded(path: Path) -> tuple[Array | None, str]:
     """What the output of an IR is known to be, and the kind of operator that gives it."""
-    words, root = Words(path), read_xml(path)
-    graph = IrReader(words, Constants(words)).read(parse_net(path, root), root)
+    file = open_model("path", path)
+    assert file.weights is not None
+    words, root = Words(path), xml_of(file)
+    graph = IrReader(words, Constants(words, file.weights)).read(parse_net(path, root), root)
     (name,) = graph.flow.outputs
     op = graph.flow.producer(name)
     return graph.flow.constant(name), "" if op is None else op.kind

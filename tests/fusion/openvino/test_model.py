@@ -16,8 +16,10 @@ from openvino import opset13 as ops
 
 import onegru
 from onegru.core.dtypes import Array
-from onegru.fusion.openvino.model import fuse_ir
-from onegru.fusion.search import Search
+from onegru.formats.opened import open_model
+from onegru.fusion.search import Progress
+from onegru.models.fusing import WrittenOutIr, find_in_ir
+from onegru.models.load import read_graph
 from tests.support.files.ir_files import edit
 from tests.support.runtimes import openvino_results
 from tests.support.written_out.draw import KINDS, near_miss, written_out
@@ -29,13 +31,19 @@ BOUND = 1e-5
 FORMS = ("TensorIterator", "Loop", "unrolled")
 
 
-def fused(path: Path) -> tuple[Path, Search]:
+def fuse_ir(path: Path, progress: Progress | None = None) -> WrittenOutIr:
+    file = open_model("path", path)
+    read_graph(file)
+    return find_in_ir(file, progress)
+
+
+def fused(path: Path) -> tuple[Path, WrittenOutIr]:
     """Fuse an IR into another file."""
-    xml, weights, search = fuse_ir(path)
+    found = fuse_ir(path)
     target = path.with_name("fused.xml")
-    target.write_bytes(xml)
-    target.with_suffix(".bin").write_bytes(weights)
-    return target, search
+    target.write_bytes(found.shifted(0))
+    target.with_suffix(".bin").write_bytes(found.weights.tobytes())
+    return target, found
 
 
 def types(path: Path) -> list[str]:
@@ -58,7 +66,7 @@ def by_onegru(path: Path, arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {name: results[info.name] for info in model.outputs for name in (info.name, *info.aliases)}
 
 
-def check(path: Path, arrays: Mapping[str, Array], *, in_openvino: bool = True) -> tuple[Path, Search]:
+def check(path: Path, arrays: Mapping[str, Array], *, in_openvino: bool = True) -> tuple[Path, WrittenOutIr]:
     """Fuse an IR, and compare."""
     before = openvino_results(path, arrays)
     target, search = fused(path)
@@ -199,13 +207,13 @@ def test_relu_fits_and_other_activations_do_not(tmp_path: Path) -> None:
     target, _ = check(write(tmp_path / "relu.xml", how), feeds(how))
     assert 'activations="sigmoid, relu"' in target.read_text()
     path = write(tmp_path / "hard.xml", replace(how, candidate="hard_sigmoid"))
-    xml, weights, search = fuse_ir(path)
+    search = fuse_ir(path)
     assert not search.fused
     assert {miss.reason for miss in search.missed} == {
         "activations: HardSigmoid(0.25, 0.5); GRUSequence-5 has only Relu, Sigmoid, Tanh"
     }
-    assert weights == path.with_suffix(".bin").read_bytes()
-    assert b"TensorIterator" in xml
+    assert search.weights.tobytes() == path.with_suffix(".bin").read_bytes()
+    assert b"TensorIterator" in search.shifted(0)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -29,6 +29,7 @@ from onnx import ModelProto as ModelProto  # for the types of others
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, SpecError
+from onegru.formats.opened import Opened
 from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS
 from onegru.system.bounded import file_version
 
@@ -50,9 +51,9 @@ class Source:
     version: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, path: Path) -> Self:
-        """A file, as it is now."""
-        return cls(str(path), path.parent, path, file_version(path))
+    def of(cls, file: Opened) -> Self:
+        """A file that has been opened."""
+        return cls(str(file), file.path.parent, file.path, file.version)
 
     @property
     def is_unchanged(self) -> bool:
@@ -84,6 +85,18 @@ def read_model(source: Source, data: bytes) -> ModelProto:
     for tensor in all_tensors(model):
         check_tensor(source, tensor)
     return model
+
+
+def model_of(file: Opened) -> ModelProto:
+    """A model of one's own from a file, which is parsed and checked at the first call only."""
+    model = ModelProto()
+    model.CopyFrom(file.once(parse_file))
+    return model
+
+
+def parse_file(file: Opened) -> ModelProto:
+    """The model in a file, for `Opened.once`."""
+    return read_model(Source.of(file), file.data)
 
 
 def serialized(source: Source, model: object, problem: str = "cannot be serialized") -> bytes:

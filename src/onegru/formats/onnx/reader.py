@@ -7,9 +7,8 @@ is run as a whole by ONNX Runtime, with onegru for its GRU nodes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -46,6 +45,7 @@ from onegru.formats.onnx.read import (
     is_augru,
     is_onnx,
     is_ours,
+    model_of,
     read_model,
     serialized,
     to_array,
@@ -56,6 +56,7 @@ from onegru.formats.onnx.views import ViewStep, view_of
 from onegru.formats.onnx.whole.bounds import Ahead, check_bounds
 from onegru.formats.onnx.whole.constant_grus import has_constant_grus
 from onegru.formats.onnx.whole.model import OnnxWhole, runnable
+from onegru.formats.opened import Opened
 from onegru.operators.lowering import check_attributes, check_weights
 from onegru.operators.onnx import AUGRU, gru_version
 
@@ -67,50 +68,41 @@ _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLi
 _RANDOM |= {"Multinomial", "Bernoulli"}
 
 
-def load_onnx(path: Path) -> Graph:
-    """Read a model from a file; its external data must lie in the file's folder.
+def read_onnx(file: Opened, *, again: bool = False) -> Graph:
+    """Read a model; its external data must lie in the file's folder.
+
+    Args:
+        file: its file.
+        again: whether the file has been parsed or will be for another purpose, so that this is done once.
 
     Raises:
         FormatError: the file is broken, hostile or beyond what onegru reads.
         SpecError: the specification forbids an attribute of a GRU node.
     """
-    source, data = read_onnx(path)
-    return parse_onnx(data, source)
-
-
-def read_onnx(path: Path) -> tuple[Source, bytes]:
-    """The bytes of a model's file, and where they come from.
-
-    Raises:
-        FormatError: it cannot be read, or is too large for one.
-    """
-    try:
-        source = Source.of(path)
-        if (size := path.stat().st_size) >= 2**31:  # which may be a hole, and takes memory all the same
-            raise source.error(f"has {size} bytes; an ONNX model has less than 2 GiB")
-        data = path.read_bytes()
-    except OSError as error:
-        raise Source(str(path)).error(f"cannot be read ({error.strerror})") from None
-    return source, data
+    source = Source.of(file)
+    parse = functools.partial(model_of, file) if again else functools.partial(read_model, source, file.data)
+    graph = _Reader(source, file.data, parse).read()
+    return replace(graph, file=replace(file))  # without what was parsed
 
 
 def parse_onnx(data: bytes, source: Source) -> Graph:
-    """Read a serialized model. Raises as `load_onnx` does."""
-    return _Reader(source, data).read()
+    """Read a serialized model. Raises as `read_onnx` does."""
+    return _Reader(source, data, functools.partial(read_model, source, data)).read()
 
 
-def _constants(source: Source, data: bytes) -> dict[str, Array]:
+def _constants(source: Source, data: bytes, parse: Callable[[], ModelProto]) -> dict[str, Array]:
     """The constants that the GRU nodes of a serialized model use."""
-    return _Reader(source, data).constants()
+    return _Reader(source, data, parse).constants()
 
 
 class _Reader:
-    """One model being read."""
+    """One model being read. `parse` makes a model of `data`, which may be changed."""
 
-    def __init__(self, source: Source, data: bytes) -> None:
+    def __init__(self, source: Source, data: bytes, parse: Callable[[], ModelProto]) -> None:
         self.source = source
         self.data = data
-        given = read_model(source, data)
+        self.parse = parse
+        given = parse()
         self.model = model = unfold_functions(source, given)
         self.is_changed = model is not given
         self.graph = model.graph
@@ -148,7 +140,8 @@ class _Reader:
         constants: Mapping[str, Array] | None = None if steps is None else self._folded(ahead)
         whole: OnnxWhole | None = None
         if steps is None or constants is None:
-            constants, steps = LazyConstants(functools.partial(_constants, self.source, self.data)), ()
+            read = functools.partial(_constants, self.source, self.data, self.parse)
+            constants, steps = LazyConstants(read), ()
             plain = sum(map(is_plain_constant, self.nodes))
             whole = self._whole(len(self.nodes) - plain - len(self.grus) - len(ahead))
         is_ours = any((p.key, p.value) == (STATES_KEY, STATES_WORD) for p in self.model.metadata_props)

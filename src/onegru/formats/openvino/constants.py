@@ -7,9 +7,12 @@ import math
 import numpy as np
 
 from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.errors import FormatError
 from onegru.formats.openvino.fields import ELEMENT_TYPES, Words
 from onegru.formats.openvino.xml import Layer
-from onegru.system.bounded import check_regular
+
+#: What a .bin holds, or why it cannot be read.
+Weights = Array | FormatError | OSError
 
 # How many bits an element takes, for the types that no array has; OpenVINO unpacks them.
 _PACKED = {"u1": 1, "u2": 2, "u4": 4, "i4": 4, "nf4": 4, "f4e2m1": 4, "f8e4m3": 8, "f8e5m2": 8, "f8e8m0": 8}
@@ -23,20 +26,20 @@ class Constants:
 
     Args:
         words: reads the file's words.
-        weights: what the .bin holds; None to read it when it is needed.
+        weights: what the .bin holds, or why it cannot be read, which is raised where it is needed.
     """
 
-    def __init__(self, words: Words, weights: Array | bytes | None = None) -> None:
+    def __init__(self, words: Words, weights: Weights) -> None:
         self.words = words
-        self._weights = np.frombuffer(bytearray(weights), np.uint8) if isinstance(weights, bytes) else weights
+        self._weights = weights
         self._seen: set[tuple[object, ...]] = set()
         self._bytes = 0
         self._converted_bytes = 0
 
     @property
     def weights(self) -> Array:
-        """The .bin, as far as it has been read: bytes."""
-        return np.zeros(0, np.uint8) if self._weights is None else self._weights
+        """The .bin: bytes; none if it cannot be read."""
+        return np.zeros(0, np.uint8) if isinstance(self._weights, Exception) else self._weights
 
     def check(self, layer: Layer) -> tuple[object, ...]:
         """Refuse a constant that is not as large as its shape says, or lies beyond the .bin.
@@ -92,12 +95,9 @@ class Constants:
         return kind, shape, offset, size
 
     def _read(self, layer: Layer) -> Array:
-        if self._weights is None:
-            # A link is followed: the file's name comes from the user, not from the IR.
-            path = self.words.path.with_suffix(".bin")
-            check_regular(path)
-            try:
-                self._weights = np.fromfile(path, np.uint8)
-            except OSError as error:
-                raise self.words.error(f"{layer}: {path.name!r} cannot be read ({error.strerror})") from None
+        if isinstance(self._weights, FormatError):
+            raise self._weights
+        if isinstance(self._weights, OSError):
+            name = self.words.path.with_suffix(".bin").name
+            raise self.words.error(f"{layer}: {name!r} cannot be read ({self._weights.strerror})")
         return self._weights

@@ -7,6 +7,7 @@ onegru for its GRU layers. The format is that of OpenVINO's IR versions 10 and 1
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 import xml.etree.ElementTree as ET
@@ -16,7 +17,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from onegru.core.dtypes import Array
-from onegru.core.errors import FormatError, SpecError
+from onegru.core.errors import SpecError
 from onegru.core.wording import count
 from onegru.formats.graph import (
     STATES_KEY,
@@ -29,18 +30,15 @@ from onegru.formats.graph import (
     direct_states,
     initial_states,
 )
-from onegru.formats.openvino.constants import Constants
+from onegru.formats.opened import Opened
+from onegru.formats.openvino.constants import Constants, Weights
 from onegru.formats.openvino.fields import ELEMENT_TYPES, Words
 from onegru.formats.openvino.steps import PlacedLayer, Walker
 from onegru.formats.openvino.whole import OpenvinoWhole, all_constants, marked
-from onegru.formats.openvino.xml import IrPort, Layer, Net, inner_layers, parse_net, read_xml
+from onegru.formats.openvino.xml import IrPort, Layer, Net, inner_layers, parse_net, xml_of
 from onegru.formats.sizes import Sizes
 from onegru.operators.lowering import check_attributes
 from onegru.operators.openvino import OPERATORS
-from onegru.system.bounded import file_version
-
-# How often a file is read again if it is replaced meanwhile.
-_TRIES = 10
 
 _STATEFUL = ("ReadValue", "Assign")
 
@@ -53,35 +51,27 @@ _PORTS: Mapping[str, tuple[int, int]] = {
 }
 
 
-def load_ir(path: Path) -> Graph:
-    """Read an IR; its weights lie in the file of the same name that ends in .bin.
+def read_ir(file: Opened) -> Graph:
+    """Read an IR.
 
     Raises:
-        FormatError: a file is broken, hostile, or holds what onegru does not run.
+        FormatError: the file is broken, hostile, or holds what onegru does not run.
         SpecError: the specification forbids an attribute of a layer.
     """
-    for _ in range(_TRIES):
-        before = file_version(path)
-        try:
-            graph = ir_graph(path, read_xml(path))
-            if file_version(path) == before:  # else the .bin may belong to another .xml
-                return graph
-        except (FormatError, SpecError):
-            if file_version(path) == before:
-                raise
-    raise FormatError(f"{path}: is replaced again and again while it is read")
+    assert file.weights is not None
+    return replace(ir_graph(file.path, copy.deepcopy(file.once(xml_of)), file.weights), file=replace(file))
 
 
-def ir_graph(path: Path, root: ET.Element, weights: bytes | None = None) -> Graph:
+def ir_graph(path: Path, root: ET.Element, weights: Weights) -> Graph:
     """The graph of an IR's .xml.
 
     Args:
         path: where it comes from, for messages.
-        root: its XML, as `read_xml` checks it; changed.
-        weights: what the .bin holds; None to read that beside `path`.
+        root: its XML, as `parse_xml` checks it; changed.
+        weights: what the .bin holds, or why it cannot be read.
 
     Raises:
-        FormatError, SpecError: as `load_ir` does.
+        FormatError, SpecError: as `read_ir` does.
     """
     graph = _Reader(path, parse_net(path, root), root, weights).read()
     info = root.iterfind("/".join(("rt_info", *STATES_KEY.split("."))))
@@ -101,7 +91,7 @@ class ValueType:
 class _Reader:
     """One IR being read. A value is called after the layer and port that produce it: "layer:port"."""
 
-    def __init__(self, path: Path, net: Net, root: ET.Element, weights: bytes | None = None) -> None:
+    def __init__(self, path: Path, net: Net, root: ET.Element, weights: Weights) -> None:
         self.path = path
         self.net = net
         self.root = root

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onegru.core.errors import FormatError
+from onegru.formats.opened import Opened
 
 _MAX_DEPTH = 200
 
@@ -54,9 +55,9 @@ class Net:
     edges: Mapping[tuple[str, str], tuple[str, str]]
 
 
-def read_xml(path: Path) -> ET.Element:
-    """The root element of a file. Raises as `parse_xml` does."""
-    return parse_xml(path.read_bytes(), path)
+def xml_of(file: Opened) -> ET.Element:
+    """The root element of an IR, for `Opened.once`. Raises as `parse_xml` does."""
+    return parse_xml(file.data, file.path)
 
 
 def parse_xml(text: bytes, path: Path) -> ET.Element:

@@ -48,7 +48,7 @@ class IrBin:
         raw = array.astype(numpy_dtype(array.dtype.name).newbyteorder("<"))
         self._new[id(data)] = np.frombuffer(raw.tobytes(), np.uint8)
 
-    def collect(self, root: ET.Element) -> bytes:
+    def collect(self, root: ET.Element) -> Array:
         """Place what the file's Const layers hold, and tell them where."""
         for data in root.iter("data"):
             if id(data) in self._new:
@@ -60,7 +60,7 @@ class IrBin:
                 continue
             data.set("offset", str(self._place(raw.tobytes())))
             data.set("size", str(len(raw)))
-        return b"".join(self._parts)
+        return np.frombuffer(bytearray().join(self._parts), np.uint8)
 
     def _place(self, raw: bytes) -> int:
         key = hashlib.blake2b(raw, digest_size=20).digest()

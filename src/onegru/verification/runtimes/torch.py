@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from onegru.formats.recognise import Kind, kind_of
+from onegru.formats.opened import Kind, open_file
 from onegru.verification.runtimes.base import Runtime, Subject
 
 _WEIGHT = re.compile(r"(?P<prefix>.*\.)?weight_ih_l(?P<layer>[0-9]{1,3})(?P<reverse>_reverse)?")
@@ -22,7 +21,8 @@ class TorchCheckpoint(Runtime):
 
     def refuses(self, subject: Subject) -> str | None:
         """Why it is not tried."""
-        return None if kind_of(Path(subject.path)) is Kind.PYTORCH else "reads only PyTorch checkpoints"
+        is_checkpoint = open_file("path", subject.path).kind is Kind.PYTORCH
+        return None if is_checkpoint else "reads only PyTorch checkpoints"
 
     def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The layer's outputs."""

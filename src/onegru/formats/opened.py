@@ -1,0 +1,274 @@
+"""Opening the file of a model or of layers: only here, once, its type detected from its content."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+
+from onegru.core.arguments import file_path
+from onegru.core.dtypes import Array
+from onegru.core.errors import FormatError
+from onegru.system.bounded import LARGEST_TEXT, check_regular, file_version
+
+
+class Kind(Enum):
+    """A kind of file: what to call it, and what onegru finds in it."""
+
+    ONNX = "an ONNX model", "model"
+    OPENVINO = "an OpenVINO IR", "model"
+    PYTORCH = "a PyTorch checkpoint", "layers"
+    SAFETENSORS = "a safetensors file", "layers"
+    KERAS = "a Keras model", "layers"
+    TORCHSCRIPT = "a TorchScript program", ""
+    NPZ = "an .npz archive of NumPy", ""
+    NPY = "an .npy array of NumPy", ""
+    PICKLE = "a pickle, which could run code", ""
+    TFLITE = "a TensorFlow Lite model", ""
+    ORT = "a model in ONNX Runtime's own format", ""
+    GZIP = "a gzip file", ""
+    ZIP = "a zip archive of another kind", ""
+    LFS = "a pointer of Git LFS in place of the file itself", ""
+    HTML = "a web page", ""
+    JSON = "JSON text", ""
+    UNKNOWN = "of an unknown kind", ""
+
+    def __init__(self, words: str, holds: Literal["model", "layers", ""]) -> None:
+        self.words = words
+        self.holds = holds
+
+
+#: What files of PyTorch before 1.6 begin with: a number, as a pickle.
+LEGACY_PYTORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+
+# The bytes that files have at their beginning, or a few bytes behind it.
+_STARTS: tuple[tuple[int, bytes, Kind], ...] = (
+    (0, b"\x89HDF\r\n\x1a\n", Kind.KERAS),
+    (0, LEGACY_PYTORCH, Kind.PYTORCH),
+    (0, b"\x93NUMPY", Kind.NPY),
+    (4, b"TFL3", Kind.TFLITE),
+    (4, b"ORTM", Kind.ORT),
+    (0, b"\x1f\x8b", Kind.GZIP),
+    (0, b"version https://git-lfs", Kind.LFS),
+    *((0, bytes((0x80, protocol)), Kind.PICKLE) for protocol in range(2, 6)),
+)
+
+# The keys of ModelProto's fields but ir_version: the names, model_version, graph, opset_import, …
+_MODEL_FIELDS = {0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42, 0x72, 0xA2, 0xCA, 0xD2}
+
+# What may follow the first bracket of JSON text, in lower case; an empty end of `text` is not among them.
+_JSON_NEXT = {bytes([char]) for char in b'"{}[]-0123456789tfn'}
+
+# What reads a file whose content says nothing, by the end of its name; the reader says what is wrong with it.
+_NAMES = {
+    ".xml": Kind.OPENVINO,
+    ".safetensors": Kind.SAFETENSORS,
+    **dict.fromkeys((".pt", ".pth", ".ckpt"), Kind.PYTORCH),
+    **dict.fromkeys((".keras", ".h5", ".hdf5"), Kind.KERAS),
+}
+
+
+def kind_of_start(start: bytes, size: int) -> Kind:
+    """The kind of a file by its first 1024 bytes and its size; all zip archives are of one kind here."""
+    if start.startswith(b"PK"):
+        return Kind.ZIP
+    # A length first, which may look like the start of anything.
+    if 2 <= int.from_bytes(start[:8], "little") <= min(size - 8, LARGEST_TEXT) and start[8:9] == b"{":
+        return Kind.SAFETENSORS
+    for place, begin, kind in _STARTS:
+        if start.startswith(begin, place):
+            return kind
+    text = start.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    if text.startswith((b"<!doctype html", b"<html")):
+        return Kind.HTML
+    if text.startswith((b"{", b"[")) and text[1:].lstrip()[:1] in _JSON_NEXT:
+        return Kind.JSON
+    if text.startswith((b"<", b"\xff\xfe<", b"\xfe\xff\0<")):
+        return Kind.OPENVINO
+    # ir_version, which is small, and another field.
+    is_model = len(start) > 2 and start[0] == 0x08 and 0 < start[1] < 32 and start[2] in _MODEL_FIELDS
+    return Kind.ONNX if is_model else Kind.UNKNOWN
+
+
+def _kind_of_zip(path: Path) -> Kind:
+    """The kind of a zip archive, by the names of its members."""
+    import zipfile  # slow to import, and rarely needed
+
+    from onegru.formats.zip_file import open_zip
+
+    try:
+        with open_zip(path) as archive:
+            names = set(archive.namelist())
+    except (zipfile.BadZipFile, ValueError, NotImplementedError):
+        return Kind.UNKNOWN
+    if {"config.json", "metadata.json"} <= names:
+        return Kind.KERAS
+    folders = {name.removesuffix("data.pkl") for name in names if name.endswith("/data.pkl")}
+    if any(f"{folder}constants.pkl" in names for folder in folders):
+        return Kind.TORCHSCRIPT
+    if folders:
+        return Kind.PYTORCH
+    return Kind.NPZ if names and all(name.endswith(".npy") for name in names) else Kind.ZIP
+
+
+def _kind_of_name(path: Path, detected: Kind) -> Kind:
+    """What reads a file of this name, where its content says little; else what was detected."""
+    if detected in (Kind.UNKNOWN, Kind.ZIP):
+        return _NAMES.get(path.suffix.lower(), Kind.ONNX if detected is Kind.UNKNOWN else detected)
+    return detected
+
+
+# How often a file is read again if it is replaced meanwhile.
+_TRIES = 10
+
+# What a file's kind is told from.
+_START = 1024
+
+Parsed = TypeVar("Parsed")
+
+#: The least that is too large for an ONNX model, as protobuf has no longer message.
+_ONNX_LIMIT = 1 << 31
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opened(os.PathLike[str]):
+    """The file of a model or of layers, as it was when it was opened.
+
+    It goes wherever the name of a file does, so that what has been opened is not opened again.
+
+    Attributes:
+        path: its name.
+        kind: what reads it.
+        detected: what its content says; where that is nothing, its name has decided on `kind`.
+        version: changes whenever the file is written.
+        data: the bytes of an ONNX model or of an IR's .xml; empty for checkpoints, which are read in parts.
+        weights: what an IR's .bin holds, or why it cannot be read; None for other kinds.
+    """
+
+    path: Path
+    kind: Kind
+    detected: Kind
+    version: tuple[int, ...]
+    data: bytes = b""
+    weights: Array | FormatError | OSError | None = None
+    _parsed: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Opened, (self.path, self.kind, self.detected, self.version, self.data, self.weights)
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return self.version[-1]
+
+    def once(self, parse: Callable[[Opened], Parsed]) -> Parsed:
+        """What a function makes of the file, made at the first call; shared, so it must not be changed."""
+        if parse not in self._parsed:
+            self._parsed[parse] = parse(self)
+        found: Parsed = self._parsed[parse]
+        return found
+
+    def stream(self) -> io.FileIO:
+        """Its content from the beginning, to be read in parts.
+
+        Raises:
+            OSError: it cannot be opened any more.
+        """
+        return io.FileIO(self.path)
+
+
+def open_file(argument: str, path: object) -> Opened:
+    """A file of any kind, open for reading.
+
+    Args:
+        argument: what to call it in messages.
+        path: its name; or what has been opened, which is returned.
+
+    Raises:
+        SpecError: it is not the name of a file.
+        FormatError: it is no regular file, or an ONNX model of 2 GiB or more.
+        OSError: it cannot be opened.
+    """
+    if isinstance(path, Opened):
+        return path
+    file = file_path(argument, path)
+    for _ in range(_TRIES):
+        check_regular(file)
+        version = file_version(file)
+        opened = _read(file, version)
+        if file_version(file) == version:  # else a .bin may belong to another .xml
+            return opened
+    raise FormatError(f"{file}: is replaced again and again while it is read")
+
+
+def _read(path: Path, version: tuple[int, ...]) -> Opened:
+    """The file, with all of its content if its readers want all of it."""
+    with path.open("rb") as file:
+        start = file.read(_START)
+        kind = kind_of_start(start, version[-1])
+        if kind is Kind.ZIP:
+            kind = _kind_of_zip(path)
+        reader = _kind_of_name(path, kind)
+        # The file may be sparse, but its bytes would take memory all the same.
+        if reader is Kind.ONNX and version[-1] >= _ONNX_LIMIT:
+            raise FormatError(f"{path}: has {version[-1]} bytes; an ONNX model has less than 2 GiB")
+        data = start + file.read() if reader.holds == "model" else b""
+    weights = _weights(path.with_suffix(".bin")) if reader is Kind.OPENVINO else None
+    return Opened(path, reader, kind, version, data, weights)
+
+
+def _weights(path: Path) -> Array | FormatError | OSError:
+    """What a .bin holds. A link is followed: the file's name comes from the user, not from the IR."""
+    try:
+        check_regular(path)
+        return np.fromfile(path, np.uint8)
+    except (FormatError, OSError) as error:
+        return error
+
+
+def open_layers(argument: str, path: object) -> Opened:
+    """A file that holds GRU layers, within a model or without.
+
+    Raises:
+        FormatError: as `open_file`, or it is of a kind that holds none.
+        SpecError, OSError: as `open_file`.
+    """
+    file = open_file(argument, path)
+    if not file.kind.holds:
+        raise _refusal(file, file.kind)
+    return file
+
+
+def open_model(argument: str, path: object) -> Opened:
+    """A model that runs: ONNX or OpenVINO.
+
+    Raises:
+        FormatError: as `open_file`, or it is of another kind; the message says what can be done with it.
+        SpecError, OSError: as `open_file`.
+    """
+    file = open_layers(argument, path)
+    if file.kind.holds == "layers":
+        if file.detected is not file.kind:
+            raise _refusal(file, file.detected)
+        raise FormatError(
+            f"{file}: {file.kind.words}, which holds layers and no model that runs: read them with "
+            f"onegru.load_layers, or make a model of them with `onegru convert`"
+        )
+    return file
+
+
+def _refusal(file: Opened, kind: Kind) -> FormatError:
+    wanted = ", ".join(known.words.split(" ", 1)[1] for known in Kind if known.holds)
+    return FormatError(f"{file}: {kind.words}; must be one of these: {wanted}")
