@@ -26,7 +26,7 @@ from tests.support.rewrite_cases import Case
         ({"layout": 1, "runtime": "onnxruntime"}, "layout: 1; must be 0 for onnxruntime"),
         ({"layout": 0, "decompose": True}, "layout: given with decompose"),
         ({"split": True, "decompose": True}, "split: given with decompose"),
-        ({"decompose": True, "opset": 9}, "opset: 9; must be at least 11 to spell GRU node 'gru'"),
+        ({"decompose": True, "opset": 9}, "opset: 9; must be at least 11 to decompose GRU node 'gru'"),
         ({"dtype": "int8"}, "dtype: 'int8'; must be 'float16'"),
         ({"runtime": "tvm"}, "runtime: 'tvm'; must be 'onnxruntime' or 'openvino'"),
         ({"opset": 1}, "opset: 1; must be at least 3, as GRU node 'gru' has linear_before_reset"),

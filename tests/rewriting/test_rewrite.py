@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto
 
 import onegru
-from onegru.rewriting import decompose
+from onegru.operators.onnx import DECOMPOSED_OPSET
 from onegru.rewriting.rewrite import rewrite
 from tests.support.files.onnx_models import (
     B,
@@ -51,7 +51,7 @@ def test_decompose(case: Case, tmp_path: Path) -> None:
     assert not grus(target)
     scans = [item for item in target.graph.node if item.op_type == "Scan"]
     assert len(scans) == case.D
-    assert target.opset_import[0].version == max(case.opset, decompose.OLDEST_OPSET)
+    assert target.opset_import[0].version == max(case.opset, DECOMPOSED_OPSET)
 
 
 @pytest.mark.long(every=7)

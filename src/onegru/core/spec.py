@@ -20,6 +20,16 @@ Direction = Literal["forward", "reverse", "bidirectional"]
 
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
+_REVERSED = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+
+
+def reversed_directions(direction: object) -> tuple[bool, ...]:
+    """For each direction that an attribute `direction` names, whether it runs backwards in time.
+
+    What is absent or misspelt counts as "forward", as in the published schema of GRU-1.
+    """
+    return _REVERSED.get(str(direction), (False,))
+
 
 @dataclass(frozen=True, slots=True)
 class Spec:
@@ -86,12 +96,12 @@ class Spec:
     @property
     def num_directions(self) -> int:
         """D: 2 if bidirectional, else 1."""
-        return 2 if self.direction == "bidirectional" else 1
+        return len(self.reversed_directions)
 
     @property
     def reversed_directions(self) -> tuple[bool, ...]:
         """For each of the D directions, whether it runs backwards in time."""
-        return {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[self.direction]
+        return reversed_directions(self.direction)
 
     @property
     def parameter_count(self) -> int:

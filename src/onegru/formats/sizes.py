@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from onegru.core.dtypes import Array
+from onegru.core.spec import reversed_directions
 from onegru.formats.graph import GruStep
 
 _Size = int | tuple[str, int]  # a number, or whatever size this axis of this value has
@@ -78,7 +79,7 @@ class Sizes(ABC):
         """The sizes of a GRU node's axes, by their letters."""
         hidden_size = node.attributes.get("hidden_size")
         sizes: dict[str, _Size] = {"H": hidden_size} if isinstance(hidden_size, int) else {}
-        sizes["D"] = 2 if node.attributes.get("direction") == "bidirectional" else 1
+        sizes["D"] = len(reversed_directions(node.attributes.get("direction")))
         axes = _axes_of(node, "X")
         X = self._shape(node.inputs["X"], depth) or ()
         return {**sizes, **dict(zip(axes, X, strict=True))} if len(X) == len(axes) else sizes

@@ -13,13 +13,11 @@ from onegru.core.errors import FormatError, OneGRUError, needs_extra
 from onegru.core.wording import count
 from onegru.formats.graph import Graph
 from onegru.formats.opened import Kind, Opened
+from onegru.operators.onnx import OLDEST_OPSET
 
 if TYPE_CHECKING:
     from onegru.formats.onnx.read import ModelProto, Source
     from onegru.fusion.search import Fused, NearMiss, Progress
-
-#: The opset from which operators broadcast as NumPy does, and decomposed GRUs are found.
-OLDEST_OPSET = 7
 
 _MOST_NAMED = 5  # of the near misses, in a message
 

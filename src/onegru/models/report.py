@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onegru.core.errors import SpecWarning
+from onegru.core.spec import reversed_directions
 from onegru.core.wording import count, shape_words
 from onegru.formats.graph import TensorInfo
 from onegru.models.gru_node import GruNode
@@ -76,7 +77,7 @@ def _report(gru: GruNode, source: TensorInfo | None) -> GruReport:
     direction = str(values.get("direction", "forward"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
-        activations = read_activations(node.operator, values, 2 if direction == "bidirectional" else 1)
+        activations = read_activations(node.operator, values, len(reversed_directions(direction)))
     facts = Facts(
         operator=node.operator.name,
         version=node.operator.version,

@@ -17,7 +17,7 @@ from onegru.core.activations import Activation, assign_parameters, find_kind
 from onegru.core.dtypes import Array, as_array_of, as_float_array
 from onegru.core.errors import SpecError, SpecWarning, callers_level, prefixed_errors
 from onegru.core.shapes import arrange, check_shape
-from onegru.core.spec import Direction, Spec, Weights
+from onegru.core.spec import Direction, Spec, Weights, reversed_directions
 from onegru.core.wording import count
 from onegru.operators.attributes import read_attributes
 from onegru.operators.schema import Operator, Port
@@ -130,7 +130,7 @@ def check_weights(
 def _direction(values: Mapping[str, Any]) -> tuple[Direction, int]:
     """The direction, and the number of directions."""
     direction = cast(Direction, values.get("direction", "forward"))
-    return direction, 2 if direction == "bidirectional" else 1
+    return direction, len(reversed_directions(direction))
 
 
 def _typed_weights(operator: Operator, W: object, R: object, B: object) -> tuple[Array, Array, Array | None]:

@@ -27,6 +27,14 @@ class _Delta:
     add_types: tuple[str, ...] = ()
 
 
+#: The oldest opset that ONNX Runtime promises to run: older models are upgraded to it. From it on, operators
+#: broadcast as NumPy does, so that decomposed GRUs are found.
+OLDEST_OPSET = 7
+#: The oldest opset for the function of an AUGRU node, as Scan was another operator before.
+AUGRU_OPSET = 9
+#: The oldest opset that has all operators of a decomposed GRU.
+DECOMPOSED_OPSET = 11
+
 _GRU_1 = Operator(
     name="GRU",
     version=1,

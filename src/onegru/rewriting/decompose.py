@@ -17,12 +17,11 @@ from onnx import NodeProto, TensorProto
 from onegru.core.activations import Activation
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
+from onegru.core.spec import reversed_directions
+from onegru.operators.onnx import DECOMPOSED_OPSET
 from onegru.rewriting.activation_ops import express_activation
 from onegru.rewriting.form import Form, require
 from onegru.rewriting.scope import Draft, Scope, code_of
-
-#: The oldest opset that has all of the operators.
-OLDEST_OPSET = 11
 
 # A tensor: a constant's values, or a name.
 _Tensor = Array | str
@@ -35,9 +34,9 @@ def decompose(scope: Scope, form: Form) -> list[NodeProto]:
         SpecError: the opset lacks some of the operators.
         FormatError: the file does not say the element type or hidden_size.
     """
-    if scope.opset < OLDEST_OPSET:
+    if scope.opset < DECOMPOSED_OPSET:
         raise SpecError(
-            f"opset: {scope.opset}; must be at least {OLDEST_OPSET} to spell {form.label} in other operators"
+            f"opset: {scope.opset}; must be at least {DECOMPOSED_OPSET} to decompose {form.label}"
         )
     dtype, hidden_size = require(scope, form, "decompose")
     draft = Draft(scope, form.base)
@@ -77,7 +76,7 @@ class _Expansion:
             X = draft.op("Transpose", [X], "X", perm=[1, 0, 2])
         shape = draft.op("Shape", [X], "shape")
         mask, alive = self._mask(shape)
-        backwards = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[form.direction]
+        backwards = reversed_directions(form.direction)
         Ys: list[str] = []
         ends: list[str] = []
         for index, reverse in enumerate(backwards):

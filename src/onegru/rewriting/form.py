@@ -13,6 +13,7 @@ from onnx import NodeProto
 from onegru.core.activations import Activation
 from onegru.core.dtypes import ELEMENT_TYPES, Array
 from onegru.core.errors import FormatError, SpecError, SpecWarning, prefixed_errors
+from onegru.core.spec import reversed_directions
 from onegru.core.wording import shape_words
 from onegru.formats.graph import GruStep
 from onegru.formats.onnx.node import node_attributes
@@ -103,9 +104,10 @@ def read_form(scope: Scope, node: NodeProto, opset: int) -> Form:
             with prefixed_errors(place):
                 lower(operator, attributes, constants["W"], constants["R"], constants.get("B"))
         direction = str(values["direction"])
-        activations = read_activations(operator, values, 2 if direction == "bidirectional" else 1)
+        D = len(reversed_directions(direction))
+        activations = read_activations(operator, values, D)
     hidden_size = values["hidden_size"] or (scope.shape(inputs["R"]) or (None,))[-1]
-    _check_constants(constants, 2 if direction == "bidirectional" else 1, hidden_size, place)
+    _check_constants(constants, D, hidden_size, place)
     dtypes = (scope.dtype(inputs[name]) for name in ("W", "R", "X"))
     return Form(
         origin=node,

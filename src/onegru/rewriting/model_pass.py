@@ -26,9 +26,9 @@ from onegru.formats.onnx.read import (
     serialized,
 )
 from onegru.formats.onnx.reader import model_opset
-from onegru.formats.onnx.upgrade import OLDEST
+from onegru.operators.onnx import DECOMPOSED_OPSET, OLDEST_OPSET
 from onegru.rewriting.changes import Around, to_float16, to_layout, to_two_directions
-from onegru.rewriting.decompose import OLDEST_OPSET, decompose
+from onegru.rewriting.decompose import decompose
 from onegru.rewriting.form import Form, node_of, operator_at, read_form
 from onegru.rewriting.opset import convert_nodes, inferred_types
 from onegru.rewriting.plan import Changes, Plan, plan_node, written_attributes
@@ -164,10 +164,10 @@ class _Rewriter:
         """The model's own opset, or the oldest that suits the target runtime."""
         least = self.old
         if self.changes.runtime == "onnxruntime":
-            least = max(least, OLDEST)
-        if self.changes.decompose:
             least = max(least, OLDEST_OPSET)
-        if self.changes.runtime is not None and least < OLDEST_OPSET:
+        if self.changes.decompose:
+            least = max(least, DECOMPOSED_OPSET)
+        if self.changes.runtime is not None and least < DECOMPOSED_OPSET:
             scope = self._scope(self.model.graph, None, least)
             plans = [
                 self._plan(scope, read_form(scope, node, self.old))[0]
@@ -175,7 +175,7 @@ class _Rewriter:
                 if is_gru(node)
             ]
             if any("decompose" in plan for plan in plans):
-                least = OLDEST_OPSET
+                least = DECOMPOSED_OPSET
         return least
 
     def _convert_others(self) -> None:

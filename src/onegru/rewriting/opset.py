@@ -14,7 +14,8 @@ from onegru.core.errors import FormatError
 from onegru.formats.onnx.node import type_words
 from onegru.formats.onnx.order import node_inputs
 from onegru.formats.onnx.read import attribute_graphs, describe, is_gru, is_onnx, replace_nodes, trimmed
-from onegru.formats.onnx.upgrade import OLDEST, converter_reason, infer_shapes, infer_types, upgrade
+from onegru.formats.onnx.upgrade import converter_reason, infer_shapes, infer_types, upgrade
+from onegru.operators.onnx import OLDEST_OPSET
 from onegru.rewriting.scope import Scope, value_types
 
 # From these versions on, their form is the same: only the types that they take changed. Scan-8 had a batch.
@@ -105,7 +106,7 @@ def _converted(scope: Scope, node: NodeProto, old: int, new: int) -> list[NodePr
     if plain is not None and _is_same(scope, plain, old, new):
         return [plain]
     model = _alone(scope, node, old)
-    if old < OLDEST <= new:
+    if old < OLDEST_OPSET <= new:
         model = upgrade(scope.source, model)
     try:
         model = version_converter.convert_version(model, new)
@@ -201,4 +202,4 @@ def inferred_types(model: ModelProto) -> dict[str, TypeProto]:
     """The types of a model's values as onnx infers them, or as the model states them if inference fails."""
     types = value_types(infer_shapes(model).graph)
     versions = [entry.version for entry in model.opset_import if is_onnx(entry)]
-    return types if not versions or versions[0] >= OLDEST else {**types, **infer_types(model)}
+    return types if not versions or versions[0] >= OLDEST_OPSET else {**types, **infer_types(model)}

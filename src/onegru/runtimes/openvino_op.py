@@ -17,6 +17,7 @@ import openvino
 from onegru.core.dtypes import Array, bfloat16
 from onegru.core.errors import FormatError, SpecError
 from onegru.core.shapes import fits
+from onegru.core.spec import reversed_directions
 from onegru.core.wording import shape_words
 from onegru.layers.gru import GRU
 from onegru.operators.attributes import check_names
@@ -262,7 +263,7 @@ def attributes_of(node: Any, operator: Operator) -> dict[str, Any]:
 
 def attribute_sizes(attributes: Mapping[str, Any]) -> dict[str, int]:
     """The sizes of axes that attributes tell, by letter."""
-    D = 2 if attributes.get("direction") == "bidirectional" else 1
+    D = len(reversed_directions(attributes.get("direction")))
     return {"H": int(attributes["hidden_size"]), "D": D, "1": 1}
 
 

@@ -16,10 +16,9 @@ from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.functions.augru_body import CASTS_LIKE
 from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
 from onegru.formats.onnx.read import Source, attribute_graphs, read_model, to_array
-from onegru.formats.onnx.upgrade import OLDEST
 from onegru.formats.onnx.whole.session import Session
 from onegru.formats.opened import Opened
-from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS
+from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS, OLDEST_OPSET
 
 
 @functools.cache
@@ -29,7 +28,7 @@ def newest_opset() -> int:
     node = onnx.helper.make_node("Identity", ["x"], ["y"])
     infos = [onnx.helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
     graph = onnx.helper.make_graph([node], "probe", infos[:1], infos[1:])
-    for opset in range(newest, OLDEST, -1):
+    for opset in range(newest, OLDEST_OPSET, -1):
         try:
             Session(model_of(graph, opset).SerializeToString(), Source("probe"))
         except FormatError:
@@ -37,7 +36,7 @@ def newest_opset() -> int:
         except MissingExtraError:
             return newest
         return opset
-    return OLDEST
+    return OLDEST_OPSET
 
 
 def node_opset(node: NodeProto) -> int:

@@ -1,4 +1,4 @@
-"""The extras: what they bring, who asks for it, and the table of the README."""
+"""The extras: what they bring, who asks for it, and the table in docs/install.md."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ def test_examples_bring_what_pictures_need() -> None:
     assert ("matplotlib", "plot") in asked_for() and "matplotlib" in brings("examples")
 
 
-def test_the_readme_lists_every_extra() -> None:
-    table = (ROOT / "README.md").read_text().split("| extra | brings | for |")[1].split("\n\n")[0]
+def test_the_documents_list_every_extra() -> None:
+    table = (ROOT / "docs" / "install.md").read_text().split("| extra | brings | for |")[1].split("\n\n")[0]
     assert sorted(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == sorted(EXTRAS)

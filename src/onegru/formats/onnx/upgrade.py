@@ -20,9 +20,7 @@ from onegru.formats.onnx.read import (
     is_onnx,
     replace_nodes,
 )
-
-#: The oldest opset that ONNX Runtime promises to run.
-OLDEST = 7
+from onegru.operators.onnx import OLDEST_OPSET
 
 
 def infer_types(model: ModelProto) -> dict[str, TypeProto]:
@@ -42,7 +40,7 @@ def infer_types(model: ModelProto) -> dict[str, TypeProto]:
     # Many operators got their shape inference with opset 6, and it does for their earlier versions too.
     for entry in copy.opset_import:
         if is_onnx(entry):
-            entry.version = OLDEST - 1
+            entry.version = OLDEST_OPSET - 1
     return _types(infer_shapes(copy))
 
 
@@ -67,7 +65,7 @@ def _types(model: ModelProto) -> dict[str, TypeProto]:
 
 
 def upgrade(source: Source, model: ModelProto) -> ModelProto:
-    """The same model at opset `OLDEST`.
+    """The same model at opset `OLDEST_OPSET`.
 
     Raises:
         FormatError: the converter does not know how; the message names the node.
@@ -78,9 +76,11 @@ def upgrade(source: Source, model: ModelProto) -> ModelProto:
         for node in model.graph.node:
             if (reason := _why_not(model, node)) is not None:
                 old = next((entry.version for entry in model.opset_import if is_onnx(entry)), 1)
-                opsets = f"from opset {old} to {OLDEST}"
+                opsets = f"from opset {old} to {OLDEST_OPSET}"
                 raise source.error(f"{describe(node)}: cannot be upgraded {opsets} ({reason})") from None
-        raise source.error(f"cannot be upgraded to opset {OLDEST} ({converter_reason(error)})") from None
+        raise source.error(
+            f"cannot be upgraded to opset {OLDEST_OPSET} ({converter_reason(error)})"
+        ) from None
 
 
 def _convert(model: ModelProto) -> ModelProto:
@@ -88,7 +88,7 @@ def _convert(model: ModelProto) -> ModelProto:
     _upgrade_broadcasts(copy.graph, _ranks(copy.graph))
     _upgrade_grus(copy.graph)
     copy.opset_import.append(onnx.helper.make_opsetid(_UPGRADED, 1))
-    copy = version_converter.convert_version(copy, OLDEST)
+    copy = version_converter.convert_version(copy, OLDEST_OPSET)
     for node in all_nodes(copy.graph.node):
         if node.domain == _UPGRADED:
             node.domain = ""

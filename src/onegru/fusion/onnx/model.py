@@ -17,8 +17,7 @@ from onegru.fusion.dataflow.operator import Op
 from onegru.fusion.fuse import fuse_flow
 from onegru.fusion.onnx.flow import flow_of, graph_types
 from onegru.fusion.search import Progress, Search
-
-_OLDEST = 7  # the opset from which operators broadcast as NumPy does
+from onegru.operators.onnx import OLDEST_OPSET
 
 
 def fuse_model(source: Source, model: ModelProto, progress: Progress | None = None) -> Search:
@@ -29,7 +28,7 @@ def fuse_model(source: Source, model: ModelProto, progress: Progress | None = No
     """
     opset = model_opset(source, model)
     search = Search(_names(model.graph), progress=progress, opset=opset)
-    if opset < _OLDEST:
+    if opset < OLDEST_OPSET:
         return search
     flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
     fuse_flow(flow, search)

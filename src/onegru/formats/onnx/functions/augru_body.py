@@ -18,16 +18,15 @@ from onnx import FunctionProto, NodeProto, ValueInfoProto
 from onegru.core.activations import Activation
 from onegru.core.dtypes import numpy_dtype
 from onegru.core.errors import SpecError
+from onegru.core.spec import reversed_directions
 from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import read_activations, read_clip
-from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS
+from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS, AUGRU_OPSET
 
 #: The inputs that a node may lack, and the output: its last, as only those at the end can be missing.
 OPTIONAL = (*(port.name for port in AUGRU.inputs if not port.required), AUGRU.outputs[-1].name)
 #: From this opset on a function serves every element type: constants take that of X.
 CASTS_LIKE = 15
-_OLDEST = 9  # Scan was another operator before
-_REVERSED = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 
 def augru_function(
@@ -50,8 +49,8 @@ def augru_function(
         SpecError: an attribute is not legal, the opset is too old, or the type is missing.
     """
     values = read_attributes(AUGRU, attributes)
-    if opset < _OLDEST:
-        raise SpecError(f"opset: {opset}; must be at least {_OLDEST}, whose Scan {AUGRU} is made of")
+    if opset < AUGRU_OPSET:
+        raise SpecError(f"opset: {opset}; must be at least {AUGRU_OPSET}, whose Scan {AUGRU} is made of")
     if dtype is None and opset < CASTS_LIKE:
         raise SpecError(f"dtype: None; must be given below opset {CASTS_LIKE}, which brought CastLike")
     for name in given:
@@ -85,7 +84,7 @@ class _Writer:
         # Of X, A and Y. Nothing is transposed: Scan knows axes.
         self.time, self.batch = (1, 0) if values["layout"] == 1 else (0, 1)
         self.reset_after = bool(values["linear_before_reset"])
-        self.reversed = _REVERSED[values["direction"]]
+        self.reversed = reversed_directions(values["direction"])
         self.activations = read_activations(AUGRU, values, len(self.reversed))
         self.nodes: list[NodeProto] = []
         self.count = 0

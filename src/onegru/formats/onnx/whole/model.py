@@ -13,9 +13,10 @@ from onegru.formats.graph import Observer, Run, Whole
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.order import needed_nodes
 from onegru.formats.onnx.read import Source, drop_named, is_onnx, replace_nodes, serialized
-from onegru.formats.onnx.upgrade import OLDEST, infer_types, upgrade
+from onegru.formats.onnx.upgrade import infer_types, upgrade
 from onegru.formats.onnx.whole.guard import guard
 from onegru.formats.onnx.whole.session import Session
+from onegru.operators.onnx import OLDEST_OPSET
 from onegru.runtimes.execution_provider import add_observer, remove_observer
 
 
@@ -81,7 +82,7 @@ def runnable(
     model.ir_version = _least_ir_version(model)
     # In place of the file's own as well, which may say anything of the operator.
     is_changed |= add_augru_functions(model, source)
-    if opset < OLDEST:
+    if opset < OLDEST_OPSET:
         # The nodes that no output needs are left out: the converter may not know them.
         replace_nodes(model.graph, needed_nodes(nodes, (value.name for value in model.graph.output)))
         _add_types(model)
