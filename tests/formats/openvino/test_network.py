@@ -397,7 +397,7 @@ def test_in_a_child_that_was_forked(tmp_path: Path) -> None:
         model = onegru.load(sys.argv[1])
         good = {"x": np.ones((2, 3, 4), np.float32)}
         wanted = model.run(good)["out"]
-        for _ in range(2):  # for any sizes, then for these
+        for _ in range(40):  # for any sizes, then for these; without a pause before it, 1 fork of 30 hangs
             if (child := os.fork()) == 0:
                 signal.alarm(30)
                 os._exit(0 if np.array_equal(model.run(good)["out"], wanted) else 1)

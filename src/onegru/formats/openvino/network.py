@@ -7,6 +7,7 @@ import math
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -36,6 +37,10 @@ _PLAIN = {"f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u
 
 # A byte of what no run leaves at the end of an output, but by chance.
 _UNWRITTEN = 0xFB
+
+# Seconds before a fork. After a run OpenVINO's threads look for more work for less than 1 ms; a child forked while
+# they do waits for them forever (3 of 100 did).
+_REST = 0.01
 
 # What may be computed ahead of the runs: so many times the constants, and so much in any case.
 _TIMES, _FREE = 16, 2**26
@@ -392,6 +397,8 @@ def _core() -> Any:
 
     from onegru.runtimes.openvino_op import CLASSES
 
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=lambda: time.sleep(_REST))
     core = openvino.Core()
     for operator in CLASSES:
         core.add_extension(operator)
