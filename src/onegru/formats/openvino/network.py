@@ -38,8 +38,8 @@ _PLAIN = {"f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u
 # A byte of what no run leaves at the end of an output, but by chance.
 _UNWRITTEN = 0xFB
 
-# Seconds before a fork. After a run OpenVINO's threads look for more work for less than 1 ms; a child forked while
-# they do waits for them forever (3 of 100 did).
+# Seconds to wait before a fork. After a run OpenVINO's threads look for more work for less than 1 ms; a child
+# that is forked meanwhile waits for them forever (3 of 100 did).
 _REST = 0.01
 
 # What may be computed ahead of the runs: so many times the constants, and so much in any case.
