@@ -13,7 +13,7 @@ from benchmarks.models.cases import Shape
 __all__ = ["least_seconds", "limits"]
 
 CACHES = Path("/sys/devices/system/cpu")
-USUAL = {"L1": 32 << 10, "L2": 512 << 10, "L3": 16 << 20}  # where the system does not tell
+USUAL = {"L1": 32 << 10, "L2": 512 << 10, "L3": 16 << 20}  # where the system does not say
 ROWS_OF_SWEEP = 8  # of X, that are multiplied with W at once
 
 

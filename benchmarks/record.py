@@ -57,7 +57,7 @@ class Record:
             yield self._key
 
     def add(self, figures: Entry, told: str) -> None:
-        """Keep the figures of the last key, and tell of them, with the time that is left."""
+        """Keep the figures of the last key, and print them, with the time that is left."""
         self.document["entries"].append(self._key | figures)
         self.write()
         minutes = (time.monotonic() - self._began) / self._number * (self._total - self._number) / 60

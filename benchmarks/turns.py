@@ -72,7 +72,7 @@ class Worker:
         self.process.wait()
 
     def cpu_seconds(self) -> float:
-        """What all its threads have used; 0 where the system does not tell."""
+        """What all its threads have used; 0 where the system does not say."""
         used = 0
         for entry in Path(f"/proc/{self.process.pid}/task").glob("*/schedstat"):
             with contextlib.suppress(OSError, ValueError, IndexError):  # a thread that has just ended

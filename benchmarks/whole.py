@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import onegru
+from benchmarks.models.decomposed import DECOMPOSED
 from benchmarks.models.real import REAL, Array, RealModel, draw_frames, exported, exported_ir
-from benchmarks.models.written_out import WRITTEN_OUT
 from benchmarks.peers import Prepared
 
 __all__ = ["WHOLE", "WHOLE_CASES", "WholeCase", "exact"]
@@ -38,7 +38,7 @@ class WholeCase:
     @property
     def real(self) -> RealModel:
         """The model."""
-        return (WRITTEN_OUT if self.form == "fused" else REAL)[self.model]
+        return (DECOMPOSED if self.form == "fused" else REAL)[self.model]
 
     @property
     def feed(self) -> dict[str, Array]:
@@ -46,14 +46,14 @@ class WholeCase:
         return draw_frames(self.real, self.frames)
 
 
-# "fused": a file with a GRU that is written out, which the runtime runs as it is. "ir": OpenVINO compiles
+# "fused": a file with a decomposed GRU, which the runtime runs as it is. "ir": OpenVINO compiles
 # the file as it is; "ir, reshaped": for the sizes that arrive.
 WHOLE_CASES = tuple(
     WholeCase(name, frames, form)
     for form in ("onnx", "ir", "ir, reshaped")
     for name, real in REAL.items()
     for frames in ((real.fixed_frames,) if real.fixed_frames else (1, 100))
-) + tuple(WholeCase(name, real.fixed_frames, "fused") for name, real in WRITTEN_OUT.items())
+) + tuple(WholeCase(name, real.fixed_frames, "fused") for name, real in DECOMPOSED.items())
 
 
 def path_of(case: WholeCase) -> Path:

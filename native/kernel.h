@@ -14,7 +14,7 @@
 namespace onegru {
 
 // One direction of some rows of the batch: a unit of work independent of all others.
-struct Share {
+struct WorkItem {
   const Packed* packed;
   const Call* call;
   std::size_t d;              // the direction
@@ -25,7 +25,7 @@ struct Share {
   std::size_t rows_at_once;   // how many are processed together
   std::size_t steps_at_once;  // at most, how many rows of X are projected together
   unsigned char* scratch;     // the leader's
-  Claim* claim = nullptr;     // the helper's, if one has the share
+  Claim* claim = nullptr;     // the helper's, if one has the item
   Crew* crew = nullptr;       // the threads that may split its units
   std::size_t ready = 0;      // how many of them are about to join
   Claim::Place from{};        // where to begin
@@ -33,13 +33,13 @@ struct Share {
 
 struct Kernel {
   std::size_t lanes;  // units to a panel
-  // Computes a share, with those of its crew who join.
-  void (*lead)(const Share& share);
-  // Takes part in an epoch of a share that another thread leads. scratch: this member's own.
-  void (*join)(const Share& share, Epoch& epoch, std::size_t member, unsigned char* scratch);
+  // Computes an item, with those of its crew who join.
+  void (*lead)(const WorkItem& item);
+  // Takes part in an epoch of an item that another thread leads. scratch: this member's own.
+  void (*join)(const WorkItem& item, Epoch& epoch, std::size_t member, unsigned char* scratch);
   // Computes two shares on one thread, alternating step by step to hide latency. Neither has more than rows_at_once
   // rows.
-  void (*run_pair)(const Share& first, const Share& second);
+  void (*run_pair)(const WorkItem& first, const WorkItem& second);
   // y[i] = f(x[i]), count a multiple of lanes; for tests of accuracy.
   void (*activate)(const Activation& activation, std::size_t count, const void* x, void* y);
 };
@@ -59,7 +59,7 @@ inline constexpr std::size_t kLargeMatrix = 8 << 20;
 inline constexpr std::size_t kRowsOfLarge = 64;
 
 // Whose scratch memory it is.
-enum class Holder {
+enum class ScratchOwner {
   kCaller,  // leads, and may touch the caller's memory
   kHelper,  // leads, with copies of inputs, and with outputs and states to hand over
   kEpoch,   // shared by the members
@@ -71,12 +71,12 @@ struct ScratchPlan {
   std::size_t h, rh, z, xp, attention, x, x_rows, h_rows, x_block, y, states, bytes = 0;
 
   // `computed`: the size of a number.
-  ScratchPlan(Holder holder, const Packed& packed, std::size_t computed, std::size_t rows_at_once,
+  ScratchPlan(ScratchOwner owner, const Packed& packed, std::size_t computed, std::size_t rows_at_once,
               std::size_t steps_at_once) {
     const Spec& spec = packed.spec();
     const std::size_t row = packed.geometry().padded() * computed;
-    const bool steps = holder != Holder::kMember, own = holder != Holder::kEpoch;
-    const bool copies = holder == Holder::kHelper || SizeOf(spec.type) != computed;
+    const bool steps = owner != ScratchOwner::kMember, own = owner != ScratchOwner::kEpoch;
+    const bool copies = owner == ScratchOwner::kHelper || SizeOf(spec.type) != computed;
     const std::size_t before = spec.linear_before_reset ? 0 : 1;
     const std::size_t chunks = 2 * steps_at_once;  // one under way and the next
     h = Take(steps, (own ? 2 : 4) * rows_at_once * row);
@@ -88,8 +88,8 @@ struct ScratchPlan {
     x_rows = Take(own, chunks * sizeof(void*));
     h_rows = Take(own, rows_at_once * sizeof(void*));
     x_block = Take(own, kAheadRows * spec.I * computed);
-    y = Take(holder == Holder::kHelper, steps_at_once * spec.H * SizeOf(spec.type));
-    states = Take(holder == Holder::kHelper, rows_at_once * row);
+    y = Take(owner == ScratchOwner::kHelper, steps_at_once * spec.H * SizeOf(spec.type));
+    states = Take(owner == ScratchOwner::kHelper, rows_at_once * row);
   }
 
  private:
@@ -108,7 +108,7 @@ struct ForeignPool {
   std::size_t threads;
 };
 
-// Runs a call, on this thread or several: ours, or those of `pool`. `call.watch` may stop it.
+// Runs a call, on this thread or several: ours, or those of `pool`. `call.token` may stop it.
 void Run(const std::shared_ptr<const Packed>& packed, const Call& call, const ForeignPool* pool = nullptr);
 
 // The most scratch that a call of this layer can take, for any T.

@@ -121,36 +121,36 @@ void OrderByLength(const Call& call, std::vector<std::int32_t>& order) {
   std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return lengths[a] > lengths[b]; });
 }
 
-Share ShareOf(const Packed& packed, const Call& call, const Plan& plan, const std::vector<std::int32_t>& order,
-              std::size_t index, unsigned char* scratch) {
+WorkItem WorkItemOf(const Packed& packed, const Call& call, const Plan& plan, const std::vector<std::int32_t>& order,
+                    std::size_t index, unsigned char* scratch) {
   // Rows ordered by length are dealt round-robin, others in one block.
   const std::size_t groups = plan.row_groups, group = index % groups;
   const bool in_order = !order.empty();
   const std::size_t begin = in_order ? group : call.B * group / groups;
-  Share share{};
-  share.packed = &packed;
-  share.call = &call;
-  share.d = index / groups;
-  share.order = in_order ? order.data() : nullptr;
-  share.row = begin;
-  share.stride = in_order ? groups : 1;
-  share.rows = in_order ? (call.B - group + groups - 1) / groups : call.B * (group + 1) / groups - begin;
-  share.rows_at_once = plan.rows_at_once;
-  share.steps_at_once = plan.steps_at_once;
-  share.scratch = scratch;
-  return share;
+  WorkItem item{};
+  item.packed = &packed;
+  item.call = &call;
+  item.d = index / groups;
+  item.order = in_order ? order.data() : nullptr;
+  item.row = begin;
+  item.stride = in_order ? groups : 1;
+  item.rows = in_order ? (call.B - group + groups - 1) / groups : call.B * (group + 1) / groups - begin;
+  item.rows_at_once = plan.rows_at_once;
+  item.steps_at_once = plan.steps_at_once;
+  item.scratch = scratch;
+  return item;
 }
 
 Scratch::Scratch(const Packed& packed, const Plan& plan) {
-  const auto bytes_of = [&](Holder holder) {
-    return ScratchPlan(holder, packed, ComputedSize(packed.spec().type), plan.rows_at_once, plan.steps_at_once).bytes;
+  const auto bytes_of = [&](ScratchOwner owner) {
+    return ScratchPlan(owner, packed, ComputedSize(packed.spec().type), plan.rows_at_once, plan.steps_at_once).bytes;
   };
   const std::size_t D = packed.spec().D;
   const bool splits = plan.members > 1;
-  caller = bytes_of(Holder::kCaller);
-  helper = bytes_of(Holder::kHelper);
-  epoch = bytes_of(Holder::kEpoch);
-  member = bytes_of(Holder::kMember);
+  caller = bytes_of(ScratchOwner::kCaller);
+  helper = bytes_of(ScratchOwner::kHelper);
+  epoch = bytes_of(ScratchOwner::kEpoch);
+  member = bytes_of(ScratchOwner::kMember);
   helpers = plan.threads() == 1 || plan.in_turn ? 0 : D * plan.row_groups - 1;
   crews = splits ? D : 0;
   epochs = std::min(plan.members - 1, Crew::kMostEpochs);

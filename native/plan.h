@@ -24,7 +24,7 @@ inline double Flops(const Spec& spec, const Call& call) {
 struct Plan {
   std::size_t directions;  // how many run side by side
   std::size_t row_groups;  // into how many the rows are divided
-  std::size_t members;     // how many may split the units of a share
+  std::size_t members;     // how many may split the units of an item
   std::size_t rows_at_once;
   std::size_t steps_at_once;
   bool paired;   // one thread does both directions, step by step in turn
@@ -42,9 +42,9 @@ extern bool g_always_by_units;  // for tests: whatever this machine's speeds are
 // The rows, the longest first; empty if they are all of one length.
 void OrderByLength(const Call& call, std::vector<std::int32_t>& order);
 
-// A share of a call, for its caller; `order` as above.
-Share ShareOf(const Packed& packed, const Call& call, const Plan& plan, const std::vector<std::int32_t>& order,
-              std::size_t index, unsigned char* scratch);
+// A work item of a call, for its caller; `order` as above.
+WorkItem WorkItemOf(const Packed& packed, const Call& call, const Plan& plan, const std::vector<std::int32_t>& order,
+                    std::size_t index, unsigned char* scratch);
 
 // The scratch of a call.
 struct Scratch {

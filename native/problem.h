@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace onegru {
 
@@ -24,7 +25,7 @@ constexpr const char* NameOf(ElementType type) {
   return kNames[static_cast<std::size_t>(type)];
 }
 
-// In the order of onegru.core.activations.ACTIVATIONS.
+// table: native_functions
 enum class Function : std::uint8_t {
   kRelu,
   kTanh,
@@ -39,6 +40,7 @@ enum class Function : std::uint8_t {
   kSoftplus,
 };
 inline constexpr std::size_t kFunctions = 11;
+// end
 
 struct Activation {
   Function function;
@@ -74,11 +76,25 @@ struct Rows {
   }
 };
 
+// The rows of a contiguous tensor whose axes before the last are T, D and B in the order of `axes`, of `row` bytes
+// each.
+inline Rows ContiguousRows(const void* data, const char* axes, std::size_t T, std::size_t D, std::size_t B,
+                           std::size_t row) {
+  Rows rows{static_cast<char*>(const_cast<void*>(data))};
+  std::size_t stride = row;  // may overflow where another axis has no elements: then none is used
+  for (std::size_t i = std::strlen(axes); i-- > 0;) {
+    const char axis = axes[i];
+    (axis == 'T' ? rows.time : axis == 'D' ? rows.direction : rows.row) = static_cast<std::ptrdiff_t>(stride);
+    stride *= axis == 'T' ? T : axis == 'D' ? D : B;
+  }
+  return rows;
+}
+
 // Can stop a call: it then returns soon, its outputs unspecified and everything else unchanged.
-class Watch {
+class CancellationToken {
  public:
   // work: roughly how many multiply-adds a thread may do between two checks.
-  explicit Watch(std::int64_t work) : work_(work) {}
+  explicit CancellationToken(std::int64_t work) : work_(work) {}
 
   std::int64_t work() const { return work_; }
   bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
@@ -88,7 +104,7 @@ class Watch {
   }
 
  protected:
-  ~Watch() = default;
+  ~CancellationToken() = default;
   // May do anything, including another call.
   virtual bool ShouldStop() = 0;
 
@@ -110,7 +126,7 @@ struct Call {
   const std::int32_t* state_rows;  // [B]: the rows of initial_h and Y_h to use; null for row b
   bool wide_state;                 // initial_h and Y_h are of the type that is computed in, whatever X is
   unsigned turn;                   // odd: the first sweep goes backwards, from where the previous call ended
-  Watch* watch;                    // may stop the call
+  CancellationToken* token;        // may stop the call
 };
 
 }  // namespace onegru

@@ -62,7 +62,7 @@ struct Workspace {
 
 thread_local Workspace t_workspace;
 
-// The thread's workspace; a new one for a nested call, as a watch may make.
+// The thread's workspace; a new one for a nested call, as a token's code may make.
 class WorkspaceLoan {
  public:
   WorkspaceLoan() : lent_(&t_workspace) {
@@ -105,7 +105,7 @@ class CallJob final : public Job {
   void Prepare(const std::shared_ptr<const Packed>& packed, const Call& call, const Plan& plan) {
     packed_ = packed;
     call_ = call;
-    call_.watch = nullptr;
+    call_.token = nullptr;
     plan_ = plan;
     OrderByLength(call, order_);
     if (call.lengths != nullptr) {
@@ -127,20 +127,20 @@ class CallJob final : public Job {
     inside_.store(1, std::memory_order_release);
   }
 
-  // Does everything that nobody else does. `ready`: how many helpers are about to come. `watch` may stop it.
-  void Lead(std::size_t ready, Watch* watch) {
+  // Does everything that nobody else does. `ready`: how many helpers are about to come. `token` may cancel it.
+  void Lead(std::size_t ready, CancellationToken* token) {
     Call call = call_;
-    call.watch = watch;
+    call.token = token;
     const auto begin = std::chrono::steady_clock::now();
     std::size_t done = 0;
     for (std::size_t i = 0; i < shares_; ++i) {
       if (!claims_[i].ByCaller()) continue;
-      Share share = ShareOf(*packed_, call, plan_, order_, i, caller_);
+      WorkItem item = WorkItemOf(*packed_, call, plan_, order_, i, caller_);
       if (plan_.members > 1) {
-        share.crew = &crews_[share.d];
-        share.ready = std::min(plan_.members - 1, ready / plan_.directions);
+        item.crew = &crews_[item.d];
+        item.ready = std::min(plan_.members - 1, ready / plan_.directions);
       }
-      KernelOf(*packed_).lead(share);
+      KernelOf(*packed_).lead(item);
       ++done;
     }
     const std::chrono::nanoseconds each = (std::chrono::steady_clock::now() - begin) / done;
@@ -181,18 +181,18 @@ class CallJob final : public Job {
     while (!plan_.in_turn && !closed_.load(std::memory_order_acquire)) {
       const std::size_t mine = ClaimOne();
       if (mine == shares_) break;
-      Share share = ShareOf(*packed_, call_, plan_, order_, mine, helpers_ + (mine - 1) * helper_bytes_);
-      share.claim = &claims_[mine];
-      if (plan_.members > 1) share.crew = &crews_[share.d];
-      KernelOf(*packed_).lead(share);
+      WorkItem item = WorkItemOf(*packed_, call_, plan_, order_, mine, helpers_ + (mine - 1) * helper_bytes_);
+      item.claim = &claims_[mine];
+      if (plan_.members > 1) item.crew = &crews_[item.d];
+      KernelOf(*packed_).lead(item);
       if (!claims_[mine].IsDone()) return;
     }
     if (plan_.members == 1) return;
     for (std::size_t i = 0; i < shares_; ++i) {
       const std::size_t d = plan_.in_turn ? i : (seat + 1 + i) % shares_;
-      const Share share = ShareOf(*packed_, call_, plan_, order_, d, nullptr);
+      const WorkItem item = WorkItemOf(*packed_, call_, plan_, order_, d, nullptr);
       crews_[d].Serve(seat, [&](Epoch& epoch, std::size_t member) {
-        KernelOf(*packed_).join(share, epoch, member, members_ + seat * member_bytes_);
+        KernelOf(*packed_).join(item, epoch, member, members_ + seat * member_bytes_);
       });
     }
   }
@@ -203,7 +203,7 @@ class CallJob final : public Job {
     return at;
   }
 
-  // Claims the last share that is free, as the caller begins with the first.
+  // Claims the last item that is free, as the caller begins with the first.
   std::size_t ClaimOne() {
     for (std::size_t i = shares_; i-- > 1;) {
       if (claims_[i].ByHelper()) return i;
@@ -212,21 +212,21 @@ class CallJob final : public Job {
   }
 
   // Waits for a helper as long as it makes progress, taking at most `most` from one window to the next; else does the
-  // rest of its share.
+  // rest of its item.
   void WaitOrTakeBack(const Call& call, std::size_t index, std::chrono::nanoseconds most) {
     Claim& claim = claims_[index];
     std::uint32_t windows = claim.windows();
     for (Patience patience(most); !claim.IsDone();) {
       if (patience.Wait()) continue;
-      if (call.watch != nullptr) call.watch->Ask();
-      const bool stopped = call.watch != nullptr && call.watch->stopped();
+      if (call.token != nullptr) call.token->Ask();
+      const bool stopped = call.token != nullptr && call.token->stopped();
       if (claim.windows() != windows && !stopped) {
         windows = claim.windows();
         patience = Patience(most);
       } else if (claim.TakeBack()) {
-        Share share = ShareOf(*packed_, call, plan_, order_, index, caller_);
-        share.from = claim.place();
-        KernelOf(*packed_).lead(share);  // does nothing if the call is stopped
+        WorkItem item = WorkItemOf(*packed_, call, plan_, order_, index, caller_);
+        item.from = claim.place();
+        KernelOf(*packed_).lead(item);  // does nothing if the call is stopped
         return;
       }
     }
@@ -279,21 +279,21 @@ thread_local Jobs t_jobs;
 void RunAlone(const Packed& packed, const Call& call, const Plan& plan, Workspace& workspace) {
   const DefaultFloatMode mode;
   OrderByLength(call, workspace.order);
-  const std::size_t each =
-      ScratchPlan(Holder::kCaller, packed, ComputedSize(packed.spec().type), plan.rows_at_once, plan.steps_at_once)
-          .bytes;
+  const std::size_t each = ScratchPlan(ScratchOwner::kCaller, packed, ComputedSize(packed.spec().type),
+                                       plan.rows_at_once, plan.steps_at_once)
+                               .bytes;
   unsigned char* const memory = workspace.scratch.AtLeast((plan.paired ? 2 : 1) * each);
-  const auto share = [&](std::size_t d, unsigned char* at) {
-    return ShareOf(packed, call, plan, workspace.order, d, at);
+  const auto item = [&](std::size_t d, unsigned char* at) {
+    return WorkItemOf(packed, call, plan, workspace.order, d, at);
   };
-  if (plan.paired) return KernelOf(packed).run_pair(share(0, memory), share(1, memory + each));
-  for (std::size_t d = 0; d < packed.spec().D; ++d) KernelOf(packed).lead(share(d, memory));
+  if (plan.paired) return KernelOf(packed).run_pair(item(0, memory), item(1, memory + each));
+  for (std::size_t d = 0; d < packed.spec().D; ++d) KernelOf(packed).lead(item(d, memory));
 }
 
 // Identical tasks: the first one to run leads.
 struct ForeignTasks {
   CallJob& job;
-  Watch* watch;
+  CancellationToken* token;
   std::size_t ready;
   std::atomic<bool> has_leader{false};
   std::atomic<bool> is_done{false};
@@ -307,7 +307,7 @@ struct ForeignTasks {
       return tasks.job.Help();
     }
     const DefaultFloatMode mode;
-    tasks.job.Lead(tasks.ready, tasks.watch);
+    tasks.job.Lead(tasks.ready, tasks.token);
     tasks.is_done.store(true, std::memory_order_release);
   }
 };
@@ -342,7 +342,7 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
   CallJob& job = t_jobs.Next();
   job.Prepare(packed, call, plan);
   if (pool != nullptr) {
-    ForeignTasks tasks{job, call.watch, plan.threads() - 1};
+    ForeignTasks tasks{job, call.token, plan.threads() - 1};
     pool->run(pool->pool, plan.threads(), &ForeignTasks::Run, &tasks);
     return t_pool_trials.Count(tasks.has_helper.load(std::memory_order_relaxed));
   }
@@ -351,7 +351,7 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
                               : CallsAgain()        ? Sleepers::kNudge
                                                     : Sleepers::kLeave);
   const DefaultFloatMode mode;
-  job.Lead(invitation.ready(), call.watch);
+  job.Lead(invitation.ready(), call.token);
 }
 
 }  // namespace onegru

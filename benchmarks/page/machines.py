@@ -67,7 +67,7 @@ def read_machines(files: Iterable[Path]) -> Machines:
             if "part" in document:
                 parts = machines.setdefault(_name(document["machine"]), {})
                 parts[document["part"]] = _merged(parts.get(document["part"]), document)
-    return machines
+    return dict(sorted(machines.items(), key=lambda item: file_name(item[0])))
 
 
 def _merged(earlier: Entry | None, later: Entry) -> Entry:

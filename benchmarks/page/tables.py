@@ -82,7 +82,7 @@ def whole(parts: Parts) -> list[str]:
         "`onegru.execution_provider` in ONNX Runtime's own session; the runtime by itself. An IR as the "
         "file is, with open sizes, and reshaped by OpenVINO to the sizes that arrive, which `onegru.load` "
         "does by itself. Fused: a file whose GRU is decomposed into other operators "
-        "(`benchmarks/models/written_out.py`), which the runtime runs as it is, and onegru with "
+        "(`benchmarks/models/decomposed.py`), which the runtime runs as it is, and onegru with "
         "`fuse=True`. Last, milliseconds to load.",
         "",
         "| model | frames | form | threads | onegru | provider | the runtime | ratio | loads | the runtime |",

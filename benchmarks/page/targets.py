@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from benchmarks.beside import LOOPS
 from benchmarks.models.cases import Case, Shape
-from benchmarks.models.written_out import FUSED_TARGETS
+from benchmarks.models.decomposed import FUSED_TARGETS
 from benchmarks.page.figures import (
     OTHERS,
     Entry,

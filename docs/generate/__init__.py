@@ -1,10 +1,11 @@
-"""Writes the tables of README.md and docs/ from the package's own data, and builds the site.
+"""Writes the tables of README.md, docs/ and native/ from the package's own data, and builds the site.
 
     python -m docs.generate            rewrite what lies between the markers
     python -m docs.generate --check    exit with 1 if that would change a file
     python -m docs.generate.site       build the site: `make docs`
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`; a word after the name is its argument.
+In C++ it stands between `// table: NAME` and `// end`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,15 @@ from docs.generate.conformance import coverage, factors, features, runtimes
 from docs.generate.figures import figures
 from docs.generate.frameworks import frameworks
 from docs.generate.names import names
+from docs.generate.native import (
+    native_activations,
+    native_attributes,
+    native_choices,
+    native_functions,
+    native_inputs,
+    native_operators,
+    native_threads,
+)
 from docs.generate.operators import activations, attributes, equations, issues, operators, ports, versions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,6 +46,13 @@ TABLES: Mapping[str, Callable[..., str]] = {
         frameworks,
         issues,
         names,
+        native_activations,
+        native_attributes,
+        native_choices,
+        native_functions,
+        native_inputs,
+        native_operators,
+        native_threads,
         operators,
         ports,
         runtimes,
@@ -43,19 +60,26 @@ TABLES: Mapping[str, Callable[..., str]] = {
     )
 }
 
+_TABLE = re.compile(
+    r"(?P<open><!--|//) table: (?P<name>[\w ]+?)(?P<close> -->)?\n.*?(?P<end><!-- end -->|// end)", re.DOTALL
+)
+_PLACES = ("README.md", "docs/**/*.md", "native/**/*.h", "native/**/*.cc")
+
 #: The files that have tables, from the root of the repository.
 FILES = tuple(
     str(path.relative_to(ROOT))
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-    if "<!-- table: " in path.read_text(encoding="utf-8")
+    for place in _PLACES
+    for path in sorted(ROOT.glob(place))
+    if _TABLE.search(path.read_text(encoding="utf-8"))
 )
 
 
 def update(text: str) -> str:
-    """`text` with every table made anew."""
+    """`text` with every table generated again."""
 
     def fill(match: re.Match[str]) -> str:
-        name, *arguments = match[1].split()
-        return f"<!-- table: {match[1]} -->\n{TABLES[name](*arguments)}\n<!-- end -->"
+        name, *arguments = match["name"].split()
+        first = f"{match['open']} table: {match['name']}{match['close'] or ''}"
+        return f"{first}\n{TABLES[name](*arguments)}\n{match['end']}"
 
-    return re.sub(r"<!-- table: ([\w ]+) -->\n.*?<!-- end -->", fill, text, flags=re.DOTALL)
+    return _TABLE.sub(fill, text)

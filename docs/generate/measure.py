@@ -12,7 +12,7 @@ import time
 from docs.generate.conformance import RESULTS
 from onegru.conformance.cases import all_cases
 from onegru.conformance.results import write_results
-from onegru.conformance.runtimes.registry import ENGINES, RUNTIMES, contenders
+from onegru.conformance.runtimes.registry import ENGINES, RUNTIMES, configs
 from onegru.conformance.runtimes.run import run_cases
 
 
@@ -21,9 +21,9 @@ def main() -> None:
     has_onnxruntime = RUNTIMES["onnxruntime"].version() is not None
     providers = ("OnegruExecutionProvider", "CPUExecutionProvider") if has_onnxruntime else ()
     results = []
-    for contender in contenders(providers=providers, engines=ENGINES):
+    for config in configs(providers=providers, engines=ENGINES):
         began = time.monotonic()
-        results.append(run_cases(contender, all_cases()))
+        results.append(run_cases(config, all_cases()))
         print(
             f"{results[-1].label}: {results[-1].summary()}; {time.monotonic() - began:.0f} s", file=sys.stderr
         )

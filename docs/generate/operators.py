@@ -270,5 +270,5 @@ def _issues(name: str) -> Iterator[str]:
 
 
 def _named(reason: str) -> str:
-    """A reason with its names as code: an underscore tells them."""
+    """A reason with its names as code: recognised by an underscore."""
     return re.sub(r"\b[A-Za-z.]+(?:_[a-z]+)+(?:\(\))?", lambda match: f"`{match[0]}`", reason)

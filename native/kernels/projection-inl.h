@@ -28,17 +28,17 @@ enum class Projecting {
 };
 
 template <class C, class S>
-class Projection : public RowsUnderWay<C> {
+class Projection : public ActiveRows<C> {
  protected:
-  using Base = RowsUnderWay<C>;
+  using Base = ActiveRows<C>;
+  using Base::item_, Base::spec_, Base::geometry_, Base::padded_, Base::owner_, Base::first_, Base::last_;
   using Base::PlaceOf, Base::TakeInputs, Base::Close, Base::kLanes;
-  using Base::share_, Base::spec_, Base::geometry_, Base::padded_, Base::holder_, Base::first_, Base::last_;
   using Base::shared_, Base::count_, Base::steps_, Base::step_, Base::y_step_, Base::active_;
   using Base::xp_, Base::x_rows_, Base::h_rows_, Base::x_block_, Base::attention_;
   using typename Base::D;
 
-  Projection(const Share& share, Holder holder, unsigned char* own)
-      : Base(share, holder, own), weights_(share.packed->direction(share.d)) {}
+  Projection(const WorkItem& item, ScratchOwner owner, unsigned char* own)
+      : Base(item, owner, own), weights_(item.packed->direction(item.d)) {}
 
   // Starts a chunk at this step, with `members` threads.
   void StartChunks(size_t members) {
@@ -52,7 +52,7 @@ class Projection : public RowsUnderWay<C> {
     const size_t part_of_R = padded_ / members * 3 * spec_.H * sizeof(S);
     const bool is_ahead = kCanProjectAhead && count_ == 1 && steps_ - step_ >= kLeastStepsAhead &&
                           part_of_R >= kLeastBytesAhead && part_of_R < kLargeMatrix;
-    const bool is_by_step = is_few_ && holder_ == Holder::kCaller && geometry_.panels() == 1 && spec_.D == 1 &&
+    const bool is_by_step = is_few_ && owner_ == ScratchOwner::kCaller && geometry_.panels() == 1 && spec_.D == 1 &&
                             spec_.I <= kMostInputsByStep && steps_ > 1;
     projecting_ = is_by_step ? Projecting::kByStep : is_ahead ? Projecting::kAhead : Projecting::kByChunk;
     xp_row_ = is_ahead ? 3 * kLanes : 3 * padded_;
@@ -61,7 +61,7 @@ class Projection : public RowsUnderWay<C> {
 
   bool IsAhead() const { return projecting_ == Projecting::kAhead; }
   // The most rows of a chunk.
-  size_t MostOfChunk() const { return IsAhead() ? kAheadRows : share_.steps_at_once; }
+  size_t MostOfChunk() const { return IsAhead() ? kAheadRows : item_.steps_at_once; }
 
   // The next chunk of steps.
   HWY_INLINE void PrepareNext() {
@@ -119,8 +119,8 @@ class Projection : public RowsUnderWay<C> {
  private:
   // For as many steps as fit into the buffer.
   HWY_INLINE void PrepareChunk() {
-    const size_t place = PlaceOf(chunk_, share_.steps_at_once);
-    x_count_ = TakeInputs(projected_, share_.steps_at_once, place, !shared_);
+    const size_t place = PlaceOf(chunk_, item_.steps_at_once);
+    x_count_ = TakeInputs(projected_, item_.steps_at_once, place, !shared_);
     Close();
     x_from_ = x_rows_ + place;
     attention_step_ = attention_ + place;

@@ -1,4 +1,4 @@
-// One share of a call: rows of one direction from their first step to their last, by one thread or by a crew.
+// One work item of a call: rows of one direction from their first step to their last, by one thread or by a crew.
 
 #include <algorithm>
 #include <chrono>
@@ -22,17 +22,17 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class C, class S, bool kAfter>
 class Sequence : StepOfRows<C, S> {
   using Base = StepOfRows<C, S>;
-  using Base::call_, Base::share_, Base::spec_, Base::holder_, Base::shared_, Base::begin_, Base::count_;
+  using Base::call_, Base::item_, Base::spec_, Base::owner_, Base::shared_, Base::begin_, Base::count_;
   using Base::GoOn, Base::Open, Base::Close, Base::HandOver, Base::leads, Base::Length, Base::PlaceOf, Base::TakeInputs;
   using Base::projecting_, Base::projected_, Base::chunk_, Base::x_count_, Base::is_first_of_chunk_;
   using Base::steps_, Base::step_, Base::active_, Base::written_;
 
  public:
-  Sequence(const Share& share, Holder holder, unsigned char* own) : Base(share, holder, own) {}
+  Sequence(const WorkItem& item, ScratchOwner owner, unsigned char* own) : Base(item, owner, own) {}
 
-  // All rows of the share.
+  // All rows of the item.
   void Lead() {
-    for (size_t begin = share_.from.begin; !this->IsStopped() && Begin(begin); begin += count_) {
+    for (size_t begin = item_.from.begin; !this->IsStopped() && Begin(begin); begin += count_) {
       while (Advance()) {
       }
       if (shared_) epoch_->End();
@@ -45,16 +45,16 @@ class Sequence : StepOfRows<C, S> {
     if (!this->Take(begin)) return false;
     if (!Open()) return false;
     step_ = 0;
-    if (begin == share_.from.begin && share_.from.states != nullptr) {
-      step_ = share_.from.step;
-      this->LoadStates(step_, static_cast<const C*>(share_.from.states));
+    if (begin == item_.from.begin && item_.from.states != nullptr) {
+      step_ = item_.from.step;
+      this->LoadStates(step_, static_cast<const C*>(item_.from.states));
     } else {
       this->LoadInitialState();
     }
     Close();
     written_ = step_;
     StartChunks();
-    return share_.crew == nullptr || steps_ == 0 || Regroup(share_.ready);
+    return item_.crew == nullptr || steps_ == 0 || Regroup(item_.ready);
   }
 
   // The steps of an epoch.
@@ -72,11 +72,11 @@ class Sequence : StepOfRows<C, S> {
   // Takes one step; false if none is left, others continue, or the call is to stop.
   bool Advance() {
     if (step_ == steps_) return false;
-    if (share_.crew != nullptr && leads()) {
-      const size_t here = share_.crew->here();
+    if (item_.crew != nullptr && leads()) {
+      const size_t here = item_.crew->here();
       if (shared_ && EpochEnds()) {
         if (!Regroup(here + epoch_->members - 1)) return false;
-      } else if (!shared_ && here != 0 && share_.crew->HasMemory()) {
+      } else if (!shared_ && here != 0 && item_.crew->HasMemory()) {
         if (!Regroup(here)) return false;
       }
     } else if (shared_ && EpochEnds()) {
@@ -100,15 +100,15 @@ class Sequence : StepOfRows<C, S> {
     if (!Open()) return false;
     this->WriteY();
     this->Finish();
-    const bool done = begin_ + count_ == share_.rows;
-    if (holder_ == Holder::kHelper) share_.claim->HandOver({begin_ + count_, 0, nullptr});
+    const bool done = begin_ + count_ == item_.rows;
+    if (owner_ == ScratchOwner::kHelper) item_.claim->HandOver({begin_ + count_, 0, nullptr});
     Close(done);
-    if (done && share_.crew != nullptr) share_.crew->Close();
+    if (done && item_.crew != nullptr) item_.crew->Close();
     return true;
   }
 
  private:
-  // A step of one row and one panel is too short to check the watch each time.
+  // A step of one row and one panel is too short to check for cancellation each time.
   static constexpr size_t kStepsPerLook = 1024;
 
   bool EpochEnds() const { return epoch_->end_step.load(std::memory_order_relaxed) == step_; }
@@ -116,9 +116,9 @@ class Sequence : StepOfRows<C, S> {
   // --- who does the units
 
   // Continues with all who are here, perhaps alone. `ready`: how many to wait for, briefly. False if the caller has
-  // taken the share back.
+  // taken the item back.
   bool Regroup(size_t ready) {
-    Crew& crew = *share_.crew;
+    Crew& crew = *item_.crew;
     if (!HandOver()) return false;
     if (shared_) epoch_->End();
     for (Patience patience(kMomentForReady); crew.here() < ready && patience.Wait();) {
@@ -176,7 +176,7 @@ class Sequence : StepOfRows<C, S> {
   // The leader reads the inputs of the next chunk for all members, before the barrier at the end of this one.
   bool TakeInputsOfNext() {
     if (!leads() || step_ + 1 != projected_) return true;
-    if (share_.crew->here() != 0 && share_.crew->HasMemory()) {
+    if (item_.crew->here() != 0 && item_.crew->HasMemory()) {
       epoch_->end_step.store(projected_, std::memory_order_relaxed);
       return true;
     }
@@ -202,11 +202,11 @@ class Sequence : StepOfRows<C, S> {
   template <bool kBesideAhead>
   HWY_INLINE bool StepWith() {
     if constexpr (kAfter) {
-      this->template ComputeAfter<kBesideAhead>();
+      this->template StepResetAfter<kBesideAhead>();
     } else {
-      this->template ComputeGates<kBesideAhead>();
+      this->template GatesResetBefore<kBesideAhead>();
       if (HWY_UNLIKELY(shared_) && !Meet()) return false;  // r∘h is complete
-      this->template ComputeState<kBesideAhead>();
+      this->template StateResetBefore<kBesideAhead>();
     }
     if (HWY_LIKELY(!shared_)) return true;
     if (!TakeInputsOfNext() || !Meet()) return false;  // the new state is complete
@@ -221,19 +221,20 @@ class Sequence : StepOfRows<C, S> {
 };
 
 template <class C, class S, bool kAfter>
-void LeadShare(const Share& share) {
-  const Holder holder = share.claim == nullptr ? Holder::kCaller : Holder::kHelper;
-  Sequence<C, S, kAfter>(share, holder, share.scratch).Lead();
+void LeadItem(const WorkItem& item) {
+  const ScratchOwner owner = item.claim == nullptr ? ScratchOwner::kCaller : ScratchOwner::kHelper;
+  Sequence<C, S, kAfter>(item, owner, item.scratch).Lead();
 }
 
 template <class C, class S, bool kAfter>
-void JoinShare(const Share& share, Epoch& epoch, size_t member, unsigned char* scratch) {
-  Sequence<C, S, kAfter>(share, Holder::kMember, scratch).Join(epoch, member);
+void JoinItem(const WorkItem& item, Epoch& epoch, size_t member, unsigned char* scratch) {
+  Sequence<C, S, kAfter>(item, ScratchOwner::kMember, scratch).Join(epoch, member);
 }
 
 template <class C, class S, bool kAfter>
-void RunPair(const Share& first, const Share& second) {
-  Sequence<C, S, kAfter> a(first, Holder::kCaller, first.scratch), b(second, Holder::kCaller, second.scratch);
+void RunPair(const WorkItem& first, const WorkItem& second) {
+  Sequence<C, S, kAfter> a(first, ScratchOwner::kCaller, first.scratch),
+      b(second, ScratchOwner::kCaller, second.scratch);
   a.Begin(0);
   b.Begin(0);
   while (int{a.Advance()} | int{b.Advance()}) {  // both, always
@@ -252,8 +253,8 @@ void ActivateAll(const Activation& activation, size_t count, const void* x, void
 
 template <class C, class S, bool kAfter>
 constexpr Kernel MakeKernel() {
-  return {hn::MaxLanes(hn::ScalableTag<C>()), &LeadShare<C, S, kAfter>, &JoinShare<C, S, kAfter>,
-          &RunPair<C, S, kAfter>, &ActivateAll<C>};
+  return {hn::MaxLanes(hn::ScalableTag<C>()), &LeadItem<C, S, kAfter>, &JoinItem<C, S, kAfter>, &RunPair<C, S, kAfter>,
+          &ActivateAll<C>};
 }
 
 }  // namespace HWY_NAMESPACE

@@ -30,33 +30,33 @@ template <class C, class S>
 class StepOfRows : public Projection<C, S> {
  protected:
   using Base = Projection<C, S>;
-  using Base::call_, Base::spec_, Base::geometry_, Base::padded_, Base::holder_, Base::native_, Base::kLanes;
+  using Base::call_, Base::spec_, Base::geometry_, Base::padded_, Base::owner_, Base::io_is_compute_type_, Base::kLanes;
   using Base::first_, Base::last_, Base::step_, Base::active_, Base::h_rows_, Base::rh_, Base::z_;
   using Base::State, Base::PlaceOfY, Base::attention_step_, Base::weights_;
   using typename Base::D;
 
-  StepOfRows(const Share& share, Holder holder, unsigned char* own)
-      : Base(share, holder, own),
-        f_(spec_.f[share.d]),
-        g_(spec_.g[share.d]),
+  StepOfRows(const WorkItem& item, ScratchOwner owner, unsigned char* own)
+      : Base(item, owner, own),
+        f_(spec_.f[item.d]),
+        g_(spec_.g[item.d]),
         is_default_(f_.function == Function::kSigmoid && g_.function == Function::kTanh &&
                     spec_.clip == std::numeric_limits<double>::infinity()) {}
 
   // Reset after: all of the step.
   template <bool kBesideAhead>
-  HWY_INLINE void ComputeAfter() {
+  HWY_INLINE void StepResetAfter() {
     for (size_t slot = 0; slot < active_; ++slot) h_rows_[slot] = State(step_, slot);
     ForOurTiles<kBesideAhead>(AfterOp<kBesideAhead>{this});
   }
 
   // Reset before: z and r∘h; then, once all members have r∘h, n and h.
   template <bool kBesideAhead>
-  HWY_INLINE void ComputeGates() {
+  HWY_INLINE void GatesResetBefore() {
     for (size_t slot = 0; slot < active_; ++slot) h_rows_[slot] = State(step_, slot);
     ForOurTiles<kBesideAhead>(GatesOp<kBesideAhead>{this});
   }
   template <bool kBesideAhead>
-  HWY_INLINE void ComputeState() {
+  HWY_INLINE void StateResetBefore() {
     for (size_t slot = 0; slot < active_; ++slot) h_rows_[slot] = rh_ + slot * padded_;
     ForOurTiles<kBesideAhead>(StateOp<kBesideAhead>{this});
   }
@@ -204,9 +204,9 @@ class StepOfRows : public Projection<C, S> {
     const V next = hn::MulAdd(hn::Sub(hn::Set(at.d, C{1}), z), n, hn::Mul(z, H(at)));  // n comes last
     C* const state = In(State(step_ + 1, 0), at);
     hn::Store(next, at.d, state);
-    if (call_.Y.data == nullptr || holder_ == Holder::kMember) return;
+    if (call_.Y.data == nullptr || owner_ == ScratchOwner::kMember) return;
     char* const y = PlaceOfY(at.row);
-    if (HWY_UNLIKELY(!native_)) return this->Narrow(state, at.width, y + 2 * at.panel * kLanes);
+    if (HWY_UNLIKELY(!io_is_compute_type_)) return this->Narrow(state, at.width, y + 2 * at.panel * kLanes);
     C* const to = reinterpret_cast<C*>(y) + at.panel * kLanes;
     if (HWY_LIKELY(at.width == hn::MaxLanes(at.d))) return hn::StoreU(next, at.d, to);
     for (size_t i = 0; i < at.width; ++i) to[i] = state[i];

@@ -87,7 +87,7 @@ constexpr size_t PanelsOfSweep(size_t gates) { return gates > 1 ? 1 : kLargeTile
 // under way to hide a multiply-add's latency, no more than there are registers. Measured on AVX-512, for one row:
 // of 3 gates, 2 panels are up to 1.3 times as fast as 1 where two multiply-adds begin in a cycle (Zen 5), 4 cost
 // 15 % more than 1 at H = 64 (Zen 4); of 2 gates, 4 panels are 2 to 5 % slower in single steps and 1.1 times as
-// fast over time at H = 64 alone. Asking for weights 16 steps ahead is 2 to 10 % slower, from caches and from
+// fast over time only at H = 64. Asking for weights 16 steps ahead is 2 to 10 % slower, from caches and from
 // memory alike.
 constexpr size_t PanelsBeside(size_t gates, size_t rows) {
   if (kLargeTiles) {

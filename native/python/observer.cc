@@ -83,7 +83,7 @@ void BindObserver(nb::module_& m) {
       [](nb::object see, nb::object warn) { SetObserver(new PythonObserver(std::move(see), std::move(warn))); },
       nb::arg("see"), nb::arg("warn"),
       "Shows a function the GRU nodes of ONNX Runtime's sessions, for good: see(session, moment, node, operator, "
-      "version, attributes, arrays); and tells another what they hold without effect: warn(message).");
+      "version, attributes, arrays); and reports what they hold without effect: warn(message).");
 }
 
 }  // namespace onegru

@@ -42,9 +42,9 @@ class Unlocked {
 };
 
 // Stops a call when a signal's handler raises an exception, which is then set.
-class SignalWatch final : public Watch {
+class SignalToken final : public CancellationToken {
  public:
-  explicit SignalWatch(Unlocked& unlocked) : Watch(kProductsPerLook), unlocked_(unlocked) {}
+  explicit SignalToken(Unlocked& unlocked) : CancellationToken(kProductsPerLook), unlocked_(unlocked) {}
 
  private:
   bool ShouldStop() override {
@@ -52,7 +52,7 @@ class SignalWatch final : public Watch {
     if (now < next_) return false;
     unlocked_.Take();
     const bool raised = PyErr_CheckSignals() != 0;
-    // Handlers run on the main thread alone: others need not ask again.
+    // Handlers run only on the main thread: others need not ask again.
     const bool again = !raised && IsMainThread();
     unlocked_.Release();
     next_ = again ? std::chrono::steady_clock::now() + kSignalsEvery : Time::max();
@@ -82,11 +82,11 @@ void RunUnlocked(const std::shared_ptr<const Packed>& packed, const Call& call) 
   {
     Unlocked unlocked;
     if (IsWatched(packed->spec(), call)) {
-      SignalWatch watch(unlocked);
+      SignalToken token(unlocked);
       Call watched = call;
-      watched.watch = &watch;
+      watched.token = &token;
       Run(packed, watched);
-      stopped = watch.stopped();
+      stopped = token.stopped();
     } else {
       Run(packed, call);
     }

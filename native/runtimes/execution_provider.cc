@@ -31,6 +31,24 @@ constexpr char kOptionPrefix[] = "ep.onegruexecutionprovider.";
 
 // --- options of a session
 
+// table: native_choices
+constexpr const char* kEngines[] = {"auto", "native", "reference"};
+constexpr const char* kWeightStorages[] = {"float16", "bfloat16"};
+// end
+
+// As "a, b, c".
+template <std::size_t N>
+std::string Listed(const char* const (&words)[N]) {
+  std::string text;
+  for (const char* const word : words) text += (text.empty() ? "" : ", ") + std::string(word);
+  return text;
+}
+
+template <std::size_t N>
+bool IsAmong(const char* const (&words)[N], const std::string& text) {
+  return std::find(std::begin(words), std::end(words), text) != std::end(words);
+}
+
 std::int64_t Number(const char* name, const std::string& text, std::int64_t most, const std::string& must) {
   std::int64_t value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -54,20 +72,15 @@ Options ReadOptions(const Api& api, const ort::SessionOptions* given) {
     options.threads = static_cast<std::size_t>(
         Number("threads", *text, kMostThreads, "0…" + std::to_string(kMostThreads) + ", 0 for the default"));
   if (const auto text = option("engine")) {
-    if (*text != "auto" && *text != "native" && *text != "reference")
-      throw IllegalGru("engine: '" + *text + "'; must be one of auto, native, reference");
+    if (!IsAmong(kEngines, *text)) throw IllegalGru("engine: '" + *text + "'; must be one of " + Listed(kEngines));
     options.reference = *text == "reference";
     if (options.reference && TheObserver() == nullptr)
       throw IllegalGru("engine: 'reference', which needs Python's onegru; must be auto or native");
   }
   if (const auto text = option("weight_storage"); text && !text->empty()) {
-    if (*text == "float16") {
-      options.weight_storage = ElementType::kFloat16;
-    } else if (*text == "bfloat16") {
-      options.weight_storage = ElementType::kBFloat16;
-    } else {
-      throw IllegalGru("weight_storage: '" + *text + "'; must be float16, bfloat16 or empty");
-    }
+    if (!IsAmong(kWeightStorages, *text))
+      throw IllegalGru("weight_storage: '" + *text + "'; must be " + Listed(kWeightStorages) + " or empty");
+    options.weight_storage = *text == NameOf(ElementType::kFloat16) ? ElementType::kFloat16 : ElementType::kBFloat16;
     if (options.reference) throw IllegalGru("weight_storage: '" + *text + "'; must be empty with the reference engine");
   }
   if (const auto text = option("observer")) options.observer = Number("observer", *text, INT64_MAX, "a number");

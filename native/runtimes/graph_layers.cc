@@ -122,28 +122,25 @@ const char* Run(const void* layer, const OnegruGraphCall* call_given) try {
     if (!ReadLengths(given, lengths)) return "sequence_lengths: beyond 0…seq_length; must be within";
     call.lengths = lengths.data();
   }
-  const auto rows = [](const void* data, std::ptrdiff_t time, std::ptrdiff_t direction, std::ptrdiff_t row) {
-    return Rows{static_cast<char*>(const_cast<void*>(data)), time, direction, row};
+  const auto rows = [&](const void* data, const char* axes, std::size_t elements) {
+    return ContiguousRows(data, axes, call.T, spec.D, call.B, elements * SizeOf(spec.type));
   };
-  const auto size = static_cast<std::ptrdiff_t>(SizeOf(spec.type));
-  const auto T = static_cast<std::ptrdiff_t>(call.T), D = static_cast<std::ptrdiff_t>(spec.D);
-  const auto x = static_cast<std::ptrdiff_t>(spec.I) * size, h = static_cast<std::ptrdiff_t>(spec.H) * size;
   const std::size_t steps = call.T * call.B, states = call.B * spec.D * spec.H;
   Converted converted(spec.type, given.element_size);
   void* const Y = converted.Out(given.Y, steps * spec.D * spec.H);
   void* const Ho = converted.Out(given.Ho, states);
-  call.X = rows(converted.In(given.X, steps * spec.I), x, 0, x * T);
-  call.initial_h = rows(converted.In(given.H, states), 0, h, h * D);
-  call.attention = rows(converted.In(given.A, steps), size, 0, size * T);
-  call.Y = rows(Y, h, h * T, h * T * D);
-  call.Y_h = rows(Ho, 0, h, h * D);
+  call.X = rows(converted.In(given.X, steps * spec.I), "BT", spec.I);
+  call.initial_h = rows(converted.In(given.H, states), "BD", spec.H);
+  call.attention = rows(converted.In(given.A, steps), "BT", 1);
+  call.Y = rows(Y, "BDT", spec.H);
+  call.Y_h = rows(Ho, "BD", spec.H);
   const ForeignPool pool{given.run_tasks, given.pool, given.threads};
   onegru::Run(packed, call, &pool);
   converted.Back(Y, given.Y, steps * spec.D * spec.H);
   converted.Back(Ho, given.Ho, states);
   return nullptr;
 } catch (const std::bad_alloc&) {
-  return "sizes that exhaust memory";
+  return "out of memory";
 } catch (...) {
   return "unknown error";
 }

@@ -18,8 +18,10 @@
 namespace onegru {
 namespace {
 
+// table: native_inputs
 enum Input { kX, kW, kR, kB, kSequenceLens, kInitialH, kA };
 constexpr const char* kInputNames[] = {"X", "W", "R", "B", "sequence_lens", "initial_h", "A"};
+// end
 
 // What ONNX Runtime's log says of where a message comes from.
 constexpr ort::PathChar kFile[] = {'o', 'n', 'e', 'g', 'r', 'u', 0};

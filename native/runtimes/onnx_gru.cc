@@ -14,29 +14,6 @@ namespace {
 
 // --- activations
 
-constexpr float kNoDefault = std::numeric_limits<float>::quiet_NaN();
-
-// In the order of Function. A function takes alpha, or both.
-struct FunctionFacts {
-  const char* name;
-  int takes;
-  float alpha;
-  float beta;
-};
-constexpr FunctionFacts kFunctionFacts[kFunctions] = {
-    {"Relu", 0, 0, 0},
-    {"Tanh", 0, 0, 0},
-    {"Sigmoid", 0, 0, 0},
-    {"Affine", 2, 1.0f, 0.0f},
-    {"LeakyRelu", 1, 0.01f, 0},
-    {"ThresholdedRelu", 1, 1.0f, 0},
-    {"ScaledTanh", 2, kNoDefault, kNoDefault},
-    {"HardSigmoid", 2, 0.2f, 0.5f},
-    {"Elu", 1, 1.0f, 0},
-    {"Softsign", 0, 0, 0},
-    {"Softplus", 0, 0, 0},
-};
-
 // A text as Python's repr has it, so that a message is one line and the same in both.
 std::string Quoted(const std::string& text) {
   const char quote = text.find('\'') != text.npos && text.find('"') == text.npos ? '"' : '\'';
@@ -173,11 +150,6 @@ std::int64_t Times(std::int64_t factor, std::int64_t size) {
                                                                   : factor * size;
 }
 
-// Bytes from one row to another. They may overflow where an axis of another has no elements: then none is used.
-std::ptrdiff_t Stride(std::size_t row, std::size_t rows, std::size_t times = 1) {
-  return static_cast<std::ptrdiff_t>(row * rows * times);
-}
-
 // Of an axis: what it is called, and what it must be.
 struct Axis {
   const char* name;
@@ -234,14 +206,13 @@ OnnxGru::OnnxGru(const OnnxGruAttributes& attributes, const OnnxOperator& kind) 
   if (attributes.clip) CheckNumber("clip", *attributes.clip);
   spec_.attention = kind.attention;
   const std::string direction = attributes.direction.value_or("forward");
-  const bool may_be_misspelt = !kind.attention && kind.since < 3;  // as in the published schema of this version
   if (direction == "bidirectional") {
     spec_.D = 2;
-  } else if (direction == "forward" || direction == "reverse" || (direction == "foward" && may_be_misspelt)) {
+  } else if (direction == "forward" || direction == "reverse" || (direction == "foward" && kind.may_misspell)) {
     spec_.D = 1;
   } else {
     throw IllegalGru("direction: " + Quoted(direction) + "; must be 'forward', 'reverse'" +
-                     (may_be_misspelt ? ", 'bidirectional' or 'foward'" : " or 'bidirectional'"));
+                     (kind.may_misspell ? ", 'bidirectional' or 'foward'" : " or 'bidirectional'"));
   }
   spec_.reversed[0] = direction == "reverse";
   spec_.reversed[1] = true;
@@ -304,10 +275,9 @@ Call OnnxGru::MakeCall(const Packed& packed, const Tensor& X, const Tensor& sequ
   Call call{};
   call.T = static_cast<std::size_t>(T);
   call.B = static_cast<std::size_t>(B);
-  const std::size_t row = spec.I * SizeOf(spec.type), score = SizeOf(spec.type);
-  char* const x = static_cast<char*>(const_cast<void*>(X.data));
-  call.X =
-      batch_first_ ? Rows{x, Stride(row, 1), 0, Stride(row, call.T)} : Rows{x, Stride(row, call.B), 0, Stride(row, 1)};
+  const std::size_t size = SizeOf(spec.type);
+  const char* const steps = batch_first_ ? "BT" : "TB";
+  call.X = ContiguousRows(X.data, steps, call.T, spec.D, call.B, spec.I * size);
   if (sequence_lens.is_given) {
     CheckShape("sequence_lens", sequence_lens, {{"batch_size", B}});
     const auto* const given = static_cast<const std::int32_t*>(sequence_lens.data);
@@ -337,9 +307,7 @@ Call OnnxGru::MakeCall(const Packed& packed, const Tensor& X, const Tensor& sequ
     } else {
       CheckShape("A", A, {{"seq_length", T}, {"batch_size", B}, {"1", 1}});
     }
-    char* const a = static_cast<char*>(const_cast<void*>(A.data));
-    call.attention = batch_first_ ? Rows{a, Stride(score, 1), 0, Stride(score, call.T)}
-                                  : Rows{a, Stride(score, call.B), 0, Stride(score, 1)};
+    call.attention = ContiguousRows(A.data, steps, call.T, spec.D, call.B, size);
   }
   return call;
 }
@@ -357,19 +325,15 @@ std::array<std::int64_t, 3> OnnxGru::StateShape(const Packed& packed, const Call
 }
 
 void OnnxGru::SetY(const Packed& packed, Call& call, void* Y) const {
-  const std::size_t row = packed.spec().H * SizeOf(packed.spec().type), D = packed.spec().D;
-  char* const y = static_cast<char*>(Y);
-  call.Y = batch_first_ ? Rows{y, Stride(row, D), Stride(row, 1), Stride(row, D, call.T)}
-                        : Rows{y, Stride(row, D, call.B), Stride(row, call.B), Stride(row, 1)};
+  const Spec& spec = packed.spec();
+  call.Y = ContiguousRows(Y, batch_first_ ? "BTD" : "TDB", call.T, spec.D, call.B, spec.H * SizeOf(spec.type));
 }
 
 void OnnxGru::SetYh(const Packed& packed, Call& call, void* Y_h) const { call.Y_h = StateRows(packed, call, Y_h); }
 
 Rows OnnxGru::StateRows(const Packed& packed, const Call& call, const void* data) const {
-  const std::size_t row = packed.spec().H * SizeOf(packed.spec().type);
-  char* const h = static_cast<char*>(const_cast<void*>(data));
-  return batch_first_ ? Rows{h, 0, Stride(row, 1), Stride(row, packed.spec().D)}
-                      : Rows{h, 0, Stride(row, call.B), Stride(row, 1)};
+  const Spec& spec = packed.spec();
+  return ContiguousRows(data, batch_first_ ? "BD" : "DB", call.T, spec.D, call.B, spec.H * SizeOf(spec.type));
 }
 
 }  // namespace onegru

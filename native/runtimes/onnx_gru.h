@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,51 +26,80 @@ class IllegalGru : public std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
+// An activation function: how many of alpha and beta it takes (alpha, or both), and their defaults.
+struct FunctionFacts {
+  const char* name;
+  int takes;
+  float alpha;
+  float beta;
+};
+inline constexpr float kNoDefault = std::numeric_limits<float>::quiet_NaN();
+// table: native_activations
+inline constexpr FunctionFacts kFunctionFacts[kFunctions] = {
+    {"Relu", 0, 0, 0},
+    {"Tanh", 0, 0, 0},
+    {"Sigmoid", 0, 0, 0},
+    {"Affine", 2, 1.0f, 0.0f},
+    {"LeakyRelu", 1, 0.01f, 0},
+    {"ThresholdedRelu", 1, 1.0f, 0},
+    {"ScaledTanh", 2, kNoDefault, kNoDefault},
+    {"HardSigmoid", 2, 0.2f, 0.5f},
+    {"Elu", 1, 1.0f, 0},
+    {"Softsign", 0, 0, 0},
+    {"Softplus", 0, 0, 0},
+};
+// end
+
 // A version of an operator: the opset of its domain that brought it.
 struct OnnxOperator {
   const char* name;
   const char* domain;
   int since;
   bool attention;
-  bool has_bfloat16;  // of GRU alone
+  bool has_bfloat16;
+  bool may_misspell;  // the direction "foward", as the published schema of this version does
 };
+// clang-format off
+// table: native_operators
 inline constexpr OnnxOperator kOnnxOperators[] = {
-    {"GRU", "", 1, false, false},
-    {"GRU", "", 3, false, false},
-    {"GRU", "", 7, false, false},
-    {"GRU", "", 14, false, false},
-    {"GRU", "", 22, false, true},
-    // A domain for each function that a model has for its AUGRU nodes.
-    {"AUGRU", "onegru", 1, true, true},
-    {"AUGRU", "onegru.2", 1, true, true},
-    {"AUGRU", "onegru.3", 1, true, true},
-    {"AUGRU", "onegru.4", 1, true, true},
-    {"AUGRU", "onegru.5", 1, true, true},
-    {"AUGRU", "onegru.6", 1, true, true},
-    {"AUGRU", "onegru.7", 1, true, true},
-    {"AUGRU", "onegru.8", 1, true, true},
+    {"GRU", "", 1, false, false, true},
+    {"GRU", "", 3, false, false, false},
+    {"GRU", "", 7, false, false, false},
+    {"GRU", "", 14, false, false, false},
+    {"GRU", "", 22, false, true, false},
+    {"AUGRU", "onegru", 1, true, true, false},
+    {"AUGRU", "onegru.2", 1, true, true, false},
+    {"AUGRU", "onegru.3", 1, true, true, false},
+    {"AUGRU", "onegru.4", 1, true, true, false},
+    {"AUGRU", "onegru.5", 1, true, true, false},
+    {"AUGRU", "onegru.6", 1, true, true, false},
+    {"AUGRU", "onegru.7", 1, true, true, false},
+    {"AUGRU", "onegru.8", 1, true, true, false},
 };
 inline constexpr const OnnxOperator &kNewestGru = kOnnxOperators[4], &kAugru = kOnnxOperators[5];
+// end
+// clang-format on
 
 // Attributes that are absent have no value, or are empty.
+// table: native_attributes
 struct OnnxGruAttributes {
-  std::optional<std::vector<std::string>> activations;
   std::vector<float> activation_alpha;
   std::vector<float> activation_beta;
+  std::optional<std::vector<std::string>> activations;
   std::optional<float> clip;
   std::optional<std::string> direction;
   std::optional<std::int64_t> hidden_size;
-  std::optional<std::int64_t> layout;
   std::optional<std::int64_t> linear_before_reset;
+  std::optional<std::int64_t> layout;
   std::optional<std::int64_t> output_sequence;
 };
 
-// visit(name, value) for each of them, in the order of the Python package.
+// visit(name, value) for each of them.
 template <class Attributes, class F>
 void ForEachAttribute(Attributes& attributes, F&& visit) {
-  visit("activations", attributes.activations);
   visit("activation_alpha", attributes.activation_alpha);
   visit("activation_beta", attributes.activation_beta);
+  visit("activations", attributes.activations);
   visit("clip", attributes.clip);
   visit("direction", attributes.direction);
   visit("hidden_size", attributes.hidden_size);
@@ -77,6 +107,7 @@ void ForEachAttribute(Attributes& attributes, F&& visit) {
   visit("layout", attributes.layout);
   visit("output_sequence", attributes.output_sequence);
 }
+// end
 
 // A tensor of contiguous elements.
 struct Tensor {

@@ -86,7 +86,7 @@ class OneGRU : public ov::op::Op {
     }
     OPENVINO_ASSERT(layer_ != nullptr,
                     "OneGRU: there is no such layer; a graph with layers of onegru "
-                    "lives in the process that made it alone");
+                    "is valid only in the process that created it");
     const ov::PartialShape& X = get_input_partial_shape(0);
     const bool is_known = X.rank().is_static() && X.rank().get_length() == (is_sequence ? 3 : 2);
     const ov::Dimension batch = is_known ? X[0] : ov::Dimension(), time = is_known ? X[1] : ov::Dimension();

@@ -50,7 +50,7 @@ struct Api {
     } catch (const IllegalGru& error) {
       return Fail(ort::kInvalidArgument, where + error.what());
     } catch (const std::bad_alloc&) {
-      return ort::CreateStatus(api, ort::kFail, "onegru: sizes that exhaust memory");
+      return ort::CreateStatus(api, ort::kFail, "onegru: out of memory");
     } catch (const std::exception& error) {
       return Fail(ort::kRuntimeException, error.what());
     } catch (...) {

@@ -44,7 +44,7 @@ class Detour {
 // another runtime's thread, would inherit the few of that one. Nothing where threads inherit none.
 void TakeFirstCpus() noexcept;
 
-// Bytes of a core's second-level cache; what most have where the system does not tell.
+// Bytes of a core's second-level cache; what most have where the system does not say.
 std::size_t SecondLevelCache() noexcept;
 inline constexpr std::size_t kUsualSecondLevelCache = std::size_t{1} << 20;
 

@@ -27,10 +27,10 @@ namespace {
 constexpr std::size_t kMostThreads = 4;
 
 // Checked as often as possible; makes a nested call at the first check, and stops the call at a later one.
-class Stopper final : public Watch {
+class Stopper final : public CancellationToken {
  public:
   Stopper(const Problem& p, const std::shared_ptr<const Packed>& packed, std::size_t at)
-      : Watch(1), p_(p), packed_(packed), at_(at) {}
+      : CancellationToken(1), p_(p), packed_(packed), at_(at) {}
 
   std::size_t asked() const { return asked_; }
 

@@ -14,9 +14,9 @@ namespace onegru {
 namespace {
 
 // Lets a call go on until it has asked this often.
-class Stopper final : public Watch {
+class Stopper final : public CancellationToken {
  public:
-  Stopper(std::int64_t work, std::size_t at) : Watch(work), at_(at) {}
+  Stopper(std::int64_t work, std::size_t at) : CancellationToken(work), at_(at) {}
 
  private:
   bool ShouldStop() override { return asked_++ == at_; }
@@ -61,7 +61,7 @@ constexpr std::uint32_t kOtherModes[] = {0x1000000, 0x800000, 0xc00000};
 struct Way {
   std::size_t threads;
   const ForeignPool* pool;
-  Watch* watch;
+  CancellationToken* token;
   std::uint32_t mode;
 };
 
@@ -70,7 +70,7 @@ Result RunIn(const Way& way, const Problem& p, const std::shared_ptr<const Packe
   g_events.wakes_all = true;  // for calls that are too short to wake a helper, as nearly all are here
   const std::uint32_t before = GetFloatMode(), mode = before | way.mode;
   SetFloatMode(mode);
-  Result result = RunOnce(p, packed, way.pool, way.watch);
+  Result result = RunOnce(p, packed, way.pool, way.token);
   const bool kept = GetFloatMode() == mode;
   SetFloatMode(before);
   Require(kept, "the floating-point mode", p, target);

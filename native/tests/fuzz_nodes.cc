@@ -18,14 +18,7 @@ namespace {
 // More than a tensor of a spoiled node may have here.
 constexpr std::int64_t kMostElements = 1 << 16;
 
-constexpr const char* kNames[kFunctions] = {
-    "Relu",       "Tanh",        "Sigmoid", "Affine",   "LeakyRelu", "ThresholdedRelu",
-    "ScaledTanh", "HardSigmoid", "Elu",     "Softsign", "Softplus"};
-
-bool TakesAlpha(Function f) { return Function::kAffine <= f && f <= Function::kElu; }
-bool TakesBeta(Function f) {
-  return f == Function::kAffine || f == Function::kScaledTanh || f == Function::kHardSigmoid;
-}
+const FunctionFacts& FactsOf(Function function) { return kFunctionFacts[static_cast<std::size_t>(function)]; }
 
 // A tensor with its memory, of exactly its size.
 struct Owned {
@@ -73,11 +66,13 @@ void DrawAttributes(Bytes& bytes, Node& node) {
   attributes.activations.emplace();
   for (std::size_t d = 0; d < spec.D; ++d) {
     for (const Activation& activation : {spec.f[d], spec.g[d]}) {
-      std::string name = kNames[static_cast<std::size_t>(activation.function)];
+      std::string name = FactsOf(activation.function).name;
       if (bytes.OneIn(4)) name[0] = static_cast<char>(name[0] - 'A' + 'a');
       attributes.activations->push_back(name);
-      if (TakesAlpha(activation.function)) attributes.activation_alpha.push_back(static_cast<float>(activation.alpha));
-      if (TakesBeta(activation.function)) attributes.activation_beta.push_back(static_cast<float>(activation.beta));
+      if (FactsOf(activation.function).takes >= 1)
+        attributes.activation_alpha.push_back(static_cast<float>(activation.alpha));
+      if (FactsOf(activation.function).takes == 2)
+        attributes.activation_beta.push_back(static_cast<float>(activation.beta));
     }
   }
   if (spec.clip <= std::numeric_limits<float>::max()) attributes.clip = static_cast<float>(spec.clip);
@@ -156,7 +151,7 @@ void SpoilAttribute(Bytes& bytes, OnnxGruAttributes& attributes) {
     } else if constexpr (std::is_same_v<T, std::vector<float>>) {
       value.resize(bytes.Below(6), bytes.Next<float>());
     } else {
-      value.emplace(bytes.Below(6), kNames[bytes.Below(kFunctions)]);
+      value.emplace(bytes.Below(6), kFunctionFacts[bytes.Below(kFunctions)].name);
       if (!value->empty() && bytes.OneIn(2)) value->back() = DrawText(bytes);
     }
   };

@@ -267,7 +267,8 @@ Result MakeResult(const Problem& p) {
   return result;
 }
 
-Result RunOnce(const Problem& p, const std::shared_ptr<const Packed>& packed, const ForeignPool* pool, Watch* watch) {
+Result RunOnce(const Problem& p, const std::shared_ptr<const Packed>& packed, const ForeignPool* pool,
+               CancellationToken* token) {
   Result result = MakeResult(p);
   Call call{};
   call.T = p.T;
@@ -284,7 +285,7 @@ Result RunOnce(const Problem& p, const std::shared_ptr<const Packed>& packed, co
     if (p.has_initial_h) call.initial_h = p.initial_h.rows;
     call.Y_h = result.Y_h.rows;
   }
-  call.watch = watch;
+  call.token = token;
   Run(packed, call, pool);
   return result;
 }

@@ -142,7 +142,7 @@ Result MakeResult(const Problem& p);
 
 std::shared_ptr<const Packed> Pack(const Problem& p, std::size_t target);
 Result RunOnce(const Problem& p, const std::shared_ptr<const Packed>& packed, const ForeignPool* pool = nullptr,
-               Watch* watch = nullptr);
+               CancellationToken* token = nullptr);
 bool SameBits(const Result& a, const Result& b);
 
 }  // namespace onegru

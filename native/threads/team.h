@@ -61,7 +61,7 @@ class Claim {
     MayStall();
   }
 
-  // The caller's side. The number of windows closed tells whether the helper makes progress.
+  // The caller's side. The number of windows closed shows whether the helper makes progress.
   bool IsDone() const { return phase_.load(std::memory_order_acquire) == kDone; }
   std::uint32_t windows() const { return windows_.load(std::memory_order_relaxed); }
   // False: it is done. Otherwise place() is where to continue.

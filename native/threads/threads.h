@@ -16,7 +16,9 @@
 
 namespace onegru {
 
+// table: native_threads
 inline constexpr std::size_t kMostThreads = 64;
+// end
 
 // How many threads a call may use, including its own; at least 1.
 std::size_t NumThreads();

@@ -19,8 +19,8 @@ with needs_extra("onnx", "onnx", "onegru.backend"):
     from onnx.backend.base import Backend, BackendRep
 
 from onegru.core.wording import count
-from onegru.formats.onnx.read import Source
-from onegru.formats.onnx.reader import parse_onnx
+from onegru.formats.onnx.parse import parse_onnx
+from onegru.formats.onnx.validate import Source
 from onegru.models.model import Model
 from onegru.verification.probe import model_of, node_opset
 

@@ -12,8 +12,8 @@ from onegru.cli.conformance import chosen_cases, features
 from onegru.conformance.cases import all_cases
 from onegru.conformance.results import read_results
 from onegru.conformance.runtimes import registry
+from tests.support.faulty_runtime import FaultyRuntime
 from tests.support.machine.cli import Cli, files
-from tests.support.moods import Moody
 from tests.support.mutants import Fake, Refusing
 
 pytest.importorskip("onnx")
@@ -27,9 +27,9 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runtimes with little to load, which fail as they should."""
     found = {
         "good": Fake(name="good"),
-        "bad": Moody(name="bad", moods={CLIP: "off"}),
+        "bad": FaultyRuntime(name="bad", faults={CLIP: "off"}),
         "shy": Refusing(name="shy"),
-        "mad": Moody(name="mad", moods={USUAL: "exit"}),
+        "mad": FaultyRuntime(name="mad", faults={USUAL: "exit"}),
     }
     monkeypatch.setattr(registry, "RUNTIMES", found)
 

@@ -154,7 +154,7 @@ def test_what_is_printed(convert: Cli) -> None:
     document = json.loads(convert("b.xml", "c.safetensors", "--json").out)
     assert (document["source"], document["target"], document["written"]) == ("b.xml", "c.safetensors", True)
     assert [item["output"] for item in document["outputs"]] == ["Y", "Y_h"]
-    assert document["elsewhere"] == []
+    assert document["other_runtimes"] == []
     assert all(item["agrees"] and item["difference"]["max_abs"] <= 1e-6 for item in document["outputs"])
 
 
@@ -411,7 +411,7 @@ def test_sizes_and_inputs(convert: Cli) -> None:
 def test_a_writer_without_options(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"must end in"):
         convert_layers(make_gru(), tmp_path / "m.pb", {})
-    with pytest.raises(SpecError, match=r"opset: 14; has no effect on \.pt"):
+    with pytest.raises(SpecError, match=r"opset: 14; must be None for \.pt, as only \.onnx has it"):
         convert_layers(make_gru(), tmp_path / "m.pt", {"opset": 14})
 
 

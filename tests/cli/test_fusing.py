@@ -1,4 +1,4 @@
-"""`onegru convert --fuse`, and what `onegru inspect` tells of decomposed GRUs."""
+"""`onegru convert --fuse`, and what `onegru inspect` reports about decomposed GRUs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import onegru
+from tests.support.decomposed.draw import decomposed, near_miss
 from tests.support.machine.cli import Cli
 from tests.support.machine.repository import DENOISER
-from tests.support.written_out.draw import near_miss, written_out
 
 pytest.importorskip("typer")
 pytest.importorskip("rich")
@@ -20,7 +20,7 @@ pytest.importorskip("rich")
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     path = tmp_path / "model.onnx"
-    path.write_bytes(written_out("chain of two layers", np.random.default_rng(1)).model.SerializeToString())
+    path.write_bytes(decomposed("chain of two layers", np.random.default_rng(1)).model.SerializeToString())
     return path
 
 
@@ -40,7 +40,7 @@ def test_inspect(source: Path, cli: Cli) -> None:
     lines = result.out.splitlines()
     assert lines[0].startswith(f"{source}: 0 GRU nodes and ")
     assert f"2 GRUs decomposed into other operators; fused, {old} nodes become {new}" in lines
-    for item in found.written_out:
+    for item in found.decomposed:
         place = lines.index(f"{item.place}  6 steps in a row, {item.nodes} nodes")
         assert lines[place + 1].startswith(
             f"  GRU {item.input_size} → {item.hidden_size}; forward; reset gate"
@@ -50,7 +50,7 @@ def test_inspect(source: Path, cli: Cli) -> None:
 
 def test_inspect_tells_of_loops(tmp_path: Path, cli: Cli) -> None:
     path = tmp_path / "loop.onnx"
-    path.write_bytes(written_out("Scan of two layers", np.random.default_rng(1)).model.SerializeToString())
+    path.write_bytes(decomposed("Scan of two layers", np.random.default_rng(1)).model.SerializeToString())
     result = cli("inspect", path)
     assert "with 2 loops fewer" in result.out
     assert "a loop, " in result.out
@@ -65,7 +65,7 @@ def test_inspect_tells_which_part_does_not_fit(missed: Path, cli: Cli) -> None:
 
 def test_inspect_as_json(source: Path, missed: Path, cli: Cli) -> None:
     found = json.loads(cli("inspect", source, "--json").out)
-    assert [item["form"] for item in found["written_out"]] == ["chain", "chain"]
+    assert [item["form"] for item in found["decomposed"]] == ["chain", "chain"]
     assert found["near_misses"] == [] and found["fused_nodes"][0] > found["fused_nodes"][1]
     (miss,) = json.loads(cli("inspect", missed, "--json").out)["near_misses"]
     assert miss["place"] and miss["reason"]
@@ -74,7 +74,7 @@ def test_inspect_as_json(source: Path, missed: Path, cli: Cli) -> None:
 def test_ordinary_models_say_nothing(cli: Cli) -> None:
     result = cli("inspect", DENOISER)
     assert "decomposed" not in result.out and "not fused" not in result.out
-    assert json.loads(cli("inspect", DENOISER, "--json").out)["written_out"] == []
+    assert json.loads(cli("inspect", DENOISER, "--json").out)["decomposed"] == []
 
 
 def test_convert(source: Path, cli: Cli) -> None:

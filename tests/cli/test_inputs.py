@@ -135,7 +135,7 @@ def test_unnamed_dimensions(cli: Cli) -> None:
 
 
 def test_sizes_of_open_dimensions(cli: Cli) -> None:
-    """Whole shapes, which tell named dimensions elsewhere, too; given inputs; one size for the rest."""
+    """Whole shapes, which also fix named dimensions of other inputs; given inputs; one size for the rest."""
     name = write_gru(lens="lens")
     np.save("x.npy", X)
     for arguments, shapes in (

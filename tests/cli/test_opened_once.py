@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import onegru
-from onegru.formats.onnx.read import read_model
+from onegru.formats.onnx.validate import read_model
 from onegru.formats.openvino.xml import parse_xml
+from tests.support.decomposed import ir
+from tests.support.decomposed.draw import decomposed
 from tests.support.layers import make_gru
 from tests.support.machine.cli import Cli
-from tests.support.written_out import ir
-from tests.support.written_out.draw import written_out
 
 pytest.importorskip("typer")
 pytest.importorskip("rich")
@@ -61,7 +61,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     onegru.save(layer, "gru.onnx")
     onegru.save(layer, "gru.xml")
     onegru.save(layer, "gru.safetensors")
-    case = written_out("chain", np.random.default_rng(1))
+    case = decomposed("chain", np.random.default_rng(1))
     Path("parts.onnx").write_bytes(case.model.SerializeToString())
     ir.write(tmp_path / "parts.xml", ir.Written())
     return tmp_path

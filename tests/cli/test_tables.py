@@ -107,7 +107,7 @@ def test_inspect_json(cli: Cli) -> None:
         "outputs",
         "other_nodes",
         "nested_grus",
-        "written_out",
+        "decomposed",
         "near_misses",
         "fused_nodes",
         "gru_nodes",

@@ -105,7 +105,7 @@ def test_rounded_outputs(kit: Path) -> None:
 
 
 def test_in_the_runner_of_onnx(kit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has one tolerance for all numbers of a case, which data.json tells."""
+    """It has one tolerance for all numbers of a case, which data.json states."""
     from onnx.backend.test import loader
     from onnx.backend.test.runner import Runner
 

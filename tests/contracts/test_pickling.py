@@ -18,9 +18,9 @@ import pytest
 import onegru
 from onegru.core.dtypes import Array
 from onegru.core.errors import needs_extra
+from tests.support.decomposed.draw import decomposed
 from tests.support.layers import make_gru, make_stack
 from tests.support.machine.repository import DENOISER
-from tests.support.written_out.draw import written_out
 
 B, I = 2, 5
 X = np.random.default_rng(1).standard_normal((3, B, I)).astype(np.float32)
@@ -96,7 +96,7 @@ def gates() -> onegru.GateTrace:
 def fusion() -> onegru.Fusion:
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "source.onnx", Path(folder) / "target.onnx"
-        source.write_bytes(written_out("chain", np.random.default_rng(1)).model.SerializeToString())
+        source.write_bytes(decomposed("chain", np.random.default_rng(1)).model.SerializeToString())
         return onegru.fuse(source, target, check=False)
 
 

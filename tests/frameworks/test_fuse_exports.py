@@ -12,15 +12,15 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.support.decomposed.keras import CASES as KERAS
 from tests.support.fusing import GRUS, LOOPS, all_nodes, by_onegru, by_onnxruntime, directions, error, fused
 from tests.support.machine.processes import run_python
-from tests.support.written_out.keras import CASES as KERAS
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
-from tests.support.written_out.torch import CASES, EXPORTS, export  # noqa: E402
+from tests.support.decomposed.torch import CASES, EXPORTS, export  # noqa: E402
 
 REPOSITORY = Path(__file__).parents[2]
 T, B = 5, 3
@@ -66,7 +66,7 @@ def keras_files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
             pytest.skip(f"needs {package}")
     folder = tmp_path_factory.mktemp(backend)
     run_python(
-        "from tests.support.written_out.keras import main; main()",
+        "from tests.support.decomposed.keras import main; main()",
         folder,
         T,
         B,

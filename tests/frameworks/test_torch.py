@@ -108,7 +108,7 @@ def test_trained_weights_through_every_pair(first: str) -> None:
 @pytest.mark.parametrize("num_layers", [1, 2])
 def test_batch_first_is_the_layout(num_layers: int) -> None:
     module = make(num_layers=num_layers, bidirectional=True, dropout=0.5 * (num_layers > 1)).train()
-    X = draw((7, 7, I), seed=5)  # a shape that does not tell which axis is which
+    X = draw((7, 7, I), seed=5)  # a shape that does not show which axis is which
     expected = outputs(module.eval(), X)[0]
     source = onegru.from_torch(module)
     assert source.layout == 1

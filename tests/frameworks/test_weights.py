@@ -120,7 +120,7 @@ def test_torch_without_biases_and_cells() -> None:
 
 
 def test_torch_layouts() -> None:
-    """What a state dict does not tell; modules are tried with torch itself."""
+    """What a state dict does not say; modules are tried with torch itself."""
     state = onegru.to_torch_state_dict(layer())
     assert [onegru.from_torch(state, batch_first=said).layout for said in (None, False, True)] == [0, 0, 1]
     stacked = onegru.to_torch_state_dict(stack("bidirectional", 2))

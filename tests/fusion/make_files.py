@@ -74,8 +74,8 @@ def keep(source: Path, name: str) -> None:
 
 def main() -> None:
     """Make them all."""
-    from tests.support.written_out.keras import CASES as KERAS
-    from tests.support.written_out.torch import EXPORTS, export
+    from tests.support.decomposed.keras import CASES as KERAS
+    from tests.support.decomposed.torch import EXPORTS, export
 
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
@@ -83,7 +83,7 @@ def main() -> None:
         for case, how in EXPORTS:
             export(case, how, folder / "model.onnx", T, B)
             keep(folder / "model.onnx", f"torch_{case.replace(' ', '_')}_{how}")
-        command = [sys.executable, "-m", "tests.support.written_out.keras", place, str(T), str(B)]
+        command = [sys.executable, "-m", "tests.support.decomposed.keras", place, str(T), str(B)]
         subprocess.run(command, check=True, env={**os.environ, "KERAS_BACKEND": "tensorflow"})
         for case in KERAS:
             keep(folder / f"{case}.onnx", f"keras_{case}")

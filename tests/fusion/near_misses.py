@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 import onegru
+from tests.support.decomposed.bent import Bent, draw_bent
 from tests.support.fusing import Array, by_onnxruntime, error, fused
-from tests.support.written_out.bent import Bent, draw_bent
 
 # How far outputs of a model, and of it fused, lie apart: float32 roundings of long sums of large numbers,
 # which kinks make larger, were 4e-4 at most over 4,000 models. A bend moves outputs by more somewhere.
 _BOUND = 2e-3
-# Up to where exponentials written out in float32 do not overflow yet.
+# Up to where decomposed exponentials in float32 do not overflow yet.
 _SCALES = (1.0, 0.1, 0.3, 1.0, 2.0, 3.0, 5.0, 10.0)
 _SHAKEN = 1e-6  # of inputs: where outputs jump for that, as those of Floor do, rounding decides them
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.fusion.near_misses import check
+from tests.support.decomposed.bent import draw_bent
 from tests.support.fusing import SIGMOID, TANH, Function, Net, Step, check_fused, fused, one_step
-from tests.support.written_out.bent import draw_bent
 
 pytest.importorskip("onnxruntime")
 

@@ -64,13 +64,13 @@ def is_scan(flow: Any, op: Op) -> bool:
 
 
 def is_of_first(flow: Any, *arguments: Any) -> bool:
-    """The proof of the first chain; what the second gives is not among the new operators."""
+    """The numeric check of the first chain; what the second gives is not among the new operators."""
     return any("first_all" in op.outputs for op in arguments[0])
 
 
 PLACES: dict[str, tuple[Any, str, Callable[..., bool], int]] = {
     "loop": (fuse, "read_loop", is_scan, 2),
-    "proof": (graph, "compare", is_of_first, 2),
+    "numeric check": (graph, "compare", is_of_first, 2),
     "last state": (join, "_takes_last", lambda flow, op, name: "first" in op.outputs, 3),
 }
 

@@ -1,4 +1,4 @@
-"""Drawn models with GRUs written out are fused, near misses are not, and all compute what they did."""
+"""Drawn models with decomposed GRUs are fused, near misses are not, and all compute what they did."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ import onnx
 import pytest
 
 from onegru.fusion.search import Search
+from tests.support.decomposed.draw import (
+    NEAR_MISSES,
+    Decomposed,
+    draw_decomposed,
+    draw_near_miss,
+    near_miss,
+)
+from tests.support.decomposed.models import Gru
 from tests.support.fusing import (
     BOUND,
     DEFECT,
@@ -22,14 +30,6 @@ from tests.support.fusing import (
     fused,
     kinds,
 )
-from tests.support.written_out.draw import (
-    NEAR_MISSES,
-    WrittenOut,
-    draw_near_miss,
-    draw_written_out,
-    near_miss,
-)
-from tests.support.written_out.models import Gru
 
 pytest.importorskip("onnxruntime")
 
@@ -57,7 +57,7 @@ def begins_at_its_bound(gru: Gru) -> bool:
     return any(name == "ThresholdedRelu" and alpha == gru.clip for name, alpha in pairs)
 
 
-def cannot_be_switched_off(gru: Gru, case: WrittenOut) -> bool:
+def cannot_be_switched_off(gru: Gru, case: Decomposed) -> bool:
     """Held steps that sequence_lens may not say, where no x makes the update gate 1."""
     if not {"lengths", "mask"} & case.flags:
         return False
@@ -65,19 +65,19 @@ def cannot_be_switched_off(gru: Gru, case: WrittenOut) -> bool:
     return gru.clip is not None or not saturates
 
 
-def may_keep_its_first_step(case: WrittenOut) -> bool:
+def may_keep_its_first_step(case: Decomposed) -> bool:
     """A chain from zeros: what is computed with them leaves a first step that may look like no other."""
     return case.kind == "chain" and "initial state zeros" in case.recipe
 
 
-def drops_its_last_state(case: WrittenOut) -> bool:
+def drops_its_last_state(case: Decomposed) -> bool:
     """A chain whose last step gives nothing but a zero where it is off: no old state is blended there."""
     has_last = case.count == 1 and ("outputs: both" in case.recipe or "outputs: last" in case.recipe)
     return case.kind == "chain" and "zero past the end" in case.flags and not has_last
 
 
-def known_limits(case: WrittenOut) -> set[str]:
-    """What the reasons say for which some of a model's GRUs may stay written out."""
+def known_limits(case: Decomposed) -> set[str]:
+    """What the reasons say for which some of a model's GRUs may stay decomposed."""
     found = set()
     if may_keep_its_first_step(case):
         found |= {FIRST_STEP, NO_BLEND, OTHER_GATES, AFFINE_RESET}
@@ -93,19 +93,19 @@ def known_limits(case: WrittenOut) -> set[str]:
     return found
 
 
-def check_outputs(case: WrittenOut, model: onnx.ModelProto) -> None:
+def check_outputs(case: Decomposed, model: onnx.ModelProto) -> None:
     onnx.checker.check_model(model, full_check=True)
     assert error(by_onnxruntime(model, case.feeds), case.expected) <= BOUND, case.recipe
     assert error(by_onegru(model, case.feeds), case.expected) <= BOUND, case.recipe
 
 
-def check_words(case: WrittenOut, search: Search) -> None:
+def check_words(case: Decomposed, search: Search) -> None:
     for miss in search.missed:
         assert DEFECT not in miss.reason, f"{miss}: {case.recipe}"
         assert miss.place and " " in miss.reason and "\n" not in miss.reason, miss
 
 
-def check_all_fused(case: WrittenOut, model: onnx.ModelProto, search: Search) -> None:
+def check_all_fused(case: Decomposed, model: onnx.ModelProto, search: Search) -> None:
     """Each GRU is a node outside all loops."""
     assert directions(model) == case.count, case.recipe
     assert not set(kinds(model)) & set(LOOPS), case.recipe
@@ -122,28 +122,28 @@ def check_all_fused(case: WrittenOut, model: onnx.ModelProto, search: Search) ->
         assert forms == {"chain"}, case.recipe
 
 
-def steps(case: WrittenOut) -> int:
+def steps(case: Decomposed) -> int:
     """How many steps a case takes."""
     X = case.feeds.get("X")
     return 1 if X is None else X.shape[1 if "batch first" in case.flags else 0]
 
 
-def check_reasons(case: WrittenOut, search: Search) -> None:
+def check_reasons(case: Decomposed, search: Search) -> None:
     """What is left is left for a known reason."""
     limits = known_limits(case)
     for miss in search.missed:
         assert any(limit in miss.reason for limit in limits), f"{miss}: {case.recipe}"
 
 
-def is_limited(case: WrittenOut) -> bool:
-    """Whether GRUs of a model, not first steps alone, may stay written out."""
+def is_limited(case: Decomposed) -> bool:
+    """Whether GRUs of a model, not first steps alone, may stay decomposed."""
     return drops_its_last_state(case) or any(
         reset_folds_away(gru) or begins_at_its_bound(gru) or cannot_be_switched_off(gru, case)
         for gru in case.grus
     )
 
 
-def check_fused(case: WrittenOut) -> int:
+def check_fused(case: Decomposed) -> int:
     model, search = fused(case.model)
     check_words(case, search)
     check_outputs(case, model)
@@ -206,7 +206,7 @@ def is_like(gru: Gru, found: tuple[np.ndarray, np.ndarray, np.ndarray, str, int]
     )
 
 
-def check_parameters(case: WrittenOut, model: onnx.ModelProto) -> None:
+def check_parameters(case: Decomposed, model: onnx.ModelProto) -> None:
     found = parameters(model)
     for gru in case.grus:
         shared = gru.linear_before_reset and gru.activations[0] in ("Relu", "LeakyRelu")  # a factor of r
@@ -221,7 +221,7 @@ def check_parameters(case: WrittenOut, model: onnx.ModelProto) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_drawn_models_are_fused(seed: int) -> None:
     rng: Generator = np.random.default_rng(5000 + seed)
-    count = sum(check_fused(draw_written_out(rng)) for _ in range(25))
+    count = sum(check_fused(draw_decomposed(rng)) for _ in range(25))
     assert count >= 20
 
 
@@ -240,7 +240,7 @@ def test_no_near_miss_becomes_something_else(name: str) -> None:
     check_near_miss(near_miss(name, rng))
 
 
-def check_near_miss(case: WrittenOut) -> None:
+def check_near_miss(case: Decomposed) -> None:
     model, search = fused(case.model)
     check_words(case, search)
     check_outputs(case, model)
@@ -250,7 +250,7 @@ def check_near_miss(case: WrittenOut) -> None:
 
 
 def test_a_loop_without_iterations_gives_what_it_begins_with() -> None:
-    case = draw_written_out(np.random.default_rng(489))  # any whose steps are open and whose state is given
+    case = draw_decomposed(np.random.default_rng(489))  # any whose steps are open and whose state is given
     model, search = fused(case.model)
     assert [item.form for item in search.fused] == ["loop"]
     feeds = {**case.feeds, "X": np.take(case.feeds["X"], [], axis=int("batch first" in case.flags))}

@@ -20,6 +20,7 @@ from onnx import ModelProto, TensorProto
 import onegru
 from onegru.formats.onnx.functions.augru import add_augru_functions, augru_node
 from onegru.layers.gates.files import writer
+from tests.support.decomposed.draw import decomposed
 from tests.support.files.ir_files import IrWriter, write_case
 from tests.support.files.onnx_models import (
     B,
@@ -36,7 +37,6 @@ from tests.support.files.onnx_models import (
     weights,
 )
 from tests.support.layers import make_gru, make_stack
-from tests.support.written_out.draw import written_out
 
 __all__ = ["KINDS", "NEEDS", "PROBE", "Files", "corpus"]
 
@@ -96,7 +96,7 @@ def _onnx() -> list[Files]:
     models = [chain, model(both, opset=22), model(old, opset=3, ir=4), _bodies(), _folded(), _function()]
     models += [_attention(False), _attention(True)]
     models += [
-        written_out(kind, np.random.default_rng(1)).model
+        decomposed(kind, np.random.default_rng(1)).model
         for kind in ("cell with attention", "chain with lengths", "Scan")  # a broken Loop may run for ever
     ]
     made = [{"m.onnx": proto.SerializeToString(deterministic=True)} for proto in models]

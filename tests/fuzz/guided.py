@@ -38,7 +38,7 @@ def packed(way: int, files: Files) -> bytes:
 
 
 def unpacked(data: bytes, kind: str) -> tuple[int, Files]:
-    """The way and the files of an input; the first seed's where it is none: libFuzzer begins with nothing."""
+    """The way and the files of an input; of the first seed if invalid: libFuzzer begins with nothing."""
     head, _, rest = data.partition(b"\n")
     try:
         way, entries = json.loads(head)

@@ -39,7 +39,7 @@ class Fuzzer:
         command: how it is started.
         longest: the bytes that an input may have.
         seeds: makes the inputs that it starts from.
-        may_crash: whether crashes and hangs of the process are none of onegru's.
+        may_crash: whether crashes and hangs of the process are not onegru's.
     """
 
     command: Sequence[str]

@@ -51,7 +51,7 @@ _KEPT, _OF_EACH = Path("build/fuzz"), 3
 
 
 class Worker:
-    """The process that reads the files, started anew when it has ended."""
+    """The process that reads the files, started again when it has ended."""
 
     def __init__(
         self, command: Sequence[str] = ("-m", "tests.fuzz.worker"), patience: float = PATIENCE

@@ -163,7 +163,7 @@ def judge_files(
 
 
 def _signature(error: BaseException) -> str:
-    """What tells faults apart: the kind of error, and the last place in onegru that it went through."""
+    """What distinguishes faults: the kind of error, and the last place in onegru that it went through."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(_PACKAGE)]
     place = f" in {Path(frames[-1].filename).name}, {frames[-1].name}" if frames else ""
     words = str(error).partition("\n")[0] if isinstance(error, Fault) else type(error).__name__

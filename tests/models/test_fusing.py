@@ -1,4 +1,4 @@
-"""Models loaded with their decomposed GRUs as GRU nodes; what `onegru.inspect` tells of them."""
+"""Models loaded with their decomposed GRUs as GRU nodes; what `onegru.inspect` reports about them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import onnx
 import pytest
 
 import onegru
+from tests.support.decomposed.draw import Decomposed, decomposed, near_miss
 from tests.support.files.onnx_models import graph, gru, model, node, save, value, weights
 from tests.support.machine.repository import DENOISER
-from tests.support.written_out.draw import WrittenOut, near_miss, written_out
 
-# Of float32 outputs against float64 by the equations, as in tests/fusion/test_written_out.py.
+# Of float32 outputs against float64 by the equations, as in tests/fusion/test_decomposed.py.
 BOUND = 2e-5
 
 
 @pytest.fixture
-def chain() -> WrittenOut:
-    return written_out("chain", np.random.default_rng(1))
+def chain() -> Decomposed:
+    return decomposed("chain", np.random.default_rng(1))
 
 
-def assert_computes(loaded: onegru.Model, case: WrittenOut) -> None:
+def assert_computes(loaded: onegru.Model, case: Decomposed) -> None:
     for name, found in loaded.run(dict(case.feeds)).items():
         scale = max(1.0, np.max(np.abs(case.expected[name]), initial=0.0))
         assert np.max(np.abs(found - case.expected[name]), initial=0.0) <= BOUND * scale, case.recipe
@@ -34,7 +34,7 @@ def assert_computes(loaded: onegru.Model, case: WrittenOut) -> None:
 
 
 @pytest.mark.parametrize("given", ["path", "bytes", "ModelProto"])
-def test_load(given: str, chain: WrittenOut, tmp_path: Path) -> None:
+def test_load(given: str, chain: Decomposed, tmp_path: Path) -> None:
     path = save(tmp_path, chain.model)
     before = chain.model.SerializeToString()
     source: Any = {"path": path, "bytes": before, "ModelProto": chain.model}[given]
@@ -50,13 +50,13 @@ def test_load(given: str, chain: WrittenOut, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["cell", "Scan of two layers", "chain with lengths"])
 def test_other_kinds(kind: str) -> None:
-    case = written_out(kind, np.random.default_rng(1))
+    case = decomposed(kind, np.random.default_rng(1))
     loaded = onegru.load(case.model, fuse=True)
     assert len(loaded.gru_nodes) == case.count
     assert_computes(loaded, case)
 
 
-def test_external_data_stay_where_they_are(chain: WrittenOut, tmp_path: Path) -> None:
+def test_external_data_stay_where_they_are(chain: Decomposed, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save_model(chain.model, str(path), save_as_external_data=True, size_threshold=100, location="w.bin")
     assert (tmp_path / "w.bin").exists()
@@ -65,7 +65,7 @@ def test_external_data_stay_where_they_are(chain: WrittenOut, tmp_path: Path) ->
     assert_computes(loaded, chain)
 
 
-def test_what_is_loaded_pickles_and_traces(chain: WrittenOut) -> None:
+def test_what_is_loaded_pickles_and_traces(chain: Decomposed) -> None:
     loaded = onegru.load(chain.model, fuse=True)
     assert_computes(pickle.loads(pickle.dumps(loaded)), chain)
     (arrays,) = loaded.trace(dict(chain.feeds))
@@ -97,11 +97,11 @@ def test_broken_models(data: bytes, tmp_path: Path) -> None:
 # ---- inspecting
 
 
-def test_inspect(chain: WrittenOut, tmp_path: Path) -> None:
+def test_inspect(chain: Decomposed, tmp_path: Path) -> None:
     path = save(tmp_path, chain.model)
     found = onegru.inspect(path)
     assert found.grus == () and found.near_misses == ()
-    (item,), (gru_of_chain,) = found.written_out, chain.grus
+    (item,), (gru_of_chain,) = found.decomposed, chain.grus
     assert (item.form, item.steps, item.operator) == ("chain", 6, "GRU")
     assert item.place in {output.name for output in chain.model.graph.output}
     assert (item.hidden_size, item.input_size) == (gru_of_chain.R.shape[1], gru_of_chain.W.shape[1])
@@ -109,16 +109,16 @@ def test_inspect(chain: WrittenOut, tmp_path: Path) -> None:
     assert tuple(words.partition("(")[0] for words in item.activations) == gru_of_chain.activations
     report = onegru.fuse(path, tmp_path / "target.onnx")
     assert (report.fused, report.missed, report.nodes) == (
-        found.written_out,
+        found.decomposed,
         found.near_misses,
         found.fused_nodes,
     )
 
 
 def test_inspect_counts_nodes_in_bodies(tmp_path: Path) -> None:
-    case = written_out("Scan of two layers", np.random.default_rng(1))
+    case = decomposed("Scan of two layers", np.random.default_rng(1))
     found = onegru.inspect(save(tmp_path, case.model))
-    assert {item.form for item in found.written_out} == {"loop"}
+    assert {item.form for item in found.decomposed} == {"loop"}
     assert found.fused_nodes is not None
     assert found.fused_nodes[0] > len(case.model.graph.node) > found.fused_nodes[1] - 10
 
@@ -126,7 +126,7 @@ def test_inspect_counts_nodes_in_bodies(tmp_path: Path) -> None:
 def test_near_misses_tell_which_part_does_not_fit(tmp_path: Path) -> None:
     case = near_miss("cell: mixed gates", np.random.default_rng(1))
     found = onegru.inspect(save(tmp_path, case.model))
-    assert found.written_out == () and found.fused_nodes is None
+    assert found.decomposed == () and found.fused_nodes is None
     (miss,) = found.near_misses
     assert miss.place and "old state" in miss.reason
 
@@ -146,5 +146,5 @@ def test_ordinary_models_have_none(tmp_path: Path) -> None:
     inputs = [value("x", shape=["rows", 5]), value("sequence", shape=[3, "rows", 5])]
     path = save(tmp_path, model(graph(nodes, inputs, ["residual", "Y"], constants)))
     found = onegru.inspect(path)
-    assert (found.written_out, found.near_misses, found.fused_nodes) == ((), (), None)
+    assert (found.decomposed, found.near_misses, found.fused_nodes) == ((), (), None)
     assert len(found.grus) == 1

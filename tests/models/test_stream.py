@@ -159,7 +159,7 @@ def test_sizes_that_are_asked_for(tmp_path: Path) -> None:
     )
     model = onegru.load(path)
     x = np.ones((T, B, I), np.float32)
-    with pytest.raises(SpecError, match=r"'big' is \[copies, 2, 4\], whose sizes the inputs do not tell"):
+    with pytest.raises(SpecError, match=r"'big' is \[copies, 2, 4\], whose sizes the inputs leave open"):
         model.stream({"h_out": "big"}).step({"x": x})
     stream = model.stream({"h_out": "big"}, dims={"copies": 2})
     stream.step({"x": x})
@@ -405,7 +405,7 @@ def test_rows_that_are_refused(tmp_path: Path) -> None:
     model = onegru.load(one_gru(tmp_path / "m.onnx"))
     x = np.ones((T, 1, I), np.float32)
     stream = model.stream()
-    with pytest.raises(SpecError, match="whose sizes the inputs do not tell"):
+    with pytest.raises(SpecError, match="whose sizes the inputs leave open"):
         stream.step({"x": x}, rows=[0])
     stream.step({"x": np.ones((T, 3, I), np.float32)})
     before = stream.state

@@ -16,23 +16,23 @@ from onegru.core.wording import count
 from onegru.fusion.search import Fused, NearMiss
 from onegru.models import fusing
 from onegru.rewriting import fuse as fuse_module
+from tests.support.decomposed.draw import Decomposed, decomposed, near_miss
 from tests.support.files.onnx_models import graph, gru, model, node, save, value, weights
-from tests.support.written_out.draw import WrittenOut, near_miss, written_out
 
 SEED = 1
-# Of float32 outputs against float64 by the equations, as in tests/fusion/test_written_out.py.
+# Of float32 outputs against float64 by the equations, as in tests/fusion/test_decomposed.py.
 BOUND = 2e-5
 
 
-def case_of(kind: str, seed: int = SEED) -> WrittenOut:
-    return written_out(kind, np.random.default_rng(seed))
+def case_of(kind: str, seed: int = SEED) -> Decomposed:
+    return decomposed(kind, np.random.default_rng(seed))
 
 
-def saved(tmp_path: Path, case: WrittenOut) -> Path:
+def saved(tmp_path: Path, case: Decomposed) -> Path:
     return save(tmp_path, case.model)
 
 
-def assert_computes(model: onegru.Model, case: WrittenOut) -> None:
+def assert_computes(model: onegru.Model, case: Decomposed) -> None:
     found: Mapping[str, Array] = model.run(dict(case.feeds))
     assert set(found) == set(case.expected)
     for name, wanted in case.expected.items():
@@ -259,7 +259,7 @@ def test_broken_irs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["TensorIterator", "Loop", "unrolled"])
 def test_irs(form: str, tmp_path: Path) -> None:
     pytest.importorskip("openvino")
-    from tests.support.written_out.ir import Written, feeds, write
+    from tests.support.decomposed.ir import Written, feeds, write
 
     how = Written(form=form)
     source, target = write(tmp_path / "source.xml", how), tmp_path / "target.xml"
@@ -275,8 +275,8 @@ def test_irs(form: str, tmp_path: Path) -> None:
         assert [node.operator for node in loaded.gru_nodes] == ["GRUSequence-5"]
         for name, array in loaded.run(given).items():
             np.testing.assert_allclose(array, wanted[name], rtol=0, atol=2e-6)
-    assert len(onegru.inspect(source).written_out) == 1
-    assert not onegru.inspect(target).written_out
+    assert len(onegru.inspect(source).decomposed) == 1
+    assert not onegru.inspect(target).decomposed
 
 
 def test_missing_files(tmp_path: Path) -> None:
@@ -309,14 +309,14 @@ def test_a_result_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytes
     """As if the search had made a mistake."""
 
     def worse(*arguments: Any) -> Any:
-        found = fusing.replace_written_out(*arguments)
+        found = fusing.replace_decomposed(*arguments)
         for tensor in found.model.graph.initializer:
             array = onnx.numpy_helper.to_array(tensor)
             if array.dtype == np.float32:
                 tensor.CopyFrom(onnx.numpy_helper.from_array(array * np.float32(1.01), tensor.name))
         return found
 
-    monkeypatch.setattr(fuse_module, "replace_written_out", worse)
+    monkeypatch.setattr(fuse_module, "replace_decomposed", worse)
     with pytest.raises(onegru.FormatError, match=r"not written: output .* differs from the source's by"):
         onegru.fuse(saved(tmp_path, case_of("chain")), tmp_path / "target.onnx")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx"]

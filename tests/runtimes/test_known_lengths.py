@@ -1,4 +1,4 @@
-"""Lengths: what a file tells of them, and what OpenVINO then makes of it."""
+"""Lengths: what a file says about them, and what OpenVINO then does."""
 
 from __future__ import annotations
 

@@ -279,7 +279,7 @@ def test_several_requests_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (('hidden_size="5"', 'hidden_size="4"'), "H_t: shape [3, 1, 5]; must be [3, 1, 4]"),
+        (('hidden_size="5"', 'hidden_size="4"'), "hidden_size: 4; must be 5, as R has shape [1, 15, 5]"),
         (('hidden_size="5"', ""), "hidden_size: 0; must be at least 1"),
         (('hidden_size="5"', 'hidden_size="5" activations="relu, tanh"'), "activations: unknown function 'relu'"),
         (('hidden_size="5"', 'hidden_size="5" activations=""'), "activations: 0 names; must be 2"),
@@ -287,9 +287,9 @@ def test_several_requests_at_once(tmp_path: Path) -> None:
         (('hidden_size="5"', 'hidden_size="5" activations_beta="x"'), "activations_beta: 'x'; must be numbers"),
         (('hidden_size="5"', 'hidden_size="5" direction="reverse"'), "direction: 'reverse'; must be 'forward'"),
         (('hidden_size="5"', 'hidden_size="5" clip="2"'), "clip: 2.0; must be 0.0"),
-        (('"i32"', '"u8"'), "sequence_lengths: type u8; must be i32 or i64"),
-        (('"3,6,1"', '"3,5,1"'), "A: shape [3, 5, 1]; must be [3, 6, 1]"),
-        (('"3,6,4"', '"3,6,5"'), "W: shape [1, 15, 4]; must be [1, 15, 5]"),
+        (('"i32"', '"u8"'), "sequence_lengths: type uint8; must be int32 or int64"),
+        (('"3,6,1"', '"3,5,1"'), "A: shape [3, 5, 1]; must be [batch_size, seq_length, 1] = [3, 6, 1]"),
+        (('"3,6,4"', '"3,6,5"'), "X: shape [3, 6, 5]; must be [batch_size, seq_length, input_size] = [any, any, 4]"),
     ],
 )  # fmt: skip
 def test_illegal_layers(tmp_path: Path, change: tuple[str, str], message: str) -> None:
@@ -316,7 +316,7 @@ def test_nodes_refuse_what_their_texts_do_not_have() -> None:
     with pytest.raises(onegru.SpecError, match=r"AUGRUCell node .*: 3 inputs; must be X, H_t, W, R, B, A"):
         node_class("AUGRUCell")(few, hidden_size=H)
     arrays["R"] = arrays["R"].astype(np.float64)
-    with pytest.raises(onegru.SpecError, match="R: type f64; must be f32, like X"):
+    with pytest.raises(onegru.SpecError, match="R: type float64; must be float32, like W"):
         node_class("AUGRUCell")(list(parameters(arrays).values()), hidden_size=H)
 
 

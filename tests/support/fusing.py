@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import onegru
-from onegru.formats.onnx.read import Source
+from onegru.formats.onnx.validate import Source
 from onegru.fusion.dataflow.flow import Flow
 from onegru.fusion.fuse import fuse_flow
 from onegru.fusion.onnx.flow import flow_of, graph_types
@@ -25,7 +25,7 @@ GRUS = ("GRU", "AUGRU")
 LOOPS = ("Loop", "Scan")
 
 # Largest error of float32 against float64, relative to the largest output or 1: 5e-6 over 20000 drawn models
-# as they are (tests/fusion/test_written_out.py) and 8e-6 over 2000 fused ones, of longer sums.
+# as they are (tests/fusion/test_decomposed.py) and 8e-6 over 2000 fused ones, of longer sums.
 BOUND = 2e-5
 
 

@@ -14,8 +14,8 @@ import onnx
 from onnx import ModelProto, NodeProto
 
 from onegru import Model
-from onegru.formats.onnx.read import Source
-from onegru.formats.onnx.reader import parse_onnx
+from onegru.formats.onnx.parse import parse_onnx
+from onegru.formats.onnx.validate import Source
 from onegru.verification.runtimes.base import Runtime, Subject
 from tests.support.files.onnx_models import tensor
 

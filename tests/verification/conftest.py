@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onegru.verification.runtimes.base import Runtime, Subject
-from onegru.verification.runtimes.subprocess_runner import Outcome
+from onegru.verification.runtimes.subprocess_runner import RunResult
 from tests.support.files.onnx_models import Arrays
 
 
@@ -13,10 +13,10 @@ from tests.support.files.onnx_models import Arrays
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runtimes run here, as they do no harm, and a process for each would take a second."""
 
-    def run(runtime: Runtime, subject: Subject, inputs: Arrays, timeout: float) -> Outcome:
+    def run(runtime: Runtime, subject: Subject, inputs: Arrays, timeout: float) -> RunResult:
         try:
-            return Outcome("ran", runtime.run(subject, inputs))
+            return RunResult("ran", runtime.run(subject, inputs))
         except Exception as error:
-            return Outcome("refuses", reason=repr(error))
+            return RunResult("refuses", reason=repr(error))
 
     monkeypatch.setattr("onegru.verification.compare_runtimes.run_apart", run)

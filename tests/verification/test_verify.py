@@ -24,9 +24,9 @@ from onegru.verification.runtimes.onnxruntime import OnnxRuntime
 from onegru.verification.runtimes.openvino import OpenVino
 from onegru.verification.trace import traced_run
 from tests.support import mutants
+from tests.support.decomposed.draw import decomposed
 from tests.support.files.onnx_models import I, graph, gru, model, node, save, value, weights
 from tests.support.verify_cases import REAL, T, chain, fault_of, feeds, only, planted, planted_in, verified
-from tests.support.written_out.draw import written_out
 
 
 @planted
@@ -85,7 +85,7 @@ def test_where_a_bidirectional_gru_differs_first(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_node_that_is_asked_alone(tmp_path: Path) -> None:
-    """A runtime that will not tell what goes on inside is given each node by itself."""
+    """A runtime that does not expose inner values is given each node by itself."""
     found = verified(save(tmp_path, chain(clip=0.25)), feeds(), mutants.Shy())
     fault = fault_of(found)
     assert (fault.node, fault.diagnosis) == ("GRU_1", "clip were ignored")
@@ -231,15 +231,15 @@ def test_a_model_in_memory_is_refused(tmp_path: Path) -> None:
         onegru.verify(onegru.load(path.read_bytes()))
 
 
-@pytest.mark.parametrize("is_written_out", [True, False])
-def test_a_model_without_gru_nodes(tmp_path: Path, is_written_out: bool) -> None:
-    proto = written_out("chain", np.random.default_rng(1)).model
-    if not is_written_out:
+@pytest.mark.parametrize("is_decomposed", [True, False])
+def test_a_model_without_gru_nodes(tmp_path: Path, is_decomposed: bool) -> None:
+    proto = decomposed("chain", np.random.default_rng(1)).model
+    if not is_decomposed:
         proto = model(graph([node("Relu", ["X"], ["Y"])], [value("X", shape=[1, 1, I])], ["Y"], {}))
     loaded = onegru.load(save(tmp_path, proto))
     fault, words = find_fault(loaded, {}, {}, OnnxEvaluator(), lambda *_: pytest.fail(), lambda _: True)
     assert fault is None and words.startswith("it has no GRU node, ")
-    assert ("1 decomposed GRU: `onegru convert --fuse`" in words) == is_written_out
+    assert ("1 decomposed GRU: `onegru convert --fuse`" in words) == is_decomposed
 
 
 def test_openvino_is_given_the_file(tmp_path: Path) -> None:

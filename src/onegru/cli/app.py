@@ -17,7 +17,7 @@ import onegru
 from onegru.cli.bench import measure, set_threads
 from onegru.cli.conformance import conformance
 from onegru.cli.convert import convert_command
-from onegru.cli.fusing import show_fusing_hint, show_written_out
+from onegru.cli.fusing import show_decomposed, show_fusing_hint
 from onegru.cli.inputs import (
     AsJson,
     DimOption,
@@ -196,7 +196,7 @@ def inspect_command(
         found = onegru.inspect(file)
     show_report(Screen(), found, as_json=as_json)
     if not as_json:
-        show_written_out(Screen(), found)
+        show_decomposed(Screen(), found)
 
 
 @app.command("bench", short_help="Time a model.")

@@ -72,7 +72,7 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
     elif file is not None and file.kind is Kind.ONNX:
         try:
             # Imported here, as an IR needs no onnx.
-            from onegru.formats.onnx.read import Source
+            from onegru.formats.onnx.validate import Source
             from onegru.formats.onnx.whole.session import Session
 
             session = Session(file.data, Source.of(file))

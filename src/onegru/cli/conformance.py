@@ -29,7 +29,7 @@ from onegru.conformance.results import (
     document,
     write_results,
 )
-from onegru.conformance.runtimes.registry import ENGINES, RUNTIMES, contenders
+from onegru.conformance.runtimes.registry import ENGINES, RUNTIMES, configs
 from onegru.conformance.runtimes.run import SECONDS, run_cases
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
@@ -158,7 +158,7 @@ def run_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the cases in runtimes, and tell which features they get right.
+    """Run the cases in runtimes, and report which features they get right.
 
     Each runtime runs in processes of its own. A case passes, differs, is refused (by an error of the
     runtime's own) or crashes (a signal, an exit, too long, no memory left).
@@ -173,7 +173,7 @@ def run_command(
             if path.suffix.lower() != suffix:
                 raise SpecError(f"{option} {path}: must end in {suffix}")
             check_target(f"{option} {path}", path, filter(None, [other]))
-    runners = contenders(runtimes or (), providers or (), engines or (), precision)
+    runners = configs(runtimes or (), providers or (), engines or (), precision)
     counts = [sum(kind_of_case(case) in item.kinds for case in chosen) for item in runners]
     if not any(counts):
         names = ", ".join(dict.fromkeys(item.runtime.name for item in runners))

@@ -20,7 +20,7 @@ from onegru.formats.opened import Kind, open_layers
 from onegru.formats.save import SUFFIXES
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
-from onegru.models.convert_layers import WRITERS, Check, convert_layers
+from onegru.models.convert_layers import Check, convert_layers
 from onegru.models.inspect import report
 from onegru.models.load import load
 from onegru.models.load_layers import left_out
@@ -30,8 +30,8 @@ from onegru.runtimes.known_issues import Verdict
 
 def _check_target(target: Path, overwrite: bool) -> None:
     suffix = target.suffix.lower()
-    if suffix not in SUFFIXES and suffix not in WRITERS:
-        raise SpecError(f"TARGET: {str(target)!r}; must end in {', '.join((*SUFFIXES, *WRITERS))}")
+    if suffix not in SUFFIXES:
+        raise SpecError(f"TARGET: {str(target)!r}; must end in {', '.join(SUFFIXES)}")
     if not target.parent.is_dir():
         raise SpecError(f"TARGET: folder {str(target.parent)!r} does not exist")
     for path in model_files(target):
@@ -48,9 +48,7 @@ def convert_command(
             metavar="SOURCE", help="A model (.onnx, .xml) or a checkpoint (.safetensors, .pt, .keras)."
         ),
     ],
-    target: Annotated[
-        Path, typer.Argument(metavar="TARGET", help=f"Where to: {', '.join((*SUFFIXES, *WRITERS))}.")
-    ],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help=f"Where to: {', '.join(SUFFIXES)}.")],
     nodes: Annotated[
         list[str] | None,
         typer.Option(
@@ -113,7 +111,7 @@ def convert_command(
     """Convert GRUs to another kind of file, or rewrite those of an ONNX model, and compare on random inputs.
 
     From ONNX to ONNX the whole model is rewritten: its GRU nodes as asked for, the rest as it is. With
-    --fuse, GRUs that are decomposed into other operators become GRU nodes first; --fuse alone goes from one
+    --fuse, GRUs that are decomposed into other operators become GRU nodes first; only --fuse goes from one
     OpenVINO IR to another, too. Else a GRU, or a stack of them, is taken out of SOURCE and written by itself.
     Nothing is written if source and target differ by more than rounding allows.
 
@@ -184,7 +182,7 @@ def convert_command(
     with waiting(f"writing {target.name}"):
         checks = convert_layers(layers, target, options)
     agrees = all(item.agrees for item in checks)
-    elsewhere = _elsewhere(target) if agrees else []
+    verdicts = _other_runtimes(target) if agrees else []
     others = left_out(file, nodes or ()) if agrees else ()
     if as_json:
         document = {
@@ -193,14 +191,14 @@ def convert_command(
             "written": agrees,
             "outputs": [{**dataclasses.asdict(item), "agrees": item.agrees} for item in checks],
             "left_out": others,
-            "elsewhere": [dataclasses.asdict(verdict) for verdict in elsewhere],
+            "other_runtimes": [dataclasses.asdict(verdict) for verdict in verdicts],
         }
         print_json(document)
     else:
         _show(Screen(), layers, target, checks)
         if others:
             say(Screen(), left_out_words(others))
-        for verdict in elsewhere:
+        for verdict in verdicts:
             who = f"{verdict.runtime} {verdict.version} {verdict.effect} it"
             remedy = "; --no-lengths leaves them out" if verdict.reason.startswith("ignores lengths") else ""
             say(Screen(), f"[yellow]{who}[/]: {safe(verdict.reason)}{remedy}")
@@ -208,7 +206,7 @@ def convert_command(
         raise typer.Exit(1)
 
 
-def _elsewhere(target: Path) -> list[Verdict]:
+def _other_runtimes(target: Path) -> list[Verdict]:
     """The known issues of other runtimes with the target."""
     if target.suffix.lower() not in (".onnx", ".xml"):
         return []

@@ -1,4 +1,4 @@
-"""Decomposed GRUs in words: what `onegru inspect` and `onegru convert --fuse` tell of them."""
+"""Decomposed GRUs in words: what `onegru inspect` and `onegru convert --fuse` report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from onegru.fusion.search import Fused, NearMiss
 
 
-def written_out_words(found: Iterable[Fused]) -> Iterator[str]:
+def decomposed_words(found: Iterable[Fused]) -> Iterator[str]:
     """Two lines for each recurrence: where it is and how it is written, and which GRU it is."""
     for item in found:
         yield f"[bold]{safe(item.place)}[/]  {_form_words(item)}"
@@ -46,15 +46,15 @@ def saving_words(nodes: tuple[int, int], found: Iterable[Fused]) -> str:
     return f"{words}, with {count(loops, 'loop')} fewer" if loops else words
 
 
-def show_written_out(console: Console, found: Inspection) -> None:
+def show_decomposed(console: Console, found: Inspection) -> None:
     """What an inspection says of decomposed GRUs; nothing where there are none."""
-    if found.written_out or found.near_misses:
+    if found.decomposed or found.near_misses:
         console.print()
     if found.fused_nodes is not None:
-        grus = count(len(found.written_out), "GRU")
-        saving = saving_words(found.fused_nodes, found.written_out)
+        grus = count(len(found.decomposed), "GRU")
+        saving = saving_words(found.fused_nodes, found.decomposed)
         say(console, f"{grus} decomposed into other operators; fused, {saving}")
-        say(console, *written_out_words(found.written_out))
+        say(console, *decomposed_words(found.decomposed))
         say(console, f"to fuse: onegru convert {safe(found.path)} TARGET --fuse")
     say(console, *near_miss_words(found.near_misses))
 

@@ -57,7 +57,7 @@ def check_targets(texts: Sequence[str], model: Model, inputs: Sequence[str]) -> 
 
 
 def named(text: str) -> Path:
-    """A path; '' is none, and would mean the current folder.
+    """A path; '' is not one, and would mean the current folder.
 
     Raises:
         typer.BadParameter: it is that.
@@ -91,7 +91,7 @@ def check_target(given: str, path: Path, others: Iterable[Path]) -> None:
 def check_not_read(
     given: str, path: Path, model: Opened | None, called: str = "the model", inputs: Iterable[Path] = ()
 ) -> None:
-    """Check that a file to write is none of those that are read, by whatever name.
+    """Check that a file to write is not one of those that are read, by whatever name.
 
     Args:
         given: the option and its value, for messages.

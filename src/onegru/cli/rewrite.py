@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from onegru.cli.fusing import near_miss_words, saving_words, written_out_words
+from onegru.cli.fusing import decomposed_words, near_miss_words, saving_words
 from onegru.cli.inputs import parse_dims
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import Screen, ruled_table, safe, say, waiting
@@ -131,7 +131,7 @@ def show_report(console: Console, report: Rewriting) -> None:
 
 
 def _show_fused(console: Console, report: Rewriting | Fusion) -> None:
-    say(console, *written_out_words(report.fused), *near_miss_words(report.missed))
+    say(console, *decomposed_words(report.fused), *near_miss_words(report.missed))
 
 
 def _show_outputs(console: Console, report: Rewriting | Fusion) -> None:

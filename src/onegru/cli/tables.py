@@ -67,7 +67,7 @@ def show_report(console: Console, report: Inspection, *, as_json: bool) -> None:
                 "outputs": [_tensor_json(info) for info in report.outputs],
                 "other_nodes": report.other_nodes,
                 "nested_grus": report.nested_grus,
-                "written_out": [dataclasses.asdict(item) for item in report.written_out],
+                "decomposed": [dataclasses.asdict(item) for item in report.decomposed],
                 "near_misses": [dataclasses.asdict(item) for item in report.near_misses],
                 "fused_nodes": report.fused_nodes,
             }

@@ -127,7 +127,7 @@ def _check_targets(texts: Sequence[str], against: Path | None) -> list[Path]:
 
 
 def _node(model: Model, given: str | None) -> str | int:
-    """The node's name; its index where names do not tell."""
+    """The node's name; its index where names do not identify it."""
     names = [gru.name for gru in model.gru_nodes]
     if given is None:
         if len(names) == 1:

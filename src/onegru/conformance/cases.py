@@ -1,4 +1,4 @@
-"""The cases of the kit: under a few thousand, and every level of every factor alone at least once.
+"""The cases of the kit: under a few thousand, and every level of every factor by itself at least once.
 
 - One thing at a time: every level of every factor, with everything else as usual.
 - Every activation in every position, in both reset modes, with its parameters given and by default.

@@ -47,7 +47,7 @@ def export_cases(
         progress: called with the number of cases written, and of all.
 
     Raises:
-        SpecError: the folder is not empty, or is none.
+        SpecError: the folder is not empty, or is not a folder.
         MissingExtraError: onnx, or for bfloat16 ml_dtypes, is not installed.
         OSError: something cannot be written.
     """

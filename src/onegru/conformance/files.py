@@ -51,7 +51,7 @@ def onnx_model(case: Case) -> ModelProto:
         from onnx import helper, numpy_helper
 
         from onegru.formats.onnx.functions.augru import add_augru_functions
-        from onegru.formats.onnx.read import trimmed
+        from onegru.formats.onnx.validate import trimmed
         from onegru.verification.probe import model_of
     operator, fed = case.operator, fed_inputs(case)
     given = trimmed(port.name if port.name in case.inputs else "" for port in operator.inputs)

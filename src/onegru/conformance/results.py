@@ -93,7 +93,7 @@ def document(results: Sequence[RuntimeResults], *, figures: bool = True) -> dict
 
     Args:
         results: how each runtime did.
-        figures: whether to tell the number that is off; it is another one on another processor.
+        figures: whether to give the number that is off; it differs from processor to processor.
 
     Returns:
         `cases`: their names; `runtimes`: each with its name, version, options and counts, and `outcomes`,

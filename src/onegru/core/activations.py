@@ -36,7 +36,7 @@ class ActivationKind:
         return None if value is None else to_float32(value)
 
 
-_KINDS = (  # in the order of the native core
+_KINDS = (
     ActivationKind("Relu", "max(0, x)"),
     ActivationKind("Tanh", "(1 - e^{-2x}) / (1 + e^{-2x})"),
     ActivationKind("Sigmoid", "1 / (1 + e^{-x})"),

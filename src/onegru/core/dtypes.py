@@ -17,6 +17,9 @@ Array = npt.NDArray[Any]
 #: Every element type that an operator computes on, by its name in NumPy (or ml_dtypes).
 ELEMENT_TYPES = ("float16", "bfloat16", "float32", "float64")
 
+#: The types that matrices of a float32 layer can be kept in.
+WEIGHT_STORAGES = ("float16", "bfloat16")
+
 
 def bfloat16() -> np.dtype[Any]:
     """ml_dtypes's bfloat16, imported when first needed.

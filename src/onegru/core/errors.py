@@ -1,6 +1,6 @@
 """What onegru raises, and its one warning.
 
-Public classes, here and elsewhere, set `__module__` to onegru, so that pickles survive a move.
+All public classes set `__module__` to onegru, so that pickles survive a move.
 """
 
 from __future__ import annotations

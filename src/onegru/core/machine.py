@@ -10,7 +10,7 @@ from pathlib import Path
 def usable_cpus(root: Path = Path("/")) -> int:
     """The number of CPUs that the affinity mask and the control groups leave this process; at least 1.
 
-    Only Linux has these; elsewhere it is the number of the machine's CPUs.
+    Only Linux has these; on other systems it is the number of the machine's CPUs.
 
     Args:
         root: where `proc` and `sys` are, for tests.
@@ -25,7 +25,8 @@ def usable_cpus(root: Path = Path("/")) -> int:
 def usable_cores(root: Path = Path("/")) -> int:
     """As `usable_cpus`, but CPUs that share a core count once: they share its arithmetic units and caches.
 
-    Linux says which do; elsewhere each CPU counts as a core. A virtual machine sees what its host tells it.
+    Linux says which do; on other systems each CPU counts as a core. A virtual machine sees what its host
+    shows it.
 
     Args:
         root: where `proc` and `sys` are, for tests.

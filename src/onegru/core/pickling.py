@@ -11,7 +11,7 @@ def state_of(instance: object, without: Collection[str] = (), **instead: object)
 
     Args:
         instance: whose attributes they are.
-        without: attributes to leave out, as making the instance makes them anew.
+        without: attributes to leave out, as making the instance makes them again.
         instead: values that replace the instance's in a copy.
 
     Returns:

@@ -13,6 +13,7 @@ import numpy as np
 
 from onegru.core.dtypes import Array, as_lengths
 from onegru.core.errors import SpecError
+from onegru.core.wording import shape_words
 
 _TERMS = {
     "T": "seq_length",
@@ -27,7 +28,7 @@ _TERMS = {
 
 def check_shape(
     name: str,
-    shape: tuple[int, ...],
+    shape: Sequence[int | None],
     axes: str,
     sizes: dict[str, int],
     terms: Mapping[str, str] | None = None,
@@ -36,7 +37,7 @@ def check_shape(
 
     Args:
         name: the argument's name.
-        shape: its shape.
+        shape: its shape, None for a size that is not known yet.
         axes: its axes, by letter.
         sizes: the sizes known so far, by axis; extended.
         terms: names of axes in messages, beyond the common ones.
@@ -51,8 +52,9 @@ def check_shape(
         if any(want is not None for want in wanted):
             must += f" = [{', '.join('any' if want is None else str(want) for want in wanted)}]"
         rank = "" if len(shape) == len(axes) else f"rank {len(shape)}, "
-        raise SpecError(f"{name}: {rank}shape {list(shape)}; must be {must}")
-    sizes.update({axis: have for axis, have in zip(axes, shape, strict=True) if axis != "1"})
+        raise SpecError(f"{name}: {rank}shape {shape_words(shape)}; must be {must}")
+    known = ((axis, have) for axis, have in zip(axes, shape, strict=True) if have is not None)
+    sizes.update({axis: have for axis, have in known if axis != "1"})
 
 
 def fits(shape: Sequence[object], wanted: Sequence[object]) -> bool:
@@ -126,7 +128,7 @@ def overlap(a: Array, b: Array) -> bool:
     if not np.may_share_memory(a, b):
         return False
     try:
-        return np.shares_memory(a, b, max_work=10_000)  # type: ignore[arg-type]  # its stub knows -1 and 0 alone
+        return np.shares_memory(a, b, max_work=10_000)  # type: ignore[arg-type]  # its stub knows only -1 and 0
     except np.exceptions.TooHardError:
         return True
 

@@ -1,4 +1,4 @@
-"""The oracle: a GRU in float64, written from the equations, vectorised over the batch alone.
+"""The oracle: a GRU in float64, written from the equations, vectorised only over the batch.
 
 It shares no code with what it checks. Every line of `step` is one line of the specification:
 

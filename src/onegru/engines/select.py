@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from onegru.core.arguments import choice, shown
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import WEIGHT_STORAGES, Array
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec, Weights
 from onegru.engines import reference
@@ -70,8 +70,10 @@ def make_engine(name: str, spec: Spec, weights: Weights, weight_storage: str | N
     name = choice("engine", name, ("auto", *ENGINES))
     if weight_storage is None:
         return ENGINES[next(iter(ENGINES)) if name == "auto" else name](spec, weights)
-    if not isinstance(weight_storage, str) or weight_storage not in ("float16", "bfloat16"):
-        raise SpecError(f"weight_storage: {shown(weight_storage)}; must be float16, bfloat16 or None")
+    if not isinstance(weight_storage, str) or weight_storage not in WEIGHT_STORAGES:
+        raise SpecError(
+            f"weight_storage: {shown(weight_storage)}; must be {', '.join(WEIGHT_STORAGES)} or None"
+        )
     if spec.dtype != "float32":
         raise SpecError(f"weight_storage: {weight_storage!r}; must be None for a layer of {spec.dtype}")
     if name == "reference":

@@ -207,11 +207,11 @@ Observer = Callable[[int, str, Mapping[str, Array]], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Whole(ABC):
+class RuntimeModel(ABC):
     """A model that a runtime runs as a whole, its GRU nodes by onegru.
 
     Attributes:
-        node_count: how many other nodes it has, without constants and what is computed from them alone.
+        node_count: how many other nodes it has, without constants and what is computed only from them.
         shared: the outputs that share memory with inputs or constants.
     """
 
@@ -255,7 +255,7 @@ class Graph:
         outputs: what it gives.
         constants: the values that the file holds and that steps or outputs use.
         steps: what to run, in an order in which it can be run.
-        prelude: the same for what depends on constants alone; run once.
+        prelude: the same for what depends only on constants; run once.
         grus: all its GRU nodes, in an order in which they can run; behind those of the model itself, those of
             bodies.
         whole: the model for a runtime, where there is more than `steps` do; then there are none.
@@ -272,7 +272,7 @@ class Graph:
     steps: tuple[Step, ...]
     prelude: tuple[OwnStep, ...] = ()
     grus: tuple[GruStep, ...] = ()
-    whole: Whole | None = None
+    whole: RuntimeModel | None = None
     states: tuple[tuple[str, str], ...] = ()
     zero_inputs: frozenset[str] = frozenset()
     outline: Outline | None = None

@@ -37,7 +37,7 @@ def read_keras(
         keras_version: the version that wrote the file, such as "2.3"; None if the file says it.
 
     Raises:
-        FormatError: the file is broken, of a version of Keras that is not known, or has weights alone.
+        FormatError: the file is broken, of a version of Keras that is not known, or has only weights.
         SpecError: a GRU does what onegru does not, or `keras_version` is missing, or not what the file says.
         MissingExtraError: h5py is not installed, or ml_dtypes where weights are bfloat16.
     """

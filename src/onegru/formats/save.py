@@ -1,4 +1,4 @@
-"""Writing layers to files: ONNX, OpenVINO IR and safetensors."""
+"""Writing layers to files: ONNX, OpenVINO IR, safetensors, PyTorch and Keras."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ SUFFIXES: dict[str, tuple[str, ...]] = {
     ".onnx": ("opset", "layout", "initial_h", "sequence_lens", "batch_size", "seq_length"),
     ".xml": ("cell", "initial_h", "sequence_lens", "batch_size", "seq_length"),
     ".safetensors": (),
+    ".pt": (),
+    ".keras": (),
 }
 
 
@@ -47,6 +49,8 @@ def save(
       are added, which may change a result's last bits.
     - `.safetensors`: the weights as `GRU` takes them, and in the metadata what else makes the layer. Read it
       with `onegru.load_layers`.
+    - `.pt`: the state dict of a PyTorch `nn.GRU`.
+    - `.keras`: a Keras 3 model of the layers.
 
     An option that the file's kind does not have must be None.
 
@@ -91,6 +95,10 @@ def save(
         from onegru.formats.safetensors import safetensors_bytes
 
         content = safetensors_bytes(parts, isinstance(layers, Stack))
+    elif kind in (".pt", ".keras"):
+        from onegru.frameworks.export import keras_bytes, pytorch_bytes
+
+        content = (pytorch_bytes if kind == ".pt" else keras_bytes)(layers, path)
     elif kind == ".onnx":
         with needs_extra("onnx", "onnx", str(path)):
             from onegru.formats.onnx.writer import onnx_bytes

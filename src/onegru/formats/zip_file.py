@@ -34,7 +34,7 @@ def open_zip(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
     """A zip archive whose directory is not large.
 
     Raises:
-        zipfile.BadZipFile: it is none, broken, or its directory is too large.
+        zipfile.BadZipFile: it is not a zip archive, is broken, or its directory is too large.
         OSError: it cannot be opened.
     """
     with _InSmallReads(path) as file, zipfile.ZipFile(file) as archive:

@@ -1,7 +1,9 @@
-"""Layers to the frameworks' own files."""
+"""Layers as the frameworks' own files."""
 
 from __future__ import annotations
 
+import io
+import tempfile
 from pathlib import Path
 
 from onegru.core.errors import needs_extra
@@ -9,34 +11,44 @@ from onegru.frameworks.keras import import_keras, to_keras
 from onegru.frameworks.pytorch import to_torch
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
-from onegru.system.atomic_write import write_files
 
 
-def write_pytorch(source: GRU | Stack, path: Path) -> None:
-    """Write the state dict of an `nn.GRU`, as `torch.save` does.
+def pytorch_bytes(source: GRU | Stack, path: Path) -> bytes:
+    """The state dict of an `nn.GRU`, as `torch.save` writes it.
+
+    Args:
+        source: what to write.
+        path: the file, for messages.
 
     Raises:
         SpecError: `nn.GRU` can't express it; the message says why.
         MissingExtraError: torch is not installed.
-        OSError: the file cannot be written.
     """
     module = to_torch(source)
     with needs_extra("torch", "torch", str(path)):
         import torch
-    write_files([(path, lambda file: torch.save(module.state_dict(), file))])
+    file = io.BytesIO()
+    torch.save(module.state_dict(), file)
+    return file.getvalue()
 
 
-def write_keras(source: GRU | Stack, path: Path) -> None:
-    """Write a Keras 3 model of the layers and nothing else.
+def keras_bytes(source: GRU | Stack, path: Path) -> bytes:
+    """A Keras 3 model of the layers and nothing else.
+
+    Args:
+        source: what to write.
+        path: the file, for messages.
 
     Raises:
         SpecError: Keras can't express it; the message says why.
         MissingExtraError: Keras is not installed.
-        OSError: the file cannot be written.
     """
     first, last = layers_of(source)[0].spec, layers_of(source)[-1].spec
     made = to_keras(source, return_sequences=last.direction != "reverse")
     keras = import_keras(str(path))
     if isinstance(source, GRU):
         made = keras.Sequential([keras.Input((None, first.input_size), dtype=first.dtype), made])
-    made.save(path)
+    with tempfile.TemporaryDirectory(prefix="onegru-") as folder:
+        written = Path(folder) / "model.keras"  # Keras writes only to a name with this suffix
+        made.save(written)
+        return written.read_bytes()

@@ -46,7 +46,7 @@ def from_keras(
         a `GRU`, or a `Stack` for stacked cells and a `Sequential`; of the type of the variables. Layers take
         time first unless called with layout=1. dropout, stateful, unroll, return_sequences and return_state
         do not change the function: Y and Y_h are always there. A layer with go_backwards=True becomes a
-        reverse one if it returns its last output alone, as Keras leaves a sequence in processing order.
+        reverse one if it returns only its last output, as Keras leaves a sequence in processing order.
 
     Raises:
         SpecError: a fact is missing, or the layer does what onegru does not: another activation, another

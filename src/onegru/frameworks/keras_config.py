@@ -49,7 +49,7 @@ def generation_of(version: str) -> Generation:
     """The meaning of configurations under a version, such as "3", "2.1.6" or "2.2.4-tf".
 
     Raises:
-        SpecError: it is none of Keras 2 or 3.
+        SpecError: it is not a configuration of Keras 2 or 3.
     """
     match = re.fullmatch(r"(?P<major>[23])(?:\.(?P<minor>[0-9]{1,3})(?P<rest>[.-].*)?)?", version, re.DOTALL)
     if match is None:
@@ -309,9 +309,7 @@ def _read_bidirectional(config: Config, generation: Generation, where: str) -> R
         f"{where}backward_layer",
     )
     if forward.get("go_backwards", False) or not backward.get("go_backwards", False):
-        raise SpecError(
-            f"{where}go_backwards: True for the forward layer; must be for the backward one alone"
-        )
+        raise SpecError(f"{where}go_backwards: True for the forward layer; must be only for the backward one")
     halves = [
         _read_config(kind, {**half, "go_backwards": False}, generation, f"{where}{which} layer: ")
         for which, kind, half in (("forward", forward_class, forward), ("backward", backward_class, backward))

@@ -22,7 +22,7 @@ from onegru.fusion.search import BROKEN, broken_words
 
 
 def replace_cells(graph: Graph) -> dict[str, str]:
-    """Replace the cells of a graph, once that is proved; returns why others are none, by what they give."""
+    """Replace the cells that pass the numeric check; returns why other candidates do not match, by output."""
     cells = _Cells(graph)
     found, misses = cells.find()
     for chain in cells.chains(found):
@@ -59,7 +59,7 @@ class _Cells:
         self.graph = graph
 
     def find(self) -> tuple[dict[str, _Found], dict[str, str]]:
-        """The cells, by the values that they give, and why others are none."""
+        """The cells, by their outputs, and why other candidates do not match."""
         found: dict[str, _Found] = {}
         misses: dict[str, str] = {}
         for op in self.graph.flow.ops:
@@ -227,7 +227,7 @@ class _Cells:
         return result
 
     def replace(self, chain: list[_Found]) -> None:
-        """Replace a chain of cells, once that is proved."""
+        """Replace a chain of cells, once the numeric check passes."""
         longer = self._with_step_from_zero(chain)
         if longer is None or not self._try(longer):
             self._try(chain)
@@ -248,7 +248,7 @@ class _Cells:
         except BROKEN as error:
             self.graph.miss(last.output, broken_words(error))
             return False
-        check = self.graph.prove(emitter, last.output)
+        check = self.graph.check_numerically(emitter, last.output)
         if check is None:
             return False
         if change.Y:

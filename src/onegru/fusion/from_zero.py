@@ -30,7 +30,7 @@ def is_step_from_zero(at: Expressions, name: str, first: Cell, second: Cell) -> 
         at: the expressions of the graph.
         name: the value, which is the state that `first` takes.
         first: a cell.
-        second: the cell after it, which tells how inputs go on in time.
+        second: the cell after it, which shows how inputs continue in time.
     """
     state = at.flow.resolve(first.state.name)
     places = [*first.inputs, *([first.attention] if first.attention else [])]

@@ -1,4 +1,4 @@
-"""Recurrences that are written out, replaced by GRU nodes: cells, chains of them, and loops."""
+"""Decomposed recurrences, replaced by GRU nodes: cells, chains of them, and loops."""
 
 from __future__ import annotations
 
@@ -67,4 +67,4 @@ def _fuse_body(graph: Graph, op: Op, body: Flow, place: str) -> None:
         before = len(graph.search.fused)
         _fuse(Graph(body, graph.search, Expressions(body, graph.search.algebra, loop.indices)))
         if str(error) and len(graph.search.fused) > before:
-            graph.miss(place, f"its cell alone was replaced, as {error}")
+            graph.miss(place, f"only its cell was replaced, as {error}")

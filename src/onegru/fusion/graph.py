@@ -8,8 +8,8 @@ from onegru.fusion.cells.cell import Cell
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.dataflow.flow import Flow
 from onegru.fusion.nodes.emit import Emitter
-from onegru.fusion.nodes.node import Made
-from onegru.fusion.proof import Compared, RunLoop, UnknownError, compare
+from onegru.fusion.nodes.node import NewOps
+from onegru.fusion.numeric_check import Compared, RunLoop, UnknownError, compare
 from onegru.fusion.search import BROKEN, Fused, NearMiss, Search, broken_words
 
 
@@ -26,10 +26,10 @@ class Graph:
         self.flow = flow
         self.search = search
         self.at = at or Expressions(flow, search.algebra)
-        self.made = Made()
+        self.made = NewOps()
 
     def miss(self, place: str, reason: str) -> None:
-        """Note what was left alone."""
+        """Note what was not fused."""
         self.search.missed.append(NearMiss(place, reason))
 
     def emitter(self, place: str, dtype: str) -> Emitter:
@@ -39,7 +39,9 @@ class Graph:
         emitter.indices = self.at.indices
         return emitter
 
-    def prove(self, emitter: Emitter, place: str, run_loop: RunLoop | None = None) -> Compared | None:
+    def check_numerically(
+        self, emitter: Emitter, place: str, run_loop: RunLoop | None = None
+    ) -> Compared | None:
         """Compare the new operators with the old ones, and take them if they agree.
 
         Args:
@@ -55,16 +57,14 @@ class Graph:
         try:
             found = compare(self.flow, ops, constants, run_loop, self.at.indices)
         except UnknownError as error:
-            self.miss(place, f"it looks like a GRU, but numbers cannot prove it: {error}")
+            self.miss(place, f"it looks like a GRU, but the numeric check cannot run: {error}")
             return None
         except BROKEN as error:
             self.miss(place, broken_words(error))
             return None
         if found.difference:
             self.search.refuted += 1
-            self.miss(
-                place, f"it was taken for a GRU and is none, which is a defect of onegru: {found.difference}"
-            )
+            self.miss(place, f"it was mistaken for a GRU, which is a defect of onegru: {found.difference}")
             return None
         self.made.take(emitter)
         return found

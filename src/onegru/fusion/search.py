@@ -63,7 +63,7 @@ class Fused:
 
 @dataclass(frozen=True, slots=True)
 class NearMiss:
-    """A recurrence that was left alone.
+    """A recurrence that was not fused.
 
     Attributes:
         place: the value that it gives, or the loop.
@@ -85,7 +85,7 @@ class Search:
         total: how many operators there are.
         algebra: the atoms.
         fused: the recurrences that were replaced.
-        missed: those that were left alone.
+        missed: those that were not fused.
         allows: why the format has no node for a cell; empty if it has one.
         refuted: how many matches numbers have refused, each of which the algebra should have refused.
         has_lengths: whether those who run the file honour the node's lengths.

@@ -22,11 +22,11 @@ from onegru.fusion.nodes.hoist import Hoist, computed_ahead
 from onegru.fusion.nodes.lengths import lengths_of
 from onegru.fusion.nodes.node import Recurrence, add_node, is_zero, place_stack
 from onegru.fusion.nodes.sources import Sliced, Source, in_loop, path
-from onegru.fusion.proof import Sizes, UnknownError, Values, evaluate
+from onegru.fusion.numeric_check import Sizes, UnknownError, Values, evaluate
 
 
 def replace_loop(graph: Graph, loop: Loop, at: Expressions, place: str) -> None:
-    """Replace a loop, once that is proved.
+    """Replace a loop, once the numeric check passes.
 
     Args:
         graph: the graph around it.
@@ -96,7 +96,7 @@ class _Whole:
                 self.given.add(name)
         if rest := used - self.given:
             raise MissError(f"its output {min(rest)!r} is no state of a GRU")
-        check = graph.prove(self.emitter, self.place, self._run)
+        check = graph.check_numerically(self.emitter, self.place, self._run)
         if check is None:
             return
         steps = loop.count if isinstance(loop.count, int) else None
@@ -108,7 +108,7 @@ class _Whole:
         return name in flow.outputs or bool(flow.consumers.get(name))
 
     def _drop_twins(self) -> None:
-        """Take values that iterations hand on twice as one: Keras holds its last output beside its state."""
+        """Merge values that iterations pass on twice: Keras holds its last output beside its state."""
         loop, body = self.loop, self.loop.body
         for item in list(loop.carried):
             for other in loop.carried:
@@ -117,7 +117,7 @@ class _Whole:
                     body.aliases[item.before] = other.before
                     self.twins[body.resolve(item.after)] = body.resolve(other.after)
                     if item.last and self._is_used(item.last):
-                        raise MissError("it hands on two values that are one")
+                        raise MissError("it passes on the same value twice")
                     break
 
     def _is_twin(self, item: Carried, other: Carried) -> bool:
@@ -159,7 +159,7 @@ class _Whole:
         inputs, reverse, lengths = self._over_time(cell, turned=True)
         if (
             cell.masks and lengths is None
-        ):  # lengths count in time, whichever way a layer below hands on its states
+        ):  # lengths count in time, whichever way a layer below passes on its states
             other = self._over_time(cell, turned=False)
             inputs, reverse, lengths = other if other[2] is not None else (inputs, reverse, lengths)
         outer = {field.name: getattr(cell, field.name) for field in fields(cell)}
@@ -258,7 +258,7 @@ class _Whole:
         emitter.flow.set_shape(entry.name, tuple(whole))
         place_stack(emitter, Y, entry.name, entry.axis)
 
-    # Its own run, for the proof
+    # Its own run, for the numeric check
 
     def _run(self, op: Op, values: Values, sizes: Sizes) -> None:
         """Compute the loop, iteration by iteration."""

@@ -1,6 +1,6 @@
 """The operators as functions, one for each specification, with the specification's argument names.
 
-Each call brings its weights into canonical form anew; `onegru.GRU` does so once for many calls.
+Each call converts its weights to canonical form again; `onegru.GRU` does so once for many calls.
 """
 
 from __future__ import annotations

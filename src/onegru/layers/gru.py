@@ -303,7 +303,7 @@ class GRU(_native.Caller):
         """A stream of `batch_size` rows through this layer, which must run forward, from a state of zeros.
 
         Raises:
-            SpecError: batch_size is not at least 1, or the layer does not run forward alone.
+            SpecError: batch_size is not at least 1, or the layer does not run only forward.
         """
         return Stream(self, batch_size)
 

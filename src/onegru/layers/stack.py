@@ -205,7 +205,7 @@ class Stack:
         """A stream of `batch_size` rows through all layers, which must run forward, from states of zeros.
 
         Raises:
-            SpecError: batch_size is not at least 1, or a layer does not run forward alone.
+            SpecError: batch_size is not at least 1, or a layer does not run only forward.
         """
         return StackStream([layer.stream(batch_size) for layer in self._layers])
 

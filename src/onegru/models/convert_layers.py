@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,6 @@ from onegru.core.errors import FormatError, SpecError
 from onegru.core.shapes import arrange
 from onegru.formats.opened import open_layers
 from onegru.formats.save import save
-from onegru.frameworks.export import write_keras, write_pytorch
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.models.load import load
@@ -27,9 +26,6 @@ from onegru.models.random_inputs import random_call
 from onegru.models.select_layers import joined
 from onegru.operators.schema import CANONICAL_AXES, Role
 from onegru.system.atomic_write import naming, write_files
-
-#: The writers for kinds of files that `onegru.save` does not write; they take no options.
-WRITERS: Mapping[str, Callable[[GRU | Stack, Path], None]] = {".pt": write_pytorch, ".keras": write_keras}
 
 _SIZES = ((7, 4), (1, 1))  # steps and rows of the random inputs, where the target leaves them open
 
@@ -70,25 +66,18 @@ def convert_layers(source: GRU | Stack, target: Path, options: dict[str, int | b
     Raises:
         SpecError: an option is not legal, or the target cannot express a layer.
     """
-    suffix = target.suffix.lower()
     place = Path(os.path.realpath(target))
     temporary = partial(tempfile.TemporaryDirectory, dir=place.parent, prefix=f".{target.name[:50]}.")
     with naming(target), temporary() as folder:
         written = Path(folder) / target.name
-        if suffix in WRITERS:
-            for name, value in options.items():
-                if value is not None:
-                    raise SpecError(f"{name}: {value!r}; has no effect on {suffix}")
-            WRITERS[suffix](source, written)
-        else:
-            save(source, written, **options)  # type: ignore[arg-type]
+        save(source, written, **options)  # type: ignore[arg-type]
         try:
             checks = _check(source, written)
         except (FormatError, SpecError) as error:  # which names the temporary file
             words = str(error).replace(str(written), str(target))
             raise type(error)(f"cannot be checked, and was not written: {words}") from None
         if all(item.agrees for item in checks):
-            if suffix == ".xml":  # `save` knows how to replace two files
+            if target.suffix.lower() == ".xml":  # `save` knows how to replace two files
                 save(source, target, **options)  # type: ignore[arg-type]
             else:
                 write_files([(target, lambda file: file.write(written.read_bytes()))])

@@ -16,12 +16,12 @@ from onegru.formats.opened import Kind, Opened
 from onegru.operators.onnx import OLDEST_OPSET
 
 if TYPE_CHECKING:
-    from onegru.formats.onnx.read import ModelProto, Source
+    from onegru.formats.onnx.validate import ModelProto, Source
     from onegru.fusion.search import Fused, NearMiss, Progress
 
 _MOST_NAMED = 5  # of the near misses, in a message
 
-# What a search raises that meets operators with attributes or constants that are none.
+# What a search raises when it meets operators with invalid attributes or constants.
 _BROKEN = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
 _LONGEST = 200  # of their messages, in ours
 
@@ -32,13 +32,13 @@ _PRODUCTS = {"MatMul", "Gemm", "Einsum"}
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenOut:
+class Decomposed:
     """What a search through an ONNX model found.
 
     Attributes:
         model: the model, with a GRU node for each recurrence in `fused`.
         fused: the recurrences that were replaced.
-        missed: those that were left alone.
+        missed: those that were not fused.
         nodes: how many nodes the model had, those in bodies included, and how many it has now.
     """
 
@@ -48,7 +48,7 @@ class WrittenOut:
     nodes: tuple[int, int]
 
 
-def replace_written_out(source: Source, model: ModelProto, progress: Progress | None = None) -> WrittenOut:
+def replace_decomposed(source: Source, model: ModelProto, progress: Progress | None = None) -> Decomposed:
     """Replace the decomposed GRUs of a model, which this may change.
 
     Args:
@@ -71,7 +71,7 @@ def replace_written_out(source: Source, model: ModelProto, progress: Progress | 
     kinds = {node.op_type for node in all_nodes(model.graph.node)}
     before = size(model)
     if not (kinds & _BLENDS and kinds & _SCALES and kinds & _PRODUCTS):  # which spares most models the search
-        return WrittenOut(model, (), (), (before, before))
+        return Decomposed(model, (), (), (before, before))
     from onegru.fusion.onnx.model import fuse_model
 
     raised: list[Exception] = []
@@ -93,17 +93,17 @@ def replace_written_out(source: Source, model: ModelProto, progress: Progress | 
             raise
         words = " ".join(f"{type(error).__name__}: {error}".split())
         raise source.error(f"cannot be searched for decomposed GRUs ({words[:_LONGEST]})") from error
-    return WrittenOut(model, tuple(search.fused), tuple(search.missed), (before, size(model)))
+    return Decomposed(model, tuple(search.fused), tuple(search.missed), (before, size(model)))
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenOutIr:
+class DecomposedIr:
     """What a search through an IR found.
 
     Attributes:
         root: what its .xml is to hold.
         weights: what its .bin is to hold.
-        fused, missed, nodes: as of `WrittenOut`.
+        fused, missed, nodes: as of `Decomposed`.
     """
 
     root: ET.Element
@@ -126,7 +126,7 @@ class WrittenOutIr:
         return ir_graph(path, copy.deepcopy(self.root), self.weights)
 
 
-def find_in_ir(file: Opened, progress: Progress | None = None) -> WrittenOutIr:
+def find_in_ir(file: Opened, progress: Progress | None = None) -> DecomposedIr:
     """The decomposed GRUs of an IR that `read_graph` has read, with layers for them.
 
     Raises:
@@ -140,7 +140,7 @@ def find_in_ir(file: Opened, progress: Progress | None = None) -> WrittenOutIr:
     before = _layer_count(root)
     weights, search = fuse_ir(file.path, root, file.weights, progress)
     nodes = before, _layer_count(root)
-    return WrittenOutIr(root, weights, tuple(search.fused), tuple(search.missed), nodes)
+    return DecomposedIr(root, weights, tuple(search.fused), tuple(search.missed), nodes)
 
 
 def _layer_count(root: ET.Element) -> int:
@@ -149,7 +149,7 @@ def _layer_count(root: ET.Element) -> int:
     return sum(layer.get("type") not in ("Const", "Parameter", "Result") for layer in layers)
 
 
-def find_in_file(file: Opened) -> WrittenOut | WrittenOutIr:
+def find_in_file(file: Opened) -> Decomposed | DecomposedIr:
     """The decomposed GRUs of a model that `read_graph` has read.
 
     Raises:
@@ -157,9 +157,9 @@ def find_in_file(file: Opened) -> WrittenOut | WrittenOutIr:
     """
     if file.kind is Kind.OPENVINO:
         return find_in_ir(file)
-    from onegru.formats.onnx.read import Source, model_of
+    from onegru.formats.onnx.validate import Source, model_of
 
-    return replace_written_out(Source.of(file), model_of(file))
+    return replace_decomposed(Source.of(file), model_of(file))
 
 
 def fused_graph(file: Opened) -> Graph:
@@ -171,8 +171,8 @@ def fused_graph(file: Opened) -> Graph:
         found = find_in_ir(file)
         return replace(found.graph(file.path), file=file) if found.fused else graph
     with needs_extra("onnx", "onnx", str(file)):
-        from onegru.formats.onnx.read import Source, model_of
-        from onegru.formats.onnx.reader import read_onnx
+        from onegru.formats.onnx.parse import read_onnx
+        from onegru.formats.onnx.validate import Source, model_of
     graph = read_onnx(file, again=True)  # first, as it refuses hostile files
     return replace(_fused_onnx(graph, Source.of(file), model_of(file)), file=replace(file))
 
@@ -184,8 +184,8 @@ def fused_onnx(source: Source, data: bytes) -> Graph:
         FormatError: the file is broken, hostile or beyond what onegru reads.
         SpecError: the specification forbids an attribute of a GRU node.
     """
-    from onegru.formats.onnx.read import read_model
-    from onegru.formats.onnx.reader import parse_onnx
+    from onegru.formats.onnx.parse import parse_onnx
+    from onegru.formats.onnx.validate import read_model
 
     graph = parse_onnx(data, source)  # first, as it refuses hostile files
     return _fused_onnx(graph, source, read_model(source, data))
@@ -193,10 +193,10 @@ def fused_onnx(source: Source, data: bytes) -> Graph:
 
 def _fused_onnx(graph: Graph, source: Source, model: ModelProto) -> Graph:
     """The graph of a model, which this changes, with its decomposed GRUs replaced; `graph` without any."""
-    from onegru.formats.onnx.read import serialized
-    from onegru.formats.onnx.reader import parse_onnx
+    from onegru.formats.onnx.parse import parse_onnx
+    from onegru.formats.onnx.validate import serialized
 
-    found = replace_written_out(source, model)
+    found = replace_decomposed(source, model)
     if not found.fused:
         return graph
     # What another runtime is given is no longer the file, whose folder still has the external data.
@@ -204,7 +204,7 @@ def _fused_onnx(graph: Graph, source: Source, model: ModelProto) -> Graph:
 
 
 def nothing_found(name: str, missed: tuple[NearMiss, ...], opset: int = OLDEST_OPSET) -> FormatError:
-    """What to tell a caller who asked for a model to be fused in which nothing can be."""
+    """The error for a caller who asked to fuse a model in which nothing can be fused."""
     words = f"{name}: it has no decomposed GRU that could be fused; nothing was written"
     if opset < OLDEST_OPSET:
         return FormatError(f"{words}: it has opset {opset}, and they are found from {OLDEST_OPSET} on")

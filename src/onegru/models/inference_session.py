@@ -12,7 +12,7 @@ from onegru.core.arguments import choice, shown
 from onegru.core.errors import SpecError, SpecWarning, needs_extra
 from onegru.core.pickling import state_of
 from onegru.engines.select import ENGINES
-from onegru.formats.graph import Observer, Run, Whole
+from onegru.formats.graph import Observer, Run, RuntimeModel
 from onegru.models.load import graph_of
 from onegru.models.model import Model
 from onegru.models.stream import ModelStream
@@ -141,7 +141,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             with warnings.catch_warnings(action="ignore", category=SpecWarning):  # given with the session
                 graph = graph_of(self._model_path or self._model_bytes)
             if (whole := graph.whole) is not None:
-                graph = replace(graph, whole=_Opened(whole.node_count, whole.shared, self, whole))
+                graph = replace(graph, whole=_OpenedModel(whole.node_count, whole.shared, self, whole))
             self._model = Model(graph, engine=self._engine)
         return self._model
 
@@ -167,11 +167,11 @@ def _has_constant_grus(path_or_bytes: str | os.PathLike[str] | bytes) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class _Opened(Whole):
+class _OpenedModel(RuntimeModel):
     """A model that a session has already opened."""
 
     session: InferenceSession
-    whole: Whole
+    whole: RuntimeModel
 
     def open(self, engine: str, observer: Observer | None = None) -> Run:
         """The session's `run`; for an observer, another session's."""

@@ -36,11 +36,11 @@ class Inspection:
         other_nodes: how many nodes of a model another runtime runs; None for layers without a model.
         nested_grus: the GRU nodes of a model within bodies of other nodes, in words.
         grus: its GRUs, those of a model in running order.
-        written_out: the GRUs that an ONNX model holds as other operators, which `onegru.fuse` makes
+        decomposed: the GRUs that an ONNX model holds as other operators, which `onegru.fuse` makes
             GRU nodes.
         near_misses: what came near, and which part does not fit.
         fused_nodes: how many nodes the model has, those in bodies included, and how many it would have with
-            GRU nodes for `written_out`; None where nothing is written out.
+            GRU nodes for `decomposed`; None where there is none.
         left_out: the tensors of a checkpoint that are no part of its GRUs.
     """
 
@@ -53,15 +53,15 @@ class Inspection:
     other_nodes: int | None
     nested_grus: tuple[str, ...]
     grus: tuple[GruReport, ...]
-    written_out: tuple[Fused, ...] = ()
+    decomposed: tuple[Fused, ...] = ()
     near_misses: tuple[NearMiss, ...] = ()
     fused_nodes: tuple[int, int] | None = None
     left_out: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         parts = [self.kind, count(len(self.grus), "GRU")]
-        if self.written_out:
-            parts.append(f"{len(self.written_out)} decomposed into other operators")
+        if self.decomposed:
+            parts.append(f"{len(self.decomposed)} decomposed into other operators")
         return f"Inspection({self.path!r}, {', '.join(parts)})"
 
     def _repr_html_(self) -> str:
@@ -79,8 +79,8 @@ class Inspection:
         facts = [("file", self.kind), ("GRUs", str(len(self.grus)))]
         if self.other_nodes is not None:
             facts.append(("other nodes", f"{self.other_nodes:,}"))
-        if self.written_out:
-            facts.append(("decomposed into other operators", str(len(self.written_out))))
+        if self.decomposed:
+            facts.append(("decomposed into other operators", str(len(self.decomposed))))
         headings = ("GRU", "operator", "input → hidden", "direction", "reset gate", "activations")
         return card(f"Inspection · {self.path}", facts, headings, rows)
 
@@ -118,7 +118,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
 def fusing_hint(path: str) -> str:
     """Words on the decomposed GRUs of a model without GRU nodes; "" where none are found."""
     with suppress(OneGRUError, OSError):
-        if found := inspect(path).written_out:
+        if found := inspect(path).decomposed:
             grus = count(len(found), "decomposed GRU")
             them = "it with a GRU node" if len(found) == 1 else "them with GRU nodes"
             return f"{grus}: `onegru convert --fuse` replaces {them}"
@@ -134,7 +134,7 @@ def _described(file: Opened) -> dict[str, Any]:
     except FormatError as error:  # the rest can be told all the same
         return {"near_misses": (NearMiss(str(file), str(error).removeprefix(f"{file}: ")),)}
     return {
-        "written_out": found.fused,
+        "decomposed": found.fused,
         "near_misses": found.missed,
         "fused_nodes": found.nodes if found.fused else None,
     }

@@ -13,7 +13,7 @@ from onegru.formats.opened import Kind, Opened, kind_of_start, open_model
 from onegru.models.model import Model
 
 if TYPE_CHECKING:
-    from onegru.formats.onnx.read import ModelProto
+    from onegru.formats.onnx.validate import ModelProto
 
 
 def load(
@@ -25,7 +25,7 @@ def load(
     """Load a model that holds GRUs.
 
     Args:
-        path: an ONNX model, or an OpenVINO IR with its `.bin` beside it; the content tells which. Or an ONNX
+        path: an ONNX model, or an OpenVINO IR with its `.bin` beside it, detected from content. Or an ONNX
             model in memory, without external data: its bytes, or an `onnx.ModelProto`.
         engine: what runs the GRU nodes, as in `onegru.GRU`.
         fuse: whether GRUs that a model, or an IR, has decomposed into other operators become GRU nodes in
@@ -71,7 +71,7 @@ def read_graph(file: Opened, *, again: bool = False) -> Graph:
 
         return read_ir(file)
     with needs_extra("onnx", "onnx", str(file)):
-        from onegru.formats.onnx.reader import read_onnx
+        from onegru.formats.onnx.parse import read_onnx
     return read_onnx(file, again=again)
 
 
@@ -82,8 +82,8 @@ def _in_memory(model: object, fuse: bool) -> Graph:
             f"path: {shown(model)}; must be the name of a file, the bytes of an ONNX model, or a ModelProto"
         )
     with needs_extra("onnx", "onnx", "an ONNX model"):
-        from onegru.formats.onnx.read import Source, serialized
-        from onegru.formats.onnx.reader import parse_onnx
+        from onegru.formats.onnx.parse import parse_onnx
+        from onegru.formats.onnx.validate import Source, serialized
     source = Source("model in memory")
     data = bytes(model) if isinstance(model, bytes | bytearray | memoryview) else serialized(source, model)
     kind = kind_of_start(data[:1024], len(data))
@@ -110,5 +110,5 @@ def files_of(file: Opened) -> list[Path]:
     if file.kind is not Kind.ONNX:
         return [file.path]
     with needs_extra("onnx", "onnx", str(file)):
-        from onegru.formats.onnx.read import Source, external_files, external_tensors, parse_file
+        from onegru.formats.onnx.validate import Source, external_files, external_tensors, parse_file
     return [file.path, *sorted(external_files(Source.of(file), external_tensors(file.once(parse_file))))]

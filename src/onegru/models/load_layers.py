@@ -21,7 +21,7 @@ def load_layers(
     Args:
         path: a PyTorch checkpoint (a state dict, or mappings that hold some; none of its code is run), a
             safetensors file (with PyTorch's names, or onegru's own), a saved Keras model (`.keras`, `.h5`),
-            an OpenVINO IR or an ONNX model. The content tells which.
+            an OpenVINO IR or an ONNX model. Its type is detected from its content.
         name: the only layer to load, by its name in the result; None for all.
         keras_version: the version of Keras that saved the file, 2.0 to 3, such as "2.3", if the file does not
             tell it: defaults and one activation have changed. None if it does, as nearly all do.

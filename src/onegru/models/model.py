@@ -318,7 +318,7 @@ class Model:
             state = {**dict(self._graph.states), **named}
             if not state:
                 raise SpecError(
-                    f"state: none found in {self.path}: no input is the initial state of one GRU node alone, "
+                    f"state: none found in {self.path}: no input is the initial state of only one GRU node, "
                     'whose last one is an output; name them, as {"h_out": "h_in"}'
                 )
         if not isinstance(state, Mapping) or not state:

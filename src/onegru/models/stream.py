@@ -25,7 +25,7 @@ class ModelStream:
     """A model whose outputs of one run are inputs of the next; made by `Model.stream`.
 
     States begin at the input's default if the file holds one, else at zero. Sizes that the file leaves open
-    are taken by name from the other inputs of the first step; a size that they do not tell must be given.
+    are taken by name from the other inputs of the first step; a size they do not determine must be given.
     Not safe to call from several threads at once.
     """
 
@@ -269,7 +269,7 @@ class ModelStream:
                 if name in self._graph.zero_inputs:
                     continue
                 raise SpecError(
-                    f"state: {name!r} is {shape_words(info.shape)}, whose sizes the inputs do not tell; give "
+                    f"state: {name!r} is {shape_words(info.shape)}, whose sizes the inputs leave open; give "
                     "dims= to stream(), or set it before the first step (.state)"
                 )
             try:

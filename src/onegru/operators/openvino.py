@@ -58,7 +58,7 @@ GRU_SEQUENCE = replace(
     outputs=(Port("Y", "Y", "BDTH"), Port("Ho", "Y_h", "BDH")),
 )
 
-# Attributes of the AUGRU operators that may have one value alone.
+# Attributes of the AUGRU operators that may have only one value.
 _FIXED = by_name(
     Attribute("activations_alpha", "floats", (), choices=((),)),
     Attribute("activations_beta", "floats", (), choices=((),)),

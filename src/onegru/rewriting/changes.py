@@ -15,7 +15,7 @@ from onnx import NodeProto
 
 from onegru.core.dtypes import Array, default_float_mode
 from onegru.core.errors import SpecError
-from onegru.formats.onnx.read import is_onnx
+from onegru.formats.onnx.validate import is_onnx
 from onegru.rewriting.form import Form, require
 from onegru.rewriting.scope import Draft, Scope, code_of
 

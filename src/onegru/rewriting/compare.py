@@ -80,7 +80,7 @@ def _other(runtime: str, model: bytes, target: Path, names: list[str]) -> _Run:
         from onegru.formats.openvino.check import run_openvino
 
         return lambda feeds: dict(zip(names, run_openvino(model, str(target), feeds, names), strict=True))
-    from onegru.formats.onnx.read import Source
+    from onegru.formats.onnx.validate import Source
     from onegru.formats.onnx.whole.session import Session
 
     session = Session(model, Source(str(target)))

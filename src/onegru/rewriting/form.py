@@ -17,8 +17,8 @@ from onegru.core.spec import reversed_directions
 from onegru.core.wording import shape_words
 from onegru.formats.graph import GruStep
 from onegru.formats.onnx.node import node_attributes
-from onegru.formats.onnx.read import describe, trimmed
 from onegru.formats.onnx.sizes import OnnxSizes
+from onegru.formats.onnx.validate import describe, trimmed
 from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import check_attributes, lower, read_activations, read_clip
 from onegru.operators.onnx import activation_attributes, gru_version

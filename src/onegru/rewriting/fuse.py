@@ -13,11 +13,11 @@ from onegru.core.compare import TOLERANCE_FUSED
 from onegru.core.errors import needs_extra
 from onegru.formats.opened import Kind, Opened, open_model
 from onegru.models.fusing import (
-    WrittenOut,
-    WrittenOutIr,
+    Decomposed,
+    DecomposedIr,
     find_in_ir,
     nothing_found,
-    replace_written_out,
+    replace_decomposed,
 )
 from onegru.models.random_inputs import Dims
 from onegru.rewriting.check import Check, OutputReport, check_target
@@ -36,7 +36,7 @@ class Fusion:
         source: the file that was read.
         target: the file that was written.
         fused: the recurrences that became GRU nodes.
-        missed: those that came near and were left alone, each with the part that does not fit.
+        missed: near misses, each with the part that does not fit.
         nodes: how many nodes the source has, those in bodies included, and how many the target has.
         notes: what else there is to know.
         outputs: the results of the check; empty if it was not asked for.
@@ -66,8 +66,9 @@ def fuse(
 ) -> Fusion:
     """Make GRU nodes of the GRUs that a model has decomposed into other operators; the rest stays as it is.
 
-    Single steps, steps that follow each other, and loops become nodes; docs/guides/fusing.md tells which.
-    Each match is proved by algebra and by numbers; then the whole target is checked against the source.
+    Single steps, steps that follow each other, and loops become nodes; docs/guides/fusing.md says which.
+    Each match is proved by algebra and verified by a numeric check; then the whole target is compared with
+    the source.
 
     Args:
         source: an ONNX model, or an OpenVINO IR (its .xml).
@@ -111,13 +112,13 @@ def fuse(
     )
 
 
-_Done = tuple["WrittenOut | WrittenOutIr", list[str], tuple[OutputReport, ...]]
+_Done = tuple["Decomposed | DecomposedIr", list[str], tuple[OutputReport, ...]]
 
 
 def _fuse_onnx(file: Opened, target: Path, wanted: Check, progress: Progress | None) -> _Done:
     with needs_extra("onnx", "onnx", str(file)):
-        from onegru.formats.onnx.read import Source
-        from onegru.formats.onnx.reader import parse_onnx, read_onnx
+        from onegru.formats.onnx.parse import parse_onnx, read_onnx
+        from onegru.formats.onnx.validate import Source
     found, result, notes = fuse_onnx(file, progress)
     made = parse_onnx(result, Source(str(target)))
     outputs, _ = check_result(lambda: read_onnx(file, again=True), made, target, wanted, TOLERANCE_FUSED)
@@ -138,20 +139,20 @@ def _fuse_ir(file: Opened, target: Path, wanted: Check, progress: Progress | Non
     return found, [], outputs
 
 
-def fuse_onnx(file: Opened, progress: Progress | None = None) -> tuple[WrittenOut, bytes, list[str]]:
+def fuse_onnx(file: Opened, progress: Progress | None = None) -> tuple[Decomposed, bytes, list[str]]:
     """Fuse an ONNX model; returns what was found, the result in one file, and what else was done.
 
     Raises:
         FormatError: it is broken, or holds nothing that can be fused.
     """
-    from onegru.formats.onnx.read import Source, model_of
-    from onegru.formats.onnx.reader import model_opset
+    from onegru.formats.onnx.parse import model_opset
+    from onegru.formats.onnx.validate import Source, model_of
     from onegru.rewriting.model_pass import embed_external, one_file
 
     place, model = Source.of(file), model_of(file)
     had = len(model.functions)
     notes = embed_external(place, model, len(file.data))
-    found = replace_written_out(place, model, progress)
+    found = replace_decomposed(place, model, progress)
     if not found.fused:
         raise nothing_found(place.name, found.missed, model_opset(place, found.model))
     if len(found.model.functions) < had:

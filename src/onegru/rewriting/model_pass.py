@@ -12,7 +12,8 @@ from onegru.core.errors import SpecError
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
 from onegru.formats.onnx.order import sort_nodes
-from onegru.formats.onnx.read import (
+from onegru.formats.onnx.parse import model_opset
+from onegru.formats.onnx.validate import (
     Source,
     all_tensors,
     attribute_graphs,
@@ -25,7 +26,6 @@ from onegru.formats.onnx.read import (
     replace_nodes,
     serialized,
 )
-from onegru.formats.onnx.reader import model_opset
 from onegru.operators.onnx import DECOMPOSED_OPSET, OLDEST_OPSET
 from onegru.rewriting.changes import Around, to_float16, to_layout, to_two_directions
 from onegru.rewriting.decompose import decompose
@@ -182,7 +182,7 @@ class _Rewriter:
         """Convert all nodes but the GRUs to the new opset."""
         self._convert_graph(self.model.graph, None)
         for function in self.model.functions:
-            if not is_augru_function(function):  # which are written anew
+            if not is_augru_function(function):  # which are rewritten
                 self._convert_function(function)
         for owner in (self.model, *self.model.functions):
             for entry in owner.opset_import:

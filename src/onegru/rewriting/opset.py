@@ -13,8 +13,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, Valu
 from onegru.core.errors import FormatError
 from onegru.formats.onnx.node import type_words
 from onegru.formats.onnx.order import node_inputs
-from onegru.formats.onnx.read import attribute_graphs, describe, is_gru, is_onnx, replace_nodes, trimmed
 from onegru.formats.onnx.upgrade import converter_reason, infer_shapes, infer_types, upgrade
+from onegru.formats.onnx.validate import attribute_graphs, describe, is_gru, is_onnx, replace_nodes, trimmed
 from onegru.operators.onnx import OLDEST_OPSET
 from onegru.rewriting.scope import Scope, value_types
 
@@ -135,7 +135,7 @@ def _without_defaults(node: NodeProto, old: int, new: int) -> NodeProto | None:
 
 
 def _alone(scope: Scope, node: NodeProto, opset: int) -> ModelProto:
-    """A model of the node alone, with small constants, as the converter may need them."""
+    """A model of only this node, with small constants, as the converter may need them."""
     tensors: list[TensorProto] = []
     inputs: list[ValueInfoProto] = []
     for name in sorted(node_inputs(node)):

@@ -9,7 +9,7 @@ import onnx
 
 from onegru.core.activations import Activation
 from onegru.core.errors import SpecError
-from onegru.formats.onnx.read import Source, is_gru
+from onegru.formats.onnx.validate import Source, is_gru
 from onegru.rewriting.form import Form, attributes_of, facts_of, operator_at
 from onegru.rewriting.scope import Scope
 from onegru.runtimes.known_issues import verdicts

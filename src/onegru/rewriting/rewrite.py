@@ -51,7 +51,7 @@ class Rewriting:
         notes: what else there is to know.
         outputs: the results of the check; empty if it was not asked for.
         fused: the decomposed GRUs that became GRU nodes first, which are then in `nodes` as well.
-        missed: those that came near and were left alone.
+        missed: near misses.
     """
 
     __module__ = "onegru"
@@ -88,7 +88,7 @@ def rewrite(
     """Rewrite the GRU nodes of an ONNX model; the rest of the model stays as it is.
 
     The nodes' hidden_size, direction and activation parameters are written out, as runtimes differ in their
-    defaults. With `runtime` alone, a node that this runtime runs correctly stays as it was.
+    defaults. With only `runtime`, a node that this runtime runs correctly stays as it was.
 
     Args:
         source: an ONNX model.
@@ -138,8 +138,8 @@ def rewrite(
     if file.kind is not Kind.ONNX:
         raise FormatError(f"{file}: {file.kind.words}; only an ONNX model is rewritten")
     with needs_extra("onnx", "onnx", str(file)):
-        from onegru.formats.onnx.read import Source, model_of
-        from onegru.formats.onnx.reader import parse_onnx, read_onnx
+        from onegru.formats.onnx.parse import parse_onnx, read_onnx
+        from onegru.formats.onnx.validate import Source, model_of
         from onegru.rewriting.compare import check_result
         from onegru.rewriting.model_pass import rewrite_model
         from onegru.rewriting.plan import Changes, check_opset

@@ -13,7 +13,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.formats.onnx.node import constant_value, fixed_sizes, is_plain_constant
 from onegru.formats.onnx.order import node_inputs
-from onegru.formats.onnx.read import Source, attribute_graphs, to_array
+from onegru.formats.onnx.validate import Source, attribute_graphs, to_array
 
 
 def all_graphs(graph: GraphProto) -> Iterator[GraphProto]:

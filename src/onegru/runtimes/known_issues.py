@@ -207,7 +207,7 @@ _ISSUES: Mapping[tuple[str, Effect, Collection[str]], Sequence[tuple[str, Callab
     ("openvino", "refuses", _ONNX): (
         ("requires hidden_size", lambda facts: "hidden_size" not in facts.attributes),
         ('does not know the direction "foward"', _spells_foward),
-        ("knows the activations Relu, Sigmoid and Tanh alone", _has_other_activations_than_openvino),
+        ("knows only the activations Relu, Sigmoid and Tanh", _has_other_activations_than_openvino),
         (
             "ignores layout: X and initial_h contradict each other unless batch and time are both 1",
             _is_fixed_batch_first_with("initial_h"),
@@ -253,7 +253,7 @@ _ISSUES: Mapping[tuple[str, Effect, Collection[str]], Sequence[tuple[str, Callab
         ('does not know the direction "foward"', _spells_foward),
     ),
     ("onnx", "refuses", _AUGRU): (
-        ("has a forward Scan over first axes alone, for AUGRU's function", _turns_axes),
+        ("has only a forward Scan over first axes, for AUGRU's function", _turns_axes),
     ),
     ("onnx", "miscomputes", _ONNX): (
         ("ignores activations: always uses Sigmoid and Tanh", _has_other_activations_than_default),

@@ -23,7 +23,7 @@ def openvino_exchange(model: Any) -> int:
     and can no longer be saved. Without the hint OpenVINO computes the other layers in bfloat16 where that is
     the processor's default. `model.reshape` to the actual sizes makes it faster, as it does without onegru.
 
-    A layer that gets what is not legal, such as lengths beyond X, raises in `infer`. On one thread OpenVINO
+    A layer with illegal inputs, such as lengths beyond X, raises in `infer`. On one thread OpenVINO
     loses every error there, but not in `start_async` and `wait`: the layer's outputs are then NaN, a line on
     stderr says why, and `onegru.openvino_errors` returns it. A `CACHE_DIR` saves no time: OpenVINO compiles a
     model with onegru's layers each time, and keeps one file for each model there.
@@ -41,7 +41,7 @@ def openvino_exchange(model: Any) -> int:
 
     Warns:
         RuntimeWarning: once, if this build of onegru has no operator in C++ for this OpenVINO, so that layers
-            run by way of Python (`onegru targets` tells).
+            run by way of Python (`onegru targets` says so).
     """
     with needs_extra("openvino", "openvino", "openvino_exchange"):
         from onegru.runtimes.openvino_exchange import exchange_all

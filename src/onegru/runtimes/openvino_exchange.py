@@ -201,7 +201,7 @@ def _constant(output: Any, outside: Mapping[str, Any]) -> Array | None:
 
 @functools.cache
 def _factory() -> Any:
-    """What makes nodes of the operator in C++; None if there is none that works, which is warned of once."""
+    """What makes nodes of the operator in C++; None, with one warning, if none works."""
     factory, problem = load_operator()
     if problem:
         warnings.warn(
@@ -219,11 +219,11 @@ def load_operator() -> tuple[Any, str]:
     library = folder / f"_openvino_gru_{release.replace('.', '_')}.so"
     if not library.exists():
         if not sys.platform.startswith("linux"):
-            return None, "onegru has an operator in C++ on Linux alone"
+            return None, "onegru has an operator in C++ only on Linux"
         others = sorted(
             path.stem.removeprefix("_openvino_gru_") for path in folder.glob("_openvino_gru_*.so")
         )
-        words = f"for {', '.join(others).replace('_', '.')} alone" if others else "for no release"
+        words = f"only for {', '.join(others).replace('_', '.')}" if others else "for no release"
         remedy = "to install onegru again beside it builds an operator for it"
         return None, f"onegru was built {words}, and OpenVINO is {release}; {remedy}"
     try:

@@ -50,7 +50,7 @@ def evaluate(
     Args:
         run: computes the outputs.
         operator: what it is.
-        sizes: of axes, by letter, that its attributes tell.
+        sizes: of axes, by letter, that its attributes give.
         inputs: its inputs, X first.
         outputs: its outputs.
         is_watched: whether whoever runs the model looks for failures (`onegru.formats.openvino.network`).

@@ -14,14 +14,13 @@ from weakref import WeakValueDictionary
 import numpy as np
 import openvino
 
-from onegru.core.dtypes import Array, bfloat16
+from onegru.core.dtypes import Array, as_array_of, as_float_array, bfloat16
 from onegru.core.errors import FormatError, SpecError
-from onegru.core.shapes import fits
+from onegru.core.shapes import check_shape
 from onegru.core.spec import reversed_directions
-from onegru.core.wording import shape_words
 from onegru.layers.gru import GRU
 from onegru.operators.attributes import check_names
-from onegru.operators.lowering import check_attributes, lower
+from onegru.operators.lowering import check_attributes, check_weights, lower
 from onegru.operators.openvino import OPERATORS
 from onegru.operators.schema import WEIGHTS, Attribute, Operator, Port
 from onegru.runtimes import openvino_failures
@@ -31,9 +30,6 @@ RELEASE = tuple(map(int, openvino.__version__.split(".")[:2]))
 _OLDEST = (2025, 0)  # before, its Python has no name for the type of an operator
 if RELEASE < _OLDEST:
     raise FormatError(f"openvino {openvino.__version__}; must be {'.'.join(map(str, _OLDEST))} or newer")
-
-_ELEMENT_TYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
-_LENGTH_TYPES = {"i32": "int32", "i64": "int64"}
 
 
 @dataclass(eq=False)
@@ -134,39 +130,24 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         if not least <= self.get_input_size() <= len(operator.inputs):
             names = ", ".join(port.name for port in operator.inputs)
             raise SpecError(f"{self.get_input_size()} inputs; must be {names}")
-        H = int(values["hidden_size"])
-        sizes: dict[str, int | None] = {
-            **attribute_sizes(values),
-            "G": 3 * H,
-            "N": (4 if values.get("linear_before_reset") else 3) * H,
-        }
-        for index, port in enumerate(ports):
-            self._check_type(port, self.get_input_element_type(index).to_string())
-            self._check_shape(port, self.get_input_partial_shape(index), sizes)
+        dtypes = {port.role: _dtype_of(self.get_input_element_type(at)) for at, port in enumerate(ports)}
+        shapes = {port.role: sizes_of(self.get_input_partial_shape(at)) for at, port in enumerate(ports)}
+        blank = {role: _blank(dtypes[role], shapes[role]) for role in WEIGHTS if role in shapes}
+        sizes = attribute_sizes(values)
+        if (W := blank["W"]) is not None and all(array is not None for array in blank.values()):
+            check_weights(operator, values, W, blank["R"], blank.get("B"))
+            sizes["I"] = W.shape[-1]
+        if dtypes["W"] is not None:
+            as_float_array("W", np.zeros((), dtypes["W"]), operator.element_types)
+        for port in ports:
+            dtype, shape = dtypes[port.role], shapes[port.role]
+            if dtype is not None and port.types is not None and dtype.name not in port.types:
+                raise SpecError(f"{port.name}: type {dtype.name}; must be {' or '.join(port.types)}")
+            if port.types is None and dtype is not None and dtypes["W"] is not None:
+                as_array_of(dtypes["W"].name, port.name, np.zeros((), dtype))
+            if shape is not None and port.role not in WEIGHTS:
+                check_shape(port.name, shape, port.axes, sizes)
         set_outputs(self, operator, sizes)
-
-    def _check_type(self, port: Port, words: str) -> None:
-        X = self.get_input_element_type(0).to_string()
-        if "dynamic" in (words, X):
-            return
-        if port.types is not None:
-            if _LENGTH_TYPES.get(words) not in port.types:
-                raise SpecError(f"{port.name}: type {words}; must be i32 or i64")
-        elif words not in _ELEMENT_TYPES:
-            raise SpecError(f"{port.name}: type {words}; must be one of {', '.join(_ELEMENT_TYPES)}")
-        elif words != X:
-            raise SpecError(f"{port.name}: type {words}; must be {X}, like X")
-
-    @staticmethod
-    def _check_shape(port: Port, shape: Any, sizes: dict[str, int | None]) -> None:
-        """Check a shape that may be open against the sizes known so far, and add its own."""
-        have = sizes_of(shape)
-        if have is None:
-            return
-        wanted = [sizes.get(axis) for axis in port.axes]
-        if not fits(have, wanted):
-            raise SpecError(f"{port.name}: shape {shape_words(have)}; must be {shape_words(wanted)}")
-        sizes.update({axis: size for axis, size in zip(port.axes, have, strict=True) if size is not None})
 
     # Numbers
 
@@ -222,6 +203,20 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         return tuple(node.get_instance_id() for node in nodes)
 
 
+def _dtype_of(kind: Any) -> np.dtype[Any] | None:
+    """NumPy's type for one of OpenVINO's; None if it is not known yet."""
+    if kind.is_dynamic():
+        return None
+    return bfloat16() if kind == openvino.Type.bf16 else np.dtype(kind.to_dtype())
+
+
+def _blank(dtype: np.dtype[Any] | None, shape: Sequence[int | None] | None) -> Array | None:
+    """An array of this type and shape, without memory; None where one of them is not known."""
+    if dtype is None or shape is None or None in shape:
+        return None
+    return np.broadcast_to(np.zeros((), dtype), [size or 0 for size in shape])
+
+
 def _to_visit(attribute: Attribute, value: Any) -> Any:
     """A value in the form that OpenVINO's visitor takes: numbers as text, as it takes no empty list."""
     match attribute.kind:
@@ -262,7 +257,7 @@ def attributes_of(node: Any, operator: Operator) -> dict[str, Any]:
 
 
 def attribute_sizes(attributes: Mapping[str, Any]) -> dict[str, int]:
-    """The sizes of axes that attributes tell, by letter."""
+    """The sizes of axes that attributes give, by letter."""
     D = len(reversed_directions(attributes.get("direction")))
     return {"H": int(attributes["hidden_size"]), "D": D, "1": 1}
 

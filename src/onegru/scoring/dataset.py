@@ -20,7 +20,7 @@ from onegru.system.bounded import check_regular
 #: The rows of a part are looked at in so many steps, about.
 STEPS = 16
 
-# How many rows Arrow decodes at once where nothing tells how much memory they take; and where it makes a copy
+# How many rows Arrow decodes at once where nothing says how much memory they take; and where it makes a copy
 # of a whole dictionary each time.
 _AT_ONCE, _CODED_AT_ONCE = 32, 1024
 
@@ -30,7 +30,7 @@ _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of rows: its path, size and time, which tell whether it has changed, and its rows."""
+    """A file of rows: its path, size and time, which show whether it has changed, and its rows."""
 
     path: str
     size: int
@@ -183,7 +183,7 @@ def make_plan(scorer: Scorer, paths: Sequence[Path], part_bytes: int) -> Plan:
     """Divide files into parts.
 
     A part is some row groups of a file, or some rows of a large one, such that its rows and what the model
-    gives for them take `part_bytes`, as far as the files' footers tell.
+    gives for them take `part_bytes`, as far as the files' footers say.
 
     Raises:
         SpecError: a column is missing or does not fit.

@@ -22,7 +22,7 @@ _TIME |= {"steps", "time_steps", "timesteps", "num_steps", "frames", "num_frames
 _LENGTHS = {"sequence_lens", "sequence_lengths", "seq_lens", "seq_lengths", "seq_len", "lens", "lengths"}
 _LENGTHS |= {"length", "input_lengths", "x_lengths", "x_lens"}
 
-# Sizes of two runs that tell an output's axes: rows and steps. No size occurs twice.
+# Sizes of two runs that reveal an output's axes: rows and steps. No size occurs twice.
 _ROWS, _STEPS = (2, 5), (3, 7)
 # How far the outputs of a row may be apart, padded and alone, where padding is said not to matter: far more
 # than rounding, far less than a mean over steps that are not there.
@@ -42,7 +42,7 @@ class ModelProgram:
     Its sequences are the inputs whose steps have an open number; which axis that is, and which one is the
     rows, follows from the GRU nodes that take the input, from the names of dimensions, or from `axes`. An
     input of lengths gets the lengths of the sequences. Rows of different lengths share a batch only with
-    `pad`: what a model does with the steps that are not there, its file does not tell for certain.
+    `pad`: what a model does with the steps that are not there, its file does not say for certain.
 
     Args:
         model: the model.

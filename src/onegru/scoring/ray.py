@@ -162,7 +162,7 @@ def _no_stderr() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Ray Data's notices from the terminal: a run tells the same on a cluster as on one machine."""
+    """Keep Ray Data's notices from the terminal: a run prints the same on a cluster as on one machine."""
     logger = logging.getLogger("ray.data")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

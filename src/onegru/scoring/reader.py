@@ -38,7 +38,7 @@ def windows(
 ) -> Iterator[Window]:
     """Read the parts that are not done.
 
-    Where a window ends depends on the files and the plan alone, not on which parts are done.
+    Where a window ends depends only on the files and the plan, not on which parts are done.
 
     Args:
         scorer: what is to score them.

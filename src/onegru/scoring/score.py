@@ -81,7 +81,7 @@ def score(
         inputs: Parquet files, folders of them, patterns such as "logs/*.parquet".
         output: the folder of results: new, empty, or that of an earlier run with the same arguments on the
             same files; with any, if that has not written a part. In none of the folders that are read.
-        memory: how many bytes the process may take, all in all; docs/guides/scoring.md tells what for. At
+        memory: how many bytes the process may take, all in all; docs/guides/scoring.md says what for. At
             most the machine's memory counts.
         progress: called with the rows that are done and the number of all rows.
         execute: what does the work; None for this process.

@@ -88,7 +88,7 @@ class Scorer:
         keep: columns that are carried over.
         nodes: GRUs to take by name, the lowest first, of a file that holds several; then a layer or stack is
             run, also if the file is a model.
-        axes: where a model's shapes do not tell: for an input, the names of its axes in order, of which one
+        axes: where a model's shapes leave it open: for an input, the names of its axes in order, of which one
             is "batch" and one "time", as {"X": ("batch", "time", "feature")}.
         pad: let rows of different lengths share a batch of a whole model, which must have an input of
             lengths and ignore what comes after the end of a row; refused where a trial shows that it does
@@ -247,7 +247,7 @@ class Scorer:
             yield from table.cast(plain_lists(table.schema)).to_batches()
 
     def run(self, rows: pa.Table | pa.RecordBatch) -> Scored:
-        """Score the rows of a table, as a call does, and tell which were left out.
+        """Score the rows of a table, as a call does, and say which were left out.
 
         Args:
             rows: as for a call.
@@ -399,7 +399,7 @@ def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
     """Names, each once.
 
     Raises:
-        SpecError: they are none, or one comes twice.
+        SpecError: there are none, or one comes twice.
     """
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise SpecError(f"{argument}: {shown(names)}; must be a list of names")

@@ -1,4 +1,4 @@
-"""Child processes, for whatever may crash, hang or exhaust memory on a hostile file.
+"""Child processes, for whatever may crash, hang or run out of memory on a hostile file.
 
 **What it imports.** The parent's packages and nothing from the current folder, whose files are untrusted.
 The interpreter ignores Python's environment variables (`-E`) and adds no folder by itself (`-P`). It then
@@ -8,8 +8,8 @@ parent's own imports are not under its control: `python -P -m onegru` or the scr
 
 **What it may use.** As much as its `Limits` say. It works in a folder of its own, where it also leaves its
 answer; it has no input, prints nothing, and leaves no core dump. When it is killed, so is all it started.
-Systems have some of this only: macOS lets a program not limit its address space; Windows limits wall time
-alone, counted by the parent, and kills the child without what it started.
+Systems have some of this only: macOS lets a program not limit its address space; Windows limits only wall
+time, counted by the parent, and kills only the child, not what it started.
 
 **What it answers.** A JSON head and plain arrays in a file, as a process that may have been subverted is not
 trusted with more; `read_answer` checks each field.

@@ -1,4 +1,4 @@
-"""States that are told by their names alone: an input `conv_cache` and an output `conv_cache_out`."""
+"""States that are recognised only by their names: an input `conv_cache` and an output `conv_cache_out`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _IN, _OUT = {"in", "input", "i"}, {"out", "output", "o"}
 _BEFORE = {"prev", "previous", "past", "old", "last", "init", "initial", "0"}
 _AFTER = {"new", "next", "n", "final", "updated", "cur", "current", "present"}
 
-# Words of which a state is named; x_in and x_out alone may be a signal.
+# Words of which a state is named; x_in and x_out by themselves may be a signal.
 _MEMORY = re.compile(
     r"(h|c|hx|cx|hn|cn|hc|hidden|cell|states?|caches?|mem|memory|memories|buf|buffer|buffers|hist|history|ctx"
     r"|context|kv|gru|lstm|rnn|tail|overlap|past)\d*"
@@ -102,7 +102,7 @@ def _sources(flow: Flow, name: str) -> set[str]:
 
 
 def _is_last_state(flow: Flow, name: str) -> bool:
-    """Whether a value is made of last states of recurrences alone, by operators that move and join."""
+    """Whether a value consists only of last states of recurrences, moved and joined."""
     waiting: list[str] = [name]
     while waiting:
         last = waiting.pop()

@@ -44,8 +44,8 @@ def read_timeline(graph: Graph) -> Timeline | None:
 def _of_onnx(graph: Graph, outline: Outline) -> Timeline:
     with needs_extra("onnx", "onnx", graph.path):
         from onegru.formats.onnx.functions.augru import add_augru_functions
-        from onegru.formats.onnx.read import ModelProto, Source
-        from onegru.formats.onnx.reader import model_opset
+        from onegru.formats.onnx.parse import model_opset
+        from onegru.formats.onnx.validate import ModelProto, Source
         from onegru.fusion.onnx.flow import flow_of, graph_types
     source = Source(graph.path)
     model = ModelProto.FromString(outline.text)  # which the reader has checked
@@ -59,15 +59,15 @@ def _of_onnx(graph: Graph, outline: Outline) -> Timeline:
 
 def _of_ir(graph: Graph, outline: Outline) -> Timeline:
     from onegru.formats.openvino.constants import Constants
-    from onegru.formats.openvino.fields import Words
+    from onegru.formats.openvino.fields import AttributeParser
     from onegru.formats.openvino.xml import parse_net, parse_xml
     from onegru.fusion.openvino.flow import IrReader
 
     path = Path(graph.path)
     assert outline.weights is not None
-    words = Words(path)
+    parser = AttributeParser(path)
     root = parse_xml(outline.text, path)
-    read = IrReader(words, Constants(words, outline.weights)).read(parse_net(path, root), root)
+    read = IrReader(parser, Constants(parser, outline.weights)).read(parse_net(path, root), root)
     names = {f"{layer}:{port}": name for name, (layer, port) in read.native.items()}
     inputs = {info.name: names[info.value] for info in graph.inputs}
     outputs = {info.name: names[info.value] for info in graph.outputs}

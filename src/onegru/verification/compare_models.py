@@ -47,7 +47,7 @@ def compare_with(
     Args:
         model: the model that may be wrong.
         path: the reference: another model, or a checkpoint that holds its GRUs.
-        inputs: the model's inputs, by name; None to compare the GRUs alone.
+        inputs: the model's inputs, by name; None to compare only the GRUs.
         tolerance: as for `onegru.verification.compare_runtimes.compare_runtimes`, of the outputs.
         timeout: the most seconds that PyTorch may take to run a checkpoint of its own.
 

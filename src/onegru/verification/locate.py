@@ -21,11 +21,11 @@ from onegru.verification.diagnose import diagnose
 from onegru.verification.gru_call import Call, call_of, first_wrong
 from onegru.verification.results import Fault
 from onegru.verification.runtimes.base import Probe, Runtime, Subject
-from onegru.verification.runtimes.subprocess_runner import Outcome
+from onegru.verification.runtimes.subprocess_runner import RunResult
 from onegru.verification.trace import given_values, probed_values
 
 #: Runs a subject in a runtime, apart from this process.
-Run = Callable[[Runtime, Subject, Mapping[str, Any]], Outcome]
+Run = Callable[[Runtime, Subject, Mapping[str, Any]], RunResult]
 
 
 def subject_of(model: Model, probed: bool = False) -> Subject:
@@ -35,7 +35,7 @@ def subject_of(model: Model, probed: bool = False) -> Subject:
         FormatError: the file is broken, or too large to be passed on.
     """
     file = model._file
-    assert file is not None, "verify takes models from files alone"
+    assert file is not None, "verify takes models only from files"
     outputs = {info.name: (info.name, *info.aliases) for info in model.outputs}
     values = probed_values(model) if probed else ()
     if file.kind is Kind.OPENVINO:
@@ -86,7 +86,7 @@ def find_fault(
     try:
         outcome = run(runtime, subject_of(model, probed=True), inputs)
     except OneGRUError as error:
-        outcome = Outcome("refuses", reason=str(error))
+        outcome = RunResult("refuses", reason=str(error))
     why = f"when asked for the values around GRU nodes, it fails: {outcome.reason}"
     if outcome.status == "ran":
         fault = fault_in(model, {**given_values(model, inputs), **outcome.outputs}, runtime.name)

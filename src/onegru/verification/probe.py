@@ -15,7 +15,7 @@ from onegru.formats.graph import GruStep
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.functions.augru_body import CASTS_LIKE
 from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
-from onegru.formats.onnx.read import Source, attribute_graphs, read_model, to_array
+from onegru.formats.onnx.validate import Source, attribute_graphs, read_model, to_array
 from onegru.formats.onnx.whole.session import Session
 from onegru.formats.opened import Opened
 from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS, OLDEST_OPSET

@@ -7,7 +7,7 @@ import pytest
 from onegru.conformance.case import Case
 from onegru.conformance.cases import all_cases
 from onegru.conformance.results import Outcome
-from onegru.conformance.runtimes.registry import contenders
+from onegru.conformance.runtimes.registry import configs
 from onegru.conformance.runtimes.run import run_cases
 
 BY_NAME = {case.name: case for case in all_cases()}
@@ -31,23 +31,23 @@ FEW = cases(
 
 @pytest.mark.parametrize("engine", ["native", "reference"])
 def test_onegru(engine: str) -> None:
-    (contender,) = contenders(["onegru"], engines=[engine])
-    found = run_cases(contender, FEW)
+    (config,) = configs(["onegru"], engines=[engine])
+    found = run_cases(config, FEW)
     assert found.outcomes == dict.fromkeys([case.name for case in FEW], PASSES)
 
 
 def test_onegru_as_a_provider_alone() -> None:
     pytest.importorskip("onnxruntime")
-    (contender,) = contenders(["onnxruntime"], ["OnegruExecutionProvider"])
-    found = run_cases(contender, FEW)
+    (config,) = configs(["onnxruntime"], ["OnegruExecutionProvider"])
+    found = run_cases(config, FEW)
     assert found.outcomes == dict.fromkeys([case.name for case in FEW[:4]], PASSES)
 
 
 def test_onnxruntime() -> None:
     pytest.importorskip("onnxruntime")
-    (contender,) = contenders(["onnxruntime"])
+    (config,) = configs(["onnxruntime"])
     right = cases("gru_14__usual", "gru_7__direction_bidirectional", "gru_14__sequence_lens_zero")
-    found = run_cases(contender, [*right, BY_NAME["gru_14__type_float64"]])
+    found = run_cases(config, [*right, BY_NAME["gru_14__type_float64"]])
     *first, last = found.outcomes.values()
     assert first == [PASSES] * 3
     assert last.status == "refuses" and "double" in last.reason
@@ -55,9 +55,9 @@ def test_onnxruntime() -> None:
 
 def test_openvino() -> None:
     pytest.importorskip("openvino")
-    (contender,) = contenders(["openvino"])
+    (config,) = configs(["openvino"])
     right = cases("gru_14__usual", "grucell_3__clip_reached", "grusequence_5__usual")
-    found = run_cases(contender, [*right, BY_NAME["gru_14__f_Softsign"]])
+    found = run_cases(config, [*right, BY_NAME["gru_14__f_Softsign"]])
     *first, last = found.outcomes.values()
     assert first == [PASSES] * 3
     # Without the places in its source, or numbers of its own for nodes.
@@ -65,14 +65,14 @@ def test_openvino() -> None:
 
 
 def test_the_evaluator_of_onnx() -> None:
-    (contender,) = contenders(["onnx"])
-    found = run_cases(contender, cases("gru_14__layout_1", "gru_14__clip_reached", "grucell_3__usual"))
+    (config,) = configs(["onnx"])
+    found = run_cases(config, cases("gru_14__layout_1", "gru_14__clip_reached", "grucell_3__usual"))
     assert [outcome.status for outcome in found.outcomes.values()] == ["passes", "differs"]
 
 
 def test_torch() -> None:
     pytest.importorskip("torch")
-    (contender,) = contenders(["torch"])
+    (config,) = configs(["torch"])
     may_vary = {
         "linear_before_reset",
         "sequence_lens",
@@ -91,7 +91,7 @@ def test_torch() -> None:
         and case.choices.keys() <= {*may_vary, "direction"}
         and "zero" not in f"{case.level('sequence_lens')}{case.level('sequence_lengths')}"
     ]
-    found = run_cases(contender, [*after, *cases("gru_14__usual", "gru_14__clip_reached")])
+    found = run_cases(config, [*after, *cases("gru_14__usual", "gru_14__clip_reached")])
     *passed, usual, clip = found.outcomes.values()
     assert set(passed) == {PASSES} and {str(case.operator) for case in after} > {"GRU-14", "GRUSequence-5"}
     assert usual.status == "refuses" and usual.reason.startswith("linear_before_reset: False; must be True")

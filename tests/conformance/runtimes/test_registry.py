@@ -9,13 +9,13 @@ import pytest
 import onegru
 from onegru import MissingExtraError, SpecError
 from onegru.conformance.runtimes import registry
-from onegru.conformance.runtimes.registry import contenders
+from onegru.conformance.runtimes.registry import configs
 from onegru.verification.runtimes.openvino import OpenVino
 from tests.support.mutants import Absent
 
 
 def told(*arguments: Any, **options: Any) -> list[tuple[str, dict[str, str]]]:
-    return [(item.runtime.name, dict(item.options)) for item in contenders(*arguments, **options)]
+    return [(item.runtime.name, dict(item.options)) for item in configs(*arguments, **options)]
 
 
 def test_engines_of_onegru() -> None:
@@ -31,17 +31,17 @@ def test_providers() -> None:
     pytest.importorskip("onnxruntime")
     cpu, own = "CPUExecutionProvider", "OnegruExecutionProvider"
     assert told(["onnxruntime"]) == [("onnxruntime", {"provider": cpu})]
-    first, second = contenders(["onnxruntime"], [own, cpu])
+    first, second = configs(["onnxruntime"], [own, cpu])
     assert first.options == {"provider": own, "target": onegru.targets().chosen}
     assert second.options == {"provider": cpu}
     assert not first.reserves_memory and not second.reserves_memory
     with pytest.raises(SpecError, match=r"provider: 'None'; must be one of .*CPUExecutionProvider"):
-        contenders(["onnxruntime"], ["None"])
+        configs(["onnxruntime"], ["None"])
 
 
 def test_precision() -> None:
     pytest.importorskip("openvino")
-    (item,) = contenders(["openvino"], precision="default")
+    (item,) = configs(["openvino"], precision="default")
     assert item.runtime == OpenVino(precision="default") and item.options == {"precision": "default"}
     assert item.kinds == ("onnx", "openvino")
     assert told(["openvino"]) == [("openvino", {"precision": "f32"})]
@@ -53,7 +53,7 @@ def test_all_that_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert [name for name, _ in told()] == ["onegru"]
     with pytest.raises(MissingExtraError, match=r"runtime needs torch: pip install 'onegru\[torch\]'"):
-        contenders(["torch"])
+        configs(["torch"])
 
 
 @pytest.mark.parametrize(
@@ -80,5 +80,5 @@ def test_refusals(arguments: dict[str, Any], message: str, monkeypatch: pytest.M
     for name in ("onnxruntime", "onnx"):  # whatever is installed
         monkeypatch.setitem(registry.RUNTIMES, name, registry.RUNTIMES["onegru"])
     with pytest.raises(SpecError) as error:
-        contenders(**arguments)
+        configs(**arguments)
     assert str(error.value) == message

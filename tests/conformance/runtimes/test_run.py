@@ -11,10 +11,10 @@ import pytest
 
 from onegru.conformance.results import Outcome, RuntimeResults
 from onegru.conformance.runtimes import run
-from onegru.conformance.runtimes.registry import Contender
+from onegru.conformance.runtimes.registry import RuntimeConfig
 from onegru.conformance.runtimes.run import run_cases
 from onegru.system.child_process import run_child
-from tests.support.moods import Moody, named
+from tests.support.faulty_runtime import FaultyRuntime, named
 from tests.support.mutants import Fake
 
 pytest.importorskip("onnx")
@@ -29,11 +29,11 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 CASES = named("usual", "initial_h_given", "B_none", "clip_reached", "direction_reverse")
 
 
-def moody(*moods: str, **options: Any) -> RuntimeResults:
-    """The results of the first cases, the runtime being in these moods."""
+def moody(*faults: str, **options: Any) -> RuntimeResults:
+    """The results of the first cases, the runtime being in these faults."""
     names = [case.name for case in CASES]
-    runtime = Moody(moods=dict(zip(names, moods, strict=False)))
-    return run_cases(Contender(runtime), CASES[: len(moods) + 1], **options)
+    runtime = FaultyRuntime(faults=dict(zip(names, faults, strict=False)))
+    return run_cases(RuntimeConfig(runtime), CASES[: len(faults) + 1], **options)
 
 
 def test_whatever_a_runtime_may_do() -> None:
@@ -70,8 +70,8 @@ def test_outputs_of_another_form() -> None:
 
 
 def test_a_hang() -> None:
-    runtime = Moody(moods={CASES[0].name: "hang"})
-    (outcome,) = run_cases(Contender(runtime), CASES[:1], seconds=1.0).outcomes.values()
+    runtime = FaultyRuntime(faults={CASES[0].name: "hang"})
+    (outcome,) = run_cases(RuntimeConfig(runtime), CASES[:1], seconds=1.0).outcomes.values()
     assert outcome == Outcome("crashes", "took longer than 1 s")
 
 
@@ -86,8 +86,8 @@ def test_no_memory_left() -> None:
 
 
 def test_reasons_do_not_tell_where_a_process_works() -> None:
-    runtime = Moody(moods={CASES[1].name: "tell"}, place=1)
-    _, outcome = run_cases(Contender(runtime), CASES[:2]).outcomes.values()
+    runtime = FaultyRuntime(faults={CASES[1].name: "tell"}, place=1)
+    _, outcome = run_cases(RuntimeConfig(runtime), CASES[:2]).outcomes.values()
     assert outcome == Outcome("refuses", "cannot read model.xml")
 
 
@@ -114,7 +114,7 @@ def test_one_that_dies_as_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "broken_runtime.py").write_text("import os\nos.abort()\n")
     monkeypatch.syspath_prepend(str(tmp_path / "lib"))
-    found = run_cases(Contender(Fake(name="broken_runtime")), CASES[:2])
+    found = run_cases(RuntimeConfig(Fake(name="broken_runtime")), CASES[:2])
     expected = Outcome("crashes", "as it starts: signal 6, SIGABRT")
     assert list(found.outcomes.values()) == [expected, expected]
 
@@ -129,22 +129,22 @@ def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "run_child", seen)
     for provider in ("CPUExecutionProvider", "CUDAExecutionProvider"):
         with pytest.raises(KeyboardInterrupt):
-            run_cases(Contender(Fake(), {"provider": provider}), CASES[:1], memory=1 << 33)
+            run_cases(RuntimeConfig(Fake(), {"provider": provider}), CASES[:1], memory=1 << 33)
     assert limits[0] == 1 << 33 < limits[1]  # a GPU's libraries reserve address space beyond all bounds
 
 
 def test_the_environment_reaches_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "ONEGRU_TARGET", "no-such-target")
-    (outcome,) = run_cases(Contender(Fake()), CASES[:1]).outcomes.values()
+    (outcome,) = run_cases(RuntimeConfig(Fake()), CASES[:1]).outcomes.values()
     assert outcome.status == "crashes" and "ONEGRU_TARGET: 'no-such-target'" in outcome.reason
 
 
 def test_cases_of_other_files_are_left_out() -> None:
-    assert run_cases(Contender(Fake(), kinds=("openvino",)), CASES).outcomes == {}
+    assert run_cases(RuntimeConfig(Fake(), kinds=("openvino",)), CASES).outcomes == {}
 
 
 def test_arrays_are_not_changed_by_a_run() -> None:
     case = CASES[0]
     before = {name: array.copy() for name, array in case.inputs.items()}
-    run_cases(Contender(Fake()), [case])
+    run_cases(RuntimeConfig(Fake()), [case])
     assert all(np.array_equal(array, before[name]) for name, array in case.inputs.items())

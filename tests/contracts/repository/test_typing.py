@@ -1,4 +1,4 @@
-"""What a type checker tells of a program that uses onegru, and an editor of its objects."""
+"""What a type checker says about a program that uses onegru, and an editor of its objects."""
 
 from __future__ import annotations
 

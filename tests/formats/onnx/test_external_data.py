@@ -13,8 +13,8 @@ from onnx import FunctionProto, TensorProto
 
 import onegru
 from onegru import FormatError, Model
-from onegru.formats.onnx.read import Source
-from onegru.formats.onnx.reader import parse_onnx
+from onegru.formats.onnx.parse import parse_onnx
+from onegru.formats.onnx.validate import Source
 from tests.support.files.onnx_checks import all_external, external, plain, refused
 from tests.support.files.onnx_models import (
     EXPECTED,

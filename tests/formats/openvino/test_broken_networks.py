@@ -117,7 +117,7 @@ def test_faults_that_only_the_run_shows(
     with pytest.raises(onegru.FormatError, match=r"OpenVINO fails \(.*MatMul") as caught:
         model.run({"x": draw(2, 3), "y": draw(4, 5)})
     assert "\n" not in str(caught.value)
-    np.testing.assert_allclose(  # and the next run is none the worse for it
+    np.testing.assert_allclose(  # and the next run is unaffected
         model.run({"x": draw(2, 3), "y": draw(3, 5)})["out"], draw(2, 3) @ draw(3, 5), rtol=0, atol=1e-6
     )
 

@@ -1,4 +1,4 @@
-"""Cells are recognised however they are written, and what is none is told why: a model for each reason."""
+"""Cells are recognised however they are written; near misses get a reason: a model for each."""
 
 from __future__ import annotations
 
@@ -236,15 +236,15 @@ MISSES = {
         blend=lambda net, z, h, n: net("Add", net("Mul", z, h), n)
     ),
     "attention scales the share of the new state, not the update gate": Odd(blend=share_scaled),
-    "its update gate is none of the eleven activations": Step(f=plain("Exp")),
-    "the candidate is none of the eleven activations": Step(g=plain("Exp")),
+    "its update gate is not one of the eleven activations": Step(f=plain("Exp")),
+    "the candidate is not one of the eleven activations": Step(g=plain("Exp")),
     "the update gate is not a function of a sum of products with x and h": Odd(of_h=with_square),
     "the product of the candidate is not with r∘h": TwoResetsBefore(),
     "the candidate is not a function of a sum of products with x and r∘h": SquareInCandidate(),
     "its candidate takes the state without a reset gate": AlsoWithoutReset(),
     "its candidate takes the state without a reset gate ": NoReset(),
     "its candidate takes no state": NoState(),
-    "the reset gate is none of the eleven activations": other_gate(plain("Exp")),
+    "the reset gate is not one of the eleven activations": other_gate(plain("Exp")),
     "products with h have different reset gates": TwoResets(),
     "its reset gate does not depend on the state": ConstantReset(after=True),
     "its candidate takes the state outside the reset gate's product": AlsoOutside(),

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import onegru
-from onegru.formats.onnx.read import Source
+from onegru.formats.onnx.validate import Source
 from onegru.fusion.onnx.model import fuse_model
 from tests.support.fusing import (
     Net,
@@ -96,7 +96,7 @@ def unrolled(step: Step, T: int, opset: int = 17, dtype: str = "float32", start:
     return net
 
 
-# One step from zeros has no reset gate: its product with zeros is none.
+# One step from zeros has no reset gate: its product with zeros vanishes.
 @pytest.mark.parametrize(("T", "start"), [(1, "h"), (2, "h"), (7, "h"), (2, "zero"), (7, "zero")])
 def test_steps(T: int, start: str) -> None:
     net = unrolled(Step(after=True), T, start=start)
@@ -178,7 +178,7 @@ def test_one_gru_in_each_branch() -> None:
 
 
 def looped(step: Step, trips: int, prefix: str = "i") -> Net:
-    """A Loop's body that takes x at its iteration and hands on h."""
+    """A Loop's body that takes x at its iteration and passes on h."""
     body = Net()
     body.prefix = prefix
     body.inputs = [

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from onegru.formats.onnx.read import Source
+from onegru.formats.onnx.validate import Source
 from onegru.fusion.onnx.flow import flow_of, graph_types
 from tests.support.fusing import Net, Step, check_fused, flow, fused, one_step
 

@@ -18,26 +18,26 @@ import onegru
 from onegru.core.dtypes import Array
 from onegru.formats.opened import open_model
 from onegru.fusion.search import Progress
-from onegru.models.fusing import WrittenOutIr, find_in_ir
+from onegru.models.fusing import DecomposedIr, find_in_ir
 from onegru.models.load import read_graph
+from tests.support.decomposed.draw import KINDS, decomposed, near_miss
+from tests.support.decomposed.ir import B, H, I, T, Written, constant, feeds, scalar, write
+from tests.support.decomposed.misses import NEAR_MISSES
 from tests.support.files.ir_files import edit
 from tests.support.runtimes import openvino_results
-from tests.support.written_out.draw import KINDS, near_miss, written_out
-from tests.support.written_out.ir import B, H, I, T, Written, constant, feeds, scalar, write
-from tests.support.written_out.misses import NEAR_MISSES
 
 # Largest error relative to the largest output or 1: 1e-6 over 1,000 models.
 BOUND = 1e-5
 FORMS = ("TensorIterator", "Loop", "unrolled")
 
 
-def fuse_ir(path: Path, progress: Progress | None = None) -> WrittenOutIr:
+def fuse_ir(path: Path, progress: Progress | None = None) -> DecomposedIr:
     file = open_model("path", path)
     read_graph(file)
     return find_in_ir(file, progress)
 
 
-def fused(path: Path) -> tuple[Path, WrittenOutIr]:
+def fused(path: Path) -> tuple[Path, DecomposedIr]:
     """Fuse an IR into another file."""
     found = fuse_ir(path)
     target = path.with_name("fused.xml")
@@ -66,7 +66,7 @@ def by_onegru(path: Path, arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {name: results[info.name] for info in model.outputs for name in (info.name, *info.aliases)}
 
 
-def check(path: Path, arrays: Mapping[str, Array], *, in_openvino: bool = True) -> tuple[Path, WrittenOutIr]:
+def check(path: Path, arrays: Mapping[str, Array], *, in_openvino: bool = True) -> tuple[Path, DecomposedIr]:
     """Fuse an IR, and compare."""
     before = openvino_results(path, arrays)
     target, search = fused(path)
@@ -255,7 +255,7 @@ def test_random_models_that_openvino_has_converted(tmp_path: Path, kind: str) ->
     rng = np.random.default_rng(list(KINDS).index(kind))
     tried = 0
     for _ in range(60):
-        case = written_out(kind, rng)
+        case = decomposed(kind, rng)
         names = {name for gru in case.grus for name in gru.activations}
         if not names <= {"Sigmoid", "Tanh", "Relu"}:
             continue

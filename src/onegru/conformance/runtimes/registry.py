@@ -13,14 +13,14 @@ from onegru.core.errors import MissingExtraError, SpecError
 from onegru.engines.native import targets
 from onegru.runtimes.execution_provider import get_ep_name
 from onegru.verification.runtimes.base import Runtime
-from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
 from onegru.verification.runtimes.onnxruntime import OnnxRuntime
 from onegru.verification.runtimes.openvino import OpenVino
 from onegru.verification.runtimes.registry import PRECISIONS
+from onegru.verification.runtimes.registry import RUNTIMES as FILE_RUNTIMES
 
 #: Every runtime that the kit knows, by name.
 RUNTIMES: Mapping[str, Runtime] = {
-    runtime.name: runtime for runtime in (Onegru(), OnnxRuntime(), OpenVino(), OnnxEvaluator(), TorchGru())
+    runtime.name: runtime for runtime in (Onegru(), *FILE_RUNTIMES, TorchGru())
 }
 
 #: The engines of onegru.
@@ -31,7 +31,7 @@ _BOTH = (ONNX, IR)
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class RuntimeConfig:
     """A runtime as the kit runs it.
 
     Attributes:
@@ -50,18 +50,18 @@ class Contender:
         return self.options.get("provider", _CPU) not in (_CPU, _OWN)
 
 
-def contenders(
+def configs(
     names: Sequence[str] = (),
     providers: Sequence[str] = (),
     engines: Sequence[str] = (),
     precision: str | None = None,
-) -> tuple[Contender, ...]:
+) -> tuple[RuntimeConfig, ...]:
     """The runtimes of these names, or all that are installed.
 
     Args:
         names: which, in this order.
-        providers: the execution providers of ONNX Runtime, each a contender; none for the CPU's.
-        engines: the engines of onegru, each a contender; none for the native one.
+        providers: the execution providers of ONNX Runtime, each a config; none for the CPU's.
+        engines: the engines of onegru, each a config; none for the native one.
         precision: what OpenVINO computes in: "f32", as by default here, or "default" for its own default.
 
     Raises:
@@ -85,16 +85,16 @@ def contenders(
             raise SpecError(f"{option}: {given[0]!r}; must be left out, as {owner} is not among the runtimes")
     if providers:
         _check_providers(providers)
-    found: list[Contender] = []
+    found: list[RuntimeConfig] = []
     for name in chosen:
         if name == "onegru":
             found += [
-                Contender(Onegru(engine=engine), {"engine": engine} | _target(engine == "native"), _BOTH)
+                RuntimeConfig(Onegru(engine=engine), {"engine": engine} | _target(engine == "native"), _BOTH)
                 for engine in dict.fromkeys(engines or ENGINES[:1])
             ]
         elif name == "onnxruntime":
             found += [
-                Contender(
+                RuntimeConfig(
                     OnnxRuntime(provider="" if provider == _CPU else provider),
                     {"provider": provider} | _target(provider == _OWN),
                 )
@@ -102,9 +102,9 @@ def contenders(
             ]
         elif name == "openvino":
             (used,) = precisions or PRECISIONS[:1]
-            found.append(Contender(OpenVino(precision=used), {"precision": used}, _BOTH))
+            found.append(RuntimeConfig(OpenVino(precision=used), {"precision": used}, _BOTH))
         else:
-            found.append(Contender(RUNTIMES[name], kinds=_BOTH if name == "torch" else (ONNX,)))
+            found.append(RuntimeConfig(RUNTIMES[name], kinds=_BOTH if name == "torch" else (ONNX,)))
     return tuple(found)
 
 

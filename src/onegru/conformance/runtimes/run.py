@@ -14,12 +14,12 @@ from onegru.conformance.case import Case
 from onegru.conformance.files import case_files, fed_inputs, kind_of_case
 from onegru.conformance.judge import judge
 from onegru.conformance.results import Outcome, RuntimeResults
-from onegru.conformance.runtimes.registry import Contender
+from onegru.conformance.runtimes.registry import RuntimeConfig
 from onegru.conformance.runtimes.torch import CaseSubject, TorchGru
 from onegru.core.dtypes import Array
 from onegru.system.child_process import Limits, run_child, running
 from onegru.verification.runtimes.base import Subject
-from onegru.verification.runtimes.subprocess_runner import end_words, read_outcome
+from onegru.verification.runtimes.subprocess_runner import WORKER, end_words, read_result
 
 #: Called with the number of cases done, and of all.
 Progress = Callable[[int, int], None]
@@ -29,8 +29,6 @@ SECONDS = 20.0
 
 #: Bytes of address space for a process. Libraries included, none of the runtimes needs half of it.
 MEMORY = 8 << 30
-
-_WORKER = "onegru.conformance.runtimes.worker"
 
 # Cases for one process, if it lives that long.
 _BATCH = 250
@@ -47,12 +45,12 @@ _LONGEST_REASON = 400
 _Take = Callable[[Case, Outcome, Mapping[str, Array]], None]
 
 
-class _Enough(Exception):
+class StopWorker(Exception):
     """A process is to be ended, for this reason."""
 
 
 def run_cases(
-    contender: Contender,
+    config: RuntimeConfig,
     cases: Sequence[Case],
     *,
     seconds: float = SECONDS,
@@ -65,14 +63,14 @@ def run_cases(
     and a new one goes on with the next.
 
     Args:
-        contender: the runtime.
+        config: the runtime.
         cases: the cases; those that are no files of its kind are left out.
         seconds: the most that a case may take.
         memory: the most bytes of address space for the process. Libraries for a GPU reserve more than any
             machine has, so that providers other than the CPU's and onegru's are not held to it.
         progress: called as results come.
     """
-    own = [case for case in cases if kind_of_case(case) in contender.kinds]
+    own = [case for case in cases if kind_of_case(case) in config.kinds]
     outcomes: dict[str, Outcome] = {}
     outputs: dict[str, Mapping[str, Array]] = {}
 
@@ -84,20 +82,20 @@ def run_cases(
             progress(len(outcomes), len(own))
 
     limits = running(_START_SECONDS + seconds * _BATCH)
-    if not contender.reserves_memory:
+    if not config.reserves_memory:
         limits = replace(limits, memory=memory)
     for first in range(0, len(own), _BATCH):
         with tempfile.TemporaryDirectory(prefix="onegru-") as name:
-            _Batch(contender, own[first : first + _BATCH], Path(name), seconds, take).run(limits)
-    runtime = contender.runtime
-    return RuntimeResults(runtime.name, runtime.version() or "", contender.options, outcomes, outputs)
+            _Batch(config, own[first : first + _BATCH], Path(name), seconds, take).run(limits)
+    runtime = config.runtime
+    return RuntimeResults(runtime.name, runtime.version() or "", config.options, outcomes, outputs)
 
 
 class _Batch:
     """Cases for one process, or for several where it does not live that long.
 
     Args:
-        contender: the runtime.
+        config: the runtime.
         cases: the cases.
         folder: where the processes work.
         seconds: the most that a case may take.
@@ -105,18 +103,18 @@ class _Batch:
     """
 
     def __init__(
-        self, contender: Contender, cases: Sequence[Case], folder: Path, seconds: float, take: _Take
+        self, config: RuntimeConfig, cases: Sequence[Case], folder: Path, seconds: float, take: _Take
     ) -> None:
         self._cases, self._folder, self._seconds, self._take = cases, folder, seconds, take
         self._done = 0
         self._since = 0.0  # when the process began, or last gave something
-        self._is_astray = False  # whether it wrote what it should not
-        is_torch = isinstance(contender.runtime, TorchGru)
+        self._output_invalid = False  # whether it wrote what it should not
+        is_torch = isinstance(config.runtime, TorchGru)
         parts = [
             _without_file(case) if is_torch else _as_file(case, folder / str(number))
             for number, case in enumerate(cases)
         ]
-        (folder / "request").write_bytes(pickle.dumps((contender.runtime, parts)))
+        (folder / "request").write_bytes(pickle.dumps((config.runtime, parts)))
 
     def run(self, limits: Limits) -> None:
         """Run all cases."""
@@ -135,13 +133,13 @@ class _Batch:
             why the case that it was at has no result; empty if it has one.
         """
         (self._folder / "ready").unlink(missing_ok=True)
-        self._since, self._is_astray = time.monotonic(), False
+        self._since, self._output_invalid = time.monotonic(), False
         try:
-            ended = run_child(_WORKER, [str(self._done)], self._folder, limits, self._watch)
-        except _Enough as enough:
-            return "" if self._collect() or self._is_astray else str(enough)
+            ended = run_child(WORKER, [str(self._done)], self._folder, limits, self._watch)
+        except StopWorker as stop:
+            return "" if self._collect() or self._output_invalid else str(stop)
         self._collect()
-        if self._is_astray:
+        if self._output_invalid:
             return ""
         if _NO_MEMORY.search(ended.words):
             return "out of memory"
@@ -153,20 +151,20 @@ class _Batch:
         if self._collect():
             self._since = time.monotonic()
         seconds = self._seconds if (self._folder / "ready").exists() else _START_SECONDS
-        if self._is_astray or time.monotonic() - self._since > seconds:
-            raise _Enough(f"took longer than {seconds:g} s")
+        if self._output_invalid or time.monotonic() - self._since > seconds:
+            raise StopWorker(f"took longer than {seconds:g} s")
 
     def _collect(self) -> bool:
         """Take the results that the process has left; whether there were any."""
         before = self._done
-        while self._done < len(self._cases) and not self._is_astray:
+        while self._done < len(self._cases) and not self._output_invalid:
             case = self._cases[self._done]
             try:
-                answer = read_outcome(self._folder, f"answer-{self._done}")
+                answer = read_result(self._folder, f"answer-{self._done}")
             except FileNotFoundError:
                 break
             except Exception as error:  # a process gone astray may have written anything
-                self._is_astray = True
+                self._output_invalid = True
                 self._give(case, Outcome("crashes", f"left no readable answer ({error})"))
                 break
             if answer.status == "ran":

@@ -37,7 +37,7 @@ class TorchGru(Runtime):
 
     def refuses(self, subject: Subject) -> str | None:
         """Why it is not tried on this subject."""
-        return None if isinstance(subject, CaseSubject) else "is tried on the kit's cases alone"
+        return None if isinstance(subject, CaseSubject) else "is tried only on the kit's cases"
 
     def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs."""

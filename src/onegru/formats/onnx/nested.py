@@ -9,7 +9,7 @@ from onnx import NodeProto, TensorProto
 
 from onegru.formats.graph import GruStep
 from onegru.formats.onnx.node import is_plain_constant
-from onegru.formats.onnx.read import describe, is_ours
+from onegru.formats.onnx.validate import describe, is_ours
 
 _Constant = TensorProto | NodeProto
 #: The values of bodies; None for one that is no constant, and may shadow one of the model's.

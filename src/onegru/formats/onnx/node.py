@@ -9,7 +9,7 @@ from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, ValueInfoPro
 
 from onegru.core.dtypes import Array
 from onegru.formats.graph import TensorInfo
-from onegru.formats.onnx.read import PLAIN_TYPES, Source, describe, element_type, is_onnx, to_array
+from onegru.formats.onnx.validate import PLAIN_TYPES, Source, describe, element_type, is_onnx, to_array
 from onegru.operators.schema import Kind, Operator
 
 _ATTRIBUTE_TYPES: Mapping[Kind, AttributeProto.AttributeType] = {

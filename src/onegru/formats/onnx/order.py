@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from onnx import GraphProto, NodeProto
 
-from onegru.formats.onnx.read import Source, attribute_graphs, describe
+from onegru.formats.onnx.validate import Source, attribute_graphs, describe
 
 
 def free_names(graph: GraphProto) -> set[str]:

@@ -9,7 +9,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from onegru.core.dtypes import Array
-from onegru.formats.onnx.read import is_gru, is_onnx
+from onegru.formats.onnx.validate import is_gru, is_onnx
 from onegru.formats.sizes import Sizes
 
 _MOST_NUMBERS = 256  # of a constant that `without_weights` keeps

@@ -18,7 +18,7 @@ from onnx import GraphProto, NodeProto, TensorProto
 from onegru.core.dtypes import Array
 from onegru.formats.graph import GruStep, TensorInfo
 from onegru.formats.onnx.order import needed_nodes
-from onegru.formats.onnx.read import is_onnx, is_ours
+from onegru.formats.onnx.validate import is_onnx, is_ours
 
 _MOVES = {"Identity", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Flatten", "Cast"}
 _CUTS = {"Slice", "Split", "Gather"}
@@ -42,7 +42,7 @@ def find_states(
     An input and an output are a pair if they reach the same forward GRU nodes, are of one type and shape, and
     each element of the output would be the input's at its place if the GRUs returned their initial states. Of
     several such outputs, which hold the same numbers, it is the one that is a GRU node's own, or else the
-    first. A state that two GRU nodes start from, and what cannot be proved, is left out.
+    first. A state that two GRU nodes start from, and what is not certain, is left out.
 
     Args:
         graph: the model's graph.
@@ -146,7 +146,7 @@ def evaluate(graph: GraphProto, opset: int, feeds: Mapping[str, Array]) -> list[
 def _reached(
     nodes: Sequence[NodeProto], sources: Mapping[str, set[str]], operators: set[str]
 ) -> dict[str, set[str]]:
-    """For each value, the sources that it is made of, by these operators alone."""
+    """For each value, the sources that it is made of, by only these operators."""
     reached = {name: set(made_of) for name, made_of in sources.items()}
     for node in nodes:
         if node.op_type not in operators or not is_onnx(node):

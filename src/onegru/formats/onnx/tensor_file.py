@@ -7,7 +7,7 @@ from pathlib import Path
 from onnx import TensorProto
 
 from onegru.core.dtypes import Array
-from onegru.formats.onnx.read import Source, check_tensor, to_array
+from onegru.formats.onnx.validate import Source, check_tensor, to_array
 
 
 def read_tensor(path: Path) -> tuple[str, Array]:

@@ -11,7 +11,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, v
 
 from onegru.formats.onnx.functions.unfold import all_nodes
 from onegru.formats.onnx.order import node_inputs
-from onegru.formats.onnx.read import (
+from onegru.formats.onnx.validate import (
     Source,
     attribute_graphs,
     describe,

@@ -15,7 +15,7 @@ from onnx import AttributeProto, NodeProto
 
 from onegru.core.dtypes import Array
 from onegru.formats.graph import OwnStep
-from onegru.formats.onnx.read import Source, describe, is_onnx
+from onegru.formats.onnx.validate import Source, describe, is_onnx
 
 #: The integers of a one-dimensional constant, by its name; None for any other value.
 Integers = Callable[[str], tuple[int, ...] | None]
@@ -101,7 +101,7 @@ class ViewStep(OwnStep):
     @functools.cached_property
     def _view(self) -> Callable[[Any], Any]:
         view = view_of(self._node, self._opset, self._constants.get)
-        assert view is not None, "the reader makes steps of such nodes alone"
+        assert view is not None, "the reader makes steps only of such nodes"
         return view
 
     def __getstate__(self) -> dict[str, object]:

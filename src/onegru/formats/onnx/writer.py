@@ -13,7 +13,7 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec, Weights
 from onegru.formats.graph import STATES_KEY, STATES_WORD
-from onegru.formats.onnx.read import trimmed
+from onegru.formats.onnx.validate import trimmed
 from onegru.formats.writing import Interface, Layers, suffixes
 from onegru.operators.onnx import GRU_VERSIONS, activation_attributes, gru_version
 from onegru.operators.schema import Operator

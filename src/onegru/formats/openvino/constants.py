@@ -8,7 +8,7 @@ import numpy as np
 
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import FormatError
-from onegru.formats.openvino.fields import ELEMENT_TYPES, Words
+from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
 from onegru.formats.openvino.xml import Layer
 
 #: What a .bin holds, or why it cannot be read.
@@ -25,12 +25,12 @@ class Constants:
     """The Const layers of one file, checked before anything is made of them.
 
     Args:
-        words: reads the file's words.
+        parser: of the file's attributes.
         weights: what the .bin holds, or why it cannot be read, which is raised where it is needed.
     """
 
-    def __init__(self, words: Words, weights: Weights) -> None:
-        self.words = words
+    def __init__(self, parser: AttributeParser, weights: Weights) -> None:
+        self.parser = parser
         self._weights = weights
         self._seen: set[tuple[object, ...]] = set()
         self._bytes = 0
@@ -47,7 +47,7 @@ class Constants:
         Returns:
             what tells it from other constants: its type, shape and place.
         """
-        words = self.words
+        parser = self.parser
         key = kind, shape, offset, size = self._place(layer)
         if key in self._seen:
             return key
@@ -56,13 +56,13 @@ class Constants:
         wanted = (math.prod(shape) * bits + 7) // 8
         if size != wanted and (wanted or size > 1):  # OpenVINO writes a byte for what is empty
             named = ELEMENT_TYPES.get(kind, kind)
-            raise words.error(f"{layer}: size {size}; must be {wanted} for {named} {list(shape)}")
+            raise parser.error(f"{layer}: size {size}; must be {wanted} for {named} {list(shape)}")
         length = len(self._read(layer)) if size else 0
         if size and offset + size > length:
-            raise words.error(f"{layer}: ends at byte {offset + size} of its .bin, which has {length}")
+            raise parser.error(f"{layer}: ends at byte {offset + size} of its .bin, which has {length}")
         self._bytes += size
         if self._bytes > _MOST_OVERLAP * length + _FREE:
-            raise words.error(f"{layer}: constants overlap, and come to far more than its .bin holds")
+            raise parser.error(f"{layer}: constants overlap, and come to far more than its .bin holds")
         return key
 
     def array(self, layer: Layer) -> Array:
@@ -71,7 +71,7 @@ class Constants:
         Raises:
             FormatError: no array has its element type.
         """
-        dtype = self.words.element_type(layer, "element_type")
+        dtype = self.parser.element_type(layer, "element_type")
         _, shape, offset, size = self._place(layer)
         raw = self.weights[offset : offset + size] if math.prod(shape) else np.zeros(0, np.uint8)
         numbers: Array = raw != 0 if dtype == "bool" else raw.view(numpy_dtype(dtype).newbyteorder("<"))
@@ -83,21 +83,21 @@ class Constants:
         """Refuse conversions of constants that come to far more than the file itself."""
         self._converted_bytes += length * numpy_dtype(dtype).itemsize
         if self._converted_bytes > _MOST_CONVERTED * len(self.weights) + _FREE:
-            raise self.words.error(f"{layer}: conversions of constants come to far more than the .bin holds")
+            raise self.parser.error(f"{layer}: conversions of constants come to far more than the .bin holds")
 
     def _place(self, layer: Layer) -> tuple[str, tuple[int, ...], int, int]:
-        words = self.words
-        kind = words.data(layer, "element_type")
+        parser = self.parser
+        kind = parser.data(layer, "element_type")
         if kind not in _PACKED:
-            words.element_type(layer, "element_type")
-        shape = words.items(layer, "shape", words.integer)
-        offset, size = (words.integer(layer, name, words.data(layer, name)) for name in ("offset", "size"))
+            parser.element_type(layer, "element_type")
+        shape = parser.items(layer, "shape", parser.integer)
+        offset, size = (parser.integer(layer, name, parser.data(layer, name)) for name in ("offset", "size"))
         return kind, shape, offset, size
 
     def _read(self, layer: Layer) -> Array:
         if isinstance(self._weights, FormatError):
             raise self._weights
         if isinstance(self._weights, OSError):
-            name = self.words.path.with_suffix(".bin").name
-            raise self.words.error(f"{layer}: {name!r} cannot be read ({self._weights.strerror})")
+            name = self.parser.path.with_suffix(".bin").name
+            raise self.parser.error(f"{layer}: {name!r} cannot be read ({self._weights.strerror})")
         return self._weights

@@ -48,7 +48,7 @@ PRECISIONS: Mapping[str, str] = {
 _BY_PRECISION = {words: dtype for dtype, words in PRECISIONS.items()}
 
 
-class Words:
+class AttributeParser:
     """Reads the words of one file, and names the layer where they are wrong."""
 
     def __init__(self, path: Path) -> None:

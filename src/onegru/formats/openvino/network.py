@@ -1,4 +1,4 @@
-"""Whole models in OpenVINO, which this module and `check` alone import here."""
+"""Whole models in OpenVINO, which only this module and `check` import here."""
 
 from __future__ import annotations
 
@@ -365,7 +365,7 @@ def _check(network: Any, place: str, constants: int) -> None:
 
 
 def _is_constant(layer: Any, constant: set[str]) -> bool:
-    """Whether a layer computes something from constants alone; it joins `constant` then, or as a constant."""
+    """Whether a layer computes something only from constants; it joins `constant` then, or as a constant."""
     takes = [port.get_node().get_name() for port in layer.input_values()]
     if layer.get_type_name() == "Constant" or (takes and constant.issuperset(takes)):
         constant.add(layer.get_name())

@@ -32,9 +32,9 @@ from onegru.formats.graph import (
 )
 from onegru.formats.opened import Opened
 from onegru.formats.openvino.constants import Constants, Weights
-from onegru.formats.openvino.fields import ELEMENT_TYPES, Words
+from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
 from onegru.formats.openvino.steps import PlacedLayer, Walker
-from onegru.formats.openvino.whole import OpenvinoWhole, all_constants, marked
+from onegru.formats.openvino.whole import OpenvinoRuntimeModel, all_constants, marked
 from onegru.formats.openvino.xml import IrPort, Layer, Net, inner_layers, parse_net, xml_of
 from onegru.formats.sizes import Sizes
 from onegru.operators.lowering import check_attributes
@@ -96,8 +96,8 @@ class _Reader:
         self.net = net
         self.root = root
         self.nested: list[tuple[Layer, GruStep]] = []
-        self.words = Words(path)
-        self.constants = Constants(self.words, weights)
+        self.parser = AttributeParser(path)
+        self.constants = Constants(self.parser, weights)
         self.types: dict[str, ValueType] = {}
         self.grus: dict[str, GruStep] = {}
         self._same: dict[str, str] = {}  # values that repeat others, and which those are
@@ -111,10 +111,10 @@ class _Reader:
         placed = [item for layer in self._order() if (item := self._place(layer)) is not None]
         results = [self._result(layer) for layer in self._of_type("Result")]
         if not results:
-            raise self.words.error("no Result layer; must have at least one")
+            raise self.parser.error("no Result layer; must have at least one")
         parameters, results = self._distinct("inputs", parameters), self._distinct("outputs", results)
         values = [info.value for info in results]
-        walker = Walker(self.words, self.constants, placed, self.grus, values)
+        walker = Walker(self.parser, self.constants, placed, self.grus, values)
         graph = Graph(
             path=str(self.path),
             inputs=tuple(parameters),
@@ -132,7 +132,7 @@ class _Reader:
         layers = [self.net.layers[key] for key in self.grus] + [layer for layer, _ in self.nested]
         for gru in graph.grus:
             check_attributes(gru.operator, gru.attributes, f"{self.path}: {gru}: ")
-        whole = OpenvinoWhole(
+        whole = OpenvinoRuntimeModel(
             node_count=len(walker.others),
             shared=frozenset(),
             place=str(self.path),
@@ -154,7 +154,7 @@ class _Reader:
             names = (info.name, *info.aliases)
             name = next((name for name in names if name not in taken), None)
             if name is None:
-                raise self.words.error(f"two {side} have the same name, {info.name!r}")
+                raise self.parser.error(f"two {side} have the same name, {info.name!r}")
             taken.add(name)
             aliases = tuple(other for other in names if other != name)
             distinct.append(replace(info, name=name, aliases=aliases))
@@ -171,7 +171,7 @@ class _Reader:
         elif layer.type in _PORTS:
             inputs, outputs = _PORTS[layer.type]
             if len(layer.inputs) != inputs or len(layer.outputs) != outputs:
-                raise self.words.error(
+                raise self.parser.error(
                     f"{layer}: must have {count(inputs, 'input')} and {count(outputs, 'output')}"
                 )
         else:
@@ -190,19 +190,19 @@ class _Reader:
         opset = re.fullmatch(r"opset(\d{1,3})", layer.version)
         if not least or layer.version == "extension" or (opset is not None and int(opset[1]) >= least):
             return
-        raise self.words.error(
+        raise self.parser.error(
             f"{layer}: version {layer.version!r}; must be opset{least} or later, or onegru's own, extension"
         )
 
     def _check_other(self, layer: Layer) -> None:
         """Refuse what keeps a state, and what only onegru may put into a model."""
         if layer.type in _STATEFUL:
-            raise self.words.error(
+            raise self.parser.error(
                 f"{layer}: keeps a state between runs; must not, as each run is independent (make "
                 "states inputs and outputs)"
             )
         if layer.type.startswith("OneGRU"):
-            raise self.words.error(f"{layer}: is valid only in the process that created it")
+            raise self.parser.error(f"{layer}: is valid only in the process that created it")
 
     def _order(self) -> list[Layer]:
         """The layers in an order in which they can be run."""
@@ -214,13 +214,13 @@ class _Reader:
             return [self.net.layers[key] for key in TopologicalSorter(waits).static_order()]
         except CycleError as error:
             stuck = self.net.layers[error.args[1][0]]
-            raise self.words.error(f"{stuck}: is part of a cycle") from None
+            raise self.parser.error(f"{stuck}: is part of a cycle") from None
 
     def producer(self, layer: Layer, port: IrPort) -> tuple[str, str]:
         """The layer and port whose value an input port takes."""
         producer = self.net.edges.get((layer.id, port.id))
         if producer is None:
-            raise self.words.error(f"{layer}: no edge leads to its input port {port.id!r}")
+            raise self.parser.error(f"{layer}: no edge leads to its input port {port.id!r}")
         return producer
 
     def taken(self, layer: Layer, index: int = 0) -> str:
@@ -234,8 +234,8 @@ class _Reader:
 
     def _parameter(self, layer: Layer) -> TensorInfo:
         value = self._given(layer)
-        dtype = self.words.element_type(layer, "element_type")
-        shape = self.words.shape(layer, "shape")
+        dtype = self.parser.element_type(layer, "element_type")
+        shape = self.parser.shape(layer, "shape")
         fixed = None if shape is None else tuple(size if isinstance(size, int) else None for size in shape)
         self.types[value] = ValueType(dtype, fixed)
         names = (*layer.outputs[0].names, layer.name)
@@ -246,7 +246,7 @@ class _Reader:
         layer_id, port_id = self.producer(layer, layer.inputs[0])
         port = next(port for port in self.net.layers[layer_id].outputs if port.id == port_id)
         names = (*port.names, layer.name)
-        shape = tuple(self.words.dimension(layer, "dim", dim) for dim in port.dims) if port.dims else None
+        shape = tuple(self.parser.dimension(layer, "dim", dim) for dim in port.dims) if port.dims else None
         return TensorInfo(names[0], self.types[value].words, shape, aliases=names[1:], value=value)
 
     def _place(self, layer: Layer) -> PlacedLayer | None:
@@ -256,17 +256,17 @@ class _Reader:
         key: tuple[object, ...] | None = None
         if layer.type == "Const":
             key = self.constants.check(layer)
-            sizes = self.words.items(layer, "shape", self.words.integer)
+            sizes = self.parser.items(layer, "shape", self.parser.integer)
             self.types[gives[0]] = ValueType(_numpy_name(layer.data["element_type"]), sizes)
         elif layer.type == "Convert":
-            words = self.words.data(layer, "destination_type")
+            words = self.parser.data(layer, "destination_type")
             key = (*takes, words)
             self.types[gives[0]] = ValueType(_numpy_name(words))
         elif layer.type in OPERATORS:
             self.grus[layer.id] = self._gru(layer, takes, gives)
         elif layer.type != "Parameter":
             self.types.update(
-                (value, ValueType(self.words.precision(port)))
+                (value, ValueType(self.parser.precision(port)))
                 for value, port in zip(gives, layer.outputs, strict=True)
             )
         if key is not None and (first := self._firsts.setdefault((layer.type, *key), gives[0])) != gives[0]:
@@ -300,7 +300,7 @@ class _Reader:
         if not 1 <= len(layer.outputs) <= 2:
             raise SpecError(f"{place}: {count(len(layer.outputs), 'output')}; must be 1 or 2")
         attributes = {
-            name: self.words.attribute(layer, operator.attributes.get(name), text)
+            name: self.parser.attribute(layer, operator.attributes.get(name), text)
             for name, text in layer.data.items()
         }
         inputs = {port.name: value for port, value in zip(operator.inputs, takes, strict=False)}

@@ -1,4 +1,4 @@
-"""An OpenVINO graph as steps that need NumPy alone, if it is nothing but GRU layers and type conversions."""
+"""An OpenVINO graph as steps that need only NumPy, if it is nothing but GRU layers and type conversions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from onegru.core.dtypes import Array
 from onegru.formats.graph import Conversion, GruStep, Step
 from onegru.formats.openvino.constants import Constants
-from onegru.formats.openvino.fields import Words
+from onegru.formats.openvino.fields import AttributeParser
 from onegru.formats.openvino.xml import Layer
 from onegru.operators.openvino import OPERATORS, RANDOM
 
@@ -18,33 +18,33 @@ class PlacedLayer:
     """A layer, the values that its inputs take, and the names of its outputs' values."""
 
     layer: Layer
-    takes: tuple[str, ...]
-    gives: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
 
 
 class Walker:
     """One graph being analysed.
 
     Args:
-        words: reads the file's words.
+        parser: of the file's attributes.
         constants: its constants.
         layers: its layers, in an order in which they can be run.
         grus: those that onegru runs, by their ids.
         results: the values that its outputs take.
 
     Attributes:
-        others: the layers that are neither GRU layers nor computed from constants alone.
+        others: the layers that are neither GRU layers nor computed only from constants.
     """
 
     def __init__(
         self,
-        words: Words,
+        parser: AttributeParser,
         constants: Constants,
         layers: Sequence[PlacedLayer],
         grus: Mapping[str, GruStep],
         results: Iterable[str],
     ) -> None:
-        self.words = words
+        self.parser = parser
         self.constants = constants
         self.layers = layers
         self.grus = grus
@@ -57,7 +57,7 @@ class Walker:
             for item in layers
             if item.layer.type not in ("Parameter", "Result", "Const")
             and item.layer.id not in grus
-            and not self.fixed.issuperset(item.gives)
+            and not self.fixed.issuperset(item.outputs)
         ]
 
     def steps(self) -> tuple[Step, ...] | None:
@@ -69,13 +69,13 @@ class Walker:
         for item in reversed(self.layers):
             if (gru := self.grus.get(item.layer.id)) is not None:
                 steps.append(gru)
-            elif not wanted.intersection(item.gives) or self.fixed.issuperset(item.gives):
+            elif not wanted.intersection(item.outputs) or self.fixed.issuperset(item.outputs):
                 continue
             elif item.layer.type == "Convert":
                 steps.append(self._conversion(item))
             elif item.layer.type != "Parameter":
                 return None
-            wanted.update(item.takes)
+            wanted.update(item.inputs)
         return tuple(steps[::-1])
 
     def plain_constants(self) -> tuple[dict[str, Array], list[Conversion]]:
@@ -88,37 +88,37 @@ class Walker:
         lengths: dict[str, int] = {}
         arrays: dict[str, Array] = {}
         for item in self._behind(self.wanted & self.plain):
-            value = item.gives[0]
+            value = item.outputs[0]
             if item.layer.type == "Const":
                 arrays[value] = self.constants.array(item.layer)
                 lengths[value] = arrays[value].size
             else:
                 prelude.append(self._conversion(item))
-                lengths[value] = lengths[item.takes[0]]
+                lengths[value] = lengths[item.inputs[0]]
                 self.constants.count_conversion(item.layer, lengths[value], prelude[-1].dtype)
         return arrays, prelude
 
     def _find_fixed(self) -> None:
-        """Find the values computed from constants alone, and those of them that are at most converted."""
+        """Find the values computed only from constants, and those of them that are at most converted."""
         for item in self.layers:
             kind = item.layer.type
-            computed = item.takes and self.fixed.issuperset(item.takes)
+            computed = item.inputs and self.fixed.issuperset(item.inputs)
             if kind == "Const" or (computed and kind not in RANDOM and kind not in OPERATORS):
-                self.fixed.update(item.gives)
-                if kind == "Const" or (kind == "Convert" and self.plain.issuperset(item.takes)):
-                    self.plain.update(item.gives)
+                self.fixed.update(item.outputs)
+                if kind == "Const" or (kind == "Convert" and self.plain.issuperset(item.inputs)):
+                    self.plain.update(item.outputs)
 
     def _behind(self, values: Collection[str]) -> list[PlacedLayer]:
         """The layers that compute these values, all of which are fixed; in order."""
         wanted = set(values)
         found: list[PlacedLayer] = []
         for item in reversed(self.layers):
-            if wanted.intersection(item.gives):
+            if wanted.intersection(item.outputs):
                 found.append(item)
-                wanted.update(item.takes)
+                wanted.update(item.inputs)
         return found[::-1]
 
     def _conversion(self, item: PlacedLayer) -> Conversion:
-        dtype = self.words.element_type(item.layer, "destination_type")
-        place = f"{self.words.path}: Convert layer {item.layer.name!r}: "
-        return Conversion(place, item.takes[0], item.gives[0], dtype)
+        dtype = self.parser.element_type(item.layer, "destination_type")
+        place = f"{self.parser.path}: Convert layer {item.layer.name!r}: "
+        return Conversion(place, item.inputs[0], item.outputs[0], dtype)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import MissingExtraError
-from onegru.formats.graph import Conversion, GruStep, Observer, Run, Whole
+from onegru.formats.graph import Conversion, GruStep, Observer, Run, RuntimeModel
 
 
 @dataclass(frozen=True, eq=False)
-class OpenvinoWhole(Whole):
-    """See `onegru.formats.graph.Whole`.
+class OpenvinoRuntimeModel(RuntimeModel):
+    """See `onegru.formats.graph.RuntimeModel`.
 
     Attributes:
         place: the file, for messages.
@@ -35,8 +35,8 @@ class OpenvinoWhole(Whole):
     where: str
 
     def open(self, engine: str, observer: Observer | None = None) -> Run:
-        """See `Whole`."""
-        from onegru.formats.openvino.network import Network  # an IR of GRU layers alone needs no OpenVINO
+        """See `RuntimeModel`."""
+        from onegru.formats.openvino.network import Network  # an IR of only GRU layers needs no OpenVINO
 
         network = Network(self.text, self.weights, self.place, self.where, self.grus, engine, observer)
         inputs, outputs = self.inputs, self.outputs
@@ -55,7 +55,7 @@ class OpenvinoWhole(Whole):
 
 
 def all_constants(
-    plain: Mapping[str, Array], conversions: Sequence[Conversion], whole: OpenvinoWhole
+    plain: Mapping[str, Array], conversions: Sequence[Conversion], whole: OpenvinoRuntimeModel
 ) -> dict[str, Array]:
     """The constants that GRU layers take, including those that OpenVINO computes if it is installed.
 

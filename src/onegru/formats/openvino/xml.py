@@ -1,4 +1,4 @@
-"""Reading .xml files of IRs that nobody vouches for.
+"""Reading untrusted .xml files of IRs.
 
 What comes out is layers with numbered ports and edges between them, nothing more.
 """

@@ -32,7 +32,7 @@ class Activations:
         self.algebra = algebra
 
     def find(self, p: Polynomial) -> Act | None:
-        """The activation that a polynomial is; None if it is none."""
+        """The activation that a polynomial is; None if it is not one."""
         terms = [(m, scalar(item)) for m, item in p.terms.items() if m]
         if len(terms) != 1 or len(terms[0][0]) != 1 or terms[0][1] is None:
             return self._affine(p)

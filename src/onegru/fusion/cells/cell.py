@@ -69,7 +69,7 @@ class Cell:
 
     @property
     def lacks_products(self) -> bool:
-        """Whether nothing takes a product of the state: such a recurrence is none that a GRU makes faster."""
+        """Whether no product of the state is used: a GRU would not make such a recurrence faster."""
         return not self.R.any()
 
     def computes_as(self, other: Cell, *, from_zero: bool = False) -> bool:

@@ -205,12 +205,12 @@ class _Matcher:
                 raise MissError("attention scales the share of the new state, not the update gate")
         if whole is not None:
             return whole, None, False
-        raise MissError("its update gate is none of the eleven activations")
+        raise MissError("its update gate is not one of the eleven activations")
 
     def _activation(self, p: Polynomial, what: str) -> Act:
         found = self.activations.find(p)
         if found is None:
-            raise MissError(f"{what} is none of the eleven activations")
+            raise MissError(f"{what} is not one of the eleven activations")
         return found
 
     # Sums of products
@@ -291,7 +291,7 @@ class _Matcher:
                 if (found.function, found.clip) == (z.function, z.clip):
                     return found
         if first is None:
-            raise MissError("the reset gate is none of the eleven activations")
+            raise MissError("the reset gate is not one of the eleven activations")
         return first
 
     def _is_before(self, monomial: Monomial) -> bool:

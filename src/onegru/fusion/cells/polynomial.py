@@ -26,7 +26,7 @@ CONSTANT: Monomial = ()
 
 
 class TooComplexError(Exception):
-    """An expression is none that a cell is made of."""
+    """An expression that no cell contains."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -158,7 +158,7 @@ def _limited(terms: dict[Monomial, Array]) -> Polynomial:
 
 
 def ratio(p: Polynomial, q: Polynomial) -> float | None:
-    """The number that is p / q; None if it is none."""
+    """The number p / q; None if it is not a number."""
     if p.terms.keys() != q.terms.keys() or not p.terms:
         return None
     key = next(iter(p.terms))

@@ -66,7 +66,7 @@ class Flow:
         self.index()
 
     def index(self) -> None:
-        """Learn anew who gives and who takes each value."""
+        """Work out again which operator makes and which ones use each value."""
         self.producers = {name: op for op in self.ops for name in op.outputs if name}
         self.consumers: dict[str, list[Op]] = {}
         for op in self.ops:
@@ -198,7 +198,7 @@ class Flow:
         return name in self.owner(name)._constants
 
     def constant(self, name: str) -> Array | None:
-        """The value of a constant, or of what depends on constants and known sizes alone; else None."""
+        """The value of a constant, or of what depends only on constants and known sizes; else None."""
         pending = [name]
         while pending:
             flow, last = self.owner(pending[-1]), pending[-1]

@@ -73,7 +73,7 @@ class Loop:
     Attributes:
         op: the operator.
         body: its body.
-        carried: the values that iterations hand on, without those that never change.
+        carried: the values that iterations pass on, except those that never change.
         slices: what the body's inputs are slices of, by their names.
         collected: the values of every iteration that are kept.
         constants: final values of what never changes: the value around the loop, by the output's name.

@@ -1,7 +1,7 @@
 """The operators that cells are written in, computed by NumPy in the element type of their inputs.
 
 Each function takes an operator's attributes, its inputs (None for one left out) and the number of its
-outputs. Constants are folded by them, and matches are proved by them in float64.
+outputs. Constants are folded by them, and matches are checked with them in float64.
 """
 
 from __future__ import annotations

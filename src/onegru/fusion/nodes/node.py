@@ -17,7 +17,7 @@ from onegru.fusion.nodes.sources import Source, Stacked
 
 
 @dataclass(eq=False, slots=True)
-class Made:
+class NewOps:
     """The new operators of a graph.
 
     Attributes:
@@ -79,7 +79,7 @@ class Recurrence:
 
 
 def add_node(
-    made: Made, emitter: Emitter, recurrence: Recurrence, asked: Collection[str]
+    made: NewOps, emitter: Emitter, recurrence: Recurrence, asked: Collection[str]
 ) -> tuple[str, str, str, int]:
     """Add a recurrence's node.
 
@@ -141,7 +141,7 @@ def add_node(
     return Y, Y_h, zeroed, width
 
 
-def _input(made: Made, emitter: Emitter, recurrence: Recurrence) -> tuple[str, int]:
+def _input(made: NewOps, emitter: Emitter, recurrence: Recurrence) -> tuple[str, int]:
     """X as [time, rows, I], and I."""
     parts = [_sequence(made, emitter, source, "X", recurrence.reverse) for source in recurrence.inputs]
     width = sum(int(emitter.shape(part)[2]) for part in parts)
@@ -150,7 +150,7 @@ def _input(made: Made, emitter: Emitter, recurrence: Recurrence) -> tuple[str, i
     return emitter.op("Concat", parts, "X", (*emitter.shape(parts[0])[:2], width), axis=2), width
 
 
-def _sequence(made: Made, emitter: Emitter, source: Source, what: str, reverse: bool) -> str:
+def _sequence(made: NewOps, emitter: Emitter, source: Source, what: str, reverse: bool) -> str:
     """What steps take as [time, rows, columns], in the order of time."""
     if isinstance(source, Stacked):
         names = tuple(view.name for view in source.views)

@@ -10,8 +10,8 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.formats.onnx.functions.augru import add_augru_functions
-from onegru.formats.onnx.read import Source, replace_nodes
-from onegru.formats.onnx.reader import model_opset
+from onegru.formats.onnx.parse import model_opset
+from onegru.formats.onnx.validate import Source, replace_nodes
 from onegru.fusion.dataflow.flow import Flow
 from onegru.fusion.dataflow.operator import Op
 from onegru.fusion.fuse import fuse_flow

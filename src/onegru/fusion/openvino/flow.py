@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
 from onegru.formats.openvino.constants import Constants
-from onegru.formats.openvino.fields import ELEMENT_TYPES, Words
+from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
 from onegru.formats.openvino.xml import IrPort, Layer, Net, inner_layers, parse_layers
 from onegru.fusion.dataflow.flow import Flow
 from onegru.fusion.dataflow.operator import Op, Shape, Size
 from onegru.fusion.dataflow.port_loops import LOOP, Cut, LoopPorts
-from onegru.fusion.openvino.kinds import Place, translate
+from onegru.fusion.openvino.kinds import LayerTranslation, translate
 
 # How many inputs and outputs those layers have that are no operators.
 _PORTS = {"Parameter": (0, 1), "Const": (0, 1), "Result": (1, 0)}
@@ -32,7 +32,7 @@ class IrGraph:
         net: its layers and edges.
         flow: its flow.
         native: the layer and port that give each value of the file.
-        takes: the values that each layer takes, in the order of its ports.
+        inputs: the input values of each layer, in the order of its ports.
         results: the values that its Result layers take, by their ids.
         tensors: the names that the file has for values.
         operators: the operator that gives what a layer gives, by the layer's id.
@@ -44,7 +44,7 @@ class IrGraph:
     net: Net
     flow: Flow
     native: dict[str, tuple[str, str]] = field(default_factory=dict)
-    takes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     results: dict[str, str] = field(default_factory=dict)
     tensors: dict[str, tuple[str, ...]] = field(default_factory=dict)
     operators: dict[str, Op] = field(default_factory=dict)
@@ -56,15 +56,15 @@ class IrReader:
     """Reads the graphs of one file.
 
     Args:
-        words: reads its words.
+        parser: of the file's attributes.
         constants: its constants.
 
     Attributes:
         names: all names in use.
     """
 
-    def __init__(self, words: Words, constants: Constants) -> None:
-        self.words = words
+    def __init__(self, parser: AttributeParser, constants: Constants) -> None:
+        self.parser = parser
         self.constants = constants
         self.names: set[str] = set()
         self._owners: dict[Size, list[tuple[Flow, str]]] = {}  # of the sizes that have names: whose they are
@@ -108,8 +108,8 @@ class IrReader:
         for layer in net.layers.values():
             wanted = len(layer.inputs), len(layer.outputs)
             if _PORTS.get(layer.type, wanted) != wanted:
-                raise self.words.error(f"{layer}: has {wanted[0]} input(s) and {wanted[1]} output(s)")
-            graph.takes[layer.id] = tuple(given[net.edges[layer.id, port.id]] for port in layer.inputs)
+                raise self.parser.error(f"{layer}: has {wanted[0]} input(s) and {wanted[1]} output(s)")
+            graph.inputs[layer.id] = tuple(given[net.edges[layer.id, port.id]] for port in layer.inputs)
             if layer.type == "Const":
                 self.constants.check(layer)
                 if layer.data["element_type"] in ELEMENT_TYPES:
@@ -118,7 +118,7 @@ class IrReader:
             elif layer.type == "Parameter":
                 inputs.append(given[layer.id, layer.outputs[0].id])
             elif layer.type == "Result":
-                graph.results[layer.id] = graph.takes[layer.id][0]
+                graph.results[layer.id] = graph.inputs[layer.id][0]
         bound = {
             given[layer_id, net.layers[layer_id].outputs[0].id]: name
             for layer_id, name in (aliases or {}).items()
@@ -138,13 +138,13 @@ class IrReader:
         for layer in net.layers.values():
             for port in layer.inputs:
                 if (layer.id, port.id) not in net.edges:
-                    raise self.words.error(f"{layer}: no edge leads to its input port {port.id!r}")
+                    raise self.parser.error(f"{layer}: no edge leads to its input port {port.id!r}")
             waits[layer.id] = [net.edges[layer.id, port.id][0] for port in layer.inputs]
         try:
             return [net.layers[key] for key in TopologicalSorter(waits).static_order()]
         except CycleError as error:
             stuck = net.layers[error.args[1][0]]
-            raise self.words.error(f"{stuck}: waits for itself; the graph has a cycle") from None
+            raise self.parser.error(f"{stuck}: waits for itself; the graph has a cycle") from None
 
     def _name(self, graph: IrGraph, layer: Layer, prefix: str) -> None:
         """Name the values that a layer gives after it."""
@@ -161,7 +161,7 @@ class IrReader:
         for layer in graph.net.layers.values():
             for port in layer.outputs:
                 name = given[layer.id, port.id]
-                dtype = self.words.precision(port)
+                dtype = self.parser.precision(port)
                 if dtype != "unknown":
                     graph.flow.set_dtype(name, dtype)
                 shape = self._shape(graph.flow, name, layer, port)
@@ -171,10 +171,10 @@ class IrReader:
 
     def _shape(self, flow: Flow, name: str, layer: Layer, port: IrPort) -> Shape | None:
         if layer.type == "Const":
-            return self.words.items(layer, "shape", self.words.integer)
+            return self.parser.items(layer, "shape", self.parser.integer)
         dims: Sequence[int | str | None] | None
         if layer.type == "Parameter":
-            dims = self.words.shape(layer, "shape")
+            dims = self.parser.shape(layer, "shape")
         else:  # a port of unknown rank has no sizes, nor has that of a scalar
             dims = [int(dim) if re.fullmatch("[0-9]{1,12}", dim) else None for dim in port.dims] or None
         if dims is None:
@@ -190,17 +190,17 @@ class IrReader:
 
     def _add(self, graph: IrGraph, layer: Layer, given: Mapping[tuple[str, str], str]) -> None:
         """Add a layer's operators."""
-        takes, flow = graph.takes[layer.id], graph.flow
+        takes, flow = graph.inputs[layer.id], graph.flow
         gives = tuple(given[layer.id, port.id] for port in layer.outputs)
         ops: list[Op] = []
         if layer.type in _LOOPS and layer.element.find("body") is not None:
             ops = self._loop(graph, layer, takes, gives)
         own = 0 if ops else -1
         if not ops:
-            for inner in inner_layers(self.words.path, layer):
+            for inner in inner_layers(self.parser.path, layer):
                 if inner.type == "Const":
                     self.constants.check(inner)
-            ops = translate(Place(self.words, layer, takes, gives, flow, self.fresh))
+            ops = translate(LayerTranslation(self.parser, layer, takes, gives, flow, self.fresh))
         ops[own].origin = layer
         graph.operators[layer.id] = ops[own]
         graph.inner.update(op for op in ops if op.origin is None)
@@ -216,8 +216,8 @@ class IrReader:
         """A loop with its body, then what repeats its outputs; nothing for a loop that is not known."""
         element = layer.element.find("body")
         assert element is not None
-        net = parse_layers(self.words.path, element)
-        ports = _Ports(self.words, layer, net)
+        net = parse_layers(self.parser.path, element)
+        ports = _Ports(self.parser, layer, net)
         if not ports.is_known:
             return []
         aliases = {inner: takes[place] for place, inner in ports.invariant}
@@ -278,8 +278,8 @@ _CUT = {"axis": "0", "start": "0", "end": "-1", "stride": "1", "part_size": "1"}
 class _Ports:
     """The port map of a loop."""
 
-    def __init__(self, words: Words, layer: Layer, net: Net) -> None:
-        self.words = words
+    def __init__(self, parser: AttributeParser, layer: Layer, net: Net) -> None:
+        self.parser = parser
         self.layer = layer
         self.is_known = True
         self.invariant: list[tuple[int, str]] = []
@@ -296,12 +296,12 @@ class _Ports:
         }
         kinds = {item.id: item.type for item in net.layers.values()}
         if any(kinds.get(a) != "Parameter" or kinds.get(b) != "Result" for a, b in back.items()):
-            raise words.error(f"{layer}: a back edge must lead from a Result of its body to a Parameter")
+            raise parser.error(f"{layer}: a back edge must lead from a Result of its body to a Parameter")
         for entry in layer.element.iterfind("port_map/*"):
             outer, inner = entry.get("external_port_id", ""), entry.get("internal_layer_id", "")
             wanted = "Parameter" if entry.tag == "input" else "Result"
             if kinds.get(inner) != wanted:
-                raise words.error(f"{layer}: its port_map names {inner!r}, no {wanted} layer of its body")
+                raise parser.error(f"{layer}: its port_map names {inner!r}, no {wanted} layer of its body")
             purpose = entry.get("purpose", "")
             if purpose == "current_iteration" and wanted == "Parameter":
                 self.iterations.append(inner)
@@ -313,7 +313,7 @@ class _Ports:
                 continue
             known = inputs if wanted == "Parameter" else outputs
             if outer not in known:
-                raise words.error(f"{layer}: its port_map names port {outer!r}, which it has not")
+                raise parser.error(f"{layer}: its port_map names port {outer!r}, which it has not")
             place, axis = known.index(outer), entry.get("axis", "")
             if wanted == "Parameter" and axis:
                 self.slices.append((place, inner, self._cut(entry)))
@@ -327,7 +327,7 @@ class _Ports:
                 self.last.append((place, inner))
         fed = [inner for _, inner, *_ in (*self.slices, *self.merged, *self.invariant)] + self.iterations
         if len(set(fed)) != len(fed) or len(self.iterations) > 1:
-            raise words.error(f"{layer}: its port_map names an input of its body twice")
+            raise parser.error(f"{layer}: its port_map names an input of its body twice")
         if set(fed) != {name for name, kind in kinds.items() if kind == "Parameter"}:
             self.is_known = False
 
@@ -336,7 +336,7 @@ class _Ports:
         for name, default in _CUT.items():
             text = entry.get(name, default)
             if re.fullmatch(r"\s*-?[0-9]{1,18}\s*", text) is None:
-                raise self.words.error(f"{self.layer}: its port_map: {name} {text!r}; must be an integer")
+                raise self.parser.error(f"{self.layer}: its port_map: {name} {text!r}; must be an integer")
             numbers.append(int(text))
         return Cut(*numbers)
 

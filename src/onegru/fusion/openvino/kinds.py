@@ -10,10 +10,23 @@ import numpy as np
 
 from onegru.core.dtypes import to_float32
 from onegru.core.errors import FormatError
-from onegru.formats.openvino.fields import ELEMENT_TYPES, Words
+from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
 from onegru.formats.openvino.xml import Layer
 from onegru.fusion.dataflow.flow import Flow
 from onegru.fusion.dataflow.operator import Op
+
+#: OpenVINO's names of operators of one input, by ONNX's.
+UNARY = {
+    **{"Not": "LogicalNot", "Neg": "Negative", "Relu": "ReLU"},
+    **{"Softplus": "SoftPlus", "Softsign": "SoftSign"},
+    **{name: name for name in ("Exp", "Log", "Abs", "Sqrt", "Sigmoid", "Tanh")},
+}
+#: The same of operators that work element by element on several.
+BINARY = {
+    **{"Add": "Add", "Sub": "Subtract", "Mul": "Multiply", "Equal": "Equal"},
+    **{"And": "LogicalAnd", "Or": "LogicalOr", "Where": "Select"},
+    **{"Less": "Less", "LessOrEqual": "LessEqual", "Greater": "Greater", "GreaterOrEqual": "GreaterEqual"},
+}
 
 _LAST = 2**63 - 1
 _LARGEST = 3.4e38
@@ -25,24 +38,24 @@ class UnknownLayerError(Exception):
 
 
 @dataclass(eq=False, slots=True)
-class Place:
+class LayerTranslation:
     """A layer that becomes operators.
 
     Attributes:
-        words: reads the file's words.
+        parser: of the file's attributes.
         layer: the layer.
-        takes: the values that it takes.
-        gives: the values that it gives.
+        inputs: its input values.
+        outputs: its output values.
         flow: the graph, as far as it has been read.
         fresh: gives a new name.
         ops: the operators that lead to the last one.
         constants: new constants.
     """
 
-    words: Words
+    parser: AttributeParser
     layer: Layer
-    takes: tuple[str, ...]
-    gives: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
     flow: Flow
     fresh: Callable[[str], str]
     ops: list[Op] = field(default_factory=list)
@@ -50,7 +63,7 @@ class Place:
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> Op:
         """The operator that gives what the layer gives."""
-        return Op(kind, inputs or self.takes, self.gives, attributes, name=self.layer.name)
+        return Op(kind, inputs or self.inputs, self.outputs, attributes, name=self.layer.name)
 
     def before(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """Add an operator on the way; returns the value that it gives."""
@@ -61,7 +74,7 @@ class Place:
 
     def integers(self, place: int) -> list[int]:
         """A constant input of integers."""
-        array = self.flow.constant(self.takes[place]) if place < len(self.takes) else None
+        array = self.flow.constant(self.inputs[place]) if place < len(self.inputs) else None
         if array is None or array.dtype.kind not in "iu":
             raise UnknownLayerError
         return [int(item) for item in array.ravel()]
@@ -75,7 +88,7 @@ class Place:
 
     def number(self, place: int) -> float:
         """A constant input of equal numbers."""
-        array = self.flow.constant(self.takes[place]) if place < len(self.takes) else None
+        array = self.flow.constant(self.inputs[place]) if place < len(self.inputs) else None
         if array is None or not array.size or np.any(array != array.flat[0]):
             raise UnknownLayerError
         return float(array.flat[0])
@@ -94,10 +107,10 @@ class Place:
     def real(self, name: str) -> float:
         """An attribute that is a number, as precise as the values that the layer takes."""
         try:
-            number = self.words.number(self.layer, name, self.layer.data[name])
+            number = self.parser.number(self.layer, name, self.layer.data[name])
         except (FormatError, KeyError):
             raise UnknownLayerError from None
-        return number if self.flow.dtype(self.takes[0]) == "float64" else to_float32(number)
+        return number if self.flow.dtype(self.inputs[0]) == "float64" else to_float32(number)
 
     def whole(self, name: str, default: str = "") -> int:
         """An attribute that is an integer, which may be negative."""
@@ -108,21 +121,21 @@ class Place:
 
     def rank(self, place: int) -> int:
         """The rank of an input."""
-        shape = self.flow.shape(self.takes[place])
+        shape = self.flow.shape(self.inputs[place])
         if shape is None:
             raise UnknownLayerError
         return len(shape)
 
 
-Rule = Callable[[Place], Op]
+Rule = Callable[[LayerTranslation], Op]
 
 
-def translate(place: Place) -> list[Op]:
+def translate(place: LayerTranslation) -> list[Op]:
     """A layer as operators, the last of which gives what it gives."""
     try:
         rule = _RULES[place.layer.type]
         least, most = _COUNTS.get(place.layer.type, (1, 99))
-        if not least <= len(place.takes) <= most:
+        if not least <= len(place.inputs) <= most:
             raise UnknownLayerError
         last = rule(place)
     except (KeyError, UnknownLayerError, IndexError):
@@ -132,11 +145,11 @@ def translate(place: Place) -> list[Op]:
 
 
 def _same(kind: str, **attributes: Any) -> Rule:
-    return lambda place: place.op(kind, place.takes[0], **attributes)
+    return lambda place: place.op(kind, place.inputs[0], **attributes)
 
 
 def _binary(kind: str) -> Rule:
-    def rule(place: Place) -> Op:
+    def rule(place: LayerTranslation) -> Op:
         if place.word("auto_broadcast", "numpy") not in ("numpy", "none"):
             raise UnknownLayerError
         return place.op(kind)
@@ -147,8 +160,8 @@ def _binary(kind: str) -> Rule:
 def _bound(kind: str, sign: int) -> Rule:
     """Max or Min; a bound beyond what float32 has, which stands for none, is left out."""
 
-    def rule(place: Place) -> Op:
-        for bound, value in (place.takes, place.takes[::-1]):
+    def rule(place: LayerTranslation) -> Op:
+        for bound, value in (place.inputs, place.inputs[::-1]):
             array = place.flow.constant(bound)
             if array is not None and array.ndim == 0 and array.dtype.kind == "f" and sign * array > _LARGEST:
                 return place.op("Identity", value)
@@ -157,19 +170,19 @@ def _bound(kind: str, sign: int) -> Rule:
     return rule
 
 
-def _divide(place: Place) -> Op:
-    if place.flow.dtype(place.takes[0]) not in _FLOATS and place.flag("m_pythondiv", True):
+def _divide(place: LayerTranslation) -> Op:
+    if place.flow.dtype(place.inputs[0]) not in _FLOATS and place.flag("m_pythondiv", True):
         raise UnknownLayerError  # integers are rounded down, not to zero
     return _binary("Div")(place)
 
 
-def _power(place: Place) -> Op:
-    x = place.takes[0]
-    if place.flow.constant(place.takes[1]) is not None:
+def _power(place: LayerTranslation) -> Op:
+    x = place.inputs[0]
+    if place.flow.constant(place.inputs[1]) is not None:
         exponent = place.number(1)
         if exponent == -1:
             return place.op("Reciprocal", x)
-        if exponent == 1 and place.flow.constant(place.takes[1]).size == 1:  # type: ignore[union-attr]
+        if exponent == 1 and place.flow.constant(place.inputs[1]).size == 1:  # type: ignore[union-attr]
             return place.op("Identity", x)
         if exponent == 2:
             return place.op("Mul", x, x)
@@ -178,15 +191,15 @@ def _power(place: Place) -> Op:
     return _binary("Pow")(place)
 
 
-def _convert(place: Place) -> Op:
+def _convert(place: LayerTranslation) -> Op:
     dtype = ELEMENT_TYPES.get(place.layer.data.get("destination_type", ""))
     if dtype is None:
         raise UnknownLayerError
     return place.op("Cast", dtype=dtype)
 
 
-def _matmul(place: Place) -> Op:
-    names = list(place.takes)
+def _matmul(place: LayerTranslation) -> Op:
+    names = list(place.inputs)
     for side, name in enumerate(("transpose_a", "transpose_b")):
         rank = place.rank(side) if place.flag(name, False) else 0
         if rank >= 2:
@@ -195,85 +208,85 @@ def _matmul(place: Place) -> Op:
     return place.op("MatMul", *names)
 
 
-def _clamp(place: Place) -> Op:
-    return place.op("Clip", place.takes[0], min=place.real("min"), max=place.real("max"))
+def _clamp(place: LayerTranslation) -> Op:
+    return place.op("Clip", place.inputs[0], min=place.real("min"), max=place.real("max"))
 
 
-def _hard_sigmoid(place: Place) -> Op:
-    return place.op("HardSigmoid", place.takes[0], alpha=place.number(1), beta=place.number(2))
+def _hard_sigmoid(place: LayerTranslation) -> Op:
+    return place.op("HardSigmoid", place.inputs[0], alpha=place.number(1), beta=place.number(2))
 
 
-def _prelu(place: Place) -> Op:
-    return place.op("LeakyRelu", place.takes[0], alpha=place.number(1))
+def _prelu(place: LayerTranslation) -> Op:
+    return place.op("LeakyRelu", place.inputs[0], alpha=place.number(1))
 
 
-def _elu(place: Place) -> Op:
-    return place.op("Elu", place.takes[0], alpha=place.real("alpha"))
+def _elu(place: LayerTranslation) -> Op:
+    return place.op("Elu", place.inputs[0], alpha=place.real("alpha"))
 
 
-def _reshape(place: Place) -> Op:
+def _reshape(place: LayerTranslation) -> Op:
     return place.op("Reshape", allowzero=0 if place.flag("special_zero", False) else 1)
 
 
-def _transpose(place: Place) -> Op:
+def _transpose(place: LayerTranslation) -> Op:
     order = place.integers(1)
-    return place.op("Transpose", place.takes[0], perm=tuple(order or range(place.rank(0))[::-1]))
+    return place.op("Transpose", place.inputs[0], perm=tuple(order or range(place.rank(0))[::-1]))
 
 
 def _axes(kind: str) -> Rule:
-    def rule(place: Place) -> Op:
-        if len(place.takes) < 2:
-            return place.op(kind, place.takes[0])
+    def rule(place: LayerTranslation) -> Op:
+        if len(place.inputs) < 2:
+            return place.op(kind, place.inputs[0])
         if place.flag("allow_axis_skip", False):
             raise UnknownLayerError
         if not (axes := place.integers(1)):
             raise UnknownLayerError
-        return place.op(kind, place.takes[0], axes=tuple(axes))
+        return place.op(kind, place.inputs[0], axes=tuple(axes))
 
     return rule
 
 
-def _split(place: Place) -> Op:
-    return place.op("Split", place.takes[0], axis=place.integer(1))
+def _split(place: LayerTranslation) -> Op:
+    return place.op("Split", place.inputs[0], axis=place.integer(1))
 
 
-def _variadic_split(place: Place) -> Op:
+def _variadic_split(place: LayerTranslation) -> Op:
     axis, sizes = place.integer(1), place.integers(2)
     if -1 in sizes:
-        shape = place.flow.shape(place.takes[0])
+        shape = place.flow.shape(place.inputs[0])
         whole = None if shape is None else shape[axis]
         if not isinstance(whole, int) or sizes.count(-1) > 1:
             raise UnknownLayerError
         sizes[sizes.index(-1)] = whole - sum(sizes) - 1
-    if len(sizes) != len(place.gives) or min(sizes) < 0:
+    if len(sizes) != len(place.outputs) or min(sizes) < 0:
         raise UnknownLayerError
-    return place.op("Split", place.takes[0], axis=axis, split=tuple(sizes))
+    return place.op("Split", place.inputs[0], axis=axis, split=tuple(sizes))
 
 
-def _concat(place: Place) -> Op:
+def _concat(place: LayerTranslation) -> Op:
     return place.op("Concat", axis=place.whole("axis"))
 
 
-def _gather(place: Place) -> Op:
+def _gather(place: LayerTranslation) -> Op:
     if place.whole("batch_dims", "0"):
         raise UnknownLayerError
-    indices = place.flow.constant(place.takes[1])
+    indices = place.flow.constant(place.inputs[1])
     if place.layer.version != "opset8" and indices is not None and np.any(indices < 0):
         raise UnknownLayerError  # before version 8, they do not count from the end
-    return place.op("Gather", *place.takes[:2], axis=place.integer(2))
+    return place.op("Gather", *place.inputs[:2], axis=place.integer(2))
 
 
-def _mask(place: Place, name: str, count: int) -> list[bool]:
+def _mask(place: LayerTranslation, name: str, count: int) -> list[bool]:
     items = [item.strip() for item in place.layer.data.get(name, "").split(",") if item.strip()]
     if any(item not in ("0", "1") for item in items):
         raise UnknownLayerError
     return [*(item == "1" for item in items), *[False] * (count - len(items))]
 
 
-def _strided_slice(place: Place) -> Op:
+def _strided_slice(place: LayerTranslation) -> Op:
     """As NumPy's x[begin:end:stride, ...], with masks for what is left out."""
     begins, ends = place.integers(1), place.integers(2)
-    strides = place.integers(3) if len(place.takes) > 3 else [1] * len(begins)
+    strides = place.integers(3) if len(place.inputs) > 3 else [1] * len(begins)
     count = len(begins)
     masks = [_mask(place, f"{name}_mask", count) for name in ("begin", "end", "new_axis", "shrink_axis")]
     if any(_mask(place, "ellipsis_mask", count)) or not len(ends) == len(strides) == count or 0 in strides:
@@ -310,27 +323,27 @@ def _strided_slice(place: Place) -> Op:
         steps.append(("Squeeze", {"axes": tuple(gone)}))
     if inserted:
         steps.append(("Unsqueeze", {"axes": tuple(inserted)}))
-    value = place.takes[0]
+    value = place.inputs[0]
     for kind, attributes in steps[:-1]:
         value = place.before(kind, value, **attributes)
     kind, attributes = steps[-1] if steps else ("Identity", {})
     return place.op(kind, value, **attributes)
 
 
-def _slice(place: Place) -> Op:
-    data, start, stop, step, *axes = place.takes
+def _slice(place: LayerTranslation) -> Op:
+    data, start, stop, step, *axes = place.inputs
     more: dict[str, Any] = {} if axes else {"axes": tuple(range(len(place.integers(1))))}
     names = [start, stop, *axes] if axes else [start, stop, ""]
     return place.op("Slice", data, *names, step, **more)
 
 
-def _reverse(place: Place) -> Op:
+def _reverse(place: LayerTranslation) -> Op:
     if place.word("mode", "") != "index":
         raise UnknownLayerError
     axes = place.integers(1)
     return place.op(
         "Slice",
-        place.takes[0],
+        place.inputs[0],
         starts=(-1,) * len(axes),
         ends=(1 - 2**63,) * len(axes),
         axes=tuple(axes),
@@ -338,50 +351,33 @@ def _reverse(place: Place) -> Op:
     )
 
 
-def _broadcast(place: Place) -> Op:
+def _broadcast(place: LayerTranslation) -> Op:
     if place.word("mode", "numpy") not in ("numpy", "bidirectional"):
         raise UnknownLayerError
-    return place.op("Expand", *place.takes[:2])
+    return place.op("Expand", *place.inputs[:2])
 
 
-def _range(place: Place) -> Op:
-    dtypes = {place.flow.dtype(name) for name in place.takes}
+def _range(place: LayerTranslation) -> Op:
+    dtypes = {place.flow.dtype(name) for name in place.inputs}
     if len(dtypes) != 1 or ELEMENT_TYPES.get(place.word("output_type", "")) not in dtypes:
         raise UnknownLayerError
     return place.op("Range")
 
 
-def _reverse_sequence(place: Place) -> Op:
+def _reverse_sequence(place: LayerTranslation) -> Op:
     return place.op(
         "ReverseSequence", batch_axis=place.whole("batch_axis", "0"), time_axis=place.whole("seq_axis", "1")
     )
 
 
-def _einsum(place: Place) -> Op:
+def _einsum(place: LayerTranslation) -> Op:
     return place.op("Einsum", equation=place.layer.data.get("equation", ""))
 
 
 _RULES: Mapping[str, Rule] = {
-    **{
-        kind: _same(name)
-        for kind, name in {
-            **{name: name for name in ("Exp", "Log", "Abs", "Sqrt", "Sigmoid", "Tanh", "Relu", "Identity")},
-            **{"Negative": "Neg", "ReLU": "Relu", "LogicalNot": "Not", "ShapeOf": "Shape"},
-            **{"SoftPlus": "Softplus", "SoftSign": "Softsign"},
-        }.items()
-    },
-    **{
-        kind: _binary(name)
-        for kind, name in {
-            **{
-                "Add": "Add",
-                "Subtract": "Sub",
-                "Multiply": "Mul",
-            },
-            **{"Less": "Less", "LessEqual": "LessOrEqual", "Greater": "Greater", "Equal": "Equal"},
-            **{"GreaterEqual": "GreaterOrEqual", "LogicalAnd": "And", "LogicalOr": "Or", "Select": "Where"},
-        }.items()
-    },
+    **{layer: _same(kind) for kind, layer in UNARY.items()},
+    **{layer: _binary(kind) for kind, layer in BINARY.items()},
+    **{"Relu": _same("Relu"), "Identity": _same("Identity"), "ShapeOf": _same("Shape")},
     "Maximum": _bound("Max", -1),
     "Minimum": _bound("Min", 1),
     "HSigmoid": _same("HardSigmoid", alpha=1 / 6, beta=0.5),

@@ -16,6 +16,7 @@ from onegru.formats.openvino.writer import attributes_of, operator_of, summed_bi
 from onegru.fusion.cells.cell import Cell
 from onegru.fusion.dataflow.flow import Flow
 from onegru.fusion.dataflow.operator import Op, Shape, Size
+from onegru.fusion.openvino.kinds import BINARY, UNARY
 from onegru.operators.lowering import lower
 from onegru.operators.onnx import NEWEST
 
@@ -232,17 +233,7 @@ class NewLayer:
     inputs: tuple[str | Array, ...]
 
 
-_UNARY = {
-    **{"Not": "LogicalNot", "Neg": "Negative", "Relu": "ReLU"},
-    **{"Softplus": "SoftPlus", "Softsign": "SoftSign"},
-    **{name: name for name in ("Exp", "Log", "Abs", "Sqrt", "Sigmoid", "Tanh")},
-}
-_BINARY = {
-    **{"Add": "Add", "Sub": "Subtract", "Mul": "Multiply", "Div": "Divide", "Max": "Maximum"},
-    **{"Min": "Minimum", "And": "LogicalAnd", "Or": "LogicalOr", "Where": "Select", "Pow": "Power"},
-    **{"Less": "Less", "LessOrEqual": "LessEqual", "Greater": "Greater", "GreaterOrEqual": "GreaterEqual"},
-    "Equal": "Equal",
-}
+_BINARY = {**BINARY, "Div": "Divide", "Max": "Maximum", "Min": "Minimum", "Pow": "Power"}
 
 
 def layer_of(flow: Flow, op: Op) -> NewLayer:
@@ -252,8 +243,8 @@ def layer_of(flow: Flow, op: Op) -> NewLayer:
         KeyError: there is none.
     """
     inputs, more = op.inputs, op.attributes
-    if op.kind in _UNARY:
-        return NewLayer(_UNARY[op.kind], "opset4" if op.kind == "Softplus" else "opset1", {}, inputs)
+    if op.kind in UNARY:
+        return NewLayer(UNARY[op.kind], "opset4" if op.kind == "Softplus" else "opset1", {}, inputs)
     if op.kind in _BINARY:
         version = "opset3" if op.kind == "Where" else "opset1"
         return NewLayer(_BINARY[op.kind], version, {"auto_broadcast": "numpy"}, inputs)
@@ -340,11 +331,11 @@ _BUILT: Mapping[str, Callable[[Flow, Op], NewLayer]] = {
 
 
 #: The kinds of operators that have a layer.
-WRITTEN = frozenset((*_UNARY, *_BINARY, *_BUILT))
+WRITTEN = frozenset((*UNARY, *_BINARY, *_BUILT))
 
 
 def output_dtype(op: Op, dtype: Callable[[str], str]) -> str:
-    """The element type of what an operator gives; `dtype` tells that of what it takes."""
+    """The element type of an operator's output; `dtype` gives that of an input."""
     if "dtype" in op.attributes:
         return str(op.attributes["dtype"])
     if op.kind in ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Not", "And", "Or"):

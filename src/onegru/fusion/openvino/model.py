@@ -8,7 +8,7 @@ from pathlib import Path
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, SpecError
 from onegru.formats.openvino.constants import Constants, Weights
-from onegru.formats.openvino.fields import Words
+from onegru.formats.openvino.fields import AttributeParser
 from onegru.formats.openvino.xml import parse_net
 from onegru.fusion.fuse import fuse_flow
 from onegru.fusion.openvino.flow import IrReader
@@ -16,7 +16,7 @@ from onegru.fusion.openvino.layers import WRITTEN, why_not
 from onegru.fusion.openvino.writer import GraphWriter, IrBin
 from onegru.fusion.search import Progress, Search
 
-# What the search may stumble over where layers contradict each other, and how much it tells of that.
+# What the search may stumble over where layers contradict each other, and how much of that is reported.
 _BROKEN = (ArithmeticError, AssertionError, LookupError, MemoryError, TypeError, ValueError)
 _LONGEST = 200
 
@@ -38,9 +38,9 @@ def fuse_ir(
     Raises:
         FormatError: the search cannot be made.
     """
-    words = Words(path)
-    constants = Constants(words, weights)
-    reader = IrReader(words, constants)
+    parser = AttributeParser(path)
+    constants = Constants(parser, weights)
+    reader = IrReader(parser, constants)
     graph = reader.read(parse_net(path, root), root)
     # OpenVINO ignores lengths where sizes are open: see runtimes/known_issues.py.
     search = Search(reader.names, progress=progress, allows=why_not, has_lengths=False, writes=WRITTEN)
@@ -55,4 +55,4 @@ def fuse_ir(
         raise
     except _BROKEN as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise words.error(f"cannot be searched for decomposed GRUs ({said[:_LONGEST]})") from error
+        raise parser.error(f"cannot be searched for decomposed GRUs ({said[:_LONGEST]})") from error

@@ -49,7 +49,7 @@ class IrBin:
         self._new[id(data)] = np.frombuffer(raw.tobytes(), np.uint8)
 
     def collect(self, root: ET.Element) -> Array:
-        """Place what the file's Const layers hold, and tell them where."""
+        """Place what the file's Const layers hold, and write their offsets."""
         for data in root.iter("data"):
             if id(data) in self._new:
                 raw = self._new[id(data)]
@@ -111,7 +111,7 @@ class GraphWriter:
         self._more: dict[str, list[str]] = {}  # what new inputs of loops take
         self._ops: list[Op] = []
         self._moves: dict[str, tuple[str, Axes]] = {}
-        self._rewritten: set[int] = set()  # operators of the file that are written anew
+        self._rewritten: set[int] = set()  # operators of the file that are rewritten
 
     def write(self) -> None:
         """Write the bodies, and the graph itself if anything in it is new."""
@@ -154,10 +154,10 @@ class GraphWriter:
 
     def _find_moves(self) -> None:
         """Find what only moves the axes of another value; what does so behind new operators becomes new."""
-        anew: set[str] = set()
+        rewritten: set[str] = set()
         for place, op in enumerate(self._ops):
             is_new = self._is_new(op)
-            behind = bool(op.inputs) and op.inputs[0] in anew
+            behind = bool(op.inputs) and op.inputs[0] in rewritten
             axes = moved_axes(self.flow, op) if op.kind in KINDS else None
             if axes is not None:
                 source, before = self._moves.get(op.inputs[0], (op.inputs[0], None))
@@ -171,9 +171,9 @@ class GraphWriter:
                 if cut is not None:
                     self._ops[place], is_new = cut, True
                     self._moves[op.outputs[0]] = (name, before)
-                    anew.add(name)
+                    rewritten.add(name)
             if is_new or (axes is not None and behind):
-                anew.update(op.outputs)
+                rewritten.update(op.outputs)
 
     # What is needed
 
@@ -198,14 +198,14 @@ class GraphWriter:
         alive = plain | {key for key, op in graph.operators.items() if id(op) in present}
         alive |= {key for key, layer in net.layers.items() if key not in graph.operators}
         new = [op for op in self._ops if self._is_new(op) or id(op) in self._rewritten]
-        anew = {value for op in new for value in op.outputs}
+        replaced = {value for op in new for value in op.outputs}
         self._native = {
-            value: port for value, port in graph.native.items() if port[0] in alive and value not in anew
+            value: port for value, port in graph.native.items() if port[0] in alive and value not in replaced
         }
         producers = {value: op for op in self._ops for value in op.outputs if value}
         layers: dict[str, None] = {key: None for key in plain if net.layers[key].type != "Const"}
         needed: set[int] = set()
-        waiting = [value for key in layers for value in graph.takes[key]]
+        waiting = [value for key in layers for value in graph.inputs[key]]
         waiting = [value if value in self._native else self._source(value)[0] for value in waiting]
         seen: set[str] = set()
         while waiting:
@@ -217,7 +217,7 @@ class GraphWriter:
                 key = self._native[value][0]
                 if key not in layers:
                     layers[key] = None
-                    taken = (*graph.takes[key], *self._more.get(key, ()))
+                    taken = (*graph.inputs[key], *self._more.get(key, ()))
                     waiting += [self._source(name)[0] for name in taken]
             elif (op := producers.get(value)) is not None and typed(self.flow, value) is None:
                 needed.add(id(op))
@@ -232,7 +232,7 @@ class GraphWriter:
             more = self._more.get(key, ())
             ids = [port.id for port in net.layers[key].inputs]
             ids = list(map(str, range(len(ids) + len(more)))) if more else ids
-            for port_id, value in zip(ids, (*graph.takes[key], *more), strict=True):
+            for port_id, value in zip(ids, (*graph.inputs[key], *more), strict=True):
                 self._edge(self._result(value) if is_result else self._port(value), key, port_id)
 
     def _edge(self, source: _Port, layer: str, port: str) -> None:

@@ -118,7 +118,7 @@ class GateTrace(Gates):
             matplotlib's figure.
 
         Raises:
-            SpecError: there is no such row or direction, target is none of these, or the two do not fit.
+            SpecError: there is no such row or direction, target is not one of these, or the two do not fit.
             MissingExtraError: matplotlib is not installed.
             OSError: the file cannot be written.
         """

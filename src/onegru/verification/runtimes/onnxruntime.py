@@ -33,7 +33,7 @@ class OnnxRuntime(Runtime):
     def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The wanted outputs."""
         # Imported here, as both need onnx.
-        from onegru.formats.onnx.read import Source
+        from onegru.formats.onnx.validate import Source
         from onegru.formats.onnx.whole.session import Session
 
         assert subject.model is not None, "refused before"

@@ -17,12 +17,15 @@ from onegru.core.dtypes import Array
 from onegru.system.child_process import read_answer, run_child, running
 from onegru.verification.runtimes.base import Runtime, Subject
 
+#: The module that runs models in a process of its own.
+WORKER = "onegru.verification.runtimes.worker"
+
 Status = Literal["ran", "refuses", "crashed", "timed out"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of a run.
+class RunResult:
+    """The result of a run.
 
     Attributes:
         status: what happened.
@@ -35,7 +38,7 @@ class Outcome:
     reason: str = ""
 
 
-def run_apart(runtime: Runtime, subject: Subject, inputs: Mapping[str, Any], timeout: float) -> Outcome:
+def run_apart(runtime: Runtime, subject: Subject, inputs: Mapping[str, Any], timeout: float) -> RunResult:
     """Run a model in a runtime, in a new process.
 
     Args:
@@ -47,16 +50,16 @@ def run_apart(runtime: Runtime, subject: Subject, inputs: Mapping[str, Any], tim
     subject = replace(subject, path=str(Path(subject.path).absolute()))  # the child works in another folder
     with tempfile.TemporaryDirectory(prefix="onegru-") as name:
         folder = Path(name)
-        (folder / "request").write_bytes(pickle.dumps((runtime, subject, dict(inputs))))
-        code = run_child("onegru.verification.runtimes.worker", [], folder, running(timeout)).code
+        (folder / "request").write_bytes(pickle.dumps((runtime, [(subject, dict(inputs))])))
+        code = run_child(WORKER, ["0"], folder, running(timeout)).code
         if code is None:
-            return Outcome("timed out", reason=f"took longer than {timeout:g} s")
+            return RunResult("timed out", reason=f"took longer than {timeout:g} s")
         try:
-            return read_outcome(folder)
+            return read_result(folder, "answer-0")
         except FileNotFoundError:
-            return Outcome("crashed", reason=f"crashed ({end_words(code)})")
+            return RunResult("crashed", reason=f"crashed ({end_words(code)})")
         except Exception as error:  # a process gone astray may have written anything
-            return Outcome("crashed", reason=f"left no readable answer ({error})")
+            return RunResult("crashed", reason=f"left no readable answer ({error})")
 
 
 def end_words(code: int) -> str:
@@ -69,8 +72,8 @@ def end_words(code: int) -> str:
         return f"signal {-code}"
 
 
-def read_outcome(folder: Path, name: str = "answer") -> Outcome:
-    """The outcome that a worker left in a file of this name.
+def read_result(folder: Path, name: str) -> RunResult:
+    """The result that a worker left in a file of this name.
 
     Raises:
         FileNotFoundError: it left none.
@@ -84,4 +87,4 @@ def read_outcome(folder: Path, name: str = "answer") -> Outcome:
         name: array.astype(object) if array.dtype.kind == "U" else array
         for name, array in zip(names, arrays, strict=True)
     }
-    return Outcome("refuses" if reason else "ran", outputs, reason)
+    return RunResult("refuses" if reason else "ran", outputs, reason)

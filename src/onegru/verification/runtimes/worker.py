@@ -1,9 +1,11 @@
-"""The process that `subprocess_runner` starts: runs one model in one runtime."""
+"""The process that runs models in one runtime, one after another."""
 
 from __future__ import annotations
 
+import importlib
 import pickle
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,21 @@ from onegru.verification.runtimes.base import Runtime, Subject
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Carry out the file `request` in the current folder, and leave the answer there. No arguments."""
-    answer(*pickle.loads(Path("request").read_bytes()))
+    """Carry out the file `request` in the current folder, and leave an answer to each part of it there.
+
+    Args:
+        arguments: the number of the first part to carry out.
+    """
+    runtime, parts = pickle.loads(Path("request").read_bytes())
+    with suppress(ImportError):  # a runtime is called as its package is; its import is no part of a run
+        importlib.import_module(runtime.name)
+    Path("ready").touch()
+    for number in range(int(arguments[0]), len(parts)):
+        subject, inputs = parts[number]
+        _answer(runtime, subject, inputs, f"answer-{number}")
 
 
-def answer(runtime: Runtime, subject: Subject, inputs: Mapping[str, Any], name: str = "answer") -> None:
+def _answer(runtime: Runtime, subject: Subject, inputs: Mapping[str, Any], name: str) -> None:
     """Run a model, and leave what came of it in a file of this name."""
     outputs: dict[str, Any] = {}
     reason = ""

@@ -16,7 +16,7 @@ from onegru.core.errors import SpecError, prefixed_errors
 from onegru.formats.onnx.functions.augru_body import CASTS_LIKE, OPTIONAL, augru_function
 from onegru.formats.onnx.functions.unfold import all_nodes
 from onegru.formats.onnx.node import node_attributes
-from onegru.formats.onnx.read import (
+from onegru.formats.onnx.validate import (
     Source,
     attribute_graphs,
     describe,

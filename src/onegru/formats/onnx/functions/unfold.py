@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from onnx import FunctionProto, ModelProto, NodeProto
 
-from onegru.formats.onnx.read import Source, attribute_graphs, is_augru_function, is_ours
+from onegru.formats.onnx.validate import Source, attribute_graphs, is_augru_function, is_ours
 
 _MAX_NODES = 100_000
 _MAX_DEPTH = 100

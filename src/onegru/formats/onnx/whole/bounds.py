@@ -1,6 +1,6 @@
 """What may be computed while a model is loaded: a small file must not take much memory.
 
-ONNX Runtime computes what depends on constants alone when a session is made, and follows the numbers of
+ONNX Runtime computes what depends only on constants when a session is made, and follows the numbers of
 shapes from node to node.
 """
 
@@ -15,7 +15,7 @@ import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onegru.formats.onnx.functions.unfold import all_nodes, call_key
-from onegru.formats.onnx.read import (
+from onegru.formats.onnx.validate import (
     Source,
     attribute_graphs,
     describe,
@@ -43,7 +43,7 @@ def check_bounds(
         model: the model.
         nodes: of its graph, in an order in which they can be run.
         size: its bytes.
-        external: its tensors whose data lie elsewhere.
+        external: its tensors with external data.
 
     Returns:
         how many bytes may be computed ahead of the runs.
@@ -75,7 +75,7 @@ def check_bounds(
 
 
 class Ahead:
-    """The part of a model that depends on constants alone, and how large its values are.
+    """The part of a model that depends only on constants, and how large its values are.
 
     Args:
         model: the model.
@@ -108,12 +108,12 @@ class Ahead:
             self.most //= max(1, len(sizes) + inner)
 
     def fits(self, node: NodeProto) -> bool:
-        """Whether a node that depends on constants alone gives values that may be computed ahead."""
+        """Whether a node that depends only on constants gives values that may be computed ahead."""
         return all(self._sizes.get(name, math.inf) <= self.most for name in node.output if name)
 
 
 def _counter(functions: Iterable[FunctionProto]) -> Callable[[NodeProto], int]:
-    """What tells how many nodes one stands for: in its bodies and in functions that it calls, but AUGRU's."""
+    """How many nodes one stands for: in its bodies and in functions that it calls, but AUGRU's."""
     others = (function for function in functions if not is_augru_function(function))
     by_key: dict[object, FunctionProto] = {call_key(function): function for function in others}
 
@@ -152,7 +152,7 @@ def _inferred(model: ModelProto, plain: Sequence[NodeProto], chosen: Sequence[No
     small.opset_import.extend(model.opset_import)
     for entry in small.opset_import:
         if is_onnx(entry):
-            entry.version = max(entry.version, 6)  # many operators are inferred from then on alone
+            entry.version = max(entry.version, 6)  # many operators are inferred only from then on
     if not small.opset_import:
         small.opset_import.append(onnx.helper.make_opsetid("", 6))
     with contextlib.suppress(Exception):  # what is not inferred is not known

@@ -10,7 +10,7 @@ from collections.abc import MutableMapping
 
 from onnx import GraphProto, ModelProto, NodeProto
 
-from onegru.formats.onnx.read import attribute_graphs, is_ours
+from onegru.formats.onnx.validate import attribute_graphs, is_ours
 
 # What produces a value: a node; True stands for a constant, False for an input.
 _Producers = MutableMapping[str, NodeProto | bool]

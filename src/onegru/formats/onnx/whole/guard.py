@@ -1,4 +1,4 @@
-"""Nodes that keep ONNX Runtime from ending the process.
+"""Nodes that prevent ONNX Runtime from crashing the process.
 
 Its LSTM kernel does so on no rows (seen on 1.31). As sizes are known in a run only, X is reshaped to its
 own shape, times the size of one number in a shape that is [1, 1, 1], or impossible if X is empty where it
@@ -14,7 +14,7 @@ import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onegru.core.dtypes import Array
-from onegru.formats.onnx.read import attribute_graphs, describe, is_onnx, replace_nodes
+from onegru.formats.onnx.validate import attribute_graphs, describe, is_onnx, replace_nodes
 
 # Whether X may have no steps, no rows, no features.
 _MAY_BE_EMPTY: Mapping[str, tuple[bool, bool, bool]] = {"LSTM": (True, False, False)}

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto
 
-from onegru.formats.graph import Observer, Run, Whole
+from onegru.formats.graph import Observer, Run, RuntimeModel
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.order import needed_nodes
-from onegru.formats.onnx.read import Source, drop_named, is_onnx, replace_nodes, serialized
 from onegru.formats.onnx.upgrade import infer_types, upgrade
+from onegru.formats.onnx.validate import Source, drop_named, is_onnx, replace_nodes, serialized
 from onegru.formats.onnx.whole.guard import guard
 from onegru.formats.onnx.whole.session import Session
 from onegru.operators.onnx import OLDEST_OPSET
@@ -21,8 +21,8 @@ from onegru.runtimes.execution_provider import add_observer, remove_observer
 
 
 @dataclass(frozen=True, eq=False)
-class OnnxWhole(Whole):
-    """See `onegru.formats.graph.Whole`.
+class OnnxRuntimeModel(RuntimeModel):
+    """See `onegru.formats.graph.RuntimeModel`.
 
     Attributes:
         source: where the model comes from; ONNX Runtime reads its file, if there is one.
@@ -41,7 +41,7 @@ class OnnxWhole(Whole):
     most_ahead: int
 
     def open(self, engine: str, observer: Observer | None = None) -> Run:
-        """See `Whole`."""
+        """See `RuntimeModel`."""
         options = {"engine": engine}
         number = 0
         if observer is not None:

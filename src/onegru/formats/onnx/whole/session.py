@@ -14,7 +14,7 @@ import numpy as np
 from onegru.core.dtypes import bfloat16
 from onegru.core.errors import FormatError, MissingExtraError, SpecError, SpecWarning
 from onegru.engines.native import get_num_threads
-from onegru.formats.onnx.read import Source
+from onegru.formats.onnx.validate import Source
 from onegru.runtimes.execution_provider import get_ep_name, register
 
 # Its messages begin with a code and its name.

@@ -9,21 +9,21 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from tests.support.oracle import onnx_gru
-from tests.support.written_out.activations import FORMS
-from tests.support.written_out.draw import (
+from tests.support.decomposed.activations import FORMS
+from tests.support.decomposed.draw import (
     FLAGS,
     KINDS,
     NEAR_MISSES,
-    WrittenOut,
+    Decomposed,
     chain,
+    decomposed,
+    draw_decomposed,
     draw_near_miss,
-    draw_written_out,
     near_miss,
     single_cell,
-    written_out,
 )
-from tests.support.written_out.graph import Array, Generator
+from tests.support.decomposed.graph import Array, Generator
+from tests.support.oracle import onnx_gru
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -31,7 +31,7 @@ ort = pytest.importorskip("onnxruntime")
 BOUND = 2e-5
 
 
-def by_onnxruntime(case: WrittenOut) -> dict[str, Array]:
+def by_onnxruntime(case: Decomposed) -> dict[str, Array]:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
@@ -43,13 +43,13 @@ def by_onnxruntime(case: WrittenOut) -> dict[str, Array]:
     return dict(zip(names, session.run(None, dict(case.feeds)), strict=True))
 
 
-def by_onnx(case: WrittenOut) -> dict[str, Array]:
+def by_onnx(case: Decomposed) -> dict[str, Array]:
     names = [output.name for output in case.model.graph.output]
     found = ReferenceEvaluator(case.model).run(None, dict(case.feeds))
     return dict(zip(names, map(np.asarray, found), strict=True))
 
 
-def assert_expected(case: WrittenOut, found: Mapping[str, Array]) -> None:
+def assert_expected(case: Decomposed, found: Mapping[str, Array]) -> None:
     assert set(found) == set(case.expected), case.recipe
     for name, values in case.expected.items():
         assert found[name].shape == values.shape, f"{name}: {case.recipe}"
@@ -57,7 +57,7 @@ def assert_expected(case: WrittenOut, found: Mapping[str, Array]) -> None:
         assert error <= BOUND * max(1.0, np.max(np.abs(values), initial=0.0)), f"{name}: {case.recipe}"
 
 
-def check(case: WrittenOut, run: Callable[[WrittenOut], dict[str, Array]]) -> None:
+def check(case: Decomposed, run: Callable[[Decomposed], dict[str, Array]]) -> None:
     onnx.checker.check_model(case.model, full_check=True)
     assert all(node.op_type != "GRU" for node in case.model.graph.node)
     assert case.flags <= set(FLAGS), case.recipe
@@ -65,7 +65,7 @@ def check(case: WrittenOut, run: Callable[[WrittenOut], dict[str, Array]]) -> No
     assert_expected(case, run(case))
 
 
-def check_parameters(case: WrittenOut) -> None:
+def check_parameters(case: Decomposed) -> None:
     """The GRUs that a model is said to hold have legal shapes and symmetric bounds."""
     for gru in case.grus:
         H = gru.R.shape[1]
@@ -78,7 +78,7 @@ def check_parameters(case: WrittenOut) -> None:
 def test_models_that_hold_grus_compute_them(seed: int) -> None:
     rng: Generator = np.random.default_rng(1000 + seed)
     for _ in range(40):
-        case = draw_written_out(rng)
+        case = draw_decomposed(rng)
         assert case.fault is None and not case.must_not_fuse, case.recipe
         check(case, by_onnxruntime)
         check_parameters(case)
@@ -99,14 +99,14 @@ def test_near_misses_compute_their_own_equations(name: str) -> None:
 def test_models_of_a_kind_compute_their_grus(name: str) -> None:
     rng: Generator = np.random.default_rng(list(KINDS).index(name))
     for _ in range(6):
-        check(written_out(name, rng), by_onnxruntime)
+        check(decomposed(name, rng), by_onnxruntime)
 
 
 def zeros(*shape: int) -> Array:
     return np.zeros(shape)
 
 
-def by_oracle(case: WrittenOut) -> Array:
+def by_oracle(case: Decomposed) -> Array:
     """The last state of a model of one GRU by the oracle, from W, R and B."""
     gru = case.grus[0]
     feeds = {name: np.asarray(values, np.float64) for name, values in case.feeds.items()}
@@ -130,7 +130,7 @@ def test_the_oracle_computes_the_same_from_w_r_and_b() -> None:
     rng = np.random.default_rng(4)
     compared = 0
     while compared < 150:
-        case = draw_written_out(rng)
+        case = draw_decomposed(rng)
         found = case.expected.get("h_new", case.expected.get("last0"))
         lengths = case.feeds.get("lengths", np.ones(1))
         if (
@@ -155,7 +155,7 @@ def test_onnx_agrees_with_the_models(seed: int) -> None:
 
 
 def test_the_same_seed_draws_the_same_model() -> None:
-    for draw in (draw_written_out, draw_near_miss):
+    for draw in (draw_decomposed, draw_near_miss):
         first, second = (draw(np.random.default_rng(7)) for _ in range(2))
         assert first.model.SerializeToString() == second.model.SerializeToString()
         assert first.recipe == second.recipe
@@ -164,7 +164,7 @@ def test_the_same_seed_draws_the_same_model() -> None:
 @pytest.mark.long
 def test_every_kind_is_drawn() -> None:
     rng = np.random.default_rng(3)
-    cases = [draw_written_out(rng) for _ in range(300)]
+    cases = [draw_decomposed(rng) for _ in range(300)]
     assert {case.kind for case in cases} == {"cell", "chain", "Scan", "Loop"}
     assert {case.count for case in cases} == {1, 2, 4}
     assert {"GRU"}.isdisjoint(node.op_type for case in cases for node in case.model.graph.node)

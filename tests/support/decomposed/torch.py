@@ -1,4 +1,4 @@
-"""GRUs written out in PyTorch, in the styles that people write them in, and their exports."""
+"""Decomposed GRUs in PyTorch, in the styles that people write them in, and their exports."""
 
 from __future__ import annotations
 

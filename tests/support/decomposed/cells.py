@@ -1,4 +1,4 @@
-"""One GRU step written out in ONNX operators, in random forms."""
+"""One decomposed GRU step in ONNX operators, in random forms."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tests.support.written_out.activations import FORMS, write
-from tests.support.written_out.equations import Cell, exchanged
-from tests.support.written_out.graph import Array, Generator, Graph, chance, pick
+from tests.support.decomposed.activations import FORMS, write
+from tests.support.decomposed.equations import Cell, exchanged
+from tests.support.decomposed.graph import Array, Generator, Graph, chance, pick
 
 #: How the gates may share products, where n may take part and where it stands alone.
 GROUPS_OF_THREE = ("zrn", "rzn", "nzr", "nrz", "znr", "rnz", "zr|n", "n|rz", "z|r|n", "r|n|z", "zn|r")
@@ -18,7 +18,7 @@ GROUPS_OF_TWO = ("zr", "rz", "z|r", "r|z")
 
 @dataclass(frozen=True)
 class Style:
-    """How a step is written: what is drawn once for all steps of a chain, or anew for each."""
+    """How a step is written: what is drawn once for all steps of a chain, or again for each."""
 
     product: str
     joined: str

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from onnx import TensorProto
 
-from tests.support.written_out.cells import Piece, Style, Writer, draw_style, write_cell
-from tests.support.written_out.equations import Cell, draw_cell, step
-from tests.support.written_out.graph import Array, Generator, chance, pick
-from tests.support.written_out.models import Draft, WrittenOut, as_gru, draft
+from tests.support.decomposed.cells import Piece, Style, Writer, draw_style, write_cell
+from tests.support.decomposed.equations import Cell, draw_cell, step
+from tests.support.decomposed.graph import Array, Generator, chance, pick
+from tests.support.decomposed.models import Decomposed, Draft, as_gru, draft
 
 
 @dataclass
@@ -62,7 +62,7 @@ def single_cell(
     attention: bool | None = None,
     must_not_fuse: bool = False,
     spec: Draft | None = None,
-) -> WrittenOut:
+) -> Decomposed:
     """A single step with inputs x [B, I] and h [B, H]; a wrong cell departs from `right`."""
     d = draft(rng) if spec is None else spec
     if cell is None:
@@ -219,7 +219,7 @@ class Steps:
 
 
 def draw_styles(u: Unrolled, cell: Cell, fault: str | None, plain: bool, hoisted: bool) -> list[Style]:
-    """The style of each step: the same for all, or drawn anew with the same activations."""
+    """The style of each step: the same for all, or drawn again with the same activations."""
     d, rng = u.d, u.d.rng
     first = draw_style(rng, cell, fault=fault, plain=plain)
     if hoisted:
@@ -341,7 +341,7 @@ def chain(
     wrong: Mistakes | None = None,
     must_not_fuse: bool = False,
     spec: Draft | None = None,
-) -> WrittenOut:
+) -> Decomposed:
     """A GRU unrolled over the steps of X; what is not given is drawn."""
     d = draft(rng) if spec is None else spec
     if layers is None:

@@ -8,13 +8,13 @@ from functools import partial
 
 import numpy as np
 
-from tests.support.written_out.activations import Function
-from tests.support.written_out.chains import Mistakes, chain, single_cell
-from tests.support.written_out.equations import FAULTS, OF_ATTENTION, OTHER_WEIGHTS, Bounds, Cell, draw_cell
-from tests.support.written_out.frames import LOOP_FAULTS
-from tests.support.written_out.graph import Array, Generator, chance, pick
-from tests.support.written_out.loops import loop
-from tests.support.written_out.models import Draft, WrittenOut, draft
+from tests.support.decomposed.activations import Function
+from tests.support.decomposed.chains import Mistakes, chain, single_cell
+from tests.support.decomposed.equations import FAULTS, OF_ATTENTION, OTHER_WEIGHTS, Bounds, Cell, draw_cell
+from tests.support.decomposed.frames import LOOP_FAULTS
+from tests.support.decomposed.graph import Array, Generator, chance, pick
+from tests.support.decomposed.loops import loop
+from tests.support.decomposed.models import Decomposed, Draft, draft
 
 #: Faults of a step's parameters that no GRU has, in words.
 CELL_FAULTS = {
@@ -103,7 +103,7 @@ def _start(rng: Generator, hidden: int = 1) -> tuple[Draft, Cell]:
     return d, cell
 
 
-def cell_with(rng: Generator, fault: str) -> WrittenOut:
+def cell_with(rng: Generator, fault: str) -> Decomposed:
     """A single step with one of `FAULTS` or `CELL_FAULTS`, or with a gate that is an output."""
     d, cell = _start(rng, 2 if fault == "wide attention" else 1)
     attention = fault in OF_ATTENTION
@@ -128,7 +128,7 @@ def cell_with(rng: Generator, fault: str) -> WrittenOut:
     )
 
 
-def chain_with(rng: Generator, fault: str) -> WrittenOut:
+def chain_with(rng: Generator, fault: str) -> Decomposed:
     """An unrolled chain with a fault at one step, or at every step if no GRU has it."""
     d, cell = _start(rng, 2 if fault == "wide attention" else 1)
     T = int(rng.integers(3, 7))
@@ -172,7 +172,7 @@ def chain_with(rng: Generator, fault: str) -> WrittenOut:
     )
 
 
-def loop_with(rng: Generator, kind: str, fault: str) -> WrittenOut:
+def loop_with(rng: Generator, kind: str, fault: str) -> Decomposed:
     """A Scan or a Loop with a fault in or around its step."""
     d, cell = _start(rng, 2 if fault == "wide attention" else 1)
     if fault in LOOP_FAULTS:
@@ -200,8 +200,8 @@ def loop_with(rng: Generator, kind: str, fault: str) -> WrittenOut:
     )
 
 
-def _named() -> dict[str, Callable[[Generator], WrittenOut]]:
-    found: dict[str, Callable[[Generator], WrittenOut]] = {}
+def _named() -> dict[str, Callable[[Generator], Decomposed]]:
+    found: dict[str, Callable[[Generator], Decomposed]] = {}
     for fault in (*FAULTS, *CELL_FAULTS, "extra output"):
         if fault in OTHER_WEIGHTS:
             continue
@@ -222,7 +222,7 @@ def _named() -> dict[str, Callable[[Generator], WrittenOut]]:
 NEAR_MISSES = _named()
 
 
-def near_miss(name: str, rng: Generator) -> WrittenOut:
+def near_miss(name: str, rng: Generator) -> Decomposed:
     """A near miss of this name whose faulty step is clearly not the GRU's."""
     for _ in range(100):
         found = NEAR_MISSES[name](rng)

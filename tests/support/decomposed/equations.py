@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tests.support.written_out.activations import Function, draw_candidate, draw_function, draw_gate
-from tests.support.written_out.graph import Array, Generator, chance, pick
+from tests.support.decomposed.activations import Function, draw_candidate, draw_function, draw_gate
+from tests.support.decomposed.graph import Array, Generator, chance, pick
 
 Bounds = tuple[float, float] | None
 GATES = "zrn"

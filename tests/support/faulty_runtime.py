@@ -25,15 +25,15 @@ def named(*names: str) -> list[Case]:
 
 
 @dataclass(frozen=True)
-class Moody(Fake):
-    """One that runs ONNX models by onegru, except where it has a mood, by the case's name."""
+class FaultyRuntime(Fake):
+    """One that runs ONNX models by onegru, except where it has a fault, by the case's name."""
 
-    moods: Mapping[str, str] = field(default_factory=dict)
+    faults: Mapping[str, str] = field(default_factory=dict)
     place: int = 0
 
     def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
         results = super().run(subject, inputs)
-        match self.moods.get(subject.path, ""):
+        match self.faults.get(subject.path, ""):
             case "signal":
                 os.kill(os.getpid(), signal.SIGSEGV)
             case "exit":

@@ -185,7 +185,7 @@ class Graph:
                     names[i] = new.get(tensor, tensor)
         self.shown = []
 
-    def graph(self, name: str = "written_out") -> GraphProto:
+    def graph(self, name: str = "decomposed") -> GraphProto:
         self._name_outputs()
         return helper.make_graph(self.nodes, name, self.inputs, self.outputs, self.initializers)
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from onnx import ModelProto
 
-from tests.support.written_out.activations import Function
-from tests.support.written_out.cells import Style
-from tests.support.written_out.equations import Bounds, Cell
-from tests.support.written_out.graph import Array, Generator, Graph, chance
+from tests.support.decomposed.activations import Function
+from tests.support.decomposed.cells import Style
+from tests.support.decomposed.equations import Bounds, Cell
+from tests.support.decomposed.graph import Array, Generator, Graph, chance
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Gru:
 
 
 @dataclass(frozen=True)
-class WrittenOut:
-    """A model with GRUs written out, its inputs, and its outputs by the equations.
+class Decomposed:
+    """A model with decomposed GRUs, its inputs, and its outputs by the equations.
 
     Attributes:
         model: the model; it has no GRU node.
@@ -194,9 +194,9 @@ class Draft:
         far = np.inf if right is None else float(np.max(np.abs(faulty - right)))
         self.difference = max(self.difference, far)
 
-    def done(self, kind: str, fault: str | None = None, must_not_fuse: bool = False) -> WrittenOut:
+    def done(self, kind: str, fault: str | None = None, must_not_fuse: bool = False) -> Decomposed:
         head = f"{kind}, opset {self.opset}, I {self.I}, H {self.H}, B {self.B}"
-        return WrittenOut(
+        return Decomposed(
             self.graph.model(),
             self.feeds,
             self.expected,

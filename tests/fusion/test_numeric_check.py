@@ -1,4 +1,4 @@
-"""A match that is wrong is refused by the second proof, and told as a defect of onegru."""
+"""A match that is wrong is refused by the numeric check, and reported as a defect of onegru."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onegru.fusion.cells.cell import Cell
 from onegru.fusion.cells.match import find_cell
 from onegru.fusion.dataflow.flow import Flow
 from onegru.fusion.dataflow.operator import Op
-from onegru.fusion.proof import Sizes, UnknownError, Values, compare, evaluate
+from onegru.fusion.numeric_check import Sizes, UnknownError, Values, compare, evaluate
 from tests.support.fusing import DEFECT, Net, Step, check_fused, flow, fused, one_step
 
 # What a wrong match may have got wrong.
@@ -76,7 +76,7 @@ def test_wrong_matches_are_refused(fault: Any, after: bool, monkeypatch: pytest.
 
 
 def adding(kind: str) -> tuple[Flow, list[Op]]:
-    """x + 1, and the same value given anew by another operator."""
+    """x + 1, and the same value computed again by another operator."""
     net = Net()
     net.input("x", "B", 3)
     net("Add", "x", net.const(1.0), output="y")
@@ -178,7 +178,7 @@ def test_other_shapes_differ() -> None:
 
 def test_operators_that_are_not_known_prove_nothing() -> None:
     given, new = adding("Det")
-    with pytest.raises(UnknownError, match="Det is none of the operators that are known"):
+    with pytest.raises(UnknownError, match="Det is not a known operator"):
         compare(given, new, ONE)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from tests.support.written_out.draw import KINDS, WrittenOut
-from tests.support.written_out.graph import Array, Generator, chance, pick
+from tests.support.decomposed.draw import KINDS, Decomposed
+from tests.support.decomposed.graph import Array, Generator, chance, pick
 
 # None is a number at which activations saturate, or which rounds to one: rounding would decide at jumps.
 _NUMBERS = (0.01, 0.05, 0.1, 0.26, 0.45, 0.51, 0.9, 1.01, 1.6, 3.1)
@@ -43,7 +43,7 @@ class Bent:
         words: what was bent, and how.
     """
 
-    case: WrittenOut
+    case: Decomposed
     model: ModelProto
     words: str
 

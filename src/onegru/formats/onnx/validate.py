@@ -1,4 +1,4 @@
-"""Reading .onnx files that nobody vouches for.
+"""Reading untrusted .onnx files.
 
 What comes out is a ModelProto whose names are text, whose tensors are as large as they say, and whose
 external data lie inside the model's folder.
@@ -221,7 +221,7 @@ def external_files(source: Source, tensors: Iterable[TensorProto]) -> set[Path]:
 
 
 def external_tensors(model: ModelProto) -> list[TensorProto]:
-    """The tensors of a model whose data lie elsewhere."""
+    """The tensors of a model with external data."""
     return [tensor for tensor in all_tensors(model) if tensor.data_location == TensorProto.EXTERNAL]
 
 

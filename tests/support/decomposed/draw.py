@@ -10,30 +10,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tests.support.written_out.chains import chain, single_cell
-from tests.support.written_out.graph import Generator, pick
-from tests.support.written_out.loops import loop
-from tests.support.written_out.misses import NEAR_MISSES, near_miss
-from tests.support.written_out.models import FLAGS, Gru, WrittenOut
+from tests.support.decomposed.chains import chain, single_cell
+from tests.support.decomposed.graph import Generator, pick
+from tests.support.decomposed.loops import loop
+from tests.support.decomposed.misses import NEAR_MISSES, near_miss
+from tests.support.decomposed.models import FLAGS, Decomposed, Gru
 
 __all__ = [
     "FLAGS",
     "KINDS",
     "NEAR_MISSES",
+    "Decomposed",
     "Gru",
-    "WrittenOut",
     "chain",
+    "decomposed",
+    "draw_decomposed",
     "draw_near_miss",
-    "draw_written_out",
     "loop",
     "near_miss",
     "single_cell",
-    "written_out",
 ]
 
 
 #: Every kind of model that is to be fused, by its name. What the name leaves open is drawn.
-KINDS: dict[str, Callable[[Generator], WrittenOut]] = {
+KINDS: dict[str, Callable[[Generator], Decomposed]] = {
     "cell": partial(single_cell, attention=False),
     "cell with attention": partial(single_cell, attention=True),
     "chain": partial(chain, layers=1, bidirectional=False, masking="", attention=False, reverse=False),
@@ -60,16 +60,16 @@ for _kind in ("Scan", "Loop"):
     }
 
 
-def written_out(name: str, rng: Generator) -> WrittenOut:
+def decomposed(name: str, rng: Generator) -> Decomposed:
     """A model of a kind of `KINDS`."""
     return KINDS[name](rng)
 
 
-def draw_written_out(rng: Generator) -> WrittenOut:
+def draw_decomposed(rng: Generator) -> Decomposed:
     """A model whose GRUs can all be found: a third each of single steps, chains and loops."""
     return KINDS[pick(rng, [*["any cell", "any chain"] * 2, "any Scan", "any Loop"])](rng)
 
 
-def draw_near_miss(rng: Generator) -> WrittenOut:
+def draw_near_miss(rng: Generator) -> Decomposed:
     """A model with one fault: no standard GRU computes all of it."""
     return near_miss(pick(rng, list(NEAR_MISSES)), rng)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from onnx import TensorProto
 
-from tests.support.written_out.cells import Names, Piece, Writer, draw_style, write_cell
-from tests.support.written_out.equations import Cell, Results, draw_cell, step
-from tests.support.written_out.frames import Frame, LoopFrame, Plan, ScanFrame, Setting, Source, swapped
-from tests.support.written_out.graph import Array, Generator, Graph, chance, pick
-from tests.support.written_out.models import Draft, WrittenOut, as_gru, draft
+from tests.support.decomposed.cells import Names, Piece, Writer, draw_style, write_cell
+from tests.support.decomposed.equations import Cell, Results, draw_cell, step
+from tests.support.decomposed.frames import Frame, LoopFrame, Plan, ScanFrame, Setting, Source, swapped
+from tests.support.decomposed.graph import Array, Generator, Graph, chance, pick
+from tests.support.decomposed.models import Decomposed, Draft, as_gru, draft
 
 
 @dataclass
@@ -179,7 +179,7 @@ def loop(
     words: str | None = None,
     must_not_fuse: bool = False,
     spec: Draft | None = None,
-) -> WrittenOut:
+) -> Decomposed:
     """A GRU as a Scan or a Loop; what is not given is drawn."""
     d = draft(rng) if spec is None else spec
     wrong = fault is not None or in_step is not None or extra is not None or words is not None

@@ -1,6 +1,6 @@
 """Keras GRUs through tf2onnx or Keras' own exporter: a program, as TensorFlow wants a process of its own.
 
-python -m tests.support.written_out.keras FOLDER STEPS ROWS: a file NAME.onnx and a file NAME.npz, with inputs
+python -m tests.support.decomposed.keras FOLDER STEPS ROWS: a file NAME.onnx and a file NAME.npz, with inputs
 and outputs, for each case.
 """
 

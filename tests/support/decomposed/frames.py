@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
-from tests.support.written_out.equations import Cell
-from tests.support.written_out.graph import Array, Graph, chance, pick
-from tests.support.written_out.models import Draft
+from tests.support.decomposed.equations import Cell
+from tests.support.decomposed.graph import Array, Graph, chance, pick
+from tests.support.decomposed.models import Draft
 
 #: What may be wrong with a loop around a step that is right.
 LOOP_FAULTS = {

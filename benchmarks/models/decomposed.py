@@ -1,4 +1,4 @@
-"""Models whose GRUs are written out in other operators, as exporters leave them, with fixed seeds.
+"""Models whose GRUs are decomposed into other operators, as exporters leave them, with fixed seeds.
 
 keras        13 → 20 over 29 steps: Keras' GRU by tf2onnx, a Loop (a file: TensorFlow is large)
 cells        64 → 64 over 50 steps: PyTorch's nn.GRUCell in a loop
@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.models.real import RealModel
 
-__all__ = ["FUSED_TARGETS", "KERAS", "WRITTEN_OUT"]
+__all__ = ["DECOMPOSED", "FUSED_TARGETS", "KERAS"]
 
 KERAS = Path(__file__).parent / "files" / "keras_13_20.onnx"
 
@@ -71,7 +71,7 @@ def _by_hand(inputs: int, hidden: int, attention: bool) -> Any:
     return ByHand()
 
 
-WRITTEN_OUT: Mapping[str, RealModel] = {
+DECOMPOSED: Mapping[str, RealModel] = {
     "keras": RealModel(lambda: KERAS, {"keras_tensor": (1, 29, 13)}, 29),
     "cells": RealModel(_cells, {"x": (50, 1, 64)}, 50),
     "by hand": RealModel(lambda: _by_hand(32, 64, False), {"x": (4, 30, 32)}, 30),

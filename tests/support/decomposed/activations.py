@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.support.written_out.graph import Array, Generator, Graph, chance, pick
+from tests.support.decomposed.graph import Array, Generator, Graph, chance, pick
 
 #: In how many ways each function is written.
 FORMS = {

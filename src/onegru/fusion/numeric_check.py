@@ -1,4 +1,4 @@
-"""The second proof of a match: old and new operators computed in float64, and compared."""
+"""The numeric check of a match: old and new operators computed in float64, and compared."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOLERANCE = 1e-5  # of the largest number: constants such as 1/6 are rounded in
 # what bounds there are, and those between every slope.
 _SCALES = (1.0, 0.0, 0.3, 3.0, 10.0, 30.0, 0.1, 1e-3)
 _SMALLEST = 0.01  # of those that replace one with which numbers overflow
-_SHAKEN = 1e-11  # of inputs: what changes by more than it should where they change so little proves nothing
+_SHAKEN = 1e-11  # of inputs: what changes by more than it should where they change so little says nothing
 _COARSE = 1e-12  # of results, likewise: large ones that cancel leave their roundings, whatever the inputs
 _SHAKES = 4
 _MOST_ELEMENTS = 2**24
@@ -65,7 +65,7 @@ class Compared:
     Attributes:
         difference: how they differ, in words; "" if they agree.
         outputs: how many numbers were compared in each run.
-        moved: how many of these changed from run to run: the others prove little.
+        moved: how many of these changed from run to run: the others say little.
     """
 
     difference: str
@@ -84,7 +84,7 @@ def compare(
 
     Args:
         flow: the graph.
-        new: operators that give some of its values anew, in an order in which they can run.
+        new: operators that compute some of its values again, in an order in which they can run.
         constants: new constants.
         run_loop: runs an operator with a body.
         indices: values that are indices of the loop around, of which the first iterations are computed.
@@ -276,7 +276,7 @@ def _leading(flow: Flow, wanted: Collection[str], begin: Collection[str]) -> tup
 
 
 def _is_derived(flow: Flow, name: str, others: Collection[str]) -> bool:
-    """Whether a value is computed from others alone, as a sequence reversed of which both orders are used."""
+    """Whether a value is computed only from others, as a sequence reversed of which both orders are used."""
     seen: set[str] = set()
     waiting = [name]
     while waiting:
@@ -391,7 +391,7 @@ def evaluate(op: Op, inputs: list[Array | None], values: Values) -> None:
     """Compute an operator in float64, and add what it gives to the values.
 
     Raises:
-        UnknownError: it is none that can be computed here.
+        UnknownError: it cannot be computed here.
     """
     if values.kinks is not None:
         values.kinks.note(op, inputs)
@@ -415,7 +415,7 @@ def evaluate(op: Op, inputs: list[Array | None], values: Values) -> None:
         except Exception as error:
             raise UnknownError(f"{op.kind}: {error}") from None
     else:
-        raise UnknownError(f"{op.kind} is none of the operators that are known")
+        raise UnknownError(f"{op.kind} is not a known operator")
     if (rng := values.rounding) is not None:
         results = [
             array * (1 + _COARSE * rng.uniform(-1, 1, array.shape)) if array.dtype.kind == "f" else array

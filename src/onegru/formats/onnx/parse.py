@@ -1,6 +1,6 @@
 """From an .onnx file to a `Graph`.
 
-A model of nothing but GRU nodes and nodes that move axes becomes steps that need NumPy alone. Every other one
+A model of nothing but GRU nodes and nodes that move axes becomes steps that need only NumPy. Every other one
 is run as a whole by ONNX Runtime, with onegru for its GRU nodes.
 """
 
@@ -37,7 +37,9 @@ from onegru.formats.onnx.node import (
     tensor_info,
 )
 from onegru.formats.onnx.order import needed_nodes, node_inputs, sort_nodes
-from onegru.formats.onnx.read import (
+from onegru.formats.onnx.sizes import OnnxSizes, without_weights
+from onegru.formats.onnx.states import evaluate, find_states
+from onegru.formats.onnx.validate import (
     Source,
     attribute_graphs,
     describe,
@@ -50,12 +52,10 @@ from onegru.formats.onnx.read import (
     serialized,
     to_array,
 )
-from onegru.formats.onnx.sizes import OnnxSizes, without_weights
-from onegru.formats.onnx.states import evaluate, find_states
 from onegru.formats.onnx.views import ViewStep, view_of
 from onegru.formats.onnx.whole.bounds import Ahead, check_bounds
 from onegru.formats.onnx.whole.constant_grus import has_constant_grus
-from onegru.formats.onnx.whole.model import OnnxWhole, runnable
+from onegru.formats.onnx.whole.model import OnnxRuntimeModel, runnable
 from onegru.formats.opened import Opened
 from onegru.operators.lowering import check_attributes, check_weights
 from onegru.operators.onnx import AUGRU, gru_version
@@ -138,7 +138,7 @@ class _Reader:
         ahead = self._ahead_of_runs()
         steps = self._steps({id(node) for node in ahead})
         constants: Mapping[str, Array] | None = None if steps is None else self._folded(ahead)
-        whole: OnnxWhole | None = None
+        whole: OnnxRuntimeModel | None = None
         if steps is None or constants is None:
             read = functools.partial(_constants, self.source, self.data, self.parse)
             constants, steps = LazyConstants(read), ()
@@ -221,7 +221,7 @@ class _Reader:
 
     # As a whole
 
-    def _whole(self, count: int) -> OnnxWhole:
+    def _whole(self, count: int) -> OnnxRuntimeModel:
         """The model for ONNX Runtime; each GRU node gets a name of its own."""
         names: dict[str, None] = {}
         own = [(node, self.grus[id(node)]) for node in self.nodes if id(node) in self.grus]
@@ -243,7 +243,7 @@ class _Reader:
         data = runnable(
             self.source, self.model, self.nodes, None if self.is_changed else self.data, self.opset
         )
-        return OnnxWhole(
+        return OnnxRuntimeModel(
             node_count=count,
             shared=frozenset(shared),
             source=self.source if data is self.data else replace(self.source, file=None),
@@ -285,8 +285,8 @@ class _Reader:
     # What is known before any input is
 
     def _ahead_of_runs(self) -> list[NodeProto]:
-        """The nodes that compute weights from constants alone, unless the results are too large."""
-        # Whether a value depends on constants alone.
+        """The nodes that compute weights only from constants, unless the results are too large."""
+        # Whether a value depends only on constants.
         known = dict.fromkeys(set(self.tensors) - self.defaults | self.sparse, True)
         chosen: set[int] = set()
         weights = [gru.inputs[n] for gru in self.grus.values() for n in _WEIGHTS if n in gru.inputs]
@@ -331,7 +331,7 @@ class _Reader:
         return None if computed is None else found | computed
 
     def _computed(self, nodes: Sequence[NodeProto], names: Sequence[str]) -> dict[str, Array] | None:
-        """The outputs of nodes that take constants alone; None if onnx's own evaluator does not run them."""
+        """The outputs of nodes that take only constants; None if onnx's own evaluator does not run them."""
         used = {name for node in nodes for name in node_inputs(node)}
         producers = (self.producers[name] for name in sorted(used & self.producers.keys()))
         constants = {id(node): node for node in producers if is_plain_constant(node)}

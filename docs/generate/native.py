@@ -1,0 +1,108 @@
+"""The tables of the native core, for programs without Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from onegru.core.activations import ACTIVATIONS, ActivationKind
+from onegru.core.dtypes import WEIGHT_STORAGES
+from onegru.core.spec import DIRECTIONS
+from onegru.engines.native import MOST_THREADS
+from onegru.engines.select import ENGINES
+from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS, GRU_VERSIONS
+from onegru.operators.schema import Attribute, Operator
+
+_TYPES = {
+    "floats": "std::vector<float>",
+    "strings": "std::optional<std::vector<std::string>>",
+    "float": "std::optional<float>",
+    "string": "std::optional<std::string>",
+    "int": "std::optional<std::int64_t>",
+    "flag": "std::optional<std::int64_t>",
+}
+
+
+def native_functions() -> str:
+    """An enumeration of the activation functions."""
+    names = "".join(f"  k{name},\n" for name in ACTIVATIONS)
+    count = f"inline constexpr std::size_t kFunctions = {len(ACTIVATIONS)};"
+    return f"enum class Function : std::uint8_t {{\n{names}}};\n{count}"
+
+
+def native_activations() -> str:
+    """What each activation function takes, and its defaults."""
+
+    def value(kind: ActivationKind, parameter: str) -> str:
+        if parameter not in kind.takes:
+            return "0"
+        default = dict(kind.defaults).get(parameter)
+        return "kNoDefault" if default is None else f"{default}f"
+
+    return _rows(
+        "FunctionFacts kFunctionFacts[kFunctions]",
+        (
+            f'{{"{name}", {len(kind.takes)}, {value(kind, "alpha")}, {value(kind, "beta")}}}'
+            for name, kind in ACTIVATIONS.items()
+        ),
+    )
+
+
+def native_operators() -> str:
+    """Every version of every operator, by domain."""
+
+    def row(operator: Operator, domain: str) -> str:
+        flags = (
+            operator.attention,
+            "bfloat16" in operator.element_types,
+            operator.attributes["direction"].choices != DIRECTIONS,
+        )
+        words = ", ".join(str(flag).lower() for flag in flags)
+        return f'{{"{operator.name}", "{domain}", {operator.version}, {words}}}'
+
+    grus = [row(operator, "") for operator in GRU_VERSIONS.values()]
+    rows = _rows("OnnxOperator kOnnxOperators[]", [*grus, *(row(AUGRU, name) for name in AUGRU_DOMAINS)])
+    newest = f"&kNewestGru = kOnnxOperators[{len(grus) - 1}], &kAugru = kOnnxOperators[{len(grus)}]"
+    return f"{rows}\ninline constexpr const OnnxOperator {newest};"
+
+
+def native_attributes() -> str:
+    """The attributes of every version, and a visitor of them."""
+    attributes: dict[str, Attribute] = dict(AUGRU.attributes)
+    for operator in GRU_VERSIONS.values():
+        attributes |= {name: item for name, item in operator.attributes.items() if name not in attributes}
+    fields = "".join(f"  {_TYPES[item.kind]} {name};\n" for name, item in attributes.items())
+    visits = "".join(f'  visit("{name}", attributes.{name});\n' for name in attributes)
+    return (
+        f"struct OnnxGruAttributes {{\n{fields}}};\n\n"
+        "// visit(name, value) for each of them.\n"
+        "template <class Attributes, class F>\n"
+        f"void ForEachAttribute(Attributes& attributes, F&& visit) {{\n{visits}}}"
+    )
+
+
+def native_inputs() -> str:
+    """The inputs of a node, in order."""
+    names = [port.name for port in AUGRU.inputs]
+    parts = ([part[0].upper() + part[1:] for part in name.split("_")] for name in names)
+    constants = ", ".join("".join(("k", *words)) for words in parts)
+    return f"enum Input {{ {constants} }};\n{_words('kInputNames', names)}"
+
+
+def native_choices() -> str:
+    """What the options of the execution provider may be."""
+    return f"{_words('kEngines', ('auto', *ENGINES))}\n{_words('kWeightStorages', WEIGHT_STORAGES)}"
+
+
+def native_threads() -> str:
+    """The most threads that a call may use."""
+    return f"inline constexpr std::size_t kMostThreads = {MOST_THREADS};"
+
+
+def _words(name: str, words: Iterable[str]) -> str:
+    quoted = ", ".join(f'"{word}"' for word in words)
+    return f"constexpr const char* {name}[] = {{{quoted}}};"
+
+
+def _rows(what: str, rows: Iterable[str]) -> str:
+    lines = "".join(f"    {row},\n" for row in rows)
+    return f"inline constexpr {what} = {{\n{lines}}};"
