@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from onnx import TensorProto, helper
 
+from onegru.dataflow.operator import Op
 from onegru.fusion import chain, fuse, graph, join
 from onegru.fusion.cells.cell import MissError
 from onegru.fusion.cells.match import find_cell
-from onegru.fusion.dataflow.operator import Op
 from tests.support.fusing import Net, Step, check_fused, kinds
 
 pytest.importorskip("onnxruntime")

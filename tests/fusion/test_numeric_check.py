@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op
 from onegru.fusion import chain, whole
 from onegru.fusion.cells.cell import Cell
 from onegru.fusion.cells.match import find_cell
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import Op
 from onegru.fusion.numeric_check import Sizes, UnknownError, Values, compare, evaluate
 from tests.support.fusing import DEFECT, Net, Step, check_fused, flow, fused, one_step
 

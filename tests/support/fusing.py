@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import onegru
+from onegru.dataflow.flow import Flow
+from onegru.formats.onnx.flow import flow_of, graph_types
 from onegru.formats.onnx.validate import Source
-from onegru.fusion.dataflow.flow import Flow
 from onegru.fusion.fuse import fuse_flow
-from onegru.fusion.onnx.flow import flow_of, graph_types
 from onegru.fusion.onnx.model import fuse_model
 from onegru.fusion.search import Search
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op
+from onegru.dataflow.port_loops import takes_parts
+from onegru.dataflow.read_loop import read_loop
 from onegru.fusion.cells.cell import MissError
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.chain import replace_cells
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import Op
-from onegru.fusion.dataflow.port_loops import takes_parts
-from onegru.fusion.dataflow.read_loop import read_loop
 from onegru.fusion.graph import Graph
 from onegru.fusion.join import join
 from onegru.fusion.search import BROKEN, Search, broken_words

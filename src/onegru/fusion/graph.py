@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import ChainMap
 
+from onegru.dataflow.flow import Flow
 from onegru.fusion.cells.cell import Cell
 from onegru.fusion.cells.expression import Expressions
-from onegru.fusion.dataflow.flow import Flow
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.node import NewOps
 from onegru.fusion.numeric_check import Compared, RunLoop, UnknownError, compare

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import Op
-from onegru.fusion.dataflow.shapes import is_reversal, slice_ranges
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op
+from onegru.dataflow.shapes import is_reversal, slice_ranges
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.search import BROKEN, broken_words
 

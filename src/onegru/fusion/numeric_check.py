@@ -11,10 +11,10 @@ import numpy as np
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError, SpecWarning
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.kinks import Kinks, Side
-from onegru.fusion.dataflow.numeric import NUMERIC
-from onegru.fusion.dataflow.operator import LoopIndex, Op, Shape, Size
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.kinks import Kinks, Side
+from onegru.dataflow.numeric import NUMERIC
+from onegru.dataflow.operator import LoopIndex, Op, Shape, Size
 from onegru.layers.gru import GRU
 
 _STEPS = 4

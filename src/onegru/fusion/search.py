@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from onegru.dataflow.operator import EVERY_OPSET
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.polynomial import Algebra, TooComplexError
-from onegru.fusion.dataflow.operator import EVERY_OPSET
 
 #: Called with the number of operators looked at and of all.
 Progress = Callable[[int, int], None]

@@ -8,14 +8,14 @@ from dataclasses import fields
 import numpy as np
 
 from onegru.core.dtypes import Array
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.loop import Carried, Collected, Loop
+from onegru.dataflow.operator import Op
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.cells.match import find_cell, zeroed_state
 from onegru.fusion.cells.polynomial import Polynomial, add, same
 from onegru.fusion.cells.views import View
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.loop import Carried, Collected, Loop
-from onegru.fusion.dataflow.operator import Op
 from onegru.fusion.graph import Graph
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.hoist import Hoist, computed_ahead

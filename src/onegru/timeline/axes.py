@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from onegru.fusion.dataflow.operator import Size
+from onegru.dataflow.operator import Size
 
 Axis = tuple[int, ...]
 

@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from onegru.dataflow.flow import Flow
 from onegru.formats.graph import TensorInfo
-from onegru.fusion.dataflow.flow import Flow
 from onegru.timeline.rules import RECURRENT, kind_of
 
 # What stands beside the word that a state's input and output have in common.

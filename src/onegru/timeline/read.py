@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onegru.core.errors import FormatError, needs_extra
+from onegru.dataflow.flow import Flow
 from onegru.formats.graph import Graph, Outline
-from onegru.fusion.dataflow.flow import Flow
 
 # What a reader may stumble over where operators contradict each other.
 _BROKEN = (ArithmeticError, AssertionError, LookupError, MemoryError, TypeError, ValueError)
@@ -43,10 +43,10 @@ def read_timeline(graph: Graph) -> Timeline | None:
 
 def _of_onnx(graph: Graph, outline: Outline) -> Timeline:
     with needs_extra("onnx", "onnx", graph.path):
+        from onegru.formats.onnx.flow import flow_of, graph_types
         from onegru.formats.onnx.functions.augru import add_augru_functions
         from onegru.formats.onnx.parse import model_opset
         from onegru.formats.onnx.validate import ModelProto, Source
-        from onegru.fusion.onnx.flow import flow_of, graph_types
     source = Source(graph.path)
     model = ModelProto.FromString(outline.text)  # which the reader has checked
     add_augru_functions(model, source)  # broken ones end the process in onnx's shape inference
@@ -60,8 +60,8 @@ def _of_onnx(graph: Graph, outline: Outline) -> Timeline:
 def _of_ir(graph: Graph, outline: Outline) -> Timeline:
     from onegru.formats.openvino.constants import Constants
     from onegru.formats.openvino.fields import AttributeParser
+    from onegru.formats.openvino.flow import IrReader
     from onegru.formats.openvino.xml import parse_net, parse_xml
-    from onegru.fusion.openvino.flow import IrReader
 
     path = Path(graph.path)
     assert outline.weights is not None

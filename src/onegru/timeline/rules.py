@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from onegru.fusion.dataflow.operator import Op
-from onegru.fusion.dataflow.shapes import einsum_terms, is_reversal, squeezed_axes
+from onegru.dataflow.operator import Op
+from onegru.dataflow.shapes import einsum_terms, is_reversal, squeezed_axes
 from onegru.timeline.step import Kind, Move, Step, UnknownOpError, slice_bounds
 
 Rule = Callable[[Step], Iterable[Move]]

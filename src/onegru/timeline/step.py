@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import Op, Shape
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op, Shape
 
 Kind = Literal["", "reverses", "remembers", "mixes", "unknown"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import Op, Shape, Size
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op, Shape, Size
 from onegru.timeline.axes import Axes, Axis
 from onegru.timeline.rules import LENGTHS, RECURRENT, RULES, SIZES, kind_of
 from onegru.timeline.step import Kind, Move, Step, UnknownOpError, slice_bounds

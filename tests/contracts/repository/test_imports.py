@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("core",),
     ("system", "operators", "engines", "drawing"),
     ("layers",),
-    ("frameworks", "runtimes"),
+    ("frameworks", "runtimes", "dataflow"),
     ("formats",),
     ("fusion",),
     ("timeline",),

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from onegru.dataflow.operator import LoopIndex
+from onegru.dataflow.shapes import is_reversal
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.cells.polynomial import Algebra, Polynomial, TooComplexError, same
 from onegru.fusion.cells.views import View, backwards, whole_view
-from onegru.fusion.dataflow.operator import LoopIndex
-from onegru.fusion.dataflow.shapes import is_reversal
 from tests.support.fusing import Net, flow
 
 Make = Callable[[Net], str]

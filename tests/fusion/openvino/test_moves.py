@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import Op
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op
 from onegru.fusion.openvino.moves import Axes, composed, is_still, moved_axes, steps
 
 MOVES: dict[str, Callable[[Array, tuple[int, ...]], Array]] = {

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from onegru.core.dtypes import Array
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import LoopIndex, Op
+from onegru.dataflow.shapes import einsum_terms
 from onegru.fusion.cells.polynomial import Algebra, Polynomial, TooComplexError, add, constant, same, scale
 from onegru.fusion.cells.products import Products
 from onegru.fusion.cells.views import MOVES, View, whole_view
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import LoopIndex, Op
-from onegru.fusion.dataflow.shapes import einsum_terms
 
 
 class Expressions(Products):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.fusion.dataflow.numeric import sigmoid
+from onegru.dataflow.numeric import sigmoid
 
 _MOST_TERMS = 48
 _CLOSE = 1e-10  # of two coefficients that are the same number, computed in different ways, in float64

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from onegru.core.dtypes import Array
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import LoopIndex, Size
 from onegru.fusion.cells.polynomial import Algebra, Matrix, Polynomial, TooComplexError, add, constant, scale
 from onegru.fusion.cells.views import Role, View, Views
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import LoopIndex, Size
 
 _GLUE = ("Identity", "Concat", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Split", "Slice", "Gather")
 _PRODUCTS = ("MatMul", "Gemm", "Einsum")

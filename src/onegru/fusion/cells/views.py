@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from onegru.core.dtypes import Array
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import LoopIndex, Op, Shape, Size
+from onegru.dataflow.shapes import index_slice, is_reversal, slice_ranges, split_sizes, squeezed_axes
 from onegru.fusion.cells.polynomial import TooComplexError
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import LoopIndex, Op, Shape, Size
-from onegru.fusion.dataflow.shapes import index_slice, is_reversal, slice_ranges, split_sizes, squeezed_axes
 
 _MOST_COLUMNS = 2**18
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from onegru.core.dtypes import Array
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import EVERY_OPSET, LoopIndex, Op, Shape, Size
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.views import View
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import EVERY_OPSET, LoopIndex, Op, Shape, Size
 from onegru.fusion.nodes.sources import Sliced, Source
 from onegru.operators.onnx import activation_attributes
 

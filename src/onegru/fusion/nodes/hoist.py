@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from onegru.dataflow.loop import Loop
+from onegru.dataflow.numeric import NUMERIC
+from onegru.dataflow.operator import LoopIndex, Op, Shape
+from onegru.dataflow.shapes import BROADCAST, SAME_SHAPE, index_slice, squeezed_axes
 from onegru.fusion.cells.cell import MissError
 from onegru.fusion.cells.views import View
-from onegru.fusion.dataflow.loop import Loop
-from onegru.fusion.dataflow.numeric import NUMERIC
-from onegru.fusion.dataflow.operator import LoopIndex, Op, Shape
-from onegru.fusion.dataflow.shapes import BROADCAST, SAME_SHAPE, index_slice, squeezed_axes
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.sources import Sliced, direction
 

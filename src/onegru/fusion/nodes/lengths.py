@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from onegru.dataflow.operator import LoopIndex, Op, Size
 from onegru.fusion.cells.cell import Mask
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.cells.polynomial import TooComplexError
 from onegru.fusion.cells.views import View
-from onegru.fusion.dataflow.operator import LoopIndex, Op, Size
 from onegru.fusion.nodes.sources import is_last, path
 
 #: What "first kind second" is, turned round, if it does not hold.

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from onegru.core.dtypes import Array
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.views import View
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import Op
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.sources import Source, Stacked
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from onegru.dataflow.operator import LoopIndex, Size
+from onegru.dataflow.shapes import is_reversal
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.cells.polynomial import TooComplexError
 from onegru.fusion.cells.views import View
-from onegru.fusion.dataflow.operator import LoopIndex, Size
-from onegru.fusion.dataflow.shapes import is_reversal
 
 
 @dataclass(frozen=True, eq=False, slots=True)

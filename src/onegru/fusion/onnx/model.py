@@ -9,13 +9,13 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto
 
 from onegru.core.dtypes import Array, numpy_dtype
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op
+from onegru.formats.onnx.flow import flow_of, graph_types
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.parse import model_opset
 from onegru.formats.onnx.validate import Source, replace_nodes
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import Op
 from onegru.fusion.fuse import fuse_flow
-from onegru.fusion.onnx.flow import flow_of, graph_types
 from onegru.fusion.search import Progress, Search
 from onegru.operators.onnx import OLDEST_OPSET
 

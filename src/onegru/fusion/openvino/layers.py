@@ -11,12 +11,12 @@ import numpy as np
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op, Shape, Size
 from onegru.formats.openvino.fields import ELEMENT_WORDS
+from onegru.formats.openvino.kinds import BINARY, UNARY
 from onegru.formats.openvino.writer import attributes_of, operator_of, summed_biases, version_of
 from onegru.fusion.cells.cell import Cell
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import Op, Shape, Size
-from onegru.fusion.openvino.kinds import BINARY, UNARY
 from onegru.operators.lowering import lower
 from onegru.operators.onnx import NEWEST
 

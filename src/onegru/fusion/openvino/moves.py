@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations, islice
 
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import Op, Shape
-from onegru.fusion.dataflow.shapes import squeezed_axes
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op, Shape
+from onegru.dataflow.shapes import squeezed_axes
 
 #: The axes of a value that it comes from; None for a new one of size 1.
 Axes = tuple[int | None, ...]

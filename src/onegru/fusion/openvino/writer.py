@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from onegru.core.dtypes import Array, numpy_dtype
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op
 from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS
+from onegru.formats.openvino.flow import IrGraph, IrReader
 from onegru.formats.openvino.xml import EDGE_ENDS, Layer
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import Op
-from onegru.fusion.openvino.flow import IrGraph, IrReader
 from onegru.fusion.openvino.layers import GRUS, GruLayers, NewLayer, layer_of, output_dtype, typed
 from onegru.fusion.openvino.moves import (
     KINDS,

@@ -10,10 +10,10 @@ import numpy as np
 
 from onegru.core.dtypes import to_float32
 from onegru.core.errors import FormatError
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op
 from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
 from onegru.formats.openvino.xml import Layer
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import Op
 
 #: OpenVINO's names of operators of one input, by ONNX's.
 UNARY = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from onegru.fusion.dataflow.operator import Facts, LoopIndex, Op, Shape, Size
+from onegru.dataflow.operator import Facts, LoopIndex, Op, Shape, Size
 
 # Rules for sizes: of the elements of the inputs, the elements of the output.
 

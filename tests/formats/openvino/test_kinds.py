@@ -16,8 +16,8 @@ from onegru.core.dtypes import Array
 from onegru.formats.opened import open_model
 from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.fields import AttributeParser
+from onegru.formats.openvino.flow import IrReader
 from onegru.formats.openvino.xml import parse_net, xml_of
-from onegru.fusion.openvino.flow import IrReader
 from tests.support.decomposed.ir import constant, scalar
 
 NUMBERS = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32) * 2

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from onegru.core.dtypes import ELEMENT_TYPES, Array, numpy_dtype
-from onegru.fusion.dataflow.operator import Facts, Op
+from onegru.dataflow.operator import Facts, Op
 
 # Not sums with zeros: these may be a first state, which a cell is told by.
 _BESIDE_ONES = ("Mul", "Div", "And")

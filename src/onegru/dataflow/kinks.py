@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.fusion.dataflow.operator import Op
+from onegru.dataflow.operator import Op
 
 #: How far beyond a kink a value must be, relative to the largest there or 1, for the bend to show in outputs.
 _FAR = 0.05

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op, Shape, Size
+from onegru.dataflow.port_loops import LOOP, Cut, LoopPorts
 from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
+from onegru.formats.openvino.kinds import LayerTranslation, translate
 from onegru.formats.openvino.xml import IrPort, Layer, Net, inner_layers, parse_layers
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import Op, Shape, Size
-from onegru.fusion.dataflow.port_loops import LOOP, Cut, LoopPorts
-from onegru.fusion.openvino.kinds import LayerTranslation, translate
 
 # How many inputs and outputs those layers have that are no operators.
 _PORTS = {"Parameter": (0, 1), "Const": (0, 1), "Result": (1, 0)}

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.loop import (
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.loop import (
     Carried,
     Collected,
     Loop,
@@ -17,7 +17,7 @@ from onegru.fusion.dataflow.loop import (
     simplified,
     starts,
 )
-from onegru.fusion.dataflow.operator import Op, Shape, Size
+from onegru.dataflow.operator import Op, Shape, Size
 
 TENSOR_ITERATOR, LOOP = "openvino::TensorIterator", "openvino::Loop"
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import Op
-from onegru.fusion.dataflow.shapes import broadcast
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op
+from onegru.dataflow.shapes import broadcast
 from tests.support.fusing import Array, Net, flow
 
 

@@ -10,12 +10,12 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 from onegru.core.dtypes import Array
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op, Shape
 from onegru.formats.onnx.node import constant_value, is_plain_constant
 from onegru.formats.onnx.order import sort_nodes
 from onegru.formats.onnx.sizes import without_weights
 from onegru.formats.onnx.validate import Source, attribute_graphs, element_type, is_onnx, to_array
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import Op, Shape
 
 
 def flow_of(

@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from onegru.formats.onnx.flow import flow_of, graph_types
 from onegru.formats.onnx.validate import Source
-from onegru.fusion.onnx.flow import flow_of, graph_types
 from tests.support.fusing import Net, Step, check_fused, flow, fused, one_step
 
 pytest.importorskip("onnxruntime")

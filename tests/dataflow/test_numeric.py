@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from onegru.fusion.dataflow.numeric import NUMERIC, LargeResultError, sigmoid
+from onegru.dataflow.numeric import NUMERIC, LargeResultError, sigmoid
 from tests.support.fusing import Array
 
 RNG = np.random.default_rng(0)

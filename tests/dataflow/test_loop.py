@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.loop import Loop
-from onegru.fusion.dataflow.operator import LoopIndex
-from onegru.fusion.dataflow.read_loop import read_loop
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.loop import Loop
+from onegru.dataflow.operator import LoopIndex
+from onegru.dataflow.read_loop import read_loop
 from tests.support.fusing import Net, Step, check_fused, directions, flow, fused, kinds
 
 pytest.importorskip("onnxruntime")

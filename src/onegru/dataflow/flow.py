@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.fusion.dataflow.neutral import beside_ones, one_number
-from onegru.fusion.dataflow.numeric import NUMERIC, LargeResultError
-from onegru.fusion.dataflow.operator import LoopIndex, Op, Shape, Size
-from onegru.fusion.dataflow.shapes import SAME_SIZES, SHAPE_RULES, SIZE_RULES
+from onegru.dataflow.neutral import beside_ones, one_number
+from onegru.dataflow.numeric import NUMERIC, LargeResultError
+from onegru.dataflow.operator import LoopIndex, Op, Shape, Size
+from onegru.dataflow.shapes import SAME_SIZES, SHAPE_RULES, SIZE_RULES
 
 _BOOLEAN = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Not", "And", "Or")
 # What gives no other numbers than those of its first input.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.loop import (
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.loop import (
     NO_LIMIT,
     Carried,
     Collected,
@@ -15,8 +15,8 @@ from onegru.fusion.dataflow.loop import (
     simplified,
     starts,
 )
-from onegru.fusion.dataflow.operator import Op, Shape, Size
-from onegru.fusion.dataflow.port_loops import read_ir_loop
+from onegru.dataflow.operator import Op, Shape, Size
+from onegru.dataflow.port_loops import read_ir_loop
 
 
 def read_loop(flow: Flow, op: Op) -> Loop | None:

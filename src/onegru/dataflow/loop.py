@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from onegru.fusion.dataflow.flow import Flow
-from onegru.fusion.dataflow.operator import LoopIndex, Op, Size
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import LoopIndex, Op, Size
 
 NO_LIMIT = 2**31 - 1  # what exporters write for the number of iterations where a condition ends a loop
 
