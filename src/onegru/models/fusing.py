@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, OneGRUError, needs_extra
 from onegru.core.wording import count
+from onegru.dataflow.operator import BROKEN
 from onegru.formats.graph import Graph
 from onegru.formats.opened import Kind, Opened
 from onegru.operators.onnx import OLDEST_OPSET
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 5  # of the near misses, in a message
 
-# What a search raises when it meets operators with invalid attributes or constants.
-_BROKEN = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
 _LONGEST = 200  # of their messages, in ours
 
 # What blends an old and a new state, what scales each of them, and what takes products with matrices.
@@ -88,7 +87,7 @@ def replace_decomposed(source: Source, model: ModelProto, progress: Progress | N
         search = fuse_model(source, model, watched)
     except OneGRUError:
         raise
-    except _BROKEN as error:
+    except BROKEN as error:
         if error in raised:  # the caller's own
             raise
         words = " ".join(f"{type(error).__name__}: {error}".split())

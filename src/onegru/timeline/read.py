@@ -8,10 +8,8 @@ from pathlib import Path
 
 from onegru.core.errors import FormatError, needs_extra
 from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import BROKEN
 from onegru.formats.graph import Graph, Outline
-
-# What a reader may stumble over where operators contradict each other.
-_BROKEN = (ArithmeticError, AssertionError, LookupError, MemoryError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ def read_timeline(graph: Graph) -> Timeline | None:
         return None
     try:
         return _of_onnx(graph, outline) if outline.weights is None else _of_ir(graph, outline)
-    except (FormatError, *_BROKEN):
+    except (FormatError, *BROKEN):
         return None
 
 

@@ -7,7 +7,6 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from graphlib import CycleError, TopologicalSorter
 
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op, Shape, Size
@@ -15,12 +14,10 @@ from onegru.dataflow.port_loops import LOOP, Cut, LoopPorts
 from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
 from onegru.formats.openvino.kinds import LayerTranslation, translate
-from onegru.formats.openvino.xml import IrPort, Layer, Net, inner_layers, parse_layers
-
-# How many inputs and outputs those layers have that are no operators.
-_PORTS = {"Parameter": (0, 1), "Const": (0, 1), "Result": (1, 0)}
+from onegru.formats.openvino.xml import PORTS, IrPort, Layer, Net, inner_layers, parse_layers
 
 _LOOPS = ("TensorIterator", "Loop")
+_NO_OPERATORS = ("Parameter", "Const", "Result")
 
 
 @dataclass(eq=False, slots=True)
@@ -100,15 +97,14 @@ class IrReader:
             FormatError: it is broken.
         """
         graph = IrGraph(element, net, Flow([], [], [], {}, outer=outer))
-        order = self._order(net)
+        order = net.ordered(self.parser.path)
         for layer in net.layers.values():
             self._name(graph, layer, prefix)
         given = {ends: name for name, ends in graph.native.items()}
         constants, inputs = {}, []
         for layer in net.layers.values():
-            wanted = len(layer.inputs), len(layer.outputs)
-            if _PORTS.get(layer.type, wanted) != wanted:
-                raise self.parser.error(f"{layer}: has {wanted[0]} input(s) and {wanted[1]} output(s)")
+            if layer.type in PORTS:
+                net.check_ports(layer, self.parser.path)
             graph.inputs[layer.id] = tuple(given[net.edges[layer.id, port.id]] for port in layer.inputs)
             if layer.type == "Const":
                 self.constants.check(layer)
@@ -126,25 +122,11 @@ class IrReader:
         graph.flow = Flow([], inputs, list(graph.results.values()), constants, None, None, outer, bound)
         self._learn(graph, given)
         for layer in order:
-            if layer.type not in _PORTS:
+            if layer.type not in _NO_OPERATORS:
                 self._add(graph, layer, given)
         graph.flow.index()
         graph.flow.forget()
         return graph
-
-    def _order(self, net: Net) -> list[Layer]:
-        """The layers in an order in which they can run."""
-        waits: dict[str, list[str]] = {}
-        for layer in net.layers.values():
-            for port in layer.inputs:
-                if (layer.id, port.id) not in net.edges:
-                    raise self.parser.error(f"{layer}: no edge leads to its input port {port.id!r}")
-            waits[layer.id] = [net.edges[layer.id, port.id][0] for port in layer.inputs]
-        try:
-            return [net.layers[key] for key in TopologicalSorter(waits).static_order()]
-        except CycleError as error:
-            stuck = net.layers[error.args[1][0]]
-            raise self.parser.error(f"{stuck}: waits for itself; the graph has a cycle") from None
 
     def _name(self, graph: IrGraph, layer: Layer, prefix: str) -> None:
         """Name the values that a layer gives after it."""

@@ -11,9 +11,8 @@ import copy
 import functools
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from onegru.core.dtypes import Array
@@ -35,20 +34,12 @@ from onegru.formats.openvino.constants import Constants, Weights
 from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
 from onegru.formats.openvino.steps import PlacedLayer, Walker
 from onegru.formats.openvino.whole import OpenvinoRuntimeModel, all_constants, marked
-from onegru.formats.openvino.xml import IrPort, Layer, Net, inner_layers, parse_net, xml_of
+from onegru.formats.openvino.xml import PORTS, Layer, Net, inner_layers, parse_net, xml_of
 from onegru.formats.sizes import Sizes
 from onegru.operators.lowering import check_attributes
 from onegru.operators.openvino import OPERATORS
 
 _STATEFUL = ("ReadValue", "Assign")
-
-# The numbers of inputs and outputs of the layers that onegru reads itself.
-_PORTS: Mapping[str, tuple[int, int]] = {
-    "Parameter": (0, 1),
-    "Const": (0, 1),
-    "Convert": (1, 1),
-    "Result": (1, 0),
-}
 
 
 def read_ir(file: Opened) -> Graph:
@@ -108,7 +99,7 @@ class _Reader:
         for layer in self.net.layers.values():
             self._check_layer(layer)
         parameters = [self._parameter(layer) for layer in self._of_type("Parameter")]
-        placed = [item for layer in self._order() if (item := self._place(layer)) is not None]
+        placed = [item for layer in self.net.ordered(self.path) if (item := self._place(layer)) is not None]
         results = [self._result(layer) for layer in self._of_type("Result")]
         if not results:
             raise self.parser.error("no Result layer; must have at least one")
@@ -168,12 +159,8 @@ class _Reader:
     def _check_layer(self, layer: Layer) -> None:
         if layer.type in OPERATORS:
             self._check_version(layer)
-        elif layer.type in _PORTS:
-            inputs, outputs = _PORTS[layer.type]
-            if len(layer.inputs) != inputs or len(layer.outputs) != outputs:
-                raise self.parser.error(
-                    f"{layer}: must have {count(inputs, 'input')} and {count(outputs, 'output')}"
-                )
+        elif layer.type in PORTS:
+            self.net.check_ports(layer, self.path)
         else:
             self._check_other(layer)
             for inner in inner_layers(self.path, layer):
@@ -204,28 +191,9 @@ class _Reader:
         if layer.type.startswith("OneGRU"):
             raise self.parser.error(f"{layer}: is valid only in the process that created it")
 
-    def _order(self) -> list[Layer]:
-        """The layers in an order in which they can be run."""
-        waits = {
-            layer.id: {self.producer(layer, port)[0] for port in layer.inputs}
-            for layer in self.net.layers.values()
-        }
-        try:
-            return [self.net.layers[key] for key in TopologicalSorter(waits).static_order()]
-        except CycleError as error:
-            stuck = self.net.layers[error.args[1][0]]
-            raise self.parser.error(f"{stuck}: is part of a cycle") from None
-
-    def producer(self, layer: Layer, port: IrPort) -> tuple[str, str]:
-        """The layer and port whose value an input port takes."""
-        producer = self.net.edges.get((layer.id, port.id))
-        if producer is None:
-            raise self.parser.error(f"{layer}: no edge leads to its input port {port.id!r}")
-        return producer
-
     def taken(self, layer: Layer, index: int = 0) -> str:
         """The value that an input of a layer takes."""
-        value = ":".join(self.producer(layer, layer.inputs[index]))
+        value = ":".join(self.net.source(layer, layer.inputs[index], self.path))
         return self._same.get(value, value)
 
     def _given(self, layer: Layer, index: int = 0) -> str:
@@ -243,7 +211,7 @@ class _Reader:
 
     def _result(self, layer: Layer) -> TensorInfo:
         value = self.taken(layer)
-        layer_id, port_id = self.producer(layer, layer.inputs[0])
+        layer_id, port_id = self.net.source(layer, layer.inputs[0], self.path)
         port = next(port for port in self.net.layers[layer_id].outputs if port.id == port_id)
         names = (*port.names, layer.name)
         shape = tuple(self.parser.dimension(layer, "dim", dim) for dim in port.dims) if port.dims else None

@@ -9,9 +9,11 @@ import xml.etree.ElementTree as ET
 import xml.parsers.expat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from onegru.core.errors import FormatError
+from onegru.core.wording import count
 from onegru.formats.opened import Opened
 
 _MAX_DEPTH = 200
@@ -47,12 +49,46 @@ class Layer:
         return f"{self.type} layer {self.name!r}"
 
 
+#: The numbers of inputs and outputs of the layers that every reader knows.
+PORTS: Mapping[str, tuple[int, int]] = {
+    "Parameter": (0, 1),
+    "Const": (0, 1),
+    "Convert": (1, 1),
+    "Result": (1, 0),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Net:
     """Layers by id, in the order of the file; for each input (layer, port), the output that it takes."""
 
     layers: Mapping[str, Layer]
     edges: Mapping[tuple[str, str], tuple[str, str]]
+
+    def check_ports(self, layer: Layer, path: Path) -> None:
+        """Raise FormatError if a layer has not the ports that `PORTS` says."""
+        inputs, outputs = PORTS[layer.type]
+        if len(layer.inputs) != inputs or len(layer.outputs) != outputs:
+            words = f"{count(inputs, 'input')} and {count(outputs, 'output')}"
+            raise FormatError(f"{path}: {layer}: must have {words}")
+
+    def source(self, layer: Layer, port: IrPort, path: Path) -> tuple[str, str]:
+        """The layer and port whose value an input port takes; raises FormatError if no edge leads to it."""
+        found = self.edges.get((layer.id, port.id))
+        if found is None:
+            raise FormatError(f"{path}: {layer}: no edge leads to its input port {port.id!r}")
+        return found
+
+    def ordered(self, path: Path) -> list[Layer]:
+        """The layers in an order in which they can run; raises FormatError if there is none."""
+        waits = {
+            layer.id: [self.source(layer, port, path)[0] for port in layer.inputs]
+            for layer in self.layers.values()
+        }
+        try:
+            return [self.layers[key] for key in TopologicalSorter(waits).static_order()]
+        except CycleError as error:
+            raise FormatError(f"{path}: {self.layers[error.args[1][0]]}: is part of a cycle") from None
 
 
 def xml_of(file: Opened) -> ET.Element:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, SpecError
+from onegru.dataflow.operator import BROKEN
 from onegru.formats.openvino.constants import Constants, Weights
 from onegru.formats.openvino.fields import AttributeParser
 from onegru.formats.openvino.flow import IrReader
@@ -16,8 +17,6 @@ from onegru.fusion.openvino.layers import WRITTEN, why_not
 from onegru.fusion.openvino.writer import GraphWriter, IrBin
 from onegru.fusion.search import Progress, Search
 
-# What the search may stumble over where layers contradict each other, and how much of that is reported.
-_BROKEN = (ArithmeticError, AssertionError, LookupError, MemoryError, TypeError, ValueError)
 _LONGEST = 200
 
 
@@ -53,6 +52,6 @@ def fuse_ir(
         return container.collect(root), search
     except (FormatError, SpecError):
         raise
-    except _BROKEN as error:
+    except BROKEN as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
         raise parser.error(f"cannot be searched for decomposed GRUs ({said[:_LONGEST]})") from error
