@@ -12,7 +12,7 @@ from onegru.dataflow.operator import Op
 from onegru.fusion import chain, fuse, graph, join
 from onegru.fusion.cells.cell import MissError
 from onegru.fusion.cells.match import find_cell
-from tests.support.fusing import Net, Step, check_fused, kinds
+from tests.support.fusing import Net, Step, check_fused, fused, kinds
 
 pytest.importorskip("onnxruntime")
 
@@ -104,3 +104,15 @@ def test_a_cell_that_cannot_be_followed(monkeypatch: pytest.MonkeyPatch) -> None
     _, search = check_fused(net.model(), net.feeds)
     assert broken and len(search.fused) >= 2
     assert "it cannot be followed (KeyError: 'axis')" in {miss.reason for miss in search.missed}
+
+
+@pytest.mark.parametrize(("outputs", "count"), [(["scanned"], 1), (["first", "first_all"], 1), ([], 0)])
+def test_only_what_an_output_depends_on_is_fused(outputs: list[str], count: int) -> None:
+    net = model()
+    kept = [output for output in net.outputs if output.name in outputs]
+    net("Identity", "x", output="x_again")
+    net.output("x_again", (T, "B", I))
+    net.outputs = [*kept, net.outputs[-1]]
+    found, search = fused(net.model())
+    assert len(search.fused) == kinds(found).count("GRU") == count
+    assert not search.missed

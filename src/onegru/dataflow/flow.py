@@ -101,13 +101,7 @@ class Flow:
         producers = {name: op for op in (*kept, *new) for name in op.outputs if name}
         for old in kept:
             old.outputs = tuple("" if name in given else name for name in old.outputs)
-        needed: dict[int, Op] = {}
-        waiting = [name for name in self.outputs if name in producers]
-        while waiting:
-            op = producers.get(waiting.pop())
-            if op is not None and id(op) not in needed:
-                needed[id(op)] = op
-                waiting += op.taken()
+        needed = _leading_to(self.outputs, producers)
         waits = {
             number: {id(producers[name]) for name in op.taken() if name in producers}
             for number, op in needed.items()
@@ -118,6 +112,11 @@ class Flow:
         for name, array in constants.items():
             self.add_constant(name, array)
         self.index()
+
+    def needed(self) -> set[str]:
+        """The values of operators that its outputs depend on."""
+        ops = _leading_to(self.outputs, self.producers).values()
+        return {name for op in ops for name in op.outputs if name}
 
     def free(self) -> set[str]:
         """The values that come from the graphs around it."""
@@ -429,6 +428,18 @@ class Flow:
     def constants(self) -> Mapping[str, Callable[[], Array]]:
         """What reads each constant."""
         return self._constants
+
+
+def _leading_to(outputs: Iterable[str], producers: Mapping[str, Op]) -> dict[int, Op]:
+    """The operators that values depend on."""
+    found: dict[int, Op] = {}
+    waiting = list(outputs)
+    while waiting:
+        op = producers.get(waiting.pop())
+        if op is not None and id(op) not in found:
+            found[id(op)] = op
+            waiting += op.taken()
+    return found
 
 
 def _sorted(order: Iterable[int], waits: Mapping[int, set[int]]) -> Iterator[int]:

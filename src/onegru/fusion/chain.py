@@ -62,11 +62,12 @@ class _Cells:
         """The cells, by their outputs, and why other candidates do not match."""
         found: dict[str, _Found] = {}
         misses: dict[str, str] = {}
+        needed = self.graph.flow.needed()
         for op in self.graph.flow.ops:
             self.graph.search.look()
             name = next(filter(None, op.outputs), "")
             try:
-                if not self._may_blend(op):
+                if name not in needed or not self._may_blend(op):
                     continue
                 cell = find_cell(self.graph.at, name)
                 if cell is not None and (reason := self._why_not(cell)):
@@ -102,7 +103,7 @@ class _Cells:
         flow, name, inputs = self.graph.flow, op.outputs[0], list(filter(None, op.inputs))
         if flow.resolve(name) != name:
             return False  # it only passes on a state
-        if name not in flow.outputs and all(other.kind == "Shape" for other in flow.consumers.get(name, ())):
+        if name not in flow.outputs and all(other.kind == "Shape" for other in flow.consumers[name]):
             return False  # only its shape counts
         if op.kind != "Where" and any(flow.constant(item) is not None for item in inputs):
             return False  # which no blend takes

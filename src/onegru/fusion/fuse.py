@@ -35,8 +35,9 @@ def _all_ops(flow: Flow) -> Iterable[Op]:
 
 def _fuse(graph: Graph) -> None:
     """Replace what a graph holds."""
+    needed = graph.flow.needed()
     for op in graph.flow.ops:
-        for body in op.bodies.values():
+        for body in () if needed.isdisjoint(op.outputs) else op.bodies.values():
             place = op.name or next(filter(None, op.outputs), op.kind)
             try:
                 _fuse_body(graph, op, body, place)
