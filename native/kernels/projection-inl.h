@@ -27,294 +27,303 @@ enum class Projecting {
   kAhead,    // for a chunk of kAheadRows steps, beside the products with h of the chunk before: one row
 };
 
+// All that a thread knows of its work item.
+//
+// C: the type that is computed in. S: the type that matrices are stored in.
 template <class C, class S>
-class Projection : public ActiveRows<C> {
- protected:
-  using Base = ActiveRows<C>;
-  using Base::item_, Base::spec_, Base::geometry_, Base::padded_, Base::owner_, Base::first_, Base::last_;
-  using Base::PlaceOf, Base::TakeInputs, Base::Close, Base::kLanes;
-  using Base::shared_, Base::count_, Base::steps_, Base::step_, Base::y_step_, Base::active_;
-  using Base::xp_, Base::x_rows_, Base::h_rows_, Base::x_block_, Base::attention_;
-  using typename Base::D;
+struct ItemState : ActiveRows<C> {
+  ItemState(const WorkItem& item, ScratchOwner owner, unsigned char* own)
+      : ActiveRows<C>(item, owner, own),
+        weights(item.packed->direction(item.d)),
+        f(this->spec.f[item.d]),
+        g(this->spec.g[item.d]),
+        is_default(f.function == Function::kSigmoid && g.function == Function::kTanh &&
+                   this->spec.clip == std::numeric_limits<double>::infinity()) {}
 
-  Projection(const WorkItem& item, ScratchOwner owner, unsigned char* own)
-      : Base(item, owner, own), weights_(item.packed->direction(item.d)) {}
-
-  // Starts a chunk at this step, with `members` threads.
-  void StartChunks(size_t members) {
-    chunk_ = 0;
-    is_first_of_chunk_ = true;
-    projected_ = step_;
-    ahead_.Drop();
-    y_step_ = 0;
-    is_few_ = count_ == 1 && !shared_ && geometry_.panels() <= kFewPanels;
-    // Every member must decide alike, as the products of all share one buffer, whose layout depends on it.
-    const size_t part_of_R = padded_ / members * 3 * spec_.H * sizeof(S);
-    const bool is_ahead = kCanProjectAhead && count_ == 1 && steps_ - step_ >= kLeastStepsAhead &&
-                          part_of_R >= kLeastBytesAhead && part_of_R < kLargeMatrix;
-    const bool is_by_step = is_few_ && owner_ == ScratchOwner::kCaller && geometry_.panels() == 1 && spec_.D == 1 &&
-                            spec_.I <= kMostInputsByStep && steps_ > 1;
-    projecting_ = is_by_step ? Projecting::kByStep : is_ahead ? Projecting::kAhead : Projecting::kByChunk;
-    xp_row_ = is_ahead ? 3 * kLanes : 3 * padded_;
-    xp_panel_ = is_ahead ? kAheadRows * 3 * kLanes : 3 * kLanes;
-  }
-
-  bool IsAhead() const { return projecting_ == Projecting::kAhead; }
+  bool IsAhead() const { return projecting == Projecting::kAhead; }
   // The most rows of a chunk.
-  size_t MostOfChunk() const { return IsAhead() ? kAheadRows : item_.steps_at_once; }
+  size_t MostOfChunk() const { return IsAhead() ? kAheadRows : this->item.steps_at_once; }
 
-  // The next chunk of steps.
-  HWY_INLINE void PrepareNext() {
-    is_first_of_chunk_ = true;
-    IsAhead() ? PrepareAhead() : PrepareChunk();
-    ++chunk_;
-  }
-
-  // For this step alone, of one row and one panel: it fits into the latency of the previous step. With more panels, or
-  // two directions in turns, there is no such idle time.
-  void PrepareStep() {
-    this->TakeInput(step_, 0, 0, true);
-    x_from_ = x_rows_;
-    attention_step_ = attention_;
-    xp_step_ = xp_to_ = xp_;
-    ForFew(D(), geometry_, ProjectOp{this});
-  }
-
-  void EndStep() {
-    xp_step_ += active_ * xp_row_;
-    attention_step_ += active_;
-    y_step_ += active_;
-    is_first_of_chunk_ = false;
-    ++step_;
-  }
-
-  // A tile's products with x, in the step.
-  template <class Tile>
-  HWY_INLINE void ProjectTile(const Tile& tile) {
-    ProjectOne<Tile::kRows, Tile::kPanels>(tile.d, tile.row, tile.panel, tile.width);
-  }
-
-  // The products with x of a gate, in this step.
-  template <class At>
-  HWY_INLINE auto Xp(const At& at, size_t gate) const {
-    return hn::LoadU(at.d, xp_step_ + at.row * xp_row_ + at.panel * xp_panel_ + gate * kLanes);
-  }
-
-  // sums += rows of h, or of r∘h · a packed matrix; beside it, what is done ahead.
-  template <bool kBesideAhead, class Tile>
-  HWY_INLINE void AddRecurrent(const void* matrix, Tile& tile) {
-    using D = std::remove_const_t<decltype(tile.d)>;
-    if constexpr (kBesideAhead && Tile::kRows == 1 && Tile::kPanels * Tile::kGates <= 4 &&
-                  std::is_same_v<std::remove_const_t<decltype(tile.width)>, Whole<D>>) {
-      if (ahead_.waiting()) {
-        const S* panels[Tile::kPanels];
-        PanelsOf(matrix, spec_.H, tile, panels);
-        return ahead_.template MultiplyBoth<Tile::kPanels, Tile::kGates>(tile.d, spec_.H, h_rows_[tile.row], panels,
-                                                                         tile.sums);
-      }
-    }
-    AddProduct(matrix, spec_.H, h_rows_, tile);
-  }
-
- private:
-  // For as many steps as fit into the buffer.
-  HWY_INLINE void PrepareChunk() {
-    const size_t place = PlaceOf(chunk_, item_.steps_at_once);
-    x_count_ = TakeInputs(projected_, item_.steps_at_once, place, !shared_);
-    Close();
-    x_from_ = x_rows_ + place;
-    attention_step_ = attention_ + place;
-    xp_step_ = xp_to_ = xp_;
-    const bool is_by_tile = projected_ == step_ + 1 && !(IsJoint(x_count_) && first_ == geometry_.full_panels());
-    projecting_ = is_by_tile ? Projecting::kByTile : Projecting::kByChunk;
-    if (this->GoOn(x_count_ * (last_ - first_)) && !is_by_tile) Project(x_count_, first_);
-  }
-
-  // For the next chunk of steps: most of it, if not the first, is done already.
-  void PrepareAhead() {
-    const D d;
-    const size_t whole = HWY_MIN(last_, geometry_.full_panels());
-    const size_t place = PlaceOf(chunk_, kAheadRows), next = PlaceOf(chunk_ + 1, kAheadRows);
-    const bool first = chunk_ == 0;
-    size_t end = step_;
-    size_t rows = first ? TakeInputs(end, kAheadRows, place, !shared_) : 0;
-    projected_ = end = HWY_MIN(step_ + kAheadRows, steps_);
-    const size_t next_rows = TakeInputs(end, kAheadRows, next, !shared_);
-    Close();
-    attention_step_ = attention_ + place;
-    if (first) {
-      xp_step_ = xp_;
-      ProjectChunk(place, rows, xp_, first_);
-    } else {
-      ahead_.Finish(d, [this] { return this->GoOn(kAheadRows); });
-      xp_step_ = xp_ahead_;
-    }
-    if (next_rows == 0) return;
-    xp_ahead_ = xp_step_ == xp_ ? xp_ + kAheadRows * 3 * padded_ : xp_;
-    ProjectChunk(next, next_rows, xp_ahead_, whole);
-    for (size_t r = 0; r < kAheadRows; ++r) {
-      const C* const x = r < next_rows ? x_rows_[next + r] : nullptr;
-      C* const to = x_block_ + r;
-      for (size_t k = 0; k < spec_.I; ++k) to[k * kAheadRows] = x == nullptr ? C{0} : x[k];
-    }
-    ahead_.Start(static_cast<const S*>(weights_.W), spec_.I, spec_.H, geometry_, first_, whole, x_block_,
-                 static_cast<const C*>(weights_.bx), xp_ahead_);
-  }
-
-  // The panels from `first` on of a chunk, to `to`.
-  void ProjectChunk(size_t place, size_t rows, C* to, size_t first) {
-    x_from_ = x_rows_ + place;
-    x_count_ = 0;
-    xp_to_ = to;
-    if (this->GoOn(rows * (last_ - first_))) Project(rows, first);
-  }
-
-  // Whether the gates of our last panel are computed side by side: it is so narrow that they fill at most two vectors,
-  // and has so many inputs that it pays. A single row is bound by latency either way.
-  bool IsJoint(size_t rows) const {
-    const size_t full = geometry_.full_panels();
-    return rows > 1 && last_ > full && 3 * geometry_.width(full) <= 2 * kLanes && spec_.I > kMostInputsByStep;
-  }
-
-  // Rows of X, our panels from `first` on.
-  void Project(size_t rows, size_t first) {
-    const bool joint = IsJoint(rows);
-    ForTiles(D(), geometry_, rows, first, joint ? geometry_.full_panels() : last_, false, ProjectOp{this});
-    if (!joint) return;
-    if (3 * geometry_.width(last_ - 1) <= kLanes) {
-      ProjectJoint<1>(rows);
-    } else {
-      ProjectJoint<2>(rows);
-    }
-  }
-
-  template <size_t kVectors>
-  void ProjectJoint(size_t rows) {
-    const size_t panel = last_ - 1, width = geometry_.width(panel);
-    C bias[kVectors * kLanes] = {};
-    for (size_t i = 0; i < 3 * width; ++i) {
-      bias[i] = static_cast<const C*>(weights_.bx)[panel * 3 * kLanes + i / width * kLanes + i % width];
-    }
-    SweepRows<1>(JointOp<kVectors>{this, bias}, D(), rows, panel, width);
-  }
-
-  struct ProjectOp {
-    static constexpr size_t kGates = 3;
-    Projection* self;
-
-    template <class Tile>
-    HWY_INLINE void Sum(Tile& tile) const {
-      tile.ForEach(ONEGRU_AT {
-        const C* const bias = static_cast<const C*>(self->weights_.bx) + at.panel * 3 * kLanes;
-        at.z = hn::LoadU(at.d, bias);
-        at.r = hn::LoadU(at.d, bias + kLanes);
-        at.n = hn::LoadU(at.d, bias + 2 * kLanes);
-      });
-      self->PrefetchRowsAfter(tile);
-      self->AddProduct(self->weights_.W, self->spec_.I, self->x_from_, tile);
-    }
-
-    template <class Rows>
-    HWY_INLINE void Gates(Rows) const {}
-
-    template <class Rows>
-    HWY_INLINE void Finish(Rows rows) const {
-      rows.ForEach(ONEGRU_AT {
-        C* const to = self->xp_to_ + at.row * self->xp_row_ + at.panel * self->xp_panel_;
-        hn::StoreU(at.z, at.d, to);
-        hn::StoreU(at.r, at.d, to + kLanes);
-        hn::StoreU(at.n, at.d, to + 2 * kLanes);
-      });
-    }
-  };
-
-  // A narrow panel, its gates side by side.
-  template <size_t kVectors>
-  struct JointOp {
-    static constexpr size_t kGates = kVectors;
-    Projection* self;
-    const C* bias;
-
-    template <class Tile>
-    HWY_INLINE void Sum(Tile& tile) const {
-#pragma GCC unroll 16
-      for (auto& row : tile.sums) {
-#pragma GCC unroll 2
-        for (size_t v = 0; v < kVectors; ++v) row[v] = hn::LoadU(tile.d, bias + v * kLanes);
-      }
-      self->PrefetchRowsAfter(tile);
-      const S* const weights =
-          static_cast<const S*>(self->weights_.W) + self->geometry_.offset(tile.panel, self->spec_.I, 3);
-      MultiplyJoint(tile.d, self->spec_.I, self->x_from_ + tile.row, weights, tile.width, tile.sums);
-    }
-
-    template <class Rows>
-    HWY_INLINE void Gates(Rows) const {}
-
-    template <class Rows>
-    HWY_INLINE void Finish(Rows rows) const {
-      C gates[(kVectors + 1) * kLanes] = {};
-      rows.ForEach(ONEGRU_AT {
-        hn::StoreU(at.z, at.d, gates);
-        if (kVectors == 2) hn::StoreU(at.r, at.d, gates + kLanes);
-        C* const to = self->xp_to_ + at.row * self->xp_row_ + at.panel * self->xp_panel_;
-        for (size_t g = 0; g < 3; ++g) hn::StoreU(hn::LoadU(at.d, gates + g * at.width), at.d, to + g * kLanes);
-      });
-    }
-  };
-
-  // Not inlined: a step has no registers to spare.
-  template <size_t kRows, size_t kPanels, class D, class Width>
-  HWY_NOINLINE void ProjectOne(D d, size_t row, size_t panel, Width width) {
-    Do<kRows, kPanels>(ProjectOp{this}, d, row, panel, width);
-  }
-
-  // Prefetches the rows of X of the next tile: hardware would fetch each too late.
-  template <class Tile>
-  HWY_INLINE void PrefetchRowsAfter(const Tile& tile) const {
-    const size_t begin = tile.row + Tile::kRows, end = begin + Tile::kRows;
-    if (Tile::kRows < 4 || tile.panel != first_ || end > x_count_) return;
-    for (size_t r = begin; r < end; ++r) {
-      const char* const x = reinterpret_cast<const char*>(x_from_[r]);
-      for (size_t byte = 0; byte < spec_.I * sizeof(C); byte += 64) hwy::Prefetch(x + byte);
-    }
-  }
-
-  // Where a tile's panels of a packed matrix of K inputs begin.
-  template <class Tile>
-  HWY_INLINE void PanelsOf(const void* matrix, size_t K, const Tile& tile, const S* (&panels)[Tile::kPanels]) const {
-#pragma GCC unroll 16
-    for (size_t p = 0; p < Tile::kPanels; ++p) {
-      panels[p] = static_cast<const S*>(matrix) + geometry_.offset(tile.panel + p, K, Tile::kGates);
-    }
-  }
-
-  // sums += inputs · a packed matrix of K inputs.
-  template <class Tile>
-  HWY_INLINE void AddProduct(const void* matrix, size_t K, const C* const* inputs, Tile& tile) const {
-    const S* panels[Tile::kPanels];
-    PanelsOf(matrix, K, tile, panels);
-    Multiply<Tile::kRows, Tile::kPanels, Tile::kGates>(tile.d, K, inputs + tile.row, panels, tile.width, tile.sums);
-  }
-
- protected:
-  const PackedDirection weights_;
-  Projecting projecting_ = Projecting::kByChunk;
-  bool is_few_ = false;            // one row, few panels
-  size_t x_count_ = 0;             // rows of X that are multiplied together
-  size_t chunk_ = 0;               // how many chunks were prepared
-  bool is_first_of_chunk_ = true;  // this step
-  size_t projected_ = 0;           // xp is there up to this step
-  const C* attention_step_ = nullptr;
-
- private:
-  Ahead<C, S> ahead_;
-  size_t xp_row_ = 0, xp_panel_ = 0;  // how far rows and panels of xp lie apart
-  C* xp_to_ = nullptr;                // where a tile puts it
-  const C* xp_step_ = nullptr;        // that of this step
-  C* xp_ahead_ = nullptr;             // that of the next chunk
-  const C** x_from_ = nullptr;        // the rows of X that are multiplied
+  const PackedDirection weights;
+  const Activation f, g;
+  const bool is_default;  // Sigmoid, Tanh and no clip
+  Projecting projecting = Projecting::kByChunk;
+  bool is_few = false;            // one row, few panels
+  size_t x_count = 0;             // rows of X that are multiplied together
+  size_t chunk = 0;               // how many chunks were prepared
+  bool is_first_of_chunk = true;  // this step
+  size_t projected = 0;           // xp is there up to this step
+  const C* attention_step = nullptr;
+  Ahead<C, S> ahead;
+  size_t xp_row = 0, xp_panel = 0;  // how far rows and panels of xp lie apart
+  C* xp_to = nullptr;               // where a tile puts it
+  const C* xp_step = nullptr;       // that of this step
+  C* xp_ahead = nullptr;            // that of the next chunk
+  const C** x_from = nullptr;       // the rows of X that are multiplied
 };
+
+// Starts a chunk at this step, with `members` threads.
+template <class C, class S>
+void StartChunks(ItemState<C, S>& s, size_t members) {
+  s.chunk = 0;
+  s.is_first_of_chunk = true;
+  s.projected = s.step;
+  s.ahead.Drop();
+  s.y_step = 0;
+  s.is_few = s.count == 1 && !s.shared && s.geometry.panels() <= kFewPanels;
+  // Every member must decide alike, as the products of all share one buffer, whose layout depends on it.
+  const size_t part_of_R = s.padded / members * 3 * s.spec.H * sizeof(S);
+  const bool is_ahead = kCanProjectAhead && s.count == 1 && s.steps - s.step >= kLeastStepsAhead &&
+                        part_of_R >= kLeastBytesAhead && part_of_R < kLargeMatrix;
+  const bool is_by_step = s.is_few && s.owner == ScratchOwner::kCaller && s.geometry.panels() == 1 && s.spec.D == 1 &&
+                          s.spec.I <= kMostInputsByStep && s.steps > 1;
+  s.projecting = is_by_step ? Projecting::kByStep : is_ahead ? Projecting::kAhead : Projecting::kByChunk;
+  s.xp_row = is_ahead ? 3 * kLanesOf<C> : 3 * s.padded;
+  s.xp_panel = is_ahead ? kAheadRows * 3 * kLanesOf<C> : 3 * kLanesOf<C>;
+}
+
+// Where a tile's panels of a packed matrix of K inputs begin.
+template <class C, class S, class Tile>
+HWY_INLINE void PanelsOf(const ItemState<C, S>& s, const void* matrix, size_t K, const Tile& tile,
+                         const S* (&panels)[Tile::kPanels]) {
+#pragma GCC unroll 16
+  for (size_t p = 0; p < Tile::kPanels; ++p) {
+    panels[p] = static_cast<const S*>(matrix) + s.geometry.offset(tile.panel + p, K, Tile::kGates);
+  }
+}
+
+// sums += inputs · a packed matrix of K inputs.
+template <class C, class S, class Tile>
+HWY_INLINE void AddProduct(const ItemState<C, S>& s, const void* matrix, size_t K, const C* const* inputs, Tile& tile) {
+  const S* panels[Tile::kPanels];
+  PanelsOf(s, matrix, K, tile, panels);
+  Multiply<Tile::kRows, Tile::kPanels, Tile::kGates>(tile.d, K, inputs + tile.row, panels, tile.width, tile.sums);
+}
+
+// Prefetches the rows of X of the next tile: hardware would fetch each too late.
+template <class C, class S, class Tile>
+HWY_INLINE void PrefetchRowsAfter(const ItemState<C, S>& s, const Tile& tile) {
+  const size_t begin = tile.row + Tile::kRows, end = begin + Tile::kRows;
+  if (Tile::kRows < 4 || tile.panel != s.first || end > s.x_count) return;
+  for (size_t r = begin; r < end; ++r) {
+    const char* const x = reinterpret_cast<const char*>(s.x_from[r]);
+    for (size_t byte = 0; byte < s.spec.I * sizeof(C); byte += 64) hwy::Prefetch(x + byte);
+  }
+}
+
+template <class C, class S>
+struct ProjectOp {
+  static constexpr size_t kGates = 3;
+  ItemState<C, S>& s;
+
+  template <class Tile>
+  HWY_INLINE void Sum(Tile& tile) const {
+    tile.ForEach(ONEGRU_AT {
+      const C* const bias = static_cast<const C*>(s.weights.bx) + at.panel * 3 * kLanesOf<C>;
+      at.z = hn::LoadU(at.d, bias);
+      at.r = hn::LoadU(at.d, bias + kLanesOf<C>);
+      at.n = hn::LoadU(at.d, bias + 2 * kLanesOf<C>);
+    });
+    PrefetchRowsAfter(s, tile);
+    AddProduct(s, s.weights.W, s.spec.I, s.x_from, tile);
+  }
+
+  template <class Rows>
+  HWY_INLINE void Gates(Rows) const {}
+
+  template <class Rows>
+  HWY_INLINE void Finish(Rows rows) const {
+    rows.ForEach(ONEGRU_AT {
+      C* const to = s.xp_to + at.row * s.xp_row + at.panel * s.xp_panel;
+      hn::StoreU(at.z, at.d, to);
+      hn::StoreU(at.r, at.d, to + kLanesOf<C>);
+      hn::StoreU(at.n, at.d, to + 2 * kLanesOf<C>);
+    });
+  }
+};
+
+// A narrow panel, its gates side by side.
+template <class C, class S, size_t kVectors>
+struct JointOp {
+  static constexpr size_t kGates = kVectors;
+  ItemState<C, S>& s;
+  const C* bias;
+
+  template <class Tile>
+  HWY_INLINE void Sum(Tile& tile) const {
+#pragma GCC unroll 16
+    for (auto& row : tile.sums) {
+#pragma GCC unroll 2
+      for (size_t v = 0; v < kVectors; ++v) row[v] = hn::LoadU(tile.d, bias + v * kLanesOf<C>);
+    }
+    PrefetchRowsAfter(s, tile);
+    const S* const weights = static_cast<const S*>(s.weights.W) + s.geometry.offset(tile.panel, s.spec.I, 3);
+    MultiplyJoint(tile.d, s.spec.I, s.x_from + tile.row, weights, tile.width, tile.sums);
+  }
+
+  template <class Rows>
+  HWY_INLINE void Gates(Rows) const {}
+
+  template <class Rows>
+  HWY_INLINE void Finish(Rows rows) const {
+    C gates[(kVectors + 1) * kLanesOf<C>] = {};
+    rows.ForEach(ONEGRU_AT {
+      hn::StoreU(at.z, at.d, gates);
+      if (kVectors == 2) hn::StoreU(at.r, at.d, gates + kLanesOf<C>);
+      C* const to = s.xp_to + at.row * s.xp_row + at.panel * s.xp_panel;
+      for (size_t g = 0; g < 3; ++g) hn::StoreU(hn::LoadU(at.d, gates + g * at.width), at.d, to + g * kLanesOf<C>);
+    });
+  }
+};
+
+template <size_t kVectors, class C, class S>
+void ProjectJoint(ItemState<C, S>& s, size_t rows) {
+  const size_t panel = s.last - 1, width = s.geometry.width(panel);
+  C bias[kVectors * kLanesOf<C>] = {};
+  for (size_t i = 0; i < 3 * width; ++i) {
+    bias[i] = static_cast<const C*>(s.weights.bx)[panel * 3 * kLanesOf<C> + i / width * kLanesOf<C> + i % width];
+  }
+  SweepRows<1>(JointOp<C, S, kVectors>{s, bias}, hn::ScalableTag<C>(), rows, panel, width);
+}
+
+// Whether the gates of our last panel are computed side by side: it is so narrow that they fill at most two vectors,
+// and has so many inputs that it pays. A single row is bound by latency either way.
+template <class C, class S>
+bool IsJoint(const ItemState<C, S>& s, size_t rows) {
+  const size_t full = s.geometry.full_panels();
+  return rows > 1 && s.last > full && 3 * s.geometry.width(full) <= 2 * kLanesOf<C> && s.spec.I > kMostInputsByStep;
+}
+
+// Rows of X, our panels from `first` on.
+template <class C, class S>
+void Project(ItemState<C, S>& s, size_t rows, size_t first) {
+  const bool joint = IsJoint(s, rows);
+  ForTiles(hn::ScalableTag<C>(), s.geometry, rows, first, joint ? s.geometry.full_panels() : s.last, false,
+           ProjectOp<C, S>{s});
+  if (!joint) return;
+  if (3 * s.geometry.width(s.last - 1) <= kLanesOf<C>) {
+    ProjectJoint<1>(s, rows);
+  } else {
+    ProjectJoint<2>(s, rows);
+  }
+}
+
+// The panels from `first` on of a chunk, to `to`.
+template <class C, class S>
+void ProjectChunk(ItemState<C, S>& s, size_t place, size_t rows, C* to, size_t first) {
+  s.x_from = s.x_rows + place;
+  s.x_count = 0;
+  s.xp_to = to;
+  if (s.GoOn(rows * (s.last - s.first))) Project(s, rows, first);
+}
+
+// For as many steps as fit into the buffer.
+template <class C, class S>
+HWY_INLINE void PrepareChunk(ItemState<C, S>& s) {
+  const size_t place = s.PlaceOf(s.chunk, s.item.steps_at_once);
+  s.x_count = s.TakeInputs(s.projected, s.item.steps_at_once, place, !s.shared);
+  s.Close();
+  s.x_from = s.x_rows + place;
+  s.attention_step = s.attention + place;
+  s.xp_step = s.xp_to = s.xp;
+  const bool is_by_tile = s.projected == s.step + 1 && !(IsJoint(s, s.x_count) && s.first == s.geometry.full_panels());
+  s.projecting = is_by_tile ? Projecting::kByTile : Projecting::kByChunk;
+  if (s.GoOn(s.x_count * (s.last - s.first)) && !is_by_tile) Project(s, s.x_count, s.first);
+}
+
+// For the next chunk of steps: most of it, if not the first, is done already.
+template <class C, class S>
+void PrepareAhead(ItemState<C, S>& s) {
+  const hn::ScalableTag<C> d;
+  const size_t whole = HWY_MIN(s.last, s.geometry.full_panels());
+  const size_t place = s.PlaceOf(s.chunk, kAheadRows), next = s.PlaceOf(s.chunk + 1, kAheadRows);
+  const bool first = s.chunk == 0;
+  size_t end = s.step;
+  size_t rows = first ? s.TakeInputs(end, kAheadRows, place, !s.shared) : 0;
+  s.projected = end = HWY_MIN(s.step + kAheadRows, s.steps);
+  const size_t next_rows = s.TakeInputs(end, kAheadRows, next, !s.shared);
+  s.Close();
+  s.attention_step = s.attention + place;
+  if (first) {
+    s.xp_step = s.xp;
+    ProjectChunk(s, place, rows, s.xp, s.first);
+  } else {
+    s.ahead.Finish(d, [&] { return s.GoOn(kAheadRows); });
+    s.xp_step = s.xp_ahead;
+  }
+  if (next_rows == 0) return;
+  s.xp_ahead = s.xp_step == s.xp ? s.xp + kAheadRows * 3 * s.padded : s.xp;
+  ProjectChunk(s, next, next_rows, s.xp_ahead, whole);
+  for (size_t r = 0; r < kAheadRows; ++r) {
+    const C* const x = r < next_rows ? s.x_rows[next + r] : nullptr;
+    C* const to = s.x_block + r;
+    for (size_t k = 0; k < s.spec.I; ++k) to[k * kAheadRows] = x == nullptr ? C{0} : x[k];
+  }
+  s.ahead.Start(static_cast<const S*>(s.weights.W), s.spec.I, s.spec.H, s.geometry, s.first, whole, s.x_block,
+                static_cast<const C*>(s.weights.bx), s.xp_ahead);
+}
+
+// The next chunk of steps.
+template <class C, class S>
+HWY_INLINE void PrepareNext(ItemState<C, S>& s) {
+  s.is_first_of_chunk = true;
+  s.IsAhead() ? PrepareAhead(s) : PrepareChunk(s);
+  ++s.chunk;
+}
+
+// For this step alone, of one row and one panel: it fits into the latency of the previous step. With more panels, or
+// two directions in turns, there is no such idle time.
+template <class C, class S>
+void PrepareStep(ItemState<C, S>& s) {
+  s.TakeInput(s.step, 0, 0, true);
+  s.x_from = s.x_rows;
+  s.attention_step = s.attention;
+  s.xp_step = s.xp_to = s.xp;
+  ForFew(hn::ScalableTag<C>(), s.geometry, ProjectOp<C, S>{s});
+}
+
+template <class C, class S>
+void EndStep(ItemState<C, S>& s) {
+  s.xp_step += s.active * s.xp_row;
+  s.attention_step += s.active;
+  s.y_step += s.active;
+  s.is_first_of_chunk = false;
+  ++s.step;
+}
+
+// Not inlined: a step has no registers to spare.
+template <size_t kRows, size_t kPanels, class D, class Width, class C, class S>
+HWY_NOINLINE void ProjectOne(ItemState<C, S>& s, D d, size_t row, size_t panel, Width width) {
+  Do<kRows, kPanels>(ProjectOp<C, S>{s}, d, row, panel, width);
+}
+
+// A tile's products with x, in the step.
+template <class C, class S, class Tile>
+HWY_INLINE void ProjectTile(ItemState<C, S>& s, const Tile& tile) {
+  ProjectOne<Tile::kRows, Tile::kPanels>(s, tile.d, tile.row, tile.panel, tile.width);
+}
+
+// The products with x of a gate, in this step.
+template <class C, class S, class At>
+HWY_INLINE auto Xp(const ItemState<C, S>& s, const At& at, size_t gate) {
+  return hn::LoadU(at.d, s.xp_step + at.row * s.xp_row + at.panel * s.xp_panel + gate * kLanesOf<C>);
+}
+
+// sums += rows of h, or of r∘h · a packed matrix; beside it, what is done ahead.
+template <bool kBesideAhead, class Tile, class C, class S>
+HWY_INLINE void AddRecurrent(ItemState<C, S>& s, const void* matrix, Tile& tile) {
+  using D = std::remove_const_t<decltype(tile.d)>;
+  if constexpr (kBesideAhead && Tile::kRows == 1 && Tile::kPanels * Tile::kGates <= 4 &&
+                std::is_same_v<std::remove_const_t<decltype(tile.width)>, Whole<D>>) {
+    if (s.ahead.waiting()) {
+      const S* panels[Tile::kPanels];
+      PanelsOf(s, matrix, s.spec.H, tile, panels);
+      return s.ahead.template MultiplyBoth<Tile::kPanels, Tile::kGates>(tile.d, s.spec.H, s.h_rows[tile.row], panels,
+                                                                        tile.sums);
+    }
+  }
+  AddProduct(s, matrix, s.spec.H, s.h_rows, tile);
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace onegru

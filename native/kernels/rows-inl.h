@@ -21,97 +21,96 @@ namespace onegru {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// How many numbers a vector has.
 template <class C>
-class ActiveRows {
- public:
-  // Called before `rows` rows of a panel take a step, or before X of as many is multiplied: false if the call is to
-  // stop. That work may be skipped then.
-  HWY_INLINE bool GoOn(size_t rows) {
-    until_look_ -= static_cast<std::int64_t>(rows);
-    return HWY_LIKELY(until_look_ > 0) || Look();
-  }
+inline constexpr size_t kLanesOf = hn::MaxLanes(hn::ScalableTag<C>());
 
-  // Whether this many rows of a panel take so long that GoOn must be called between them.
-  HWY_INLINE bool IsLong(size_t rows) const { return static_cast<std::int64_t>(rows) > per_look_; }
-
- protected:
-  using D = hn::ScalableTag<C>;
-  static constexpr size_t kLanes = hn::MaxLanes(D());
-
+template <class C>
+struct ActiveRows {
   // own: this thread's scratch. A member of an epoch has nothing else of its own.
   ActiveRows(const WorkItem& item, ScratchOwner owner, unsigned char* own)
-      : item_(item),
-        call_(*item.call),
-        spec_(item.packed->spec()),
-        geometry_(item.packed->geometry()),
-        padded_(geometry_.padded()),
-        reversed_(spec_.reversed[item.d]),
-        io_is_compute_type_(SizeOf(spec_.type) == sizeof(C)),
-        owner_(owner),
-        token_(owner == ScratchOwner::kCaller ? call_.token : nullptr),
-        per_look_(WorkPerLook()),
-        until_look_(per_look_),
-        own_(own) {
+      : item(item),
+        call(*item.call),
+        spec(item.packed->spec()),
+        geometry(item.packed->geometry()),
+        padded(geometry.padded()),
+        reversed(spec.reversed[item.d]),
+        io_is_compute_type(SizeOf(spec.type) == sizeof(C)),
+        owner(owner),
+        token(owner == ScratchOwner::kCaller ? call.token : nullptr),
+        per_look(WorkPerLook()),
+        until_look(per_look),
+        own(own) {
     const ScratchPlan plan = PlanOf(owner);
-    x_rows_ = reinterpret_cast<const C**>(own + plan.x_rows);
-    h_rows_ = reinterpret_cast<const C**>(own + plan.h_rows);
-    x_block_ = reinterpret_cast<C*>(own + plan.x_block);
+    x_rows = reinterpret_cast<const C**>(own + plan.x_rows);
+    h_rows = reinterpret_cast<const C**>(own + plan.h_rows);
+    x_block = reinterpret_cast<C*>(own + plan.x_block);
     if (owner == ScratchOwner::kHelper) {
-      y_ = reinterpret_cast<char*>(own + plan.y);
-      states_ = reinterpret_cast<C*>(own + plan.states);
+      y = reinterpret_cast<char*>(own + plan.y);
+      states = reinterpret_cast<C*>(own + plan.states);
     }
     UseOwnScratch(plan);
   }
 
+  // Called before `rows` rows of a panel take a step, or before X of as many is multiplied: false if the call is to
+  // stop. That work may be skipped then.
+  HWY_INLINE bool GoOn(size_t rows) {
+    until_look -= static_cast<std::int64_t>(rows);
+    return HWY_LIKELY(until_look > 0) || Look();
+  }
+
+  // Whether this many rows of a panel take so long that GoOn must be called between them.
+  HWY_INLINE bool IsLong(size_t rows) const { return static_cast<std::int64_t>(rows) > per_look; }
+
   ScratchPlan PlanOf(ScratchOwner owner) const {
-    return {owner, *item_.packed, sizeof(C), item_.rows_at_once, item_.steps_at_once};
+    return {owner, *item.packed, sizeof(C), item.rows_at_once, item.steps_at_once};
   }
 
   // Works alone.
-  void UseOwnScratch() { UseOwnScratch(PlanOf(owner_)); }
+  void UseOwnScratch() { UseOwnScratch(PlanOf(owner)); }
   void UseOwnScratch(const ScratchPlan& plan) {
-    first_ = 0;
-    last_ = geometry_.panels();
-    copies_ = owner_ == ScratchOwner::kHelper || !io_is_compute_type_;
-    shared_ = false;
-    if (owner_ != ScratchOwner::kMember) UseScratch(own_, plan, 2);
+    first = 0;
+    last = geometry.panels();
+    copies_inputs = owner == ScratchOwner::kHelper || !io_is_compute_type;
+    shared = false;
+    if (owner != ScratchOwner::kMember) UseScratch(own, plan, 2);
   }
 
   // Works as one of an epoch's members.
   void UseScratchOf(const Epoch& epoch, size_t member) {
-    first_ = geometry_.panels() * member / epoch.members;
-    last_ = geometry_.panels() * (member + 1) / epoch.members;
-    shared_ = true;
+    first = geometry.panels() * member / epoch.members;
+    last = geometry.panels() * (member + 1) / epoch.members;
+    shared = true;
     UseScratch(epoch.scratch, PlanOf(ScratchOwner::kEpoch), 4);
   }
 
-  // Takes the rows from `begin` on, as many as are processed together. The longest come first, so the active ones are
+  // Takes the rows from `from` on, as many as are processed together. The longest come first, so the active ones are
   // always the first slots. False if there are none.
-  bool Take(size_t begin) {
-    begin_ = begin;
-    count_ = begin < item_.rows ? HWY_MIN(item_.rows_at_once, item_.rows - begin) : 0;
-    steps_ = count_ == 0 ? 0 : Length(0);
-    return count_ != 0;
+  bool Take(size_t from) {
+    begin = from;
+    count = begin < item.rows ? HWY_MIN(item.rows_at_once, item.rows - begin) : 0;
+    steps = count == 0 ? 0 : Length(0);
+    return count != 0;
   }
 
   size_t Row(size_t slot) const {
-    const size_t index = item_.row + (begin_ + slot) * item_.stride;
-    return item_.order == nullptr ? index : static_cast<size_t>(item_.order[index]);
+    const size_t index = item.row + (begin + slot) * item.stride;
+    return item.order == nullptr ? index : static_cast<size_t>(item.order[index]);
   }
   // Where the state of a slot comes from and goes to.
   size_t StateRow(size_t slot) const {
     const size_t row = Row(slot);
-    return call_.state_rows == nullptr ? row : static_cast<size_t>(call_.state_rows[row]);
+    return call.state_rows == nullptr ? row : static_cast<size_t>(call.state_rows[row]);
   }
   size_t Length(size_t slot) const {
-    return call_.lengths == nullptr ? call_.T : static_cast<size_t>(call_.lengths[Row(slot)]);
+    return call.lengths == nullptr ? call.T : static_cast<size_t>(call.lengths[Row(slot)]);
   }
-  size_t TimeOf(size_t slot, size_t step) const { return reversed_ ? Length(slot) - 1 - step : step; }
-  C* State(size_t step, size_t slot) const { return h_[step & h_mask_] + slot * padded_; }
+  size_t TimeOf(size_t slot, size_t step) const { return reversed ? Length(slot) - 1 - step : step; }
+  C* State(size_t step, size_t slot) const { return h[step & h_mask] + slot * padded; }
   // The last state of a slot, when `step` begins.
   C* LastState(size_t step, size_t slot) const { return State(HWY_MIN(step, Length(slot)), slot); }
 
-  bool IsStopped() const { return HWY_UNLIKELY(token_ != nullptr) && token_->stopped(); }
+  bool IsStopped() const { return HWY_UNLIKELY(token != nullptr) && token->stopped(); }
 
   static C FromBits(ElementType type, std::uint16_t bits) {
     return static_cast<C>(type == ElementType::kFloat16 ? FromFloat16Bits(bits) : FromBFloat16Bits(bits));
@@ -128,36 +127,36 @@ class ActiveRows {
   void Narrow(const C* from, size_t count, char* to) const {
     for (size_t i = 0; i < count; ++i) {
       const float value = static_cast<float>(from[i]);
-      const std::uint16_t bits = spec_.type == ElementType::kFloat16 ? Float16Bits(value) : BFloat16Bits(value);
+      const std::uint16_t bits = spec.type == ElementType::kFloat16 ? Float16Bits(value) : BFloat16Bits(value);
       std::memcpy(to + 2 * i, &bits, 2);
     }
   }
 
   // Computed numbers, converted to the layer's type.
   void Write(const C* from, size_t count, char* to) const {
-    if (io_is_compute_type_) {
+    if (io_is_compute_type) {
       std::memcpy(to, from, count * sizeof(C));
     } else {
       Narrow(from, count, to);
     }
   }
 
-  // Where the rows of X of a chunk of steps lie in x_rows_, x_ and attention_; chunks take turns.
-  size_t PlaceOf(size_t chunk, size_t each) const { return shared_ || each == kAheadRows ? (chunk & 1) * each : 0; }
+  // Where the rows of X of a chunk of steps lie in x_rows, x and attention; chunks take turns.
+  size_t PlaceOf(size_t chunk, size_t each) const { return shared || each == kAheadRows ? (chunk & 1) * each : 0; }
 
   // Finds the rows of X for the steps from `step` on, at most `most`, and counts them; `step` is then the step after
   // them. Copies or converts them if need be; attention too.
   size_t TakeInputs(size_t& step, size_t most, size_t place, bool copies) {
-    size_t rows = 0, running = count_;
-    if (!copies_ && !shared_ && call_.lengths == nullptr && item_.order == nullptr && !spec_.attention) {
-      for (; step < steps_ && (rows == 0 || rows + running <= most); ++step) {
-        const char* x = call_.X.at(TimeOf(0, step), 0, Row(0));
-        for (size_t slot = 0; slot < running; ++slot, x += call_.X.row * static_cast<std::ptrdiff_t>(item_.stride))
-          x_rows_[place + rows++] = reinterpret_cast<const C*>(x);
+    size_t rows = 0, running = count;
+    if (!copies_inputs && !shared && call.lengths == nullptr && item.order == nullptr && !spec.attention) {
+      for (; step < steps && (rows == 0 || rows + running <= most); ++step) {
+        const char* x = call.X.at(TimeOf(0, step), 0, Row(0));
+        for (size_t slot = 0; slot < running; ++slot, x += call.X.row * static_cast<std::ptrdiff_t>(item.stride))
+          x_rows[place + rows++] = reinterpret_cast<const C*>(x);
       }
       return rows;
     }
-    for (; step < steps_; ++step) {
+    for (; step < steps; ++step) {
       while (Length(running - 1) <= step) --running;
       if (rows != 0 && rows + running > most) break;
       for (size_t slot = 0; slot < running; ++slot, ++rows) TakeInput(step, slot, place + rows, copies);
@@ -167,186 +166,186 @@ class ActiveRows {
 
   void TakeInput(size_t step, size_t slot, size_t place, bool copies) {
     const size_t t = TimeOf(slot, step);
-    C* const copy = x_ + place * spec_.I;
-    const char* const x = copies || !shared_ ? call_.X.at(t, 0, Row(slot)) : nullptr;
-    x_rows_[place] = shared_ || copies_ ? copy : reinterpret_cast<const C*>(x);
+    C* const copy = x + place * spec.I;
+    const char* const source = copies || !shared ? call.X.at(t, 0, Row(slot)) : nullptr;
+    x_rows[place] = shared || copies_inputs ? copy : reinterpret_cast<const C*>(source);
     if (!copies) return;
-    if (shared_ || copies_) Read(x, spec_.I, copy);
-    if (spec_.attention) Read(call_.attention.at(t, 0, Row(slot)), 1, attention_ + place);
+    if (shared || copies_inputs) Read(source, spec.I, copy);
+    if (spec.attention) Read(call.attention.at(t, 0, Row(slot)), 1, attention + place);
   }
 
   // Elements of the layer's type, converted to C.
   void Read(const char* from, size_t count, C* to) const {
-    if (io_is_compute_type_) {
+    if (io_is_compute_type) {
       std::memcpy(to, from, count * sizeof(C));
     } else {
-      Widen(spec_.type, from, count, to);
+      Widen(spec.type, from, count, to);
     }
   }
 
   void LoadInitialState() {
-    const bool given = call_.initial_h.data != nullptr;
-    for (size_t slot = 0; slot < count_; ++slot) {
+    const bool given = call.initial_h.data != nullptr;
+    for (size_t slot = 0; slot < count; ++slot) {
       C* const h = State(0, slot);
-      const size_t zeros = given ? spec_.H : 0;
-      std::memset(h + zeros, 0, (padded_ - zeros) * sizeof(C));
+      const size_t zeros = given ? spec.H : 0;
+      std::memset(h + zeros, 0, (padded - zeros) * sizeof(C));
       if (!given) continue;
-      const char* const from = call_.initial_h.at(0, item_.d, StateRow(slot));
-      if (call_.wide_state) {
-        std::memcpy(h, from, spec_.H * sizeof(C));
+      const char* const from = call.initial_h.at(0, item.d, StateRow(slot));
+      if (call.wide_state) {
+        std::memcpy(h, from, spec.H * sizeof(C));
       } else {
-        Read(from, spec_.H, h);
+        Read(from, spec.H, h);
       }
     }
   }
 
   // Copies the states of all rows before `step`, out and back.
   void SaveStates(size_t step, C* to) const {
-    for (size_t slot = 0; slot < count_; ++slot) {
-      std::memcpy(to + slot * padded_, LastState(step, slot), padded_ * sizeof(C));
+    for (size_t slot = 0; slot < count; ++slot) {
+      std::memcpy(to + slot * padded, LastState(step, slot), padded * sizeof(C));
     }
   }
   void LoadStates(size_t step, const C* from) {
-    for (size_t slot = 0; slot < count_; ++slot) {
-      std::memcpy(LastState(step, slot), from + slot * padded_, padded_ * sizeof(C));
+    for (size_t slot = 0; slot < count; ++slot) {
+      std::memcpy(LastState(step, slot), from + slot * padded, padded * sizeof(C));
     }
   }
 
   // Moves the states to an epoch's scratch, or back to our own.
   template <class Change>
   void MoveStates(size_t step, Change&& change) {
-    C* const from[] = {h_[0], h_[1], h_[2], h_[3]};
-    const size_t mask = h_mask_;
+    C* const from[] = {h[0], h[1], h[2], h[3]};
+    const size_t mask = h_mask;
     change();
-    for (size_t slot = 0; slot < count_; ++slot) {
+    for (size_t slot = 0; slot < count; ++slot) {
       const size_t last = HWY_MIN(step, Length(slot));
-      const C* const h = from[last & mask] + slot * padded_;
-      if (h != State(last, slot)) std::memcpy(State(last, slot), h, padded_ * sizeof(C));
+      const C* const h = from[last & mask] + slot * padded;
+      if (h != State(last, slot)) std::memcpy(State(last, slot), h, padded * sizeof(C));
     }
   }
 
   // The last states, and zeros past each row's end.
   void Finish() {
-    const size_t size = SizeOf(spec_.type);
-    for (size_t slot = 0; slot < count_; ++slot) {
+    const size_t size = SizeOf(spec.type);
+    for (size_t slot = 0; slot < count; ++slot) {
       const size_t length = Length(slot);
-      if (call_.Y_h.data != nullptr) {
-        char* const to = call_.Y_h.at(0, item_.d, StateRow(slot));
+      if (call.Y_h.data != nullptr) {
+        char* const to = call.Y_h.at(0, item.d, StateRow(slot));
         if (length == 0) {
-          std::memset(to, 0, spec_.H * (call_.wide_state ? sizeof(C) : size));
-        } else if (call_.wide_state) {
-          std::memcpy(to, State(length, slot), spec_.H * sizeof(C));
+          std::memset(to, 0, spec.H * (call.wide_state ? sizeof(C) : size));
+        } else if (call.wide_state) {
+          std::memcpy(to, State(length, slot), spec.H * sizeof(C));
         } else {
-          Write(State(length, slot), spec_.H, to);
+          Write(State(length, slot), spec.H, to);
         }
       }
-      if (call_.Y.data == nullptr) continue;
-      for (size_t t = length; t < call_.T && GoOn(1); ++t) {
-        std::memset(call_.Y.at(t, item_.d, Row(slot)), 0, spec_.H * size);
+      if (call.Y.data == nullptr) continue;
+      for (size_t t = length; t < call.T && GoOn(1); ++t) {
+        std::memset(call.Y.at(t, item.d, Row(slot)), 0, spec.H * size);
       }
     }
   }
 
   // --- what a helper does in windows (team.h); for others there are none
 
-  bool leads() const { return owner_ != ScratchOwner::kMember; }
+  bool leads() const { return owner != ScratchOwner::kMember; }
 
-  bool Open() { return owner_ != ScratchOwner::kHelper || item_.claim->Open(); }
+  bool Open() { return owner != ScratchOwner::kHelper || item.claim->Open(); }
   void Close(bool done = false) {
-    if (owner_ == ScratchOwner::kHelper) item_.claim->Close(done);
+    if (owner == ScratchOwner::kHelper) item.claim->Close(done);
   }
 
   // Hands over all before this step. The window stays open, for the inputs of the next chunk.
   bool HandOver() {
-    if (owner_ != ScratchOwner::kHelper) return true;
+    if (owner != ScratchOwner::kHelper) return true;
     if (!Open()) return false;
     WriteY();
-    if (step_ != 0) SaveStates(step_, states_);
-    item_.claim->HandOver({begin_, step_, step_ == 0 ? nullptr : states_});
+    if (step != 0) SaveStates(step, states);
+    item.claim->HandOver({begin, step, step == 0 ? nullptr : states});
     return true;
   }
 
   // Copies the rows of Y up to this step to the caller's.
   void WriteY() {
-    if (owner_ != ScratchOwner::kHelper || call_.Y.data == nullptr) return;
-    const size_t size = spec_.H * SizeOf(spec_.type);
-    const char* from = y_;
-    size_t running = count_;
-    for (; written_ < step_; ++written_) {
-      while (Length(running - 1) <= written_) --running;
+    if (owner != ScratchOwner::kHelper || call.Y.data == nullptr) return;
+    const size_t size = spec.H * SizeOf(spec.type);
+    const char* from = y;
+    size_t running = count;
+    for (; written < step; ++written) {
+      while (Length(running - 1) <= written) --running;
       for (size_t slot = 0; slot < running; ++slot, from += size)
-        std::memcpy(call_.Y.at(TimeOf(slot, written_), item_.d, Row(slot)), from, size);
+        std::memcpy(call.Y.at(TimeOf(slot, written), item.d, Row(slot)), from, size);
     }
-    y_step_ = 0;
+    y_step = 0;
   }
 
   // Where a row of Y goes in this step.
   HWY_INLINE char* PlaceOfY(size_t slot) const {
-    if (HWY_LIKELY(owner_ != ScratchOwner::kHelper)) return call_.Y.at(TimeOf(slot, step_), item_.d, Row(slot));
-    return y_ + (y_step_ + slot) * spec_.H * SizeOf(spec_.type);
+    if (HWY_LIKELY(owner != ScratchOwner::kHelper)) return call.Y.at(TimeOf(slot, step), item.d, Row(slot));
+    return y + (y_step + slot) * spec.H * SizeOf(spec.type);
   }
 
-  const WorkItem& item_;
-  const Call& call_;
-  const Spec& spec_;
-  const Geometry geometry_;
-  const size_t padded_;
-  const bool reversed_;
-  const bool io_is_compute_type_;  // X, h and Y are of the type that is computed in
-  const ScratchOwner owner_;
-  CancellationToken* const token_;  // the call's, on the thread that made it
-  const std::int64_t per_look_;     // rows of a panel between two checks of it
-  std::int64_t until_look_;         // until the next check
-  size_t first_ = 0, last_ = 0;     // this member's panels
-  bool shared_ = false;             // scratch, with other members
-  bool copies_ = false;             // inputs are not used where they lie
-  size_t begin_ = 0, count_ = 0;    // the rows being processed
-  size_t steps_ = 0;                // of the longest of them
-  size_t step_ = 0;                 // the next
-  size_t active_ = 0;               // the rows that have this step
-  size_t written_ = 0;              // a helper has handed over its rows of Y up to this step
-  size_t y_step_ = 0;               // and those of this one are kept here
-  C* h_[4];                         // the states [slot][padded], buffers in rotation
-  size_t h_mask_ = 1;
-  C* rh_;         // r∘h [slot][padded], reset before
-  C* z_;          // z [slot][padded], reset before
-  C* xp_;         // x·Wᵀ and biases [row][panel][z, r, n][lanes]
-  C* attention_;  // of rows of X
-  C* x_;          // copies of rows of X
-  C* x_block_;    // rows of X done ahead [k][row]
-  const C** x_rows_;
-  const C** h_rows_;
-  char* y_ = nullptr;    // rows of Y to hand over
-  C* states_ = nullptr;  // states to hand over
+  const WorkItem& item;
+  const Call& call;
+  const Spec& spec;
+  const Geometry geometry;
+  const size_t padded;
+  const bool reversed;
+  const bool io_is_compute_type;  // X, h and Y are of the type that is computed in
+  const ScratchOwner owner;
+  CancellationToken* const token;  // the call's, on the thread that made it
+  const std::int64_t per_look;     // rows of a panel between two checks of it
+  std::int64_t until_look;         // until the next check
+  size_t first = 0, last = 0;      // this member's panels
+  bool shared = false;             // scratch, with other members
+  bool copies_inputs = false;      // inputs are not used where they lie
+  size_t begin = 0, count = 0;     // the rows being processed
+  size_t steps = 0;                // of the longest of them
+  size_t step = 0;                 // the next
+  size_t active = 0;               // the rows that have this step
+  size_t written = 0;              // a helper has handed over its rows of Y up to this step
+  size_t y_step = 0;               // and those of this one are kept here
+  C* h[4];                         // the states [slot][padded], buffers in rotation
+  size_t h_mask = 1;
+  C* rh;         // r∘h [slot][padded], reset before
+  C* z;          // z [slot][padded], reset before
+  C* xp;         // x·Wᵀ and biases [row][panel][z, r, n][lanes]
+  C* attention;  // of rows of X
+  C* x;          // copies of rows of X
+  C* x_block;    // rows of X done ahead [k][row]
+  const C** x_rows;
+  const C** h_rows;
+  char* y = nullptr;    // rows of Y to hand over
+  C* states = nullptr;  // states to hand over
 
  private:
   // A row of a panel takes 3·lanes products with I or with H numbers.
   std::int64_t WorkPerLook() const {
-    if (token_ == nullptr) return std::numeric_limits<std::int64_t>::max();
-    const size_t row = HWY_MAX(spec_.I, spec_.H) * 3 * kLanes;
-    return HWY_MAX(token_->work() / static_cast<std::int64_t>(row), 1);
+    if (token == nullptr) return std::numeric_limits<std::int64_t>::max();
+    const size_t row = HWY_MAX(spec.I, spec.H) * 3 * kLanesOf<C>;
+    return HWY_MAX(token->work() / static_cast<std::int64_t>(row), 1);
   }
 
   HWY_NOINLINE bool Look() {
-    token_->Ask();
+    token->Ask();
     SetFloatMode(kDefaultFloatMode);  // a signal handler may have changed it
-    until_look_ = token_->stopped() ? 0 : per_look_;
-    return !token_->stopped();
+    until_look = token->stopped() ? 0 : per_look;
+    return !token->stopped();
   }
 
   void UseScratch(unsigned char* base, const ScratchPlan& plan, size_t buffers) {
-    h_mask_ = buffers - 1;
+    h_mask = buffers - 1;
     for (size_t i = 0; i < 4; ++i) {
-      h_[i] = reinterpret_cast<C*>(base + plan.h) + (i & h_mask_) * item_.rows_at_once * padded_;
+      h[i] = reinterpret_cast<C*>(base + plan.h) + (i & h_mask) * item.rows_at_once * padded;
     }
-    rh_ = reinterpret_cast<C*>(base + plan.rh);
-    z_ = reinterpret_cast<C*>(base + plan.z);
-    xp_ = reinterpret_cast<C*>(base + plan.xp);
-    attention_ = reinterpret_cast<C*>(base + plan.attention);
-    x_ = reinterpret_cast<C*>(base + plan.x);
+    rh = reinterpret_cast<C*>(base + plan.rh);
+    z = reinterpret_cast<C*>(base + plan.z);
+    xp = reinterpret_cast<C*>(base + plan.xp);
+    attention = reinterpret_cast<C*>(base + plan.attention);
+    x = reinterpret_cast<C*>(base + plan.x);
   }
 
-  unsigned char* const own_;
+  unsigned char* const own;
 };
 
 }  // namespace HWY_NAMESPACE

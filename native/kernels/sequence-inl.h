@@ -20,90 +20,84 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // C: the type that is computed in. S: the type that matrices are stored in. kAfter: reset after.
 template <class C, class S, bool kAfter>
-class Sequence : StepOfRows<C, S> {
-  using Base = StepOfRows<C, S>;
-  using Base::call_, Base::item_, Base::spec_, Base::owner_, Base::shared_, Base::begin_, Base::count_;
-  using Base::GoOn, Base::Open, Base::Close, Base::HandOver, Base::leads, Base::Length, Base::PlaceOf, Base::TakeInputs;
-  using Base::projecting_, Base::projected_, Base::chunk_, Base::x_count_, Base::is_first_of_chunk_;
-  using Base::steps_, Base::step_, Base::active_, Base::written_;
-
+class Sequence {
  public:
-  Sequence(const WorkItem& item, ScratchOwner owner, unsigned char* own) : Base(item, owner, own) {}
+  Sequence(const WorkItem& item, ScratchOwner owner, unsigned char* own) : s_(item, owner, own) {}
 
   // All rows of the item.
   void Lead() {
-    for (size_t begin = item_.from.begin; !this->IsStopped() && Begin(begin); begin += count_) {
+    for (size_t begin = s_.item.from.begin; !s_.IsStopped() && Begin(begin); begin += s_.count) {
       while (Advance()) {
       }
-      if (shared_) epoch_->End();
-      if (step_ != steps_ || !End()) return;
+      if (s_.shared) epoch_->End();
+      if (s_.step != s_.steps || !End()) return;
     }
   }
 
   // The rows from `begin` on: Begin, Advance until it returns false, End.
   bool Begin(size_t begin) {
-    if (!this->Take(begin)) return false;
-    if (!Open()) return false;
-    step_ = 0;
-    if (begin == item_.from.begin && item_.from.states != nullptr) {
-      step_ = item_.from.step;
-      this->LoadStates(step_, static_cast<const C*>(item_.from.states));
+    if (!s_.Take(begin)) return false;
+    if (!s_.Open()) return false;
+    s_.step = 0;
+    if (begin == s_.item.from.begin && s_.item.from.states != nullptr) {
+      s_.step = s_.item.from.step;
+      s_.LoadStates(s_.step, static_cast<const C*>(s_.item.from.states));
     } else {
-      this->LoadInitialState();
+      s_.LoadInitialState();
     }
-    Close();
-    written_ = step_;
-    StartChunks();
-    return item_.crew == nullptr || steps_ == 0 || Regroup(item_.ready);
+    s_.Close();
+    s_.written = s_.step;
+    Restart();
+    return s_.item.crew == nullptr || s_.steps == 0 || Regroup(s_.item.ready);
   }
 
   // The steps of an epoch.
   void Join(Epoch& epoch, size_t member) {
-    this->Take(epoch.begin);
+    s_.Take(epoch.begin);
     epoch_ = &epoch;
     member_ = member;
-    this->UseScratchOf(epoch, member);
-    step_ = epoch.step;
-    StartChunks();
+    s_.UseScratchOf(epoch, member);
+    s_.step = epoch.step;
+    Restart();
     while (Advance()) {
     }
   }
 
   // Takes one step; false if none is left, others continue, or the call is to stop.
   bool Advance() {
-    if (step_ == steps_) return false;
-    if (item_.crew != nullptr && leads()) {
-      const size_t here = item_.crew->here();
-      if (shared_ && EpochEnds()) {
+    if (s_.step == s_.steps) return false;
+    if (s_.item.crew != nullptr && s_.leads()) {
+      const size_t here = s_.item.crew->here();
+      if (s_.shared && EpochEnds()) {
         if (!Regroup(here + epoch_->members - 1)) return false;
-      } else if (!shared_ && here != 0 && item_.crew->HasMemory()) {
+      } else if (!s_.shared && here != 0 && s_.item.crew->HasMemory()) {
         if (!Regroup(here)) return false;
       }
-    } else if (shared_ && EpochEnds()) {
+    } else if (s_.shared && EpochEnds()) {
       return false;
     }
-    if (projecting_ == Projecting::kByStep) {
-      if (step_ % kStepsPerLook == 0 && !GoOn(kStepsPerLook)) return false;
-      this->PrepareStep();
-    } else if (step_ == projected_) {
-      if (this->IsStopped()) return false;
-      if (!HandOver()) return false;
-      this->PrepareNext();
+    if (s_.projecting == Projecting::kByStep) {
+      if (s_.step % kStepsPerLook == 0 && !s_.GoOn(kStepsPerLook)) return false;
+      PrepareStep(s_);
+    } else if (s_.step == s_.projected) {
+      if (s_.IsStopped()) return false;
+      if (!s_.HandOver()) return false;
+      PrepareNext(s_);
     }
-    while (active_ > 0 && Length(active_ - 1) <= step_) --active_;
-    if (!Step()) return leads() && Regroup(epoch_->members - 2);
-    this->EndStep();
+    while (s_.active > 0 && s_.Length(s_.active - 1) <= s_.step) --s_.active;
+    if (!Step()) return s_.leads() && Regroup(epoch_->members - 2);
+    EndStep(s_);
     return true;
   }
 
   bool End() {
-    if (!Open()) return false;
-    this->WriteY();
-    this->Finish();
-    const bool done = begin_ + count_ == item_.rows;
-    if (owner_ == ScratchOwner::kHelper) item_.claim->HandOver({begin_ + count_, 0, nullptr});
-    Close(done);
-    if (done && item_.crew != nullptr) item_.crew->Close();
+    if (!s_.Open()) return false;
+    s_.WriteY();
+    s_.Finish();
+    const bool done = s_.begin + s_.count == s_.item.rows;
+    if (s_.owner == ScratchOwner::kHelper) s_.item.claim->HandOver({s_.begin + s_.count, 0, nullptr});
+    s_.Close(done);
+    if (done && s_.item.crew != nullptr) s_.item.crew->Close();
     return true;
   }
 
@@ -111,54 +105,54 @@ class Sequence : StepOfRows<C, S> {
   // A step of one row and one panel is too short to check for cancellation each time.
   static constexpr size_t kStepsPerLook = 1024;
 
-  bool EpochEnds() const { return epoch_->end_step.load(std::memory_order_relaxed) == step_; }
+  bool EpochEnds() const { return epoch_->end_step.load(std::memory_order_relaxed) == s_.step; }
 
   // --- who does the units
 
   // Continues with all who are here, perhaps alone. `ready`: how many to wait for, briefly. False if the caller has
   // taken the item back.
   bool Regroup(size_t ready) {
-    Crew& crew = *item_.crew;
-    if (!HandOver()) return false;
-    if (shared_) epoch_->End();
+    Crew& crew = *s_.item.crew;
+    if (!s_.HandOver()) return false;
+    if (s_.shared) epoch_->End();
     for (Patience patience(kMomentForReady); crew.here() < ready && patience.Wait();) {
     }
     Epoch* const next = crew.Gather();
-    if (next != nullptr || shared_) {
-      this->MoveStates(step_, [&] { next == nullptr ? this->UseOwnScratch() : this->UseScratchOf(*next, 0); });
+    if (next != nullptr || s_.shared) {
+      s_.MoveStates(s_.step, [&] { next == nullptr ? s_.UseOwnScratch() : s_.UseScratchOf(*next, 0); });
       epoch_ = next;
-      StartChunks();
+      Restart();
     }
     if (next != nullptr) {
-      next->begin = begin_;
-      next->step = step_;
-      size_t step = step_;
-      const size_t most = this->MostOfChunk();
-      TakeInputs(step, most, PlaceOf(0, most), true);
-      if (this->IsAhead()) TakeInputs(step, most, PlaceOf(1, most), true);
+      next->begin = s_.begin;
+      next->step = s_.step;
+      size_t step = s_.step;
+      const size_t most = s_.MostOfChunk();
+      s_.TakeInputs(step, most, s_.PlaceOf(0, most), true);
+      if (s_.IsAhead()) s_.TakeInputs(step, most, s_.PlaceOf(1, most), true);
       began_ = std::chrono::steady_clock::now();
       meetings_ = 0;
       crew.Start();
     }
-    Close();
+    s_.Close();
     return true;
   }
 
   // As a member: false if the epoch is over. As the leader: false if somebody is late.
   bool Meet() {
-    if (!shared_) return true;
-    if (!leads()) return epoch_->Meet(member_);
+    if (!s_.shared) return true;
+    if (!s_.leads()) return epoch_->Meet(member_);
     ++meetings_;
     return epoch_->MeetAsLeader([this] { return MostPatience(); });
   }
 
   // A member that takes twice as long as steps have taken so far is late.
   std::chrono::nanoseconds MostPatience() const {
-    const double each_row = 6.0 * static_cast<double>(spec_.H) / static_cast<double>(epoch_->members);
-    double flops = each_row * static_cast<double>(spec_.H * active_);
-    if (is_first_of_chunk_) flops += each_row * static_cast<double>(spec_.I * HWY_MAX(x_count_, 2 * kAheadRows));
+    const double each_row = 6.0 * static_cast<double>(s_.spec.H) / static_cast<double>(epoch_->members);
+    double flops = each_row * static_cast<double>(s_.spec.H * s_.active);
+    if (s_.is_first_of_chunk) flops += each_row * static_cast<double>(s_.spec.I * HWY_MAX(s_.x_count, 2 * kAheadRows));
     const auto slow = kLeastPatience + std::chrono::nanoseconds(static_cast<std::int64_t>(flops / kSlowGigaflops));
-    if (is_first_of_chunk_ || meetings_ < kMeetingsToKnow) return slow;
+    if (s_.is_first_of_chunk || meetings_ < kMeetingsToKnow) return slow;
     const auto each = (std::chrono::steady_clock::now() - began_) / meetings_;
     return std::min<std::chrono::nanoseconds>(slow, kLeastPatience + 2 * each);
   }
@@ -168,33 +162,33 @@ class Sequence : StepOfRows<C, S> {
   static constexpr double kSlowGigaflops = 15;  // of one thread that waits for memory
   static constexpr int kMeetingsToKnow = 16;
 
-  void StartChunks() {
-    active_ = count_;
-    Base::StartChunks(shared_ ? epoch_->members : 1);
+  void Restart() {
+    s_.active = s_.count;
+    StartChunks(s_, s_.shared ? epoch_->members : 1);
   }
 
   // The leader reads the inputs of the next chunk for all members, before the barrier at the end of this one.
   bool TakeInputsOfNext() {
-    if (!leads() || step_ + 1 != projected_) return true;
-    if (item_.crew->here() != 0 && item_.crew->HasMemory()) {
-      epoch_->end_step.store(projected_, std::memory_order_relaxed);
+    if (!s_.leads() || s_.step + 1 != s_.projected) return true;
+    if (s_.item.crew->here() != 0 && s_.item.crew->HasMemory()) {
+      epoch_->end_step.store(s_.projected, std::memory_order_relaxed);
       return true;
     }
-    size_t step = projected_;
-    if (this->IsAhead()) step = HWY_MIN(step + kAheadRows, steps_);
-    if (step == steps_) return true;
-    const size_t most = this->MostOfChunk();
-    if (!Open()) return false;
-    // chunk_ is already the next one; if it is multiplied ahead, the one after it is due.
-    TakeInputs(step, most, PlaceOf(this->IsAhead() ? chunk_ + 1 : chunk_, most), true);
-    Close();
+    size_t step = s_.projected;
+    if (s_.IsAhead()) step = HWY_MIN(step + kAheadRows, s_.steps);
+    if (step == s_.steps) return true;
+    const size_t most = s_.MostOfChunk();
+    if (!s_.Open()) return false;
+    // s_.chunk is already the next one; if it is multiplied ahead, the one after it is due.
+    s_.TakeInputs(step, most, s_.PlaceOf(s_.IsAhead() ? s_.chunk + 1 : s_.chunk, most), true);
+    s_.Close();
     return true;
   }
 
   // False if a member is late; the states before the step are unchanged.
   bool Step() {
     if constexpr (kCanProjectAhead) {
-      if (this->IsAhead()) return StepWith<true>();
+      if (s_.IsAhead()) return StepWith<true>();
     }
     return StepWith<false>();
   }
@@ -202,18 +196,19 @@ class Sequence : StepOfRows<C, S> {
   template <bool kBesideAhead>
   HWY_INLINE bool StepWith() {
     if constexpr (kAfter) {
-      this->template StepResetAfter<kBesideAhead>();
+      StepResetAfter<kBesideAhead>(s_);
     } else {
-      this->template GatesResetBefore<kBesideAhead>();
-      if (HWY_UNLIKELY(shared_) && !Meet()) return false;  // r∘h is complete
-      this->template StateResetBefore<kBesideAhead>();
+      GatesResetBefore<kBesideAhead>(s_);
+      if (HWY_UNLIKELY(s_.shared) && !Meet()) return false;  // r∘h is complete
+      StateResetBefore<kBesideAhead>(s_);
     }
-    if (HWY_LIKELY(!shared_)) return true;
+    if (HWY_LIKELY(!s_.shared)) return true;
     if (!TakeInputsOfNext() || !Meet()) return false;  // the new state is complete
-    if (leads()) this->WriteOthersUnits();
+    if (s_.leads()) WriteOthersUnits(s_);
     return true;
   }
 
+  ItemState<C, S> s_;
   Epoch* epoch_ = nullptr;
   size_t member_ = 0;
   std::chrono::steady_clock::time_point began_{};  // the epoch

@@ -207,15 +207,15 @@ HWY_INLINE void SweepPanels(const Op& op, D d, size_t first, size_t last, bool b
 //
 // More rows than a tile has: panel after panel, each swept by tiles, so that a panel comes from memory once. Else
 // panels side by side. `backwards` walks the panels the other way round: after a forward sweep the last ones are
-// in cache. In a long sweep the rest is left out once op.self->GoOn says no. kWideForOne: how many panels go
+// in cache. In a long sweep the rest is left out once op.s.GoOn says no. kWideForOne: how many panels go
 // side by side with a single row, where it is known that there is one; 0 where it is not.
 template <size_t kWideForOne = 0, class D, class Op>
 HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
                          const Op& op) {
   const size_t full = HWY_MAX(first, HWY_MIN(last, geometry.full_panels()));
   if (rows == 0) return;
-  const bool is_long = op.self->IsLong(rows * (last - first));
-  const auto go_on = [&](size_t panels) HWY_ATTR { return HWY_LIKELY(!is_long) || op.self->GoOn(rows * panels); };
+  const bool is_long = op.s.IsLong(rows * (last - first));
+  const auto go_on = [&](size_t panels) HWY_ATTR { return HWY_LIKELY(!is_long) || op.s.GoOn(rows * panels); };
   const auto narrow = [&]() HWY_ATTR {
     if (full == last) return;
     const size_t width = geometry.width(full);
