@@ -207,7 +207,7 @@ def node_of(scope: Scope, form: Form) -> NodeProto:
 def facts_of(scope: Scope, form: Form, attributes: Mapping[str, object]) -> Facts:
     """What the table of known issues needs to know."""
     node = GruStep(form.name, operator_at(scope.opset), attributes, form.inputs, form.outputs)
-    sizes = OnnxSizes(scope.producers, scope.shape, scope.integers_of)
+    sizes = OnnxSizes(scope)
     shape = sizes.x_shape(node)
     weights = [scope.constant(form.inputs[name]) for name in ("W", "R", "B") if name in form.inputs]
     return Facts(

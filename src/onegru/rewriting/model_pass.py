@@ -26,13 +26,14 @@ from onegru.formats.onnx.validate import (
     replace_nodes,
     serialized,
 )
+from onegru.formats.onnx.values import all_graphs
 from onegru.operators.onnx import DECOMPOSED_OPSET, OLDEST_OPSET
 from onegru.rewriting.changes import Around, to_float16, to_layout, to_two_directions
 from onegru.rewriting.decompose import decompose
 from onegru.rewriting.form import Form, node_of, operator_at, read_form
 from onegru.rewriting.opset import convert_nodes, inferred_types
 from onegru.rewriting.plan import Changes, Plan, plan_node, written_attributes
-from onegru.rewriting.scope import Names, Scope, all_graphs
+from onegru.rewriting.scope import Names, Scope
 
 _LARGEST_FILE = 2**31 - 1  # bytes; protobuf writes no more
 
@@ -204,7 +205,7 @@ class _Rewriter:
     def _convert_function(self, function: FunctionProto) -> None:
         versions = [item.version for item in function.opset_import if is_onnx(item)]
         graph = GraphProto(node=function.node)
-        scope = Scope(self.source, graph, self.new, 3, Names(ModelProto(graph=graph)), {})
+        scope = Scope(self.source, graph, 3, {}, None, self.new, Names(ModelProto(graph=graph)))
         changed = convert_nodes(scope, versions[0] if versions else self.old, self.new)
         bodies = (body for node in function.node for body in attribute_graphs(node))
         nested = any(is_onnx(node) for body in bodies for node in all_nodes(body.node))
@@ -220,7 +221,7 @@ class _Rewriter:
     # GRU nodes
 
     def _scope(self, graph: GraphProto, outer: Scope | None, opset: int) -> Scope:
-        return Scope(self.source, graph, opset, self.model.ir_version, self.names, self.types, outer)
+        return Scope(self.source, graph, self.model.ir_version, self.types, outer, opset, self.names)
 
     def _rewrite_graph(self, graph: GraphProto, outer: Scope | None) -> None:
         scope = self._scope(graph, outer, self.new)

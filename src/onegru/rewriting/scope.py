@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,17 +10,8 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
 from onegru.core.dtypes import Array, numpy_dtype
-from onegru.formats.onnx.node import constant_value, fixed_sizes, is_plain_constant
-from onegru.formats.onnx.order import node_inputs
-from onegru.formats.onnx.validate import Source, attribute_graphs, to_array
-
-
-def all_graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """A graph and the bodies in it, however deep."""
-    yield graph
-    for node in graph.node:
-        for body in attribute_graphs(node):
-            yield from all_graphs(body)
+from onegru.formats.onnx.validate import Source
+from onegru.formats.onnx.values import Values, all_graphs, names_in
 
 
 def value_types(graph: GraphProto) -> dict[str, TypeProto]:
@@ -43,13 +33,7 @@ class Names:
     """The names that a model uses, of values and of nodes; new ones differ from all of them."""
 
     def __init__(self, model: ModelProto) -> None:
-        self._used: set[str] = set()
-        for graph in all_graphs(model.graph):
-            self._used |= {value.name for value in (*graph.input, *graph.output, *graph.value_info)}
-            self._used |= {tensor.name for tensor in graph.initializer}
-            self._used |= {tensor.values.name for tensor in graph.sparse_initializer}
-            for node in graph.node:
-                self._used |= {node.name, *node.input, *node.output}
+        self._used = names_in(model)
 
     def fresh(self, base: str) -> str:
         """`base`, or with a number after it where that is taken."""
@@ -61,62 +45,39 @@ class Names:
         return name
 
 
-@dataclass
-class Scope:
-    """A graph, and the graphs around it where it is a body.
+class Scope(Values):
+    """The values of a graph, and new ones.
 
-    Attributes:
+    Args:
         source: the file.
         graph: the graph.
-        opset: the version of ONNX's operators that new nodes are written in.
         ir_version: the model's.
-        names: those in use, over the whole model.
         types: of values, as far as they are known, over the whole model.
-        outer: the scope around this one.
+        outer: the scope around this one, where it is a body.
+        opset: the version of ONNX's operators that new nodes are written in.
+        names: those in use, over the whole model.
+
+    Attributes:
         early: new Constant nodes, which go before all others.
         retired: values that rewritten nodes took, and that may no longer be needed.
     """
 
-    source: Source
-    graph: GraphProto
-    opset: int
-    ir_version: int
-    names: Names
-    types: dict[str, TypeProto]
-    outer: Scope | None = None
-    early: list[NodeProto] = field(default_factory=list)
-    retired: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.producers = {name: node for node in self.graph.node for name in node.output if name}
-        self.consumers: dict[str, list[NodeProto]] = {}
-        for node in self.graph.node:
-            for name in node_inputs(node):
-                self.consumers.setdefault(name, []).append(node)
-        self.outputs = {value.name for value in self.graph.output}
-        self._tensors = {tensor.name: tensor for tensor in self.graph.initializer}
-        self._inputs = {value.name for value in self.graph.input}
-        self._arrays: dict[str, Array] = {}
+    def __init__(
+        self,
+        source: Source,
+        graph: GraphProto,
+        ir_version: int,
+        types: Mapping[str, TypeProto],
+        outer: Scope | None,
+        opset: int,
+        names: Names,
+    ) -> None:
+        super().__init__(source, graph, ir_version, types, outer)
+        self.opset = opset
+        self.names = names
+        self.early: list[NodeProto] = []
+        self.retired: set[str] = set()
         self._shared: dict[Hashable, str] = {}
-
-    def constant(self, name: str) -> Array | None:
-        """The value of a constant; None for anything else, such as a default that a caller may replace."""
-        if name in self._arrays:
-            return self._arrays[name]
-        if name in self._tensors and not (name in self._inputs and self.ir_version >= 4):
-            self._arrays[name] = to_array(self.source, self._tensors[name])
-        elif name in self.producers and is_plain_constant(self.producers[name]):
-            self._arrays[name] = constant_value(self.source, self.producers[name])
-        elif name in self._inputs or name in self.producers or self.outer is None:
-            return None
-        else:
-            return self.outer.constant(name)
-        return self._arrays[name]
-
-    def integers_of(self, name: str) -> Array | None:
-        """The value of a constant of integers; None for anything else."""
-        array = self.constant(name)
-        return array if array is not None and array.dtype.kind == "i" else None
 
     def add(self, base: str, array: Array) -> str:
         """A new constant."""
@@ -124,10 +85,11 @@ class Scope:
         tensor = onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
         if self.ir_version >= 4:
             self.graph.initializer.append(tensor)
+            self.tensors[name] = tensor
         else:  # where an initializer would have to be an input as well
             tensor.name = ""
             self.early.append(onnx.helper.make_node("Constant", [], [name], name=name, value=tensor))
-        self._arrays[name] = np.asarray(array)
+            self.producers[name] = self.early[-1]
         return name
 
     def shared(self, key: Hashable, base: str, make: Callable[[], Array]) -> str:
@@ -151,22 +113,6 @@ class Scope:
         """A constant list of int64."""
         words = "_".join(map(str, values)) if len(values) < 5 else f"{values[0]}_to_{values[-1]}"
         return self.shared(("integers", values), f"onegru/int64_{words}", lambda: np.array(values, np.int64))
-
-    def dtype(self, name: str) -> str | None:
-        """A value's element type by NumPy's name; None where it is not known."""
-        array = self.constant(name)
-        if array is not None:
-            return array.dtype.name
-        element = self.types[name].tensor_type.elem_type if name in self.types else 0
-        names = {code_of(dtype): dtype for dtype in ("float16", "bfloat16", "float32", "float64")}
-        return names.get(element)
-
-    def shape(self, name: str) -> tuple[int | None, ...] | None:
-        """A value's shape, None for each size that is not fixed; None where even the rank is not known."""
-        array = self.constant(name)
-        if array is not None:
-            return array.shape
-        return fixed_sizes(self.types.get(name, TypeProto()))
 
 
 class Draft:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto
 
-from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op, Shape
-from onegru.formats.onnx.node import constant_value, is_plain_constant
+from onegru.formats.onnx.node import is_plain_constant
 from onegru.formats.onnx.order import sort_nodes
 from onegru.formats.onnx.sizes import without_weights
 from onegru.formats.onnx.validate import Source, attribute_graphs, element_type, is_onnx, to_array
+from onegru.formats.onnx.values import Values
 
 
 def flow_of(
@@ -30,16 +30,12 @@ def flow_of(
     Raises:
         FormatError: the graph is broken.
     """
-    inputs = {value.name for value in graph.input}
-    constants: dict[str, Callable[[], Array]] = {}
-    for tensor in graph.initializer:
-        if tensor.name not in inputs or ir_version < 4:  # else a default that a caller may replace
-            constants[tensor.name] = functools.partial(to_array, source, tensor)
+    values = Values(source, graph, ir_version, types)
+    names = [*values.tensors, *values.producers]
+    held = {name: constant for name in names if (constant := values.held(name)) is not None}
+    constants = {name: functools.partial(values.array, constant) for name, constant in held.items()}
     ops: list[Op] = []
     nodes = sort_nodes(source, graph) if outer is None else list(graph.node)
-    for node in nodes:
-        if is_plain_constant(node) and node.output:
-            constants[node.output[0]] = functools.partial(constant_value, source, node)
     shapes: dict[str, Shape] = {}
     dtypes: dict[str, str] = {}
     names = [value.name for value in (*graph.input, *graph.output, *graph.value_info)]

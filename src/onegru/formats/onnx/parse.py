@@ -29,13 +29,7 @@ from onegru.formats.graph import (
 )
 from onegru.formats.onnx.functions.unfold import unfold_functions
 from onegru.formats.onnx.nested import find_nested
-from onegru.formats.onnx.node import (
-    constant_value,
-    fixed_sizes,
-    is_plain_constant,
-    node_attributes,
-    tensor_info,
-)
+from onegru.formats.onnx.node import is_plain_constant, node_attributes, tensor_info
 from onegru.formats.onnx.order import needed_nodes, node_inputs, sort_nodes
 from onegru.formats.onnx.sizes import OnnxSizes, without_weights
 from onegru.formats.onnx.states import evaluate, find_states
@@ -52,6 +46,7 @@ from onegru.formats.onnx.validate import (
     serialized,
     to_array,
 )
+from onegru.formats.onnx.values import Values
 from onegru.formats.onnx.views import ViewStep, view_of
 from onegru.formats.onnx.whole.bounds import Ahead, check_bounds
 from onegru.formats.onnx.whole.constant_grus import has_constant_grus
@@ -108,21 +103,16 @@ class _Reader:
         self.graph = model.graph
         self.opset = model_opset(source, model)
         self.nodes = sort_nodes(source, self.graph)
-        self.tensors = {tensor.name: tensor for tensor in self.graph.initializer}
-        self.sparse = {tensor.values.name for tensor in self.graph.sparse_initializer}
-        # From IR version 4 on, an initializer that is an input as well is an input with a default.
-        inputs = {value.name for value in self.graph.input}
-        self.defaults = set(self.tensors) & inputs if model.ir_version >= 4 else set()
-        self.producers = {name: node for node in self.nodes for name in node.output if name}
+        self.values = Values(source, self.graph, model.ir_version)
+        self.tensors, self.sparse = self.values.tensors, self.values.sparse
+        self.defaults, self.producers = self.values.defaults, self.values.producers
         has_none = len(data) < _SEARCHED and b"location" not in data  # which takes long in large ones
         external = [] if has_none else external_tensors(model)
         most = check_bounds(source, model, self.nodes, len(data), external)
         self.ahead = Ahead(model, self.nodes, most, set(self.tensors) - self.defaults | self.sparse)
-        values = (*self.graph.value_info, *self.graph.output, *self.graph.input)
-        self.stated = {value.name: value.type for value in values}
-        self.sizes = OnnxSizes(self.producers, self._shape, self._any_integers)
+        self.sizes = OnnxSizes(self.values)
         self.grus = {id(node): self.sizes.add(self._gru_node(node)) for node in self.nodes if is_ours(node)}
-        self.nested, self.inner = find_nested(self.nodes, self._gru_node, self._constant)
+        self.nested, self.inner = find_nested(self.nodes, self._gru_node, self.values)
         self._check_sparse()
 
     def read(self) -> Graph:
@@ -163,13 +153,7 @@ class _Reader:
         found = self._folded(self._ahead_of_runs())
         if found is None:
             found = self._folded([]) or {}
-        return found | {name: self._array(constant) for name, constant in self.inner.items()}
-
-    def _array(self, constant: TensorProto | NodeProto) -> Array:
-        """The values of an initializer or a plain Constant."""
-        if isinstance(constant, NodeProto):
-            return constant_value(self.source, constant)
-        return to_array(self.source, constant)
+        return found | {name: self.values.array(constant) for name, constant in self.inner.items()}
 
     # GRU nodes
 
@@ -203,12 +187,6 @@ class _Reader:
             raise SpecError(f"{place}: output Y: missing; {operator} requires it with output_sequence = 1")
         name = node.name or next(filter(None, node.output), operator.name)
         return GruStep(name, operator, attributes, inputs, outputs, bodies)
-
-    def _constant(self, name: str) -> TensorProto | NodeProto | None:
-        """The initializer or node of a constant of the model, if it is dense."""
-        if not self._is_inline(name) or name in self.sparse:
-            return None
-        return self.producers.get(name) or self.tensors[name]
 
     def _check_sparse(self) -> None:
         taken = {name for gru in self.grus.values() for name in gru.inputs.values()}
@@ -325,7 +303,7 @@ class _Reader:
         for name in wanted:
             constant = self.tensors.get(name) or self.producers.get(name)
             if isinstance(constant, TensorProto) or (constant is not None and is_plain_constant(constant)):
-                found[name] = self._array(constant)
+                found[name] = self.values.array(constant)
         names = sorted({name for node in ahead for name in node.output} & wanted)
         computed = self._computed(ahead, names) if names else {}
         return None if computed is None else found | computed
@@ -364,37 +342,17 @@ class _Reader:
                 steps.append(gru)
                 wanted |= set(gru.inputs.values())
             elif wanted & set(node.output) and not is_plain_constant(node) and id(node) not in ahead:
-                if view_of(node, self.opset, self._integers) is None or self._is_inline(node.input[0]):
+                is_view = view_of(node, self.opset, self._integers) is not None
+                if not is_view or self.values.is_constant(node.input[0]):
                     return None
                 steps.append(ViewStep(self.source, node, self.opset, self._integers))
                 wanted.add(node.input[0])
         return tuple(steps[::-1])
 
-    def _any_integers(self, name: str) -> Array | None:
-        """The constant of a name, if it is one of integers."""
-        constant = self._constant(name)
-        integers = (TensorProto.INT32, TensorProto.INT64)
-        if constant is None or (isinstance(constant, TensorProto) and constant.data_type not in integers):
-            return None
-        array = self._array(constant)
-        return array if array.dtype.kind == "i" else None
-
     def _integers(self, name: str) -> tuple[int, ...] | None:
         """The constant of a name, if it is one axis of 64-bit integers."""
-        array = self._any_integers(name)
+        array = self.values.integers_of(name)
         return None if array is None or array.ndim != 1 or array.dtype != np.int64 else tuple(array.tolist())
-
-    def _shape(self, name: str) -> tuple[int | None, ...] | None:
-        """What the file says of a value's shape."""
-        if name in self.stated:
-            return fixed_sizes(self.stated[name])
-        return tuple(self.tensors[name].dims) if name in self.tensors else None
-
-    def _is_inline(self, name: str) -> bool:
-        """Whether this value is a constant: an initializer or a Constant node."""
-        if name in self.producers:
-            return is_plain_constant(self.producers[name])
-        return (name in self.tensors or name in self.sparse) and name not in self.defaults
 
 
 def model_opset(source: Source, model: ModelProto) -> int:

@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import GraphProto, ModelProto, TensorProto
 
-from onegru.core.dtypes import Array
 from onegru.formats.onnx.validate import is_gru, is_onnx
+from onegru.formats.onnx.values import Values
 from onegru.formats.sizes import Sizes
 
 _MOST_NUMBERS = 256  # of a constant that `without_weights` keeps
 
 
 class OnnxSizes(Sizes):
-    """See `onegru.formats.sizes.Sizes`.
+    """See `onegru.formats.sizes.Sizes`."""
 
-    Args:
-        producers: the nodes, by the names of their outputs.
-        shape, integers: as in `Sizes`.
-    """
-
-    def __init__(
-        self,
-        producers: Mapping[str, NodeProto],
-        shape: Callable[[str], Sequence[int | None] | None],
-        integers: Callable[[str], Array | None],
-    ) -> None:
-        super().__init__(shape, integers)
-        self._producers = producers
+    def __init__(self, values: Values) -> None:
+        super().__init__(values.shape, values.integers_of)
+        self._producers = values.producers
 
     def producer(self, value: str) -> tuple[str, Sequence[str]] | None:
         """See `Sizes`."""

@@ -15,6 +15,7 @@ from onegru.formats.onnx.flow import flow_of, graph_types
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.parse import model_opset
 from onegru.formats.onnx.validate import Source, replace_nodes
+from onegru.formats.onnx.values import names_in
 from onegru.fusion.fuse import fuse_flow
 from onegru.fusion.search import Progress, Search
 from onegru.operators.onnx import OLDEST_OPSET
@@ -27,7 +28,7 @@ def fuse_model(source: Source, model: ModelProto, progress: Progress | None = No
         FormatError: the model is broken.
     """
     opset = model_opset(source, model)
-    search = Search(_names(model.graph), progress=progress, opset=opset)
+    search = Search(names_in(model), progress=progress, opset=opset)
     if opset < OLDEST_OPSET:
         return search
     flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
@@ -36,17 +37,6 @@ def fuse_model(source: Source, model: ModelProto, progress: Progress | None = No
         _Writer(opset, model.ir_version).write(flow, model.graph)
         add_augru_functions(model, source)
     return search
-
-
-def _names(graph: GraphProto) -> set[str]:
-    names = {value.name for value in (*graph.input, *graph.output, *graph.value_info)}
-    names |= {tensor.name for tensor in graph.initializer}
-    for node in graph.node:
-        names |= {node.name, *node.input, *node.output}
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                names |= _names(attribute.g)
-    return names
 
 
 class _Writer:

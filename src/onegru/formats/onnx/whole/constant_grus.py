@@ -5,56 +5,39 @@ ONNX Runtime computes such nodes with its own kernel when a session is made, bef
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import MutableMapping
+from onnx import GraphProto, ModelProto
 
-from onnx import GraphProto, ModelProto, NodeProto
-
-from onegru.formats.onnx.validate import attribute_graphs, is_ours
-
-# What produces a value: a node; True stands for a constant, False for an input.
-_Producers = MutableMapping[str, NodeProto | bool]
+from onegru.formats.onnx.validate import Source, attribute_graphs, is_ours
+from onegru.formats.onnx.values import Values
 
 
 def has_constant_grus(model: ModelProto) -> bool:
     """Whether it has; in bodies and functions, too."""
-    bodies = [model.graph, *(GraphProto(node=function.node) for function in model.functions)]
-    return any(_has(body, {}, model.ir_version >= 4) for body in bodies)
+    graphs = [model.graph, *(GraphProto(node=function.node) for function in model.functions)]
+    return any(_has(Values(Source("the model"), graph, model.ir_version, {})) for graph in graphs)
 
 
-def _has(graph: GraphProto, around: _Producers, inputs_first: bool) -> bool:
-    own: dict[str, NodeProto | bool] = {tensor.name: True for tensor in graph.initializer}
-    own |= {tensor.values.name: True for tensor in graph.sparse_initializer}
-    inputs = {value.name: False for value in graph.input}
-    own = {**own, **inputs} if inputs_first else {**inputs, **own}
-    own |= {name: node for node in graph.node for name in node.output}
-    producers = ChainMap(own, around)
+def _has(values: Values) -> bool:
     known: dict[str, bool] = {}
     return any(
-        all(_is_constant(name, producers, known) for name in node.input if name)
+        all(_is_computed(name, values, known) for name in node.input if name)
         if is_ours(node)
-        else any(_has(body, producers, inputs_first) for body in attribute_graphs(node))
-        for node in graph.node
+        else any(_has(values.of_body(body)) for body in attribute_graphs(node))
+        for node in values.graph.node
     )
 
 
-def _is_constant(name: str, producers: _Producers, known: dict[str, bool]) -> bool:
+def _is_computed(name: str, values: Values, known: dict[str, bool]) -> bool:
     """Whether a value depends on no input, and on no node with bodies."""
     seen: set[str] = set()
     waiting = [name]
     while waiting:
         value = waiting.pop()
-        if value in seen or known.get(value):
+        if value in seen or known.get(value) or values.is_constant(value):
             continue
         seen.add(value)
-        producer = producers.get(value, False)
-        if producer is True:
-            continue
-        if (
-            not isinstance(producer, NodeProto)
-            or known.get(value) is False
-            or any(attribute_graphs(producer))
-        ):
+        producer = values.owner(value).producers.get(value)
+        if producer is None or known.get(value) is False or any(attribute_graphs(producer)):
             known[name] = False
             return False
         waiting += filter(None, producer.input)

@@ -1,0 +1,152 @@
+"""The values of an ONNX graph: what makes and takes each, which are constants, their types and shapes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
+
+from onegru.core.dtypes import Array
+from onegru.formats.onnx.node import constant_value, fixed_sizes, is_plain_constant
+from onegru.formats.onnx.order import node_inputs
+from onegru.formats.onnx.validate import Source, attribute_graphs, element_type, to_array
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def all_graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """A graph and the bodies in it, however deep."""
+    yield graph
+    for node in graph.node:
+        for body in attribute_graphs(node):
+            yield from all_graphs(body)
+
+
+def names_in(model: ModelProto) -> set[str]:
+    """The names that a model uses, of values and of nodes, in bodies too."""
+    used: set[str] = set()
+    for graph in all_graphs(model.graph):
+        used |= {value.name for value in (*graph.input, *graph.output, *graph.value_info)}
+        used |= {tensor.name for tensor in graph.initializer}
+        used |= {tensor.values.name for tensor in graph.sparse_initializer}
+        for node in graph.node:
+            used |= {node.name, *node.input, *node.output}
+    return used
+
+
+class Values:
+    """The values of a graph, and of the graphs around it where it is a body.
+
+    Args:
+        source: the file.
+        graph: the graph.
+        ir_version: the model's; from 4 on, an initializer that is an input as well is that input's default.
+        types: of values, as far as they are known; by default those that the graph states.
+        outer: the values around it.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        graph: GraphProto,
+        ir_version: int,
+        types: Mapping[str, TypeProto] | None = None,
+        outer: Values | None = None,
+    ) -> None:
+        self.source = source
+        self.graph = graph
+        self.ir_version = ir_version
+        self.outer = outer
+        self.producers = {name: node for node in graph.node for name in node.output if name}
+        self.tensors = {tensor.name: tensor for tensor in graph.initializer}
+        self.sparse = {tensor.values.name for tensor in graph.sparse_initializer}
+        self.inputs = {value.name for value in graph.input}
+        self.outputs = {value.name for value in graph.output}
+        self.defaults = self.tensors.keys() & self.inputs if ir_version >= 4 else set()
+        stated = (*graph.value_info, *graph.output, *graph.input)
+        self.types = {value.name: value.type for value in stated} if types is None else types
+
+    def of_body(self, body: GraphProto) -> Values:
+        """The values of a body of one of its nodes, of unknown types."""
+        return Values(self.source, body, self.ir_version, {}, self)
+
+    @functools.cached_property
+    def consumers(self) -> dict[str, list[NodeProto]]:
+        """The nodes that take each value, in their bodies too."""
+        found: dict[str, list[NodeProto]] = {}
+        for node in self.graph.node:
+            for name in node_inputs(node):
+                found.setdefault(name, []).append(node)
+        return found
+
+    def owner(self, name: str) -> Values:
+        """The values among which a value is defined; the outermost if it is nowhere."""
+        values = self
+        while values.outer is not None and not (
+            name in values.producers
+            or name in values.tensors
+            or name in values.inputs
+            or name in values.sparse
+        ):
+            values = values.outer
+        return values
+
+    # Constants
+
+    def is_constant(self, name: str) -> bool:
+        """Whether a value is an initializer, but no input's default, or what a Constant node holds."""
+        at = self.owner(name)
+        if name in at.producers:
+            return is_plain_constant(at.producers[name])
+        return (name in at.tensors or name in at.sparse) and name not in at.defaults
+
+    def held(self, name: str) -> TensorProto | NodeProto | None:
+        """The initializer or node of a dense constant; None for any other value."""
+        at = self.owner(name)
+        if name in at.sparse or not at.is_constant(name):
+            return None
+        found: TensorProto | NodeProto = at.producers.get(name) or at.tensors[name]
+        return found
+
+    def constant(self, name: str) -> Array | None:
+        """A dense constant; None for any other value.
+
+        Raises:
+            FormatError: it is broken.
+        """
+        held = self.held(name)
+        return None if held is None else self.array(held)
+
+    def array(self, held: TensorProto | NodeProto) -> Array:
+        """What an initializer or a Constant node holds. Raises as `constant` does."""
+        if isinstance(held, NodeProto):
+            return constant_value(self.source, held)
+        return to_array(self.source, held)
+
+    def integers_of(self, name: str) -> Array | None:
+        """A dense constant of integers; None for any other value."""
+        held = self.held(name)
+        if held is None or (
+            isinstance(held, TensorProto) and held.data_type not in (TensorProto.INT32, TensorProto.INT64)
+        ):
+            return None
+        array = self.array(held)
+        return array if array.dtype.kind == "i" else None
+
+    # Types
+
+    def shape(self, name: str) -> tuple[int | None, ...] | None:
+        """A value's shape, None for each size that is not fixed; None where even the rank is not known."""
+        held = self.held(name)
+        if held is not None:
+            return tuple(held.dims) if isinstance(held, TensorProto) else self.array(held).shape
+        return fixed_sizes(self.types.get(name, TypeProto()))
+
+    def dtype(self, name: str) -> str | None:
+        """A value's element type by NumPy's name, if it is a constant or of floating-point numbers."""
+        held = self.held(name)
+        if held is not None:
+            return self.array(held).dtype.name
+        known = element_type(self.types[name].tensor_type.elem_type) if name in self.types else None
+        return known.name if known is not None and known.name in _FLOATS else None
