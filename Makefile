@@ -28,7 +28,7 @@ require = $(BIN)/python -c '$(LIST_EXTRAS)' $(1) | $(PIP) --requirement /dev/std
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
 CODE := $(wildcard src tests docs examples benchmarks native/build_backend.py)
 
-.PHONY: help run test test-long test-frameworks test-cluster bench conformance docs lint sanitize threads tiles neon ports accuracy fuzz \
+.PHONY: help run test test-long coverage test-frameworks test-cluster bench conformance docs lint sanitize threads tiles neon ports accuracy fuzz \
   fuzz-native near-misses wheel clean
 
 help:  ## list these commands
@@ -42,6 +42,10 @@ test: lint  ## build, lint, then run the tests: minutes
 
 test-long: lint  ## the same with every case of every test: some three times as long
 	@$(BIN)/python -m pytest --long $(PYTEST_ARGS)
+
+coverage: $(VENV)/.dev  ## the tests again, with the share of the lines of src/onegru that they run: twice as long
+	@$(PIP) 'pytest-cov>=6'  # coverage.py by its own plugin, which adds up what the processes of pytest-xdist ran
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) --cov=onegru --cov-report=term:skip-covered
 
 test-frameworks: $(VENV)/.frameworks  ## conversions against PyTorch, Keras and Flax, which it installs: some GB
 	@JAX_PLATFORMS=cpu KERAS_BACKEND=torch $(BIN)/python -m pytest --long tests/frameworks
