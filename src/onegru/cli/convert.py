@@ -20,7 +20,7 @@ from onegru.formats.opened import Kind, open_layers
 from onegru.formats.save import SUFFIXES
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
-from onegru.models.convert_layers import Check, convert_layers
+from onegru.models.convert_layers import OutputCheck, convert_layers
 from onegru.models.inspect import report
 from onegru.models.load import load
 from onegru.models.load_layers import left_out
@@ -230,7 +230,7 @@ def _is_rewriting(
     return from_onnx_to_onnx and taking is None
 
 
-def _show(console: Console, layers: GRU | Stack, target: Path, checks: Sequence[Check]) -> None:
+def _show(console: Console, layers: GRU | Stack, target: Path, checks: Sequence[OutputCheck]) -> None:
     for layer in layers_of(layers):
         console.print(safe(repr(layer)), highlight=False)
     table = ruled_table(["output"], ["max abs", "max ULP", "allowed"])

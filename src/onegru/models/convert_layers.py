@@ -33,7 +33,7 @@ _Slot = tuple[Role, int]  # a role, and the layer's number where each layer has 
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class OutputCheck:
     """An output of source and target.
 
     Attributes:
@@ -52,7 +52,9 @@ class Check:
         return self.difference.max_abs <= self.tolerance
 
 
-def convert_layers(source: GRU | Stack, target: Path, options: dict[str, int | bool | None]) -> list[Check]:
+def convert_layers(
+    source: GRU | Stack, target: Path, options: dict[str, int | bool | None]
+) -> list[OutputCheck]:
     """Write layers to a temporary file, compare, and replace the target if they agree.
 
     Args:
@@ -84,7 +86,7 @@ def convert_layers(source: GRU | Stack, target: Path, options: dict[str, int | b
     return checks
 
 
-def _check(source: GRU | Stack, target: Path) -> list[Check]:
+def _check(source: GRU | Stack, target: Path) -> list[OutputCheck]:
     """Run source and target on random inputs, lengths among them if the target takes any.
 
     Args:
@@ -101,7 +103,7 @@ def _check(source: GRU | Stack, target: Path) -> list[Check]:
     return [max(items, key=lambda item: item.difference.max_abs) for items in zip(*runs, strict=True)]
 
 
-def _run_both(source: GRU | Stack, target: Path, T: int, B: int) -> list[Check]:
+def _run_both(source: GRU | Stack, target: Path, T: int, B: int) -> list[OutputCheck]:
     layers = layers_of(source)
     written = open_layers("path", target)
     if written.kind.holds == "layers":
@@ -181,5 +183,5 @@ def _name(slot: _Slot, count: int) -> str:
     return role if role == "Y" or count == 1 else f"{role}_{index}"
 
 
-def _compare(name: str, ours: Array, theirs: Array) -> Check:
-    return Check(name, difference(ours, theirs), TOLERANCE_CONVERTED[ours.dtype.name] * magnitude(ours))
+def _compare(name: str, ours: Array, theirs: Array) -> OutputCheck:
+    return OutputCheck(name, difference(ours, theirs), TOLERANCE_CONVERTED[ours.dtype.name] * magnitude(ours))
