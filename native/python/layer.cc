@@ -16,6 +16,7 @@
 #include <tuple>
 #include <vector>
 
+#include "native/gradients.h"
 #include "native/kernel.h"
 #include "native/python/arrays.h"
 #include "native/python/bindings.h"
@@ -74,6 +75,43 @@ class Layer {
     if (!Y_h.is_none()) call.Y_h = RowsOf(Required(Y_h, 3), -1, 0, 1);
     call.wide_state = wide_state;
     Run(call);
+  }
+
+  // The same of a call's gradients. resets [T, B] is of bytes, contiguous, as are W, R and the gradients by them; the
+  // gradients by X, initial_h and attention are added to what is there.
+  void Gradients(nb::handle X, nb::handle initial_h, nb::handle lengths, nb::handle attention, nb::handle resets,
+                 bool resets_to_initial, nb::handle Y, nb::handle dY, nb::handle dY_h, nb::handle W, nb::handle R,
+                 nb::handle dX, nb::handle dW, nb::handle dR, nb::handle dB, nb::handle d_initial_h,
+                 nb::handle d_attention) const {
+    GradientCall call{};
+    PyArrayObject* const x = Required(X, 3);
+    call.T = static_cast<std::size_t>(PyArray_DIM(x, 0));
+    call.B = static_cast<std::size_t>(PyArray_DIM(x, 1));
+    const auto rows = [](nb::handle array, int rank, int time, int direction, int row) {
+      return array.is_none() ? Rows{} : RowsOf(Required(array, rank), time, direction, row);
+    };
+    const auto data = [](nb::handle array, int rank) -> char* {
+      return array.is_none() ? nullptr : Data(Required(array, rank));
+    };
+    call.X = RowsOf(x, 0, -1, 1);
+    call.initial_h = rows(initial_h, 3, -1, 0, 1);
+    call.lengths = reinterpret_cast<const std::int64_t*>(data(lengths, 1));
+    call.attention = rows(attention, 2, 0, -1, 1);
+    call.resets = reinterpret_cast<const std::uint8_t*>(data(resets, 2));
+    call.resets_to_initial = resets_to_initial;
+    call.Y = rows(Y, 4, 0, 1, 2);
+    call.dY = rows(dY, 4, 0, 1, 2);
+    call.dY_h = rows(dY_h, 3, -1, 0, 1);
+    call.W = data(W, 3);
+    call.R = data(R, 3);
+    call.dX = rows(dX, 3, 0, -1, 1);
+    call.dW = data(dW, 3);
+    call.dR = data(dR, 3);
+    call.dB = data(dB, 2);
+    call.d_initial_h = rows(d_initial_h, 3, -1, 0, 1);
+    call.d_attention = rows(d_attention, 2, 0, -1, 1);
+    const nb::gil_scoped_release unlocked;
+    onegru::Gradients(*packed_, call);
   }
 
   nb::object Try(const CallArguments& given) const {
@@ -307,6 +345,11 @@ void BindLayer(nb::module_& m) {
                                                                                                            nb::const_),
            nb::arg("X"), nb::arg("initial_h").none(), nb::arg("lengths").none(), nb::arg("attention").none(),
            nb::arg("Y").none(), nb::arg("Y_h").none(), nb::arg("wide_state"), "Runs a checked call.")
+      .def("gradients", &Layer::Gradients, nb::arg("X"), nb::arg("initial_h").none(), nb::arg("lengths").none(),
+           nb::arg("attention").none(), nb::arg("resets").none(), nb::arg("resets_to_initial"), nb::arg("Y"),
+           nb::arg("dY").none(), nb::arg("dY_h").none(), nb::arg("W"), nb::arg("R"), nb::arg("dX").none(),
+           nb::arg("dW").none(), nb::arg("dR").none(), nb::arg("dB").none(), nb::arg("d_initial_h").none(),
+           nb::arg("d_attention").none(), "The gradients of a checked call.")
       .def(
           "unpack",
           [](const Layer& layer, nb::handle W, nb::handle R) {

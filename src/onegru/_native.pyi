@@ -54,6 +54,26 @@ class Layer:
         Y_h: NDArray[Any] | None,
         wide_state: bool,
     ) -> None: ...
+    def gradients(
+        self,
+        X: NDArray[Any],
+        initial_h: NDArray[Any] | None,
+        lengths: NDArray[Any] | None,
+        attention: NDArray[Any] | None,
+        resets: NDArray[Any] | None,
+        resets_to_initial: bool,
+        Y: NDArray[Any],
+        dY: NDArray[Any] | None,
+        dY_h: NDArray[Any] | None,
+        W: NDArray[Any],
+        R: NDArray[Any],
+        dX: NDArray[Any] | None,
+        dW: NDArray[Any] | None,
+        dR: NDArray[Any] | None,
+        dB: NDArray[Any] | None,
+        d_initial_h: NDArray[Any] | None,
+        d_attention: NDArray[Any] | None,
+    ) -> None: ...
     def unpack(self, W: NDArray[Any], R: NDArray[Any]) -> None: ...
     def scratch_bound(self, batch_size: int) -> int: ...
     def set_name(self, name: str) -> None: ...

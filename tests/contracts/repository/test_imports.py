@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("core",),
     ("system", "operators", "engines", "drawing"),
     ("layers",),
-    ("frameworks", "runtimes", "dataflow"),
+    ("frameworks", "runtimes", "dataflow", "torch"),
     ("formats",),
     ("fusion",),
     ("timeline",),

@@ -1,0 +1,265 @@
+#include "native/gradients.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "native/float_mode.h"
+#include "native/threads/threads.h"
+
+namespace onegru {
+namespace {
+
+// The memory of a chunk's buffers, so that they stay in cache.
+constexpr std::size_t kBytesOfChunk = std::size_t{3} << 19;
+// A chunk has so many rows at least: its sums are loaded and stored once each.
+constexpr std::size_t kLeastRows = 64;
+// From this many FLOPs on it pays to share a task.
+constexpr double kFlopsToShare = 4.0e5;
+constexpr std::size_t kLine = 64;
+
+const GradientKernel& KernelOf(const Packed& packed) {
+  return packed.spec().type == ElementType::kFloat64 ? Float64GradientKernel(packed.target())
+                                                     : Float32GradientKernel(packed.target());
+}
+
+// Tasks 0…count - 1, each done once, by whoever comes; all are done when Run returns.
+class Tasks final : public Job {
+ public:
+  using Task = void (*)(void* data, std::size_t index);
+
+  static void Run(std::size_t count, std::size_t threads, Task task, void* data) {
+    if (count <= 1 || threads <= 1) {
+      for (std::size_t i = 0; i < count; ++i) task(data, i);
+      return;
+    }
+    Tasks* const job = new Tasks(count, task, data);
+    {
+      const Invitation invitation(*job, std::min(threads, count) - 1, Sleepers::kWake);
+      job->Work();
+      for (Spin spin; job->done_.load(std::memory_order_acquire) != count;) spin.Once();
+    }
+    job->Drop();
+  }
+
+  void Help() override {
+    const DefaultFloatMode mode;
+    Window::Open();
+    Work();
+    Window::Close();
+  }
+
+ private:
+  Tasks(std::size_t count, Task task, void* data) : count_(count), task_(task), data_(data) {}
+
+  void Work() {
+    for (;;) {
+      const std::size_t i = next_.fetch_add(1, std::memory_order_relaxed);
+      if (i >= count_) return;
+      task_(data_, i);
+      done_.fetch_add(1, std::memory_order_release);
+    }
+  }
+
+  const std::size_t count_;
+  const Task task_;
+  void* const data_;
+  std::atomic<std::size_t> next_{0}, done_{0};
+};
+
+template <class F>
+void ForEach(std::size_t count, std::size_t threads, F&& f) {
+  Tasks::Run(
+      count, threads, [](void* data, std::size_t index) { (*static_cast<std::remove_reference_t<F>*>(data))(index); },
+      &f);
+}
+
+// Cuts memory into parts.
+class Parts {
+ public:
+  std::size_t Take(std::size_t size) {
+    const std::size_t at = bytes;
+    bytes += (size + 127) / 128 * 128;
+    return at;
+  }
+  std::size_t bytes = 0;
+};
+
+// The gradients of one direction.
+class Direction {
+ public:
+  Direction(const Packed& packed, const GradientCall& call, std::size_t d)
+      : packed_(packed),
+        call_(call),
+        spec_(packed.spec()),
+        kernel_(KernelOf(packed)),
+        d_(d),
+        size_(ComputedSize(spec_.type)),
+        lanes_(kernel_.lanes),
+        h_(Padded(spec_.H)),
+        x_(Padded(spec_.I)) {
+    order_.resize(call.B);
+    std::iota(order_.begin(), order_.end(), 0);
+    if (call.lengths != nullptr) {
+      std::stable_sort(order_.begin(), order_.end(),
+                       [&](std::int32_t a, std::int32_t b) { return call.lengths[a] > call.lengths[b]; });
+    }
+    steps_ = call.B == 0 ? 0 : Length(0);
+    const std::size_t row = (x_ + 9 * h_) * size_;
+    const std::size_t rows = std::max(kBytesOfChunk / row, kLeastRows);
+    chunk_steps_ =
+        std::min(std::max<std::size_t>(rows / std::max<std::size_t>(call.B, 1), 1), std::max<std::size_t>(steps_, 1));
+    chunk_rows_ = chunk_steps_ * call.B;
+    const double work = static_cast<double>(steps_) * static_cast<double>(call.B) * 6.0 * static_cast<double>(spec_.H) *
+                        static_cast<double>(spec_.I + spec_.H);
+    threads_ = work < kFlopsToShare ? 1 : NumThreads();
+  }
+
+  void Run() {
+    if (steps_ == 0) return;
+    Allocate();
+    std::size_t end = steps_;
+    while (end != 0) {
+      const std::size_t begin = (end - 1) / chunk_steps_ * chunk_steps_;
+      Chunk(begin, end);
+      end = begin;
+    }
+    if (call_.dW != nullptr)
+      Unpad(dW_, kOfW, spec_.I, x_, static_cast<char*>(call_.dW) + d_ * 3 * spec_.H * spec_.I * size_);
+    if (call_.dR != nullptr)
+      Unpad(dR_, kOfR, spec_.H, h_, static_cast<char*>(call_.dR) + d_ * 3 * spec_.H * spec_.H * size_);
+    if (call_.dB != nullptr) Biases(static_cast<char*>(call_.dB) + d_ * 6 * spec_.H * size_);
+  }
+
+ private:
+  static constexpr int kOfW[3] = {1, 2, 0};  // where z, r and n are among the gradients by W's rows
+  static constexpr int kOfR[3] = {0, 1, 2};
+
+  std::size_t Padded(std::size_t units) const { return (units + lanes_ - 1) / lanes_ * lanes_; }
+  std::size_t Length(std::size_t slot) const {
+    return call_.lengths == nullptr ? call_.T : static_cast<std::size_t>(call_.lengths[order_[slot]]);
+  }
+  // An odd number of cache lines from one row to the next, so that columns do not share sets of a cache.
+  std::size_t Stride(std::size_t numbers) const {
+    std::size_t lines = (numbers * size_ + kLine - 1) / kLine;
+    lines += lines % 2 == 0;
+    return lines * kLine / size_;
+  }
+
+  void Allocate() {
+    chunk_.packed = &packed_;
+    chunk_.call = &call_;
+    chunk_.d = d_;
+    chunk_.order = order_.data();
+    chunk_.stride_x = Stride(x_);
+    chunk_.stride_h = Stride(h_);
+    chunk_.stride_g = Stride(4 * h_);
+    chunk_.begin = 0;
+    chunk_.end = chunk_steps_;
+    const bool after = spec_.linear_before_reset;
+    groups_ = std::min(threads_, call_.B);
+    scratch_size_ = kernel_.scratch_size(chunk_, (call_.B + groups_ - 1) / groups_);
+    Parts parts;
+    const std::size_t x = parts.Take(chunk_rows_ * chunk_.stride_x * size_);
+    std::size_t states[5];
+    for (std::size_t& at : states) at = parts.Take(chunk_rows_ * chunk_.stride_h * size_);
+    const std::size_t g = parts.Take(chunk_rows_ * chunk_.stride_g * size_);
+    const std::size_t dh = parts.Take(call_.B * h_ * size_);
+    const std::size_t by_h = parts.Take(kernel_.packed_size((after ? 3 : 2) * h_, spec_.H));
+    const std::size_t by_x = parts.Take(call_.dX.data == nullptr ? 0 : kernel_.packed_size(3 * h_, spec_.I));
+    const std::size_t by_rh = parts.Take(after ? 0 : kernel_.packed_size(h_, spec_.H));
+    const std::size_t dW = parts.Take(3 * h_ * x_ * size_), dR = parts.Take(3 * h_ * h_ * size_);
+    const std::size_t dB = parts.Take(4 * h_ * size_), scratch = parts.Take(groups_ * scratch_size_);
+    memory_ = AllocateAligned(parts.bytes + 256);  // loads of whole vectors run into what follows
+    unsigned char* const base = memory_.get();
+    chunk_.x = base + x;
+    void** const buffers[] = {&chunk_.h, &chunk_.z, &chunk_.r, &chunk_.n, &chunk_.q};
+    for (std::size_t i = 0; i < 5; ++i) *buffers[i] = base + states[i];
+    chunk_.g = base + g;
+    chunk_.dh = base + dh;
+    chunk_.dW = dW_ = base + dW;
+    chunk_.dR = dR_ = base + dR;
+    chunk_.dB = dB_ = base + dB;
+    scratch_ = base + scratch;
+    const char* const R = static_cast<const char*>(call_.R) + d_ * 3 * spec_.H * spec_.H * size_;
+    const char* const W = static_cast<const char*>(call_.W) + d_ * 3 * spec_.H * spec_.I * size_;
+    constexpr int kGatesOfR[] = {0, 1, 2}, kGatesOfW[] = {2, 0, 1}, kGateOfN[] = {2};
+    kernel_.pack(R, spec_.H, spec_.H, kGatesOfR, after ? 3 : 2, base + by_h);
+    if (call_.dX.data != nullptr) kernel_.pack(W, spec_.H, spec_.I, kGatesOfW, 3, base + by_x);
+    if (!after) kernel_.pack(R, spec_.H, spec_.H, kGateOfN, 1, base + by_rh);
+    chunk_.by_h = base + by_h;
+    chunk_.by_x = base + by_x;
+    chunk_.by_rh = base + by_rh;
+  }
+
+  void Chunk(std::size_t begin, std::size_t end) {
+    active_.clear();
+    first_.clear();
+    std::size_t rows = 0, active = call_.B;
+    for (std::size_t step = begin; step < end; ++step) {
+      while (active > 0 && Length(active - 1) <= step) --active;
+      active_.push_back(active);
+      first_.push_back(rows);
+      rows += active;
+    }
+    chunk_.begin = begin;
+    chunk_.end = end;
+    chunk_.active = active_.data();
+    chunk_.first = first_.data();
+    chunk_.rows = rows;
+    ForEach(groups_, threads_, [&](std::size_t i) {
+      kernel_.rows(chunk_, call_.B * i / groups_, call_.B * (i + 1) / groups_, scratch_ + i * scratch_size_);
+    });
+    if (call_.dW == nullptr && call_.dR == nullptr && call_.dB == nullptr) return;
+    const std::size_t panel = 3 * lanes_, panels = (x_ + panel - 1) / panel + (h_ + panel - 1) / panel;
+    const std::size_t tasks = std::min(panels, threads_ == 1 ? 1 : 4 * threads_);
+    ForEach(tasks, threads_,
+            [&](std::size_t i) { kernel_.weights(chunk_, panels * i / tasks, panels * (i + 1) / tasks); });
+  }
+
+  // Rows of gates without the padding, in the order z, r, n.
+  void Unpad(const void* from, const int (&gates)[3], std::size_t columns, std::size_t padded, char* to) const {
+    for (const int gate : gates) {
+      const char* row = static_cast<const char*>(from) + static_cast<std::size_t>(gate) * h_ * padded * size_;
+      for (std::size_t i = 0; i < spec_.H; ++i, row += padded * size_, to += columns * size_) {
+        std::memcpy(to, row, columns * size_);
+      }
+    }
+  }
+
+  // Those of W, then those of R.
+  void Biases(char* to) const {
+    const int last = spec_.linear_before_reset ? 3 : 0;
+    const int gates[] = {1, 2, 0, 1, 2, last};
+    for (const int gate : gates) {
+      std::memcpy(to,
+                  static_cast<const char*>(static_cast<const void*>(dB_)) + static_cast<std::size_t>(gate) * h_ * size_,
+                  spec_.H * size_);
+      to += spec_.H * size_;
+    }
+  }
+
+  const Packed& packed_;
+  const GradientCall& call_;
+  const Spec& spec_;
+  const GradientKernel& kernel_;
+  const std::size_t d_, size_, lanes_, h_, x_;
+  std::vector<std::int32_t> order_;
+  std::vector<std::size_t> active_, first_;
+  std::size_t steps_ = 0, chunk_steps_ = 0, chunk_rows_ = 0, threads_ = 1, groups_ = 1, scratch_size_ = 0;
+  AlignedBytes memory_;
+  GradientChunk chunk_{};
+  void *dW_ = nullptr, *dR_ = nullptr, *dB_ = nullptr;
+  unsigned char* scratch_ = nullptr;
+};
+
+}  // namespace
+
+void Gradients(const Packed& packed, const GradientCall& call) {
+  const DefaultFloatMode mode;
+  for (std::size_t d = 0; d < packed.spec().D; ++d) Direction(packed, call, d).Run();
+}
+
+}  // namespace onegru

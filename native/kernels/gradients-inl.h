@@ -1,0 +1,609 @@
+// The gradients of a chunk of steps. The gates are computed again from X and the states; then, from the last step to
+// the first, with the gradient dh by the new state and prime for an activation's derivative:
+//
+//   dn = dh∘(1 - z)∘g'                          by the argument of n
+//   dz = dh∘(h - n)∘f'                          by the argument of z; with attention, times 1 - a, and da = -Σ dh∘(h -
+//   n)∘z dq = dn∘r, dr = dn∘q∘f'                     reset after, q = h·Rhᵀ + Rbh dr = (dn·Rh)∘h∘f' reset before dh =
+//   dh∘z + dz·Rz + dr·Rr + dq·Rh           reset after: by the state before dh = dh∘z + dz·Rz + dr·Rr + (dn·Rh)∘r reset
+//   before
+//
+// and dX = dz·Wz + dr·Wr + dn·Wh, dW = Σ (dz, dr, dn)ᵀ·x, dR = Σ (dz, dr, dq)ᵀ·h; reset before, of n, Σ dnᵀ·(r∘h).
+
+#include <cstring>
+#include <limits>
+
+#include "hwy/highway.h"
+#include "native/gradients.h"
+#include "native/kernels/activations-inl.h"
+#include "native/kernels/product-inl.h"
+#include "native/kernels/tile-inl.h"
+
+#if defined(ONEGRU_NATIVE_KERNELS_GRADIENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_GRADIENTS_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_GRADIENTS_INL_H_
+#else
+#define ONEGRU_NATIVE_KERNELS_GRADIENTS_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace onegru {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The derivative of an activation at x, where it is y; where there are two, that from below, or 0.
+template <class D, class V>
+HWY_NOINLINE V Derivative(D d, const Activation& activation, V x, V y) {
+  using T = hn::TFromD<D>;
+  const V zero = hn::Zero(d), one = hn::Set(d, T{1});
+  const V alpha = hn::Set(d, static_cast<T>(activation.alpha));
+  const V beta = hn::Set(d, static_cast<T>(activation.beta));
+  switch (activation.function) {
+    case Function::kRelu:
+      return hn::IfThenElse(hn::Gt(x, zero), one, zero);
+    case Function::kTanh:
+      return hn::NegMulAdd(y, y, one);
+    case Function::kSigmoid:
+      return hn::Mul(y, hn::Sub(one, y));
+    case Function::kAffine:
+      return alpha;
+    case Function::kLeakyRelu:
+      return hn::IfThenElse(hn::Gt(x, zero), one, alpha);
+    case Function::kThresholdedRelu:
+      return hn::IfThenElse(hn::Gt(x, alpha), one, zero);
+    case Function::kScaledTanh: {
+      const V t = Tanh(d, hn::Mul(beta, x));
+      return hn::Mul(hn::Mul(alpha, beta), hn::NegMulAdd(t, t, one));
+    }
+    case Function::kHardSigmoid: {
+      const V line = hn::MulAdd(alpha, x, beta);
+      return hn::IfThenElse(hn::And(hn::Gt(line, zero), hn::Lt(line, one)), alpha, zero);
+    }
+    case Function::kElu:
+      return hn::IfThenElse(hn::Gt(x, zero), one, hn::Add(hn::Mul(alpha, Expm1OfNegative(d, hn::Min(x, zero))), alpha));
+    case Function::kSoftsign: {
+      const V a = hn::Add(one, hn::Abs(x));
+      return hn::Div(one, hn::Mul(a, a));
+    }
+    case Function::kSoftplus:
+      return Sigmoid(d, x);
+  }
+  return one;
+}
+
+// What loops over tiles ask for: nothing stops them.
+struct Uninterrupted {
+  static constexpr bool IsLong(size_t) { return false; }
+  static constexpr bool GoOn(size_t) { return true; }
+};
+
+// Rows times a packed matrix of K inputs, a sum for each of kGates gates: from a bias, or added to what is there.
+template <class C, size_t kGates_>
+struct ProductOp {
+  static constexpr size_t kGates = kGates_;
+  struct Gate {
+    C* to;          // [index][stride]
+    const C* bias;  // [panel][bias_stride]; null: what is there
+    size_t bias_stride;
+  };
+
+  Uninterrupted s;
+  Geometry geometry;
+  const C* const* inputs;
+  size_t K;
+  const void* matrix;
+  const size_t* index;  // of each row
+  size_t stride;
+  Gate gates[kGates];
+
+  template <class Tile>
+  HWY_INLINE void Sum(Tile& tile) const {
+    tile.ForEach(ONEGRU_AT {
+      if constexpr (kGates > 1) at.z = Start(at, 0), at.r = Start(at, 1);
+      if constexpr (kGates != 2) at.n = Start(at, kGates - 1);
+    });
+    const C* panels[Tile::kPanels];
+#pragma GCC unroll 16
+    for (size_t p = 0; p < Tile::kPanels; ++p) {
+      panels[p] = static_cast<const C*>(matrix) + geometry.offset(tile.panel + p, K, kGates);
+    }
+    Multiply<Tile::kRows, Tile::kPanels, kGates>(tile.d, K, inputs + tile.row, panels, tile.width, tile.sums);
+  }
+
+  template <class Rows>
+  HWY_INLINE void Gates(Rows) const {}
+
+  template <class Rows>
+  HWY_INLINE void Finish(Rows rows) const {
+    rows.ForEach(ONEGRU_AT {
+      if constexpr (kGates > 1) hn::StoreU(at.z, at.d, To(at, 0)), hn::StoreU(at.r, at.d, To(at, 1));
+      if constexpr (kGates != 2) hn::StoreU(at.n, at.d, To(at, kGates - 1));
+    });
+  }
+
+  template <class At>
+  HWY_INLINE C* To(const At& at, size_t gate) const {
+    return gates[gate].to + index[at.row] * stride + at.panel * geometry.lanes;
+  }
+  template <class At>
+  HWY_INLINE auto Start(const At& at, size_t gate) const {
+    const Gate& g = gates[gate];
+    return hn::LoadU(at.d, g.bias == nullptr ? To(at, gate) : g.bias + at.panel * g.bias_stride);
+  }
+};
+
+template <class C, size_t kGates>
+HWY_INLINE void Product(const ProductOp<C, kGates>& op, size_t rows) {
+  ForTiles(hn::ScalableTag<C>(), op.geometry, rows, 0, op.geometry.panels(), false, op);
+}
+
+// A packed matrix's columns are whole vectors.
+HWY_INLINE Geometry WholePanels(size_t units, size_t lanes) { return {(units + lanes - 1) / lanes * lanes, lanes}; }
+
+// How many rows of X's gradient are computed together.
+inline constexpr size_t kRowsOfX = 64;
+
+template <class C>
+struct RowsScratch {
+  size_t* index;       // of all rows
+  size_t* step_index;  // of a step's
+  const C** inputs;
+  C* drh;
+  C* dx;
+  size_t bytes = 0;
+
+  RowsScratch(const GradientChunk& chunk, size_t slots, unsigned char* base) {
+    const size_t lanes = hn::MaxLanes(hn::ScalableTag<C>()), steps = chunk.end - chunk.begin;
+    const Spec& spec = chunk.packed->spec();
+    index = Take<size_t>(base, slots * steps);
+    step_index = Take<size_t>(base, HWY_MAX(slots, kRowsOfX));
+    inputs = Take<const C*>(base, slots * steps);
+    drh = Take<C>(base, slots * WholePanels(spec.H, lanes).H);
+    dx = Take<C>(base, kRowsOfX * WholePanels(spec.I, lanes).H);
+  }
+
+ private:
+  template <class T>
+  T* Take(unsigned char* base, size_t count) {
+    T* const at = reinterpret_cast<T*>(base + bytes);
+    bytes += (count * sizeof(T) + 127) / 128 * 128;
+    return at;
+  }
+};
+
+template <class C>
+class GradientsOfRows {
+ public:
+  GradientsOfRows(const GradientChunk& chunk, size_t first_slot, size_t last_slot, unsigned char* scratch)
+      : c_(chunk),
+        call_(*chunk.call),
+        spec_(chunk.packed->spec()),
+        weights_(chunk.packed->direction(chunk.d)),
+        geometry_(chunk.packed->geometry()),
+        padded_(geometry_.padded()),
+        first_(first_slot),
+        last_(last_slot),
+        scratch_(chunk, last_slot - first_slot, scratch) {}
+
+  void Run() {
+    Gather();
+    Gates();
+    for (size_t step = c_.end; step-- > c_.begin;) Step(step);
+    if (call_.dX.data != nullptr) ByX();
+  }
+
+ private:
+  using D = hn::ScalableTag<C>;
+  using V = hn::Vec<D>;
+  static constexpr size_t kLanes = hn::MaxLanes(D());
+
+  C* At(void* buffer, size_t stride, size_t n) const { return static_cast<C*>(buffer) + n * stride; }
+  C* Gradient(size_t n, size_t gate) const { return At(c_.g, c_.stride_g, n) + gate * padded_; }
+  size_t Last(size_t step) const { return HWY_MIN(last_, c_.active[step - c_.begin]); }
+  size_t Row(size_t slot) const { return static_cast<size_t>(c_.order[slot]); }
+  size_t Length(size_t row) const {
+    return call_.lengths == nullptr ? call_.T : static_cast<size_t>(call_.lengths[row]);
+  }
+  size_t TimeOf(size_t row, size_t step) const { return spec_.reversed[c_.d] ? Length(row) - 1 - step : step; }
+  bool IsReset(size_t t, size_t row) const { return call_.resets != nullptr && call_.resets[t * call_.B + row] != 0; }
+  C Attention(size_t t, size_t row) const {
+    return spec_.attention ? *reinterpret_cast<const C*>(call_.attention.at(t, 0, row)) : C{0};
+  }
+  static C* Numbers(const Rows& rows, size_t t, size_t d, size_t row) {
+    return reinterpret_cast<C*>(rows.at(t, d, row));
+  }
+
+  // Copies of X and of the states before, with zeros up to whole vectors.
+  void Gather() {
+    const size_t x_padded = WholePanels(spec_.I, kLanes).H;
+    for (size_t step = c_.begin; step < c_.end; ++step) {
+      for (size_t slot = first_; slot < Last(step); ++slot) {
+        const size_t n = c_.first[step - c_.begin] + slot, row = Row(slot), t = TimeOf(row, step);
+        scratch_.index[count_++] = n;
+        Copy(Numbers(call_.X, t, 0, row), spec_.I, x_padded, At(c_.x, c_.stride_x, n));
+        const bool is_reset = IsReset(t, row);
+        const C* state = nullptr;
+        if (is_reset ? call_.resets_to_initial : step == 0) {
+          if (call_.initial_h.data != nullptr) state = Numbers(call_.initial_h, 0, c_.d, row);
+        } else if (!is_reset) {
+          state = Numbers(call_.Y, TimeOf(row, step - 1), c_.d, row);
+        }
+        Copy(state, spec_.H, padded_, At(c_.h, c_.stride_h, n));
+      }
+    }
+  }
+
+  static void Copy(const C* from, size_t count, size_t padded, C* to) {
+    if (from == nullptr) count = 0;
+    if (count != 0) std::memcpy(to, from, count * sizeof(C));
+    std::memset(to + count, 0, (padded - count) * sizeof(C));
+  }
+
+  const C* const* Inputs(void* buffer, size_t stride, size_t offset = 0) {
+    for (size_t i = 0; i < count_; ++i) scratch_.inputs[i] = At(buffer, stride, scratch_.index[i]) + offset;
+    return scratch_.inputs;
+  }
+
+  // z, r, n, q, and the derivatives of the activations in place of the gradients.
+  void Gates() {
+    C *const z = static_cast<C*>(c_.z), *const r = static_cast<C*>(c_.r), *const n = static_cast<C*>(c_.n);
+    C* const q = static_cast<C*>(c_.q);
+    const C *const bx = static_cast<const C*>(weights_.bx), *const bn = static_cast<const C*>(weights_.bn);
+    Product(ProductOp<C, 3>{{},
+                            geometry_,
+                            Inputs(c_.x, c_.stride_x),
+                            spec_.I,
+                            weights_.W,
+                            scratch_.index,
+                            c_.stride_h,
+                            {{z, bx, 3 * kLanes}, {r, bx + kLanes, 3 * kLanes}, {n, bx + 2 * kLanes, 3 * kLanes}}},
+            count_);
+    const bool after = spec_.linear_before_reset;
+    if (after) {
+      Product(ProductOp<C, 3>{{},
+                              geometry_,
+                              Inputs(c_.h, c_.stride_h),
+                              spec_.H,
+                              weights_.R,
+                              scratch_.index,
+                              c_.stride_h,
+                              {{z, nullptr, 0}, {r, nullptr, 0}, {q, bn, kLanes}}},
+              count_);
+    } else {
+      Product(ProductOp<C, 2>{{},
+                              geometry_,
+                              Inputs(c_.h, c_.stride_h),
+                              spec_.H,
+                              weights_.R,
+                              scratch_.index,
+                              c_.stride_h,
+                              {{z, nullptr, 0}, {r, nullptr, 0}}},
+              count_);
+    }
+    for (size_t i = 0; i < count_; ++i) {
+      const size_t row = scratch_.index[i];
+      C *const zs = At(z, c_.stride_h, row), *const rs = At(r, c_.stride_h, row), *const qs = At(q, c_.stride_h, row);
+      C *const ns = At(n, c_.stride_h, row), *const hs = At(c_.h, c_.stride_h, row);
+      for (size_t j = 0; j < padded_; j += kLanes) {
+        Apply(spec_.f[c_.d], hn::LoadU(d_, zs + j), zs + j, Gradient(row, 1) + j);
+        const V reset = Apply(spec_.f[c_.d], hn::LoadU(d_, rs + j), rs + j, Gradient(row, 2) + j);
+        if (after) {
+          Apply(spec_.g[c_.d], hn::MulAdd(reset, hn::LoadU(d_, qs + j), hn::LoadU(d_, ns + j)), ns + j,
+                Gradient(row, 0) + j);
+        } else {
+          hn::StoreU(hn::Mul(reset, hn::LoadU(d_, hs + j)), d_, qs + j);
+        }
+      }
+    }
+    if (after) return;
+    Product(
+        ProductOp<C, 1>{
+            {}, geometry_, Inputs(q, c_.stride_h), spec_.H, weights_.N, scratch_.index, c_.stride_h, {{n, nullptr, 0}}},
+        count_);
+    for (size_t i = 0; i < count_; ++i) {
+      C* const ns = At(n, c_.stride_h, scratch_.index[i]);
+      for (size_t j = 0; j < padded_; j += kLanes) {
+        Apply(spec_.g[c_.d], hn::LoadU(d_, ns + j), ns + j, Gradient(scratch_.index[i], 0) + j);
+      }
+    }
+  }
+
+  // An activation, and its derivative: none beyond the bound.
+  HWY_INLINE V Apply(const Activation& activation, V x, C* value, C* derivative) const {
+    const V bound = hn::Set(d_, static_cast<C>(spec_.clip));
+    const V within = Clip(d_, x, bound);
+    const V y = Activate(d_, activation, within);
+    hn::StoreU(y, d_, value);
+    const V slope = Derivative(d_, activation, within, y);
+    hn::StoreU(hn::IfThenElseZero(hn::Le(hn::Abs(x), bound), slope), d_, derivative);
+    return y;
+  }
+
+  // A step, backwards.
+  void Step(size_t step) {
+    const size_t last = Last(step), first_n = c_.first[step - c_.begin];
+    if (last <= first_) return;
+    const bool after = spec_.linear_before_reset;
+    for (size_t slot = first_; slot < last; ++slot) {
+      const size_t row = Row(slot), t = TimeOf(row, step);
+      C* const dh = At(c_.dh, padded_, slot);
+      if (step + 1 == Length(row)) {
+        Copy(call_.dY_h.data == nullptr ? nullptr : Numbers(call_.dY_h, 0, c_.d, row), spec_.H, padded_, dh);
+      }
+      if (call_.dY.data != nullptr) {
+        const C* const dy = Numbers(call_.dY, t, c_.d, row);
+        for (size_t j = 0; j < spec_.H; ++j) dh[j] += dy[j];
+      }
+      const C da = after ? Blend<true>(first_n + slot, dh, Attention(t, row))
+                         : Blend<false>(first_n + slot, dh, Attention(t, row));
+      if (call_.d_attention.data != nullptr) *Numbers(call_.d_attention, t, 0, row) += da;
+    }
+    const size_t count = last - first_;
+    for (size_t i = 0; i < count; ++i) scratch_.step_index[i] = i;
+    const Geometry whole{padded_, kLanes};
+    if (!after) {
+      std::memset(scratch_.drh, 0, count * padded_ * sizeof(C));
+      Product(ProductOp<C, 1>{{},
+                              whole,
+                              StepInputs(first_n, count, 0),
+                              padded_,
+                              c_.by_rh,
+                              scratch_.step_index,
+                              padded_,
+                              {{scratch_.drh, nullptr, 0}}},
+              count);
+      for (size_t i = 0; i < count; ++i) ByReset(first_n + first_ + i, scratch_.drh + i * padded_, first_ + i);
+    }
+    Product(ProductOp<C, 1>{{},
+                            whole,
+                            StepInputs(first_n, count, 1),
+                            (after ? 3 : 2) * padded_,
+                            c_.by_h,
+                            scratch_.step_index,
+                            padded_,
+                            {{At(c_.dh, padded_, first_), nullptr, 0}}},
+            count);
+    for (size_t slot = first_; slot < last; ++slot) {
+      const size_t row = Row(slot), t = TimeOf(row, step);
+      C* const dh = At(c_.dh, padded_, slot);
+      const bool is_reset = IsReset(t, row);
+      if ((is_reset ? call_.resets_to_initial : step == 0) && call_.d_initial_h.data != nullptr) {
+        C* const to = Numbers(call_.d_initial_h, 0, c_.d, row);
+        for (size_t j = 0; j < spec_.H; ++j) to[j] += dh[j];
+      }
+      if (is_reset) std::memset(dh, 0, padded_ * sizeof(C));
+    }
+  }
+
+  // The gradients by the arguments of z and n, and of r and q with reset after; dh becomes dh∘z. Returns that by a.
+  template <bool kAfter>
+  HWY_INLINE C Blend(size_t n, C* dh, C a) const {
+    const C *const zs = At(c_.z, c_.stride_h, n), *const rs = At(c_.r, c_.stride_h, n);
+    const C *const ns = At(c_.n, c_.stride_h, n), *const qs = At(c_.q, c_.stride_h, n);
+    const C* const hs = At(c_.h, c_.stride_h, n);
+    C *const dn = Gradient(n, 0), *const dz = Gradient(n, 1), *const dr = Gradient(n, 2), *const dq = Gradient(n, 3);
+    const V one = hn::Set(d_, C{1}), share = hn::Set(d_, C{1} - a);
+    V by_a = hn::Zero(d_);
+    for (size_t j = 0; j < padded_; j += kLanes) {
+      const auto mask = hn::FirstN(d_, spec_.H - j);  // numbers beyond H may be anything
+      const V by_h = hn::LoadU(d_, dh + j), raw = hn::LoadU(d_, zs + j), z = hn::Mul(share, raw);
+      const V apart = hn::Mul(by_h, hn::Sub(hn::LoadU(d_, hs + j), hn::LoadU(d_, ns + j)));
+      by_a = hn::Sub(by_a, hn::IfThenElseZero(mask, hn::Mul(apart, raw)));
+      const V by_z = hn::Mul(hn::Mul(apart, share), hn::LoadU(d_, dz + j));
+      const V by_n = hn::IfThenElseZero(mask, hn::Mul(hn::Mul(by_h, hn::Sub(one, z)), hn::LoadU(d_, dn + j)));
+      hn::StoreU(hn::IfThenElseZero(mask, by_z), d_, dz + j);
+      hn::StoreU(by_n, d_, dn + j);
+      hn::StoreU(hn::IfThenElseZero(mask, hn::Mul(by_h, z)), d_, dh + j);
+      if constexpr (kAfter) {
+        const V by_r = hn::Mul(hn::Mul(by_n, hn::LoadU(d_, qs + j)), hn::LoadU(d_, dr + j));
+        hn::StoreU(hn::IfThenElseZero(mask, by_r), d_, dr + j);
+        hn::StoreU(hn::IfThenElseZero(mask, hn::Mul(by_n, hn::LoadU(d_, rs + j))), d_, dq + j);
+      }
+    }
+    if (!spec_.attention) return C{0};
+    C sum{0};
+    C parts[kLanes];
+    hn::StoreU(by_a, d_, parts);
+    for (const C part : parts) sum += part;
+    return sum;
+  }
+
+  // Reset before: the gradient by the argument of r, and dh += (dn·Rh)∘r.
+  HWY_INLINE void ByReset(size_t n, const C* drh, size_t slot) const {
+    const C *const rs = At(c_.r, c_.stride_h, n), *const hs = At(c_.h, c_.stride_h, n);
+    C *const dr = Gradient(n, 2), *const dh = At(c_.dh, padded_, slot);
+    for (size_t j = 0; j < padded_; j += kLanes) {
+      const auto mask = hn::FirstN(d_, spec_.H - j);
+      const V by_rh = hn::LoadU(d_, drh + j);
+      const V by_r = hn::Mul(hn::Mul(by_rh, hn::LoadU(d_, hs + j)), hn::LoadU(d_, dr + j));
+      hn::StoreU(hn::IfThenElseZero(mask, by_r), d_, dr + j);
+      const V carry = hn::IfThenElseZero(mask, hn::Mul(by_rh, hn::LoadU(d_, rs + j)));
+      hn::StoreU(hn::Add(hn::LoadU(d_, dh + j), carry), d_, dh + j);
+    }
+  }
+
+  // Rows of a step's gradients, from one gate on. The list of all rows is not needed while there are steps.
+  const C* const* StepInputs(size_t first_n, size_t count, size_t gate) {
+    for (size_t i = 0; i < count; ++i) scratch_.inputs[i] = Gradient(first_n + first_ + i, gate);
+    return scratch_.inputs;
+  }
+
+  // dX += dz·Wz + dr·Wr + dn·Wh
+  void ByX() {
+    const Geometry columns = WholePanels(spec_.I, kLanes);
+    const C* const* const inputs = Inputs(c_.g, c_.stride_g);
+    for (size_t i = 0; i < kRowsOfX; ++i) scratch_.step_index[i] = i;
+    size_t done = 0;
+    while (done < count_) {
+      const size_t some = HWY_MIN(kRowsOfX, count_ - done);
+      std::memset(scratch_.dx, 0, some * columns.H * sizeof(C));
+      Product(ProductOp<C, 1>{{},
+                              columns,
+                              inputs + done,
+                              3 * padded_,
+                              c_.by_x,
+                              scratch_.step_index,
+                              columns.H,
+                              {{scratch_.dx, nullptr, 0}}},
+              some);
+      for (size_t i = 0; i < some; ++i) Scatter(scratch_.index[done + i], scratch_.dx + i * columns.H);
+      done += some;
+    }
+  }
+
+  void Scatter(size_t n, const C* from) {
+    size_t step = c_.begin;
+    while (step + 1 < c_.end && c_.first[step + 1 - c_.begin] <= n) ++step;
+    const size_t row = Row(n - c_.first[step - c_.begin]);
+    C* const to = Numbers(call_.dX, TimeOf(row, step), 0, row);
+    for (size_t j = 0; j < spec_.I; ++j) to[j] += from[j];
+  }
+
+  const GradientChunk& c_;
+  const GradientCall& call_;
+  const Spec& spec_;
+  const PackedDirection& weights_;
+  const Geometry geometry_;
+  const size_t padded_;
+  const size_t first_, last_;
+  RowsScratch<C> scratch_;
+  size_t count_ = 0;
+  const D d_;
+};
+
+// --- sums over rows: the gradients by the weights
+
+// The tile's rows and vectors: a sum each, and as many under way as hide a multiply-add's latency.
+inline constexpr size_t kTileRows = kLargeTiles ? 8 : 4;
+inline constexpr size_t kTileVectors = 3;
+// The rows n of a block, whose part of X or h stays in the first-level cache.
+inline constexpr size_t kRowsOfBlock = 128;
+
+// to[i][v] += Σ over n of a[n][i] · b[n][v]
+template <size_t kRows, size_t kVectors, class D, class C = hn::TFromD<D>>
+HWY_INLINE void AddOuter(D d, size_t count, const C* a, size_t stride_a, const C* b, size_t stride_b, C* to,
+                         size_t stride) {
+  constexpr size_t kLanes = hn::MaxLanes(D());
+  hn::Vec<D> sums[kRows][kVectors];
+#pragma GCC unroll 16
+  for (size_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVectors; ++v) sums[i][v] = hn::LoadU(d, to + i * stride + v * kLanes);
+  }
+  for (size_t n = 0; n < count; ++n, a += stride_a, b += stride_b) {
+    hn::Vec<D> row[kVectors];
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVectors; ++v) row[v] = hn::LoadU(d, b + v * kLanes);
+#pragma GCC unroll 16
+    for (size_t i = 0; i < kRows; ++i) {
+      const auto factor = hn::Set(d, a[i]);
+#pragma GCC unroll 4
+      for (size_t v = 0; v < kVectors; ++v) sums[i][v] = hn::MulAdd(factor, row[v], sums[i][v]);
+    }
+  }
+#pragma GCC unroll 16
+  for (size_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVectors; ++v) hn::StoreU(sums[i][v], d, to + i * stride + v * kLanes);
+  }
+}
+
+// All rows of `to`, some vectors of its columns.
+template <class C>
+HWY_NOINLINE void AddColumns(size_t vectors, size_t rows, size_t count, const C* a, size_t stride_a, const C* b,
+                             size_t stride_b, C* to, size_t stride) {
+  const hn::ScalableTag<C> d;
+  for (size_t begin = 0; begin < count; begin += kRowsOfBlock) {
+    const size_t some = HWY_MIN(kRowsOfBlock, count - begin);
+    const C *const from_a = a + begin * stride_a, *const from_b = b + begin * stride_b;
+    for (size_t i = 0; i < rows; i += kTileRows) {
+      WithRows<1, kTileRows>(HWY_MIN(kTileRows, rows - i), [&](auto tile_rows) HWY_ATTR {
+        C* const at = to + i * stride;
+        if (vectors == 3) {
+          AddOuter<tile_rows, 3>(d, some, from_a + i, stride_a, from_b, stride_b, at, stride);
+        } else if (vectors == 2) {
+          AddOuter<tile_rows, 2>(d, some, from_a + i, stride_a, from_b, stride_b, at, stride);
+        } else {
+          AddOuter<tile_rows, 1>(d, some, from_a + i, stride_a, from_b, stride_b, at, stride);
+        }
+      });
+    }
+  }
+}
+
+template <class C>
+void GradientsOfWeights(const GradientChunk& c, size_t first_panel, size_t last_panel) {
+  const size_t lanes = hn::MaxLanes(hn::ScalableTag<C>());
+  const Spec& spec = c.packed->spec();
+  const size_t padded = c.packed->geometry().padded(), columns = WholePanels(spec.I, lanes).H;
+  const size_t panel = kTileVectors * lanes, of_x = (columns + panel - 1) / panel;
+  const C* const g = static_cast<const C*>(c.g);
+  for (size_t p = first_panel; p < last_panel; ++p) {
+    const bool is_x = p < of_x;
+    const size_t begin = (is_x ? p : p - of_x) * panel, width = is_x ? columns : padded;
+    const size_t vectors = HWY_MIN(kTileVectors, (width - begin) / lanes);
+    if (is_x) {
+      AddColumns(vectors, 3 * padded, c.rows, g, c.stride_g, static_cast<const C*>(c.x) + begin, c.stride_x,
+                 static_cast<C*>(c.dW) + begin, columns);
+      continue;
+    }
+    C* const to = static_cast<C*>(c.dR) + begin;
+    const C *const h = static_cast<const C*>(c.h) + begin, *const q = static_cast<const C*>(c.q) + begin;
+    const size_t gates = spec.linear_before_reset ? 3 : 2;
+    AddColumns(vectors, gates * padded, c.rows, g + padded, c.stride_g, h, c.stride_h, to, padded);
+    if (gates == 2) AddColumns(vectors, padded, c.rows, g, c.stride_g, q, c.stride_h, to + 2 * padded * padded, padded);
+  }
+  if (first_panel != 0 || last_panel == 0) return;
+  C* const sums = static_cast<C*>(c.dB);
+  const size_t gates = spec.linear_before_reset ? 4 : 3;
+  for (size_t n = 0; n < c.rows; ++n) {
+    const C* const row = g + n * c.stride_g;
+    for (size_t j = 0; j < gates * padded; ++j) sums[j] += row[j];
+  }
+}
+
+template <class C>
+size_t PackedColumns(size_t K, size_t N) {
+  return K * WholePanels(N, hn::MaxLanes(hn::ScalableTag<C>())).H * sizeof(C);
+}
+
+template <class C>
+void PackColumns(const void* matrix, size_t H, size_t N, const int* gates, size_t count, void* packed) {
+  const size_t lanes = hn::MaxLanes(hn::ScalableTag<C>()), padded = WholePanels(H, lanes).H;
+  C* to = static_cast<C*>(packed);
+  for (size_t begin = 0; begin < N; begin += lanes) {
+    const size_t width = HWY_MIN(lanes, N - begin);
+    for (size_t g = 0; g < count; ++g) {
+      const C* from = static_cast<const C*>(matrix) + static_cast<size_t>(gates[g]) * H * N + begin;
+      for (size_t k = 0; k < padded; ++k, from += N, to += lanes) {
+        const size_t some = k < H ? width : 0;
+        for (size_t i = 0; i < lanes; ++i) to[i] = i < some ? from[i] : C{0};
+      }
+    }
+  }
+}
+
+template <class C>
+void RunRows(const GradientChunk& chunk, size_t first_slot, size_t last_slot, unsigned char* scratch) {
+  GradientsOfRows<C>(chunk, first_slot, last_slot, scratch).Run();
+}
+
+template <class C>
+size_t ScratchOfRows(const GradientChunk& chunk, size_t slots) {
+  return RowsScratch<C>(chunk, slots, nullptr).bytes;
+}
+
+template <class C>
+constexpr GradientKernel MakeGradientKernel() {
+  return {hn::MaxLanes(hn::ScalableTag<C>()),
+          &PackedColumns<C>,
+          &PackColumns<C>,
+          &RunRows<C>,
+          &ScratchOfRows<C>,
+          &GradientsOfWeights<C>};
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onegru
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,35 @@
+// The kernels of gradients in float32, once for each SIMD target.
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "native/kernels/gradients_f32.cc"
+#include "hwy/foreach_target.h"  // before highway.h: it chooses the target that highway.h sets up
+
+#include "hwy/highway.h"
+#include "native/kernels/gradients-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onegru {
+namespace HWY_NAMESPACE {
+
+constexpr GradientKernel kGradients = MakeGradientKernel<float>();
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onegru
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#include "native/targets/target_list.h"
+
+namespace onegru {
+
+const GradientKernel& Float32GradientKernel(std::size_t target) {
+#define ONEGRU_ENTRY(ns, bit, name) &ns::kGradients,
+  static constexpr const GradientKernel* kTable[] = {ONEGRU_FOR_EACH_TARGET(ONEGRU_ENTRY)};
+#undef ONEGRU_ENTRY
+  return *kTable[target];
+}
+
+}  // namespace onegru
+
+#endif  // HWY_ONCE

@@ -1,0 +1,118 @@
+"""What a layer computes, in the types that an operator of PyTorch can take."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from onegru.core.activations import find_kind
+from onegru.core.errors import SpecError
+from onegru.core.spec import DIRECTIONS, Direction, Spec, reversed_directions
+from onegru.operators.lowering import read_activations
+from onegru.operators.onnx import NEWEST
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A layer without its sizes and its type.
+
+    Attributes:
+        direction: forward, reverse or bidirectional.
+        linear_before_reset: whether the reset gate acts after the recurrent product.
+        clip: the bound on the inputs of the activations; 0 for none.
+        activations: f and g of each direction.
+        activation_alpha, activation_beta: values for the functions that take them, in order.
+        resets_to_initial: whether a reset leads back to the initial state; else to zeros.
+        words: all of this as an operator's argument, which may be a text but no list of them.
+    """
+
+    direction: Direction = "forward"
+    linear_before_reset: bool = True
+    clip: float = 0.0
+    activations: tuple[str, ...] = ("Sigmoid", "Tanh")
+    activation_alpha: tuple[float, ...] = ()
+    activation_beta: tuple[float, ...] = ()
+    resets_to_initial: bool = False
+    words: str = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        values = [getattr(self, item.name) for item in fields(self) if item.init]
+        object.__setattr__(self, "words", json.dumps(values))
+
+    @property
+    def num_directions(self) -> int:
+        """D."""
+        return len(reversed_directions(self.direction))
+
+    @property
+    def is_of_torch(self) -> bool:
+        """Whether `torch.nn.GRU` computes it."""
+        is_plain = self.activations == ("Sigmoid", "Tanh") * self.num_directions
+        return is_plain and self.linear_before_reset and not self.clip and self.direction != "reverse"
+
+
+def form_of(
+    direction: str,
+    linear_before_reset: bool,
+    clip: float | None,
+    activations: Sequence[str] | None,
+    activation_alpha: Sequence[float] | None,
+    activation_beta: Sequence[float] | None,
+    resets_to_initial: bool = False,
+) -> Form:
+    """The arguments of a module, checked.
+
+    Raises:
+        SpecError: one is not legal.
+    """
+    if direction not in DIRECTIONS:
+        raise SpecError(f"direction: {direction!r}; must be {', '.join(DIRECTIONS)}")
+    count = len(reversed_directions(direction))
+    names = ("Sigmoid", "Tanh") * count if activations is None else activations
+    form = Form(
+        direction,
+        linear_before_reset,
+        0.0 if clip is None else clip,
+        tuple(find_kind(name).name for name in names),
+        tuple(map(float, activation_alpha or ())),
+        tuple(map(float, activation_beta or ())),
+        resets_to_initial,
+    )
+    if clip is not None and not clip > 0:
+        raise SpecError(f"clip: {clip}; must be > 0 and finite, or None")
+    spec_of(form, 1, 1, "float32", False)  # which says what is wrong
+    return form
+
+
+@functools.lru_cache(maxsize=256)
+def form_from(words: str) -> Form:
+    """The form of these words."""
+    values: list[Any] = [tuple(item) if isinstance(item, list) else item for item in json.loads(words)]
+    return Form(*values)
+
+
+@functools.lru_cache(maxsize=256)
+def spec_of(form: Form, input_size: int, hidden_size: int, dtype: str, attention: bool) -> Spec:
+    """The specification of a layer.
+
+    Raises:
+        SpecError: the form is not legal.
+    """
+    values = {
+        "activations": form.activations,
+        "activation_alpha": form.activation_alpha,
+        "activation_beta": form.activation_beta,
+    }
+    return Spec(
+        input_size,
+        hidden_size,
+        dtype,
+        form.direction,
+        form.linear_before_reset,
+        form.clip or None,
+        read_activations(NEWEST, values, form.num_directions),
+        attention,
+    )

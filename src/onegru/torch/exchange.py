@@ -1,0 +1,83 @@
+"""A finished model's GRUs exchanged for onegru's, and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from onegru.core.errors import SpecError
+from onegru.torch.arguments import form_of
+from onegru.torch.modules import GRU, GRUCell
+
+_CLASSES: dict[type[nn.Module], type[nn.Module]] = {nn.GRU: GRU, nn.GRUCell: GRUCell}
+
+
+@dataclass(frozen=True, slots=True)
+class Acceleration:
+    """What `accelerate` did.
+
+    Attributes:
+        exchanged: the names of the modules that onegru now runs.
+        left: those that are GRUs and were left, by name, and why.
+    """
+
+    exchanged: tuple[str, ...]
+    left: dict[str, str]
+
+
+def accelerate(model: nn.Module) -> Acceleration:
+    """Let onegru run and train every `nn.GRU` and `nn.GRUCell` of a model.
+
+    In place: modules, parameters, the state dict, hooks and optimizers stay as they are; only the classes of
+    the GRUs change.
+
+    Args:
+        model: the model, or a GRU itself.
+
+    Returns:
+        what was exchanged, and what was left and why.
+
+    Raises:
+        SpecError: it is no module.
+    """
+    if not isinstance(model, nn.Module):
+        raise SpecError(f"model: {type(model).__name__}; must be a torch.nn.Module")
+    exchanged: list[str] = []
+    left: dict[str, str] = {}
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.GRU | nn.GRUCell) or isinstance(module, GRUCell):
+            continue
+        wanted = _CLASSES.get(type(module))
+        if wanted is None:
+            left[name] = f"{type(module).__name__} is a class of its own, which may compute something else"
+            continue
+        if hasattr(module, "parametrizations"):
+            left[name] = "its parameters are computed from others"
+            continue
+        both = isinstance(module, nn.GRU) and module.bidirectional
+        module.form = form_of("bidirectional" if both else "forward", True, None, None, None, None)
+        module.__class__ = wanted
+        exchanged.append(name)
+    return Acceleration(tuple(exchanged), left)
+
+
+def restore(model: nn.Module) -> tuple[str, ...]:
+    """Make onegru's GRUs of a model PyTorch's again; returns their names.
+
+    Raises:
+        SpecError: it is no module, or one of them computes what PyTorch's cannot; nothing is changed then.
+    """
+    if not isinstance(model, nn.Module):
+        raise SpecError(f"model: {type(model).__name__}; must be a torch.nn.Module")
+    found = [(name, module) for name, module in model.named_modules() if type(module) in _CLASSES.values()]
+    for name, module in found:
+        if not module.form.is_of_torch:
+            raise SpecError(
+                f"model: {name!r} differs from torch.nn.{type(module).__name__} does not; must not"
+            )
+    others = {ours: theirs for theirs, ours in _CLASSES.items()}
+    for _, module in found:
+        module.__class__ = others[type(module)]
+        del module.form
+    return tuple(name for name, _ in found)

@@ -1,0 +1,109 @@
+"""The same layer by PyTorch's own operators: for other devices and types, and to differentiate twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from onegru.core.activations import Activation
+from onegru.torch.arguments import Form, spec_of
+
+_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "Relu": lambda x, alpha, beta: torch.relu(x),
+    "Tanh": lambda x, alpha, beta: torch.tanh(x),
+    "Sigmoid": lambda x, alpha, beta: torch.sigmoid(x),
+    "Affine": lambda x, alpha, beta: alpha * x + beta,
+    "LeakyRelu": lambda x, alpha, beta: functional.leaky_relu(x, alpha),
+    "ThresholdedRelu": lambda x, alpha, beta: torch.where(x >= alpha, x, torch.zeros_like(x)),
+    "ScaledTanh": lambda x, alpha, beta: alpha * torch.tanh(beta * x),
+    "HardSigmoid": lambda x, alpha, beta: torch.clamp(alpha * x + beta, 0, 1),
+    "Elu": lambda x, alpha, beta: torch.where(x >= 0, x, alpha * torch.expm1(torch.clamp(x, max=0))),
+    "Softsign": lambda x, alpha, beta: functional.softsign(x),
+    "Softplus": lambda x, alpha, beta: torch.logaddexp(x, torch.zeros_like(x)),
+}
+
+
+def _apply(activation: Activation, clip: float | None, x: Tensor) -> Tensor:
+    if clip is not None:
+        x = torch.clamp(x, -clip, clip)
+    return _FUNCTIONS[activation.name](x, *activation.parameters)
+
+
+def forward(
+    form: Form,
+    X: Tensor,
+    weights: Sequence[Tensor | None],
+    initial_h: Tensor | None,
+    lengths: Tensor | None,
+    attention: Tensor | None,
+    resets: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Y [T, B, D·H] and Y_h [D, B, H], as `onegru.torch.function.gru_layer`."""
+    T, B, _ = X.shape
+    spec = spec_of(form, 1, 1, "float32", attention is not None)
+    outputs: list[Tensor] = []
+    last: list[Tensor] = []
+    for d, backwards in enumerate(spec.reversed_directions):
+        W, R, Wb, Rb = weights[4 * d : 4 * d + 4]
+        assert W is not None and R is not None
+        H = R.shape[1]
+        zeros = X.new_zeros(B, H)
+        start = zeros if initial_h is None else initial_h[d]
+        h, found = start, [zeros] * T
+        f, g = spec.activations[d]
+        for t in reversed(range(T)) if backwards else range(T):
+            before = h
+            if resets is not None:
+                h = torch.where(resets[t][:, None], start if form.resets_to_initial else zeros, h)
+            x_r, x_z, x_n = functional.linear(X[t], W, Wb).chunk(3, 1)
+            if form.linear_before_reset:
+                h_r, h_z, h_n = functional.linear(h, R, Rb).chunk(3, 1)
+                r = _apply(f, spec.clip, x_r + h_r)
+                n = _apply(g, spec.clip, x_n + r * h_n)
+            else:
+                bias = None if Rb is None else Rb[: 2 * H]
+                h_r, h_z = functional.linear(h, R[: 2 * H], bias).chunk(2, 1)
+                r = _apply(f, spec.clip, x_r + h_r)
+                bias = None if Rb is None else Rb[2 * H :]
+                n = _apply(g, spec.clip, x_n + functional.linear(r * h, R[2 * H :], bias))
+            z = _apply(f, spec.clip, x_z + h_z)
+            if attention is not None:
+                z = (1 - attention[t][:, None]) * z
+            h = (1 - z) * n + z * h
+            found[t] = h
+            if lengths is not None:
+                runs = (t < lengths)[:, None]
+                found[t] = torch.where(runs, h, zeros)
+                h = torch.where(runs, h, before)
+        if lengths is not None:
+            h = torch.where((lengths > 0)[:, None], h, zeros)
+        outputs.append(torch.stack(found) if T else X.new_zeros(0, B, H))
+        last.append(h)
+    return torch.cat(outputs, 2), torch.stack(last)
+
+
+def gradients(form: Form, given: Sequence[Any], outputs: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The gradients by all tensors of a call, which can be differentiated again.
+
+    Args:
+        form: the layer.
+        given: X, initial_h, attention, lengths, resets, then the weights.
+        outputs: the gradients by Y and Y_h.
+    """
+    X, initial_h, attention, lengths, resets, *weights = given
+    found = forward(form, X, weights, initial_h, lengths, attention, resets)
+    wanted = [
+        tensor
+        for tensor in (X, initial_h, attention, *weights)
+        if tensor is not None and tensor.requires_grad
+    ]
+    pairs = [(y, dy) for y, dy in zip(found, outputs, strict=True) if dy is not None and y.requires_grad]
+    results = torch.autograd.grad(
+        [y for y, _ in pairs], wanted, [dy for _, dy in pairs], create_graph=True, allow_unused=True
+    )
+    by_tensor = {id(tensor): result for tensor, result in zip(wanted, results, strict=True)}
+    return [by_tensor.get(id(tensor)) for tensor in (X, initial_h, attention, *weights)]

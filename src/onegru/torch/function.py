@@ -1,0 +1,266 @@
+"""A layer in all its directions as an operator of PyTorch, with its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from onegru.core.dtypes import Array
+from onegru.core.spec import Weights
+from onegru.engines.training import Call, Resets, TrainedLayer
+from onegru.torch import fallback
+from onegru.torch.arguments import Form, form_from, spec_of
+
+_TYPES = {torch.float32: "float32", torch.float64: "float64"}
+_TENSORS = ("X", "initial_h", "attention", "lengths", "resets")  # before the weights
+_GATES = (1, 0, 2)  # z, r, n among PyTorch's r, z, n
+
+
+def gru_layer(
+    form: Form,
+    X: Tensor,
+    weights: Sequence[Tensor | None],
+    initial_h: Tensor | None = None,
+    lengths: Tensor | None = None,
+    attention: Tensor | None = None,
+    resets: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """A layer in all its directions.
+
+    Args:
+        form: what to compute.
+        X: [T, B, I].
+        weights: for each direction weight_ih [3H, I], weight_hh [3H, H], bias_ih and bias_hh [3H], gate order
+            r, z, n; both biases may be None.
+        initial_h: [D, B, H]; None for zeros.
+        lengths: [B], int64, each in 0…T; None for all T.
+        attention: [T, B]; None for none.
+        resets: [T, B], booleans; None for none.
+
+    Returns:
+        Y [T, B, D·H], zero past each row's end, and Y_h [D, B, H].
+    """
+    if (
+        X.device.type != "cpu"
+        or X.dtype not in _TYPES
+        or any(w is not None and w.dtype != X.dtype for w in weights)
+    ):
+        return fallback.forward(form, X, weights, initial_h, lengths, attention, resets)
+    tensors = (X, initial_h, attention, lengths, resets, *weights)
+    if torch.compiler.is_compiling():
+        given = [tensor for tensor in tensors if tensor is not None]
+        found = _operator(given, [tensor is not None for tensor in tensors], form.words)
+        return found[0], found[1]
+    found = _Function.apply(form, *tensors)
+    return found[0], found[1]
+
+
+def _array(tensor: Tensor) -> Array:
+    """A tensor's memory, its last axis contiguous."""
+    tensor = tensor.detach()
+    if tensor.dim() and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+        tensor = tensor.contiguous()
+    array: Array = tensor.numpy()
+    return array
+
+
+def _gates(tensors: Sequence[Tensor]) -> Array:
+    """Those of each direction, in ONNX's gate order, [D, 3H, …]."""
+    parts = [array.reshape(3, -1, *array.shape[1:])[[*_GATES]] for array in map(_array, tensors)]
+    return np.stack(parts).reshape(len(parts), -1, *parts[0].shape[2:])
+
+
+def _layer(form: Form, X: Tensor, weights: Sequence[Tensor | None], attention: bool) -> TrainedLayer:
+    given = [weight for weight in weights if weight is not None]
+    each = len(given) // form.num_directions
+    W, R = _gates(given[::each]), _gates(given[1::each])
+    D, H = form.num_directions, R.shape[2]
+    B = np.zeros((D, 6 * H), W.dtype)
+    if each == 4:
+        B[:, : 3 * H], B[:, 3 * H :] = _gates(given[2::each]), _gates(given[3::each])
+    return TrainedLayer(spec_of(form, W.shape[2], H, _TYPES[X.dtype], attention), Weights(W, R, B))
+
+
+def _call(form: Form, tensors: Sequence[Tensor | None]) -> Call:
+    X, initial_h, attention, lengths, resets = tensors
+    assert X is not None
+    return Call(
+        _array(X),
+        None if initial_h is None else _array(initial_h),
+        None if lengths is None else np.ascontiguousarray(_array(lengths), np.int64),
+        None if attention is None else _array(attention),
+        None if resets is None else Resets(_array(resets), form.resets_to_initial),
+    )
+
+
+def _forward(form: Form, tensors: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
+    """Y [T, D, B, H] and Y_h."""
+    X = tensors[0]
+    assert X is not None
+    layer = _layer(form, X, tensors[5:], tensors[2] is not None)
+    Y, Y_h = layer.forward(_call(form, tensors[:5]))
+    return torch.from_numpy(Y), torch.from_numpy(Y_h)
+
+
+def _side_by_side(Y: Tensor) -> Tensor:
+    """[T, D, B, H] as [T, B, D·H]."""
+    T, D, B, H = Y.shape
+    return Y[:, 0] if D == 1 else Y.transpose(1, 2).reshape(T, B, D * H)
+
+
+def _backward(
+    form: Form,
+    tensors: Sequence[Tensor | None],
+    Y: Tensor,
+    dY: Tensor | None,
+    dY_h: Tensor | None,
+    wanted: Sequence[bool],
+) -> list[Tensor | None]:
+    """The gradients by X, initial_h, attention and the weights, those that are wanted."""
+    X, attention = tensors[0], tensors[2]
+    assert X is not None
+    weights = tensors[5:]
+    layer = _layer(form, X, weights, attention is not None)
+    D, each = form.num_directions, len(weights) // form.num_directions
+    by_weight = wanted[3:]
+    by_name = dict(zip(("X", "initial_h", "attention"), wanted, strict=False))
+    by_name |= {name: any(by_weight[place::each]) for place, name in enumerate("WR")}
+    by_name["B"] = any(by_weight[2::each]) or any(by_weight[3::each])
+    names = [name for name, is_wanted in by_name.items() if is_wanted]
+    T, B, H = X.shape[0], X.shape[1], layer.spec.hidden_size
+    if dY is not None:
+        dY = dY.reshape(T, B, D, H).permute(0, 2, 1, 3)
+    found = layer.gradients(
+        _call(form, tensors[:5]),
+        _array(Y),
+        None if dY is None else _array(dY),
+        None if dY_h is None else _array(dY_h),
+        names,
+    )
+    results: list[Tensor | None] = [
+        torch.from_numpy(found[name]) if is_wanted else None
+        for name, is_wanted in zip(("X", "initial_h", "attention"), wanted, strict=False)
+    ]
+    bias = found.get("B")
+    halves = (None, None) if bias is None else (bias[:, : 3 * H], bias[:, 3 * H :])
+    arrays = (found.get("W"), found.get("R"), *halves)
+    for number, is_wanted in enumerate(by_weight):
+        d, place = divmod(number, each)
+        array = arrays[place] if is_wanted else None
+        if array is None:
+            results.append(None)
+            continue
+        gates = array[d].reshape(3, H, -1)[[*_GATES]]
+        results.append(torch.from_numpy(gates.reshape(array[d].shape)))
+    return results
+
+
+class _Function(torch.autograd.Function):
+    """The layer outside of compiled code."""
+
+    @staticmethod
+    def forward(form: Form, *tensors: Tensor | None) -> Any:
+        Y, Y_h = _forward(form, tensors)
+        return _side_by_side(Y), Y_h, Y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        form, *tensors = inputs
+        ctx.form = form
+        ctx.mark_non_differentiable(output[2])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, output[2])
+
+    @staticmethod
+    def backward(ctx: Any, dY: Tensor | None, dY_h: Tensor | None, _: None) -> Any:
+        *tensors, Y = ctx.saved_tensors
+        if torch.is_grad_enabled():  # to be differentiated again
+            given = fallback.gradients(ctx.form, tensors, (dY, dY_h))
+        else:
+            needed = ctx.needs_input_grad[1:]
+            given = _backward(ctx.form, tensors, Y, dY, dY_h, (*needed[:3], *needed[5:]))
+        return None, *given[:3], None, None, *given[3:]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, form: Form, *tensors: Tensor | None) -> Any:
+        """One call after the other."""
+        results = []
+        for index in range(info.batch_size):
+            taken = [
+                tensor if tensor is None or dim is None else tensor.select(dim, index)
+                for tensor, dim in zip(tensors, in_dims[1:], strict=True)
+            ]
+            results.append(_Function.apply(form, *taken))
+        return tuple(torch.stack(items) for items in zip(*results, strict=True)), (0, 0, 0)
+
+
+# --- for compiled code and export
+
+
+def _spread(tensors: Sequence[Any], present: Sequence[bool]) -> list[Any]:
+    rest = iter(tensors)
+    return [next(rest) if is_there else None for is_there in present]
+
+
+@torch.library.custom_op("onegru::gru", mutates_args=())
+def _operator(tensors: list[Tensor], present: list[bool], form: str) -> list[Tensor]:
+    Y, Y_h = _forward(form_from(form), _spread(tensors, present))
+    return [_side_by_side(Y).clone(), Y_h, Y]
+
+
+@_operator.register_fake
+def _(tensors: list[Tensor], present: list[bool], form: str) -> list[Tensor]:
+    X, R = tensors[0], tensors[sum(present[:5]) + 1]
+    T, B, H, D = X.shape[0], X.shape[1], R.shape[1], form_from(form).num_directions
+    return [X.new_empty(T, B, D * H), X.new_empty(D, B, H), X.new_empty(T, D, B, H)]
+
+
+@torch.library.custom_op("onegru::gru_backward", mutates_args=())
+def _backward_operator(
+    tensors: list[Tensor],
+    present: list[bool],
+    wanted: list[bool],
+    Y: Tensor,
+    dY: Tensor,
+    dY_h: Tensor,
+    form: str,
+) -> list[Tensor]:
+    found = _backward(form_from(form), _spread(tensors, present), Y, dY, dY_h, wanted)
+    return [item for item in found if item is not None]
+
+
+@_backward_operator.register_fake
+def _(tensors: list[Tensor], present: list[bool], wanted: list[bool], *rest: Any) -> list[Tensor]:
+    given = _spread(tensors, present)
+    by = (*given[:3], *given[5:])
+    return [
+        tensor.new_empty(tensor.shape)
+        for tensor, is_wanted in zip(by, wanted, strict=True)
+        if is_wanted and tensor is not None
+    ]
+
+
+def _setup(ctx: Any, inputs: Any, output: Any) -> None:
+    tensors, ctx.present, ctx.form = inputs
+    ctx.save_for_backward(*tensors, output[2])
+
+
+def _operator_backward(ctx: Any, grads: Sequence[Tensor | None]) -> Any:
+    *tensors, Y = ctx.saved_tensors
+    needed = _spread(ctx.needs_input_grad[0], ctx.present)
+    wanted = [bool(is_needed) for is_needed in (*needed[:3], *needed[5:])]
+    dY, dY_h = grads[:2]
+    T, D, B, H = Y.shape
+    dY = Y.new_zeros(T, B, D * H) if dY is None else dY
+    dY_h = Y.new_zeros(D, B, H) if dY_h is None else dY_h
+    found = iter(_backward_operator(tensors, ctx.present, wanted, Y, dY, dY_h, ctx.form))
+    results = [next(found) if is_wanted else None for is_wanted in wanted]
+    every = [*results[:3], None, None, *results[3:]]
+    return [item for item, is_there in zip(every, ctx.present, strict=True) if is_there], None, None
+
+
+_operator.register_autograd(_operator_backward, setup_context=_setup)

@@ -1,0 +1,152 @@
+"""GRUs as functions of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from onegru.core.errors import SpecError
+from onegru.torch.arguments import form_of
+from onegru.torch.function import gru_layer
+
+
+def gru(
+    X: Tensor,
+    weights: Sequence[Tensor | None],
+    initial_h: Tensor | None = None,
+    *,
+    lengths: Tensor | None = None,
+    attention: Tensor | None = None,
+    resets: Tensor | None = None,
+    resets_to_initial: bool = False,
+    direction: str = "forward",
+    linear_before_reset: bool = True,
+    clip: float | None = None,
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """One layer, in one or both directions.
+
+        z = f(clip(x·Wzᵀ + h·Rzᵀ + Wbz + Rbz))
+        r = f(clip(x·Wrᵀ + h·Rrᵀ + Wbr + Rbr))
+        n = g(clip(x·Wnᵀ + r∘(h·Rnᵀ + Rbn) + Wbn))       linear_before_reset = True
+        n = g(clip(x·Wnᵀ + (r∘h)·Rnᵀ + Wbn + Rbn))       linear_before_reset = False
+        z = (1 - a)·z                                     with attention
+        h = (1 - z)∘n + z∘h
+
+    Source: ONNX GRU-14, with PyTorch's names, gate order and defaults; attention as in OpenVINO's AUGRUCell.
+
+    Args:
+        X: [T, B, I], float32 or float64.
+        weights: for each direction weight_ih [3H, I], weight_hh [3H, H], bias_ih and bias_hh [3H], in gate
+            order r, z, n; biases may be None.
+        initial_h: [D, B, H]; None for zeros.
+        lengths: [B], integers, each in 0…T: how many steps each row has; None for T.
+        attention: scores, [T, B] or [T, B, 1]; None for none.
+        resets: [T, B], booleans: where the state is set back before a step; None for nowhere.
+        resets_to_initial: whether to `initial_h`; else to zeros.
+        direction: "forward", "reverse" or "bidirectional".
+        linear_before_reset: whether the reset gate acts after the recurrent product, as in PyTorch.
+        clip: bound on the inputs of the activations, > 0; None for none. The gradient is zero beyond it.
+        activations: f and g of each direction; None for Sigmoid and Tanh.
+        activation_alpha: values for the functions that take alpha, in order.
+        activation_beta: values for the functions that take beta, likewise.
+
+    Returns:
+        Y [T, B, D·H], zero past each row's end, and the last states [D, B, H].
+
+    Raises:
+        SpecError: an argument is not legal; the message says which, what it is and what it must be.
+    """
+    form = form_of(
+        direction,
+        linear_before_reset,
+        clip,
+        activations,
+        activation_alpha,
+        activation_beta,
+        resets_to_initial,
+    )
+    _check(X, weights, form.num_directions)
+    H = weights[1].shape[1]  # type: ignore[union-attr]
+    return gru_layer(
+        form,
+        X,
+        list(weights),
+        checked_state(initial_h, X, (form.num_directions, X.shape[1], H)),
+        checked_lengths(lengths, X),
+        checked_attention(attention, X),
+        checked_resets(resets, X),
+    )
+
+
+def _check(X: Tensor, weights: Sequence[Tensor | None], num_directions: int) -> None:
+    if X.dim() != 3:
+        raise SpecError(f"X: shape {list(X.shape)}; must be [T, B, I]")
+    if len(weights) != 4 * num_directions:
+        raise SpecError(f"weights: {len(weights)}; must be 4 for each of {num_directions} directions")
+    for d in range(num_directions):
+        W, R, *biases = weights[4 * d : 4 * d + 4]
+        if W is None or R is None or R.dim() != 2 or R.shape[0] != 3 * R.shape[1]:
+            shape = None if R is None else list(R.shape)
+            raise SpecError(f"weights: weight_hh {shape}; must be [3H, H]")
+        H = R.shape[1]
+        if tuple(W.shape) != (3 * H, X.shape[2]):
+            raise SpecError(f"weights: weight_ih {list(W.shape)}; must be {[3 * H, X.shape[2]]}")
+        for bias in biases:
+            if bias is not None and tuple(bias.shape) != (3 * H,):
+                raise SpecError(f"weights: a bias {list(bias.shape)}; must be {[3 * H]}")
+        if len({bias is None for bias in biases}) > 1:
+            raise SpecError("weights: one bias is None; must be both or neither")
+    if len({weight is None for weight in weights[2::4]}) > 1:
+        raise SpecError("weights: one direction has biases; must be both or neither")
+    types = {weight.dtype for weight in weights if weight is not None} | {X.dtype}
+    if len(types) > 1:
+        raise SpecError(f"weights: of {', '.join(sorted(map(str, types)))} with X; must be of one type")
+
+
+def checked_state(state: Tensor | None, X: Tensor, shape: tuple[int, ...]) -> Tensor | None:
+    """An initial state. Raises SpecError if it has another shape or type."""
+    if state is None:
+        return None
+    if tuple(state.shape) != shape or state.dtype != X.dtype:
+        raise SpecError(f"initial_h: {state.dtype} {list(state.shape)}; must be {X.dtype} {list(shape)}")
+    return state
+
+
+def checked_lengths(lengths: Tensor | None, X: Tensor) -> Tensor | None:
+    """Lengths as int64. Raises SpecError if they are no lengths of X's rows."""
+    if lengths is None:
+        return None
+    T, B = X.shape[:2]
+    if lengths.dtype not in (torch.int32, torch.int64) or tuple(lengths.shape) != (B,):
+        raise SpecError(f"lengths: {lengths.dtype} {list(lengths.shape)}; must be int64 {[B]}")
+    if not torch.compiler.is_compiling() and B and not bool(((lengths >= 0) & (lengths <= T)).all()):
+        raise SpecError(f"lengths: {int(lengths.min())}…{int(lengths.max())}; must be 0…{T}")
+    return lengths.to(X.device, torch.int64)
+
+
+def checked_attention(attention: Tensor | None, X: Tensor) -> Tensor | None:
+    """Scores as [T, B]. Raises SpecError if they have another shape or type."""
+    if attention is None:
+        return None
+    T, B = X.shape[:2]
+    if tuple(attention.shape) not in ((T, B), (T, B, 1)) or attention.dtype != X.dtype:
+        raise SpecError(
+            f"attention: {attention.dtype} {list(attention.shape)}; must be {X.dtype} {[T, B]} or {[T, B, 1]}"
+        )
+    return attention.reshape(T, B)
+
+
+def checked_resets(resets: Tensor | None, X: Tensor) -> Tensor | None:
+    """A mask of resets. Raises SpecError if it has another shape or type."""
+    if resets is None:
+        return None
+    if resets.dtype != torch.bool or tuple(resets.shape) != tuple(X.shape[:2]):
+        raise SpecError(
+            f"resets: {resets.dtype} {list(resets.shape)}; must be torch.bool {list(X.shape[:2])}"
+        )
+    return resets

@@ -1,0 +1,314 @@
+"""Modules: GRUs in the place of PyTorch's, and those with attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from onegru.core.errors import SpecError
+from onegru.torch.arguments import Form, form_of
+from onegru.torch.function import gru_layer
+from onegru.torch.functional import checked_attention, checked_lengths, checked_resets, checked_state
+
+
+def _cast(tensor: Any, like: Tensor) -> Any:
+    """Under autocast, a tensor in the type of the weights: PyTorch computes its GRUs in that, too."""
+    kind = like.device.type
+    if tensor is None or tensor.dtype == like.dtype or kind == "meta" or not torch.is_autocast_enabled(kind):
+        return tensor
+    return tensor.to(like.dtype)
+
+
+class GRU(nn.RNNBase):
+    """`torch.nn.GRU`, run and trained by onegru's kernels.
+
+    The arguments of the constructor, the names and shapes of the parameters, the arguments and results of a
+    call and the state dict are those of `torch.nn.GRU`. More than that:
+
+    Args:
+        linear_before_reset: whether the reset gate acts after the recurrent product, as PyTorch's does.
+        clip: bound on the inputs of the activations, > 0; None for none. The gradient is zero beyond it.
+        activations: f and g of each direction, as ONNX names them; None for Sigmoid and Tanh.
+        activation_alpha: values for the functions that take alpha, in order.
+        activation_beta: values for the functions that take beta, likewise.
+        resets_to_initial: whether a reset leads back to the initial state; else to zeros.
+
+    Raises:
+        SpecError: one of these is not legal.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        linear_before_reset: bool = True,
+        clip: float | None = None,
+        activations: Sequence[str] | None = None,
+        activation_alpha: Sequence[float] | None = None,
+        activation_beta: Sequence[float] | None = None,
+        resets_to_initial: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if "proj_size" in kwargs:
+            raise SpecError("proj_size: given; a GRU has none")
+        super().__init__("GRU", *args, **kwargs)
+        self.form = form_of(
+            "bidirectional" if self.bidirectional else "forward",
+            linear_before_reset,
+            clip,
+            activations,
+            activation_alpha,
+            activation_beta,
+            resets_to_initial,
+        )
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: Tensor | None = None,
+        lengths: Tensor | None = None,
+        resets: Tensor | None = None,
+    ) -> tuple[Tensor | PackedSequence, Tensor]:
+        """The outputs of the last layer, and the last states of all.
+
+        Args:
+            input: [T, B, I], [B, T, I] with batch_first, [T, I] of one row, or a PackedSequence.
+            hx: [L·D, B, H], or [L·D, H] of one row; None for zeros.
+            lengths: [B], how many steps each row has; None for T. A PackedSequence has its own.
+            resets: booleans, [T, B], [B, T] with batch_first: where the state is set back before a step.
+
+        Returns:
+            the outputs, as the input is, D·H wide and zero past each row's end, and the states [L·D, B, H].
+
+        Raises:
+            SpecError: an argument is not legal.
+        """
+        if torch.onnx.is_in_onnx_export():
+            return self._for_onnx(input, hx, lengths, resets)
+        if isinstance(input, PackedSequence):
+            return self._packed(input, hx, lengths, resets)
+        if input.dim() not in (2, 3):
+            raise SpecError(f"input: shape {list(input.shape)}; must be of 2 or 3 axes")
+        is_one = input.dim() == 2
+        X = input.unsqueeze(1) if is_one else input.transpose(0, 1) if self.batch_first else input
+        if resets is not None:
+            resets = resets.unsqueeze(1) if is_one else resets.transpose(0, 1) if self.batch_first else resets
+        if is_one and hx is not None:
+            hx = hx.unsqueeze(1)
+        Y, Y_h = self._layers(X, hx, lengths, resets)
+        if is_one:
+            return Y.squeeze(1), Y_h.squeeze(1)
+        return (Y.transpose(0, 1) if self.batch_first else Y), Y_h
+
+    def _packed(
+        self, input: PackedSequence, hx: Tensor | None, lengths: Tensor | None, resets: Tensor | None
+    ) -> tuple[PackedSequence, Tensor]:
+        if lengths is not None or resets is not None:
+            raise SpecError("lengths, resets: given with a PackedSequence; must be left out")
+        X, given = pad_packed_sequence(PackedSequence(input.data, input.batch_sizes))
+        order = input.sorted_indices
+        if hx is not None and order is not None:
+            hx = hx.index_select(1, order)
+        Y, Y_h = self._layers(X, hx, given, None)
+        packed = pack_padded_sequence(Y, given)
+        if input.unsorted_indices is not None:
+            Y_h = Y_h.index_select(1, input.unsorted_indices)
+        result = PackedSequence(packed.data, input.batch_sizes, input.sorted_indices, input.unsorted_indices)
+        return result, Y_h
+
+    def _layers(
+        self, X: Tensor, hx: Tensor | None, lengths: Tensor | None, resets: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        if X.shape[2] != self.input_size:
+            raise SpecError(
+                f"input: {X.shape[2]} numbers in a row; must be {self.input_size}, its input_size"
+            )
+        D = self.form.num_directions
+        weights = list(self._flat_weights)
+        X, hx = _cast(X, weights[0]), _cast(hx, weights[0])
+        for weight in weights[:1]:
+            if weight.dtype != X.dtype:
+                raise SpecError(f"input: {X.dtype}; must be {weight.dtype}, as the parameters are")
+        states = checked_state(hx, X, (self.num_layers * D, X.shape[1], self.hidden_size))
+        lengths, resets = checked_lengths(lengths, X), checked_resets(resets, X)
+        each = len(weights) // self.num_layers
+        last: list[Tensor] = []
+        for number in range(self.num_layers):
+            own = weights[number * each : (number + 1) * each]
+            if not self.bias:
+                own = [tensor for d in range(D) for tensor in (*own[2 * d : 2 * d + 2], None, None)]
+            start = None if states is None else states[number * D : (number + 1) * D]
+            X, Y_h = gru_layer(self.form, X, own, start, lengths, None, resets)
+            last.append(Y_h)
+            if self.dropout and self.training and number < self.num_layers - 1:
+                X = nn.functional.dropout(X, self.dropout)
+        return X, last[0] if len(last) == 1 else torch.cat(last)
+
+    def _for_onnx(
+        self, input: Any, hx: Tensor | None, lengths: Tensor | None, resets: Tensor | None
+    ) -> tuple[Any, Tensor]:
+        if not self.form.is_of_torch or lengths is not None or resets is not None:
+            raise SpecError(
+                "export: torch.onnx.export takes only what torch.nn.GRU computes; for anything else: "
+                "onegru.save(onegru.from_torch(module), 'gru.onnx')"
+            )
+        found: tuple[Any, Tensor] = nn.GRU.forward(self, input, hx)
+        return found
+
+    def extra_repr(self) -> str:
+        """PyTorch's, and what differs from it."""
+        return str(super().extra_repr()) + _words(self.form)
+
+
+def _words(form: Form) -> str:
+    found = "" if form.linear_before_reset else ", linear_before_reset=False"
+    found += f", clip={form.clip}" if form.clip else ""
+    return found + (
+        "" if form.activations[:2] == ("Sigmoid", "Tanh") else f", activations={form.activations}"
+    )
+
+
+class GRUCell(nn.GRUCell):
+    """`torch.nn.GRUCell`, run and trained by onegru's kernels, with the further options of `GRU`."""
+
+    def __init__(
+        self,
+        *args: Any,
+        linear_before_reset: bool = True,
+        clip: float | None = None,
+        activations: Sequence[str] | None = None,
+        activation_alpha: Sequence[float] | None = None,
+        activation_beta: Sequence[float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.form = form_of(
+            "forward", linear_before_reset, clip, activations, activation_alpha, activation_beta
+        )
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        """The new state.
+
+        Args:
+            input: [B, I], or [I] of one row.
+            hx: the state before, [B, H] or [H]; None for zeros.
+
+        Raises:
+            SpecError: an argument is not legal.
+        """
+        return _step(self, input, hx, None)
+
+    def extra_repr(self) -> str:
+        """PyTorch's, and what differs from it."""
+        return str(super().extra_repr()) + _words(self.form)
+
+
+def _step(cell: nn.GRUCell, input: Tensor, hx: Tensor | None, attention: Tensor | None) -> Tensor:
+    if input.dim() not in (1, 2) or input.shape[-1] != cell.input_size:
+        raise SpecError(f"input: shape {list(input.shape)}; must be [B, {cell.input_size}]")
+    is_one = input.dim() == 1
+    X, h = (input[None], None if hx is None else hx[None]) if is_one else (input, hx)
+    weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
+    X = _cast(X, weights[0])[None]
+    if weights[0].dtype != X.dtype:
+        raise SpecError(f"input: {X.dtype}; must be {weights[0].dtype}, as the parameters are")
+    state = (
+        None if h is None else checked_state(_cast(h, weights[0])[None], X, (1, X.shape[1], cell.hidden_size))
+    )
+    scores = None if attention is None else checked_attention(_cast(attention.reshape(1, -1), weights[0]), X)
+    form: Form = cell.form
+    _, Y_h = gru_layer(form, X, weights, state, None, scores)
+    return Y_h[0, 0] if is_one else Y_h[0]
+
+
+class AUGRU(GRU):
+    """A GRU whose update gate an attention score scales, z = (1 - a)·z, as in interest evolution networks.
+
+    One layer, forward; else as `GRU`. linear_before_reset is False by default, as AUGRU is defined. Source:
+    OpenVINO's AUGRUSequence.
+
+    Args:
+        input_size: I.
+        hidden_size: H.
+        options: as `GRU` takes them, but num_layers, bidirectional and dropout.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, **options: Any) -> None:
+        for name in ("num_layers", "bidirectional", "dropout"):
+            if name in options:
+                raise SpecError(f"{name}: given; an AUGRU has one layer, forward")
+        super().__init__(input_size, hidden_size, **{"linear_before_reset": False, **options})
+
+    def forward(  # type: ignore[override]
+        self,
+        input: Tensor,
+        attention: Tensor,
+        hx: Tensor | None = None,
+        lengths: Tensor | None = None,
+        resets: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """The states after all steps, and the last.
+
+        Args:
+            input: [T, B, I], or [B, T, I] with batch_first.
+            attention: scores, [T, B] or [T, B, 1], or as the input has these axes.
+            hx: [1, B, H]; None for zeros.
+            lengths: as for `GRU`.
+            resets: as for `GRU`.
+
+        Returns:
+            Y [T, B, H], as the input is, and Y_h [1, B, H].
+
+        Raises:
+            SpecError: an argument is not legal.
+        """
+        if input.dim() != 3 or input.shape[2] != self.input_size:
+            raise SpecError(
+                f"input: shape {list(input.shape)}; must be of 3 axes, {self.input_size} numbers in a row"
+            )
+        X, scores = input, attention
+        if self.batch_first:
+            X, scores = X.transpose(0, 1), scores.transpose(0, 1)
+            resets = None if resets is None else resets.transpose(0, 1)
+        weights = list(self._flat_weights)
+        X = _cast(X, weights[0])
+        if weights[0].dtype != X.dtype:
+            raise SpecError(f"input: {X.dtype}; must be {weights[0].dtype}, as the parameters are")
+        if not self.bias:
+            weights += [None, None]
+        state = checked_state(_cast(hx, weights[0]), X, (1, X.shape[1], self.hidden_size))
+        lengths, resets = checked_lengths(lengths, X), checked_resets(resets, X)
+        given = checked_attention(_cast(scores, weights[0]), X)
+        Y, Y_h = gru_layer(self.form, X, weights, state, lengths, given, resets)
+        return (Y.transpose(0, 1) if self.batch_first else Y), Y_h
+
+
+class AUGRUCell(GRUCell):
+    """One step of an `AUGRU`. Source: OpenVINO's AUGRUCell.
+
+    Args:
+        input_size: I.
+        hidden_size: H.
+        options: as `GRUCell` takes them.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, **options: Any) -> None:
+        super().__init__(input_size, hidden_size, **{"linear_before_reset": False, **options})
+
+    def forward(  # type: ignore[override]
+        self, input: Tensor, attention: Tensor, hx: Tensor | None = None
+    ) -> Tensor:
+        """The new state [B, H].
+
+        Args:
+            input: [B, I].
+            attention: scores, [B] or [B, 1].
+            hx: the state before, [B, H]; None for zeros.
+
+        Raises:
+            SpecError: an argument is not legal.
+        """
+        return _step(self, input, hx, attention)
