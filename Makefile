@@ -48,7 +48,7 @@ coverage: $(VENV)/.dev  ## the tests again, with the share of the lines of src/o
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) --cov=onegru --cov-report=term:skip-covered
 
 test-frameworks: $(VENV)/.frameworks  ## conversions against PyTorch, Keras and Flax, which it installs: some GB
-	@JAX_PLATFORMS=cpu KERAS_BACKEND=torch $(BIN)/python -m pytest --long tests/frameworks
+	@JAX_PLATFORMS=cpu KERAS_BACKEND=torch $(BIN)/python -m pytest --long tests/frameworks tests/torch
 
 test-cluster: $(VENV)/.cluster  ## scoring on Ray, and on Spark, which it installs: 0.5 GB; Spark needs Java
 	@$(BIN)/python -m pytest --long tests/scoring/test_ray.py tests/scoring/test_spark.py

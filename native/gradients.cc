@@ -126,17 +126,17 @@ class Direction {
       Chunk(begin, end);
       end = begin;
     }
-    if (call_.dW != nullptr)
-      Unpad(dW_, kOfW, spec_.I, x_, static_cast<char*>(call_.dW) + d_ * 3 * spec_.H * spec_.I * size_);
-    if (call_.dR != nullptr)
-      Unpad(dR_, kOfR, spec_.H, h_, static_cast<char*>(call_.dR) + d_ * 3 * spec_.H * spec_.H * size_);
-    if (call_.dB != nullptr) Biases(static_cast<char*>(call_.dB) + d_ * 6 * spec_.H * size_);
+    const auto& by = call_.by[d_];
+    const GateOrder& order = call_.order;
+    const std::size_t places[] = {order.z, order.r, order.n};
+    const std::size_t last = spec_.linear_before_reset ? 3 : 0;
+    if (by.W != nullptr) Unpad(dW_, {1, 2, 0}, places, spec_.H, h_, spec_.I, x_, by.W);
+    if (by.R != nullptr) Unpad(dR_, {0, 1, 2}, places, spec_.H, h_, spec_.H, h_, by.R);
+    if (by.Wb != nullptr) Unpad(dB_, {1, 2, 0}, places, 1, 1, spec_.H, h_, by.Wb);
+    if (by.Rb != nullptr) Unpad(dB_, {1, 2, last}, places, 1, 1, spec_.H, h_, by.Rb);
   }
 
  private:
-  static constexpr int kOfW[3] = {1, 2, 0};  // where z, r and n are among the gradients by W's rows
-  static constexpr int kOfR[3] = {0, 1, 2};
-
   std::size_t Padded(std::size_t units) const { return (units + lanes_ - 1) / lanes_ * lanes_; }
   std::size_t Length(std::size_t slot) const {
     return call_.lengths == nullptr ? call_.T : static_cast<std::size_t>(call_.lengths[order_[slot]]);
@@ -183,12 +183,12 @@ class Direction {
     chunk_.dR = dR_ = base + dR;
     chunk_.dB = dB_ = base + dB;
     scratch_ = base + scratch;
-    const char* const R = static_cast<const char*>(call_.R) + d_ * 3 * spec_.H * spec_.H * size_;
-    const char* const W = static_cast<const char*>(call_.W) + d_ * 3 * spec_.H * spec_.I * size_;
-    constexpr int kGatesOfR[] = {0, 1, 2}, kGatesOfW[] = {2, 0, 1}, kGateOfN[] = {2};
-    kernel_.pack(R, spec_.H, spec_.H, kGatesOfR, after ? 3 : 2, base + by_h);
-    if (call_.dX.data != nullptr) kernel_.pack(W, spec_.H, spec_.I, kGatesOfW, 3, base + by_x);
-    if (!after) kernel_.pack(R, spec_.H, spec_.H, kGateOfN, 1, base + by_rh);
+    const GivenWeights& weights = call_.weights[d_];
+    const GateOrder& order = call_.order;
+    const std::size_t of_R[] = {order.z, order.r, order.n}, of_W[] = {order.n, order.z, order.r};
+    kernel_.pack(weights.R, spec_.H, spec_.H, of_R, after ? 3 : 2, base + by_h);
+    if (call_.dX.data != nullptr) kernel_.pack(weights.W, spec_.H, spec_.I, of_W, 3, base + by_x);
+    if (!after) kernel_.pack(weights.R, spec_.H, spec_.H, &order.n, 1, base + by_rh);
     chunk_.by_h = base + by_h;
     chunk_.by_x = base + by_x;
     chunk_.by_rh = base + by_rh;
@@ -212,32 +212,23 @@ class Direction {
     ForEach(groups_, threads_, [&](std::size_t i) {
       kernel_.rows(chunk_, call_.B * i / groups_, call_.B * (i + 1) / groups_, scratch_ + i * scratch_size_);
     });
-    if (call_.dW == nullptr && call_.dR == nullptr && call_.dB == nullptr) return;
+    const auto& by = call_.by[d_];
+    if (by.W == nullptr && by.R == nullptr && by.Wb == nullptr && by.Rb == nullptr) return;
     const std::size_t panel = 3 * lanes_, panels = (x_ + panel - 1) / panel + (h_ + panel - 1) / panel;
     const std::size_t tasks = std::min(panels, threads_ == 1 ? 1 : 4 * threads_);
     ForEach(tasks, threads_,
             [&](std::size_t i) { kernel_.weights(chunk_, panels * i / tasks, panels * (i + 1) / tasks); });
   }
 
-  // Rows of gates without the padding, in the order z, r, n.
-  void Unpad(const void* from, const int (&gates)[3], std::size_t columns, std::size_t padded, char* to) const {
-    for (const int gate : gates) {
-      const char* row = static_cast<const char*>(from) + static_cast<std::size_t>(gate) * h_ * padded * size_;
-      for (std::size_t i = 0; i < spec_.H; ++i, row += padded * size_, to += columns * size_) {
-        std::memcpy(to, row, columns * size_);
+  // Copies z, r and n, blocks of rows at `from`, to their places, without the padding.
+  void Unpad(const void* from, const std::size_t (&blocks)[3], const std::size_t (&places)[3], std::size_t rows,
+             std::size_t padded_rows, std::size_t columns, std::size_t padded, void* to) const {
+    for (std::size_t gate = 0; gate < 3; ++gate) {
+      const char* row = static_cast<const char*>(from) + blocks[gate] * padded_rows * padded * size_;
+      char* at = static_cast<char*>(to) + places[gate] * rows * columns * size_;
+      for (std::size_t i = 0; i < rows; ++i, row += padded * size_, at += columns * size_) {
+        std::memcpy(at, row, columns * size_);
       }
-    }
-  }
-
-  // Those of W, then those of R.
-  void Biases(char* to) const {
-    const int last = spec_.linear_before_reset ? 3 : 0;
-    const int gates[] = {1, 2, 0, 1, 2, last};
-    for (const int gate : gates) {
-      std::memcpy(to,
-                  static_cast<const char*>(static_cast<const void*>(dB_)) + static_cast<std::size_t>(gate) * h_ * size_,
-                  spec_.H * size_);
-      to += spec_.H * size_;
     }
   }
 

@@ -26,14 +26,14 @@ struct GradientCall {
   Rows Y;                       // [T, D, B] rows of H
   Rows dY;                      // [T, D, B] rows of H
   Rows dY_h;                    // [D, B] rows of H
-  const void* W;                // [D, 3H, I]
-  const void* R;                // [D, 3H, H]
+  GivenWeights weights[2];      // of each direction; the biases are not needed
+  GateOrder order;              // of these and of the gradients by them
   Rows dX;                      // [T, B] rows of I
-  void* dW;                     // [D, 3H, I]
-  void* dR;                     // [D, 3H, H]
-  void* dB;                     // [D, 6H]
-  Rows d_initial_h;             // [D, B] rows of H
-  Rows d_attention;             // [T, B] single elements
+  struct {
+    void *W, *R, *Wb, *Rb;
+  } by[2];           // of the shapes of the weights
+  Rows d_initial_h;  // [D, B] rows of H
+  Rows d_attention;  // [T, B] single elements
 };
 
 // A chunk of steps of one direction. Rows of the batch have slots, the longest first, so the active ones of a step are
@@ -69,7 +69,8 @@ struct GradientKernel {
   // The numbers that a gradient's matrix takes: [K, N] in panels of whole vectors.
   std::size_t (*packed_size)(std::size_t K, std::size_t N);
   // Packs gates of a matrix [3H, N], rows of H units each, in this order, padded to whole vectors.
-  void (*pack)(const void* matrix, std::size_t H, std::size_t N, const int* gates, std::size_t count, void* packed);
+  void (*pack)(const void* matrix, std::size_t H, std::size_t N, const std::size_t* gates, std::size_t count,
+               void* packed);
   // Gates, gradients by them, by the states and by X, of some slots. scratch: scratch_size bytes.
   void (*rows)(const GradientChunk& chunk, std::size_t first_slot, std::size_t last_slot, unsigned char* scratch);
   std::size_t (*scratch_size)(const GradientChunk& chunk, std::size_t slots);

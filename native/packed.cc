@@ -37,13 +37,51 @@ void Put(ElementType storage, unsigned char* to, std::size_t index, T value) {
   }
 }
 
-// Packs `gates` of M [3H, K], named by their place in the order z, r, n.
+// A block of four rows of four numbers as four columns.
+template <class T>
+void Transpose4(const T* from, std::size_t from_stride, T* to, std::size_t to_stride) {
+  using V [[gnu::vector_size(4 * sizeof(T))]] = T;
+  V rows[4];
+  for (std::size_t i = 0; i < 4; ++i) std::memcpy(&rows[i], from + i * from_stride, sizeof(V));
+  const V a = __builtin_shufflevector(rows[0], rows[1], 0, 4, 1, 5),
+          b = __builtin_shufflevector(rows[2], rows[3], 0, 4, 1, 5);
+  const V c = __builtin_shufflevector(rows[0], rows[1], 2, 6, 3, 7),
+          d = __builtin_shufflevector(rows[2], rows[3], 2, 6, 3, 7);
+  const V columns[4] = {__builtin_shufflevector(a, b, 0, 1, 4, 5), __builtin_shufflevector(a, b, 2, 3, 6, 7),
+                        __builtin_shufflevector(c, d, 0, 1, 4, 5), __builtin_shufflevector(c, d, 2, 3, 6, 7)};
+  for (std::size_t i = 0; i < 4; ++i) std::memcpy(to + i * to_stride, &columns[i], sizeof(V));
+}
+
+// PackMatrix of whole panels that keep their type, in blocks.
+template <class T, std::size_t kGates>
+void PackPanel(const Geometry& geometry, std::size_t K, const T* M, const std::size_t (&gates)[kGates],
+               std::size_t panel, T* to) {
+  const std::size_t lanes = geometry.lanes, stride = kGates * lanes;
+  for (std::size_t g = 0; g < kGates; ++g) {
+    for (std::size_t u = 0; u < lanes; u += 4) {
+      const T* const from = M + (gates[g] * geometry.H + panel * lanes + u) * K;
+      T* const at = to + g * lanes + u;
+      std::size_t k = 0;
+      for (; k + 4 <= K; k += 4) Transpose4(from + k, K, at + k * stride, stride);
+      for (; k < K; ++k) {
+        for (std::size_t i = 0; i < 4; ++i) at[k * stride + i] = from[i * K + k];
+      }
+    }
+  }
+}
+
+// Packs `gates` of M [3H, K], named by their places there.
 template <class T, std::size_t kGates>
 void PackMatrix(ElementType storage, const Geometry& geometry, std::size_t K, const T* M,
                 const std::size_t (&gates)[kGates], unsigned char* to) {
   for (std::size_t panel = 0; panel < geometry.panels(); ++panel) {
     const std::size_t width = geometry.width(panel);
     const std::size_t begin = geometry.offset(panel, K, kGates);
+    const bool is_same = storage == (sizeof(T) == 8 ? ElementType::kFloat64 : ElementType::kFloat32);
+    if (is_same && width == geometry.lanes && width % 4 == 0) {
+      PackPanel(geometry, K, M, gates, panel, reinterpret_cast<T*>(to) + begin);
+      continue;
+    }
     for (std::size_t k = 0; k < K; ++k) {
       for (std::size_t g = 0; g < kGates; ++g) {
         for (std::size_t u = 0; u < width; ++u) {
@@ -95,14 +133,17 @@ void UnpackMatrix(ElementType storage, const Geometry& geometry, std::size_t K, 
 
 // What each sum starts from. With reset before, all of n's biases stand outside r.
 template <class T>
-void PackBiases(const Spec& spec, const Geometry& geometry, const T* B, T* bx, T* bn) {
+void PackBiases(const Spec& spec, const Geometry& geometry, const T* Wb, const T* Rb, const GateOrder& order, T* bx,
+                T* bn) {
   const std::size_t H = spec.H, L = geometry.lanes;
+  const auto at = [](const T* biases, std::size_t index) { return biases == nullptr ? T{0} : biases[index]; };
   for (std::size_t j = 0; j < H; ++j) {
     T* const x = bx + j / L * 3 * L + j % L;
-    x[0] = B[j] + B[3 * H + j];
-    x[L] = B[H + j] + B[4 * H + j];
-    x[2 * L] = spec.linear_before_reset ? B[2 * H + j] : B[2 * H + j] + B[5 * H + j];
-    bn[j] = B[5 * H + j];
+    const T n = at(Rb, order.n * H + j);
+    x[0] = at(Wb, order.z * H + j) + at(Rb, order.z * H + j);
+    x[L] = at(Wb, order.r * H + j) + at(Rb, order.r * H + j);
+    x[2 * L] = spec.linear_before_reset ? at(Wb, order.n * H + j) : at(Wb, order.n * H + j) + n;
+    bn[j] = n;
   }
 }
 
@@ -124,11 +165,30 @@ AlignedBytes AllocateAligned(std::size_t bytes) {
 
 Packed::Packed(const Spec& spec, std::size_t target, std::size_t lanes, const void* W, const void* R, const void* B)
     : spec_(spec), target_(target), geometry_{spec.H, lanes} {
+  const std::size_t row = 3 * spec.H * ComputedSize(spec.type);
+  const auto at = [](const void* data, std::size_t bytes) {
+    return static_cast<const void*>(static_cast<const char*>(data) + bytes);
+  };
+  GivenWeights weights[2];
+  for (std::size_t d = 0; d < spec.D; ++d) {
+    weights[d] = {at(W, d * row * spec.I), at(R, d * row * spec.H), at(B, 2 * d * row), at(B, (2 * d + 1) * row)};
+  }
+  Pack(weights, {});
+}
+
+Packed::Packed(const Spec& spec, std::size_t target, std::size_t lanes, const GivenWeights* weights,
+               const GateOrder& order)
+    : spec_(spec), target_(target), geometry_{spec.H, lanes} {
+  Pack(weights, order);
+}
+
+void Packed::Pack(const GivenWeights* weights, const GateOrder& order) {
   const DefaultFloatMode mode;
+  const Spec& spec = spec_;
   const std::size_t computed = ComputedSize(spec.type);
   const std::size_t H = spec.H, I = spec.I;
   // A whole vector may be loaded where a narrow panel's last row begins.
-  const std::size_t slack = lanes * computed;
+  const std::size_t slack = geometry_.lanes * computed;
   const std::size_t w_bytes = RoundUp(3 * H * I * SizeOf(spec.storage) + slack);
   const std::size_t r_bytes = RoundUp((spec.linear_before_reset ? 3 : 2) * H * H * SizeOf(spec.storage) + slack);
   const std::size_t n_bytes = spec.linear_before_reset ? 0 : RoundUp(H * H * SizeOf(spec.storage) + slack);
@@ -138,29 +198,28 @@ Packed::Packed(const Spec& spec, std::size_t target, std::size_t lanes, const vo
   bytes_ = spec.D * each;
   memory_ = AllocateAligned(bytes_);
 
-  const auto pack = [&]<class T>(const T* w, const T* r, const T* b) {
-    for (std::size_t d = 0; d < spec.D; ++d, w += 3 * H * I, r += 3 * H * H, b += 6 * H) {
+  const auto pack = [&]<class T>(T) {
+    for (std::size_t d = 0; d < spec.D; ++d) {
+      const auto* const w = static_cast<const T*>(weights[d].W);
+      const auto* const r = static_cast<const T*>(weights[d].R);
       unsigned char* const base = memory_.get() + d * each;
       unsigned char* const r_at = base + w_bytes;
       unsigned char* const n_at = r_at + r_bytes;
       unsigned char* const bx_at = n_at + n_bytes;
       unsigned char* const bn_at = bx_at + bx_bytes;
-      PackMatrix(spec.storage, geometry_, I, w, {0, 1, 2}, base);
+      PackMatrix(spec.storage, geometry_, I, w, {order.z, order.r, order.n}, base);
       if (spec.linear_before_reset) {
-        PackMatrix(spec.storage, geometry_, H, r, {0, 1, 2}, r_at);
+        PackMatrix(spec.storage, geometry_, H, r, {order.z, order.r, order.n}, r_at);
       } else {
-        PackMatrix(spec.storage, geometry_, H, r, {0, 1}, r_at);
-        PackMatrix(spec.storage, geometry_, H, r, {2}, n_at);
+        PackMatrix(spec.storage, geometry_, H, r, {order.z, order.r}, r_at);
+        PackMatrix(spec.storage, geometry_, H, r, {order.n}, n_at);
       }
-      PackBiases(spec, geometry_, b, reinterpret_cast<T*>(bx_at), reinterpret_cast<T*>(bn_at));
+      PackBiases(spec, geometry_, static_cast<const T*>(weights[d].Wb), static_cast<const T*>(weights[d].Rb), order,
+                 reinterpret_cast<T*>(bx_at), reinterpret_cast<T*>(bn_at));
       directions_[d] = {base, r_at, n_bytes ? n_at : nullptr, bx_at, bn_at};
     }
   };
-  if (computed == 8) {
-    pack(static_cast<const double*>(W), static_cast<const double*>(R), static_cast<const double*>(B));
-  } else {
-    pack(static_cast<const float*>(W), static_cast<const float*>(R), static_cast<const float*>(B));
-  }
+  computed == 8 ? pack(double{}) : pack(float{});
 }
 
 void Packed::Unpack(void* W, void* R) const {

@@ -55,10 +55,26 @@ struct PackedDirection {
   const void* bn;  // [panel][lanes]: what the product with h of n starts from, reset after
 };
 
+// One direction's weights as they come: W [3H, I], R [3H, H] and the biases of both [3H], null for zeros, contiguous,
+// of the type that is computed in.
+struct GivenWeights {
+  const void* W;
+  const void* R;
+  const void* Wb;
+  const void* Rb;
+};
+
+// Where z, r and n are among the gates of weights.
+struct GateOrder {
+  std::size_t z = 0, r = 1, n = 2;
+};
+
 class Packed {
  public:
   // W [D, 3H, I], R [D, 3H, H] and B [D, 6H] are contiguous, of the type that is computed in.
   Packed(const Spec& spec, std::size_t target, std::size_t lanes, const void* W, const void* R, const void* B);
+  // weights: of each direction.
+  Packed(const Spec& spec, std::size_t target, std::size_t lanes, const GivenWeights* weights, const GateOrder& order);
 
   // The matrices as given, in the storage type's precision: W [D, 3H, I] and R [D, 3H, H].
   void Unpack(void* W, void* R) const;
@@ -70,6 +86,8 @@ class Packed {
   std::size_t bytes() const { return bytes_; }
 
  private:
+  void Pack(const GivenWeights* weights, const GateOrder& order);
+
   Spec spec_;
   std::size_t target_;
   Geometry geometry_;

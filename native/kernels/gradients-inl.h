@@ -567,13 +567,13 @@ size_t PackedColumns(size_t K, size_t N) {
 }
 
 template <class C>
-void PackColumns(const void* matrix, size_t H, size_t N, const int* gates, size_t count, void* packed) {
+void PackColumns(const void* matrix, size_t H, size_t N, const size_t* gates, size_t count, void* packed) {
   const size_t lanes = hn::MaxLanes(hn::ScalableTag<C>()), padded = WholePanels(H, lanes).H;
   C* to = static_cast<C*>(packed);
   for (size_t begin = 0; begin < N; begin += lanes) {
     const size_t width = HWY_MIN(lanes, N - begin);
     for (size_t g = 0; g < count; ++g) {
-      const C* from = static_cast<const C*>(matrix) + static_cast<size_t>(gates[g]) * H * N + begin;
+      const C* from = static_cast<const C*>(matrix) + gates[g] * H * N + begin;
       for (size_t k = 0; k < padded; ++k, from += N, to += lanes) {
         const size_t some = k < H ? width : 0;
         for (size_t i = 0; i < lanes; ++i) to[i] = i < some ? from[i] : C{0};

@@ -53,6 +53,26 @@ class Layer {
                                                KernelFor(spec_.storage, linear_before_reset, ChosenTargetIndex()).lanes,
                                                Checked(W), Checked(R), Checked(B))) {}
 
+  // weights: for each direction W [3H, I], R [3H, H], Wb and Rb [3H] or None, contiguous, of the type that is computed
+  // in, which are kept. order: where z, r and n are among their gates.
+  Layer(std::size_t I, std::size_t H, const std::vector<bool>& reversed, bool linear_before_reset, bool attention,
+        double clip, const Activations& activations, int type, nb::object dtype, const std::vector<nb::list>& weights,
+        const std::vector<std::size_t>& order)
+      : spec_(MakeSpec(I, H, reversed, linear_before_reset, attention, clip, activations, type, type)),
+        dtype_(std::move(dtype)),
+        descr_(reinterpret_cast<PyArray_Descr*>(dtype_.ptr())),
+        kept_(weights) {
+    if (weights.size() != spec_.D || order.size() != 3) throw std::invalid_argument("weights");
+    order_ = {order[0], order[1], order[2]};
+    for (const nb::list& own : weights) {
+      const auto bias = [&](std::size_t i) { return own[i].is_none() ? nullptr : Checked(own[i]); };
+      given_.push_back({Checked(own[0]), Checked(own[1]), bias(2), bias(3)});
+    }
+    const std::size_t target = ChosenTargetIndex();
+    packed_ = std::make_shared<const Packed>(spec_, target, KernelFor(spec_.storage, linear_before_reset, target).lanes,
+                                             given_.data(), order_);
+  }
+
   const Packed& packed() const { return *packed_; }
   const std::shared_ptr<const Packed>& shared() const { return packed_; }
   const Spec& spec() const { return spec_; }
@@ -77,12 +97,12 @@ class Layer {
     Run(call);
   }
 
-  // The same of a call's gradients. resets [T, B] is of bytes, contiguous, as are W, R and the gradients by them; the
-  // gradients by X, initial_h and attention are added to what is there.
+  // The gradients of a checked call, of a layer that was given its weights gate by gate. resets [T, B] is of bytes,
+  // contiguous. by: for each direction W, R, Wb and Rb, of the weights' shapes, or None. The gradients by X, initial_h
+  // and attention are added to what is there.
   void Gradients(nb::handle X, nb::handle initial_h, nb::handle lengths, nb::handle attention, nb::handle resets,
-                 bool resets_to_initial, nb::handle Y, nb::handle dY, nb::handle dY_h, nb::handle W, nb::handle R,
-                 nb::handle dX, nb::handle dW, nb::handle dR, nb::handle dB, nb::handle d_initial_h,
-                 nb::handle d_attention) const {
+                 bool resets_to_initial, nb::handle Y, nb::handle dY, nb::handle dY_h, nb::handle dX,
+                 const std::vector<nb::list>& by, nb::handle d_initial_h, nb::handle d_attention) const {
     GradientCall call{};
     PyArrayObject* const x = Required(X, 3);
     call.T = static_cast<std::size_t>(PyArray_DIM(x, 0));
@@ -102,12 +122,13 @@ class Layer {
     call.Y = rows(Y, 4, 0, 1, 2);
     call.dY = rows(dY, 4, 0, 1, 2);
     call.dY_h = rows(dY_h, 3, -1, 0, 1);
-    call.W = data(W, 3);
-    call.R = data(R, 3);
     call.dX = rows(dX, 3, 0, -1, 1);
-    call.dW = data(dW, 3);
-    call.dR = data(dR, 3);
-    call.dB = data(dB, 2);
+    if (given_.empty() || by.size() != spec_.D) throw std::invalid_argument("by: must be of each direction");
+    for (std::size_t d = 0; d < spec_.D; ++d) {
+      call.weights[d] = given_[d];
+      call.by[d] = {data(by[d][0], 2), data(by[d][1], 2), data(by[d][2], 1), data(by[d][3], 1)};
+    }
+    call.order = order_;
     call.d_initial_h = rows(d_initial_h, 3, -1, 0, 1);
     call.d_attention = rows(d_attention, 2, 0, -1, 1);
     const nb::gil_scoped_release unlocked;
@@ -216,6 +237,9 @@ class Layer {
   nb::object dtype_;
   PyArray_Descr* descr_;
   std::shared_ptr<const Packed> packed_;
+  std::vector<nb::list> kept_;  // what `given_` lies in
+  std::vector<GivenWeights> given_;
+  GateOrder order_;
 };
 
 // The state of some rows, from step to step, in the type that is computed in.
@@ -345,11 +369,15 @@ void BindLayer(nb::module_& m) {
                                                                                                            nb::const_),
            nb::arg("X"), nb::arg("initial_h").none(), nb::arg("lengths").none(), nb::arg("attention").none(),
            nb::arg("Y").none(), nb::arg("Y_h").none(), nb::arg("wide_state"), "Runs a checked call.")
+      .def(nb::init<std::size_t, std::size_t, const std::vector<bool>&, bool, bool, double, const Activations&, int,
+                    nb::object, const std::vector<nb::list>&, const std::vector<std::size_t>&>(),
+           nb::arg("input_size"), nb::arg("hidden_size"), nb::arg("reversed"), nb::arg("linear_before_reset"),
+           nb::arg("attention"), nb::arg("clip"), nb::arg("activations"), nb::arg("type"), nb::arg("dtype"),
+           nb::arg("weights"), nb::arg("order"), "A layer to be trained.")
       .def("gradients", &Layer::Gradients, nb::arg("X"), nb::arg("initial_h").none(), nb::arg("lengths").none(),
            nb::arg("attention").none(), nb::arg("resets").none(), nb::arg("resets_to_initial"), nb::arg("Y"),
-           nb::arg("dY").none(), nb::arg("dY_h").none(), nb::arg("W"), nb::arg("R"), nb::arg("dX").none(),
-           nb::arg("dW").none(), nb::arg("dR").none(), nb::arg("dB").none(), nb::arg("d_initial_h").none(),
-           nb::arg("d_attention").none(), "The gradients of a checked call.")
+           nb::arg("dY").none(), nb::arg("dY_h").none(), nb::arg("dX").none(), nb::arg("by"),
+           nb::arg("d_initial_h").none(), nb::arg("d_attention").none(), "The gradients of a checked call.")
       .def(
           "unpack",
           [](const Layer& layer, nb::handle W, nb::handle R) {

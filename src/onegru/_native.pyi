@@ -1,7 +1,7 @@
 # Types of the compiled module, which native/python makes; keep the two together.
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 from numpy import dtype
 from numpy.typing import ArrayLike, NDArray
@@ -28,6 +28,7 @@ def read_bandwidth(bytes: int, seconds: float) -> float: ...
 def activate(function: int, alpha: float, beta: float, x: NDArray[Any], y: NDArray[Any]) -> None: ...
 
 class Layer:
+    @overload
     def __init__(
         self,
         input_size: int,
@@ -43,6 +44,21 @@ class Layer:
         W: NDArray[Any],
         R: NDArray[Any],
         B: NDArray[Any],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        reversed: Sequence[bool],
+        linear_before_reset: bool,
+        attention: bool,
+        clip: float,
+        activations: Sequence[tuple[int, float, float]],
+        type: int,
+        dtype: dtype[Any],
+        weights: Sequence[list[NDArray[Any] | None]],
+        order: Sequence[int],
     ) -> None: ...
     def run(
         self,
@@ -65,12 +81,8 @@ class Layer:
         Y: NDArray[Any],
         dY: NDArray[Any] | None,
         dY_h: NDArray[Any] | None,
-        W: NDArray[Any],
-        R: NDArray[Any],
         dX: NDArray[Any] | None,
-        dW: NDArray[Any] | None,
-        dR: NDArray[Any] | None,
-        dB: NDArray[Any] | None,
+        by: Sequence[list[NDArray[Any] | None]],
         d_initial_h: NDArray[Any] | None,
         d_attention: NDArray[Any] | None,
     ) -> None: ...

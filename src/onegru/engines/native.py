@@ -106,6 +106,22 @@ def _default_num_threads() -> int:
     return min(int(first[1][:3]) if first else usable_cores(), MOST_THREADS)
 
 
+def layer_arguments(
+    spec: Spec,
+) -> tuple[int, int, list[bool], bool, bool, float, list[tuple[int, float, float]]]:
+    """What a native layer is told of its specification, beside the type."""
+    _honour_environment()
+    return (
+        spec.input_size,
+        spec.hidden_size,
+        list(spec.reversed_directions),
+        spec.linear_before_reset,
+        spec.attention,
+        math.inf if spec.clip is None else spec.clip,
+        [(_FUNCTIONS[a.name], *a.parameters) for pair in spec.activations for a in pair],
+    )
+
+
 class NativeEngine:
     """The SIMD kernels. They compute in float64 for float64, else in float32, and round 16-bit outputs once.
 
@@ -118,18 +134,11 @@ class NativeEngine:
     name = "native"
 
     def __init__(self, spec: Spec, weights: Weights, weight_storage: str | None = None) -> None:
-        _honour_environment()
         self._compute = np.dtype(np.float64 if spec.dtype == "float64" else np.float32)
         self._dtype = numpy_dtype(spec.dtype)
         self._B = weights.B
         self.native = _native.Layer(
-            spec.input_size,
-            spec.hidden_size,
-            list(spec.reversed_directions),
-            spec.linear_before_reset,
-            spec.attention,
-            math.inf if spec.clip is None else spec.clip,
-            [(_FUNCTIONS[a.name], *a.parameters) for pair in spec.activations for a in pair],
+            *layer_arguments(spec),
             ELEMENT_TYPES.index(spec.dtype),
             ELEMENT_TYPES.index(weight_storage or spec.dtype),
             self._dtype,

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
-from onegru.core.dtypes import Array
-from onegru.core.spec import Spec, Weights
-from onegru.engines.interface import Problem
-from onegru.engines.native import NativeEngine
+from onegru import _native
+from onegru.core.dtypes import ELEMENT_TYPES, Array, numpy_dtype
+from onegru.core.spec import Direction, Spec
+from onegru.engines.native import layer_arguments
+
+
+class DirectionWeights(NamedTuple):
+    """The weights of a direction, or the gradients by them; contiguous.
+
+    Attributes:
+        W: [3H, I].
+        R: [3H, H].
+        Wb: [3H]; None for zeros.
+        Rb: [3H]; None for zeros.
+    """
+
+    W: Array | None
+    R: Array | None
+    Wb: Array | None
+    Rb: Array | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +69,17 @@ class TrainedLayer:
 
     Args:
         spec: what to compute, in float32 or float64.
-        weights: its weights, contiguous.
+        weights: of each direction; they must not change as long as gradients are wanted.
+        order: where z, r and n are among their gates.
     """
 
-    def __init__(self, spec: Spec, weights: Weights) -> None:
+    def __init__(self, spec: Spec, weights: Sequence[DirectionWeights], order: tuple[int, int, int]) -> None:
         self.spec = spec
-        self.weights = weights
-        self._engine = NativeEngine(spec, weights)
+        self._weights = weights
+        self._order = order
+        kind = ELEMENT_TYPES.index(spec.dtype)
+        given = [list(own) for own in weights]
+        self._native = _native.Layer(*layer_arguments(spec), kind, numpy_dtype(spec.dtype), given, order)
 
     def forward(self, call: Call) -> tuple[Array, Array]:
         """Y [T, D, B, H] and Y_h [D, B, H], zero past each row's end."""
@@ -67,7 +88,7 @@ class TrainedLayer:
         if call.resets is not None:
             return self._forward_with_resets(call, call.resets)
         Y, Y_h = np.empty((T, D, B, H), dtype), np.empty((D, B, H), dtype)
-        self._engine.run(Problem(call.X, call.initial_h, call.sequence_lens, call.attention, Y, Y_h))
+        self._native.run(call.X, call.initial_h, call.sequence_lens, call.attention, Y, Y_h, False)
         return Y, Y_h
 
     def _forward_with_resets(self, call: Call, resets: Resets) -> tuple[Array, Array]:
@@ -75,14 +96,13 @@ class TrainedLayer:
         T, B, _ = call.X.shape
         D, H, dtype = self.spec.num_directions, self.spec.hidden_size, call.X.dtype
         Y, Y_h = np.zeros((T, D, B, H), dtype), np.zeros((D, B, H), dtype)
-        lengths = np.full(B, T) if call.sequence_lens is None else call.sequence_lens
+        lengths = np.full(B, T, np.int64) if call.sequence_lens is None else call.sequence_lens
         at = np.flatnonzero(resets.before.any(1))
         for d, backwards in enumerate(self.spec.reversed_directions):
-            engine = self._engine if D == 1 else self._one_direction(d, backwards)
+            layer = self if D == 1 else self._one_direction(d, backwards)
             start = np.zeros((B, H), dtype) if call.initial_h is None else call.initial_h[d]
             state = start.copy()
-            cuts = sorted({0, T, *(at + 1 if backwards else at).tolist()})
-            parts = list(pairwise(cuts))
+            parts = list(pairwise(sorted({0, T, *(at + 1 if backwards else at).tolist()})))
             for begin, end in reversed(parts) if backwards else parts:
                 first = end - 1 if backwards else begin
                 rows = resets.before[first] & (lengths > first)
@@ -91,24 +111,26 @@ class TrainedLayer:
                 scores = None if call.attention is None else call.attention[begin:end]
                 last = np.empty((1, B, H), dtype)
                 y = Y[begin:end, d : d + 1]
-                engine.run(Problem(call.X[begin:end], state[None], taken, scores, y, last))
+                layer._native.run(call.X[begin:end], state[None], taken, scores, y, last, False)
                 state = np.where((taken > 0)[:, None], last[0], state)
             Y_h[d] = np.where((lengths > 0)[:, None], state, 0)
         return Y, Y_h
 
-    def _one_direction(self, d: int, backwards: bool) -> NativeEngine:
-        spec = replace(
-            self.spec,
-            direction="reverse" if backwards else "forward",
-            activations=self.spec.activations[d : d + 1],
-        )
-        W, R, B = (array[d : d + 1] for array in (self.weights.W, self.weights.R, self.weights.B))
-        return NativeEngine(spec, Weights(W, R, B))
+    def _one_direction(self, d: int, backwards: bool) -> TrainedLayer:
+        direction: Direction = "reverse" if backwards else "forward"
+        spec = replace(self.spec, direction=direction, activations=self.spec.activations[d : d + 1])
+        return TrainedLayer(spec, self._weights[d : d + 1], self._order)
 
     def gradients(
-        self, call: Call, Y: Array, dY: Array | None, dY_h: Array | None, wanted: Collection[str]
-    ) -> dict[str, Array]:
-        """The gradients of a loss by the inputs of a call.
+        self,
+        call: Call,
+        Y: Array,
+        dY: Array | None,
+        dY_h: Array | None,
+        wanted: Collection[str],
+        weights: Sequence[Collection[str]],
+    ) -> tuple[dict[str, Array], list[DirectionWeights]]:
+        """The gradients of a loss by the inputs and the weights of a call.
 
         Sums over steps and rows have an order that depends on the shapes alone: the bits are the same for
         any number of threads.
@@ -118,23 +140,25 @@ class TrainedLayer:
             Y: what `forward` gave for it.
             dY: the gradient by Y, its last axis contiguous; None for zeros.
             dY_h: the gradient by Y_h, likewise.
-            wanted: which gradients: X, W, R, B, initial_h, attention.
+            wanted: by which inputs: "X", "initial_h", "attention".
+            weights: by which weights of each direction: "W", "R", "Wb", "Rb".
 
         Returns:
             the gradients that are wanted, of the shapes of what they are by.
         """
-        assert self._engine.native is not None
-        shapes = {
-            "X": call.X.shape,
-            "W": self.weights.W.shape,
-            "R": self.weights.R.shape,
-            "B": self.weights.B.shape,
-            "initial_h": (self.spec.num_directions, call.X.shape[1], self.spec.hidden_size),
-            "attention": call.X.shape[:2],
-        }
-        found = {name: np.zeros(shapes[name], call.X.dtype) for name in wanted}
+        T, B, I = call.X.shape
+        D, H, dtype = self.spec.num_directions, self.spec.hidden_size, call.X.dtype
+        shapes = {"X": (T, B, I), "initial_h": (D, B, H), "attention": (T, B)}
+        found = {name: np.zeros(shapes[name], dtype) for name in wanted}
+        sizes = {"W": (3 * H, I), "R": (3 * H, H), "Wb": (3 * H,), "Rb": (3 * H,)}
+        by = [
+            DirectionWeights(
+                *(np.zeros(size, dtype) if name in own else None for name, size in sizes.items())
+            )
+            for own in weights
+        ]
         resets = call.resets
-        self._engine.native.gradients(
+        self._native.gradients(
             call.X,
             call.initial_h,
             call.sequence_lens,
@@ -144,13 +168,9 @@ class TrainedLayer:
             Y,
             dY,
             dY_h,
-            self.weights.W,
-            self.weights.R,
             found.get("X"),
-            found.get("W"),
-            found.get("R"),
-            found.get("B"),
+            [list(own) for own in by],
             found.get("initial_h"),
             found.get("attention"),
         )
-        return found
+        return found, by

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,14 +11,27 @@ import torch
 from torch import Tensor
 
 from onegru.core.dtypes import Array
-from onegru.core.spec import Weights
-from onegru.engines.training import Call, Resets, TrainedLayer
+from onegru.engines.training import Call, DirectionWeights, Resets, TrainedLayer
 from onegru.torch import fallback
 from onegru.torch.arguments import Form, form_from, spec_of
 
 _TYPES = {torch.float32: "float32", torch.float64: "float64"}
-_TENSORS = ("X", "initial_h", "attention", "lengths", "resets")  # before the weights
-_GATES = (1, 0, 2)  # z, r, n among PyTorch's r, z, n
+_GATES = (1, 0, 2)  # where z, r and n are in PyTorch's order r, z, n
+_INPUTS = (
+    "X",
+    "initial_h",
+    "attention",
+)  # that have gradients; behind them come lengths, resets and the weights
+_WEIGHTS = ("W", "R", "Wb", "Rb")
+
+
+class _Last(threading.local):
+    """The layer of a call, from `forward` to `setup_context`, between which only tensors pass."""
+
+    layer: TrainedLayer | None = None
+
+
+_last = _Last()
 
 
 def gru_layer(
@@ -68,21 +82,13 @@ def _array(tensor: Tensor) -> Array:
     return array
 
 
-def _gates(tensors: Sequence[Tensor]) -> Array:
-    """Those of each direction, in ONNX's gate order, [D, 3H, …]."""
-    parts = [array.reshape(3, -1, *array.shape[1:])[[*_GATES]] for array in map(_array, tensors)]
-    return np.stack(parts).reshape(len(parts), -1, *parts[0].shape[2:])
-
-
 def _layer(form: Form, X: Tensor, weights: Sequence[Tensor | None], attention: bool) -> TrainedLayer:
-    given = [weight for weight in weights if weight is not None]
-    each = len(given) // form.num_directions
-    W, R = _gates(given[::each]), _gates(given[1::each])
-    D, H = form.num_directions, R.shape[2]
-    B = np.zeros((D, 6 * H), W.dtype)
-    if each == 4:
-        B[:, : 3 * H], B[:, 3 * H :] = _gates(given[2::each]), _gates(given[3::each])
-    return TrainedLayer(spec_of(form, W.shape[2], H, _TYPES[X.dtype], attention), Weights(W, R, B))
+    each = len(weights) // form.num_directions
+    arrays = [None if weight is None else np.ascontiguousarray(_array(weight)) for weight in weights]
+    own = [DirectionWeights(*arrays[d * each : (d + 1) * each]) for d in range(form.num_directions)]
+    assert own[0].R is not None
+    spec = spec_of(form, X.shape[2], own[0].R.shape[1], _TYPES[X.dtype], attention)
+    return TrainedLayer(spec, own, _GATES)
 
 
 def _call(form: Form, tensors: Sequence[Tensor | None]) -> Call:
@@ -97,13 +103,13 @@ def _call(form: Form, tensors: Sequence[Tensor | None]) -> Call:
     )
 
 
-def _forward(form: Form, tensors: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
-    """Y [T, D, B, H] and Y_h."""
+def _forward(form: Form, tensors: Sequence[Tensor | None]) -> tuple[Tensor, Tensor, TrainedLayer]:
+    """Y [T, D, B, H] and Y_h, and the layer that gave them."""
     X = tensors[0]
     assert X is not None
     layer = _layer(form, X, tensors[5:], tensors[2] is not None)
     Y, Y_h = layer.forward(_call(form, tensors[:5]))
-    return torch.from_numpy(Y), torch.from_numpy(Y_h)
+    return torch.from_numpy(Y), torch.from_numpy(Y_h), layer
 
 
 def _side_by_side(Y: Tensor) -> Tensor:
@@ -119,44 +125,31 @@ def _backward(
     dY: Tensor | None,
     dY_h: Tensor | None,
     wanted: Sequence[bool],
+    layer: TrainedLayer | None = None,
 ) -> list[Tensor | None]:
     """The gradients by X, initial_h, attention and the weights, those that are wanted."""
     X, attention = tensors[0], tensors[2]
     assert X is not None
-    weights = tensors[5:]
-    layer = _layer(form, X, weights, attention is not None)
-    D, each = form.num_directions, len(weights) // form.num_directions
-    by_weight = wanted[3:]
-    by_name = dict(zip(("X", "initial_h", "attention"), wanted, strict=False))
-    by_name |= {name: any(by_weight[place::each]) for place, name in enumerate("WR")}
-    by_name["B"] = any(by_weight[2::each]) or any(by_weight[3::each])
-    names = [name for name, is_wanted in by_name.items() if is_wanted]
-    T, B, H = X.shape[0], X.shape[1], layer.spec.hidden_size
+    if layer is None:
+        layer = _layer(form, X, tensors[5:], attention is not None)
+    T, D, B, H = Y.shape
     if dY is not None:
         dY = dY.reshape(T, B, D, H).permute(0, 2, 1, 3)
-    found = layer.gradients(
+    inputs = [name for name, is_wanted in zip(_INPUTS, wanted, strict=False) if is_wanted]
+    weights = [
+        [name for name, is_wanted in zip(_WEIGHTS, wanted[first : first + 4], strict=True) if is_wanted]
+        for first in range(3, 3 + 4 * D, 4)
+    ]
+    found, by = layer.gradients(
         _call(form, tensors[:5]),
         _array(Y),
         None if dY is None else _array(dY),
         None if dY_h is None else _array(dY_h),
-        names,
+        inputs,
+        weights,
     )
-    results: list[Tensor | None] = [
-        torch.from_numpy(found[name]) if is_wanted else None
-        for name, is_wanted in zip(("X", "initial_h", "attention"), wanted, strict=False)
-    ]
-    bias = found.get("B")
-    halves = (None, None) if bias is None else (bias[:, : 3 * H], bias[:, 3 * H :])
-    arrays = (found.get("W"), found.get("R"), *halves)
-    for number, is_wanted in enumerate(by_weight):
-        d, place = divmod(number, each)
-        array = arrays[place] if is_wanted else None
-        if array is None:
-            results.append(None)
-            continue
-        gates = array[d].reshape(3, H, -1)[[*_GATES]]
-        results.append(torch.from_numpy(gates.reshape(array[d].shape)))
-    return results
+    arrays = [*(found.get(name) for name in _INPUTS), *(array for own in by for array in own)]
+    return [None if array is None else torch.from_numpy(array) for array in arrays]
 
 
 class _Function(torch.autograd.Function):
@@ -164,7 +157,7 @@ class _Function(torch.autograd.Function):
 
     @staticmethod
     def forward(form: Form, *tensors: Tensor | None) -> Any:
-        Y, Y_h = _forward(form, tensors)
+        Y, Y_h, _last.layer = _forward(form, tensors)
         return _side_by_side(Y), Y_h, Y
 
     @staticmethod
@@ -174,6 +167,8 @@ class _Function(torch.autograd.Function):
         ctx.mark_non_differentiable(output[2])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors, output[2])
+        # Its packed weights serve once more; autograd checks that the tensors they come from are unchanged.
+        ctx.layer, _last.layer = (_last.layer if any(ctx.needs_input_grad) else None), None
 
     @staticmethod
     def backward(ctx: Any, dY: Tensor | None, dY_h: Tensor | None, _: None) -> Any:
@@ -182,7 +177,7 @@ class _Function(torch.autograd.Function):
             given = fallback.gradients(ctx.form, tensors, (dY, dY_h))
         else:
             needed = ctx.needs_input_grad[1:]
-            given = _backward(ctx.form, tensors, Y, dY, dY_h, (*needed[:3], *needed[5:]))
+            given = _backward(ctx.form, tensors, Y, dY, dY_h, (*needed[:3], *needed[5:]), ctx.layer)
         return None, *given[:3], None, None, *given[3:]
 
     @staticmethod
@@ -208,7 +203,7 @@ def _spread(tensors: Sequence[Any], present: Sequence[bool]) -> list[Any]:
 
 @torch.library.custom_op("onegru::gru", mutates_args=())
 def _operator(tensors: list[Tensor], present: list[bool], form: str) -> list[Tensor]:
-    Y, Y_h = _forward(form_from(form), _spread(tensors, present))
+    Y, Y_h, _ = _forward(form_from(form), _spread(tensors, present))
     return [_side_by_side(Y).clone(), Y_h, Y]
 
 

@@ -68,6 +68,7 @@ OPTIONAL = {
     "safetensors": ("formats.checkpoint", "formats.safetensors"),
     "h5py": ("formats.keras",),
     "torch": (
+        "torch.*",
         "frameworks.pytorch",
         "frameworks.export",
         "verification.runtimes.torch",

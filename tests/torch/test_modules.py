@@ -1,0 +1,325 @@
+"""onegru's modules against PyTorch's, and what PyTorch's programs do with modules."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onegru
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import onegru.torch as ours  # noqa: E402
+from onegru.torch import fallback  # noqa: E402
+
+FORMS: list[dict[str, Any]] = [
+    {},
+    {"num_layers": 2},
+    {"bidirectional": True},
+    {"bias": False},
+    {"num_layers": 3, "bidirectional": True, "batch_first": True},
+]
+I, H = 5, 7
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+def pair(dtype: Any = torch.float64, **options: Any) -> tuple[Any, Any]:
+    """PyTorch's GRU and ours, of the same parameters."""
+    theirs = nn.GRU(I, H, dtype=dtype, **options)
+    mine = ours.GRU(I, H, dtype=dtype, **options)
+    mine.load_state_dict(theirs.state_dict())
+    return theirs, mine
+
+
+def close(a: Any, b: Any, bound: float = 1e-12) -> None:
+    assert a.dtype == b.dtype and a.shape == b.shape
+    assert a.numel() == 0 or float((a - b).detach().abs().max()) <= bound
+
+
+@pytest.mark.parametrize("options", FORMS)
+@pytest.mark.parametrize("is_one", [False, True])
+def test_outputs_and_gradients_are_pytorchs(options: dict[str, Any], is_one: bool) -> None:
+    theirs, mine = pair(**options)
+    shape = (4, I) if is_one else (4, 3, I)
+    D = 2 if options.get("bidirectional") else 1
+    rows = () if is_one else (4 if options.get("batch_first") else 3,)
+    found = []
+    for module in (theirs, mine):
+        torch.manual_seed(1)
+        x = torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+        h = torch.randn(options.get("num_layers", 1) * D, *rows, H, dtype=torch.float64, requires_grad=True)
+        y, last = module(x, h)
+        (y.sin().sum() + last.cos().sum()).backward()
+        found.append([y, last, x.grad, h.grad, *(p.grad for p in module.parameters())])
+    for a, b in zip(*found, strict=True):
+        close(a, b)
+    assert list(theirs.state_dict()) == list(mine.state_dict())
+    theirs.load_state_dict(mine.state_dict())
+
+
+@pytest.mark.parametrize("is_sorted", [False, True])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_packed_sequences(is_sorted: bool, bidirectional: bool) -> None:
+    theirs, mine = pair(bidirectional=bidirectional, num_layers=2)
+    lengths = torch.tensor([6, 4, 3, 1] if is_sorted else [3, 6, 1, 4])
+    x = torch.randn(6, 4, I, dtype=torch.float64)
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=is_sorted)
+    h = torch.randn(4 if bidirectional else 2, 4, H, dtype=torch.float64)
+    (y, last), (y2, last2) = theirs(packed, h), mine(packed, h)
+    close(y.data, y2.data)
+    close(last, last2)
+    padded, _ = nn.utils.rnn.pad_packed_sequence(y2)
+    close(padded, mine(x, h, lengths=lengths)[0])
+
+
+def test_cells() -> None:
+    theirs = nn.GRUCell(I, H, dtype=torch.float64)
+    mine = ours.GRUCell(I, H, dtype=torch.float64)
+    mine.load_state_dict(theirs.state_dict())
+    x, h = torch.randn(3, I, dtype=torch.float64), torch.randn(3, H, dtype=torch.float64)
+    close(theirs(x, h), mine(x, h))
+    close(theirs(x[0]), mine(x[0]))
+    augru, cell = ours.AUGRU(I, H, dtype=torch.float64), ours.AUGRUCell(I, H, dtype=torch.float64)
+    cell.load_state_dict({name.removesuffix("_l0"): tensor for name, tensor in augru.state_dict().items()})
+    X, a = torch.randn(4, 3, I, dtype=torch.float64), torch.rand(4, 3, dtype=torch.float64)
+    Y, state = augru(X, a)[0], None
+    for t in range(4):
+        state = cell(X[t], a[t], state)
+        close(Y[t], state)
+
+
+GRADCHECKED: list[dict[str, Any]] = [
+    {"bidirectional": True},
+    {"num_layers": 2, "linear_before_reset": False},
+    {"linear_before_reset": False, "bidirectional": True, "clip": 0.7},
+    {"activations": ["HardSigmoid", "Softsign"], "bias": False},
+    {"activations": ["ScaledTanh", "Elu"], "activation_alpha": [1.1, 0.7], "activation_beta": [0.8]},
+]
+
+
+@pytest.mark.parametrize("options", GRADCHECKED)
+def test_first_and_second_derivatives(options: dict[str, Any]) -> None:
+    module = ours.GRU(3, 4, dtype=torch.float64, **options)
+    names = [name for name, _ in module.named_parameters()]
+    count = module.num_layers * module.form.num_directions
+    x, h = (torch.randn(3, 2, 3), torch.randn(count, 2, 4))
+    given = [t.double().requires_grad_() for t in (x, h)]
+    given += [p.detach().clone().requires_grad_() for p in module.parameters()]
+    resets, lengths = torch.tensor([[0, 0], [1, 0], [0, 1]]).bool(), torch.tensor([3, 2])
+
+    def run(x: Any, h: Any, *parameters: Any) -> Any:
+        values = dict(zip(names, parameters, strict=True))
+        return torch.func.functional_call(module, values, (x, h), {"resets": resets, "lengths": lengths})
+
+    assert torch.autograd.gradcheck(run, given)
+    assert torch.autograd.gradgradcheck(run, given)
+
+
+def test_attention_has_a_gradient() -> None:
+    module = ours.AUGRU(3, 4, dtype=torch.float64)
+    x = torch.randn(3, 2, 3, dtype=torch.float64, requires_grad=True)
+    a = torch.rand(3, 2, 1, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda *given: module(*given), (x, a))
+    assert torch.autograd.gradgradcheck(lambda *given: module(*given), (x, a))
+
+
+@pytest.mark.parametrize("options", GRADCHECKED)
+@pytest.mark.parametrize("to_initial", [False, True])
+def test_the_fallback_is_the_same(options: dict[str, Any], to_initial: bool) -> None:
+    module = ours.GRU(I, H, resets_to_initial=to_initial, dtype=torch.float64, **{**options, "num_layers": 1})
+    x = torch.randn(6, 4, I, dtype=torch.float64)
+    h = torch.randn(module.form.num_directions, 4, H, dtype=torch.float64)
+    resets, lengths = torch.rand(6, 4) < 0.4, torch.tensor([6, 0, 3, 5])
+    weights = list(module._flat_weights)
+    if not module.bias:
+        weights = [t for d in range(len(weights) // 2) for t in (*weights[2 * d : 2 * d + 2], None, None)]
+    wanted = fallback.forward(module.form, x, weights, h, lengths, None, resets)
+    for a, b in zip(module(x, h, lengths, resets), wanted, strict=True):
+        close(a, b)
+
+
+# What programs do with modules
+
+
+@pytest.mark.parametrize("copy_of", [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))])
+def test_copies(copy_of: Any) -> None:
+    module = ours.GRU(I, H, num_layers=2, clip=1.0)
+    x = torch.randn(4, 3, I)
+    assert torch.equal(copy_of(module)(x)[0], module(x)[0])
+    file = io.BytesIO()
+    torch.save(module.state_dict(), file)
+
+
+def test_compile_and_export() -> None:
+    module = ours.GRU(I, H, num_layers=2)
+    x = torch.randn(4, 3, I, requires_grad=True)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    results = []
+    for run in (module, compiled):
+        module.zero_grad()
+        x.grad = None
+        y = run(x)[0]
+        y.sum().backward()
+        results.append([y.detach(), x.grad, *(p.grad for p in module.parameters())])
+    for a, b in zip(*results, strict=True):
+        close(a, b, 1e-5)
+    exported = torch.export.export(module, (x.detach(),))
+    assert any("onegru" in str(node.target) for node in exported.graph.nodes)
+    close(exported.module()(x)[0], module(x)[0], 1e-6)
+
+
+def test_opcheck() -> None:
+    from onegru.torch.function import _operator
+
+    weights = [p.detach().clone().requires_grad_() for p in nn.GRU(I, H).parameters()]
+    given = [torch.randn(4, 3, I, requires_grad=True), *weights]
+    present = [True, *[False] * 4, *[True] * 4]
+    torch.library.opcheck(_operator, (given, present, ours.GRU(I, H).form.words))
+
+
+def test_functional_transforms() -> None:
+    module = ours.GRU(I, H)
+    x = torch.randn(4, 3, I, requires_grad=True)
+    module(x)[0].sum().backward()
+    close(torch.func.grad(lambda x: module(x)[0].sum())(x.detach()), x.grad, 1e-6)
+    both = torch.func.vmap(lambda x: module(x)[0])(torch.stack([x.detach(), x.detach() + 1]))
+    close(both[1], module(x + 1)[0], 1e-6)
+    with pytest.raises(RuntimeError, match="jvp"):
+        torch.func.jvp(lambda x: module(x)[0], (x.detach(),), (x.detach(),))
+
+
+def test_parameters_change_in_place_between_calls() -> None:
+    theirs, mine = pair(torch.float32)
+    x = torch.randn(4, 3, I)
+    for module in (theirs, mine):
+        optimizer = torch.optim.AdamW(module.parameters(), 0.1, fused=True)
+        for _ in range(3):
+            optimizer.zero_grad()
+            module(x)[0].square().sum().backward()
+            optimizer.step()
+            module.weight_hh_l0.data *= 0.9
+    for a, b in zip(theirs.parameters(), mine.parameters(), strict=True):
+        close(a, b, 1e-5)
+    y = mine(x)[0]
+    with torch.no_grad():
+        mine.weight_ih_l0 += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_modes_and_types() -> None:
+    theirs, mine = pair(torch.float32)
+    x = torch.randn(4, 3, I)
+    with torch.no_grad():
+        assert not mine(x)[0].requires_grad
+    with torch.inference_mode():
+        close(mine(x)[0], theirs(x)[0], 1e-6)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert mine(nn.Linear(I, I)(x))[0].dtype == torch.float32
+    close(copy.deepcopy(mine).bfloat16()(x.bfloat16())[0].float(), theirs(x)[0], 0.03)
+    assert mine(x.new_zeros(0, 3, I))[0].shape == (0, 3, H)
+    assert ours.GRU(I, H, device="meta")(x.to("meta"))[0].shape == (4, 3, H)
+    turned = torch.randn(I, 3, 4).permute(2, 1, 0)  # of other strides
+    close(mine(turned)[0], theirs(turned)[0], 1e-6)
+
+
+def test_only_some_parameters_learn() -> None:
+    theirs, mine = pair(bidirectional=True)
+    for module in (theirs, mine):
+        module.weight_ih_l0.requires_grad_(False)
+        module.bias_hh_l0_reverse.requires_grad_(False)
+        module(torch.ones(4, 3, I, dtype=torch.float64))[0].sum().backward()
+    for a, b in zip(theirs.parameters(), mine.parameters(), strict=True):
+        assert (a.grad is None) == (b.grad is None)
+        if a.grad is not None:
+            close(a.grad, b.grad)
+
+
+def test_dropout_between_layers() -> None:
+    module = ours.GRU(I, H, num_layers=2, dropout=0.5)
+    x = torch.randn(4, 3, I)
+    assert not torch.equal(module(x)[0], module(x)[0])
+    module.eval()
+    assert torch.equal(module(x)[0], module(x)[0])
+
+
+@pytest.mark.filterwarnings("ignore")  # of the exporter, that sizes become constants
+def test_onnx_export(tmp_path: Any) -> None:
+    onnx = pytest.importorskip("onnx")
+    module, path = ours.GRU(I, H, bidirectional=True).eval(), str(tmp_path / "gru.onnx")
+    x = torch.randn(4, 3, I)
+    torch.onnx.export(module, (x,), path, dynamo=False)
+    assert [node.op_type for node in onnx.load(path).graph.node].count("GRU") == 1
+    found = onegru.load(path)
+    (y, *_) = found.run({found.inputs[0].name: x.numpy()}).values()
+    close(torch.from_numpy(np.array(y)), module(x)[0].detach(), 1e-5)
+    with pytest.raises(onegru.SpecError, match="export"):
+        torch.onnx.export(ours.GRU(I, H, clip=1.0), (x,), path, dynamo=False)
+
+
+# accelerate
+
+
+class Own(nn.GRU):  # type: ignore[misc]
+    """A class that may compute anything."""
+
+
+def test_accelerate_and_restore() -> None:
+    model = nn.ModuleDict({"a": nn.GRU(I, H, 2), "b": nn.GRUCell(I, H), "c": Own(I, H), "d": nn.Linear(I, H)})
+    x = torch.randn(4, 3, I)
+    wanted = model["a"](x)[0]
+    parameters = list(model.parameters())
+    done = ours.accelerate(model)
+    assert done.exchanged == ("a", "b") and list(done.left) == ["c"] and "Own" in done.left["c"]
+    assert all(one is other for one, other in zip(parameters, model.parameters(), strict=True))
+    assert isinstance(model["a"], ours.GRU)
+    close(model["a"](x)[0], wanted, 1e-6)
+    assert ours.accelerate(model).exchanged == ()
+    assert ours.restore(model) == ("a", "b")
+    assert type(model["a"]) is nn.GRU and torch.equal(model["a"](x)[0], wanted)
+
+
+def test_restore_refuses_what_pytorch_does_not_compute() -> None:
+    model = nn.Sequential(ours.GRU(I, H), ours.GRU(I, H, clip=1.0))
+    with pytest.raises(onegru.SpecError, match=r"'1' differs from torch\.nn\.GRU"):
+        ours.restore(model)
+    assert isinstance(model[0], ours.GRU)
+
+
+# Refusals
+
+REFUSED: list[tuple[Any, str]] = [
+    (lambda x: ours.GRU(I, H)(x[..., :3]), "input: 3 numbers"),
+    (lambda x: ours.GRU(I, H)(x.double()), "input: torch.float64"),
+    (lambda x: ours.GRU(I, H)(x, torch.zeros(2, 3, H)), "initial_h: "),
+    (lambda x: ours.GRU(I, H)(x, lengths=torch.tensor([4, 5, 1])), "lengths: 1…5; must be 0…4"),
+    (lambda x: ours.GRU(I, H)(x, lengths=torch.ones(3)), "lengths: torch.float32"),
+    (lambda x: ours.GRU(I, H)(x, resets=torch.zeros(4, 3)), "resets: torch.float32"),
+    (lambda x: ours.AUGRU(I, H)(x, torch.zeros(4)), "attention: "),
+    (lambda x: ours.AUGRU(I, H, num_layers=2), "num_layers: given"),
+    (lambda x: ours.GRU(I, H, clip=-1.0), "clip: -1.0"),
+    (lambda x: ours.GRU(I, H, activations=["Tanh"]), "activations: 1 names"),
+    (lambda x: ours.GRU(I, H, activations=["Tanh", "Sine"]), "activations: unknown function 'Sine'"),
+    (lambda x: ours.GRU(I, H, proj_size=2), "proj_size"),
+    (lambda x: ours.gru(x, [torch.zeros(3 * H, I)] * 4), "weights: weight_hh"),
+    (lambda x: ours.gru(x, [], direction="foward"), "direction: 'foward'"),
+    (lambda x: ours.accelerate("model"), "model: str"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED)
+def test_refusals(call: Any, message: str) -> None:
+    with pytest.raises(onegru.SpecError) as raised:
+        call(torch.zeros(4, 3, I))
+    assert message in str(raised.value)
