@@ -385,7 +385,7 @@ def test_saved_models_that_are_broken(tmp_path: Path) -> None:
         onegru.load_layers(rewritten(path, set_class))
 
     keras.Sequential([keras.Input((None, I)), gru()]).save_weights(tmp_path / "only.weights.h5")
-    with pytest.raises(FormatError, match="weights alone"):
+    with pytest.raises(FormatError, match="weights only"):
         onegru.load_layers(tmp_path / "only.weights.h5")
     keras.Sequential([keras.Input((I,)), keras.layers.Dense(2)]).save(tmp_path / "none.keras")
     with pytest.raises(FormatError, match="no GRU"):
@@ -427,7 +427,7 @@ def test_saved_models_read_nothing_beyond_the_file(tmp_path: Path) -> None:
         with h5py.File(path, "a") as file:
             del file[kernel]
             change(file)
-        with pytest.raises(FormatError, match="kernel: not"):
+        with pytest.raises(FormatError, match="kernel: missing"):
             onegru.load_layers(path)
 
 

@@ -99,7 +99,7 @@ def test_a_checkpoint_that_is_read_wrong(
         onegru.GRU(*layer_arrays(module, index).values(), direction="bidirectional") for index in range(2)
     ]
     read = {"encoder": onegru.Stack(wrong)}
-    monkeypatch.setattr("onegru.models.load_layers.load_layers", lambda path: read)
+    monkeypatch.setattr("onegru.verification.compare_models.load_layers", lambda path: read)
     found = compare_with(onegru.load(save(tmp_path, exported(module))), checkpoint)
     (result,) = found.runtimes
     assert result.status == "differs" and not found.agrees

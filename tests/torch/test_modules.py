@@ -268,6 +268,25 @@ def test_onnx_export(tmp_path: Any) -> None:
         torch.onnx.export(ours.GRU(I, H, clip=1.0), (x,), path, dynamo=False)
 
 
+@pytest.mark.parametrize("options", [{}, *GRADCHECKED])
+def test_modules_become_layers(options: dict[str, Any]) -> None:
+    module = ours.GRU(I, H, **options)
+    layer = onegru.from_torch(nn.Sequential(module), prefix="0")
+    x = torch.randn(4, 3, I)
+    Y, _ = layer(x.numpy())
+    D = module.form.num_directions
+    close(torch.from_numpy(Y.transpose(0, 2, 1, 3).reshape(4, 3, D * H)), module(x)[0].detach(), 1e-6)
+
+
+def test_attention_becomes_a_layer() -> None:
+    module = ours.AUGRU(I, H)
+    x, a = torch.randn(4, 3, I), torch.rand(4, 3)
+    layer = onegru.from_torch(module)
+    assert isinstance(layer, onegru.GRU)
+    Y, _ = layer(x.numpy(), attention=a.numpy())
+    close(torch.from_numpy(Y[:, 0]), module(x, a)[0].detach(), 1e-6)
+
+
 # accelerate
 
 

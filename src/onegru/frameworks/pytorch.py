@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from onegru.core.arguments import flag, shown
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError, needs_extra
-from onegru.core.spec import Direction
+from onegru.core.spec import Direction, Spec
 from onegru.core.tensors import is_mapping
 from onegru.frameworks.layouts import PYTORCH
 from onegru.frameworks.weights import read, write
@@ -99,7 +99,8 @@ def from_torch(
     """A layer, or a stack of layers, from PyTorch.
 
     Args:
-        source: an `nn.GRU` or `nn.GRUCell`, a module that holds one, or a state dict: a mapping from names
+        source: an `nn.GRU` or `nn.GRUCell`, or one of `onegru.torch`, a module that holds one, or a state
+            dict: a mapping from names
             (`weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, `weight_ih_l0_reverse`, …, for a cell
             `weight_ih`, …) to tensors or arrays, with or without other tensors.
         prefix: the name of the GRU within the model, such as "encoder.gru" where its tensors are
@@ -139,12 +140,27 @@ def from_torch(
             found = "".join(f"; {name!r} has {group.refusal}" for name, group in groups.items())
             raise SpecError(f"source: no tensors of a GRU (weight_ih_l0, weight_hh_l0, …){found}")
         (group,) = possible.values()
-    return read_group(group, engine=engine, layout=_layout(group, told, batch_first))
+    said = told.get(group.prefix, _Told())
+    return read_group(
+        group, engine=engine, layout=_layout(group, said.batch_first, batch_first), specs=said.specs
+    )
 
 
-def _layout(group: Group, told: Mapping[str, bool], batch_first: bool | None) -> int:
+class _Told(NamedTuple):
+    """What a module says beside its tensors.
+
+    Attributes:
+        batch_first: whether its calls take batch first; None if it does not say.
+        specs: what the layers of one of onegru's own compute.
+    """
+
+    batch_first: bool | None = None
+    specs: Sequence[Spec] = ()
+
+
+def _layout(group: Group, told: bool | None, batch_first: bool | None) -> int:
     """The layout of a module's calls: as the module says, else as the caller does."""
-    says = False if group.is_cell else told.get(group.prefix)
+    says = False if group.is_cell else told
     if says is None:
         return int(batch_first or False)
     if batch_first not in (None, says):
@@ -159,8 +175,8 @@ def _list(groups: Mapping[str, Group]) -> str:
     return (", ".join(names[:20]) or "none") + more
 
 
-def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Mapping[str, bool]]:
-    """A module's tensors, by name, those of GRUs as they take effect; and which GRUs take batch first."""
+def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Mapping[str, _Told]]:
+    """A module's tensors, by name, those of GRUs as they take effect; and what each GRU says of itself."""
     if isinstance(module, type) or not all(
         callable(getattr(module, name, None)) for name in ("state_dict", "named_modules")
     ):
@@ -171,16 +187,21 @@ def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Map
         import torch
 
     tensors = dict(module.state_dict())
-    batch_first: dict[str, bool] = {}
+    told: dict[str, _Told] = {}
     wanted = prefix.removesuffix(".") if isinstance(prefix, str) else None
     for name, child in module.named_modules():
-        kind = next((kind for kind in (torch.nn.GRU, torch.nn.GRUCell) if isinstance(child, kind)), None)
+        kinds = (torch.nn.GRU, torch.nn.GRUCell)
+        bases = type(child).__mro__
+        own: Any = next((base for base in bases if base.__module__ == "onegru.torch.modules"), None)
+            (base for base in type(child).__mro__ if base.__module__ == "onegru.torch.modules"), None
+        )
+        kind = own or next((kind for kind in kinds if isinstance(child, kind)), None)
         if kind is None:
             continue
         if type(child).forward is not kind.forward and wanted in (None, name):
             raise SpecError(
                 f"source: {type(child).__name__}, which computes in a way of its own; must be "
-                f"nn.{kind.__name__} itself, or a state dict if its tensors mean the same"
+                f"{kind.__name__} itself, or a state dict if its tensors mean the same"
             )
         if wanted in (None, name) and _is_changed(child):
             raise SpecError(
@@ -189,10 +210,9 @@ def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Map
             )
         dot = f"{name}." if name else ""
         # Of a parametrized weight, the state dict holds the parts; the weight itself is an attribute.
-        tensors |= {f"{dot}{own}": getattr(child, own) for own in _names_in(child)}
-        if kind is torch.nn.GRU:
-            batch_first[name] = bool(child.batch_first)
-    return tensors, batch_first
+        tensors |= {f"{dot}{tensor}": getattr(child, tensor) for tensor in _names_in(child)}
+        told[name] = _Told(getattr(child, "batch_first", None), child.specs() if own is not None else ())
+    return tensors, told
 
 
 def _is_changed(module: Any) -> bool:
@@ -241,8 +261,17 @@ def find_groups(state_dict: Mapping[str, object]) -> dict[str, Group]:
     return groups
 
 
-def read_group(group: Group, *, engine: str = "auto", where: str = "", layout: int = 0) -> GRU | Stack:
+def read_group(
+    group: Group, *, engine: str = "auto", where: str = "", layout: int = 0, specs: Sequence[Spec] = ()
+) -> GRU | Stack:
     """The layer, or the stack, of one recurrent module.
+
+    Args:
+        group: its tensors.
+        engine: what runs it.
+        where: a prefix of messages.
+        layout: of its calls.
+        specs: what each layer computes; empty for what PyTorch's do.
 
     Raises:
         SpecError: it is no GRU, or tensors are missing or do not fit.
@@ -261,6 +290,7 @@ def read_group(group: Group, *, engine: str = "auto", where: str = "", layout: i
         place = where if layer is None else f"{where}layer {layer}: "
         direction: Direction = "bidirectional" if both else "forward"
         spec, weights = read(PYTORCH, directions, direction=direction, where=place)
+        spec = replace(specs[len(made)], dtype=spec.dtype) if specs else spec
         made.append(GRU.from_canonical(spec, weights, engine, layout=layout))
     if len(made) == 1:
         return made[0]

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from onegru.core.errors import SpecError
-from onegru.torch.arguments import Form, form_of
+from onegru.core.spec import Spec
+from onegru.torch.arguments import Form, form_of, spec_of
 from onegru.torch.function import gru_layer
 from onegru.torch.functional import checked_attention, checked_lengths, checked_resets, checked_state
 
@@ -158,6 +159,12 @@ class GRU(nn.RNNBase):
         found: tuple[Any, Tensor] = nn.GRU.forward(self, input, hx)
         return found
 
+    def specs(self) -> list[Spec]:
+        """What each layer computes."""
+        D, attention = self.form.num_directions, isinstance(self, AUGRU)
+        sizes = [self.input_size, *[D * self.hidden_size] * (self.num_layers - 1)]
+        return [spec_of(self.form, size, self.hidden_size, "float32", attention) for size in sizes]
+
     def extra_repr(self) -> str:
         """PyTorch's, and what differs from it."""
         return str(super().extra_repr()) + _words(self.form)
@@ -200,6 +207,11 @@ class GRUCell(nn.GRUCell):
             SpecError: an argument is not legal.
         """
         return _step(self, input, hx, None)
+
+    def specs(self) -> list[Spec]:
+        """What it computes."""
+        attention = isinstance(self, AUGRUCell)
+        return [spec_of(self.form, self.input_size, self.hidden_size, "float32", attention)]
 
     def extra_repr(self) -> str:
         """PyTorch's, and what differs from it."""

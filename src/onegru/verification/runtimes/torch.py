@@ -21,7 +21,7 @@ class TorchCheckpoint(Runtime):
 
     def refuses(self, subject: Subject) -> str | None:
         """Why it is not tried."""
-        is_checkpoint = open_file("path", subject.path).kind is Kind.PYTORCH
+        is_checkpoint = open_file("path", subject.path).detected is Kind.PYTORCH
         return None if is_checkpoint else "reads only PyTorch checkpoints"
 
     def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
