@@ -193,8 +193,6 @@ def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Map
         kinds = (torch.nn.GRU, torch.nn.GRUCell)
         bases = type(child).__mro__
         own: Any = next((base for base in bases if base.__module__ == "onegru.torch.modules"), None)
-            (base for base in type(child).__mro__ if base.__module__ == "onegru.torch.modules"), None
-        )
         kind = own or next((kind for kind in kinds if isinstance(child, kind)), None)
         if kind is None:
             continue
