@@ -14,8 +14,8 @@ namespace {
 
 // The memory of a chunk's buffers, so that they stay in cache.
 constexpr std::size_t kBytesOfChunk = std::size_t{3} << 19;
-// A chunk has so many rows at least: its sums are loaded and stored once each.
-constexpr std::size_t kLeastRows = 64;
+// A chunk has so many rows at least: all sums of the weights' gradients are loaded and stored once for each.
+constexpr std::size_t kLeastRows = 256;
 // From this many FLOPs on it pays to share a task.
 constexpr double kFlopsToShare = 4.0e5;
 constexpr std::size_t kLine = 64;
@@ -160,7 +160,9 @@ class Direction {
     chunk_.end = chunk_steps_;
     const bool after = spec_.linear_before_reset;
     groups_ = std::min(threads_, call_.B);
-    scratch_size_ = kernel_.scratch_size(chunk_, (call_.B + groups_ - 1) / groups_);
+    // The two stages take turns.
+    scratch_size_ = std::max(kernel_.scratch_size(chunk_, (call_.B + groups_ - 1) / groups_),
+                             (kernel_.weights_scratch_size(chunk_, chunk_rows_) + kLine - 1) / kLine * kLine);
     Parts parts;
     const std::size_t x = parts.Take(chunk_rows_ * chunk_.stride_x * size_);
     std::size_t states[5];
@@ -171,7 +173,7 @@ class Direction {
     const std::size_t by_x = parts.Take(call_.dX.data == nullptr ? 0 : kernel_.packed_size(3 * h_, spec_.I));
     const std::size_t by_rh = parts.Take(after ? 0 : kernel_.packed_size(h_, spec_.H));
     const std::size_t dW = parts.Take(3 * h_ * x_ * size_), dR = parts.Take(3 * h_ * h_ * size_);
-    const std::size_t dB = parts.Take(4 * h_ * size_), scratch = parts.Take(groups_ * scratch_size_);
+    const std::size_t dB = parts.Take(4 * h_ * size_), scratch = parts.Take(threads_ * scratch_size_);
     memory_ = AllocateAligned(parts.bytes + 256);  // loads of whole vectors run into what follows
     unsigned char* const base = memory_.get();
     chunk_.x = base + x;
@@ -215,9 +217,10 @@ class Direction {
     const auto& by = call_.by[d_];
     if (by.W == nullptr && by.R == nullptr && by.Wb == nullptr && by.Rb == nullptr) return;
     const std::size_t panel = 3 * lanes_, panels = (x_ + panel - 1) / panel + (h_ + panel - 1) / panel;
-    const std::size_t tasks = std::min(panels, threads_ == 1 ? 1 : 4 * threads_);
-    ForEach(tasks, threads_,
-            [&](std::size_t i) { kernel_.weights(chunk_, panels * i / tasks, panels * (i + 1) / tasks); });
+    const std::size_t tasks = std::min(panels, threads_);
+    ForEach(tasks, threads_, [&](std::size_t i) {
+      kernel_.weights(chunk_, panels * i / tasks, panels * (i + 1) / tasks, scratch_ + i * scratch_size_);
+    });
   }
 
   // Copies z, r and n, blocks of rows at `from`, to their places, without the padding.

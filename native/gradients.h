@@ -74,8 +74,9 @@ struct GradientKernel {
   // Gates, gradients by them, by the states and by X, of some slots. scratch: scratch_size bytes.
   void (*rows)(const GradientChunk& chunk, std::size_t first_slot, std::size_t last_slot, unsigned char* scratch);
   std::size_t (*scratch_size)(const GradientChunk& chunk, std::size_t slots);
+  std::size_t (*weights_scratch_size)(const GradientChunk& chunk, std::size_t rows);
   // Adds to the gradients by W, R and B, of the columns of X and h in some panels.
-  void (*weights)(const GradientChunk& chunk, std::size_t first_panel, std::size_t last_panel);
+  void (*weights)(const GradientChunk& chunk, std::size_t first_panel, std::size_t last_panel, unsigned char* scratch);
 };
 
 const GradientKernel& Float32GradientKernel(std::size_t target);

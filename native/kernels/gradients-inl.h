@@ -94,6 +94,7 @@ struct ProductOp {
   const size_t* index;  // of each row
   size_t stride;
   Gate gates[kGates];
+  size_t begin = 0, count = K;  // the inputs that are added now
 
   template <class Tile>
   HWY_INLINE void Sum(Tile& tile) const {
@@ -102,11 +103,15 @@ struct ProductOp {
       if constexpr (kGates != 2) at.n = Start(at, kGates - 1);
     });
     const C* panels[Tile::kPanels];
+    const C* rows[Tile::kRows];
 #pragma GCC unroll 16
     for (size_t p = 0; p < Tile::kPanels; ++p) {
-      panels[p] = static_cast<const C*>(matrix) + geometry.offset(tile.panel + p, K, kGates);
+      panels[p] = static_cast<const C*>(matrix) + geometry.offset(tile.panel + p, K, kGates) +
+                  begin * kGates * geometry.width(tile.panel + p);
     }
-    Multiply<Tile::kRows, Tile::kPanels, kGates>(tile.d, K, inputs + tile.row, panels, tile.width, tile.sums);
+#pragma GCC unroll 16
+    for (size_t r = 0; r < Tile::kRows; ++r) rows[r] = inputs[tile.row + r] + begin;
+    Multiply<Tile::kRows, Tile::kPanels, kGates>(tile.d, count, rows, panels, tile.width, tile.sums);
   }
 
   template <class Rows>
@@ -131,9 +136,20 @@ struct ProductOp {
   }
 };
 
+// What a sweep's panels may take of the first-level cache; their inputs are cut accordingly. A sum is stored unchanged
+// between two parts, so it is still one in order of k.
+inline constexpr size_t kBytesOfPanels = 20 * 1024;
+
 template <class C, size_t kGates>
-HWY_INLINE void Product(const ProductOp<C, kGates>& op, size_t rows) {
-  ForTiles(hn::ScalableTag<C>(), op.geometry, rows, 0, op.geometry.panels(), false, op);
+HWY_NOINLINE void Product(ProductOp<C, kGates> op, size_t rows) {
+  const size_t row = kGates * PanelsOfSweep(kGates) * op.geometry.lanes * sizeof(C);
+  const size_t most = rows <= kMostRows ? HWY_MAX(op.K, 1) : kBytesOfPanels / row;
+  do {
+    op.count = HWY_MIN(most, op.K - op.begin);
+    ForTiles(hn::ScalableTag<C>(), op.geometry, rows, 0, op.geometry.panels(), false, op);
+    for (auto& gate : op.gates) gate.bias = nullptr;
+    op.begin += op.count;
+  } while (op.begin < op.K);
 }
 
 // A packed matrix's columns are whole vectors.
@@ -480,8 +496,7 @@ inline constexpr size_t kRowsOfBlock = 128;
 
 // to[i][v] += Σ over n of a[n][i] · b[n][v]
 template <size_t kRows, size_t kVectors, class D, class C = hn::TFromD<D>>
-HWY_INLINE void AddOuter(D d, size_t count, const C* a, size_t stride_a, const C* b, size_t stride_b, C* to,
-                         size_t stride) {
+HWY_INLINE void AddOuter(D d, size_t count, const C* a, const C* b, C* to, size_t stride) {
   constexpr size_t kLanes = hn::MaxLanes(D());
   hn::Vec<D> sums[kRows][kVectors];
 #pragma GCC unroll 16
@@ -489,7 +504,7 @@ HWY_INLINE void AddOuter(D d, size_t count, const C* a, size_t stride_a, const C
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVectors; ++v) sums[i][v] = hn::LoadU(d, to + i * stride + v * kLanes);
   }
-  for (size_t n = 0; n < count; ++n, a += stride_a, b += stride_b) {
+  for (size_t n = 0; n < count; ++n, a += kTileRows, b += kVectors * kLanes) {
     hn::Vec<D> row[kVectors];
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVectors; ++v) row[v] = hn::LoadU(d, b + v * kLanes);
@@ -507,58 +522,115 @@ HWY_INLINE void AddOuter(D d, size_t count, const C* a, size_t stride_a, const C
   }
 }
 
-// All rows of `to`, some vectors of its columns.
+// The operands of the sums over n, side by side as they are read, so that each lies in few pages of memory.
 template <class C>
-HWY_NOINLINE void AddColumns(size_t vectors, size_t rows, size_t count, const C* a, size_t stride_a, const C* b,
-                             size_t stride_b, C* to, size_t stride) {
-  const hn::ScalableTag<C> d;
-  for (size_t begin = 0; begin < count; begin += kRowsOfBlock) {
-    const size_t some = HWY_MIN(kRowsOfBlock, count - begin);
-    const C *const from_a = a + begin * stride_a, *const from_b = b + begin * stride_b;
-    for (size_t i = 0; i < rows; i += kTileRows) {
-      WithRows<1, kTileRows>(HWY_MIN(kTileRows, rows - i), [&](auto tile_rows) HWY_ATTR {
-        C* const at = to + i * stride;
-        if (vectors == 3) {
-          AddOuter<tile_rows, 3>(d, some, from_a + i, stride_a, from_b, stride_b, at, stride);
-        } else if (vectors == 2) {
-          AddOuter<tile_rows, 2>(d, some, from_a + i, stride_a, from_b, stride_b, at, stride);
-        } else {
-          AddOuter<tile_rows, 1>(d, some, from_a + i, stride_a, from_b, stride_b, at, stride);
+class WeightsScratch {
+ public:
+  WeightsScratch(const GradientChunk& chunk, unsigned char* scratch)
+      : padded_(chunk.packed->geometry().padded()),
+        tiles_((padded_ + kTileRows - 1) / kTileRows),
+        rows_(chunk.rows),
+        gates_(reinterpret_cast<C*>(scratch)),
+        columns_(gates_ + 4 * tiles_ * kTileRows * rows_) {}
+
+  static size_t Bytes(const GradientChunk& chunk, size_t rows) {
+    const size_t padded = chunk.packed->geometry().padded(), tiles = (padded + kTileRows - 1) / kTileRows;
+    return (4 * tiles * kTileRows + kTileVectors * hn::MaxLanes(hn::ScalableTag<C>())) * rows * sizeof(C);
+  }
+
+  // [gate][tile][n][kTileRows]
+  void PackGates(const GradientChunk& chunk, size_t gates) {
+    const C* const from = static_cast<const C*>(chunk.g);
+    for (size_t g = 0; g < gates; ++g) {
+      for (size_t t = 0; t < tiles_; ++t) {
+        const size_t width = HWY_MIN(kTileRows, padded_ - t * kTileRows);
+        const C* row = from + g * padded_ + t * kTileRows;
+        C* to = gates_ + (g * tiles_ + t) * rows_ * kTileRows;
+        for (size_t n = 0; n < rows_; ++n, row += chunk.stride_g, to += kTileRows) {
+          std::memcpy(to, row, width * sizeof(C));
         }
-      });
+      }
     }
   }
-}
+
+  // [n][vectors]
+  void PackColumns(const C* from, size_t stride, size_t vectors) {
+    const hn::ScalableTag<C> d;
+    C* to = columns_;
+    for (size_t n = 0; n < rows_; ++n, from += stride) {
+      for (size_t v = 0; v < vectors; ++v, to += hn::MaxLanes(d))
+        hn::StoreU(hn::LoadU(d, from + v * hn::MaxLanes(d)), d, to);
+    }
+  }
+
+  // Adds the sums of a gate to its rows of `to`, in those columns.
+  HWY_NOINLINE void Add(size_t gate, size_t vectors, C* to, size_t stride) const {
+    const hn::ScalableTag<C> d;
+    for (size_t begin = 0; begin < rows_; begin += kRowsOfBlock) {
+      const size_t some = HWY_MIN(kRowsOfBlock, rows_ - begin);
+      const C* const b = columns_ + begin * vectors * hn::MaxLanes(d);
+      for (size_t t = 0; t < tiles_; ++t) {
+        const C* const a = gates_ + ((gate * tiles_ + t) * rows_ + begin) * kTileRows;
+        C* const at = to + t * kTileRows * stride;
+        WithRows<1, kTileRows>(HWY_MIN(kTileRows, padded_ - t * kTileRows), [&](auto rows) HWY_ATTR {
+          if (vectors == 3) {
+            AddOuter<rows, 3>(d, some, a, b, at, stride);
+          } else if (vectors == 2) {
+            AddOuter<rows, 2>(d, some, a, b, at, stride);
+          } else {
+            AddOuter<rows, 1>(d, some, a, b, at, stride);
+          }
+        });
+      }
+    }
+  }
+
+ private:
+  const size_t padded_, tiles_, rows_;
+  C* const gates_;
+  C* const columns_;
+};
 
 template <class C>
-void GradientsOfWeights(const GradientChunk& c, size_t first_panel, size_t last_panel) {
+void GradientsOfWeights(const GradientChunk& c, size_t first_panel, size_t last_panel, unsigned char* memory) {
   const size_t lanes = hn::MaxLanes(hn::ScalableTag<C>());
   const Spec& spec = c.packed->spec();
   const size_t padded = c.packed->geometry().padded(), columns = WholePanels(spec.I, lanes).H;
   const size_t panel = kTileVectors * lanes, of_x = (columns + panel - 1) / panel;
-  const C* const g = static_cast<const C*>(c.g);
+  const bool after = spec.linear_before_reset;
+  WeightsScratch<C> scratch(c, memory);
+  scratch.PackGates(c, after ? 4 : 3);
   for (size_t p = first_panel; p < last_panel; ++p) {
     const bool is_x = p < of_x;
     const size_t begin = (is_x ? p : p - of_x) * panel, width = is_x ? columns : padded;
     const size_t vectors = HWY_MIN(kTileVectors, (width - begin) / lanes);
     if (is_x) {
-      AddColumns(vectors, 3 * padded, c.rows, g, c.stride_g, static_cast<const C*>(c.x) + begin, c.stride_x,
-                 static_cast<C*>(c.dW) + begin, columns);
+      scratch.PackColumns(static_cast<const C*>(c.x) + begin, c.stride_x, vectors);
+      for (size_t gate = 0; gate < 3; ++gate) {
+        scratch.Add(gate, vectors, static_cast<C*>(c.dW) + gate * padded * columns + begin, columns);
+      }
       continue;
     }
     C* const to = static_cast<C*>(c.dR) + begin;
-    const C *const h = static_cast<const C*>(c.h) + begin, *const q = static_cast<const C*>(c.q) + begin;
-    const size_t gates = spec.linear_before_reset ? 3 : 2;
-    AddColumns(vectors, gates * padded, c.rows, g + padded, c.stride_g, h, c.stride_h, to, padded);
-    if (gates == 2) AddColumns(vectors, padded, c.rows, g, c.stride_g, q, c.stride_h, to + 2 * padded * padded, padded);
+    scratch.PackColumns(static_cast<const C*>(c.h) + begin, c.stride_h, vectors);
+    for (size_t gate = 1; gate < (after ? 4 : 3); ++gate) {
+      scratch.Add(gate, vectors, to + (gate - 1) * padded * padded, padded);
+    }
+    if (after) continue;
+    scratch.PackColumns(static_cast<const C*>(c.q) + begin, c.stride_h, vectors);
+    scratch.Add(0, vectors, to + 2 * padded * padded, padded);
   }
   if (first_panel != 0 || last_panel == 0) return;
   C* const sums = static_cast<C*>(c.dB);
-  const size_t gates = spec.linear_before_reset ? 4 : 3;
   for (size_t n = 0; n < c.rows; ++n) {
-    const C* const row = g + n * c.stride_g;
-    for (size_t j = 0; j < gates * padded; ++j) sums[j] += row[j];
+    const C* const row = static_cast<const C*>(c.g) + n * c.stride_g;
+    for (size_t j = 0; j < (after ? 4 : 3) * padded; ++j) sums[j] += row[j];
   }
+}
+
+template <class C>
+size_t ScratchOfWeights(const GradientChunk& chunk, size_t rows) {
+  return WeightsScratch<C>::Bytes(chunk, rows);
 }
 
 template <class C>
@@ -599,6 +671,7 @@ constexpr GradientKernel MakeGradientKernel() {
           &PackColumns<C>,
           &RunRows<C>,
           &ScratchOfRows<C>,
+          &ScratchOfWeights<C>,
           &GradientsOfWeights<C>};
 }
 

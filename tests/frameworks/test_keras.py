@@ -427,7 +427,7 @@ def test_saved_models_read_nothing_beyond_the_file(tmp_path: Path) -> None:
         with h5py.File(path, "a") as file:
             del file[kernel]
             change(file)
-        with pytest.raises(FormatError, match="kernel: missing"):
+        with pytest.raises(FormatError, match=r"kernel: (not|missing)"):
             onegru.load_layers(path)
 
 

@@ -287,6 +287,33 @@ def test_attention_becomes_a_layer() -> None:
     close(torch.from_numpy(Y[:, 0]), module(x, a)[0].detach(), 1e-6)
 
 
+def _learn(rank: int, place: str) -> None:
+    """One of two processes, each with a batch of its own."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    module = nn.parallel.DistributedDataParallel(ours.GRU(I, H))
+    torch.manual_seed(rank)
+    module(torch.randn(8, 3, I))[0].sum().backward()
+    torch.save([p.grad for p in module.parameters()], f"{place}.{rank}")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_two_processes_learn_together(tmp_path: Any) -> None:
+    place = str(tmp_path / "meeting")
+    torch.multiprocessing.spawn(_learn, (place,), 2)
+    first, second = (torch.load(f"{place}.{rank}") for rank in range(2))
+    torch.manual_seed(0)
+    module = ours.GRU(I, H)
+    for rank in range(2):
+        torch.manual_seed(rank)
+        (module(torch.randn(8, 3, I))[0].sum() / 2).backward()
+    for a, b, p in zip(first, second, module.parameters(), strict=True):
+        close(a, b, 0)
+        close(a, p.grad, 1e-5)
+
+
 # accelerate
 
 

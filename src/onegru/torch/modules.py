@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,21 @@ def _cast(tensor: Any, like: Tensor) -> Any:
     if tensor is None or tensor.dtype == like.dtype or kind == "meta" or not torch.is_autocast_enabled(kind):
         return tensor
     return tensor.to(like.dtype)
+
+
+# Up to so many rows of so many steps PyTorch's operator takes less time than packing the weights does.
+_FEW_ROWS, _FEW_STEPS = 8, 4
+
+
+def _is_brief(form: Form, tensor: Tensor, sizes: Sequence[int]) -> bool:
+    """Whether a call on rows and steps of these numbers is left to PyTorch, which computes the same."""
+    return (
+        form.is_of_torch
+        and 0 < math.prod(sizes) <= _FEW_ROWS
+        and min(sizes, default=1) <= _FEW_STEPS
+        and not torch.compiler.is_compiling()
+        and tensor.device.type == "cpu"
+    )
 
 
 class GRU(nn.RNNBase):
@@ -91,6 +107,9 @@ class GRU(nn.RNNBase):
             return self._for_onnx(input, hx, lengths, resets)
         if isinstance(input, PackedSequence):
             return self._packed(input, hx, lengths, resets)
+        if lengths is None and resets is None and _is_brief(self.form, input, input.shape[:-1]):
+            few: tuple[Any, Tensor] = nn.GRU.forward(self, input, hx)
+            return few
         if input.dim() not in (2, 3):
             raise SpecError(f"input: shape {list(input.shape)}; must be of 2 or 3 axes")
         is_one = input.dim() == 2
@@ -206,6 +225,9 @@ class GRUCell(nn.GRUCell):
         Raises:
             SpecError: an argument is not legal.
         """
+        if _is_brief(self.form, input, input.shape[:-1]):
+            found: Tensor = super().forward(input, hx)
+            return found
         return _step(self, input, hx, None)
 
     def specs(self) -> list[Spec]:
