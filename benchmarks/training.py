@@ -1,7 +1,7 @@
 """`python -m benchmarks.training`: onegru.torch beside PyTorch's own GRU, inference and training, in turns.
 
-Each line is checked before it is timed: the same outputs and gradients, but for rounding. Times are processor time
-of the best of many runs, one thread each.
+Each line is checked before it is timed: the same outputs and gradients, but for rounding. Times are processor
+time of the best of many runs, one thread each.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import argparse
 import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def train(module: Any, x: torch.Tensor) -> list[torch.Tensor]:
     return [x.grad, *(p.grad for p in module.parameters())]
 
 
-def best(runs: list[Callable[[], object]], seconds: float) -> list[float]:
+def best(runs: Sequence[Callable[[], object]], seconds: float) -> list[float]:
     """The least processor time of each, in turns."""
     found = [math.inf] * len(runs)
     end = time.perf_counter() + seconds
@@ -87,17 +88,14 @@ def main() -> None:
         ours = copy.deepcopy(theirs)
         onegru.torch.accelerate(ours)
         x = torch.randn(T, B, I)
-        line = f"{','.join(map(str, shape)):28}"
+        line, times = f"{','.join(map(str, shape)):28}", [0.0, 0.0]
         for work in (infer, train):
             for a, b in zip(work(theirs, x), work(ours, x), strict=True):
                 scale = float(a.abs().max()) + 1e-3
                 assert float((a - b).abs().max()) <= 2e-5 * scale, shape
-            runs: list[Callable[[], object]] = [
-                lambda module=module, work=work: work(module, x) for module in (theirs, ours)
-            ]
-            a_time, b_time = best(runs, options.seconds)
-            line += f"{a_time * 1e3:12.2f}{b_time * 1e3:10.2f}{a_time / b_time:7.2f}"
-        ratios.append(a_time / b_time)
+            times = best([partial(work, module, x) for module in (theirs, ours)], options.seconds)
+            line += f"{times[0] * 1e3:12.2f}{times[1] * 1e3:10.2f}{times[0] / times[1]:7.2f}"
+        ratios.append(times[0] / times[1])
         print(line, flush=True)
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     print(
