@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "native/float_mode.h"
+#include "native/kernel.h"
+#include "native/plan.h"
 #include "native/threads/threads.h"
 
 namespace onegru {
@@ -107,7 +109,7 @@ class Direction {
                        [&](std::int32_t a, std::int32_t b) { return call.lengths[a] > call.lengths[b]; });
     }
     steps_ = call.B == 0 ? 0 : Length(0);
-    const std::size_t row = (x_ + 9 * h_) * size_;
+    const std::size_t row = (x_ + (call_.gates.data == nullptr ? 9 : 5) * h_) * size_;
     const std::size_t rows = std::max(kBytesOfChunk / row, kLeastRows);
     chunk_steps_ =
         std::min(std::max<std::size_t>(rows / std::max<std::size_t>(call.B, 1), 1), std::max<std::size_t>(steps_, 1));
@@ -155,6 +157,7 @@ class Direction {
     chunk_.order = order_.data();
     chunk_.stride_x = Stride(x_);
     chunk_.stride_h = Stride(h_);
+    chunk_.stride_s = Stride(kSavedGates * h_);
     chunk_.stride_g = Stride(4 * h_);
     chunk_.begin = 0;
     chunk_.end = chunk_steps_;
@@ -165,8 +168,9 @@ class Direction {
                              (kernel_.weights_scratch_size(chunk_, chunk_rows_) + kLine - 1) / kLine * kLine);
     Parts parts;
     const std::size_t x = parts.Take(chunk_rows_ * chunk_.stride_x * size_);
-    std::size_t states[5];
-    for (std::size_t& at : states) at = parts.Take(chunk_rows_ * chunk_.stride_h * size_);
+    const std::size_t h = parts.Take(chunk_rows_ * chunk_.stride_h * size_);
+    const bool is_saved = call_.gates.data != nullptr;
+    const std::size_t s = parts.Take(is_saved ? 0 : chunk_rows_ * chunk_.stride_s * size_);
     const std::size_t g = parts.Take(chunk_rows_ * chunk_.stride_g * size_);
     const std::size_t dh = parts.Take(call_.B * h_ * size_);
     const std::size_t by_h = parts.Take(kernel_.packed_size((after ? 3 : 2) * h_, spec_.H));
@@ -177,8 +181,10 @@ class Direction {
     memory_ = AllocateAligned(parts.bytes + 256);  // loads of whole vectors run into what follows
     unsigned char* const base = memory_.get();
     chunk_.x = base + x;
-    void** const buffers[] = {&chunk_.h, &chunk_.z, &chunk_.r, &chunk_.n, &chunk_.q};
-    for (std::size_t i = 0; i < 5; ++i) *buffers[i] = base + states[i];
+    chunk_.h = base + h;
+    chunk_.s = base + s;
+    gates_.resize(chunk_rows_);
+    chunk_.gates = gates_.data();
     chunk_.g = base + g;
     chunk_.dh = base + dh;
     chunk_.dW = dW_ = base + dW;
@@ -242,6 +248,7 @@ class Direction {
   const std::size_t d_, size_, lanes_, h_, x_;
   std::vector<std::int32_t> order_;
   std::vector<std::size_t> active_, first_;
+  std::vector<void*> gates_;
   std::size_t steps_ = 0, chunk_steps_ = 0, chunk_rows_ = 0, threads_ = 1, groups_ = 1, scratch_size_ = 0;
   AlignedBytes memory_;
   GradientChunk chunk_{};
@@ -250,6 +257,21 @@ class Direction {
 };
 
 }  // namespace
+
+void RunSaving(const std::shared_ptr<const Packed>& packed, const Call& call) {
+  const std::size_t parts =
+      Flops(packed->spec(), call) < kFlopsToShare ? 1 : std::min(NumThreads(), std::max<std::size_t>(call.B, 1));
+  ForEach(parts, parts, [&](std::size_t i) {
+    const std::size_t begin = call.B * i / parts;
+    Call part = call;
+    part.B = call.B * (i + 1) / parts - begin;
+    for (Rows* const rows : {&part.X, &part.initial_h, &part.attention, &part.Y, &part.Y_h, &part.gates}) {
+      if (rows->data != nullptr) rows->data = rows->at(0, 0, begin);
+    }
+    if (part.lengths != nullptr) part.lengths += begin;
+    onegru::Run(packed, part);
+  });
+}
 
 void Gradients(const Packed& packed, const GradientCall& call) {
   const DefaultFloatMode mode;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "native/packed.h"
 #include "native/problem.h"
@@ -24,6 +25,7 @@ struct GradientCall {
   const std::uint8_t* resets;   // [T, B]: whether the state is set back before the step
   bool resets_to_initial;       // to initial_h; else to zero
   Rows Y;                       // [T, D, B] rows of H
+  Rows gates;                   // as Call::gates; null: they are computed again
   Rows dY;                      // [T, D, B] rows of H
   Rows dY_h;                    // [D, B] rows of H
   GivenWeights weights[2];      // of each direction; the biases are not needed
@@ -42,26 +44,24 @@ struct GradientChunk {
   const Packed* packed;
   const GradientCall* call;
   std::size_t d;
-  const std::int32_t* order;                 // the row of the batch in each slot
-  std::size_t begin, end;                    // the steps, in the order of processing
-  const std::size_t* active;                 // of each step since `begin`: how many slots have it
-  const std::size_t* first;                  // and the n of its first slot
-  std::size_t rows;                          // all n
-  std::size_t stride_x, stride_h, stride_g;  // from one n to the next
-  void* x;                                   // [n][I]: X
-  void* h;                                   // [n][H]: the state before the step
-  void* z;                                   // [n][H]: z, then its derivative's use is over
-  void* r;                                   // [n][H]
-  void* n;                                   // [n][H]
-  void* q;                                   // [n][H]: h·Rh + Rbh with reset after, r∘h with reset before
-  void* g;                                   // [n][4][H]: the gradients by the arguments of n, z and r; and by q
-  void* dh;                                  // [slot][H]: the gradient by the state
-  const void* by_h;                          // R for the products with the gradients, packed
-  const void* by_x;                          // W likewise
-  const void* by_rh;                         // reset before: R of n likewise
-  void* dW;                                  // [n, z, r][H][I], sums so far
-  void* dR;                                  // [n, z, r][H][H]
-  void* dB;                                  // [n, z, r, q][H]
+  const std::int32_t* order;                           // the row of the batch in each slot
+  std::size_t begin, end;                              // the steps, in the order of processing
+  const std::size_t* active;                           // of each step since `begin`: how many slots have it
+  const std::size_t* first;                            // and the n of its first slot
+  std::size_t rows;                                    // all n
+  std::size_t stride_x, stride_h, stride_s, stride_g;  // from one n to the next
+  void* x;                                             // [n][I]: X
+  void* h;                                             // [n][H]: the state before the step
+  void* s;                                             // [n][SavedGate][H]: gates that are computed again
+  void** gates;       // [n]: where its gates are; q is h·Rhᵀ + Rbh with reset after, r∘h with reset before
+  void* g;            // [n][4][H]: the gradients by the arguments of n, z and r; and by q
+  void* dh;           // [slot][H]: the gradient by the state
+  const void* by_h;   // R for the products with the gradients, packed
+  const void* by_x;   // W likewise
+  const void* by_rh;  // reset before: R of n likewise
+  void* dW;           // [n, z, r][H][I], sums so far
+  void* dR;           // [n, z, r][H][H]
+  void* dB;           // [n, z, r, q][H]
 };
 
 struct GradientKernel {
@@ -81,6 +81,9 @@ struct GradientKernel {
 
 const GradientKernel& Float32GradientKernel(std::size_t target);
 const GradientKernel& Float64GradientKernel(std::size_t target);
+
+// Runs a call that saves its gates, rows of the batch on several threads.
+void RunSaving(const std::shared_ptr<const Packed>& packed, const Call& call);
 
 // Computes the gradients, on this thread or several; the bits do not depend on how many.
 void Gradients(const Packed& packed, const GradientCall& call);

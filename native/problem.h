@@ -90,6 +90,9 @@ inline Rows ContiguousRows(const void* data, const char* axes, std::size_t T, st
   return rows;
 }
 
+// What a call may save of a step: z without attention, r, n, and with reset after q = h·Rhᵀ + Rbh.
+enum SavedGate : std::size_t { kSavedZ, kSavedR, kSavedN, kSavedQ, kSavedGates };
+
 // Can stop a call: it then returns soon, its outputs unspecified and everything else unchanged.
 class CancellationToken {
  public:
@@ -123,6 +126,7 @@ struct Call {
   Rows attention;                  // [T, B] single elements
   Rows Y;                          // [T, D, B] rows of H
   Rows Y_h;                        // [D, B] rows of H
+  Rows gates;                      // [T, D, B] rows of [kSavedGates][H, in whole vectors]: what gradients need of a step
   const std::int32_t* state_rows;  // [B]: the rows of initial_h and Y_h to use; null for row b
   bool wide_state;                 // initial_h and Y_h are of the type that is computed in, whatever X is
   unsigned turn;                   // odd: the first sweep goes backwards, from where the previous call ended

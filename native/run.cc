@@ -336,7 +336,9 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
   const WorkspaceLoan loan;
   call.turn = (*loan).turn++;
   const auto most = [&] { return pool == nullptr ? NumThreads() : t_pool_trials.IsDue() ? pool->threads : 1; };
-  const std::size_t allowed = flops < kFlopsToShare || loan.is_nested() ? 1 : most();
+  // Helpers may come late, and have no memory of their own for gates.
+  const bool is_alone = flops < kFlopsToShare || loan.is_nested() || call.gates.data != nullptr;
+  const std::size_t allowed = is_alone ? 1 : most();
   const Plan plan = MakePlan(*packed, call, allowed);
   if (plan.threads() == 1) return RunAlone(*packed, call, plan, *loan);
   CallJob& job = t_jobs.Next();

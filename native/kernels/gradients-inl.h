@@ -1,5 +1,6 @@
-// The gradients of a chunk of steps. The gates are computed again from X and the states; then, from the last step to
-// the first, with the gradient dh by the new state and prime for an activation's derivative:
+// The gradients of a chunk of steps. The gates are those that the call has saved, or computed again from X and the
+// states; then, from the last step to the first, with the gradient dh by the new state and prime for an activation's
+// derivative:
 //
 //   dn = dh∘(1 - z)∘g'                          by the argument of n
 //   dz = dh∘(h - n)∘f'                          by the argument of z; with attention, times 1 - a, and da = -Σ dh∘(h -
@@ -9,8 +10,10 @@
 //
 // and dX = dz·Wz + dr·Wr + dn·Wh, dW = Σ (dz, dr, dn)ᵀ·x, dR = Σ (dz, dr, dq)ᵀ·h; reset before, of n, Σ dnᵀ·(r∘h).
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "hwy/highway.h"
 #include "native/gradients.h"
@@ -259,10 +262,11 @@ class GradientsOfRows {
     return scratch_.inputs;
   }
 
-  // z, r, n, q, and the derivatives of the activations in place of the gradients.
+  // z, r, n and q, from the call or computed again, and the derivatives of the activations in place of the gradients.
   void Gates() {
-    C *const z = static_cast<C*>(c_.z), *const r = static_cast<C*>(c_.r), *const n = static_cast<C*>(c_.n);
-    C* const q = static_cast<C*>(c_.q);
+    for (size_t i = 0; i < count_; ++i) c_.gates[scratch_.index[i]] = GatesOf(scratch_.index[i]);
+    if (call_.gates.data != nullptr) return Saved();
+    C *const z = static_cast<C*>(c_.s), *const r = z + padded_, *const n = r + padded_, *const q = n + padded_;
     const C *const bx = static_cast<const C*>(weights_.bx), *const bn = static_cast<const C*>(weights_.bn);
     Product(ProductOp<C, 3>{{},
                             geometry_,
@@ -270,7 +274,7 @@ class GradientsOfRows {
                             spec_.I,
                             weights_.W,
                             scratch_.index,
-                            c_.stride_h,
+                            c_.stride_s,
                             {{z, bx, 3 * kLanes}, {r, bx + kLanes, 3 * kLanes}, {n, bx + 2 * kLanes, 3 * kLanes}}},
             count_);
     const bool after = spec_.linear_before_reset;
@@ -281,7 +285,7 @@ class GradientsOfRows {
                               spec_.H,
                               weights_.R,
                               scratch_.index,
-                              c_.stride_h,
+                              c_.stride_s,
                               {{z, nullptr, 0}, {r, nullptr, 0}, {q, bn, kLanes}}},
               count_);
     } else {
@@ -291,14 +295,14 @@ class GradientsOfRows {
                               spec_.H,
                               weights_.R,
                               scratch_.index,
-                              c_.stride_h,
+                              c_.stride_s,
                               {{z, nullptr, 0}, {r, nullptr, 0}}},
               count_);
     }
     for (size_t i = 0; i < count_; ++i) {
       const size_t row = scratch_.index[i];
-      C *const zs = At(z, c_.stride_h, row), *const rs = At(r, c_.stride_h, row), *const qs = At(q, c_.stride_h, row);
-      C *const ns = At(n, c_.stride_h, row), *const hs = At(c_.h, c_.stride_h, row);
+      C *const zs = Gate(row, kSavedZ), *const rs = Gate(row, kSavedR), *const qs = Gate(row, kSavedQ);
+      C *const ns = Gate(row, kSavedN), *const hs = At(c_.h, c_.stride_h, row);
       for (size_t j = 0; j < padded_; j += kLanes) {
         Apply(spec_.f[c_.d], hn::LoadU(d_, zs + j), zs + j, Gradient(row, 1) + j);
         const V reset = Apply(spec_.f[c_.d], hn::LoadU(d_, rs + j), rs + j, Gradient(row, 2) + j);
@@ -313,14 +317,45 @@ class GradientsOfRows {
     if (after) return;
     Product(
         ProductOp<C, 1>{
-            {}, geometry_, Inputs(q, c_.stride_h), spec_.H, weights_.N, scratch_.index, c_.stride_h, {{n, nullptr, 0}}},
+            {}, geometry_, Inputs(q, c_.stride_s), spec_.H, weights_.N, scratch_.index, c_.stride_s, {{n, nullptr, 0}}},
         count_);
     for (size_t i = 0; i < count_; ++i) {
-      C* const ns = At(n, c_.stride_h, scratch_.index[i]);
+      C* const ns = Gate(scratch_.index[i], kSavedN);
       for (size_t j = 0; j < padded_; j += kLanes) {
         Apply(spec_.g[c_.d], hn::LoadU(d_, ns + j), ns + j, Gradient(scratch_.index[i], 0) + j);
       }
     }
+  }
+
+  // Of gates that the call has saved, which are Sigmoid and Tanh.
+  void Saved() {
+    const V one = hn::Set(d_, C{1});
+    for (size_t i = 0; i < count_; ++i) {
+      const size_t row = scratch_.index[i];
+      C* const qs = Gate(row, kSavedQ);
+      const C *const zs = Gate(row, kSavedZ), *const rs = Gate(row, kSavedR), *const ns = Gate(row, kSavedN);
+      const C* const hs = At(c_.h, c_.stride_h, row);
+      for (size_t j = 0; j < padded_; j += kLanes) {
+        const V z = hn::LoadU(d_, zs + j), r = hn::LoadU(d_, rs + j), n = hn::LoadU(d_, ns + j);
+        hn::StoreU(hn::Mul(z, hn::Sub(one, z)), d_, Gradient(row, 1) + j);
+        hn::StoreU(hn::Mul(r, hn::Sub(one, r)), d_, Gradient(row, 2) + j);
+        hn::StoreU(hn::NegMulAdd(n, n, one), d_, Gradient(row, 0) + j);
+        if (!spec_.linear_before_reset) hn::StoreU(hn::Mul(r, hn::LoadU(d_, hs + j)), d_, qs + j);
+      }
+    }
+  }
+
+  C* Gate(size_t n, SavedGate gate) const { return static_cast<C*>(c_.gates[n]) + gate * padded_; }
+  C* GatesOf(size_t n) const {
+    if (call_.gates.data == nullptr) return At(c_.s, c_.stride_s, n);
+    const auto [step, slot] = PlaceOf(n);
+    return Numbers(call_.gates, TimeOf(Row(slot), step), c_.d, Row(slot));
+  }
+  // The step and the slot of a row.
+  std::pair<size_t, size_t> PlaceOf(size_t n) const {
+    const size_t* const end = c_.first + (c_.end - c_.begin);
+    const size_t step = static_cast<size_t>(std::upper_bound(c_.first, end, n) - c_.first) - 1;
+    return {c_.begin + step, n - c_.first[step]};
   }
 
   // An activation, and its derivative: none beyond the bound.
@@ -393,8 +428,8 @@ class GradientsOfRows {
   // The gradients by the arguments of z and n, and of r and q with reset after; dh becomes dh∘z. Returns that by a.
   template <bool kAfter>
   HWY_INLINE C Blend(size_t n, C* dh, C a) const {
-    const C *const zs = At(c_.z, c_.stride_h, n), *const rs = At(c_.r, c_.stride_h, n);
-    const C *const ns = At(c_.n, c_.stride_h, n), *const qs = At(c_.q, c_.stride_h, n);
+    const C *const zs = Gate(n, kSavedZ), *const rs = Gate(n, kSavedR);
+    const C *const ns = Gate(n, kSavedN), *const qs = Gate(n, kSavedQ);
     const C* const hs = At(c_.h, c_.stride_h, n);
     C *const dn = Gradient(n, 0), *const dz = Gradient(n, 1), *const dr = Gradient(n, 2), *const dq = Gradient(n, 3);
     const V one = hn::Set(d_, C{1}), share = hn::Set(d_, C{1} - a);
@@ -425,7 +460,7 @@ class GradientsOfRows {
 
   // Reset before: the gradient by the argument of r, and dh += (dn·Rh)∘r.
   HWY_INLINE void ByReset(size_t n, const C* drh, size_t slot) const {
-    const C *const rs = At(c_.r, c_.stride_h, n), *const hs = At(c_.h, c_.stride_h, n);
+    const C *const rs = Gate(n, kSavedR), *const hs = At(c_.h, c_.stride_h, n);
     C *const dr = Gradient(n, 2), *const dh = At(c_.dh, padded_, slot);
     for (size_t j = 0; j < padded_; j += kLanes) {
       const auto mask = hn::FirstN(d_, spec_.H - j);
@@ -467,10 +502,8 @@ class GradientsOfRows {
   }
 
   void Scatter(size_t n, const C* from) {
-    size_t step = c_.begin;
-    while (step + 1 < c_.end && c_.first[step + 1 - c_.begin] <= n) ++step;
-    const size_t row = Row(n - c_.first[step - c_.begin]);
-    C* const to = Numbers(call_.dX, TimeOf(row, step), 0, row);
+    const auto [step, slot] = PlaceOf(n);
+    C* const to = Numbers(call_.dX, TimeOf(Row(slot), step), 0, Row(slot));
     for (size_t j = 0; j < spec_.I; ++j) to[j] += from[j];
   }
 
@@ -553,11 +586,13 @@ class WeightsScratch {
     }
   }
 
-  // [n][vectors]
-  void PackColumns(const C* from, size_t stride, size_t vectors) {
+  // [n][vectors], of rows that begin at row(n)
+  template <class Row>
+  void PackColumns(const Row& row, size_t vectors) {
     const hn::ScalableTag<C> d;
     C* to = columns_;
-    for (size_t n = 0; n < rows_; ++n, from += stride) {
+    for (size_t n = 0; n < rows_; ++n) {
+      const C* const from = row(n);
       for (size_t v = 0; v < vectors; ++v, to += hn::MaxLanes(d))
         hn::StoreU(hn::LoadU(d, from + v * hn::MaxLanes(d)), d, to);
     }
@@ -605,19 +640,20 @@ void GradientsOfWeights(const GradientChunk& c, size_t first_panel, size_t last_
     const size_t begin = (is_x ? p : p - of_x) * panel, width = is_x ? columns : padded;
     const size_t vectors = HWY_MIN(kTileVectors, (width - begin) / lanes);
     if (is_x) {
-      scratch.PackColumns(static_cast<const C*>(c.x) + begin, c.stride_x, vectors);
+      scratch.PackColumns([&](size_t n) { return static_cast<const C*>(c.x) + n * c.stride_x + begin; }, vectors);
       for (size_t gate = 0; gate < 3; ++gate) {
         scratch.Add(gate, vectors, static_cast<C*>(c.dW) + gate * padded * columns + begin, columns);
       }
       continue;
     }
     C* const to = static_cast<C*>(c.dR) + begin;
-    scratch.PackColumns(static_cast<const C*>(c.h) + begin, c.stride_h, vectors);
+    scratch.PackColumns([&](size_t n) { return static_cast<const C*>(c.h) + n * c.stride_h + begin; }, vectors);
     for (size_t gate = 1; gate < (after ? 4 : 3); ++gate) {
       scratch.Add(gate, vectors, to + (gate - 1) * padded * padded, padded);
     }
     if (after) continue;
-    scratch.PackColumns(static_cast<const C*>(c.q) + begin, c.stride_h, vectors);
+    const size_t q = kSavedQ * padded + begin;
+    scratch.PackColumns([&](size_t n) { return static_cast<const C*>(c.gates[n]) + q; }, vectors);
     scratch.Add(0, vectors, to + 2 * padded * padded, padded);
   }
   if (first_panel != 0 || last_panel == 0) return;

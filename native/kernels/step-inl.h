@@ -86,6 +86,18 @@ HWY_INLINE void Blend(const ItemState<C, S>& s, const At& at, V z, V n) {
   for (size_t i = 0; i < at.width; ++i) to[i] = state[i];
 }
 
+// Saves a gate of a step.
+template <class C, class S, class At, class V>
+HWY_INLINE void Save(const ItemState<C, S>& s, const At& at, SavedGate gate, V units) {
+  char* const row = s.call.gates.at(s.TimeOf(at.row, s.step), s.item.d, s.Row(at.row));
+  hn::StoreU(units, at.d, reinterpret_cast<C*>(row) + gate * s.padded + at.panel * kLanesOf<C>);
+}
+
+template <class C, class S>
+HWY_INLINE bool Saves(const ItemState<C, S>& s) {
+  return HWY_UNLIKELY(s.call.gates.data != nullptr);
+}
+
 template <class C, class S, bool kBesideAhead>
 struct AfterOp {
   static constexpr size_t kGates = 3;
@@ -101,13 +113,17 @@ struct AfterOp {
   template <class Rows>
   HWY_INLINE void Gates(Rows rows) const {
     rows.ForEach(ONEGRU_AT { at.r = F(s, at, at.r); });
+    if (Saves(s)) rows.ForEach(ONEGRU_AT { Save(s, at, kSavedR, at.r), Save(s, at, kSavedQ, at.n); });
     rows.ForEach(ONEGRU_AT { at.n = hn::MulAdd(at.r, at.n, Xp(s, at, kN)); });
-    rows.ForEach(ONEGRU_AT { at.z = Attend(s, at, F(s, at, at.z)); });
+    rows.ForEach(ONEGRU_AT { at.z = F(s, at, at.z); });
+    if (Saves(s)) rows.ForEach(ONEGRU_AT { Save(s, at, kSavedZ, at.z); });
+    rows.ForEach(ONEGRU_AT { at.z = Attend(s, at, at.z); });
   }
 
   template <class Rows>
   HWY_INLINE void Finish(Rows rows) const {
     rows.ForEach(ONEGRU_AT { at.n = G(s, at, at.n); });
+    if (Saves(s)) rows.ForEach(ONEGRU_AT { Save(s, at, kSavedN, at.n); });
     rows.ForEach(ONEGRU_AT { Blend(s, at, at.z, at.n); });
   }
 };
@@ -128,7 +144,9 @@ struct GatesOp {
   HWY_INLINE void Gates(Rows rows) const {
     rows.ForEach(ONEGRU_AT { at.r = F(s, at, at.r); });
     rows.ForEach(ONEGRU_AT { Put(s, at, hn::Mul(at.r, H(s, at)), s.rh); });
-    rows.ForEach(ONEGRU_AT { at.z = Attend(s, at, F(s, at, at.z)); });
+    rows.ForEach(ONEGRU_AT { at.z = F(s, at, at.z); });
+    if (Saves(s)) rows.ForEach(ONEGRU_AT { Save(s, at, kSavedR, at.r), Save(s, at, kSavedZ, at.z); });
+    rows.ForEach(ONEGRU_AT { at.z = Attend(s, at, at.z); });
   }
 
   template <class Rows>
@@ -154,6 +172,7 @@ struct StateOp {
   template <class Rows>
   HWY_INLINE void Finish(Rows rows) const {
     rows.ForEach(ONEGRU_AT { at.n = G(s, at, at.n); });
+    if (Saves(s)) rows.ForEach(ONEGRU_AT { Save(s, at, kSavedN, at.n); });
     rows.ForEach(ONEGRU_AT { Blend(s, at, Get(s, at, s.z), at.n); });
   }
 };

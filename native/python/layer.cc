@@ -82,7 +82,7 @@ class Layer {
   // Arrays in canonical axes, checked by the caller; only lengths need be contiguous, and the last axes of the
   // others but attention. wide_state: initial_h and Y_h are of the type that is computed in.
   void Run(nb::handle X, nb::handle initial_h, nb::handle lengths, nb::handle attention, nb::handle Y, nb::handle Y_h,
-           bool wide_state) const {
+           bool wide_state, nb::handle gates) const {
     Call call{};
     PyArrayObject* const x = Required(X, 3);
     call.T = static_cast<std::size_t>(PyArray_DIM(x, 0));
@@ -94,14 +94,17 @@ class Layer {
     if (!Y.is_none()) call.Y = RowsOf(Required(Y, 4), 0, 1, 2);
     if (!Y_h.is_none()) call.Y_h = RowsOf(Required(Y_h, 3), -1, 0, 1);
     call.wide_state = wide_state;
-    Run(call);
+    if (gates.is_none()) return Run(call);
+    call.gates = RowsOf(Required(gates, 4), 0, 1, 2);
+    const nb::gil_scoped_release unlocked;
+    RunSaving(packed_, call);
   }
 
   // The gradients of a checked call, of a layer that was given its weights gate by gate. resets [T, B] is of bytes,
   // contiguous. by: for each direction W, R, Wb and Rb, of the weights' shapes, or None. The gradients by X, initial_h
   // and attention are added to what is there.
   void Gradients(nb::handle X, nb::handle initial_h, nb::handle lengths, nb::handle attention, nb::handle resets,
-                 bool resets_to_initial, nb::handle Y, nb::handle dY, nb::handle dY_h, nb::handle dX,
+                 bool resets_to_initial, nb::handle Y, nb::handle gates, nb::handle dY, nb::handle dY_h, nb::handle dX,
                  const std::vector<nb::list>& by, nb::handle d_initial_h, nb::handle d_attention) const {
     GradientCall call{};
     PyArrayObject* const x = Required(X, 3);
@@ -120,6 +123,7 @@ class Layer {
     call.resets = reinterpret_cast<const std::uint8_t*>(data(resets, 2));
     call.resets_to_initial = resets_to_initial;
     call.Y = rows(Y, 4, 0, 1, 2);
+    call.gates = rows(gates, 4, 0, 1, 2);
     call.dY = rows(dY, 4, 0, 1, 2);
     call.dY_h = rows(dY_h, 3, -1, 0, 1);
     call.dX = rows(dX, 3, 0, -1, 1);
@@ -365,10 +369,11 @@ void BindLayer(nb::module_& m) {
            nb::arg("attention"), nb::arg("clip"), nb::arg("activations"), nb::arg("type"), nb::arg("storage"),
            nb::arg("dtype"), nb::arg("W"), nb::arg("R"), nb::arg("B"), "A layer, its weights packed.")
       .def("run",
-           nb::overload_cast<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, bool>(&Layer::Run,
-                                                                                                           nb::const_),
+           nb::overload_cast<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, bool, nb::handle>(
+               &Layer::Run, nb::const_),
            nb::arg("X"), nb::arg("initial_h").none(), nb::arg("lengths").none(), nb::arg("attention").none(),
-           nb::arg("Y").none(), nb::arg("Y_h").none(), nb::arg("wide_state"), "Runs a checked call.")
+           nb::arg("Y").none(), nb::arg("Y_h").none(), nb::arg("wide_state"), nb::arg("gates") = nb::none(),
+           "Runs a checked call.")
       .def(nb::init<std::size_t, std::size_t, const std::vector<bool>&, bool, bool, double, const Activations&, int,
                     nb::object, const std::vector<nb::list>&, const std::vector<std::size_t>&>(),
            nb::arg("input_size"), nb::arg("hidden_size"), nb::arg("reversed"), nb::arg("linear_before_reset"),
@@ -376,7 +381,7 @@ void BindLayer(nb::module_& m) {
            nb::arg("weights"), nb::arg("order"), "A layer to be trained.")
       .def("gradients", &Layer::Gradients, nb::arg("X"), nb::arg("initial_h").none(), nb::arg("lengths").none(),
            nb::arg("attention").none(), nb::arg("resets").none(), nb::arg("resets_to_initial"), nb::arg("Y"),
-           nb::arg("dY").none(), nb::arg("dY_h").none(), nb::arg("dX").none(), nb::arg("by"),
+           nb::arg("gates").none(), nb::arg("dY").none(), nb::arg("dY_h").none(), nb::arg("dX").none(), nb::arg("by"),
            nb::arg("d_initial_h").none(), nb::arg("d_attention").none(), "The gradients of a checked call.")
       .def(
           "unpack",
@@ -391,6 +396,9 @@ void BindLayer(nb::module_& m) {
       .def(
           "set_name", [](const Layer& layer, const std::string& name) { NameLayer(name, layer.shared()); },
           nb::arg("name"), "Lets nodes of other runtimes' graphs find the layer, as long as anybody has it.")
+      .def_prop_ro(
+          "saved_size", [](const Layer& layer) { return kSavedGates * layer.packed().geometry().padded(); },
+          "How many numbers a call saves of a step of a row.")
       .def_prop_ro(
           "bytes", [](const Layer& layer) { return layer.packed().bytes(); }, "What the packed weights take.")
       .def_prop_ro(

@@ -69,6 +69,7 @@ class Layer:
         Y: NDArray[Any] | None,
         Y_h: NDArray[Any] | None,
         wide_state: bool,
+        gates: NDArray[Any] | None = None,
     ) -> None: ...
     def gradients(
         self,
@@ -79,6 +80,7 @@ class Layer:
         resets: NDArray[Any] | None,
         resets_to_initial: bool,
         Y: NDArray[Any],
+        gates: NDArray[Any] | None,
         dY: NDArray[Any] | None,
         dY_h: NDArray[Any] | None,
         dX: NDArray[Any] | None,
@@ -89,6 +91,8 @@ class Layer:
     def unpack(self, W: NDArray[Any], R: NDArray[Any]) -> None: ...
     def scratch_bound(self, batch_size: int) -> int: ...
     def set_name(self, name: str) -> None: ...
+    @property
+    def saved_size(self) -> int: ...
     @property
     def bytes(self) -> int: ...
     @property

@@ -48,18 +48,19 @@ class Case:
         return TrainedLayer(self.spec, self.weights, self.order)
 
     def loss(self) -> float:
-        Y, Y_h = self.layer.forward(self.call)
+        Y, Y_h, _ = self.layer.forward(self.call)
         pairs = ((Y, self.dY), (Y_h, self.dY_h))
         return float(sum((array * by).sum() for array, by in pairs if by is not None))
 
-    def gradients(self) -> dict[str, Array]:
+    def gradients(self, *, saves: bool = True) -> dict[str, Array]:
         """The gradients by all that is given; those of weights by name and direction."""
-        Y, _ = self.layer.forward(self.call)
+        layer = self.layer
+        Y, _, gates = layer.forward(self.call, saves=saves)
         inputs = ["X"]
         inputs += ["initial_h"] if self.call.initial_h is not None else []
         inputs += ["attention"] if self.call.attention is not None else []
         names = [[name for name in _WEIGHTS if getattr(own, name) is not None] for own in self.weights]
-        found, by = self.layer.gradients(self.call, Y, self.dY, self.dY_h, inputs, names)
+        found, by = layer.gradients(self.call, Y, gates, self.dY, self.dY_h, inputs, names)
         for d, own in enumerate(by):
             found |= {f"{name}{d}": array for name, array in own._asdict().items() if array is not None}
         return found
@@ -136,12 +137,13 @@ def test_gradients_are_differences(seed: int) -> None:
             assert np.vdot(gradient, step) == pytest.approx(difference, rel=1e-5, abs=2e-12), name
 
 
+@pytest.mark.parametrize("saves", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_float32_is_near_float64(seed: int) -> None:
+def test_float32_is_near_float64(seed: int, saves: bool) -> None:
     exact = draw(seed, smooth=True)
     case = exact.in_type("float32")
-    wanted = case.in_type("float64").gradients()
-    for name, gradient in case.gradients().items():
+    wanted = case.in_type("float64").gradients(saves=not saves)
+    for name, gradient in case.gradients(saves=saves).items():
         scale = max(float(np.abs(wanted[name]).max(initial=0)), 1e-3)
         # Measured over 2,000 cases: 1.3e-6 at most.
         assert np.abs(gradient - wanted[name]).max(initial=0) <= 4e-6 * scale, name
@@ -161,12 +163,15 @@ def test_the_bits_do_not_depend_on_threads(lbr: bool) -> None:
     call = Call(rng.standard_normal((T, B, I)).astype(np.float32), sequence_lens=rng.integers(0, T + 1, B))
     dY = rng.standard_normal((T, 2, B, H)).astype(np.float32)
     case = Case(spec, weights, (1, 0, 2), call, dY, None)
+    outputs = case.layer.forward(call)[:2]
     before = onegru.get_num_threads()
     try:
         found = []
         for count in (1, 2, 3):
             onegru.set_num_threads(count)
             found.append(case.gradients())
+            for output, wanted in zip(case.layer.forward(call, saves=True)[:2], outputs, strict=True):
+                assert output.tobytes() == wanted.tobytes()
     finally:
         onegru.set_num_threads(before)
     for other in found[1:]:
@@ -176,9 +181,9 @@ def test_the_bits_do_not_depend_on_threads(lbr: bool) -> None:
 
 def test_only_what_is_wanted() -> None:
     case = draw(3)
-    Y, _ = case.layer.forward(case.call)
+    Y, *_ = case.layer.forward(case.call)
     names = [["R"]] + [[]] * (case.spec.num_directions - 1)
-    found, by = case.layer.gradients(case.call, Y, case.dY, case.dY_h, [], names)
+    found, by = case.layer.gradients(case.call, Y, None, case.dY, case.dY_h, [], names)
     assert not found
     np.testing.assert_array_equal(by[0].R, case.gradients()["R0"])
     assert [by[0].W, by[0].Wb, by[0].Rb] == [None, None, None]

@@ -10,9 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from onegru import _native
+from onegru.core.activations import Activation
 from onegru.core.dtypes import ELEMENT_TYPES, Array, numpy_dtype
 from onegru.core.spec import Direction, Spec
 from onegru.engines.native import layer_arguments
+
+_DEFAULT = (Activation("Sigmoid"), Activation("Tanh"))
 
 
 class DirectionWeights(NamedTuple):
@@ -79,17 +82,29 @@ class TrainedLayer:
         self._order = order
         kind = ELEMENT_TYPES.index(spec.dtype)
         given = [list(own) for own in weights]
+        self._is_default = spec.clip is None and set(spec.activations) == {_DEFAULT}
         self._native = _native.Layer(*layer_arguments(spec), kind, numpy_dtype(spec.dtype), given, order)
 
-    def forward(self, call: Call) -> tuple[Array, Array]:
-        """Y [T, D, B, H] and Y_h [D, B, H], zero past each row's end."""
+    def forward(self, call: Call, *, saves: bool = False) -> tuple[Array, Array, Array | None]:
+        """Y [T, D, B, H] and Y_h [D, B, H], zero past each row's end, and the gates of each step.
+
+        Args:
+            call: the call.
+            saves: whether to keep the gates for the gradients: [T, D, B, S], S being 4·H in whole vectors.
+                None are kept with resets, a bound, or activations other than Sigmoid and Tanh: the gradients
+                compute them again.
+        """
         T, B, _ = call.X.shape
         D, H, dtype = self.spec.num_directions, self.spec.hidden_size, call.X.dtype
         if call.resets is not None:
-            return self._forward_with_resets(call, call.resets)
+            return *self._forward_with_resets(call, call.resets), None
         Y, Y_h = np.empty((T, D, B, H), dtype), np.empty((D, B, H), dtype)
-        self._native.run(call.X, call.initial_h, call.sequence_lens, call.attention, Y, Y_h, False)
-        return Y, Y_h
+        gates = None
+        if saves and self._is_default and T and B:
+            gates = np.empty((T, D, B, self._native.saved_size), dtype)
+        given = call.X, call.initial_h, call.sequence_lens, call.attention
+        self._native.run(*given, Y, Y_h, False, gates)
+        return Y, Y_h, gates
 
     def _forward_with_resets(self, call: Call, resets: Resets) -> tuple[Array, Array]:
         """The same from one reset of any row to the next."""
@@ -125,6 +140,7 @@ class TrainedLayer:
         self,
         call: Call,
         Y: Array,
+        gates: Array | None,
         dY: Array | None,
         dY_h: Array | None,
         wanted: Collection[str],
@@ -138,6 +154,7 @@ class TrainedLayer:
         Args:
             call: the call.
             Y: what `forward` gave for it.
+            gates: likewise; None to compute them again.
             dY: the gradient by Y, its last axis contiguous; None for zeros.
             dY_h: the gradient by Y_h, likewise.
             wanted: by which inputs: "X", "initial_h", "attention".
@@ -166,6 +183,7 @@ class TrainedLayer:
             None if resets is None else np.ascontiguousarray(resets.before, np.uint8),
             resets is not None and resets.to_initial,
             Y,
+            gates,
             dY,
             dY_h,
             found.get("X"),

@@ -17,11 +17,8 @@ from onegru.torch.arguments import Form, form_from, spec_of
 
 _TYPES = {torch.float32: "float32", torch.float64: "float64"}
 _GATES = (1, 0, 2)  # where z, r and n are in PyTorch's order r, z, n
-_INPUTS = (
-    "X",
-    "initial_h",
-    "attention",
-)  # that have gradients; behind them come lengths, resets and the weights
+# The inputs that have gradients; behind them come lengths, resets and the weights.
+_INPUTS = ("X", "initial_h", "attention")
 _WEIGHTS = ("W", "R", "Wb", "Rb")
 
 
@@ -69,7 +66,8 @@ def gru_layer(
         given = [tensor for tensor in tensors if tensor is not None]
         found = _operator(given, [tensor is not None for tensor in tensors], form.words)
         return found[0], found[1]
-    found = _Function.apply(form, *tensors)
+    saves = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    found = _Function.apply(form, saves, *tensors)
     return found[0], found[1]
 
 
@@ -103,13 +101,16 @@ def _call(form: Form, tensors: Sequence[Tensor | None]) -> Call:
     )
 
 
-def _forward(form: Form, tensors: Sequence[Tensor | None]) -> tuple[Tensor, Tensor, TrainedLayer]:
-    """Y [T, D, B, H] and Y_h, and the layer that gave them."""
+def _forward(
+    form: Form, tensors: Sequence[Tensor | None], saves: bool = False
+) -> tuple[Tensor, Tensor, Tensor, TrainedLayer]:
+    """Y [T, D, B, H], Y_h and the gates, empty if none are saved, and the layer that gave them."""
     X = tensors[0]
     assert X is not None
     layer = _layer(form, X, tensors[5:], tensors[2] is not None)
-    Y, Y_h = layer.forward(_call(form, tensors[:5]))
-    return torch.from_numpy(Y), torch.from_numpy(Y_h), layer
+    Y, Y_h, gates = layer.forward(_call(form, tensors[:5]), saves=saves)
+    saved = X.new_empty(0) if gates is None else torch.from_numpy(gates)
+    return torch.from_numpy(Y), torch.from_numpy(Y_h), saved, layer
 
 
 def _side_by_side(Y: Tensor) -> Tensor:
@@ -125,6 +126,7 @@ def _backward(
     dY: Tensor | None,
     dY_h: Tensor | None,
     wanted: Sequence[bool],
+    gates: Tensor | None = None,
     layer: TrainedLayer | None = None,
 ) -> list[Tensor | None]:
     """The gradients by X, initial_h, attention and the weights, those that are wanted."""
@@ -143,6 +145,7 @@ def _backward(
     found, by = layer.gradients(
         _call(form, tensors[:5]),
         _array(Y),
+        _array(gates) if gates is not None and gates.numel() else None,
         None if dY is None else _array(dY),
         None if dY_h is None else _array(dY_h),
         inputs,
@@ -156,41 +159,42 @@ class _Function(torch.autograd.Function):
     """The layer outside of compiled code."""
 
     @staticmethod
-    def forward(form: Form, *tensors: Tensor | None) -> Any:
-        Y, Y_h, _last.layer = _forward(form, tensors)
-        return _side_by_side(Y), Y_h, Y
+    def forward(form: Form, saves: bool, *tensors: Tensor | None) -> Any:
+        Y, Y_h, gates, _last.layer = _forward(form, tensors, saves)
+        return _side_by_side(Y), Y_h, Y, gates
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        form, *tensors = inputs
+        form, _, *tensors = inputs
         ctx.form = form
-        ctx.mark_non_differentiable(output[2])
+        ctx.mark_non_differentiable(*output[2:])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors, output[2])
+        ctx.save_for_backward(*tensors, *output[2:])
         # Its packed weights serve once more; autograd checks that the tensors they come from are unchanged.
         ctx.layer, _last.layer = (_last.layer if any(ctx.needs_input_grad) else None), None
 
     @staticmethod
-    def backward(ctx: Any, dY: Tensor | None, dY_h: Tensor | None, _: None) -> Any:
-        *tensors, Y = ctx.saved_tensors
+    def backward(ctx: Any, dY: Tensor | None, dY_h: Tensor | None, *_: None) -> Any:
+        *tensors, Y, gates = ctx.saved_tensors
         if torch.is_grad_enabled():  # to be differentiated again
             given = fallback.gradients(ctx.form, tensors, (dY, dY_h))
         else:
-            needed = ctx.needs_input_grad[1:]
-            given = _backward(ctx.form, tensors, Y, dY, dY_h, (*needed[:3], *needed[5:]), ctx.layer)
-        return None, *given[:3], None, None, *given[3:]
+            needed = ctx.needs_input_grad[2:]
+            wanted = (*needed[:3], *needed[5:])
+            given = _backward(ctx.form, tensors, Y, dY, dY_h, wanted, gates, ctx.layer)
+        return None, None, *given[:3], None, None, *given[3:]
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, form: Form, *tensors: Tensor | None) -> Any:
+    def vmap(info: Any, in_dims: Any, form: Form, saves: bool, *tensors: Tensor | None) -> Any:
         """One call after the other."""
         results = []
         for index in range(info.batch_size):
             taken = [
                 tensor if tensor is None or dim is None else tensor.select(dim, index)
-                for tensor, dim in zip(tensors, in_dims[1:], strict=True)
+                for tensor, dim in zip(tensors, in_dims[2:], strict=True)
             ]
-            results.append(_Function.apply(form, *taken))
-        return tuple(torch.stack(items) for items in zip(*results, strict=True)), (0, 0, 0)
+            results.append(_Function.apply(form, saves, *taken))
+        return tuple(torch.stack(items) for items in zip(*results, strict=True)), (0, 0, 0, 0)
 
 
 # --- for compiled code and export
@@ -203,7 +207,7 @@ def _spread(tensors: Sequence[Any], present: Sequence[bool]) -> list[Any]:
 
 @torch.library.custom_op("onegru::gru", mutates_args=())
 def _operator(tensors: list[Tensor], present: list[bool], form: str) -> list[Tensor]:
-    Y, Y_h, _ = _forward(form_from(form), _spread(tensors, present))
+    Y, Y_h, *_ = _forward(form_from(form), _spread(tensors, present))
     return [_side_by_side(Y).clone(), Y_h, Y]
 
 
