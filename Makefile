@@ -28,14 +28,17 @@ require = $(BIN)/python -c '$(LIST_EXTRAS)' $(1) | $(PIP) --requirement /dev/std
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
 CODE := $(wildcard src tests docs examples benchmarks native/build_backend.py)
 
-.PHONY: help run test test-long coverage test-frameworks test-cluster bench conformance docs lint sanitize threads tiles neon ports accuracy fuzz \
-  fuzz-native near-misses wheel clean
+.PHONY: help run example-train test test-long coverage test-frameworks test-cluster bench conformance docs lint sanitize \
+  threads tiles neon ports accuracy fuzz fuzz-native near-misses wheel clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/.examples  ## build, then run the digits example
 	@$(BIN)/python examples/digits/run.py $(ARGS)
+
+example-train: $(VENV)/.torch  ## four programs trained with PyTorch's GRUs and with onegru's: minutes
+	@$(BIN)/python examples/training/train.py $(ARGS)
 
 test: lint  ## build, lint, then run the tests: minutes
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -178,10 +181,15 @@ $(VENV)/.dev: $(VENV)/.build $(BUILD_INPUTS)
 	@$(PIP_SELF) '.[dev]'
 	@touch $@ $(VENV)/.examples
 
-# torch first and by itself: the others would bring a newer one. Keras runs on it; Flax on JAX's CPU build.
-$(VENV)/.frameworks: $(VENV)/.dev
-	@echo "Installing PyTorch, Keras, Flax and TensorFlow"
+# By itself: other packages would bring a newer one.
+$(VENV)/.torch: $(VENV)/.examples
+	@echo "Installing PyTorch"
 	@$(PIP) torch==2.13.0
+	@touch $@
+
+# Keras runs on PyTorch; Flax on JAX's CPU build.
+$(VENV)/.frameworks: $(VENV)/.dev $(VENV)/.torch
+	@echo "Installing Keras, Flax and TensorFlow"
 	@$(call require,torch keras flax safetensors)
 	@$(PIP) onnxscript  # torch's exporter needs it
 	@$(PIP) tensorflow-cpu tf2onnx  # which write Keras' GRUs out as loops, as most files of Keras have them

@@ -120,13 +120,13 @@ class CancellationToken {
 struct Call {
   std::size_t T;
   std::size_t B;
-  Rows X;                          // [T, B] rows of I
-  Rows initial_h;                  // [D, B] rows of H
-  const std::int64_t* lengths;     // [B]
-  Rows attention;                  // [T, B] single elements
-  Rows Y;                          // [T, D, B] rows of H
-  Rows Y_h;                        // [D, B] rows of H
-  Rows gates;                      // [T, D, B] rows of [kSavedGates][H, in whole vectors]: what gradients need of a step
+  Rows X;                       // [T, B] rows of I
+  Rows initial_h;               // [D, B] rows of H
+  const std::int64_t* lengths;  // [B]
+  Rows attention;               // [T, B] single elements
+  Rows Y;                       // [T, D, B] rows of H
+  Rows Y_h;                     // [D, B] rows of H
+  Rows gates;                   // [T, D, B] rows of [kSavedGates][H, in whole vectors]: what gradients need of a step
   const std::int32_t* state_rows;  // [B]: the rows of initial_h and Y_h to use; null for row b
   bool wide_state;                 // initial_h and Y_h are of the type that is computed in, whatever X is
   unsigned turn;                   // odd: the first sweep goes backwards, from where the previous call ended

@@ -221,7 +221,7 @@ def test_the_tolerance_grows_with_the_numbers(tmp_path: Path) -> None:
     assert all(item.tolerance == 1e-6 for item in [*check_of(make_gru(), tmp_path)])
 
 
-def check_of(layer: GRU, folder: Path) -> list[checking.Check]:
+def check_of(layer: GRU, folder: Path) -> list[checking.OutputCheck]:
     onegru.save(layer, folder / "x.safetensors")
     return checking._check(layer, folder / "x.safetensors")
 

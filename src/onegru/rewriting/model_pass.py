@@ -20,6 +20,7 @@ from onegru.formats.onnx.validate import (
     drop_named,
     external_bytes,
     external_tensors,
+    is_augru,
     is_augru_function,
     is_gru,
     is_onnx,
@@ -130,10 +131,12 @@ class _Rewriter:
         self.dtypes: set[str] = set()
         self.others: list[str] = []
         self.retired: set[str] = set()
-        add_augru_functions(given, source)  # broken ones end the process in onnx's shape inference
+        is_named = add_augru_functions(given, source)  # broken ones end the process in onnx's shape inference
         had = len(given.functions)
         self.model = unfold_functions(source, given)
         sort_nodes(source, self.model.graph)  # refuses graphs with cycles or ambiguous names
+        if is_named:
+            self.notes.append("AUGRU nodes got the functions that other runtimes run")
         if len(self.model.functions) < had:
             self.notes.append("functions that hold GRU nodes were inlined")
         self.notes += embed_external(source, self.model, size)
@@ -143,7 +146,7 @@ class _Rewriter:
         self.new = changes.opset or self._least_opset()
 
     def rewrite(self) -> Rewritten:
-        if not any(map(is_gru, all_nodes(self.model.graph.node))):
+        if not any(is_gru(node) or is_augru(node) for node in all_nodes(self.model.graph.node)):
             raise self.source.error("holds no GRU node; there is nothing to rewrite")
         if self.changes.opset is None and self.changes.layout and "layout" in operator_at(self.new).later:
             needed = operator_at(self.new).later["layout"]

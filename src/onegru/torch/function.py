@@ -14,6 +14,7 @@ from onegru.core.dtypes import Array
 from onegru.engines.training import Call, DirectionWeights, Resets, TrainedLayer
 from onegru.torch import fallback
 from onegru.torch.arguments import Form, form_from, spec_of
+from onegru.torch.export import export_layer
 
 _TYPES = {torch.float32: "float32", torch.float64: "float64"}
 _GATES = (1, 0, 2)  # where z, r and n are in PyTorch's order r, z, n
@@ -62,6 +63,8 @@ def gru_layer(
     ):
         return fallback.forward(form, X, weights, initial_h, lengths, attention, resets)
     tensors = (X, initial_h, attention, lengths, resets, *weights)
+    if torch.onnx.is_in_onnx_export():
+        return _exported(form, tensors)
     if torch.compiler.is_compiling():
         given = [tensor for tensor in tensors if tensor is not None]
         found = _operator(given, [tensor is not None for tensor in tensors], form.words)
@@ -69,6 +72,14 @@ def gru_layer(
     saves = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     found = _Function.apply(form, saves, *tensors)
     return found[0], found[1]
+
+
+def _exported(form: Form, tensors: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
+    """The layer as a node of ONNX."""
+    if torch.compiler.is_compiling():
+        return export_layer(form, tensors, None)
+    present = [tensor is not None for tensor in tensors]
+    return export_layer(form, tensors, lambda given: _forward(form, _spread(given, present))[:2])
 
 
 def _array(tensor: Tensor) -> Array:
@@ -85,7 +96,8 @@ def _layer(form: Form, X: Tensor, weights: Sequence[Tensor | None], attention: b
     arrays = [None if weight is None else np.ascontiguousarray(_array(weight)) for weight in weights]
     own = [DirectionWeights(*arrays[d * each : (d + 1) * each]) for d in range(form.num_directions)]
     assert own[0].R is not None
-    spec = spec_of(form, X.shape[2], own[0].R.shape[1], _TYPES[X.dtype], attention)
+    # Sizes are tensors while a call is traced.
+    spec = spec_of(form, int(X.shape[2]), int(own[0].R.shape[1]), _TYPES[X.dtype], attention)
     return TrainedLayer(spec, own, _GATES)
 
 

@@ -36,6 +36,7 @@ def _is_brief(form: Form, tensor: Tensor, sizes: Sequence[int]) -> bool:
         and 0 < math.prod(sizes) <= _FEW_ROWS
         and min(sizes, default=1) <= _FEW_STEPS
         and not torch.compiler.is_compiling()
+        and not torch.onnx.is_in_onnx_export()
         and tensor.device.type == "cpu"
     )
 
@@ -103,8 +104,9 @@ class GRU(nn.RNNBase):
         Raises:
             SpecError: an argument is not legal.
         """
-        if torch.onnx.is_in_onnx_export():
-            return self._for_onnx(input, hx, lengths, resets)
+        if torch.onnx.is_in_onnx_export() and self.form.is_of_torch and lengths is None and resets is None:
+            plain: tuple[Any, Tensor] = nn.GRU.forward(self, input, hx)
+            return plain
         if isinstance(input, PackedSequence):
             return self._packed(input, hx, lengths, resets)
         if lengths is None and resets is None and _is_brief(self.form, input, input.shape[:-1]):
@@ -166,17 +168,6 @@ class GRU(nn.RNNBase):
             if self.dropout and self.training and number < self.num_layers - 1:
                 X = nn.functional.dropout(X, self.dropout)
         return X, last[0] if len(last) == 1 else torch.cat(last)
-
-    def _for_onnx(
-        self, input: Any, hx: Tensor | None, lengths: Tensor | None, resets: Tensor | None
-    ) -> tuple[Any, Tensor]:
-        if not self.form.is_of_torch or lengths is not None or resets is not None:
-            raise SpecError(
-                "export: torch.onnx.export takes only what torch.nn.GRU computes; for anything else: "
-                "onegru.save(onegru.from_torch(module), 'gru.onnx')"
-            )
-        found: tuple[Any, Tensor] = nn.GRU.forward(self, input, hx)
-        return found
 
     def specs(self) -> list[Spec]:
         """What each layer computes."""

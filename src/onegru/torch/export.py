@@ -1,0 +1,110 @@
+"""A layer as a node of ONNX, for `torch.onnx.export`: by its newer exporter, and by the older one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onegru.core.errors import SpecError
+from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS
+from onegru.torch.arguments import Form
+
+_OPSET = 14  # the oldest whose GRU-14 is this one
+
+
+def export_layer(
+    form: Form,
+    tensors: Sequence[Tensor | None],
+    compute: Callable[[Sequence[Tensor]], tuple[Tensor, Tensor]] | None,
+) -> tuple[Tensor, Tensor]:
+    """A GRU node, with attention an AUGRU node of onegru's domain.
+
+    Args:
+        form: what to compute.
+        tensors: X, initial_h, attention, lengths, resets and all weights, as `gru_layer` takes them.
+        compute: for the older exporter, which runs the model: from those that are not None, Y [T, D, B, H]
+            and Y_h. None for the newer one.
+
+    Returns:
+        as `gru_layer`.
+
+    Raises:
+        SpecError: resets are given; PyTorch is older than its newer exporter.
+    """
+    X, initial_h, attention, lengths, resets, *weights = tensors
+    assert X is not None
+    if resets is not None:
+        raise SpecError("resets: given; torch.onnx.export cannot take them, as ONNX's GRU has none")
+    D, each = form.num_directions, len(weights) // form.num_directions
+    own = [weights[d * each : (d + 1) * each] for d in range(D)]
+    W, R = (torch.stack([_in_order(of[place]) for of in own]) for place in (0, 1))
+    biases = [[_in_order(bias) for bias in of[2:] if bias is not None] for of in own]
+    B = torch.stack([torch.cat(pair) for pair in biases]) if all(biases) else None
+    H = int(R.shape[2])
+    lengths = None if lengths is None else lengths.to(torch.int32)
+    inputs = [X, W, R, B, lengths, initial_h, *([] if attention is None else [attention.unsqueeze(2)])]
+    attributes: dict[str, Any] = {"hidden_size": H, "direction": form.direction}
+    attributes["linear_before_reset"] = int(form.linear_before_reset)
+    if form.activations != ("Sigmoid", "Tanh") * D:
+        attributes["activations"] = list(form.activations)
+    for name in ("activation_alpha", "activation_beta"):
+        if getattr(form, name):
+            attributes[name] = list(getattr(form, name))
+    if form.clip:
+        attributes["clip"] = form.clip
+    operator = "GRU" if attention is None else f"{AUGRU_DOMAINS[0]}::{AUGRU.name}"
+    T, rows = X.shape[:2]
+    if compute is not None:
+        present = [tensor is not None for tensor in inputs]
+        given = [tensor for tensor in (*inputs, *tensors) if tensor is not None]
+        Y, Y_h = _Node.apply(compute, operator, attributes, present, *given)
+    elif not hasattr(torch.onnx, "ops"):
+        raise SpecError(f"export: PyTorch {torch.__version__}; must be 2.8 or newer for dynamo=True")
+    else:
+        Y, Y_h = torch.onnx.ops.symbolic_multi_out(
+            operator,
+            inputs,
+            attributes,
+            dtypes=(X.dtype, X.dtype),
+            shapes=((T, D, rows, H), (D, rows, H)),
+            version=_OPSET if attention is None else AUGRU.version,
+        )
+    return (Y.squeeze(1) if D == 1 else Y.transpose(1, 2).flatten(2)), Y_h
+
+
+def _in_order(weight: Tensor | None) -> Tensor:
+    """Gates in ONNX's order z, r, n instead of PyTorch's r, z, n."""
+    assert weight is not None
+    r, z, n = weight.chunk(3)
+    return torch.cat((z, r, n))
+
+
+class _Node(torch.autograd.Function):
+    """What the older exporter records in place of the call."""
+
+    # The first tensors are the node's inputs; the others what it is computed from.
+
+    @staticmethod
+    def forward(ctx: Any, compute: Any, operator: str, attributes: Any, present: Any, *given: Tensor) -> Any:
+        return compute(given[sum(present) :])
+
+    @staticmethod
+    def symbolic(g: Any, _: Any, operator: str, attributes: Any, present: Any, *given: Any) -> Any:
+        kinds = {int: "i", float: "f", str: "s"}
+        marked = {
+            f"{name}_{kinds[type(value[0] if isinstance(value, list) else value)]}": value
+            for name, value in attributes.items()
+        }
+        rest = iter(given)
+        inputs = [next(rest) if is_there else _nothing(g) for is_there in present]
+        return g.op(operator, *inputs, **marked, outputs=2)
+
+
+def _nothing(g: Any) -> Any:
+    """An input that is left out."""
+    value = g.op("prim::Constant")
+    value.setType(torch._C.OptionalType.ofTensor())
+    return value
