@@ -7,10 +7,7 @@ import io
 import pickle
 from typing import Any
 
-import numpy as np
 import pytest
-
-import onegru
 
 torch = pytest.importorskip("torch")
 
