@@ -73,9 +73,8 @@ def restore(model: nn.Module) -> tuple[str, ...]:
     found = [(name, module) for name, module in model.named_modules() if type(module) in _CLASSES.values()]
     for name, module in found:
         if not module.form.is_of_torch:
-            raise SpecError(
-                f"model: {name!r} differs from torch.nn.{type(module).__name__} does not; must not"
-            )
+            kind = type(module).__name__
+            raise SpecError(f"model: {name!r} computes what torch.nn.{kind} cannot; must be one that it can")
     others = {ours: theirs for theirs, ours in _CLASSES.items()}
     for _, module in found:
         module.__class__ = others[type(module)]

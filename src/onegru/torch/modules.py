@@ -149,7 +149,7 @@ class GRU(nn.RNNBase):
                 f"input: {X.shape[2]} numbers in a row; must be {self.input_size}, its input_size"
             )
         D = self.form.num_directions
-        weights = list(self._flat_weights)
+        weights = self._weights()
         X, hx = _cast(X, weights[0]), _cast(hx, weights[0])
         for weight in weights[:1]:
             if weight.dtype != X.dtype:
@@ -168,6 +168,10 @@ class GRU(nn.RNNBase):
             if self.dropout and self.training and number < self.num_layers - 1:
                 X = nn.functional.dropout(X, self.dropout)
         return X, last[0] if len(last) == 1 else torch.cat(last)
+
+    def _weights(self) -> list[Tensor]:
+        """The weights of this call, computed from others if so parametrized."""
+        return [getattr(self, name) for name in self._flat_weights_names]
 
     def specs(self) -> list[Spec]:
         """What each layer computes."""
@@ -298,7 +302,7 @@ class AUGRU(GRU):
         if self.batch_first:
             X, scores = X.transpose(0, 1), scores.transpose(0, 1)
             resets = None if resets is None else resets.transpose(0, 1)
-        weights = list(self._flat_weights)
+        weights = self._weights()
         X = _cast(X, weights[0])
         if weights[0].dtype != X.dtype:
             raise SpecError(f"input: {X.dtype}; must be {weights[0].dtype}, as the parameters are")
