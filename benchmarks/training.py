@@ -1,7 +1,7 @@
-"""`python -m benchmarks.training`: onegru.torch beside PyTorch's own GRU, inference and training, in turns.
+"""`python -m benchmarks.training`: onegru.torch beside PyTorch, inference and training, in turns.
 
-Each line is checked before it is timed: the same outputs and gradients, but for rounding. Times are processor
-time of the best of many runs, one thread each.
+The peer is torch.nn.GRU, or a loop over the steps where PyTorch has no other way. Each line is checked before
+it is timed: the same outputs and gradients, but for rounding. Times are the best of many runs.
 """
 
 from __future__ import annotations
@@ -9,98 +9,249 @@ from __future__ import annotations
 import argparse
 import copy
 import math
+import platform
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 import onegru
 import onegru.torch
 
-#: T, B, I, H, layers, both directions.
-SHAPES = (
-    *((100, 1, 64, 64, 1, False), (1000, 1, 128, 128, 1, False), (500, 4, 384, 256, 1, True)),
-    *((100, 128, 36, 36, 1, False), (20, 8, 256, 256, 1, False), (32, 64, 32, 128, 1, False)),
-    *((100, 32, 256, 256, 1, False), (100, 256, 128, 128, 1, False), (50, 64, 512, 512, 1, False)),
-    *((100, 100, 10, 128, 2, True), (1, 1, 256, 256, 1, False), (1, 8, 512, 512, 1, False)),
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "training-tables.md"
+
+INTRODUCTION = """# Training, measured
+
+Made by `python -m benchmarks.training --page --drawn 300`: `onegru.torch` beside PyTorch on one machine, in turns,
+float32, every gradient asked for. Outputs and gradients are compared before anything is timed. Times are the best of
+many runs, PyTorch's / onegru's, in ms. The peer is `torch.nn.GRU`; for attention, resets and the reset gate before the
+product, which it has not, a loop over the steps. Shapes are T,B,I,H."""  # noqa: E501
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer or several. target: how many times as fast as the peer's their training has to be."""
+
+    T: int
+    B: int
+    I: int
+    H: int
+    target: float = 1.0
+    layers: int = 1
+    both: bool = False
+    form: str = ""  # "reset before", "AUGRU", "resets": what PyTorch needs a loop for
+    name: str = ""
+
+    def __str__(self) -> str:
+        words = [f"{self.T},{self.B},{self.I},{self.H}"]
+        words += [f"{self.layers} layers"] if self.layers > 1 else []
+        words += ["both directions"] if self.both else []
+        return ", ".join([*words, *filter(None, [self.form])])
+
+
+CASES = (
+    Case(100, 1, 64, 64, 12, name="a small layer, one row"),
+    Case(1000, 1, 128, 128, 12, name="one long row"),
+    Case(500, 4, 384, 256, 3.5, both=True, name="speech recognition"),
+    Case(100, 128, 36, 36, 2.8, name="recommender, interests"),
+    Case(100, 128, 36, 36, 4.5, form="AUGRU", name="recommender, their evolution"),
+    Case(20, 8, 256, 256, 1.9, name="short sentences"),
+    Case(32, 64, 32, 128, 1.9, name="policy"),
+    Case(32, 64, 32, 128, 1.9, form="resets", name="policy, resets"),
+    Case(100, 32, 256, 256, 1.6, name="time series"),
+    Case(100, 32, 256, 256, 1.6, form="reset before", name="time series, reset before"),
+    Case(100, 256, 128, 128, 1.6, name="a large batch"),
+    Case(50, 64, 512, 512, 1.05, name="a large layer"),
+    Case(100, 100, 10, 128, 1.6, 2, True, name="consensus of reads"),
+    Case(1, 1, 256, 256, name="one step"),
+    Case(1, 8, 512, 512, name="one step, 8 rows"),
+    Case(4, 2, 64, 64, name="few steps"),
 )
 
 
-def drawn(count: int) -> list[tuple[int, int, int, int, int, bool]]:
+def drawn(count: int) -> list[Case]:
     """Shapes that nobody tuned."""
     rng = np.random.default_rng(0)
     found = []
     for _ in range(count):
         T, B = int(rng.choice([1, 5, 20, 100])), int(rng.choice([1, 1, 2, 8, 32]))
-        found.append(
-            (T, B, int(rng.integers(1, 300)), int(rng.integers(1, 300)), 1, bool(rng.random() < 0.3))
-        )
+        I, H = (int(size) for size in rng.integers(1, 300, 2))
+        found.append(Case(T, B, I, H, both=bool(rng.random() < 0.3)))
     return found
 
 
-def infer(module: Any, x: torch.Tensor) -> list[torch.Tensor]:
+class Loop(nn.Module):  # type: ignore[misc, unused-ignore]
+    """What people write in PyTorch where nn.GRU cannot compute it."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.is_after, self.H = case.form == "resets", case.H
+        for name, value in nn.GRU(case.I, case.H).named_parameters():
+            self.register_parameter(name, nn.Parameter(value.detach().clone()))
+
+    def forward(self, x: Tensor, attention: Tensor | None = None, resets: Tensor | None = None) -> Any:
+        H, linear = self.H, nn.functional.linear
+        h = x.new_zeros(x.shape[1], H)
+        inputs = linear(x, self.weight_ih_l0, self.bias_ih_l0)
+        by_n, bias_n = self.weight_hh_l0[2 * H :], self.bias_hh_l0[2 * H :]
+        outputs = []
+        for t, step in enumerate(inputs):
+            if resets is not None:
+                h = h * ~resets[t][:, None]
+            if self.is_after:
+                by_h = linear(h, self.weight_hh_l0, self.bias_hh_l0)
+                r, z = torch.sigmoid(step[:, : 2 * H] + by_h[:, : 2 * H]).chunk(2, 1)
+                n = torch.tanh(step[:, 2 * H :] + r * by_h[:, 2 * H :])
+            else:
+                by_h = linear(h, self.weight_hh_l0[: 2 * H], self.bias_hh_l0[: 2 * H])
+                r, z = torch.sigmoid(step[:, : 2 * H] + by_h).chunk(2, 1)
+                n = torch.tanh(step[:, 2 * H :] + linear(r * h, by_n, bias_n))
+            if attention is not None:
+                z = (1 - attention[t][:, None]) * z
+            h = n + z * (h - n)
+            outputs.append(h)
+        return torch.stack(outputs), h[None]
+
+
+def pair(case: Case) -> tuple[nn.Module, nn.Module, dict[str, Tensor]]:
+    """The peer, onegru's, and what else a call takes."""
+    torch.manual_seed(0)
+    if not case.form:
+        theirs = nn.GRU(case.I, case.H, case.layers, bidirectional=case.both)
+        ours = copy.deepcopy(theirs)
+        onegru.torch.accelerate(ours)
+        return theirs, ours, {}
+    theirs = Loop(case)
+    kind = onegru.torch.AUGRU if case.form == "AUGRU" else onegru.torch.GRU
+    ours = kind(case.I, case.H, linear_before_reset=case.form == "resets")
+    ours.load_state_dict(theirs.state_dict())
+    more = {"AUGRU": ("attention", torch.rand), "resets": ("resets", lambda T, B: torch.rand(T, B) < 0.1)}
+    if case.form not in more:
+        return theirs, ours, {}
+    name, draw = more[case.form]
+    return theirs, ours, {name: draw(case.T, case.B)}
+
+
+def infer(module: Any, x: Tensor, more: dict[str, Tensor]) -> list[Tensor]:
     """The outputs of a call."""
     with torch.no_grad():
-        return [module(x)[0]]
+        return [module(x, **more)[0]]
 
 
-def train(module: Any, x: torch.Tensor) -> list[torch.Tensor]:
-    """The gradients by the input and all parameters."""
-    x = x.detach().requires_grad_()
+def train(module: Any, x: Tensor, more: dict[str, Tensor]) -> list[Tensor]:
+    """The gradients by the inputs and all parameters."""
+    given = {name: v.detach().requires_grad_(v.is_floating_point()) for name, v in {"": x, **more}.items()}
+    x = given.pop("")
     module.zero_grad()
-    y = module(x)[0]
+    y = module(x, **given)[0]
     y.backward(torch.ones_like(y))
-    return [x.grad, *(p.grad for p in module.parameters())]
+    learned = [x, *(v for v in given.values() if v.requires_grad), *module.parameters()]
+    return [tensor.grad for tensor in learned]
 
 
 def best(runs: Sequence[Callable[[], object]], seconds: float) -> list[float]:
-    """The least processor time of each, in turns."""
+    """The least time of each, in turns, in ms."""
     found = [math.inf] * len(runs)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         for place, run in enumerate(runs):
-            begin = time.process_time()
+            begin = time.perf_counter()
             run()
-            found[place] = min(found[place], time.process_time() - begin)
+            found[place] = min(found[place], time.perf_counter() - begin)
+    return [1e3 * each for each in found]
+
+
+def measure(case: Case, seconds: float) -> list[list[float]]:
+    """Inference and training, the peer's time and onegru's in ms."""
+    theirs, ours, more = pair(case)
+    x = torch.randn(case.T, case.B, case.I)
+    found = []
+    for work in (infer, train):
+        for a, b in zip(work(theirs, x, more), work(ours, x, more), strict=True):
+            assert float((a - b).abs().max()) <= 2e-5 * (float(a.abs().max()) + 1e-3), str(case)
+        runs = [lambda module=module, work=work: work(module, x, more) for module in (theirs, ours)]
+        found.append(best(runs, seconds))
     return found
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--drawn", type=int, default=0, help="so many drawn shapes in place of the table's")
-    parser.add_argument("--seconds", type=float, default=2.0, help="for each time")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    onegru.set_num_threads(1)
-    print(
-        f"PyTorch {torch.__version__}, onegru {onegru.__version__} on {onegru.targets().chosen}, one thread"
-    )
-    print(f"{'T,B,I,H,layers,both':28}{'inference, ms':>20}{'times':>7}{'training, ms':>22}{'times':>7}")
-    ratios: list[float] = []
-    for shape in drawn(options.drawn) if options.drawn else SHAPES:
-        T, B, I, H, layers, both = shape
-        torch.manual_seed(0)
-        theirs = torch.nn.GRU(I, H, layers, bidirectional=both)
-        ours = copy.deepcopy(theirs)
-        onegru.torch.accelerate(ours)
-        x = torch.randn(T, B, I)
-        line, times = f"{','.join(map(str, shape)):28}", [0.0, 0.0]
-        for work in (infer, train):
-            for a, b in zip(work(theirs, x), work(ours, x), strict=True):
-                scale = float(a.abs().max()) + 1e-3
-                assert float((a - b).abs().max()) <= 2e-5 * scale, shape
-            times = best([partial(work, module, x) for module in (theirs, ours)], options.seconds)
-            line += f"{times[0] * 1e3:12.2f}{times[1] * 1e3:10.2f}{times[0] / times[1]:7.2f}"
-        ratios.append(times[0] / times[1])
-        print(line, flush=True)
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Both with so many threads."""
+    torch.set_num_threads(count)
+    onegru.set_num_threads(count)
+    yield
+
+
+def summary(ratios: Sequence[float]) -> str:
+    """What many cases come to."""
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    print(
-        f"training: geometric mean {mean:.2f}, least {min(ratios):.2f}, {sum(r < 1 for r in ratios)} below 1"
-    )
+    below = sum(ratio < 1 for ratio in ratios)
+    return f"geometric mean {mean:.2f}, least {min(ratios):.2f}, {below} of {len(ratios)} below 1"
+
+
+def table(cases: Sequence[Case], count: int, seconds: float) -> tuple[list[str], list[float], list[float]]:
+    """Rows of the page, and how many times as fast inference and training are."""
+    rows, inference, training = [], [], []
+    with threads(count):
+        for number, case in enumerate(cases, 1):
+            times = measure(case, seconds)
+            ratios = [theirs / ours for theirs, ours in times]
+            inference.append(ratios[0])
+            training.append(ratios[1])
+            figures = " | ".join(f"{a:.2f} / {b:.2f} | {a / b:.2f}×" for a, b in times)
+            asked = f"{case.target:g}×" if count == 1 and case.name else ""
+            mark = "" if not asked else " reached" if ratios[1] >= case.target else " missed"
+            rows.append(f"| {case.name or 'drawn'} | {case} | {figures} | {asked}{mark} |")
+            print(f"{number}/{len(cases)}, threads {count}: {rows[-1]}", flush=True)
+    return rows, inference, training
+
+
+def main() -> None:
+    """Measure, print, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--drawn", type=int, default=0, help="so many drawn shapes besides the table's")
+    parser.add_argument("--only", default="", help="cases whose name or shape holds this")
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each pair of times")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--page", action="store_true", help=f"write docs/{PAGE.name}")
+    options = parser.parse_args()
+    cases = [case for case in CASES if options.only in f"{case.name} {case}"]
+    info = [
+        line.split(":")[1].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if "model name" in line
+    ]
+    place = f"{info[0] if info else platform.processor()}, {onegru.targets().chosen}"
+    lines = [
+        *INTRODUCTION.splitlines(),
+        "",
+        f"{place}; PyTorch {torch.__version__}, onegru {onegru.__version__}.",
+    ]
+    for count in options.threads:
+        rows, inference, training = table(cases, count, options.seconds)
+        lines += ["", f"## {count} thread{'s'[: count > 1]}", ""]
+        lines += ["| what | shape | inference | times | training | times | asked of training |"]
+        lines += ["| --- | --- | ---: | ---: | ---: | ---: | --- |", *rows, ""]
+        lines += [f"Inference: {summary(inference)}. Training: {summary(training)}."]
+        if options.drawn:
+            shapes = drawn(options.drawn)
+            rows, inference, training = table(shapes, count, options.seconds / 4)
+            lines += [
+                "",
+                f"{options.drawn} drawn shapes. Inference: {summary(inference)}. "
+                f"Training: {summary(training)}.",
+            ]
+            slow = [str(case) for case, ratio in zip(shapes, training, strict=True) if ratio < 1]
+            lines += [f"Training is slower at {'; '.join(slow)}."] if slow else []
+        print("\n".join(lines[-2:]))
+    if options.page:
+        PAGE.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import onegru
 from docs.generate.markdown import code, table
@@ -50,6 +52,19 @@ GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
             "to_flax",
         ),
     ),
+    "training": (
+        "Training in PyTorch",
+        (
+            "torch.GRU",
+            "torch.GRUCell",
+            "torch.AUGRU",
+            "torch.AUGRUCell",
+            "torch.gru",
+            "torch.accelerate",
+            "torch.Acceleration",
+            "torch.restore",
+        ),
+    ),
     "runtimes": (
         "Inside other runtimes",
         (
@@ -82,5 +97,15 @@ def names(group: str) -> str:
 def _summary(name: str) -> str:
     if name == "__version__":
         return "The version of the package."
-    text = inspect.getdoc(getattr(onegru, name)) or ""
+    text = _unimported(name) if name.startswith("torch.") else inspect.getdoc(getattr(onegru, name)) or ""
     return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
+
+
+def _unimported(name: str) -> str:
+    """The docstring of a name of `onegru.torch`, read from its source: PyTorch may not be installed."""
+    folder = Path(onegru.__file__).parent / "torch"
+    for path in sorted(folder.glob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and f"torch.{node.name}" == name:
+                return ast.get_docstring(node) or ""
+    raise KeyError(name)

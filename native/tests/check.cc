@@ -16,6 +16,7 @@
 
 #include "native/runtimes/onnx_gru.h"
 #include "native/targets/targets.h"
+#include "native/tests/check_gradients.h"
 #include "native/tests/check_pool.h"
 #include "native/tests/check_threads.h"
 #include "native/tests/fuzz.h"
@@ -229,6 +230,7 @@ int Main(int argc, char** argv) {
     if (!IsAvailable(targets[target])) continue;
     CheckThreads(target, problems);
     CheckRows(target);
+    CheckGradients(target, problems);
     const bool has_fma = targets[target].native_fma;
     std::printf("%-18s hash %016" PRIx64 "%s\n", targets[target].name, hashes[target], has_fma ? "" : ", without FMA");
     if (!has_fma) continue;

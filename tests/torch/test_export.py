@@ -33,6 +33,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def export(module: Any, inputs: tuple[Any, ...], names: list[str], path: Path, exporter: str) -> None:
     if exporter == "newer":
         pytest.importorskip("onnxscript")
+        if not hasattr(torch.onnx, "ops"):
+            pytest.skip("PyTorch before 2.8: its newer exporter takes no nodes")
     torch.onnx.export(
         module.eval(), inputs, path, input_names=names, dynamo=exporter == "newer", external_data=False
     )

@@ -217,7 +217,10 @@ def _spread(tensors: Sequence[Any], present: Sequence[bool]) -> list[Any]:
     return [next(rest) if is_there else None for is_there in present]
 
 
-@torch.library.custom_op("onegru::gru", mutates_args=())
+# The schemas are written out, as PyTorch 2.6 does not read lists from annotations.
+@torch.library.custom_op(
+    "onegru::gru", mutates_args=(), schema="(Tensor[] tensors, bool[] present, str form) -> Tensor[]"
+)
 def _operator(tensors: list[Tensor], present: list[bool], form: str) -> list[Tensor]:
     Y, Y_h, *_ = _forward(form_from(form), _spread(tensors, present))
     return [_side_by_side(Y).clone(), Y_h, Y]
@@ -230,7 +233,12 @@ def _(tensors: list[Tensor], present: list[bool], form: str) -> list[Tensor]:
     return [X.new_empty(T, B, D * H), X.new_empty(D, B, H), X.new_empty(T, D, B, H)]
 
 
-@torch.library.custom_op("onegru::gru_backward", mutates_args=())
+@torch.library.custom_op(
+    "onegru::gru_backward",
+    mutates_args=(),
+    schema="(Tensor[] tensors, bool[] present, bool[] wanted, Tensor Y, Tensor dY, Tensor dY_h, str form) "
+    "-> Tensor[]",
+)
 def _backward_operator(
     tensors: list[Tensor],
     present: list[bool],
