@@ -176,6 +176,7 @@ def test_compile_and_export() -> None:
     close(exported.module()(x)[0], module(x)[0], 1e-6)
 
 
+@pytest.mark.filterwarnings("ignore")  # of PyTorch 2.14, about its own check
 def test_opcheck() -> None:
     from onegru.torch.function import _operator
 
@@ -185,6 +186,7 @@ def test_opcheck() -> None:
     torch.library.opcheck(_operator, (given, present, ours.GRU(I, H).form.words))
 
 
+@pytest.mark.filterwarnings("ignore")  # of PyTorch 2.14 on Python 3.14, about TorchScript
 def test_functional_transforms() -> None:
     module = ours.GRU(I, H)
     x = torch.randn(4, 3, I, requires_grad=True)
