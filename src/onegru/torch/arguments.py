@@ -27,6 +27,7 @@ class Form:
         activation_alpha, activation_beta: values for the functions that take them, in order.
         resets_to_initial: whether a reset leads back to the initial state; else to zeros.
         words: all of this as an operator's argument, which may be a text but no list of them.
+        is_of_torch: whether `torch.nn.GRU` computes it.
     """
 
     direction: Direction = "forward"
@@ -37,21 +38,19 @@ class Form:
     activation_beta: tuple[float, ...] = ()
     resets_to_initial: bool = False
     words: str = field(init=False, compare=False, repr=False)
+    is_of_torch: bool = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         values = [getattr(self, item.name) for item in fields(self) if item.init]
         object.__setattr__(self, "words", json.dumps(values))
+        is_plain = self.activations == ("Sigmoid", "Tanh") * self.num_directions and not self.clip
+        is_of_torch = is_plain and self.linear_before_reset and self.direction != "reverse"
+        object.__setattr__(self, "is_of_torch", is_of_torch)
 
     @property
     def num_directions(self) -> int:
         """D."""
         return len(reversed_directions(self.direction))
-
-    @property
-    def is_of_torch(self) -> bool:
-        """Whether `torch.nn.GRU` computes it."""
-        is_plain = self.activations == ("Sigmoid", "Tanh") * self.num_directions
-        return is_plain and self.linear_before_reset and not self.clip and self.direction != "reverse"
 
 
 def form_of(

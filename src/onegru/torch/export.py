@@ -15,6 +15,12 @@ from onegru.torch.arguments import Form
 _OPSET = 14  # the oldest whose GRU-14 is this one
 
 
+def is_exporting() -> bool:
+    """Whether `torch.onnx.export` looks at this call."""
+    is_watched = torch.jit.is_tracing() or torch.compiler.is_compiling()  # which takes less time to say
+    return is_watched and bool(torch.onnx.is_in_onnx_export())
+
+
 def export_layer(
     form: Form,
     tensors: Sequence[Tensor | None],

@@ -14,7 +14,7 @@ from onegru.core.dtypes import Array
 from onegru.engines.training import Call, DirectionWeights, Resets, TrainedLayer
 from onegru.torch import fallback
 from onegru.torch.arguments import Form, form_from, spec_of
-from onegru.torch.export import export_layer
+from onegru.torch.export import export_layer, is_exporting
 
 _TYPES = {torch.float32: "float32", torch.float64: "float64"}
 _GATES = (1, 0, 2)  # where z, r and n are in PyTorch's order r, z, n
@@ -63,7 +63,7 @@ def gru_layer(
     ):
         return fallback.forward(form, X, weights, initial_h, lengths, attention, resets)
     tensors = (X, initial_h, attention, lengths, resets, *weights)
-    if torch.onnx.is_in_onnx_export():
+    if is_exporting():
         return _exported(form, tensors)
     if torch.compiler.is_compiling():
         given = [tensor for tensor in tensors if tensor is not None]

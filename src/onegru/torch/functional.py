@@ -124,8 +124,12 @@ def checked_lengths(lengths: Tensor | None, X: Tensor) -> Tensor | None:
     T, B = X.shape[:2]
     if lengths.dtype not in (torch.int32, torch.int64) or tuple(lengths.shape) != (B,):
         raise SpecError(f"lengths: {lengths.dtype} {list(lengths.shape)}; must be int64 {[B]}")
-    is_traced = torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export()
-    if not is_traced and B and not bool(((lengths >= 0) & (lengths <= T)).all()):
+    if (
+        not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+        and B
+        and not bool(((lengths >= 0) & (lengths <= T)).all())
+    ):
         raise SpecError(f"lengths: {int(lengths.min())}…{int(lengths.max())}; must be 0…{T}")
     return lengths.to(X.device, torch.int64)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec
 from onegru.torch.arguments import Form, form_of, spec_of
+from onegru.torch.export import is_exporting
 from onegru.torch.function import gru_layer
 from onegru.torch.functional import checked_attention, checked_lengths, checked_resets, checked_state
 
@@ -25,19 +25,17 @@ def _cast(tensor: Any, like: Tensor) -> Any:
     return tensor.to(like.dtype)
 
 
-# Up to so many rows of so many steps PyTorch's operator takes less time than packing the weights does.
-_FEW_ROWS, _FEW_STEPS = 8, 4
+# Up to so many rows and steps PyTorch's operator takes less time than packing the weights does.
+_FEW = 8
 
 
-def _is_brief(form: Form, tensor: Tensor, sizes: Sequence[int]) -> bool:
-    """Whether a call on rows and steps of these numbers is left to PyTorch, which computes the same."""
+def _is_brief(form: Form, tensor: Tensor, size: int) -> bool:
+    """Whether a call on rows of so many numbers is left to PyTorch, which computes the same."""
     return (
-        form.is_of_torch
-        and 0 < math.prod(sizes) <= _FEW_ROWS
-        and min(sizes, default=1) <= _FEW_STEPS
+        0 < tensor.numel() <= _FEW * size
+        and form.is_of_torch
+        and tensor.is_cpu
         and not torch.compiler.is_compiling()
-        and not torch.onnx.is_in_onnx_export()
-        and tensor.device.type == "cpu"
     )
 
 
@@ -104,14 +102,14 @@ class GRU(nn.RNNBase):
         Raises:
             SpecError: an argument is not legal.
         """
-        if torch.onnx.is_in_onnx_export() and self.form.is_of_torch and lengths is None and resets is None:
-            plain: tuple[Any, Tensor] = nn.GRU.forward(self, input, hx)
-            return plain
-        if isinstance(input, PackedSequence):
+        is_packed = isinstance(input, PackedSequence)
+        if lengths is None and resets is None:
+            is_brief = not is_packed and _is_brief(self.form, input, self.input_size)
+            if is_brief or (self.form.is_of_torch and is_exporting()):
+                given: tuple[Any, Tensor] = nn.GRU.forward(self, input, hx)
+                return given
+        if is_packed:
             return self._packed(input, hx, lengths, resets)
-        if lengths is None and resets is None and _is_brief(self.form, input, input.shape[:-1]):
-            few: tuple[Any, Tensor] = nn.GRU.forward(self, input, hx)
-            return few
         if input.dim() not in (2, 3):
             raise SpecError(f"input: shape {list(input.shape)}; must be of 2 or 3 axes")
         is_one = input.dim() == 2
@@ -220,7 +218,7 @@ class GRUCell(nn.GRUCell):
         Raises:
             SpecError: an argument is not legal.
         """
-        if _is_brief(self.form, input, input.shape[:-1]):
+        if _is_brief(self.form, input, self.input_size) and not is_exporting():
             found: Tensor = super().forward(input, hx)
             return found
         return _step(self, input, hx, None)
