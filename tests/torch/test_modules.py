@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+import onegru  # noqa: E402
 import onegru.torch as ours  # noqa: E402
 from onegru.torch import fallback  # noqa: E402
 
@@ -24,6 +25,7 @@ FORMS: list[dict[str, Any]] = [
     {"num_layers": 3, "bidirectional": True, "batch_first": True},
 ]
 I, H = 5, 7
+WORD: Any = "no"
 
 
 @pytest.fixture(autouse=True)
@@ -123,6 +125,17 @@ def test_first_and_second_derivatives(options: dict[str, Any]) -> None:
     assert torch.autograd.gradgradcheck(run, given)
 
 
+def test_a_tensor_that_is_given_twice() -> None:
+    X, W, R, b = (torch.randn(*shape).double() for shape in ((4, 2, I), (3 * H, I), (3 * H, H), (3 * H,)))
+    given = [tensor.requires_grad_() for tensor in (W, R, b)]
+
+    def call(W: Any, R: Any, b: Any) -> Any:
+        return ours.gru(X, [W, R, b, b])[0]
+
+    assert torch.autograd.gradcheck(call, given)
+    assert torch.autograd.gradgradcheck(call, given)
+
+
 def test_attention_has_a_gradient() -> None:
     module = ours.AUGRU(3, 4, dtype=torch.float64)
     x = torch.randn(3, 2, 3, dtype=torch.float64, requires_grad=True)
@@ -196,6 +209,67 @@ def test_functional_transforms() -> None:
     close(both[1], module(x + 1)[0], 1e-6)
     with pytest.raises(RuntimeError, match="jvp"):
         torch.func.jvp(lambda x: module(x)[0], (x.detach(),), (x.detach(),))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_jacobians() -> None:
+    """Gradients of many outputs at once go through vmap."""
+    theirs, mine = pair()
+    x = torch.randn(4, 3, I, dtype=torch.float64)
+    found = [
+        torch.func.jacrev(lambda x, module=module: module(x)[0].sum((1, 2)))(x) for module in (theirs, mine)
+    ]
+    close(*found)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_traces_are_of_pytorchs_operator() -> None:
+    theirs, mine = pair(torch.float32)
+    traced = torch.jit.trace(mine, (torch.randn(4, 3, I),))
+    x = torch.randn(6, 2, I)
+    close(traced(x)[0], theirs(x)[0], 1e-6)
+    with pytest.raises(onegru.SpecError, match=r"torch\.jit\.trace"):
+        torch.jit.trace(ours.GRU(I, H, clip=1.0), (x,))
+
+
+def test_open_sizes_are_exported() -> None:
+    module = ours.GRU(I, H, clip=1.0)
+    steps = torch.export.Dim("steps", min=2, max=64)
+    exported = torch.export.export(module, (torch.randn(4, 3, I),), dynamic_shapes={"input": {0: steps}})
+    x = torch.randn(20, 3, I)
+    close(exported.module()(x)[0], module(x)[0], 1e-6)
+    torch._dynamo.reset()
+    augru = ours.AUGRU(I, H)
+    compiled = torch.compile(augru, fullgraph=True, backend="aot_eager", dynamic=True)
+    for T, B in ((4, 3), (7, 2)):
+        x, a = torch.randn(T, B, I), torch.rand(T, B)
+        close(compiled(x, a)[0], augru(x, a)[0], 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("argument", "call"),
+    [
+        ("input", lambda: ours.GRU(I, H)([1.0])),
+        ("input", lambda: ours.GRU(I, H)(None)),
+        ("hx", lambda: ours.GRU(I, H)(torch.zeros(9, 3, I), (torch.zeros(1, 3, H),))),
+        ("lengths", lambda: ours.GRU(I, H)(torch.zeros(9, 3, I), lengths=[1, 2, 3])),
+        ("lengths", lambda: ours.GRU(I, H)(torch.zeros(9, 3, I), lengths=torch.tensor([-1, 2, 3]))),
+        ("lengths", lambda: ours.GRU(I, H)(torch.zeros(9, 3, I), lengths=torch.ones(3))),
+        ("resets", lambda: ours.GRU(I, H)(torch.zeros(9, 3, I), resets=torch.ones(9, 3))),
+        ("resets", lambda: ours.GRU(I, H)(torch.zeros(9, 3, I), resets=[[True]])),
+        ("attention", lambda: ours.AUGRU(I, H)(torch.zeros(9, 3, I), None)),
+        ("attention", lambda: ours.AUGRU(I, H)(torch.zeros(9, 3, I), torch.zeros(3, 9))),
+        ("clip", lambda: ours.GRU(I, H, clip=WORD)),
+        ("clip", lambda: ours.GRU(I, H, clip=0.0)),
+        ("linear_before_reset", lambda: ours.GRU(I, H, linear_before_reset=WORD)),
+        ("activations", lambda: ours.GRU(I, H, activations=["Tanh"])),
+        ("model", lambda: ours.accelerate(3)),
+        ("weights", lambda: ours.gru(torch.zeros(9, 3, I), [None] * 4)),
+    ],
+)
+def test_illegal_arguments_are_named(argument: str, call: Any) -> None:
+    with pytest.raises(onegru.SpecError, match=f"^{argument}: "):
+        call()
 
 
 def test_parameters_change_in_place_between_calls() -> None:

@@ -80,7 +80,7 @@ def form_of(
         tuple(map(float, activation_beta or ())),
         resets_to_initial,
     )
-    if clip is not None and not clip > 0:
+    if clip is not None and not (isinstance(clip, int | float) and clip > 0):
         raise SpecError(f"clip: {clip}; must be > 0 and finite, or None")
     spec_of(form, 1, 1, "float32", False)  # which says what is wrong
     return form

@@ -86,24 +86,28 @@ def forward(
     return torch.cat(outputs, 2), torch.stack(last)
 
 
-def gradients(form: Form, given: Sequence[Any], outputs: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """The gradients by all tensors of a call, which can be differentiated again.
+def gradients(
+    form: Form, given: Sequence[Any], outputs: Sequence[Tensor | None], wanted: Sequence[bool]
+) -> list[Tensor | None]:
+    """The gradients of a call, which can be differentiated and transformed again.
 
     Args:
         form: the layer.
         given: X, initial_h, attention, lengths, resets, then the weights.
-        outputs: the gradients by Y and Y_h.
+        outputs: the gradients by Y and Y_h; None for zeros.
+        wanted: by which of X, initial_h, attention and the weights.
     """
-    X, initial_h, attention, lengths, resets, *weights = given
-    found = forward(form, X, weights, initial_h, lengths, attention, resets)
-    wanted = [
-        tensor
-        for tensor in (X, initial_h, attention, *weights)
-        if tensor is not None and tensor.requires_grad
-    ]
-    pairs = [(y, dy) for y, dy in zip(found, outputs, strict=True) if dy is not None and y.requires_grad]
-    results = torch.autograd.grad(
-        [y for y, _ in pairs], wanted, [dy for _, dy in pairs], create_graph=True, allow_unused=True
-    )
-    by_tensor = {id(tensor): result for tensor, result in zip(wanted, results, strict=True)}
-    return [by_tensor.get(id(tensor)) for tensor in (X, initial_h, attention, *weights)]
+    lengths, resets = given[3:5]
+    values = [*given[:3], *given[5:]]
+    places = [place for place, is_wanted in enumerate(wanted) if is_wanted]
+
+    def call(*chosen: Tensor) -> tuple[Tensor, Tensor]:
+        X, initial_h, attention, *weights = [
+            chosen[places.index(place)] if place in places else value for place, value in enumerate(values)
+        ]
+        return forward(form, X, weights, initial_h, lengths, attention, resets)
+
+    found, pull = torch.func.vjp(call, *(values[place] for place in places))
+    pairs = zip(found, outputs, strict=True)
+    results = pull(tuple(torch.zeros_like(y) if dy is None else dy for y, dy in pairs))
+    return [results[places.index(place)] if place in places else None for place in range(len(values))]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from onegru.core.dtypes import Array
+from onegru.core.errors import SpecError
 from onegru.engines.training import Call, DirectionWeights, Resets, TrainedLayer
 from onegru.torch import fallback
 from onegru.torch.arguments import Form, form_from, spec_of
@@ -65,6 +66,8 @@ def gru_layer(
     tensors = (X, initial_h, attention, lengths, resets, *weights)
     if is_exporting():
         return _exported(form, tensors)
+    if torch.jit.is_tracing():
+        raise SpecError("trace: torch.jit.trace takes only what torch.nn.GRU computes; must be torch.export")
     if torch.compiler.is_compiling():
         given = [tensor for tensor in tensors if tensor is not None]
         found = _operator(given, [tensor is not None for tensor in tensors], form.words)
@@ -167,6 +170,11 @@ def _backward(
     return [None if array is None else torch.from_numpy(array) for array in arrays]
 
 
+def _is_transformed(tensor: Tensor | None) -> bool:
+    """Whether `torch.func` stands between a tensor and its numbers."""
+    return tensor is not None and bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
 class _Function(torch.autograd.Function):
     """The layer outside of compiled code."""
 
@@ -188,11 +196,11 @@ class _Function(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dY: Tensor | None, dY_h: Tensor | None, *_: None) -> Any:
         *tensors, Y, gates = ctx.saved_tensors
-        if torch.is_grad_enabled():  # to be differentiated again
-            given = fallback.gradients(ctx.form, tensors, (dY, dY_h))
+        needed = ctx.needs_input_grad[2:]
+        wanted = (*needed[:3], *needed[5:])
+        if torch.is_grad_enabled() or any(map(_is_transformed, (dY, dY_h))):
+            given = fallback.gradients(ctx.form, tensors, (dY, dY_h), wanted)
         else:
-            needed = ctx.needs_input_grad[2:]
-            wanted = (*needed[:3], *needed[5:])
             given = _backward(ctx.form, tensors, Y, dY, dY_h, wanted, gates, ctx.layer)
         return None, None, *given[:3], None, None, *given[3:]
 

@@ -70,6 +70,7 @@ def gru(
         activation_beta,
         resets_to_initial,
     )
+    must_be_tensors(X=X, initial_h=initial_h, lengths=lengths, attention=attention, resets=resets)
     _check(X, weights, form.num_directions)
     H = weights[1].shape[1]  # type: ignore[union-attr]
     return gru_layer(
@@ -108,6 +109,13 @@ def _check(X: Tensor, weights: Sequence[Tensor | None], num_directions: int) -> 
         raise SpecError(f"weights: of {', '.join(sorted(map(str, types)))} with X; must be of one type")
 
 
+def must_be_tensors(**given: object) -> None:
+    """Raises SpecError if one is neither a tensor nor, where it may be left out, None."""
+    for name, value in given.items():
+        if (value is not None or name in ("X", "input")) and not isinstance(value, Tensor):
+            raise SpecError(f"{name}: {type(value).__name__}; must be a tensor")
+
+
 def checked_state(state: Tensor | None, X: Tensor, shape: tuple[int, ...]) -> Tensor | None:
     """An initial state. Raises SpecError if it has another shape or type."""
     if state is None:
@@ -139,7 +147,8 @@ def checked_attention(attention: Tensor | None, X: Tensor) -> Tensor | None:
     if attention is None:
         return None
     T, B = X.shape[:2]
-    if tuple(attention.shape) not in ((T, B), (T, B, 1)) or attention.dtype != X.dtype:
+    shape = tuple(attention.shape)  # torch.compile does not find it among others while sizes are open
+    if (shape != (T, B) and shape != (T, B, 1)) or attention.dtype != X.dtype:
         raise SpecError(
             f"attention: {attention.dtype} {list(attention.shape)}; must be {X.dtype} {[T, B]} or {[T, B, 1]}"
         )

@@ -14,7 +14,13 @@ from onegru.core.spec import Spec
 from onegru.torch.arguments import Form, form_of, spec_of
 from onegru.torch.export import is_exporting
 from onegru.torch.function import gru_layer
-from onegru.torch.functional import checked_attention, checked_lengths, checked_resets, checked_state
+from onegru.torch.functional import (
+    checked_attention,
+    checked_lengths,
+    checked_resets,
+    checked_state,
+    must_be_tensors,
+)
 
 
 def _cast(tensor: Any, like: Tensor) -> Any:
@@ -25,18 +31,20 @@ def _cast(tensor: Any, like: Tensor) -> Any:
     return tensor.to(like.dtype)
 
 
-# Up to so many rows and steps PyTorch's operator takes less time than packing the weights does.
-_FEW = 8
+# Below so many rows of so many steps PyTorch's operator takes less time than packing the weights does. Where
+# gradients are wanted: for one step, and for two of a layer of this size.
+_FEW_ROWS = {1: 256, 2: 64, 3: 16, 4: 8, 5: 2}
+_LARGE = 192
 
 
-def _is_brief(form: Form, tensor: Tensor, size: int) -> bool:
-    """Whether a call on rows of so many numbers is left to PyTorch, which computes the same."""
-    return (
-        0 < tensor.numel() <= _FEW * size
-        and form.is_of_torch
-        and tensor.is_cpu
-        and not torch.compiler.is_compiling()
-    )
+def _is_brief(form: Form, tensor: Tensor, T: int, B: int, H: int) -> bool:
+    """Whether a call of T steps and B rows is left to PyTorch, which computes the same."""
+    # Compiled code is for any T: nothing may ask for it there.
+    if torch.compiler.is_compiling() or T > 5 or not form.is_of_torch or not tensor.is_cpu:
+        return False
+    if torch.is_grad_enabled():
+        return T * B > 0 and (T == 1 or (T == 2 and H >= _LARGE))
+    return 0 < B < _FEW_ROWS.get(T, 0)
 
 
 class GRU(nn.RNNBase):
@@ -103,11 +111,14 @@ class GRU(nn.RNNBase):
             SpecError: an argument is not legal.
         """
         is_packed = isinstance(input, PackedSequence)
+        if not is_packed and not isinstance(input, Tensor):
+            raise SpecError(f"input: {type(input).__name__}; must be a tensor or a PackedSequence")
         if lengths is None and resets is None:
-            is_brief = not is_packed and _is_brief(self.form, input, self.input_size)
-            if is_brief or (self.form.is_of_torch and is_exporting()):
+            is_brief = not is_packed and self._is_brief(input)
+            if is_brief or (self.form.is_of_torch and (torch.jit.is_tracing() or is_exporting())):
                 given: tuple[Any, Tensor] = nn.GRU.forward(self, input, hx)
                 return given
+        must_be_tensors(hx=hx, lengths=lengths, resets=resets)
         if is_packed:
             return self._packed(input, hx, lengths, resets)
         if input.dim() not in (2, 3):
@@ -122,6 +133,12 @@ class GRU(nn.RNNBase):
         if is_one:
             return Y.squeeze(1), Y_h.squeeze(1)
         return (Y.transpose(0, 1) if self.batch_first else Y), Y_h
+
+    def _is_brief(self, input: Tensor) -> bool:
+        if input.dim() != 3:
+            return input.dim() == 2 and _is_brief(self.form, input, input.shape[0], 1, self.hidden_size)
+        B, T = (input.shape[0], input.shape[1]) if self.batch_first else (input.shape[1], input.shape[0])
+        return _is_brief(self.form, input, T, B, self.hidden_size)
 
     def _packed(
         self, input: PackedSequence, hx: Tensor | None, lengths: Tensor | None, resets: Tensor | None
@@ -218,7 +235,9 @@ class GRUCell(nn.GRUCell):
         Raises:
             SpecError: an argument is not legal.
         """
-        if _is_brief(self.form, input, self.input_size) and not is_exporting():
+        B = 1 if input.dim() == 1 else input.shape[0]
+        is_traced = torch.jit.is_tracing() and self.form.is_of_torch
+        if (is_traced or _is_brief(self.form, input, 1, B, self.hidden_size)) and not is_exporting():
             found: Tensor = super().forward(input, hx)
             return found
         return _step(self, input, hx, None)
@@ -292,6 +311,9 @@ class AUGRU(GRU):
         Raises:
             SpecError: an argument is not legal.
         """
+        must_be_tensors(input=input, attention=attention, hx=hx, lengths=lengths, resets=resets)
+        if attention is None:
+            raise SpecError("attention: None; must be a tensor")
         if input.dim() != 3 or input.shape[2] != self.input_size:
             raise SpecError(
                 f"input: shape {list(input.shape)}; must be of 3 axes, {self.input_size} numbers in a row"
