@@ -272,6 +272,24 @@ def test_illegal_arguments_are_named(argument: str, call: Any) -> None:
         call()
 
 
+def test_what_only_a_call_shows_is_refused() -> None:
+    """Compiled code cannot check values, parameters may be exchanged, anyone may call an operator."""
+    module, x = ours.GRU(I, H), torch.randn(20, 3, I)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    compiled(x, lengths=torch.tensor([20, 0, 3]))
+    for lengths in ([3000, 1, 1], [-5, 1, 1]):
+        with pytest.raises(onegru.SpecError, match=r"^sequence_lens: "):
+            compiled(x, lengths=torch.tensor(lengths))
+    words, weights = module.form.words, [p.detach() for p in module.parameters()]
+    present = [True, *[False] * 4, *[True] * 4]
+    Y, Y_h, all_Y = torch.ops.onegru.gru([x, *weights], present, words)
+    with pytest.raises(onegru.SpecError, match=r"^Y: "):
+        torch.ops.onegru.gru_backward([x, *weights], present, [True] * 7, all_Y[:2], Y[:2], Y_h, words)
+    module.weight_hh_l0 = nn.Parameter(torch.randn(3, H))
+    with pytest.raises(onegru.SpecError, match=r"^R: "):
+        module(x)
+
+
 def test_parameters_change_in_place_between_calls() -> None:
     theirs, mine = pair(torch.float32)
     x = torch.randn(4, 3, I)

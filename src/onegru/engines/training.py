@@ -12,6 +12,7 @@ import numpy as np
 from onegru import _native
 from onegru.core.activations import Activation
 from onegru.core.dtypes import ELEMENT_TYPES, Array, numpy_dtype
+from onegru.core.errors import SpecError
 from onegru.core.spec import Direction, Spec
 from onegru.engines.native import layer_arguments
 
@@ -67,6 +68,11 @@ class Call:
     resets: Resets | None = None
 
 
+def _check_shape(name: str, array: Array | None, *shape: int) -> None:
+    if array is not None and array.shape != shape:
+        raise SpecError(f"{name}: shape {list(array.shape)}; must be {list(shape)}")
+
+
 class TrainedLayer:
     """A layer with the weights of one call.
 
@@ -74,6 +80,9 @@ class TrainedLayer:
         spec: what to compute, in float32 or float64.
         weights: of each direction; they must not change as long as gradients are wanted.
         order: where z, r and n are among their gates.
+
+    Raises:
+        SpecError: the weights are of another shape.
     """
 
     def __init__(self, spec: Spec, weights: Sequence[DirectionWeights], order: tuple[int, int, int]) -> None:
@@ -81,9 +90,29 @@ class TrainedLayer:
         self._weights = weights
         self._order = order
         kind = ELEMENT_TYPES.index(spec.dtype)
+        H, I = spec.hidden_size, spec.input_size
+        for own in weights:
+            _check_shape("W", own.W, 3 * H, I)
+            _check_shape("R", own.R, 3 * H, H)
+            _check_shape("Wb", own.Wb, 3 * H)
+            _check_shape("Rb", own.Rb, 3 * H)
         given = [list(own) for own in weights]
         self._is_default = spec.clip is None and set(spec.activations) == {_DEFAULT}
         self._native = _native.Layer(*layer_arguments(spec), kind, numpy_dtype(spec.dtype), given, order)
+
+    def _check(self, call: Call) -> None:
+        if call.X.ndim != 3:
+            raise SpecError(f"X: shape {list(call.X.shape)}; must be [T, B, I]")
+        T, B, _ = call.X.shape
+        _check_shape("X", call.X, T, B, self.spec.input_size)
+        _check_shape("initial_h", call.initial_h, self.spec.num_directions, B, self.spec.hidden_size)
+        _check_shape("attention", call.attention, T, B)
+        if call.resets is not None:
+            _check_shape("resets", call.resets.before, T, B)
+        if (lengths := call.sequence_lens) is not None:
+            _check_shape("sequence_lens", lengths, B)
+            if B and not 0 <= lengths.min() <= lengths.max() <= T:
+                raise SpecError(f"sequence_lens: {lengths.min()}…{lengths.max()}; must be in 0…{T}")
 
     def forward(self, call: Call, *, saves: bool = False) -> tuple[Array, Array, Array | None]:
         """Y [T, D, B, H] and Y_h [D, B, H], zero past each row's end, and the gates of each step.
@@ -93,7 +122,11 @@ class TrainedLayer:
             saves: whether to keep the gates for the gradients: [T, D, B, S], S being 4·H in whole vectors.
                 None are kept with resets, a bound, or activations other than Sigmoid and Tanh: the gradients
                 compute them again.
+
+        Raises:
+            SpecError: an input is of another shape; sequence_lens are not in 0…T.
         """
+        self._check(call)
         T, B, _ = call.X.shape
         D, H, dtype = self.spec.num_directions, self.spec.hidden_size, call.X.dtype
         if call.resets is not None:
@@ -162,9 +195,17 @@ class TrainedLayer:
 
         Returns:
             the gradients that are wanted, of the shapes of what they are by.
+
+        Raises:
+            SpecError: an array is of another shape; sequence_lens are not in 0…T.
         """
+        self._check(call)
         T, B, I = call.X.shape
         D, H, dtype = self.spec.num_directions, self.spec.hidden_size, call.X.dtype
+        _check_shape("Y", Y, T, D, B, H)
+        _check_shape("gates", gates, T, D, B, self._native.saved_size)
+        _check_shape("dY", dY, T, D, B, H)
+        _check_shape("dY_h", dY_h, D, B, H)
         shapes = {"X": (T, B, I), "initial_h": (D, B, H), "attention": (T, B)}
         found = {name: np.zeros(shapes[name], dtype) for name in wanted}
         sizes = {"W": (3 * H, I), "R": (3 * H, H), "Wb": (3 * H,), "Rb": (3 * H,)}

@@ -79,6 +79,8 @@ def forward(
                 runs = (t < lengths)[:, None]
                 found[t] = torch.where(runs, h, zeros)
                 h = torch.where(runs, h, before)
+        if T == 0:
+            h = zeros
         if lengths is not None:
             h = torch.where((lengths > 0)[:, None], h, zeros)
         outputs.append(torch.stack(found) if T else X.new_zeros(0, B, H))
