@@ -59,6 +59,24 @@ def test_a_gru_is_exported_as_gru_nodes(name: str, exporter: str, tmp_path: Path
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("options", [{}, {"clip": 0.5, "bidirectional": True, "num_layers": 2}])
+def test_open_sizes_stay_open(options: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    if not hasattr(torch.onnx, "ops"):
+        pytest.skip("PyTorch before 2.8: its newer exporter takes no nodes")
+    module, path = ours.GRU(3, 5, **options).eval(), tmp_path / "m.onnx"
+    steps, rows = torch.export.Dim("steps", min=2, max=99), torch.export.Dim("rows", min=2, max=99)
+    shapes = {"input": {0: steps, 1: rows}}
+    torch.onnx.export(
+        module, (torch.randn(7, 4, 3),), path, dynamic_shapes=shapes, dynamo=True, external_data=False
+    )
+    model, x = onegru.load(path), torch.randn(11, 2, 3)
+    found = model.run({model.inputs[0].name: x.numpy()})
+    for array, by in zip(found.values(), module(x), strict=True):
+        np.testing.assert_allclose(array, by.detach().numpy(), rtol=0, atol=2e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_lengths_are_an_input_of_the_node(exporter: str, tmp_path: Path) -> None:
     torch.manual_seed(0)

@@ -111,7 +111,7 @@ GRADCHECKED: list[dict[str, Any]] = [
 def test_first_and_second_derivatives(options: dict[str, Any]) -> None:
     module = ours.GRU(3, 4, dtype=torch.float64, **options)
     names = [name for name, _ in module.named_parameters()]
-    count = module.num_layers * module.form.num_directions
+    count = module.num_layers * module._form.num_directions
     x, h = (torch.randn(3, 2, 3), torch.randn(count, 2, 4))
     given = [t.double().requires_grad_() for t in (x, h)]
     given += [p.detach().clone().requires_grad_() for p in module.parameters()]
@@ -149,12 +149,12 @@ def test_attention_has_a_gradient() -> None:
 def test_the_fallback_is_the_same(options: dict[str, Any], to_initial: bool) -> None:
     module = ours.GRU(I, H, resets_to_initial=to_initial, dtype=torch.float64, **{**options, "num_layers": 1})
     x = torch.randn(6, 4, I, dtype=torch.float64)
-    h = torch.randn(module.form.num_directions, 4, H, dtype=torch.float64)
+    h = torch.randn(module._form.num_directions, 4, H, dtype=torch.float64)
     resets, lengths = torch.rand(6, 4) < 0.4, torch.tensor([6, 0, 3, 5])
     weights = list(module._flat_weights)
     if not module.bias:
         weights = [t for d in range(len(weights) // 2) for t in (*weights[2 * d : 2 * d + 2], None, None)]
-    wanted = fallback.forward(module.form, x, weights, h, lengths, None, resets)
+    wanted = fallback.forward(module._form, x, weights, h, lengths, None, resets)
     for a, b in zip(module(x, h, lengths, resets), wanted, strict=True):
         close(a, b)
 
@@ -196,7 +196,7 @@ def test_opcheck() -> None:
     weights = [p.detach().clone().requires_grad_() for p in nn.GRU(I, H).parameters()]
     given = [torch.randn(4, 3, I, requires_grad=True), *weights]
     present = [True, *[False] * 4, *[True] * 4]
-    torch.library.opcheck(_operator, (given, present, ours.GRU(I, H).form.words))
+    torch.library.opcheck(_operator, (given, present, ours.GRU(I, H)._form.words))
 
 
 @pytest.mark.filterwarnings("ignore")  # of PyTorch 2.14 on Python 3.14, about TorchScript
@@ -246,6 +246,12 @@ def test_open_sizes_are_exported() -> None:
         close(compiled(x, a)[0], augru(x, a)[0], 1e-6)
 
 
+def mixed() -> list[Any]:
+    """Weights of two directions of different sizes."""
+    sizes = [[(3 * n, I), (3 * n, n), (3 * n,), (3 * n,)] for n in (H, H + 1)]
+    return [torch.zeros(shape) for shapes in sizes for shape in shapes]
+
+
 @pytest.mark.parametrize(
     ("argument", "call"),
     [
@@ -263,6 +269,10 @@ def test_open_sizes_are_exported() -> None:
         ("clip", lambda: ours.GRU(I, H, clip=0.0)),
         ("linear_before_reset", lambda: ours.GRU(I, H, linear_before_reset=WORD)),
         ("activations", lambda: ours.GRU(I, H, activations=["Tanh"])),
+        ("resets", lambda: ours.GRU(I, H, batch_first=True)(torch.zeros(3, 9, I), resets=torch.ones(9) > 0)),
+        ("attention", lambda: ours.AUGRUCell(I, H)(torch.zeros(9, I), torch.zeros(1, 9))),
+        ("attention", lambda: ours.AUGRUCell(I, H)(torch.zeros(9, I), WORD)),
+        ("weights", lambda: ours.gru(torch.zeros(9, 3, I), mixed(), direction="bidirectional")),
         ("model", lambda: ours.accelerate(3)),
         ("weights", lambda: ours.gru(torch.zeros(9, 3, I), [None] * 4)),
     ],
@@ -270,6 +280,19 @@ def test_open_sizes_are_exported() -> None:
 def test_illegal_arguments_are_named(argument: str, call: Any) -> None:
     with pytest.raises(onegru.SpecError, match=f"^{argument}: "):
         call()
+
+
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"batch_first": True}])
+def test_outputs_may_be_changed_in_place(options: dict[str, Any]) -> None:
+    theirs, mine = pair(**options)
+    for module in (theirs, mine):
+        y = module(torch.ones(4, 3, I, dtype=torch.float64))[0]
+        y.mul_(2)
+        y[:, :, 2:] = 0
+        y.relu_()
+        y.sum().backward()
+    for a, b in zip(theirs.parameters(), mine.parameters(), strict=True):
+        close(a.grad, b.grad)
 
 
 def test_what_only_a_call_shows_is_refused() -> None:
@@ -280,7 +303,7 @@ def test_what_only_a_call_shows_is_refused() -> None:
     for lengths in ([3000, 1, 1], [-5, 1, 1]):
         with pytest.raises(onegru.SpecError, match=r"^sequence_lens: "):
             compiled(x, lengths=torch.tensor(lengths))
-    words, weights = module.form.words, [p.detach() for p in module.parameters()]
+    words, weights = module._form.words, [p.detach() for p in module.parameters()]
     present = [True, *[False] * 4, *[True] * 4]
     Y, Y_h, all_Y = torch.ops.onegru.gru([x, *weights], present, words)
     with pytest.raises(onegru.SpecError, match=r"^Y: "):
@@ -317,7 +340,12 @@ def test_modes_and_types() -> None:
     with torch.inference_mode():
         close(mine(x)[0], theirs(x)[0], 1e-6)
     with torch.autocast("cpu", torch.bfloat16):
-        assert mine(nn.Linear(I, I)(x))[0].dtype == torch.float32
+        halved, h = nn.Linear(I, I)(x), torch.zeros(1, 3, H)
+        assert halved.dtype == torch.bfloat16
+        for given in ((x,), (halved,), (halved, h)):
+            for a, b in zip(mine(*given), theirs(*given), strict=True):
+                close(a.float(), b.float(), 0.02)
+                assert a.dtype == b.dtype
     close(copy.deepcopy(mine).bfloat16()(x.bfloat16())[0].float(), theirs(x)[0], 0.03)
     assert mine(x.new_zeros(0, 3, I))[0].shape == (0, 3, H)
     assert ours.GRU(I, H, device="meta")(x.to("meta"))[0].shape == (4, 3, H)

@@ -53,6 +53,13 @@ class Form:
         return len(reversed_directions(self.direction))
 
 
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{name}: {value!r}; must be a number") from error
+
+
 def form_of(
     direction: str,
     linear_before_reset: bool,
@@ -69,18 +76,24 @@ def form_of(
     """
     if direction not in DIRECTIONS:
         raise SpecError(f"direction: {direction!r}; must be {', '.join(DIRECTIONS)}")
+    for name, value in (
+        ("linear_before_reset", linear_before_reset),
+        ("resets_to_initial", resets_to_initial),
+    ):
+        if not isinstance(value, bool):
+            raise SpecError(f"{name}: {value!r}; must be True or False")
     count = len(reversed_directions(direction))
     names = ("Sigmoid", "Tanh") * count if activations is None else activations
     form = Form(
         direction,
         linear_before_reset,
-        0.0 if clip is None else clip,
+        0.0 if clip is None else _number("clip", clip),
         tuple(find_kind(name).name for name in names),
         tuple(map(float, activation_alpha or ())),
         tuple(map(float, activation_beta or ())),
         resets_to_initial,
     )
-    if clip is not None and not (isinstance(clip, int | float) and clip > 0):
+    if clip is not None and not form.clip > 0:
         raise SpecError(f"clip: {clip}; must be > 0 and finite, or None")
     spec_of(form, 1, 1, "float32", False)  # which says what is wrong
     return form

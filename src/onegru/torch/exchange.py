@@ -56,7 +56,7 @@ def accelerate(model: nn.Module) -> Acceleration:
             left[name] = "its parameters are computed from others"
             continue
         both = isinstance(module, nn.GRU) and module.bidirectional
-        module.form = form_of("bidirectional" if both else "forward", True, None, None, None, None)
+        module._form = form_of("bidirectional" if both else "forward", True, None, None, None, None)
         module.__class__ = wanted
         exchanged.append(name)
     return Acceleration(tuple(exchanged), left)
@@ -72,11 +72,11 @@ def restore(model: nn.Module) -> tuple[str, ...]:
         raise SpecError(f"model: {type(model).__name__}; must be a torch.nn.Module")
     found = [(name, module) for name, module in model.named_modules() if type(module) in _CLASSES.values()]
     for name, module in found:
-        if not module.form.is_of_torch:
+        if not module._form.is_of_torch:
             kind = type(module).__name__
             raise SpecError(f"model: {name!r} computes what torch.nn.{kind} cannot; must be one that it can")
     others = {ours: theirs for theirs, ours in _CLASSES.items()}
     for _, module in found:
         module.__class__ = others[type(module)]
-        del module.form
+        del module._form
     return tuple(name for name, _ in found)

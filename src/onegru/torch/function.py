@@ -181,7 +181,9 @@ class _Function(torch.autograd.Function):
     @staticmethod
     def forward(form: Form, saves: bool, *tensors: Tensor | None) -> Any:
         Y, Y_h, gates, _last.layer = _forward(form, tensors, saves)
-        return _side_by_side(Y), Y_h, Y, gates
+        output = _side_by_side(Y)
+        # Not a view of what is saved: it may be changed in place.
+        return output.clone(memory_format=torch.contiguous_format) if saves else output, Y_h, Y, gates
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -201,7 +203,8 @@ class _Function(torch.autograd.Function):
         if torch.is_grad_enabled() or any(map(_is_transformed, (dY, dY_h))):
             given = fallback.gradients(ctx.form, tensors, (dY, dY_h), wanted)
         else:
-            given = _backward(ctx.form, tensors, Y, dY, dY_h, wanted, gates, ctx.layer)
+            layer, ctx.layer = ctx.layer, None  # or an output that is kept would keep the packed weights
+            given = _backward(ctx.form, tensors, Y, dY, dY_h, wanted, gates, layer)
         return None, None, *given[:3], None, None, *given[3:]
 
     @staticmethod

@@ -95,6 +95,8 @@ def _check(X: Tensor, weights: Sequence[Tensor | None], num_directions: int) -> 
             shape = None if R is None else list(R.shape)
             raise SpecError(f"weights: weight_hh {shape}; must be [3H, H]")
         H = R.shape[1]
+        if weights[1].shape[1] != H:  # type: ignore[union-attr]
+            raise SpecError(f"weights: weight_hh {list(R.shape)}; must be as in the other direction")
         if tuple(W.shape) != (3 * H, X.shape[2]):
             raise SpecError(f"weights: weight_ih {list(W.shape)}; must be {[3 * H, X.shape[2]]}")
         for bias in biases:

@@ -31,10 +31,17 @@ def _cast(tensor: Any, like: Tensor) -> Any:
     return tensor.to(like.dtype)
 
 
+def _promoted(X: Tensor, hx: Tensor | None) -> torch.dtype:
+    """The type of the results: under autocast, as PyTorch's GRUs have it, not that of the weights."""
+    return X.dtype if hx is None else torch.promote_types(X.dtype, hx.dtype)
+
+
 # Below so many rows of so many steps PyTorch's operator takes less time than packing the weights does. Where
 # gradients are wanted: for one step, and for two of a layer of this size.
 _FEW_ROWS = {1: 256, 2: 64, 3: 16, 4: 8, 5: 2}
 _LARGE = 192
+
+_OF_16_BITS = (torch.float16, torch.bfloat16)
 
 
 def _is_brief(form: Form, tensor: Tensor, T: int, B: int, H: int) -> bool:
@@ -45,6 +52,11 @@ def _is_brief(form: Form, tensor: Tensor, T: int, B: int, H: int) -> bool:
     if torch.is_grad_enabled():
         return T * B > 0 and (T == 1 or (T == 2 and H >= _LARGE))
     return 0 < B < _FEW_ROWS.get(T, 0)
+
+
+def _check_axes(resets: Tensor | None, count: int) -> None:
+    if resets is not None and resets.dim() != count:
+        raise SpecError(f"resets: shape {list(resets.shape)}; must be of {count} axes, as the input's first")
 
 
 class GRU(nn.RNNBase):
@@ -79,7 +91,7 @@ class GRU(nn.RNNBase):
         if "proj_size" in kwargs:
             raise SpecError("proj_size: given; a GRU has none")
         super().__init__("GRU", *args, **kwargs)
-        self.form = form_of(
+        self._form = form_of(
             "bidirectional" if self.bidirectional else "forward",
             linear_before_reset,
             clip,
@@ -115,7 +127,7 @@ class GRU(nn.RNNBase):
             raise SpecError(f"input: {type(input).__name__}; must be a tensor or a PackedSequence")
         if lengths is None and resets is None:
             is_brief = not is_packed and self._is_brief(input)
-            if is_brief or (self.form.is_of_torch and (torch.jit.is_tracing() or is_exporting())):
+            if is_brief or (self._form.is_of_torch and self._is_for_pytorch(input, is_packed)):
                 given: tuple[Any, Tensor] = nn.GRU.forward(self, input, hx)
                 return given
         must_be_tensors(hx=hx, lengths=lengths, resets=resets)
@@ -125,6 +137,7 @@ class GRU(nn.RNNBase):
             raise SpecError(f"input: shape {list(input.shape)}; must be of 2 or 3 axes")
         is_one = input.dim() == 2
         X = input.unsqueeze(1) if is_one else input.transpose(0, 1) if self.batch_first else input
+        _check_axes(resets, 1 if is_one else 2)
         if resets is not None:
             resets = resets.unsqueeze(1) if is_one else resets.transpose(0, 1) if self.batch_first else resets
         if is_one and hx is not None:
@@ -134,11 +147,19 @@ class GRU(nn.RNNBase):
             return Y.squeeze(1), Y_h.squeeze(1)
         return (Y.transpose(0, 1) if self.batch_first else Y), Y_h
 
+    def _is_for_pytorch(self, input: Any, is_packed: bool) -> bool:
+        """Whether another device or type, a trace or an export wants PyTorch's operator."""
+        tensor = input.data if is_packed else input
+        if torch.jit.is_tracing() or not (tensor.is_cpu or tensor.is_meta) or tensor.dtype in _OF_16_BITS:
+            return not torch.is_autocast_enabled(tensor.device.type)
+        # PyTorch's newer exporter makes of nn.GRU a node of fixed sizes, of ours one of open sizes.
+        return is_exporting() and (is_packed or not hasattr(torch.onnx, "ops"))
+
     def _is_brief(self, input: Tensor) -> bool:
         if input.dim() != 3:
-            return input.dim() == 2 and _is_brief(self.form, input, input.shape[0], 1, self.hidden_size)
+            return input.dim() == 2 and _is_brief(self._form, input, input.shape[0], 1, self.hidden_size)
         B, T = (input.shape[0], input.shape[1]) if self.batch_first else (input.shape[1], input.shape[0])
-        return _is_brief(self.form, input, T, B, self.hidden_size)
+        return _is_brief(self._form, input, T, B, self.hidden_size)
 
     def _packed(
         self, input: PackedSequence, hx: Tensor | None, lengths: Tensor | None, resets: Tensor | None
@@ -163,7 +184,7 @@ class GRU(nn.RNNBase):
             raise SpecError(
                 f"input: {X.shape[2]} numbers in a row; must be {self.input_size}, its input_size"
             )
-        D = self.form.num_directions
+        D, wanted = self._form.num_directions, _promoted(X, hx)
         weights = self._weights()
         X, hx = _cast(X, weights[0]), _cast(hx, weights[0])
         for weight in weights[:1]:
@@ -178,11 +199,11 @@ class GRU(nn.RNNBase):
             if not self.bias:
                 own = [tensor for d in range(D) for tensor in (*own[2 * d : 2 * d + 2], None, None)]
             start = None if states is None else states[number * D : (number + 1) * D]
-            X, Y_h = gru_layer(self.form, X, own, start, lengths, None, resets)
+            X, Y_h = gru_layer(self._form, X, own, start, lengths, None, resets)
             last.append(Y_h)
             if self.dropout and self.training and number < self.num_layers - 1:
                 X = nn.functional.dropout(X, self.dropout)
-        return X, last[0] if len(last) == 1 else torch.cat(last)
+        return X.to(wanted), (last[0] if len(last) == 1 else torch.cat(last)).to(wanted)
 
     def _weights(self) -> list[Tensor]:
         """The weights of this call, computed from others if so parametrized."""
@@ -190,13 +211,13 @@ class GRU(nn.RNNBase):
 
     def specs(self) -> list[Spec]:
         """What each layer computes."""
-        D, attention = self.form.num_directions, isinstance(self, AUGRU)
+        D, attention = self._form.num_directions, isinstance(self, AUGRU)
         sizes = [self.input_size, *[D * self.hidden_size] * (self.num_layers - 1)]
-        return [spec_of(self.form, size, self.hidden_size, "float32", attention) for size in sizes]
+        return [spec_of(self._form, size, self.hidden_size, "float32", attention) for size in sizes]
 
     def extra_repr(self) -> str:
         """PyTorch's, and what differs from it."""
-        return str(super().extra_repr()) + _words(self.form)
+        return str(super().extra_repr()) + _words(self._form)
 
 
 def _words(form: Form) -> str:
@@ -221,7 +242,7 @@ class GRUCell(nn.GRUCell):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.form = form_of(
+        self._form = form_of(
             "forward", linear_before_reset, clip, activations, activation_alpha, activation_beta
         )
 
@@ -235,9 +256,10 @@ class GRUCell(nn.GRUCell):
         Raises:
             SpecError: an argument is not legal.
         """
-        B = 1 if input.dim() == 1 else input.shape[0]
-        is_traced = torch.jit.is_tracing() and self.form.is_of_torch
-        if (is_traced or _is_brief(self.form, input, 1, B, self.hidden_size)) and not is_exporting():
+        must_be_tensors(input=input, hx=hx)
+        B = 1 if input.dim() < 2 else input.shape[0]
+        is_traced = torch.jit.is_tracing() and self._form.is_of_torch
+        if (is_traced or _is_brief(self._form, input, 1, B, self.hidden_size)) and not is_exporting():
             found: Tensor = super().forward(input, hx)
             return found
         return _step(self, input, hx, None)
@@ -245,19 +267,26 @@ class GRUCell(nn.GRUCell):
     def specs(self) -> list[Spec]:
         """What it computes."""
         attention = isinstance(self, AUGRUCell)
-        return [spec_of(self.form, self.input_size, self.hidden_size, "float32", attention)]
+        return [spec_of(self._form, self.input_size, self.hidden_size, "float32", attention)]
 
     def extra_repr(self) -> str:
         """PyTorch's, and what differs from it."""
-        return str(super().extra_repr()) + _words(self.form)
+        return str(super().extra_repr()) + _words(self._form)
 
 
 def _step(cell: nn.GRUCell, input: Tensor, hx: Tensor | None, attention: Tensor | None) -> Tensor:
+    must_be_tensors(input=input, hx=hx, attention=attention)
     if input.dim() not in (1, 2) or input.shape[-1] != cell.input_size:
         raise SpecError(f"input: shape {list(input.shape)}; must be [B, {cell.input_size}]")
     is_one = input.dim() == 1
+    if isinstance(cell, AUGRUCell):
+        B = 1 if is_one else input.shape[0]
+        shape = None if attention is None else tuple(attention.shape)
+        if shape != (B,) and shape != (B, 1) and not (is_one and shape == ()):
+            raise SpecError(f"attention: shape {shape}; must be {[B]} or {[B, 1]}")
     X, h = (input[None], None if hx is None else hx[None]) if is_one else (input, hx)
     weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
+    wanted = _promoted(X, h)
     X = _cast(X, weights[0])[None]
     if weights[0].dtype != X.dtype:
         raise SpecError(f"input: {X.dtype}; must be {weights[0].dtype}, as the parameters are")
@@ -265,9 +294,9 @@ def _step(cell: nn.GRUCell, input: Tensor, hx: Tensor | None, attention: Tensor 
         None if h is None else checked_state(_cast(h, weights[0])[None], X, (1, X.shape[1], cell.hidden_size))
     )
     scores = None if attention is None else checked_attention(_cast(attention.reshape(1, -1), weights[0]), X)
-    form: Form = cell.form
+    form: Form = cell._form
     _, Y_h = gru_layer(form, X, weights, state, None, scores)
-    return Y_h[0, 0] if is_one else Y_h[0]
+    return (Y_h[0, 0] if is_one else Y_h[0]).to(wanted)
 
 
 class AUGRU(GRU):
@@ -319,6 +348,10 @@ class AUGRU(GRU):
                 f"input: shape {list(input.shape)}; must be of 3 axes, {self.input_size} numbers in a row"
             )
         X, scores = input, attention
+        wanted = _promoted(X, hx)
+        if attention.dim() not in (2, 3):
+            raise SpecError(f"attention: shape {list(attention.shape)}; must be of 2 or 3 axes")
+        _check_axes(resets, 2)
         if self.batch_first:
             X, scores = X.transpose(0, 1), scores.transpose(0, 1)
             resets = None if resets is None else resets.transpose(0, 1)
@@ -331,7 +364,8 @@ class AUGRU(GRU):
         state = checked_state(_cast(hx, weights[0]), X, (1, X.shape[1], self.hidden_size))
         lengths, resets = checked_lengths(lengths, X), checked_resets(resets, X)
         given = checked_attention(_cast(scores, weights[0]), X)
-        Y, Y_h = gru_layer(self.form, X, weights, state, lengths, given, resets)
+        Y, Y_h = gru_layer(self._form, X, weights, state, lengths, given, resets)
+        Y, Y_h = Y.to(wanted), Y_h.to(wanted)
         return (Y.transpose(0, 1) if self.batch_first else Y), Y_h
 
 
