@@ -2,6 +2,8 @@
 // has them but for the gate order (update, reset, output), and are put into the layouts that oneDNN wants in every
 // call, as training changes them; the gradients are put back into that order.
 
+#include <omp.h>
+
 #include <cstring>
 #include <memory>
 #include <unordered_map>
@@ -32,6 +34,7 @@ void Reorder(Layer& layer, memory& from, memory& to) { dnnl::reorder(from, to).e
 extern "C" {
 
 void* onednn_new(long T, long B, long I, long H) {
+  omp_set_num_threads(1);
   auto layer = std::make_unique<Layer>();
   using tag = memory::format_tag;
   const auto x = Desc({T, B, I}, tag::tnc), h = Desc({1, 1, B, H}, tag::ldnc), y = Desc({T, B, H}, tag::tnc);

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +35,17 @@ def library() -> ctypes.CDLL:
         )
     target.parent.mkdir(exist_ok=True)
     lib = prefix / "lib"
-    command = ["g++", "-std=c++17", "-O2", "-shared", "-fPIC", f"-I{prefix / 'include'}", "-o", str(target)]
+    command = [
+        "g++",
+        "-std=c++17",
+        "-O2",
+        "-shared",
+        "-fPIC",
+        "-fopenmp",
+        f"-I{prefix / 'include'}",
+        "-o",
+        str(target),
+    ]
     command += [str(Path(__file__).with_suffix(".cc")), f"-L{lib}", "-ldnnl", f"-Wl,-rpath,{lib}"]
     subprocess.run(command, check=True)
     peer = ctypes.CDLL(str(target))
@@ -102,7 +111,6 @@ def main() -> None:
     parser.add_argument("--drawn", type=int, default=0, help="so many drawn shapes in place of the table's")
     parser.add_argument("--seconds", type=float, default=1.0)
     options = parser.parse_args()
-    os.environ["OMP_NUM_THREADS"] = "1"
     onegru.set_num_threads(1)
     cases = [
         case for case in drawn(options.drawn) or CASES if not case.form and case.layers == 1 and not case.both
