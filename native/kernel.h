@@ -44,12 +44,16 @@ struct Kernel {
   void (*activate)(const Activation& activation, std::size_t count, const void* x, void* y);
 };
 
-// The kernels for weights stored in a type, for each target of target_list.h.
-const Kernel& KernelFor(ElementType storage, bool linear_before_reset, std::size_t target);
+// The kernels for a layer, for each target of target_list.h.
+const Kernel& KernelFor(const Spec& spec, std::size_t target);
 const Kernel& Float32Kernel(bool linear_before_reset, std::size_t target);
 const Kernel& Float64Kernel(bool linear_before_reset, std::size_t target);
 const Kernel& Float16Kernel(bool linear_before_reset, std::size_t target);
 const Kernel& BFloat16Kernel(bool linear_before_reset, std::size_t target);
+const Kernel& Int8Kernel(bool linear_before_reset, std::size_t target);      // inputs of one plane
+const Kernel& Int8By16Kernel(bool linear_before_reset, std::size_t target);  // of two
+const Kernel& Int8VnniKernel(bool linear_before_reset, std::size_t target);  // the same by VNNI
+const Kernel& Int8By16VnniKernel(bool linear_before_reset, std::size_t target);
 
 // For how many steps of a single row the products with x are computed together, ahead of time.
 inline constexpr std::size_t kAheadRows = 8;
@@ -57,6 +61,13 @@ inline constexpr std::size_t kAheadRows = 8;
 // possible: once for this many rows of X.
 inline constexpr std::size_t kLargeMatrix = 8 << 20;
 inline constexpr std::size_t kRowsOfLarge = 64;
+
+// A row of K inputs in int8: its scale, then planes of this many bytes.
+inline constexpr std::size_t kQuantizedHeader = 16;
+constexpr std::size_t QuantizedPlane(std::size_t K) { return (K + 15) / 16 * 16; }
+constexpr std::size_t QuantizedRow(std::size_t planes, std::size_t K) {
+  return kQuantizedHeader + planes * QuantizedPlane(K);
+}
 
 // Whose scratch memory it is.
 enum class ScratchOwner {
@@ -68,7 +79,7 @@ enum class ScratchOwner {
 
 // The parts of scratch memory, as byte offsets.
 struct ScratchPlan {
-  std::size_t h, rh, z, xp, attention, x, x_rows, h_rows, x_block, y, states, bytes = 0;
+  std::size_t h, rh, z, xp, attention, x, x_rows, h_rows, x_block, x_int8, h_int8, y, states, bytes = 0;
 
   // `computed`: the size of a number.
   ScratchPlan(ScratchOwner owner, const Packed& packed, std::size_t computed, std::size_t rows_at_once,
@@ -88,6 +99,9 @@ struct ScratchPlan {
     x_rows = Take(own, chunks * sizeof(void*));
     h_rows = Take(own, rows_at_once * sizeof(void*));
     x_block = Take(own, kAheadRows * spec.I * computed);
+    const bool is_int8 = own && spec.storage == ElementType::kInt8;
+    x_int8 = Take(is_int8, steps_at_once * QuantizedRow(spec.planes, spec.I));
+    h_int8 = Take(is_int8, rows_at_once * QuantizedRow(spec.planes, spec.H));
     y = Take(owner == ScratchOwner::kHelper, steps_at_once * spec.H * SizeOf(spec.type));
     states = Take(owner == ScratchOwner::kHelper, rows_at_once * row);
   }

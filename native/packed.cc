@@ -1,9 +1,13 @@
 #include "native/packed.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <new>
+#include <utility>
+#include <vector>
 
 #include "native/float_mode.h"
 #include "native/system/system.h"
@@ -34,6 +38,8 @@ void Put(ElementType storage, unsigned char* to, std::size_t index, T value) {
       return put(Float16Bits(static_cast<float>(value)));
     case ElementType::kBFloat16:
       return put(BFloat16Bits(static_cast<float>(value)));
+    case ElementType::kInt8:
+      break;  // PackInt8
   }
 }
 
@@ -107,6 +113,7 @@ T Get(ElementType storage, const unsigned char* from, std::size_t index) {
     case ElementType::kFloat16:
       return static_cast<T>(FromFloat16Bits(get(std::uint16_t{})));
     case ElementType::kBFloat16:
+    case ElementType::kInt8:
       break;
   }
   return static_cast<T>(FromBFloat16Bits(get(std::uint16_t{})));
@@ -126,6 +133,61 @@ void UnpackMatrix(ElementType storage, const Geometry& geometry, std::size_t K, 
           M[unit * K + k] = Get<T>(storage, static_cast<const unsigned char*>(from),
                                    begin + Place(storage, K, kGates, width, k, g, u));
         }
+      }
+    }
+  }
+}
+
+// The offset of an element in a panel of int8.
+std::size_t PlaceInQuads(std::size_t gates, std::size_t width, std::size_t k, std::size_t gate, std::size_t unit) {
+  return ((k / kQuad * gates + gate) * width + unit) * kQuad + k % kQuad;
+}
+
+// Where the parts of a packed matrix in int8 are.
+struct Int8Matrix {
+  std::int8_t* q;
+  float* scale;
+  std::int32_t* correction;
+};
+
+// Packs `gates` of q [3H, K] with a scale for each of its rows.
+template <std::size_t kGates>
+void PackInt8(const Geometry& geometry, std::size_t K, const std::int8_t* q, const float* scale,
+              const std::size_t (&gates)[kGates], const Int8Matrix& to) {
+  const std::size_t stored = StoredInputs(ElementType::kInt8, K);
+  for (std::size_t panel = 0; panel < geometry.panels(); ++panel) {
+    const std::size_t width = geometry.width(panel);
+    std::int8_t* const begin = to.q + geometry.offset(panel, stored, kGates);
+    for (std::size_t g = 0; g < kGates; ++g) {
+      for (std::size_t u = 0; u < width; ++u) {
+        const std::size_t channel = gates[g] * geometry.H + panel * geometry.lanes + u;
+        const std::size_t at = (panel * kGates + g) * geometry.lanes + u;
+        std::int32_t sum = 0;
+        for (std::size_t k = 0; k < K; ++k) {
+          const std::int8_t weight = q[channel * K + k];
+          begin[PlaceInQuads(kGates, width, k, g, u)] = weight;
+          sum += weight;
+        }
+        to.scale[at] = scale[channel];
+        to.correction[at] = -128 * sum;
+      }
+    }
+  }
+}
+
+// The reverse, as numbers.
+template <std::size_t kGates>
+void UnpackInt8(const Geometry& geometry, std::size_t K, const void* from, const Channels& channels,
+                const std::size_t (&gates)[kGates], float* M) {
+  const std::size_t stored = StoredInputs(ElementType::kInt8, K);
+  for (std::size_t j = 0; j < geometry.H; ++j) {
+    const std::size_t panel = j / geometry.lanes, u = j % geometry.lanes;
+    const auto* const begin = static_cast<const std::int8_t*>(from) + geometry.offset(panel, stored, kGates);
+    for (std::size_t g = 0; g < kGates; ++g) {
+      const float scale = channels.scale[(panel * kGates + g) * geometry.lanes + u];
+      for (std::size_t k = 0; k < K; ++k) {
+        M[(gates[g] * geometry.H + j) * K + k] =
+            scale * static_cast<float>(begin[PlaceInQuads(kGates, geometry.width(panel), k, g, u)]);
       }
     }
   }
@@ -186,37 +248,65 @@ void Packed::Pack(const GivenWeights* weights, const GateOrder& order) {
   const DefaultFloatMode mode;
   const Spec& spec = spec_;
   const std::size_t computed = ComputedSize(spec.type);
-  const std::size_t H = spec.H, I = spec.I;
+  const std::size_t H = spec.H, I = spec.I, r_gates = spec.linear_before_reset ? 3 : 2, n_gates = 3 - r_gates;
   // A whole vector may be loaded where a narrow panel's last row begins.
   const std::size_t slack = geometry_.lanes * computed;
-  const std::size_t w_bytes = RoundUp(3 * H * I * SizeOf(spec.storage) + slack);
-  const std::size_t r_bytes = RoundUp((spec.linear_before_reset ? 3 : 2) * H * H * SizeOf(spec.storage) + slack);
-  const std::size_t n_bytes = spec.linear_before_reset ? 0 : RoundUp(H * H * SizeOf(spec.storage) + slack);
+  const auto matrix_bytes = [&](std::size_t gates, std::size_t K) {
+    return gates == 0 ? 0 : RoundUp(gates * H * StoredInputs(spec.storage, K) * SizeOf(spec.storage) + slack);
+  };
+  const auto channel_bytes = [&](std::size_t gates) {
+    return spec.storage == ElementType::kInt8 ? RoundUp(gates * geometry_.padded() * sizeof(float)) : 0;
+  };
   const std::size_t bx_bytes = RoundUp(3 * geometry_.padded() * computed);
   const std::size_t bn_bytes = RoundUp(geometry_.padded() * computed);
-  const std::size_t each = w_bytes + r_bytes + n_bytes + bx_bytes + bn_bytes;
+  const std::size_t each = matrix_bytes(3, I) + matrix_bytes(r_gates, H) + matrix_bytes(n_gates, H) + bx_bytes +
+                           bn_bytes + 2 * (channel_bytes(3) + channel_bytes(r_gates) + channel_bytes(n_gates));
   bytes_ = spec.D * each;
   memory_ = AllocateAligned(bytes_);
 
+  unsigned char* next = memory_.get();
+  const auto take = [&](std::size_t bytes) { return std::exchange(next, next + bytes); };
   const auto pack = [&]<class T>(T) {
     for (std::size_t d = 0; d < spec.D; ++d) {
-      const auto* const w = static_cast<const T*>(weights[d].W);
-      const auto* const r = static_cast<const T*>(weights[d].R);
-      unsigned char* const base = memory_.get() + d * each;
-      unsigned char* const r_at = base + w_bytes;
-      unsigned char* const n_at = r_at + r_bytes;
-      unsigned char* const bx_at = n_at + n_bytes;
-      unsigned char* const bn_at = bx_at + bx_bytes;
-      PackMatrix(spec.storage, geometry_, I, w, {order.z, order.r, order.n}, base);
+      const GivenWeights& given = weights[d];
+      PackedDirection& packed = directions_[d];
+      std::vector<std::int8_t> quantized;
+      std::vector<float> scales;
+      const auto matrix = [&]<std::size_t kGates>(const void* M, const float* scale, std::size_t K,
+                                                  const std::size_t (&gates)[kGates], Channels& channels) {
+        unsigned char* const to = take(matrix_bytes(kGates, K));
+        if (spec.storage != ElementType::kInt8) {
+          PackMatrix(spec.storage, geometry_, K, static_cast<const T*>(M), gates, to);
+          return to;
+        }
+        const auto* q = static_cast<const std::int8_t*>(M);
+        if (scale == nullptr) {
+          quantized.resize(3 * H * K);
+          scales.resize(3 * H);
+          for (std::size_t j = 0; j < 3 * H; ++j) {
+            QuantizeChannel(static_cast<const float*>(M) + j * K, K, quantized.data() + j * K, &scales[j]);
+          }
+          q = quantized.data();
+          scale = scales.data();
+        }
+        auto* const of_scale = reinterpret_cast<float*>(take(channel_bytes(kGates)));
+        auto* const of_correction = reinterpret_cast<std::int32_t*>(take(channel_bytes(kGates)));
+        PackInt8(geometry_, K, q, scale, gates, {reinterpret_cast<std::int8_t*>(to), of_scale, of_correction});
+        channels = {of_scale, of_correction};
+        return to;
+      };
+      packed.W = matrix(given.W, given.W_scale, I, {order.z, order.r, order.n}, packed.of_W);
       if (spec.linear_before_reset) {
-        PackMatrix(spec.storage, geometry_, H, r, {order.z, order.r, order.n}, r_at);
+        packed.R = matrix(given.R, given.R_scale, H, {order.z, order.r, order.n}, packed.of_R);
       } else {
-        PackMatrix(spec.storage, geometry_, H, r, {order.z, order.r}, r_at);
-        PackMatrix(spec.storage, geometry_, H, r, {order.n}, n_at);
+        packed.R = matrix(given.R, given.R_scale, H, {order.z, order.r}, packed.of_R);
+        packed.N = matrix(given.R, given.R_scale, H, {order.n}, packed.of_N);
       }
-      PackBiases(spec, geometry_, static_cast<const T*>(weights[d].Wb), static_cast<const T*>(weights[d].Rb), order,
-                 reinterpret_cast<T*>(bx_at), reinterpret_cast<T*>(bn_at));
-      directions_[d] = {base, r_at, n_bytes ? n_at : nullptr, bx_at, bn_at};
+      auto* const bx = reinterpret_cast<T*>(take(bx_bytes));
+      auto* const bn = reinterpret_cast<T*>(take(bn_bytes));
+      PackBiases(spec, geometry_, static_cast<const T*>(given.Wb), static_cast<const T*>(given.Rb), order, bx, bn);
+      packed.bx = bx;
+      packed.bn = bn;
     }
   };
   computed == 8 ? pack(double{}) : pack(float{});
@@ -225,13 +315,21 @@ void Packed::Pack(const GivenWeights* weights, const GateOrder& order) {
 void Packed::Unpack(void* W, void* R) const {
   const std::size_t H = spec_.H, I = spec_.I;
   const auto unpack = [&]<class T>(T* w, T* r) {
+    const auto matrix = [&]<std::size_t kGates>(const void* from, const Channels& channels, std::size_t K,
+                                                const std::size_t (&gates)[kGates], T* M) {
+      if constexpr (sizeof(T) == 4) {
+        if (spec_.storage == ElementType::kInt8) return UnpackInt8(geometry_, K, from, channels, gates, M);
+      }
+      UnpackMatrix(spec_.storage, geometry_, K, from, gates, M);
+    };
     for (std::size_t d = 0; d < spec_.D; ++d, w += 3 * H * I, r += 3 * H * H) {
-      UnpackMatrix(spec_.storage, geometry_, I, directions_[d].W, {0, 1, 2}, w);
+      const PackedDirection& packed = directions_[d];
+      matrix(packed.W, packed.of_W, I, {0, 1, 2}, w);
       if (spec_.linear_before_reset) {
-        UnpackMatrix(spec_.storage, geometry_, H, directions_[d].R, {0, 1, 2}, r);
+        matrix(packed.R, packed.of_R, H, {0, 1, 2}, r);
       } else {
-        UnpackMatrix(spec_.storage, geometry_, H, directions_[d].R, {0, 1}, r);
-        UnpackMatrix(spec_.storage, geometry_, H, directions_[d].N, {2}, r);
+        matrix(packed.R, packed.of_R, H, {0, 1}, r);
+        matrix(packed.N, packed.of_N, H, {2}, r);
       }
     }
   };
@@ -240,6 +338,23 @@ void Packed::Unpack(void* W, void* R) const {
   } else {
     unpack(static_cast<float*>(W), static_cast<float*>(R));
   }
+}
+
+void QuantizeChannel(const float* w, std::size_t K, std::int8_t* q, float* scale) {
+  float most = 0;
+  for (std::size_t k = 0; k < K; ++k) {
+    if (!std::isfinite(w[k])) {
+      std::fill_n(q, K, std::int8_t{0});
+      *scale = std::numeric_limits<float>::quiet_NaN();
+      return;
+    }
+    most = std::max(most, std::abs(w[k]));
+  }
+  // Rounded up to 16 bits: q times the scale is then a float32 number, from which the same q and scale follow.
+  const auto bits = std::bit_cast<std::uint32_t>(std::clamp(most, kLeastRange, kLargestRange) / 127);
+  *scale = std::bit_cast<float>((bits + 0xff) & ~std::uint32_t{0xff});
+  const float factor = 1 / *scale;
+  for (std::size_t k = 0; k < K; ++k) q[k] = static_cast<std::int8_t>(std::nearbyint(w[k] * factor));
 }
 
 std::uint16_t Float16Bits(float value) {

@@ -7,9 +7,13 @@
 //
 // so that one step of the product reads G neighbouring vectors, and several panels are several
 // streams. In bfloat16 two inputs lie side by side, [k / 2][gate][unit][k % 2], but for the last of an odd number:
-// a vector of pairs becomes two of float32 by one operation each. W has the gates z, r, n. Reset after: R has z,
-// r, n. Reset before: R has z, r, and N, the recurrent matrix of n alone, comes behind it, as it is multiplied
-// with r∘h. A narrow panel is stored without padding; loads of whole vectors then run into what follows.
+// a vector of pairs becomes two of float32 by one operation each. In int8 four inputs do, [k / 4][gate][unit][k % 4],
+// with zeros behind the last input: what an instruction multiplies and adds up for one sum in 32 bits. W has the gates
+// z, r, n. Reset after: R has z, r, n. Reset before: R has z, r, and N, the recurrent matrix of n alone, comes behind
+// it, as it is multiplied with r∘h. A narrow panel is stored without padding; loads of whole vectors then run into what
+// follows.
+//
+// In int8 a weight of an output channel, which is a row of W or R, is a number of -128 … 127 times the channel's scale.
 
 #ifndef ONEGRU_NATIVE_PACKED_H_
 #define ONEGRU_NATIVE_PACKED_H_
@@ -46,22 +50,39 @@ struct Geometry {
 // Whether the inputs of a matrix are stored in pairs.
 constexpr bool InPairs(ElementType storage) { return storage == ElementType::kBFloat16; }
 
+// In int8, inputs are stored in fours.
+inline constexpr std::size_t kQuad = 4;
+
+// The inputs of a matrix of K as they are stored.
+constexpr std::size_t StoredInputs(ElementType storage, std::size_t K) {
+  return storage == ElementType::kInt8 ? (K + kQuad - 1) / kQuad * kQuad : K;
+}
+
+// What belongs to the output channels of a matrix in int8, [panel][gate][lanes].
+struct Channels {
+  const float* scale;
+  const std::int32_t* correction;  // -128 times the sum of the channel's weights: for inputs with 128 added
+};
+
 // One direction's weights. Matrices are of the storage type, biases of the type that is computed in.
 struct PackedDirection {
   const void* W;
   const void* R;
-  const void* N;   // null with reset after
-  const void* bx;  // [panel][z, r, n][lanes]: what the products with x start from
-  const void* bn;  // [panel][lanes]: what the product with h of n starts from, reset after
+  const void* N;              // null with reset after
+  const void* bx;             // [panel][z, r, n][lanes]: what the products with x start from
+  const void* bn;             // [panel][lanes]: what the product with h of n starts from, reset after
+  Channels of_W, of_R, of_N;  // in int8
 };
 
 // One direction's weights as they come: W [3H, I], R [3H, H] and the biases of both [3H], null for zeros, contiguous,
-// of the type that is computed in.
+// of the type that is computed in. With scales [3H] of the channels of W and R, those are int8 already.
 struct GivenWeights {
   const void* W;
   const void* R;
   const void* Wb;
   const void* Rb;
+  const float* W_scale = nullptr;
+  const float* R_scale = nullptr;
 };
 
 // Where z, r and n are among the gates of weights.
@@ -95,6 +116,16 @@ class Packed {
   AlignedBytes memory_;
   PackedDirection directions_[2] = {};
 };
+
+// The least largest number that is quantized by itself: below, its reciprocal would overflow.
+inline constexpr float kLeastRange = 0x1p-100f;
+// The largest range of a channel of weights: 127 times its scale must be finite.
+inline constexpr float kLargestRange = 0x1.fffffp127f;
+
+// A channel of K weights in int8: the scale is a 127th of the largest |w|, rounded up to 16 bits, and q = w / scale,
+// rounded to nearest even, within ±127. q times the scale is a float32 number, and gives the same q and scale again.
+// The scale is NaN if a weight is not finite.
+void QuantizeChannel(const float* w, std::size_t K, std::int8_t* q, float* scale);
 
 // Rounding to nearest, ties to even, as NumPy and ml_dtypes have it.
 std::uint16_t Float16Bits(float value);

@@ -11,17 +11,19 @@
 
 namespace onegru {
 
-enum class ElementType : std::uint8_t { kFloat16, kBFloat16, kFloat32, kFloat64 };
+// kInt8: of packed matrices only.
+enum class ElementType : std::uint8_t { kFloat16, kBFloat16, kFloat32, kFloat64, kInt8 };
 
 constexpr std::size_t SizeOf(ElementType type) {
-  return type == ElementType::kFloat64 ? 8 : type == ElementType::kFloat32 ? 4 : 2;
+  constexpr std::size_t kSizes[] = {2, 2, 4, 8, 1};
+  return kSizes[static_cast<std::size_t>(type)];
 }
 
 // Bytes of the type that elements of a type are computed in.
 constexpr std::size_t ComputedSize(ElementType type) { return type == ElementType::kFloat64 ? 8 : 4; }
 
 constexpr const char* NameOf(ElementType type) {
-  constexpr const char* kNames[] = {"float16", "bfloat16", "float32", "float64"};
+  constexpr const char* kNames[] = {"float16", "bfloat16", "float32", "float64", "int8"};
   return kNames[static_cast<std::size_t>(type)];
 }
 
@@ -61,6 +63,8 @@ struct Spec {
   Activation g[2];      // of n
   ElementType type;     // of X, h and Y
   ElementType storage;  // of the packed matrices
+  // With matrices in int8: of how many int8 an input of a product is made, 1 or 2.
+  std::size_t planes;
 };
 
 // Rows of contiguous elements, found by byte strides.

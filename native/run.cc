@@ -8,17 +8,24 @@
 #include "native/float_mode.h"
 #include "native/kernel.h"
 #include "native/plan.h"
+#include "native/targets/targets.h"
 
 namespace onegru {
 
-const Kernel& KernelFor(ElementType storage, bool linear_before_reset, std::size_t target) {
-  switch (storage) {
+const Kernel& KernelFor(const Spec& spec, std::size_t target) {
+  const bool linear_before_reset = spec.linear_before_reset;
+  switch (spec.storage) {
     case ElementType::kFloat64:
       return Float64Kernel(linear_before_reset, target);
     case ElementType::kFloat16:
       return Float16Kernel(linear_before_reset, target);
     case ElementType::kBFloat16:
       return BFloat16Kernel(linear_before_reset, target);
+    case ElementType::kInt8:
+      if (UsesVnni(target)) {
+        return (spec.planes == 1 ? Int8VnniKernel : Int8By16VnniKernel)(linear_before_reset, target);
+      }
+      return (spec.planes == 1 ? Int8Kernel : Int8By16Kernel)(linear_before_reset, target);
     case ElementType::kFloat32:
       break;
   }
@@ -93,9 +100,7 @@ bool CallsAgain() {
   return lately || was_in_a_row;
 }
 
-const Kernel& KernelOf(const Packed& packed) {
-  return KernelFor(packed.spec().storage, packed.spec().linear_before_reset, packed.target());
-}
+const Kernel& KernelOf(const Packed& packed) { return KernelFor(packed.spec(), packed.target()); }
 
 // A call that other threads may help with. It owns what they read and write, except the caller's memory, which they
 // touch only in windows.

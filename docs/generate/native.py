@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from onegru.core.activations import ACTIVATIONS, ActivationKind
-from onegru.core.dtypes import WEIGHT_STORAGES
+from onegru.core.dtypes import ACTIVATION_STORAGES, WEIGHT_STORAGES
 from onegru.core.spec import DIRECTIONS
 from onegru.engines.native import MOST_THREADS
 from onegru.engines.select import ENGINES
@@ -90,7 +90,12 @@ def native_inputs() -> str:
 
 def native_choices() -> str:
     """What the options of the execution provider may be."""
-    return f"{_words('kEngines', ('auto', *ENGINES))}\n{_words('kWeightStorages', WEIGHT_STORAGES)}"
+    choices = {
+        "kEngines": ("auto", *ENGINES),
+        "kWeightStorages": WEIGHT_STORAGES,
+        "kActivationStorages": ACTIVATION_STORAGES,
+    }
+    return "\n".join(_words(name, words) for name, words in choices.items())
 
 
 def native_threads() -> str:

@@ -6,6 +6,7 @@
 // in docs/numerics.md.
 
 #include "hwy/highway.h"
+#include "native/kernels/arithmetic-inl.h"
 #include "native/kernels/polynomials.h"
 #include "native/problem.h"
 
@@ -19,6 +20,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace onegru {
 namespace HWY_NAMESPACE {
+inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
 template <class T>
@@ -60,12 +62,12 @@ template <class D, class V, class T, size_t kCount>
 HWY_INLINE V Polynomial(D d, V x, V square, const T (&coefficients)[kCount]) {
   const auto pair = [&](size_t i) HWY_ATTR {
     const V low = hn::Set(d, coefficients[i]);
-    return i + 1 == kCount ? low : hn::MulAdd(x, hn::Set(d, coefficients[i + 1]), low);
+    return i + 1 == kCount ? low : MultiplyAdd(x, hn::Set(d, coefficients[i + 1]), low);
   };
   constexpr size_t kLast = (kCount - 1) / 2 * 2;
   V sum = pair(kLast);
 #pragma GCC unroll 16
-  for (size_t i = kLast; i != 0; i -= 2) sum = hn::MulAdd(sum, square, pair(i - 2));
+  for (size_t i = kLast; i != 0; i -= 2) sum = MultiplyAdd(sum, square, pair(i - 2));
   return sum;
 }
 
@@ -103,14 +105,14 @@ HWY_INLINE Reduced<V> ReduceExp(D d, V x) {
   const hn::RebindToSigned<D> di;
   // The last bits of `shifted` are n and the exponent's bias; the others leave by the shift.
   const V magic = hn::Set(d, C::kMagic + (C::kBias + kShift));
-  const V shifted = hn::MulAdd(x, hn::Set(d, kFactor * C::kLog2E), magic);
+  const V shifted = MultiplyAdd(x, hn::Set(d, kFactor * C::kLog2E), magic);
   const V scale = hn::BitCast(d, hn::ShiftLeft<C::kMantissa>(hn::BitCast(di, shifted)));
   const V n = hn::Sub(shifted, magic);
   if constexpr (kFactor != 1) x = hn::Mul(x, hn::Set(d, T{kFactor}));
-  V r = hn::NegMulAdd(n, hn::Set(d, C::kLn2Hi), x);
-  r = hn::NegMulAdd(n, hn::Set(d, C::kLn2Lo), r);
+  V r = NegMultiplyAdd(n, hn::Set(d, C::kLn2Hi), x);
+  r = NegMultiplyAdd(n, hn::Set(d, C::kLn2Lo), r);
   const V square = hn::Mul(r, r);
-  const V p = hn::MulAdd(square, Polynomial(d, r, square, C::kExpm1), r);
+  const V p = MultiplyAdd(square, Polynomial(d, r, square, C::kExpm1), r);
   return {scale, p};
 }
 
@@ -119,7 +121,7 @@ template <class D, class V>
 HWY_INLINE V ExpOfNegative(D d, V x) {
   using C = ExpConstants<hn::TFromD<D>>;
   const Reduced<V> e = ReduceExp<C::kShiftExponent>(d, AtLeast(hn::Set(d, C::kSmallest), x));
-  return hn::Mul(hn::MulAdd(e.scale, e.p, e.scale), hn::Set(d, C::kShift));
+  return hn::Mul(MultiplyAdd(e.scale, e.p, e.scale), hn::Set(d, C::kShift));
 }
 
 // 1 / (1 + e^-x), as e^-|x| over 1 + e^-|x| below zero: nothing overflows, nothing cancels.
@@ -132,8 +134,8 @@ HWY_INLINE V Sigmoid(D d, V x) {
   const Reduced<V> reduced = ReduceExp<C::kShiftExponent>(d, AtLeast(low, hn::Or(hn::SignBit(d), x)));
   const V scale = hn::Mul(reduced.scale, hn::Set(d, C::kShift));
   // 1 + e is not made from e: neither waits for the other.
-  const V e = hn::MulAdd(scale, reduced.p, scale);
-  const V sum = hn::MulAdd(scale, reduced.p, hn::Add(one, scale));
+  const V e = MultiplyAdd(scale, reduced.p, scale);
+  const V sum = MultiplyAdd(scale, reduced.p, hn::Add(one, scale));
   return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one), sum);
 }
 
@@ -144,8 +146,8 @@ HWY_INLINE V Tanh(D d, V x) {
   const V one = hn::Set(d, T{1});
   // Beyond 22 (10 would do for float) the result is 1.
   const Reduced<V> e = ReduceExp<0, -2>(d, AtMost(hn::Set(d, T{22}), hn::Abs(x)));
-  const V difference = hn::NegMulAdd(e.scale, e.p, hn::Sub(one, e.scale));
-  const V sum = hn::MulAdd(e.scale, e.p, hn::Add(one, e.scale));
+  const V difference = NegMultiplyAdd(e.scale, e.p, hn::Sub(one, e.scale));
+  const V sum = MultiplyAdd(e.scale, e.p, hn::Add(one, e.scale));
   return hn::CopySign(hn::Div(difference, sum), x);
 }
 
@@ -153,7 +155,7 @@ template <class D, class V>
 HWY_INLINE V Expm1OfNegative(D d, V x) {
   using T = hn::TFromD<D>;
   const Reduced<V> e = ReduceExp<0>(d, AtLeast(hn::Set(d, T{-60}), x));
-  return hn::MulAdd(e.scale, e.p, hn::Sub(e.scale, hn::Set(d, T{1})));
+  return MultiplyAdd(e.scale, e.p, hn::Sub(e.scale, hn::Set(d, T{1})));
 }
 
 // log(1 + e^x) = max(x, 0) + log1p(e^-|x|).
@@ -165,7 +167,7 @@ HWY_INLINE V Softplus(D d, V x) {
   const V s = hn::Div(e, hn::Add(e, hn::Set(d, T{2})));
   const V square = hn::Mul(s, s);
   const V polynomial = Polynomial(d, square, hn::Mul(square, square), C::kLog1p);
-  const V log1p = hn::MulAdd(hn::Mul(square, s), polynomial, hn::Add(s, s));
+  const V log1p = MultiplyAdd(hn::Mul(square, s), polynomial, hn::Add(s, s));
   return hn::Add(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Zero(d), x), log1p);
 }
 
@@ -193,7 +195,7 @@ HWY_NOINLINE V Activate(D d, const Activation& activation, V x) {
     case Function::kSigmoid:
       return Sigmoid(d, x);
     case Function::kAffine:
-      return hn::MulAdd(alpha, x, beta);
+      return MultiplyAdd(alpha, x, beta);
     case Function::kLeakyRelu:
       return hn::IfThenElse(hn::Lt(x, zero), hn::Mul(alpha, x), x);
     case Function::kThresholdedRelu:
@@ -202,7 +204,7 @@ HWY_NOINLINE V Activate(D d, const Activation& activation, V x) {
       return hn::Mul(alpha, Tanh(d, hn::Mul(beta, x)));
     case Function::kHardSigmoid: {
       const V one = hn::Set(d, T{1});
-      const V y = hn::MulAdd(alpha, x, beta);
+      const V y = MultiplyAdd(alpha, x, beta);
       const V floored = hn::IfThenElse(hn::Lt(y, zero), zero, y);
       return hn::IfThenElse(hn::Gt(floored, one), one, floored);
     }
@@ -224,6 +226,7 @@ HWY_INLINE V Clip(D, V x, V c) {
   return hn::IfThenElse(hn::Lt(x, low), low, x);
 }
 
+}  // namespace ONEGRU_ARITHMETIC
 }  // namespace HWY_NAMESPACE
 }  // namespace onegru
 HWY_AFTER_NAMESPACE();

@@ -19,6 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace onegru {
 namespace HWY_NAMESPACE {
+inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // The tile of rows needs 24 registers, the panel of R four more.
@@ -85,7 +86,7 @@ class Ahead {
         for (size_t r = 0; r < kAheadRows; ++r) {
           const V from_x = hn::Set(d, x[r]);
 #pragma GCC unroll 16
-          for (size_t g = 0; g < 3; ++g) tile[r][g] = hn::MulAdd(from_x, of_x[g], tile[r][g]);
+          for (size_t g = 0; g < 3; ++g) tile[r][g] = MultiplyAdd(from_x, of_x[g], tile[r][g]);
 #pragma GCC unroll 16
           for (size_t k = r * kInputs / kAheadRows; k < (r + 1) * kInputs / kAheadRows; ++k) {
             const V from_h = hn::Set(d, input[k]);
@@ -93,7 +94,7 @@ class Ahead {
             for (size_t v = 0; v < kStreams; ++v) {
               const V of_h = k % 2 == 0 ? WeightsOf<Of::kFirst, kGates>(d, w[v / kGates], k, v % kGates, kLanes)
                                         : WeightsOf<Of::kSecond, kGates>(d, w[v / kGates], k, v % kGates, kLanes);
-              sums[0][v] = hn::MulAdd(from_h, of_h, sums[0][v]);
+              sums[0][v] = MultiplyAdd(from_h, of_h, sums[0][v]);
             }
           }
         }
@@ -127,7 +128,7 @@ class Ahead {
         for (size_t r = 0; r < kAheadRows; ++r) {
           const auto from_x = hn::Set(d, x[i * kAheadRows + r]);
 #pragma GCC unroll 16
-          for (size_t g = 0; g < 3; ++g) tile[r][g] = hn::MulAdd(from_x, of_x[g], tile[r][g]);
+          for (size_t g = 0; g < 3; ++g) tile[r][g] = MultiplyAdd(from_x, of_x[g], tile[r][g]);
         }
       }
       Store(d, tile);
@@ -193,6 +194,7 @@ class Ahead {
   C* sums_ = nullptr;
 };
 
+}  // namespace ONEGRU_ARITHMETIC
 }  // namespace HWY_NAMESPACE
 }  // namespace onegru
 HWY_AFTER_NAMESPACE();

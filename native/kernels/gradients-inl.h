@@ -31,6 +31,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace onegru {
 namespace HWY_NAMESPACE {
+inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // The derivative of an activation at x, where it is y; where there are two, that from below, or 0.
@@ -44,7 +45,7 @@ HWY_NOINLINE V Derivative(D d, const Activation& activation, V x, V y) {
     case Function::kRelu:
       return hn::IfThenElse(hn::Gt(x, zero), one, zero);
     case Function::kTanh:
-      return hn::NegMulAdd(y, y, one);
+      return NegMultiplyAdd(y, y, one);
     case Function::kSigmoid:
       return hn::Mul(y, hn::Sub(one, y));
     case Function::kAffine:
@@ -55,10 +56,10 @@ HWY_NOINLINE V Derivative(D d, const Activation& activation, V x, V y) {
       return hn::IfThenElse(hn::Gt(x, alpha), one, zero);
     case Function::kScaledTanh: {
       const V t = Tanh(d, hn::Mul(beta, x));
-      return hn::Mul(hn::Mul(alpha, beta), hn::NegMulAdd(t, t, one));
+      return hn::Mul(hn::Mul(alpha, beta), NegMultiplyAdd(t, t, one));
     }
     case Function::kHardSigmoid: {
-      const V line = hn::MulAdd(alpha, x, beta);
+      const V line = MultiplyAdd(alpha, x, beta);
       return hn::IfThenElse(hn::And(hn::Gt(line, zero), hn::Lt(line, one)), alpha, zero);
     }
     case Function::kElu:
@@ -82,7 +83,7 @@ struct Uninterrupted {
 // Rows times a packed matrix of K inputs, a sum for each of kGates gates: from a bias, or added to what is there.
 template <class C, size_t kGates_>
 struct ProductOp {
-  static constexpr size_t kGates = kGates_;
+  static constexpr size_t kGates = kGates_, kSums = 1;
   struct Gate {
     C* to;          // [index][stride]
     const C* bias;  // [panel][bias_stride]; null: what is there
@@ -307,7 +308,7 @@ class GradientsOfRows {
         Apply(spec_.f[c_.d], hn::LoadU(d_, zs + j), zs + j, Gradient(row, 1) + j);
         const V reset = Apply(spec_.f[c_.d], hn::LoadU(d_, rs + j), rs + j, Gradient(row, 2) + j);
         if (after) {
-          Apply(spec_.g[c_.d], hn::MulAdd(reset, hn::LoadU(d_, qs + j), hn::LoadU(d_, ns + j)), ns + j,
+          Apply(spec_.g[c_.d], MultiplyAdd(reset, hn::LoadU(d_, qs + j), hn::LoadU(d_, ns + j)), ns + j,
                 Gradient(row, 0) + j);
         } else {
           hn::StoreU(hn::Mul(reset, hn::LoadU(d_, hs + j)), d_, qs + j);
@@ -339,7 +340,7 @@ class GradientsOfRows {
         const V z = hn::LoadU(d_, zs + j), r = hn::LoadU(d_, rs + j), n = hn::LoadU(d_, ns + j);
         hn::StoreU(hn::Mul(z, hn::Sub(one, z)), d_, Gradient(row, 1) + j);
         hn::StoreU(hn::Mul(r, hn::Sub(one, r)), d_, Gradient(row, 2) + j);
-        hn::StoreU(hn::NegMulAdd(n, n, one), d_, Gradient(row, 0) + j);
+        hn::StoreU(NegMultiplyAdd(n, n, one), d_, Gradient(row, 0) + j);
         if (!spec_.linear_before_reset) hn::StoreU(hn::Mul(r, hn::LoadU(d_, hs + j)), d_, qs + j);
       }
     }
@@ -545,7 +546,7 @@ HWY_INLINE void AddOuter(D d, size_t count, const C* a, const C* b, C* to, size_
     for (size_t i = 0; i < kRows; ++i) {
       const auto factor = hn::Set(d, a[i]);
 #pragma GCC unroll 4
-      for (size_t v = 0; v < kVectors; ++v) sums[i][v] = hn::MulAdd(factor, row[v], sums[i][v]);
+      for (size_t v = 0; v < kVectors; ++v) sums[i][v] = MultiplyAdd(factor, row[v], sums[i][v]);
     }
   }
 #pragma GCC unroll 16
@@ -711,6 +712,7 @@ constexpr GradientKernel MakeGradientKernel() {
           &GradientsOfWeights<C>};
 }
 
+}  // namespace ONEGRU_ARITHMETIC
 }  // namespace HWY_NAMESPACE
 }  // namespace onegru
 HWY_AFTER_NAMESPACE();

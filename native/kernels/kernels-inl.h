@@ -9,10 +9,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace onegru {
 namespace HWY_NAMESPACE {
+inline namespace ONEGRU_ARITHMETIC {
 
 constexpr Kernel kKernels[2] = {MakeKernel<ONEGRU_COMPUTED, ONEGRU_STORED, false>(),
                                 MakeKernel<ONEGRU_COMPUTED, ONEGRU_STORED, true>()};
 
+}  // namespace ONEGRU_ARITHMETIC
 }  // namespace HWY_NAMESPACE
 }  // namespace onegru
 HWY_AFTER_NAMESPACE();

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
+#include "native/kernels/arithmetic-inl.h"
 #include "native/packed.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -18,6 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace onegru {
 namespace HWY_NAMESPACE {
+inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Storage of 16 bits by its meaning; the bits themselves are uint16_t.
@@ -100,7 +102,7 @@ HWY_INLINE void AddInput(D d, const hn::TFromD<D>* const (&x)[kRows], const S* c
     const V input = hn::Set(d, x[r][k]);
 #pragma GCC unroll 16
     for (size_t v = 0; v < kPanels * kGates; ++v) {
-      sums[r][v] = hn::MulAdd(input, weights[v], sums[r][v]);
+      sums[r][v] = MultiplyAdd(input, weights[v], sums[r][v]);
     }
   }
 }
@@ -143,7 +145,7 @@ HWY_INLINE void AddJoint(D d, const hn::TFromD<D>* const (&x)[kRows], const S* p
   for (size_t r = 0; r < kRows; ++r) {
     const V input = hn::Set(d, x[r][k]);
 #pragma GCC unroll 2
-    for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(input, weights[v], sums[r][v]);
+    for (size_t v = 0; v < kVectors; ++v) sums[r][v] = MultiplyAdd(input, weights[v], sums[r][v]);
   }
 }
 
@@ -164,6 +166,7 @@ HWY_INLINE void MultiplyJoint(D d, size_t K, const hn::TFromD<D>* const* inputs,
   for (; k < K; ++k) AddJoint<Of::kAlone>(d, x, panel, k, 3 * width, sums);
 }
 
+}  // namespace ONEGRU_ARITHMETIC
 }  // namespace HWY_NAMESPACE
 }  // namespace onegru
 HWY_AFTER_NAMESPACE();

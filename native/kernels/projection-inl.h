@@ -3,6 +3,7 @@
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "native/kernels/ahead-inl.h"
+#include "native/kernels/int8-inl.h"
 #include "native/kernels/product-inl.h"
 #include "native/kernels/rows-inl.h"
 #include "native/kernels/tile-inl.h"
@@ -17,6 +18,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace onegru {
 namespace HWY_NAMESPACE {
+inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // When they are computed.
@@ -26,6 +28,23 @@ enum class Projecting {
   kByStep,   // before each step: one row, one panel, few inputs
   kAhead,    // for a chunk of kAheadRows steps, beside the products with h of the chunk before: one row
 };
+
+// Whether no value of the function is beyond ±1.
+inline bool IsWithinUnit(const Activation& activation) {
+  switch (activation.function) {
+    case Function::kTanh:
+    case Function::kSigmoid:
+    case Function::kHardSigmoid:
+    case Function::kSoftsign:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Products with x may be computed ahead.
+template <class S>
+inline constexpr bool kProjectsAhead = kCanProjectAhead && !kIsInt8<S>;
 
 // All that a thread knows of its work item.
 //
@@ -55,6 +74,9 @@ struct ItemState : ActiveRows<C> {
   size_t projected = 0;           // xp is there up to this step
   const C* attention_step = nullptr;
   Ahead<C, S> ahead;
+  // No state is beyond 1: none is given, and n, z and r are not.
+  const bool is_bounded =
+      this->call.initial_h.data == nullptr && !this->spec.attention && IsWithinUnit(f) && IsWithinUnit(g);
   size_t xp_row = 0, xp_panel = 0;  // how far rows and panels of xp lie apart
   C* xp_to = nullptr;               // where a tile puts it
   const C* xp_step = nullptr;       // that of this step
@@ -73,7 +95,7 @@ void StartChunks(ItemState<C, S>& s, size_t members) {
   s.is_few = s.count == 1 && !s.shared && s.geometry.panels() <= kFewPanels;
   // Every member must decide alike, as the products of all share one buffer, whose layout depends on it.
   const size_t part_of_R = s.padded / members * 3 * s.spec.H * sizeof(S);
-  const bool is_ahead = kCanProjectAhead && s.count == 1 && s.steps - s.step >= kLeastStepsAhead &&
+  const bool is_ahead = kProjectsAhead<S> && s.count == 1 && s.steps - s.step >= kLeastStepsAhead &&
                         part_of_R >= kLeastBytesAhead && part_of_R < kLargeMatrix;
   const bool is_by_step = s.is_few && s.owner == ScratchOwner::kCaller && s.geometry.panels() == 1 && s.spec.D == 1 &&
                           s.spec.I <= kMostInputsByStep && s.steps > 1;
@@ -100,6 +122,49 @@ HWY_INLINE void AddProduct(const ItemState<C, S>& s, const void* matrix, size_t 
   Multiply<Tile::kRows, Tile::kPanels, Tile::kGates>(tile.d, K, inputs + tile.row, panels, tile.width, tile.sums);
 }
 
+// start() sets the tile's sums; then the products are added of `rows` in int8 with a packed matrix of K inputs.
+template <class C, class S, class Tile, class Start>
+HWY_INLINE void AddInt8(const ItemState<C, S>& s, const void* matrix, const Channels& channels, size_t K,
+                        const unsigned char* rows, Tile& tile, Start&& start) {
+  constexpr size_t kPlanes = kPlanesOf<S>, kVectors = Tile::kPanels * Tile::kGates, kLanes = kLanesOf<C>;
+  const auto d = tile.d;
+  const hn::RebindToSigned<std::remove_const_t<decltype(d)>> di;
+  const size_t stored = StoredInputs(ElementType::kInt8, K), stride = QuantizedRow(kPlanes, K);
+  const size_t first = tile.panel * Tile::kGates * kLanes;
+  rows += tile.row * stride;
+  const unsigned char* planes[Tile::kRows * kPlanes];
+  const std::int8_t* panels[Tile::kPanels];
+  hn::Vec<decltype(di)> sums[Tile::kRows * kPlanes][kVectors];
+#pragma GCC unroll 16
+  for (size_t p = 0; p < Tile::kPanels; ++p) {
+    panels[p] = static_cast<const std::int8_t*>(matrix) + s.geometry.offset(tile.panel + p, stored, Tile::kGates);
+  }
+#pragma GCC unroll 16
+  for (size_t r = 0; r < Tile::kRows * kPlanes; ++r) {
+    planes[r] = PlaneOf(rows + r / kPlanes * stride, K, r % kPlanes);
+#pragma GCC unroll 16
+    for (size_t v = 0; v < kVectors; ++v) {
+      sums[r][v] = kInputOffset == 0 ? hn::Zero(di) : hn::LoadU(di, channels.correction + first + v * kLanes);
+    }
+  }
+  MultiplyQuads<Tile::kRows * kPlanes, Tile::kPanels, Tile::kGates>(di, stored / kQuad, planes, panels, tile.width,
+                                                                    sums);
+  start();
+#pragma GCC unroll 16
+  for (size_t r = 0; r < Tile::kRows; ++r) {
+    const auto row_scale = hn::Set(d, ScaleOf(rows + r * stride));
+#pragma GCC unroll 16
+    for (size_t v = 0; v < kVectors; ++v) {
+      const auto scale = hn::Mul(row_scale, hn::LoadU(d, channels.scale + first + v * kLanes));
+      auto sum = hn::ConvertTo(d, sums[r * kPlanes][v]);
+      if constexpr (kPlanes == 2) {
+        sum = MultiplyAdd(sum, hn::Set(d, 128.0f), hn::ConvertTo(d, sums[r * kPlanes + 1][v]));
+      }
+      tile.sums[r][v] = MultiplyAdd(scale, sum, tile.sums[r][v]);
+    }
+  }
+}
+
 // Prefetches the rows of X of the next tile: hardware would fetch each too late.
 template <class C, class S, class Tile>
 HWY_INLINE void PrefetchRowsAfter(const ItemState<C, S>& s, const Tile& tile) {
@@ -113,19 +178,26 @@ HWY_INLINE void PrefetchRowsAfter(const ItemState<C, S>& s, const Tile& tile) {
 
 template <class C, class S>
 struct ProjectOp {
-  static constexpr size_t kGates = 3;
+  static constexpr size_t kGates = 3, kSums = kSumsEach<S>;
   ItemState<C, S>& s;
 
   template <class Tile>
   HWY_INLINE void Sum(Tile& tile) const {
-    tile.ForEach(ONEGRU_AT {
-      const C* const bias = static_cast<const C*>(s.weights.bx) + at.panel * 3 * kLanesOf<C>;
-      at.z = hn::LoadU(at.d, bias);
-      at.r = hn::LoadU(at.d, bias + kLanesOf<C>);
-      at.n = hn::LoadU(at.d, bias + 2 * kLanesOf<C>);
-    });
-    PrefetchRowsAfter(s, tile);
-    AddProduct(s, s.weights.W, s.spec.I, s.x_from, tile);
+    const auto start = [&]() HWY_ATTR {
+      tile.ForEach(ONEGRU_AT {
+        const C* const bias = static_cast<const C*>(s.weights.bx) + at.panel * 3 * kLanesOf<C>;
+        at.z = hn::LoadU(at.d, bias);
+        at.r = hn::LoadU(at.d, bias + kLanesOf<C>);
+        at.n = hn::LoadU(at.d, bias + 2 * kLanesOf<C>);
+      });
+    };
+    if constexpr (kIsInt8<S>) {
+      AddInt8(s, s.weights.W, s.weights.of_W, s.spec.I, s.x_int8, tile, start);
+    } else {
+      start();
+      PrefetchRowsAfter(s, tile);
+      AddProduct(s, s.weights.W, s.spec.I, s.x_from, tile);
+    }
   }
 
   template <class Rows>
@@ -145,7 +217,7 @@ struct ProjectOp {
 // A narrow panel, its gates side by side.
 template <class C, class S, size_t kVectors>
 struct JointOp {
-  static constexpr size_t kGates = kVectors;
+  static constexpr size_t kGates = kVectors, kSums = 1;
   ItemState<C, S>& s;
   const C* bias;
 
@@ -191,7 +263,8 @@ void ProjectJoint(ItemState<C, S>& s, size_t rows) {
 template <class C, class S>
 bool IsJoint(const ItemState<C, S>& s, size_t rows) {
   const size_t full = s.geometry.full_panels();
-  return rows > 1 && s.last > full && 3 * s.geometry.width(full) <= 2 * kLanesOf<C> && s.spec.I > kMostInputsByStep;
+  return !kIsInt8<S> && rows > 1 && s.last > full && 3 * s.geometry.width(full) <= 2 * kLanesOf<C> &&
+         s.spec.I > kMostInputsByStep;
 }
 
 // Rows of X, our panels from `first` on.
@@ -200,11 +273,13 @@ void Project(ItemState<C, S>& s, size_t rows, size_t first) {
   const bool joint = IsJoint(s, rows);
   ForTiles(hn::ScalableTag<C>(), s.geometry, rows, first, joint ? s.geometry.full_panels() : s.last, false,
            ProjectOp<C, S>{s});
-  if (!joint) return;
-  if (3 * s.geometry.width(s.last - 1) <= kLanesOf<C>) {
-    ProjectJoint<1>(s, rows);
-  } else {
-    ProjectJoint<2>(s, rows);
+  if constexpr (!kIsInt8<S>) {
+    if (!joint) return;
+    if (3 * s.geometry.width(s.last - 1) <= kLanesOf<C>) {
+      ProjectJoint<1>(s, rows);
+    } else {
+      ProjectJoint<2>(s, rows);
+    }
   }
 }
 
@@ -217,6 +292,17 @@ void ProjectChunk(ItemState<C, S>& s, size_t place, size_t rows, C* to, size_t f
   if (s.GoOn(rows * (s.last - s.first))) Project(s, rows, first);
 }
 
+// Rows of X in int8, where the products want them.
+template <class C, class S>
+HWY_INLINE void QuantizeInputs(ItemState<C, S>& s, size_t rows) {
+  if constexpr (kIsInt8<S>) {
+    const size_t stride = QuantizedRow(kPlanesOf<S>, s.spec.I);
+    for (size_t r = 0; r < rows; ++r) {
+      QuantizeRow<kPlanesOf<S>>(s.x_from[r], s.spec.I, false, false, s.x_int8 + r * stride);
+    }
+  }
+}
+
 // For as many steps as fit into the buffer.
 template <class C, class S>
 HWY_INLINE void PrepareChunk(ItemState<C, S>& s) {
@@ -226,6 +312,7 @@ HWY_INLINE void PrepareChunk(ItemState<C, S>& s) {
   s.x_from = s.x_rows + place;
   s.attention_step = s.attention + place;
   s.xp_step = s.xp_to = s.xp;
+  QuantizeInputs(s, s.x_count);
   const bool is_by_tile = s.projected == s.step + 1 && !(IsJoint(s, s.x_count) && s.first == s.geometry.full_panels());
   s.projecting = is_by_tile ? Projecting::kByTile : Projecting::kByChunk;
   if (s.GoOn(s.x_count * (s.last - s.first)) && !is_by_tile) Project(s, s.x_count, s.first);
@@ -267,7 +354,11 @@ void PrepareAhead(ItemState<C, S>& s) {
 template <class C, class S>
 HWY_INLINE void PrepareNext(ItemState<C, S>& s) {
   s.is_first_of_chunk = true;
-  s.IsAhead() ? PrepareAhead(s) : PrepareChunk(s);
+  if constexpr (kProjectsAhead<S>) {
+    s.IsAhead() ? PrepareAhead(s) : PrepareChunk(s);
+  } else {
+    PrepareChunk(s);
+  }
   ++s.chunk;
 }
 
@@ -279,6 +370,7 @@ void PrepareStep(ItemState<C, S>& s) {
   s.x_from = s.x_rows;
   s.attention_step = s.attention;
   s.xp_step = s.xp_to = s.xp;
+  QuantizeInputs(s, 1);
   ForFew(hn::ScalableTag<C>(), s.geometry, ProjectOp<C, S>{s});
 }
 
@@ -309,22 +401,44 @@ HWY_INLINE auto Xp(const ItemState<C, S>& s, const At& at, size_t gate) {
   return hn::LoadU(at.d, s.xp_step + at.row * s.xp_row + at.panel * s.xp_panel + gate * kLanesOf<C>);
 }
 
-// sums += rows of h, or of r∘h · a packed matrix; beside it, what is done ahead.
-template <bool kBesideAhead, class Tile, class C, class S>
-HWY_INLINE void AddRecurrent(ItemState<C, S>& s, const void* matrix, Tile& tile) {
-  using D = std::remove_const_t<decltype(tile.d)>;
-  if constexpr (kBesideAhead && Tile::kRows == 1 && Tile::kPanels * Tile::kGates <= 4 &&
-                std::is_same_v<std::remove_const_t<decltype(tile.width)>, Whole<D>>) {
-    if (s.ahead.waiting()) {
-      const S* panels[Tile::kPanels];
-      PanelsOf(s, matrix, s.spec.H, tile, panels);
-      return s.ahead.template MultiplyBoth<Tile::kPanels, Tile::kGates>(tile.d, s.spec.H, s.h_rows[tile.row], panels,
-                                                                        tile.sums);
+// The rows of h, or of r∘h, for the products.
+template <class C, class S>
+HWY_INLINE void TakeStates(ItemState<C, S>& s, C* rows) {
+  for (size_t slot = 0; slot < s.active; ++slot) {
+    C* const row = rows + slot * s.padded;
+    if constexpr (kIsInt8<S>) {
+      QuantizeRow<kPlanesOf<S>>(row, s.spec.H, true, s.is_bounded,
+                                s.h_int8 + slot * QuantizedRow(kPlanesOf<S>, s.spec.H));
+    } else {
+      s.h_rows[slot] = row;
     }
   }
-  AddProduct(s, matrix, s.spec.H, s.h_rows, tile);
 }
 
+// start() sets the tile's sums; then rows of h, or of r∘h, times a packed matrix are added, and beside it is done what
+// is due ahead.
+template <bool kBesideAhead, class Tile, class C, class S, class Start>
+HWY_INLINE void AddRecurrent(ItemState<C, S>& s, const void* matrix, const Channels& channels, Tile& tile,
+                             Start&& start) {
+  if constexpr (kIsInt8<S>) {
+    AddInt8(s, matrix, channels, s.spec.H, s.h_int8, tile, start);
+  } else {
+    start();
+    using D = std::remove_const_t<decltype(tile.d)>;
+    if constexpr (kBesideAhead && Tile::kRows == 1 && Tile::kPanels * Tile::kGates <= 4 &&
+                  std::is_same_v<std::remove_const_t<decltype(tile.width)>, Whole<D>>) {
+      if (s.ahead.waiting()) {
+        const S* panels[Tile::kPanels];
+        PanelsOf(s, matrix, s.spec.H, tile, panels);
+        return s.ahead.template MultiplyBoth<Tile::kPanels, Tile::kGates>(tile.d, s.spec.H, s.h_rows[tile.row], panels,
+                                                                          tile.sums);
+      }
+    }
+    AddProduct(s, matrix, s.spec.H, s.h_rows, tile);
+  }
+}
+
+}  // namespace ONEGRU_ARITHMETIC
 }  // namespace HWY_NAMESPACE
 }  // namespace onegru
 HWY_AFTER_NAMESPACE();

@@ -8,6 +8,7 @@
 #include "hwy/highway.h"
 #include "native/float_mode.h"
 #include "native/kernel.h"
+#include "native/kernels/arithmetic-inl.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEGRU_NATIVE_KERNELS_ROWS_INL_H_
@@ -19,6 +20,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace onegru {
 namespace HWY_NAMESPACE {
+inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // How many numbers a vector has.
@@ -45,6 +47,8 @@ struct ActiveRows {
     x_rows = reinterpret_cast<const C**>(own + plan.x_rows);
     h_rows = reinterpret_cast<const C**>(own + plan.h_rows);
     x_block = reinterpret_cast<C*>(own + plan.x_block);
+    x_int8 = own + plan.x_int8;
+    h_int8 = own + plan.h_int8;
     if (owner == ScratchOwner::kHelper) {
       y = reinterpret_cast<char*>(own + plan.y);
       states = reinterpret_cast<C*>(own + plan.states);
@@ -307,12 +311,14 @@ struct ActiveRows {
   size_t y_step = 0;               // and those of this one are kept here
   C* h[4];                         // the states [slot][padded], buffers in rotation
   size_t h_mask = 1;
-  C* rh;         // r∘h [slot][padded], reset before
-  C* z;          // z [slot][padded], reset before
-  C* xp;         // x·Wᵀ and biases [row][panel][z, r, n][lanes]
-  C* attention;  // of rows of X
-  C* x;          // copies of rows of X
-  C* x_block;    // rows of X done ahead [k][row]
+  C* rh;                  // r∘h [slot][padded], reset before
+  C* z;                   // z [slot][padded], reset before
+  C* xp;                  // x·Wᵀ and biases [row][panel][z, r, n][lanes]
+  C* attention;           // of rows of X
+  C* x;                   // copies of rows of X
+  C* x_block;             // rows of X done ahead [k][row]
+  unsigned char* x_int8;  // rows of X in int8
+  unsigned char* h_int8;  // rows of h, or of r∘h, in int8
   const C** x_rows;
   const C** h_rows;
   char* y = nullptr;    // rows of Y to hand over
@@ -348,6 +354,7 @@ struct ActiveRows {
   unsigned char* const own;
 };
 
+}  // namespace ONEGRU_ARITHMETIC
 }  // namespace HWY_NAMESPACE
 }  // namespace onegru
 HWY_AFTER_NAMESPACE();

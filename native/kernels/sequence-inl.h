@@ -16,6 +16,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace onegru {
 namespace HWY_NAMESPACE {
+inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // C: the type that is computed in. S: the type that matrices are stored in. kAfter: reset after.
@@ -187,7 +188,7 @@ class Sequence {
 
   // False if a member is late; the states before the step are unchanged.
   bool Step() {
-    if constexpr (kCanProjectAhead) {
+    if constexpr (kProjectsAhead<S>) {
       if (s_.IsAhead()) return StepWith<true>();
     }
     return StepWith<false>();
@@ -252,6 +253,7 @@ constexpr Kernel MakeKernel() {
           &ActivateAll<C>};
 }
 
+}  // namespace ONEGRU_ARITHMETIC
 }  // namespace HWY_NAMESPACE
 }  // namespace onegru
 HWY_AFTER_NAMESPACE();

@@ -23,6 +23,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace onegru {
 namespace HWY_NAMESPACE {
+inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
 enum Gate : size_t { kZ, kR, kN };
@@ -75,7 +76,7 @@ HWY_INLINE auto H(const ItemState<C, S>& s, const At& at) {
 // h = (1 - z)∘n + z∘h, to the next state and to Y.
 template <class C, class S, class At, class V>
 HWY_INLINE void Blend(const ItemState<C, S>& s, const At& at, V z, V n) {
-  const V next = hn::MulAdd(hn::Sub(hn::Set(at.d, C{1}), z), n, hn::Mul(z, H(s, at)));  // n comes last
+  const V next = MultiplyAdd(hn::Sub(hn::Set(at.d, C{1}), z), n, hn::Mul(z, H(s, at)));  // n comes last
   C* const state = In(s, s.State(s.step + 1, 0), at);
   hn::Store(next, at.d, state);
   if (s.call.Y.data == nullptr || s.owner == ScratchOwner::kMember) return;
@@ -100,21 +101,22 @@ HWY_INLINE bool Saves(const ItemState<C, S>& s) {
 
 template <class C, class S, bool kBesideAhead>
 struct AfterOp {
-  static constexpr size_t kGates = 3;
+  static constexpr size_t kGates = 3, kSums = kSumsEach<S>;
   ItemState<C, S>& s;
 
   template <class Tile>
   HWY_INLINE void Sum(Tile& tile) const {
     if (s.projecting == Projecting::kByTile) ProjectTile(s, tile);
-    tile.ForEach(ONEGRU_AT { at.z = Xp(s, at, kZ), at.r = Xp(s, at, kR), at.n = Bn(s, at); });
-    AddRecurrent<kBesideAhead>(s, s.weights.R, tile);
+    AddRecurrent<kBesideAhead>(s, s.weights.R, s.weights.of_R, tile, [&]() HWY_ATTR {
+      tile.ForEach(ONEGRU_AT { at.z = Xp(s, at, kZ), at.r = Xp(s, at, kR), at.n = Bn(s, at); });
+    });
   }
 
   template <class Rows>
   HWY_INLINE void Gates(Rows rows) const {
     rows.ForEach(ONEGRU_AT { at.r = F(s, at, at.r); });
     if (Saves(s)) rows.ForEach(ONEGRU_AT { Save(s, at, kSavedR, at.r), Save(s, at, kSavedQ, at.n); });
-    rows.ForEach(ONEGRU_AT { at.n = hn::MulAdd(at.r, at.n, Xp(s, at, kN)); });
+    rows.ForEach(ONEGRU_AT { at.n = MultiplyAdd(at.r, at.n, Xp(s, at, kN)); });
     rows.ForEach(ONEGRU_AT { at.z = F(s, at, at.z); });
     if (Saves(s)) rows.ForEach(ONEGRU_AT { Save(s, at, kSavedZ, at.z); });
     rows.ForEach(ONEGRU_AT { at.z = Attend(s, at, at.z); });
@@ -130,14 +132,15 @@ struct AfterOp {
 
 template <class C, class S, bool kBesideAhead>
 struct GatesOp {
-  static constexpr size_t kGates = 2;
+  static constexpr size_t kGates = 2, kSums = kSumsEach<S>;
   ItemState<C, S>& s;
 
   template <class Tile>
   HWY_INLINE void Sum(Tile& tile) const {
     if (s.projecting == Projecting::kByTile) ProjectTile(s, tile);
-    tile.ForEach(ONEGRU_AT { at.z = Xp(s, at, kZ), at.r = Xp(s, at, kR); });
-    AddRecurrent<kBesideAhead>(s, s.weights.R, tile);
+    AddRecurrent<kBesideAhead>(s, s.weights.R, s.weights.of_R, tile, [&]() HWY_ATTR {
+      tile.ForEach(ONEGRU_AT { at.z = Xp(s, at, kZ), at.r = Xp(s, at, kR); });
+    });
   }
 
   template <class Rows>
@@ -157,13 +160,13 @@ struct GatesOp {
 
 template <class C, class S, bool kBesideAhead>
 struct StateOp {
-  static constexpr size_t kGates = 1;
+  static constexpr size_t kGates = 1, kSums = kSumsEach<S>;
   ItemState<C, S>& s;
 
   template <class Tile>
   HWY_INLINE void Sum(Tile& tile) const {
-    tile.ForEach(ONEGRU_AT { at.n = Xp(s, at, kN); });
-    AddRecurrent<kBesideAhead>(s, s.weights.N, tile);
+    AddRecurrent<kBesideAhead>(s, s.weights.N, s.weights.of_N, tile,
+                               [&]() HWY_ATTR { tile.ForEach(ONEGRU_AT { at.n = Xp(s, at, kN); }); });
   }
 
   template <class Rows>
@@ -192,20 +195,20 @@ HWY_INLINE void ForOurTiles(ItemState<C, S>& s, const Op& op) {
 // Reset after: all of the step.
 template <bool kBesideAhead, class C, class S>
 HWY_INLINE void StepResetAfter(ItemState<C, S>& s) {
-  for (size_t slot = 0; slot < s.active; ++slot) s.h_rows[slot] = s.State(s.step, slot);
+  TakeStates(s, s.State(s.step, 0));
   ForOurTiles<kBesideAhead>(s, AfterOp<C, S, kBesideAhead>{s});
 }
 
 // Reset before: z and r∘h; then, once all members have r∘h, n and h.
 template <bool kBesideAhead, class C, class S>
 HWY_INLINE void GatesResetBefore(ItemState<C, S>& s) {
-  for (size_t slot = 0; slot < s.active; ++slot) s.h_rows[slot] = s.State(s.step, slot);
+  TakeStates(s, s.State(s.step, 0));
   ForOurTiles<kBesideAhead>(s, GatesOp<C, S, kBesideAhead>{s});
 }
 
 template <bool kBesideAhead, class C, class S>
 HWY_INLINE void StateResetBefore(ItemState<C, S>& s) {
-  for (size_t slot = 0; slot < s.active; ++slot) s.h_rows[slot] = s.rh + slot * s.padded;
+  TakeStates(s, s.rh);
   ForOurTiles<kBesideAhead>(s, StateOp<C, S, kBesideAhead>{s});
 }
 
@@ -219,6 +222,7 @@ void WriteOthersUnits(const ItemState<C, S>& s) {
   }
 }
 
+}  // namespace ONEGRU_ARITHMETIC
 }  // namespace HWY_NAMESPACE
 }  // namespace onegru
 HWY_AFTER_NAMESPACE();

@@ -19,6 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace onegru {
 namespace HWY_NAMESPACE {
+inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // kRows_ rows x kPanels_ panels, and a sum for each of kGates_ gates.
@@ -75,7 +76,7 @@ inline constexpr bool kLargeTiles = true;
 inline constexpr bool kLargeTiles = HWY_TARGET == HWY_AVX3;
 #endif
 
-// The most rows of a tile.
+// The most rows of a tile, of one sum for each channel.
 inline constexpr size_t kMostRows = kLargeTiles ? 8 : 4;
 
 // The tiles of a sweep over more rows: of so many gates, how many rows and panels. Two multiply-adds begin in a cycle
@@ -124,9 +125,9 @@ HWY_INLINE void WithTag(D d, size_t width, F&& f) {
   f(d);
 }
 
-// What is done with tiles, an Op, has three stages: Sum(tile) computes the products, Gates(rows) and Finish(rows) the
-// rest. Each loop of a stage does one operation for all vectors before the next: an activation is a long dependency
-// chain, and the CPU overlaps two only if they are close together.
+// What is done with tiles, an Op, has three stages: Sum(tile) computes the products, kSums for each channel and row;
+// Gates(rows) and Finish(rows) the rest. Each loop of a stage does one operation for all vectors before the next: an
+// activation is a long dependency chain, and the CPU overlaps two only if they are close together.
 
 // A few rows at a time: all of them would not leave registers for the work.
 template <size_t kFrom, class Op, class Tile>
@@ -158,7 +159,7 @@ HWY_NOINLINE void DoApart(Op op, D d, size_t row, size_t panel, Width width) {
 // alike.
 template <size_t kLeast, size_t kPanels = 1, class Op, class D, class Width>
 HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width width) {
-  constexpr size_t kMost = RowsOfSweep(Op::kGates);
+  constexpr size_t kMost = RowsOfSweep(Op::kGates) / Op::kSums;
   for (size_t row = 0; row < rows;) {
     const size_t left = rows - row;
     const size_t count = left <= kMost ? left : left < kMost * 3 / 2 ? (left + 1) / 2 : kMost;
@@ -228,12 +229,12 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
   if (backwards) narrow();
   if constexpr (kWideForOne != 0) {
     SweepPanels<1, kWideForOne>(op, d, first, full, backwards, go_on);
-  } else if (rows <= kMostRows) {
-    WithRows<1, kMostRows>(rows, [&](auto n) HWY_ATTR {
-      SweepPanels<n, PanelsBeside(Op::kGates, n)>(op, d, first, full, backwards, go_on);
+  } else if (rows <= kMostRows / Op::kSums) {
+    WithRows<1, kMostRows / Op::kSums>(rows, [&](auto n) HWY_ATTR {
+      SweepPanels<n, PanelsBeside(Op::kGates, n * Op::kSums)>(op, d, first, full, backwards, go_on);
     });
   } else {
-    constexpr size_t kLeast = RowsOfSweep(Op::kGates) / 2, kWide = PanelsOfSweep(Op::kGates);
+    constexpr size_t kLeast = RowsOfSweep(Op::kGates) / Op::kSums / 2, kWide = PanelsOfSweep(Op::kGates);
     const size_t wides = (full - first) / kWide * kWide;
     const auto single = [&]() HWY_ATTR {
       for (size_t i = first + wides; i < full && go_on(1); ++i) SweepRows<kLeast>(op, d, rows, i, Whole<D>());
@@ -293,6 +294,7 @@ HWY_INLINE void ForFew(D d, const Geometry& geometry, const Op& op) {
   }
 }
 
+}  // namespace ONEGRU_ARITHMETIC
 }  // namespace HWY_NAMESPACE
 }  // namespace onegru
 HWY_AFTER_NAMESPACE();

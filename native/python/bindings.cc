@@ -80,6 +80,8 @@ NB_MODULE(_native, m) {
       nb::arg("name").none() = nb::none(),
       "Use the named target, or the best available one for None; returns its name.\n\n"
       "Raises ValueError, which lists the available targets, for any other name.");
+  m.def("allow_vnni", &onegru::AllowVnni, nb::arg("allowed"), "Lets kernels in int8 use VNNI or not, for tests.");
+  m.def("uses_vnni", [] { return onegru::UsesVnni(onegru::ChosenTargetIndex()); }, "Whether kernels in int8 use VNNI.");
   m.def(
       "target_traits",
       [](std::string_view name) {

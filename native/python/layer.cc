@@ -42,15 +42,15 @@ PyArrayObject* Required(nb::handle object, int rank) {
 class Layer {
  public:
   // activations: (function, alpha, beta) of f and g for each direction. dtype: the NumPy dtype of X, h and Y.
-  // W [D, 3H, I], R [D, 3H, H] and B [D, 6H] are contiguous, of the type that is computed in.
+  // planes: of inputs of products with matrices in int8, else 1. W [D, 3H, I], R [D, 3H, H] and B [D, 6H] are
+  // contiguous, of the type that is computed in.
   Layer(std::size_t I, std::size_t H, const std::vector<bool>& reversed, bool linear_before_reset, bool attention,
-        double clip, const Activations& activations, int type, int storage, nb::object dtype, nb::handle W,
-        nb::handle R, nb::handle B)
-      : spec_(MakeSpec(I, H, reversed, linear_before_reset, attention, clip, activations, type, storage)),
+        double clip, const Activations& activations, int type, int storage, std::size_t planes, nb::object dtype,
+        nb::handle W, nb::handle R, nb::handle B)
+      : spec_(MakeSpec(I, H, reversed, linear_before_reset, attention, clip, activations, type, storage, planes)),
         dtype_(std::move(dtype)),
         descr_(reinterpret_cast<PyArray_Descr*>(dtype_.ptr())),
-        packed_(std::make_shared<const Packed>(spec_, ChosenTargetIndex(),
-                                               KernelFor(spec_.storage, linear_before_reset, ChosenTargetIndex()).lanes,
+        packed_(std::make_shared<const Packed>(spec_, ChosenTargetIndex(), KernelFor(spec_, ChosenTargetIndex()).lanes,
                                                Checked(W), Checked(R), Checked(B))) {}
 
   // weights: for each direction W [3H, I], R [3H, H], Wb and Rb [3H] or None, contiguous, of the type that is computed
@@ -58,7 +58,7 @@ class Layer {
   Layer(std::size_t I, std::size_t H, const std::vector<bool>& reversed, bool linear_before_reset, bool attention,
         double clip, const Activations& activations, int type, nb::object dtype, const std::vector<nb::list>& weights,
         const std::vector<std::size_t>& order)
-      : spec_(MakeSpec(I, H, reversed, linear_before_reset, attention, clip, activations, type, type)),
+      : spec_(MakeSpec(I, H, reversed, linear_before_reset, attention, clip, activations, type, type, 1)),
         dtype_(std::move(dtype)),
         descr_(reinterpret_cast<PyArray_Descr*>(dtype_.ptr())),
         kept_(weights) {
@@ -69,8 +69,7 @@ class Layer {
       given_.push_back({Checked(own[0]), Checked(own[1]), bias(2), bias(3)});
     }
     const std::size_t target = ChosenTargetIndex();
-    packed_ = std::make_shared<const Packed>(spec_, target, KernelFor(spec_.storage, linear_before_reset, target).lanes,
-                                             given_.data(), order_);
+    packed_ = std::make_shared<const Packed>(spec_, target, KernelFor(spec_, target).lanes, given_.data(), order_);
   }
 
   const Packed& packed() const { return *packed_; }
@@ -205,7 +204,8 @@ class Layer {
 
  private:
   static Spec MakeSpec(std::size_t I, std::size_t H, const std::vector<bool>& reversed, bool linear_before_reset,
-                       bool attention, double clip, const Activations& activations, int type, int storage) {
+                       bool attention, double clip, const Activations& activations, int type, int storage,
+                       std::size_t planes) {
     Spec spec{};
     spec.I = I;
     spec.H = H;
@@ -225,6 +225,8 @@ class Layer {
     }
     spec.type = static_cast<ElementType>(type);
     spec.storage = static_cast<ElementType>(storage);
+    spec.planes = planes;
+    if (planes < 1 || planes > 2) throw std::invalid_argument("planes");
     return spec;
   }
 
@@ -364,10 +366,11 @@ void BindLayer(nb::module_& m) {
   ImportNumpy();
   nb::class_<Layer>(m, "Layer")
       .def(nb::init<std::size_t, std::size_t, const std::vector<bool>&, bool, bool, double, const Activations&, int,
-                    int, nb::object, nb::handle, nb::handle, nb::handle>(),
+                    int, std::size_t, nb::object, nb::handle, nb::handle, nb::handle>(),
            nb::arg("input_size"), nb::arg("hidden_size"), nb::arg("reversed"), nb::arg("linear_before_reset"),
            nb::arg("attention"), nb::arg("clip"), nb::arg("activations"), nb::arg("type"), nb::arg("storage"),
-           nb::arg("dtype"), nb::arg("W"), nb::arg("R"), nb::arg("B"), "A layer, its weights packed.")
+           nb::arg("planes"), nb::arg("dtype"), nb::arg("W"), nb::arg("R"), nb::arg("B"),
+           "A layer, its weights packed.")
       .def("run",
            nb::overload_cast<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, bool, nb::handle>(
                &Layer::Run, nb::const_),
@@ -427,7 +430,9 @@ void BindLayer(nb::module_& m) {
         PyArrayObject* const from = AsArray(x);
         PyArrayObject* const to = AsArray(y);
         const auto storage = PyArray_ITEMSIZE(from) == 8 ? ElementType::kFloat64 : ElementType::kFloat32;
-        const Kernel& kernel = KernelFor(storage, true, ChosenTargetIndex());
+        Spec spec{};
+        spec.storage = storage;
+        const Kernel& kernel = KernelFor(spec, ChosenTargetIndex());
         const auto count = static_cast<std::size_t>(PyArray_SIZE(from));
         if (count % kernel.lanes != 0) throw std::invalid_argument("the size must be a multiple of a vector");
         kernel.activate({static_cast<Function>(function), alpha, beta}, count, Data(from), Data(to));

@@ -33,7 +33,8 @@ constexpr char kOptionPrefix[] = "ep.onegruexecutionprovider.";
 
 // table: native_choices
 constexpr const char* kEngines[] = {"auto", "native", "reference"};
-constexpr const char* kWeightStorages[] = {"float16", "bfloat16"};
+constexpr const char* kWeightStorages[] = {"float16", "bfloat16", "int8"};
+constexpr const char* kActivationStorages[] = {"int16", "int8"};
 // end
 
 // As "a, b, c".
@@ -80,8 +81,17 @@ Options ReadOptions(const Api& api, const ort::SessionOptions* given) {
   if (const auto text = option("weight_storage"); text && !text->empty()) {
     if (!IsAmong(kWeightStorages, *text))
       throw IllegalGru("weight_storage: '" + *text + "'; must be " + Listed(kWeightStorages) + " or empty");
-    options.weight_storage = *text == NameOf(ElementType::kFloat16) ? ElementType::kFloat16 : ElementType::kBFloat16;
+    for (const auto type : {ElementType::kFloat16, ElementType::kBFloat16, ElementType::kInt8})
+      if (*text == NameOf(type)) options.weight_storage = type;
+    options.planes = 2;
     if (options.reference) throw IllegalGru("weight_storage: '" + *text + "'; must be empty with the reference engine");
+  }
+  if (const auto text = option("activation_storage"); text && !text->empty()) {
+    if (!IsAmong(kActivationStorages, *text))
+      throw IllegalGru("activation_storage: '" + *text + "'; must be " + Listed(kActivationStorages) + " or empty");
+    if (options.weight_storage != ElementType::kInt8)
+      throw IllegalGru("activation_storage: '" + *text + "'; must be empty unless weight_storage is int8");
+    options.planes = *text == NameOf(ElementType::kInt8) ? 1 : 2;
   }
   if (const auto text = option("observer")) options.observer = Number("observer", *text, INT64_MAX, "a number");
   return options;

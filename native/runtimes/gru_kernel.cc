@@ -167,7 +167,7 @@ class GruKernel : public ort::Kernel {
       weights[i] = View(api_, value, kInputNames[input], false);
     }
     if (!weights[0].is_given || !weights[1].is_given) return;
-    packed_ = gru_.Pack(weights[0], weights[1], weights[2], options_.weight_storage);
+    packed_ = gru_.Pack(weights[0], weights[1], weights[2], options_.weight_storage, options_.planes);
     if (options_.observer == 0) return;
     const Port ports[] = {{"W", weights[0], false}, {"R", weights[1], false}, {"B", weights[2], false}};
     Show(Moment::kWeights, ports);
@@ -208,7 +208,7 @@ class GruKernel : public ort::Kernel {
     }
     if (known != nullptr && known->IsOf(tensors)) return known->packed;
     auto fresh = std::make_shared<Computed>(tensors);
-    fresh->packed = gru_.Pack(tensors[0], tensors[1], tensors[2], options_.weight_storage);
+    fresh->packed = gru_.Pack(tensors[0], tensors[1], tensors[2], options_.weight_storage, options_.planes);
     const std::lock_guard lock(mutex_);
     computed_ = fresh;
     return fresh->packed;

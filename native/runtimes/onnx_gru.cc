@@ -4,7 +4,9 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <numeric>
 
 #include "native/kernel.h"
 #include "native/targets/targets.h"
@@ -190,6 +192,14 @@ const void* Widened(const Tensor& tensor, std::vector<float>& memory) {
   return memory.data();
 }
 
+// Of weights that are kept in int8, as their scales must be finite.
+void CheckFinite(const char* name, const Tensor& tensor) {
+  const auto* const numbers = static_cast<const float*>(tensor.data);
+  const auto count = std::accumulate(tensor.shape.begin(), tensor.shape.end(), std::size_t{1}, std::multiplies<>());
+  if (!std::all_of(numbers, numbers + count, [](float number) { return std::isfinite(number); }))
+    throw IllegalGru(std::string(name) + ": holds NaN or infinity; must be finite to be kept in int8");
+}
+
 }  // namespace
 
 std::size_t Tensor::count() const {
@@ -227,7 +237,7 @@ OnnxGru::OnnxGru(const OnnxGruAttributes& attributes, const OnnxOperator& kind) 
 }
 
 std::shared_ptr<const Packed> OnnxGru::Pack(const Tensor& W, const Tensor& R, const Tensor& B,
-                                            std::optional<ElementType> storage) const {
+                                            std::optional<ElementType> storage, std::size_t planes) const {
   CheckType("R", R, W.type);
   if (B.is_given) CheckType("B", B, W.type);
   const auto D = static_cast<std::int64_t>(spec_.D);
@@ -251,8 +261,13 @@ std::shared_ptr<const Packed> OnnxGru::Pack(const Tensor& W, const Tensor& R, co
   spec.I = static_cast<std::size_t>(W.shape[2]);
   spec.type = W.type;
   spec.storage = W.type == ElementType::kFloat32 ? storage.value_or(W.type) : W.type;
+  if (spec.storage == ElementType::kInt8) {
+    spec.planes = planes;
+    CheckFinite("W", W);
+    CheckFinite("R", R);
+  }
   const std::size_t target = ChosenTargetIndex();
-  const std::size_t lanes = KernelFor(spec.storage, spec.linear_before_reset, target).lanes;
+  const std::size_t lanes = KernelFor(spec, target).lanes;
   std::vector<float> w, r, b;
   // Zeros of either type are the same bytes.
   std::vector<double> zeros(B.is_given ? 0 : spec.D * 6 * spec.H);

@@ -130,7 +130,7 @@ class OnnxGru {
 
   // The weights, packed; of type `storage`, or their own. Throws IllegalGru.
   std::shared_ptr<const Packed> Pack(const Tensor& W, const Tensor& R, const Tensor& B,
-                                     std::optional<ElementType> storage) const;
+                                     std::optional<ElementType> storage, std::size_t planes = 1) const;
 
   // A call, its outputs not yet set: they have the sizes [T, D, B, H] and [D, B, H], batch first under layout 1.
   // A is looked at with attention only; `lengths` is memory for the call. Throws IllegalGru.

@@ -32,6 +32,12 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
+#if HWY_ARCH_X86 && defined(_MSC_VER)
+#include <intrin.h>
+#elif HWY_ARCH_X86
+#include <cpuid.h>
+#endif
+
 #include "native/targets/target_list.h"
 
 namespace onegru {
@@ -66,6 +72,22 @@ std::atomic<std::size_t>& Chosen() {
   static std::atomic<std::size_t> index = BestIndex();
   return index;
 }
+
+std::atomic<bool> g_allows_vnni{true};
+
+#if HWY_TARGETS & HWY_AVX3
+// CPUID, leaf 7: bit 11 of ECX. AVX-512 itself, and that the system saves its registers, is the target's to check.
+bool HasVnni() {
+#if defined(_MSC_VER)
+  int registers[4];
+  __cpuidex(registers, 7, 0);
+  return (registers[2] >> 11 & 1) != 0;
+#else
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (c >> 11 & 1) != 0;
+#endif
+}
+#endif
 
 [[noreturn]] void ThrowNoSuchTarget(std::string_view name, const char* reason) {
   std::string message = "SIMD target \"" + std::string(name) + "\" " + reason + "; available here:";
@@ -102,6 +124,17 @@ std::size_t SelectTarget(std::optional<std::string_view> name) {
 }
 
 const Target& FindTarget(std::string_view name) { return kTargets[FindIndex(name)]; }
+
+bool UsesVnni([[maybe_unused]] std::size_t target) {
+#if HWY_TARGETS & HWY_AVX3
+  static const bool has = HasVnni();
+  return has && kTargets[target].bit == HWY_AVX3 && g_allows_vnni.load(std::memory_order_relaxed);
+#else
+  return false;
+#endif
+}
+
+void AllowVnni(bool allowed) { g_allows_vnni.store(allowed, std::memory_order_relaxed); }
 
 std::string HighwayVersion() {
   return std::to_string(HWY_MAJOR) + "." + std::to_string(HWY_MINOR) + "." + std::to_string(HWY_PATCH);

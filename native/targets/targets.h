@@ -43,6 +43,12 @@ std::size_t SelectTarget(std::optional<std::string_view> name);
 // The available target called `name`; throws as SelectTarget does.
 const Target& FindTarget(std::string_view name);
 
+// Whether kernels in int8 multiply by VNNI on this target: it is AVX-512's, the CPU has it, and AllowVnni has not said
+// otherwise.
+bool UsesVnni(std::size_t target);
+// For tests of the same kernels without it.
+void AllowVnni(bool allowed);
+
 // Version of the Highway headers this was compiled with, "major.minor.patch".
 std::string HighwayVersion();
 

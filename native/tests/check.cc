@@ -86,9 +86,15 @@ void Hash(const Array& array, std::uint64_t& hash) {
   });
 }
 
-void CheckProblem(std::size_t number, std::vector<std::uint64_t>& hashes) {
+// Hashes of a target: of layers in float, and of those with weights in int8.
+struct Hashes {
+  std::uint64_t of_float = 0xcbf29ce484222325, of_int8 = of_float;
+};
+
+void CheckProblem(std::size_t number, std::vector<Hashes>& hashes) {
   const Problem p = MakeProblem(number);
-  const Expected e = Plainly(p);
+  const bool is_int8 = p.spec.storage == ElementType::kInt8;
+  const Expected e = is_int8 ? Expected{} : Plainly(p);
   const auto targets = CompiledTargets();
   for (std::size_t target = 0; target < targets.size(); ++target) {
     if (!IsAvailable(targets[target])) continue;
@@ -99,7 +105,17 @@ void CheckProblem(std::size_t number, std::vector<std::uint64_t>& hashes) {
       SetNumThreads(threads);
       Result result = RunOnce(p, packed);
       if (threads == 1) {
-        Check(Near(p, result, e), "near", number, name, threads);
+        if (is_int8) {
+          const Result exact = Exactly(p, target);
+          Check(SameNumbers(result.Y, exact.Y) && SameNumbers(result.Y_h, exact.Y_h), "exact", number, name, threads);
+          if (UsesVnni(target)) {
+            AllowVnni(false);
+            Check(SameBits(RunOnce(p, packed), result), "the same bits without VNNI", number, name, threads);
+            AllowVnni(true);
+          }
+        } else {
+          Check(Near(p, result, e), "near", number, name, threads);
+        }
         first = std::move(result);
       } else {
         Check(SameBits(result, first), "the same bits", number, name, threads);
@@ -113,7 +129,9 @@ void CheckProblem(std::size_t number, std::vector<std::uint64_t>& hashes) {
         Check(stopper.stopped() || SameBits(result, first), "stopped or done", number, name, threads);
       }
     }
-    for (const Array* array : {&first.Y, &first.Y_h, &first.state}) Hash(*array, hashes[target]);
+    for (const Array* array : {&first.Y, &first.Y_h, &first.state}) {
+      Hash(*array, is_int8 ? hashes[target].of_int8 : hashes[target].of_float);
+    }
   }
 }
 
@@ -223,21 +241,28 @@ int Main(int argc, char** argv) {
   }
   const std::size_t problems = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 600;
   const auto targets = CompiledTargets();
-  std::vector<std::uint64_t> hashes(targets.size(), 0xcbf29ce484222325);
+  std::vector<Hashes> hashes(targets.size());
   for (std::size_t number = 0; number < problems; ++number) CheckProblem(number, hashes);
-  const std::uint64_t* common = nullptr;
+  const Hashes* common = nullptr;
+  const std::uint64_t* common_int8 = nullptr;
   for (std::size_t target = 0; target < targets.size(); ++target) {
     if (!IsAvailable(targets[target])) continue;
     CheckThreads(target, problems);
     CheckRows(target);
     CheckGradients(target, problems);
     const bool has_fma = targets[target].native_fma;
-    std::printf("%-18s hash %016" PRIx64 "%s\n", targets[target].name, hashes[target], has_fma ? "" : ", without FMA");
+    const auto [of_float, of_int8] = hashes[target];
+    const char* const name = targets[target].name;
+    std::printf("%-18s hash %016" PRIx64 "%s, in int8 %016" PRIx64 "\n", name, of_float, has_fma ? "" : " without FMA",
+                of_int8);
+    if (common_int8 == nullptr) common_int8 = &hashes[target].of_int8;
+    Check(*common_int8 == of_int8, "the same hash in int8", problems, name, 0);
     if (!has_fma) continue;
     if (common == nullptr) common = &hashes[target];
-    Check(*common == hashes[target], "the same hash", problems, targets[target].name, 0);
+    Check(common->of_float == of_float, "the same hash", problems, name, 0);
   }
-  if (common != nullptr) std::printf("hash %016" PRIx64 " of %zu problems\n", *common, problems);
+  if (common_int8 != nullptr) std::printf("hash %016" PRIx64 " in int8 of %zu problems\n", *common_int8, problems);
+  if (common != nullptr) std::printf("hash %016" PRIx64 " of %zu problems\n", common->of_float, problems);
   std::printf("helpers joined %zu epochs, were late in %zu, handed over %zu times, lost %zu shares\n",
               g_events.joined.load(), g_events.late.load(), g_events.handed_over.load(), g_events.taken_back.load());
   if (problems >= 100) {  // otherwise the tests above test nothing

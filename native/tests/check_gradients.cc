@@ -77,7 +77,7 @@ Gradient Differentiate(const Trained& trained, std::size_t target, bool saves) {
     call.weights[d] = {W.get() + w, R.get() + r, bias.get() + b, bias.get() + b + half};
     call.by[d] = {by.W.get() + w, by.R.get() + r, by.bias.get() + b, by.bias.get() + b + half};
   }
-  const std::size_t lanes = KernelFor(spec.storage, spec.linear_before_reset, target).lanes;
+  const std::size_t lanes = KernelFor(spec, target).lanes;
   const auto packed = std::make_shared<const Packed>(spec, target, lanes, call.weights, call.order);
   Call forward{};
   call.T = forward.T = p.T;

@@ -74,9 +74,7 @@ Activation DrawActivation(Bytes& bytes) {
 }
 
 void DrawSpec(Bytes& bytes, Spec& spec) {
-  const auto [type, storage] = kTypes[bytes.Below(std::size(kTypes))];
-  spec.type = type;
-  spec.storage = storage;
+  SetTypes(spec, bytes.Below(std::size(kTypes)));
   const bool large = bytes.OneIn(8);
   spec.H = 1 + bytes.Below(large ? 80 : 24);
   spec.I = bytes.Below(large ? 64 : 24);
@@ -116,10 +114,11 @@ class Solver {
   Solver(const Problem& p, std::size_t target)
       : p_(p),
         spec_(p.spec),
-        kernel_(KernelFor(spec_.storage, spec_.linear_before_reset, target)),
-        fused_(CompiledTargets()[target].native_fma),
-        W_(Stored(p.W)),
-        R_(Stored(p.R)),
+        kernel_(KernelFor(spec_, target)),
+        is_int8_(spec_.storage == ElementType::kInt8),
+        fused_(CompiledTargets()[target].native_fma && !is_int8_),
+        W_(p.W, spec_.I, spec_.storage),
+        R_(p.R, spec_.H, spec_.storage),
         bias_(p.bias.begin(), p.bias.end()) {}
 
   void Solve(Result& result) {
@@ -131,10 +130,52 @@ class Solver {
   }
 
  private:
-  std::vector<C> Stored(const std::vector<double>& weights) const {
-    std::vector<C> stored;
-    for (const double weight : weights) stored.push_back(static_cast<C>(Rounded(spec_.storage, weight)));
-    return stored;
+  // Weights as they are stored; in int8, numbers to be multiplied with the scale of each channel of K.
+  struct Matrix {
+    Matrix(const std::vector<double>& weights, std::size_t K, ElementType storage) : numbers(weights.size()) {
+      if (storage != ElementType::kInt8) {
+        std::transform(weights.begin(), weights.end(), numbers.begin(),
+                       [&](double weight) { return static_cast<C>(Rounded(storage, weight)); });
+        return;
+      }
+      const std::vector<float> floats(weights.begin(), weights.end());
+      std::vector<std::int8_t> q(weights.size());
+      scales.resize(K == 0 ? 0 : weights.size() / K);
+      for (std::size_t i = 0; i < scales.size(); ++i)
+        QuantizeChannel(floats.data() + i * K, K, q.data() + i * K, &scales[i]);
+      std::copy(q.begin(), q.end(), numbers.begin());
+    }
+    std::vector<C> numbers;
+    std::vector<float> scales;
+  };
+
+  // What a product takes; in int8, integers of two planes or one, to be multiplied with a scale.
+  struct Inputs {
+    explicit Inputs(std::size_t K) : numbers(K), high(K), low(K) {}
+    std::vector<C> numbers;
+    std::vector<std::int64_t> high, low;
+    float scale = 0;
+  };
+
+  void Quantize(Inputs& inputs, bool is_state) const {
+    if (!is_int8_) return;
+    const float most = spec_.planes == 1 ? 127 : 127 * 128;
+    float range = is_state ? 1 : kLeastRange;
+    bool is_finite = true;
+    for (const C number : inputs.numbers) {
+      const auto size = static_cast<float>(std::abs(number));
+      is_finite = is_finite && std::isfinite(size);
+      if (size > range && (!is_state || size > 1 + 0x1p-20f)) range = size;
+    }
+    inputs.scale = is_finite ? range / most : std::numeric_limits<float>::quiet_NaN();
+    if (!is_finite) return;
+    const float factor = most / range;
+    for (std::size_t k = 0; k < inputs.numbers.size(); ++k) {
+      const auto number = static_cast<float>(inputs.numbers[k]) * factor;
+      const auto q = static_cast<std::int64_t>(std::nearbyint(std::clamp(number, -most, most)));
+      inputs.high[k] = spec_.planes == 1 ? 0 : (q + 64) >> 7;
+      inputs.low[k] = q - 128 * inputs.high[k];
+    }
   }
 
   // A vector of whole SIMD vectors.
@@ -142,9 +183,21 @@ class Solver {
 
   C MulAdd(C a, C b, C c) const { return fused_ ? std::fma(a, b, c) : a * b + c; }
 
-  C Sum(C sum, const C* weights, const C* with, std::size_t count) const {
-    for (std::size_t k = 0; k < count; ++k) sum = MulAdd(weights[k], with[k], sum);
-    return sum;
+  C Sum(C sum, const Matrix& matrix, std::size_t channel, const Inputs& with) const {
+    const std::size_t K = with.numbers.size();
+    const C* const weights = matrix.numbers.data() + channel * K;
+    if (!is_int8_) {
+      for (std::size_t k = 0; k < K; ++k) sum = MulAdd(weights[k], with.numbers[k], sum);
+      return sum;
+    }
+    std::int64_t high = 0, low = 0;
+    for (std::size_t k = 0; k < K; ++k) {
+      high += static_cast<std::int64_t>(weights[k]) * with.high[k];
+      low += static_cast<std::int64_t>(weights[k]) * with.low[k];
+    }
+    const float integers =
+        spec_.planes == 1 ? static_cast<float>(low) : static_cast<float>(high) * 128 + static_cast<float>(low);
+    return K == 0 ? sum : sum + static_cast<C>(with.scale * matrix.scales[channel] * integers);
   }
 
   void Activate(const Activation& activation, std::vector<C>& units) const {
@@ -157,31 +210,35 @@ class Solver {
     const std::size_t H = spec_.H, I = spec_.I, length = p_.Length(b);
     const std::size_t row = p_.is_stream ? static_cast<std::size_t>(p_.state_rows[b]) : b;
     const Array& from = p_.is_stream ? p_.state : p_.initial_h;
-    const C *const W = W_.data() + d * 3 * H * I, *const R = R_.data() + d * 3 * H * H;
     const C* const bias = bias_.data() + d * 6 * H;
-    const auto gate_of_x = [&](std::size_t gate, std::size_t j, C start, const C* x) {
-      return Sum(start, W + (gate * H + j) * I, x, I);
+    const auto gate_of_x = [&](std::size_t gate, std::size_t j, C start, const Inputs& x) {
+      return Sum(start, W_, (d * 3 + gate) * H + j, x);
     };
-    const auto gate_of_h = [&](std::size_t gate, std::size_t j, C start, const C* h) {
-      return Sum(start, R + (gate * H + j) * H, h, H);
+    const auto gate_of_h = [&](std::size_t gate, std::size_t j, C start, const Inputs& h) {
+      return Sum(start, R_, (d * 3 + gate) * H + j, h);
     };
-    std::vector<C> x(I), h(H), rh(H), z = Units(), r = Units(), n = Units();
+    Inputs inputs(I), states(H), reset_states(H);
+    std::vector<C>&x = inputs.numbers, &h = states.numbers, &rh = reset_states.numbers;
+    std::vector<C> z = Units(), r = Units(), n = Units();
     for (std::size_t j = 0; j < H; ++j)
       h[j] = p_.is_stream || p_.has_initial_h ? static_cast<C>(from.Get(0, d, row, j)) : 0;
     for (std::size_t step = 0; step < length; ++step) {
       const std::size_t t = spec_.reversed[d] ? length - 1 - step : step;
       for (std::size_t i = 0; i < I; ++i) x[i] = static_cast<C>(p_.X.Get(t, 0, b, i));
+      Quantize(inputs, false);
+      Quantize(states, true);
       for (std::size_t j = 0; j < H; ++j) {
-        z[j] = gate_of_h(0, j, gate_of_x(0, j, bias[j] + bias[3 * H + j], x.data()), h.data());
-        r[j] = gate_of_h(1, j, gate_of_x(1, j, bias[H + j] + bias[4 * H + j], x.data()), h.data());
+        z[j] = gate_of_h(0, j, gate_of_x(0, j, bias[j] + bias[3 * H + j], inputs), states);
+        r[j] = gate_of_h(1, j, gate_of_x(1, j, bias[H + j] + bias[4 * H + j], inputs), states);
       }
       Activate(spec_.f[d], z);
       Activate(spec_.f[d], r);
       for (std::size_t j = 0; j < H; ++j) rh[j] = r[j] * h[j];
+      Quantize(reset_states, true);
       for (std::size_t j = 0; j < H; ++j) {
         const C wb = bias[2 * H + j], rb = bias[5 * H + j];
-        n[j] = spec_.linear_before_reset ? MulAdd(r[j], gate_of_h(2, j, rb, h.data()), gate_of_x(2, j, wb, x.data()))
-                                         : gate_of_h(2, j, gate_of_x(2, j, wb + rb, x.data()), rh.data());
+        n[j] = spec_.linear_before_reset ? MulAdd(r[j], gate_of_h(2, j, rb, states), gate_of_x(2, j, wb, inputs))
+                                         : gate_of_h(2, j, gate_of_x(2, j, wb + rb, inputs), reset_states);
       }
       Activate(spec_.g[d], n);
       const C kept = spec_.attention ? C{1} - static_cast<C>(p_.attention.Get(t, 0, b, 0)) : C{1};
@@ -199,8 +256,9 @@ class Solver {
   const Problem& p_;
   const Spec& spec_;
   const Kernel& kernel_;
-  const bool fused_;
-  const std::vector<C> W_, R_, bias_;
+  const bool is_int8_, fused_;
+  const Matrix W_, R_;
+  const std::vector<C> bias_;
 };
 
 }  // namespace
@@ -241,6 +299,10 @@ Problem DrawProblem(Bytes& bytes) {
   Numbers(bytes).Fill(p.W, spec.D * 3 * spec.H * spec.I, spec.type);
   Numbers(bytes).Fill(p.R, spec.D * 3 * spec.H * spec.H, spec.type);
   Numbers(bytes).Fill(p.bias, spec.D * 6 * spec.H, spec.type);
+  if (spec.storage == ElementType::kInt8) {
+    for (std::vector<double>* const weights : {&p.W, &p.R})
+      std::replace_if(weights->begin(), weights->end(), [](double weight) { return !std::isfinite(weight); }, 1.0);
+  }
   MakeInput(bytes, p.X, spec.type, p.T, 1, p.B, spec.I);
   MakeInput(bytes, p.initial_h, spec.type, 1, spec.D, p.B, spec.H);
   MakeInput(bytes, p.attention, spec.type, p.T, 1, p.B, 1);

@@ -124,10 +124,9 @@ Problem MakeProblem(std::size_t number) {
   Random random(number * 7919 + 1);
   Problem p;
   Spec& spec = p.spec;
-  const auto [type, storage] = kTypes[number % std::size(kTypes)];
+  SetTypes(spec, (number + number / 10) % std::size(kTypes));  // large ones of each
+  const ElementType type = spec.type;
   const bool large = number % 10 == 9;
-  spec.type = type;
-  spec.storage = storage;
   spec.H = large ? 96 + random.Below(80) : 1 + random.Below(40);
   spec.I = large             ? (random.OneIn(3) ? 1 + random.Below(300) : 20 + random.Below(40))
            : random.OneIn(4) ? 1
@@ -246,7 +245,7 @@ Expected Plainly(const Problem& p) {
 
 std::shared_ptr<const Packed> Pack(const Problem& p, std::size_t target) {
   const Spec& spec = p.spec;
-  const std::size_t lanes = KernelFor(spec.storage, spec.linear_before_reset, target).lanes;
+  const std::size_t lanes = KernelFor(spec, target).lanes;
   if (spec.type == ElementType::kFloat64)
     return std::make_shared<const Packed>(spec, target, lanes, p.W.data(), p.R.data(), p.bias.data());
   const auto narrow = [](const std::vector<double>& from) { return std::vector<float>(from.begin(), from.end()); };

@@ -19,6 +19,7 @@ with needs_extra("onnx", "onnx", "onegru.backend"):
     from onnx.backend.base import Backend, BackendRep
 
 from onegru.core.wording import count
+from onegru.engines.select import engine_options
 from onegru.formats.onnx.parse import parse_onnx
 from onegru.formats.onnx.validate import Source
 from onegru.models.model import Model
@@ -96,7 +97,7 @@ class OneGRUBackend(Backend):
         if not isinstance(model, ModelProto):
             raise SpecError(f"model: {type(model).__name__}; must be a ModelProto")
         graph = parse_onnx(model.SerializeToString(), Source("model"))
-        return OneGRURep(Model(graph, engine=engine))
+        return OneGRURep(Model(graph, engine_options(engine, None, None)))
 
     @classmethod
     def run_model(

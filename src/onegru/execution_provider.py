@@ -17,7 +17,9 @@ Options, given as `("OnegruExecutionProvider", {"threads": "1"})`:
     threads: how many threads a GRU node may use, 0…64; 0, the default, for `onegru.get_num_threads()`. They
         are those of the session: it never uses more than it has.
     engine: "auto", "native", or "reference" for the float64 reference.
-    weight_storage: "float16" or "bfloat16" to keep the weights of float32 nodes in half the memory.
+    weight_storage: "float16" or "bfloat16" to keep the weights of float32 nodes in half the memory; "int8" to
+        keep them in a quarter and to multiply in integers, as `onegru.GRU` describes.
+    activation_storage: "int16" (the default) or "int8", with weights in int8.
 """
 
 from __future__ import annotations

@@ -19,12 +19,14 @@ from onegru.cli.conformance import conformance
 from onegru.cli.convert import convert_command
 from onegru.cli.fusing import show_decomposed, show_fusing_hint
 from onegru.cli.inputs import (
+    ActivationStorage,
     AsJson,
     DimOption,
     DimsOption,
     InputOption,
     ModelPath,
     SeedOption,
+    WeightStorage,
     explained,
     gather_inputs,
 )
@@ -160,6 +162,8 @@ def run_command(
     engine: Annotated[
         str, typer.Option("--engine", help="What runs the GRUs: auto, native or reference.")
     ] = "auto",
+    weight_storage: WeightStorage = None,
+    activation_storage: ActivationStorage = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a model whole: GRUs by onegru, everything between them by ONNX Runtime.
@@ -167,7 +171,9 @@ def run_command(
     Example: onegru run model.onnx --random 0 --dim batch=4 -o out.npz
     """
     with waiting(f"loading {model.name}"):
-        loaded = onegru.load(model, engine=engine)
+        loaded = onegru.load(
+            model, engine=engine, weight_storage=weight_storage, activation_storage=activation_storage
+        )
     targets = check_targets(outputs or [], loaded, inputs or [])
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
     with explained(loaded, random_names), waiting(f"running {model.name}") as watch:
@@ -216,6 +222,8 @@ def bench_command(
             "--threads", metavar="N", min=1, help="The threads that each computes with; by default all cores."
         ),
     ] = None,
+    weight_storage: WeightStorage = None,
+    activation_storage: ActivationStorage = None,
     as_json: AsJson = False,
 ) -> None:
     """Time a model in onegru and, where that runs it, in ONNX Runtime, in turns.
@@ -225,7 +233,7 @@ def bench_command(
     if threads is not None:
         set_threads(threads)
     with waiting(f"loading {model.name}"):
-        loaded = onegru.load(model)
+        loaded = onegru.load(model, weight_storage=weight_storage, activation_storage=activation_storage)
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
     with explained(loaded, random_names), waiting(f"timing {model.name}"):
         timings = measure(loaded, values, rounds)

@@ -39,6 +39,22 @@ SeedOption = Annotated[
         "--random", metavar="SEED", min=0, help="Seed for random values of the inputs that are not given."
     ),
 ]
+WeightStorage = Annotated[
+    str | None,
+    typer.Option(
+        "--weight-storage",
+        metavar="TYPE",
+        help="What GRUs of float32 keep their weights in: float16, bfloat16 or int8.",
+    ),
+]
+ActivationStorage = Annotated[
+    str | None,
+    typer.Option(
+        "--activation-storage",
+        metavar="TYPE",
+        help="What weights in int8 are multiplied with: int16 (the default) or int8, which is faster.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 DimOption = Annotated[
     list[str] | None,

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from onegru.cli.inputs import AsJson
+from onegru.cli.inputs import ActivationStorage, AsJson, WeightStorage
 from onegru.cli.outputs import named, print_json
 from onegru.cli.screen import Screen, counting, safe, say, waiting
 from onegru.core.errors import SpecError
@@ -83,6 +83,8 @@ def score_command(
             "row, or a row without outputs.",
         ),
     ] = "raise",
+    weight_storage: WeightStorage = None,
+    activation_storage: ActivationStorage = None,
     memory: Annotated[
         str, typer.Option("--memory", metavar="SIZE", help="The memory limit, such as 500MB.")
     ] = "1GiB",
@@ -134,6 +136,8 @@ def score_command(
         pad=pad,
         batch=batch,
         on_error=on_error,
+        weight_storage=weight_storage,
+        activation_storage=activation_storage,
         num_threads=threads,
     )
     size = parse_size(memory)

@@ -18,7 +18,10 @@ Array = npt.NDArray[Any]
 ELEMENT_TYPES = ("float16", "bfloat16", "float32", "float64")
 
 #: The types that matrices of a float32 layer can be kept in.
-WEIGHT_STORAGES = ("float16", "bfloat16")
+WEIGHT_STORAGES = ("float16", "bfloat16", "int8")
+
+#: What the inputs of the products of a layer with weights in int8 can be rounded to, the default first.
+ACTIVATION_STORAGES = ("int16", "int8")
 
 
 def bfloat16() -> np.dtype[Any]:

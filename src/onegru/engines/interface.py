@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol, Self
 
 from onegru import _native
 from onegru.core.dtypes import Array
 from onegru.core.spec import Weights
+
+
+class EngineOptions(NamedTuple):
+    """What runs a layer, and in which types, as in the arguments of `onegru.GRU`."""
+
+    engine: str = "auto"
+    weight_storage: str | None = None
+    activation_storage: str | None = None
+
+    def for_type(self, dtype: str) -> Self:
+        """The options for a GRU node of a model: only those of float32 keep their weights in another type."""
+        return self if dtype == "float32" else self._replace(weight_storage=None, activation_storage=None)
+
+
+#: The options of whoever asks for nothing else.
+DEFAULT_OPTIONS = EngineOptions()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from onegru.core.activations import Activation
 from onegru.core.dtypes import Array
 from onegru.core.spec import Spec, Weights
 from onegru.engines.interface import Problem
+from onegru.engines.storage import quantize_channels
 
 Float64 = npt.NDArray[np.float64]
 
@@ -58,15 +59,54 @@ def activate(activation: Activation, x: Float64) -> Float64:
 
 
 @dataclass(frozen=True, slots=True)
+class QuantizedMatrix:
+    """A matrix of int8 weights, transposed, that rounds what it is multiplied with to integers as well.
+
+    A row x becomes q = x/s, rounded to nearest even, in float32: |q| ≤ 127 for one plane, 127·128 for two.
+    Its scale s follows from its largest |x|, or from 1 for a state within ±1. The product is
+
+        (s · scale of the channel) · Σ q·w
+
+    with the scales' product rounded to float32, and the sum exact.
+
+    Attributes:
+        w: int8 numbers, [K, channels].
+        scale: of each channel.
+        planes: 1 or 2.
+        is_state: whether its rows are states, with 1 as the least range.
+    """
+
+    w: Float64
+    scale: Array
+    planes: int
+    is_state: bool
+
+    __array_ufunc__ = None  # x @ matrix asks the method below
+
+    def __rmatmul__(self, x: Float64) -> Float64:
+        numbers = x.astype(np.float32)
+        most = np.float32(127 if self.planes == 1 else 127 * 128)
+        largest = np.abs(numbers).max(-1, keepdims=True, initial=0.0)
+        if self.is_state:
+            within = largest <= np.float32(1 + 2.0**-20)
+            range_ = np.where(within, np.float32(1), largest)
+        else:
+            range_ = np.maximum(largest, np.float32(2.0**-100))
+        q = np.rint(np.clip(numbers * (most / range_), -most, most)).astype(np.float64)
+        scale = np.where(np.isfinite(largest), range_ / most, np.float32(np.nan))
+        return (scale * self.scale).astype(np.float64) * (np.where(np.isfinite(q), q, 0.0) @ self.w)
+
+
+@dataclass(frozen=True, slots=True)
 class ReferenceWeights:
     """One direction's weights in float64, by the letters of the equations; matrices transposed."""
 
-    Wz: Float64
-    Wr: Float64
-    Wh: Float64
-    Rz: Float64
-    Rr: Float64
-    Rh: Float64
+    Wz: Float64 | QuantizedMatrix
+    Wr: Float64 | QuantizedMatrix
+    Wh: Float64 | QuantizedMatrix
+    Rz: Float64 | QuantizedMatrix
+    Rr: Float64 | QuantizedMatrix
+    Rh: Float64 | QuantizedMatrix
     Wbz: Float64
     Wbr: Float64
     Wbh: Float64
@@ -75,14 +115,18 @@ class ReferenceWeights:
     Rbh: Float64
 
     @classmethod
-    def split(cls, weights: Weights) -> tuple[ReferenceWeights, ...]:
-        """The gates of each direction."""
+    def split(cls, weights: Weights, planes: int = 0) -> tuple[ReferenceWeights, ...]:
+        """The gates of each direction; with `planes`, matrices in int8 for inputs of that many."""
+
+        def gates(matrix: Array, is_state: bool) -> list[Any]:
+            if planes == 0:
+                return [gate.T for gate in np.split(matrix.astype(np.float64), 3)]
+            q, scale = quantize_channels(matrix)
+            parts = zip(np.split(q.astype(np.float64), 3), np.split(scale, 3), strict=True)
+            return [QuantizedMatrix(w.T, of_w, planes, is_state) for w, of_w in parts]
+
         return tuple(
-            cls(
-                *(gate.T for gate in np.split(W.astype(np.float64), 3)),
-                *(gate.T for gate in np.split(R.astype(np.float64), 3)),
-                *np.split(B.astype(np.float64), 6),
-            )
+            cls(*gates(W, False), *gates(R, True), *np.split(B.astype(np.float64), 6))
             for W, R, B in zip(weights.W, weights.R, weights.B, strict=True)
         )
 

@@ -7,24 +7,35 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from onegru.core.arguments import choice, shown
-from onegru.core.dtypes import WEIGHT_STORAGES, Array
+from onegru.core.dtypes import ACTIVATION_STORAGES, WEIGHT_STORAGES, Array
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec, Weights
 from onegru.engines import reference
-from onegru.engines.interface import Engine, EngineStream, Problem
+from onegru.engines.interface import Engine, EngineOptions, EngineStream, Problem
 from onegru.engines.native import NativeEngine
+from onegru.engines.storage import check_finite, planes_of, stored
 
 
 class ReferenceEngine:
-    """The NumPy float64 reference, its results rounded once to the element type."""
+    """The NumPy float64 reference, its results rounded once to the element type.
+
+    Weights are rounded to `weight_storage` first; with int8 so are the inputs of products, to
+    `activation_storage`.
+    """
 
     name = "reference"
     native = None
 
-    def __init__(self, spec: Spec, weights: Weights) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        weights: Weights,
+        weight_storage: str | None = None,
+        activation_storage: str | None = None,
+    ) -> None:
         self._spec = spec
-        self._weights = reference.ReferenceWeights.split(weights)
-        self.weights = weights
+        self.weights = weights if weight_storage is None else stored(weights, weight_storage)
+        self._weights = reference.ReferenceWeights.split(self.weights, planes_of(activation_storage))
 
     def run(self, problem: Problem) -> None:
         """Write the outputs of `problem`."""
@@ -55,27 +66,43 @@ class _ReferenceStream:
 
 
 #: Engines by name, best first.
-ENGINES: Mapping[str, Callable[[Spec, Weights], Engine]] = {
+ENGINES: Mapping[str, Callable[[Spec, Weights, str | None, str | None], Engine]] = {
     "native": NativeEngine,
     "reference": ReferenceEngine,
 }
 
 
-def make_engine(name: str, spec: Spec, weights: Weights, weight_storage: str | None = None) -> Engine:
-    """The engine called `name`, or the best one for "auto", with these weights.
+def engine_options(engine: object, weight_storage: object, activation_storage: object) -> EngineOptions:
+    """The checked options, as in the arguments of `onegru.GRU`.
 
     Raises:
-        SpecError: there is no such engine, or it cannot keep weights in this type.
+        SpecError: there is no such engine or type, or activation_storage has no effect.
     """
-    name = choice("engine", name, ("auto", *ENGINES))
-    if weight_storage is None:
-        return ENGINES[next(iter(ENGINES)) if name == "auto" else name](spec, weights)
-    if not isinstance(weight_storage, str) or weight_storage not in WEIGHT_STORAGES:
-        raise SpecError(
-            f"weight_storage: {shown(weight_storage)}; must be {', '.join(WEIGHT_STORAGES)} or None"
-        )
-    if spec.dtype != "float32":
-        raise SpecError(f"weight_storage: {weight_storage!r}; must be None for a layer of {spec.dtype}")
-    if name == "reference":
-        raise SpecError(f"weight_storage: {weight_storage!r}; must be None with the reference engine")
-    return NativeEngine(spec, weights, weight_storage)
+    name = choice("engine", engine, ("auto", *ENGINES))
+    storage = _among("weight_storage", weight_storage, WEIGHT_STORAGES)
+    activations = _among("activation_storage", activation_storage, ACTIVATION_STORAGES)
+    if activations is not None and storage != "int8":
+        raise SpecError(f"activation_storage: {activations!r}; must be None unless weight_storage is 'int8'")
+    return EngineOptions(
+        name, storage, activations or (ACTIVATION_STORAGES[0] if storage == "int8" else None)
+    )
+
+
+def make_engine(options: EngineOptions, spec: Spec, weights: Weights) -> Engine:
+    """The engine of these options, or the best one for "auto", with these weights.
+
+    Raises:
+        SpecError: it cannot keep these weights in that type.
+    """
+    name, storage, activations = options
+    if storage is not None and spec.dtype != "float32":
+        raise SpecError(f"weight_storage: {storage!r}; must be None for a layer of {spec.dtype}")
+    if storage == "int8":
+        check_finite(weights)
+    return ENGINES[next(iter(ENGINES)) if name == "auto" else name](spec, weights, storage, activations)
+
+
+def _among(name: str, value: object, values: tuple[str, ...]) -> str | None:
+    if value is None or (isinstance(value, str) and value in values):
+        return value
+    raise SpecError(f"{name}: {shown(value)}; must be {', '.join(values)} or None")

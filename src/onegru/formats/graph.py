@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from onegru.core.dtypes import Array, convert
 from onegru.core.errors import prefixed_errors
+from onegru.engines.interface import EngineOptions
 from onegru.formats.opened import Opened
 from onegru.operators.schema import Operator, Port, Role
 
@@ -219,11 +220,11 @@ class RuntimeModel(ABC):
     shared: frozenset[str]
 
     @abstractmethod
-    def open(self, engine: str, observer: Observer | None = None) -> Run:
+    def open(self, options: EngineOptions, observer: Observer | None = None) -> Run:
         """Make it ready to run.
 
         Args:
-            engine: what runs the GRU nodes, as in `onegru.GRU`.
+            options: what runs the GRU nodes.
             observer: sees the GRU nodes.
 
         Raises:

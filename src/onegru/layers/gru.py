@@ -15,8 +15,8 @@ from onegru.core.errors import SpecError
 from onegru.core.pickling import state_of
 from onegru.core.shapes import arrange, check_shape, empty, output, overlap
 from onegru.core.spec import Direction, Spec, Weights
-from onegru.engines.interface import Engine, Problem
-from onegru.engines.select import make_engine
+from onegru.engines.interface import Engine, EngineOptions, Problem
+from onegru.engines.select import engine_options, make_engine
 from onegru.layers.stream import Stream
 from onegru.operators.lowering import lower
 from onegru.operators.onnx import NEWEST
@@ -65,7 +65,11 @@ class GRU(_native.Caller):
         attention: whether each call takes attention scores.
         engine: "auto" for the best, "native" for the SIMD kernels, "reference" for the float64 reference.
         weight_storage: "bfloat16" or "float16" to keep W and R of a float32 layer in 16 bits, which rounds
-            the weights and halves what large layers read in each step; None to keep them as they are.
+            the weights and halves what large layers read in each step; "int8" to keep them in 8 bits, with a
+            scale for each row of W and R, and to multiply in integers; None to keep them as they are.
+        activation_storage: what x, h and r∘h are rounded to as they are multiplied with weights in int8, each
+            with a scale for its row of the batch: "int16", the default, or "int8", which is faster. None
+            unless weight_storage is "int8".
         layout: the layout of calls that do not give one: 0 for time first, 1 for batch first. It is not part
             of what the layer computes: files do not hold it, and a stream's `run` takes time first.
 
@@ -97,6 +101,7 @@ class GRU(_native.Caller):
         attention: bool = False,
         engine: str = "auto",
         weight_storage: str | None = None,
+        activation_storage: str | None = None,
         layout: int = 0,
     ) -> None:
         """Prepare the weights; see the class."""
@@ -109,7 +114,8 @@ class GRU(_native.Caller):
             activation_beta=activation_beta,
         )
         lowered = lower(NEWEST, attributes, W, R, B, attention=flag("attention", attention))
-        self._prepare(lowered.spec, lowered.weights, engine, weight_storage, layout)
+        options = engine_options(engine, weight_storage, activation_storage)
+        self._prepare(lowered.spec, lowered.weights, options, layout)
 
     @classmethod
     def from_canonical(
@@ -119,29 +125,28 @@ class GRU(_native.Caller):
         engine: str = "auto",
         weight_storage: str | None = None,
         layout: int = 0,
+        activation_storage: str | None = None,
     ) -> Self:
         """The layer of a Spec and its Weights.
 
         Raises:
-            SpecError: the weights do not fit the spec, or there is no such engine or layout.
+            SpecError: the weights do not fit the spec, or an argument is not legal.
         """
         if not isinstance(weights, Weights):
             raise SpecError(f"weights: {shown(weights)}; must be Weights")
         weights.check(spec)
         layer = cls.__new__(cls)
-        layer._prepare(spec, weights, engine, weight_storage, layout)
+        layer._prepare(spec, weights, engine_options(engine, weight_storage, activation_storage), layout)
         return layer
 
-    def _prepare(
-        self, spec: Spec, weights: Weights, engine: str, weight_storage: str | None, layout: int
-    ) -> None:
+    def _prepare(self, spec: Spec, weights: Weights, options: EngineOptions, layout: int) -> None:
         layout = check_layout(layout)
-        made = make_engine(engine, spec, weights, weight_storage)
+        made = make_engine(options, spec, weights)
         # Before anything is set, as it refuses to be initialised twice.
         super().__init__(made.native, layout)
         self._layout = layout
         self._spec = spec
-        self._requested = (engine, weight_storage)
+        self._options = options
         self._engine: Engine = made
         self._dtype = numpy_dtype(spec.dtype)
 
@@ -168,7 +173,12 @@ class GRU(_native.Caller):
     @property
     def weight_storage(self) -> str:
         """The type that W and R are kept in."""
-        return self._requested[1] or self._spec.dtype
+        return self._options.weight_storage or self._spec.dtype
+
+    @property
+    def activation_storage(self) -> str | None:
+        """What the inputs of products with weights in int8 are rounded to; None with other weights."""
+        return self._options.activation_storage
 
     @property
     def layout(self) -> int:
@@ -190,6 +200,9 @@ class GRU(_native.Caller):
             "attention": spec.attention,
             "engine": self.engine,
             "layout": self._layout,
+            **present(
+                weight_storage=self._options.weight_storage, activation_storage=self.activation_storage
+            ),
         }
         details = ", ".join(f"{name}={value!r}" for name, value in shown.items())
         return f"GRU({spec.input_size} → {spec.hidden_size}, {spec.dtype}, {details})"
@@ -199,13 +212,17 @@ class GRU(_native.Caller):
         from onegru.layers.cards import layer_card
 
         layout = f"{self._layout}, {('time', 'batch')[self._layout]} first"
-        return layer_card(self._spec, [("layout", layout), ("engine", self.engine)], self.weight_storage)
+        facts = [("layout", layout), ("engine", self.engine)]
+        if self.activation_storage is not None:
+            facts.append(("multiplies", f"in int8, with activations in {self.activation_storage}"))
+        return layer_card(self._spec, facts, self.weight_storage)
 
     def __getstate__(self) -> Any:
-        return state_of(self, ("_spec", "_requested", "_engine", "_dtype", "_layout"))
+        return state_of(self, ("_spec", "_options", "_engine", "_dtype", "_layout"))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        made_of = (self._spec, self.weights, *self._requested, self._layout)
+        engine, weight_storage, activations = self._options
+        made_of = (self._spec, self.weights, engine, weight_storage, self._layout, activations)
         return (type(self).from_canonical, made_of, self.__getstate__())
 
     def run(
@@ -297,7 +314,21 @@ class GRU(_native.Caller):
         inputs, sizes = self._inputs(ports, values, strict_types=False)
         Y = empty("Y", tuple(sizes[axis] for axis in CANONICAL_AXES["Y"]), self._dtype)
         self._run(inputs, {"Y": Y})
-        return GateTrace._of(self._spec, self.weights, _problem(inputs, {"Y": Y}), *names)
+        problem = _problem(inputs, {"Y": Y})
+        return GateTrace._of(self._spec, self.weights, self.activation_storage, problem, *names)
+
+    def with_storage(self, weight_storage: str | None, activation_storage: str | None = None) -> GRU:
+        """The same layer with its weights, as they are now, kept in another type.
+
+        Args:
+            weight_storage: as of the class; None for the layer's own type.
+            activation_storage: likewise.
+
+        Raises:
+            SpecError: an argument is not legal, or the layer is not of float32.
+        """
+        options = engine_options(self._options.engine, weight_storage, activation_storage)
+        return GRU.from_canonical(self._spec, self.weights, layout=self._layout, **options._asdict())
 
     def stream(self, batch_size: int = 1) -> Stream:
         """A stream of `batch_size` rows through this layer, which must run forward, from a state of zeros.

@@ -86,6 +86,15 @@ class Stack:
         layout = f"{self._layout}, {('time', 'batch')[self._layout]} first"
         return stack_card([(item.spec, item.weight_storage) for item in self], [("layout", layout)])
 
+    def with_storage(self, weight_storage: str | None, activation_storage: str | None = None) -> Stack:
+        """The same stack with the weights of all layers kept in another type, as `GRU.with_storage`.
+
+        Raises:
+            SpecError: an argument is not legal, or the layers are not of float32.
+        """
+        layers = [layer.with_storage(weight_storage, activation_storage) for layer in self]
+        return Stack(layers, layout=self._layout)
+
     @property
     def input_size(self) -> int:
         """I, of the lowest layer."""

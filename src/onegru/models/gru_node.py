@@ -13,6 +13,7 @@ from onegru.core.errors import SpecError, prefixed_errors
 from onegru.core.pickling import state_of
 from onegru.core.wording import count
 from onegru.drawing.card import card
+from onegru.engines.interface import EngineOptions
 from onegru.formats.graph import Graph, GruStep, Runner
 from onegru.layers.gru import GRU
 from onegru.operators.lowering import Lowered, check_attributes, lower
@@ -28,14 +29,14 @@ class GruNode:
     __module__ = "onegru"
 
     def __init__(
-        self, node: GruStep, place: str, engine: str, later: Callable[[], object] | None = None
+        self, node: GruStep, place: str, options: EngineOptions, later: Callable[[], object] | None = None
     ) -> None:
         self._step = node
         self._layer: GRU | None = None
         self._has_own_state = False
         self._later = later
         self._place = place
-        self._engine = engine
+        self._options = options
         self._lowered: Lowered | None = None
         self._weights: tuple[object, ...] = ()
         self._is_fixed = False
@@ -191,7 +192,8 @@ class GruNode:
     def _make(self, weights: tuple[object, ...]) -> tuple[GRU, Lowered]:
         with prefixed_errors(self._place):
             lowered = lower(self._step.operator, self._step.attributes, *weights, where=self._place)
-        return GRU.from_canonical(lowered.spec, lowered.weights, self._engine), lowered
+            options = self._options.for_type(lowered.spec.dtype)
+            return GRU.from_canonical(lowered.spec, lowered.weights, **options._asdict()), lowered
 
 
 def prepare_nodes(nodes: Iterable[GruNode], constants: Mapping[str, object], graph: Graph) -> None:

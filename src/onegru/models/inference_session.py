@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from onegru.core.arguments import choice, shown
+from onegru.core.arguments import shown
 from onegru.core.errors import SpecError, SpecWarning, needs_extra
 from onegru.core.pickling import state_of
-from onegru.engines.select import ENGINES
+from onegru.engines.interface import EngineOptions
+from onegru.engines.select import engine_options
 from onegru.formats.graph import Observer, Run, RuntimeModel
 from onegru.models.load import graph_of
 from onegru.models.model import Model
@@ -37,10 +38,12 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         providers: ONNX Runtime's execution providers for the other nodes; None for the CPU's.
         provider_options: a mapping for each of `providers`.
         engine: what runs the GRU nodes, as in `onegru.GRU`.
+        weight_storage: what GRU nodes of float32 keep their weights in, as in `onegru.GRU`; None for float32.
+        activation_storage: likewise.
         kwargs: as for ONNX Runtime; it falls back to its own GRU only if `enable_fallback` is 1.
 
     Raises:
-        SpecError: providers or engine are not legal.
+        SpecError: an argument is not legal.
         FormatError: this ONNX Runtime is too old.
 
     Warns:
@@ -59,14 +62,20 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         provider_options: Sequence[Mapping[object, object]] | None = None,
         *,
         engine: str = "auto",
+        weight_storage: str | None = None,
+        activation_storage: str | None = None,
         **kwargs: Any,
     ) -> None:
         before = set(vars(self))
-        self._made_with = (path_or_bytes, sess_options, providers, provider_options, engine, kwargs)
-        choice("engine", engine, ("auto", *ENGINES))
-        chosen, chosen_options, self._engine = self._with_own(providers, provider_options, engine)
-        if engine not in ("auto", self._engine):
-            raise SpecError(f"engine: {engine!r}; must be {self._engine!r}, as the provider's options say")
+        options = engine_options(engine, weight_storage, activation_storage)
+        self._made_with = (path_or_bytes, sess_options, providers, provider_options, options, kwargs)
+        chosen, chosen_options, self._engine_options = self._with_own(providers, provider_options, options)
+        for name, wanted in zip(EngineOptions._fields, options, strict=True):
+            found = getattr(self._engine_options, name)
+            if wanted not in (None, "auto", found):
+                raise SpecError(f"{name}: {wanted!r}; must be {found!r}, as the provider's options say")
+        if self._engine_options.engine == "reference" and self._engine_options.weight_storage is not None:
+            raise SpecError(f"weight_storage: {weight_storage!r}; must be None with the reference engine")
         kwargs.setdefault("enable_fallback", 0)
         if _has_constant_grus(path_or_bytes):  # which ONNX Runtime would compute itself
             disabled = kwargs.get("disabled_optimizers") or []
@@ -79,9 +88,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self,
         providers: Sequence[Provider] | None,
         options: Sequence[Mapping[object, object]] | None,
-        engine: str,
-    ) -> tuple[list[Provider], list[Mapping[object, object]] | None, str]:
-        """The providers, onegru's among them; their options; the engine: `engine` unless options name one."""
+        wanted: EngineOptions,
+    ) -> tuple[list[Provider], list[Mapping[object, object]] | None, EngineOptions]:
+        """The providers, onegru's among them; their options; those that onegru's give, else the `wanted`."""
         if isinstance(providers, str) or not isinstance(providers, Sequence | None):
             raise SpecError(f"providers: {shown(providers)}; must be a list of names")
         chosen = list(providers or [_CPU])
@@ -102,13 +111,14 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         if found is not None and place < len(found):
             told = found[place]
         if not isinstance(told, Mapping):
-            return chosen, found, engine  # ONNX Runtime will say what is wrong
-        given: dict[Any, Any] = {"engine": engine, **told}
+            return chosen, found, wanted  # ONNX Runtime will say what is wrong
+        asked = {name: value for name, value in wanted._asdict().items() if value is not None}
+        given: dict[Any, Any] = {**asked, **told}
         if found is None:
             chosen[place] = (own, given)
         elif place < len(found):
             found[place] = given
-        return chosen, found, choice("engine", given["engine"], ("auto", *ENGINES))
+        return chosen, found, engine_options(*(given.get(name) or None for name in EngineOptions._fields))
 
     def set_providers(
         self,
@@ -116,16 +126,18 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         provider_options: Sequence[Mapping[object, object]] | None = None,
     ) -> None:
         """Use other providers for the other nodes, as ONNX Runtime's method does."""
-        chosen, options, engine = self._with_own(providers, provider_options, self._made_with[4])
+        chosen, options, self._engine_options = self._with_own(
+            providers, provider_options, self._made_with[4]
+        )
         super().set_providers(chosen, options)
-        self._engine, self._model = engine, None
+        self._model = None
 
     @classmethod
     def _of(cls, *made_with: Any) -> Self:
         """A session of this class, made from one that was pickled or copied."""
         session = cls.__new__(cls)
-        *arguments, engine, kwargs = made_with
-        InferenceSession.__init__(session, *arguments, engine=engine, **kwargs)
+        *arguments, options, kwargs = made_with
+        InferenceSession.__init__(session, *arguments, **{**options._asdict(), **kwargs})
         return session
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -142,7 +154,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
                 graph = graph_of(self._model_path or self._model_bytes)
             if (whole := graph.whole) is not None:
                 graph = replace(graph, whole=_OpenedModel(whole.node_count, whole.shared, self, whole))
-            self._model = Model(graph, engine=self._engine)
+            self._model = Model(graph, self._engine_options)
         return self._model
 
     def stream(
@@ -173,10 +185,10 @@ class _OpenedModel(RuntimeModel):
     session: InferenceSession
     whole: RuntimeModel
 
-    def open(self, engine: str, observer: Observer | None = None) -> Run:
+    def open(self, options: EngineOptions, observer: Observer | None = None) -> Run:
         """The session's `run`; for an observer, another session's."""
         if observer is not None:
-            return self.whole.open(engine, observer)
+            return self.whole.open(options, observer)
         session = self.session
         names = [output.name for output in session.get_outputs()]
         return lambda feeds: dict(zip(names, session.run(names, feeds), strict=True))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from onegru.core.errors import FormatError, OneGRUError
 from onegru.core.wording import count
 from onegru.drawing.card import card
+from onegru.engines.interface import DEFAULT_OPTIONS
 from onegru.formats.graph import Graph, TensorInfo, nested_words
 from onegru.formats.opened import Opened, open_layers
 from onegru.layers.gru import GRU
@@ -145,7 +146,7 @@ def _gru_nodes(graph: Graph) -> list[GruNode]:
     constants = dict(graph.constants)
     for step in graph.prelude:
         step.run(constants)
-    nodes = [GruNode(gru, f"{graph.path}: {gru}: ", "auto") for gru in graph.grus]
+    nodes = [GruNode(gru, f"{graph.path}: {gru}: ", DEFAULT_OPTIONS) for gru in graph.grus]
     prepare_nodes(nodes, constants, graph)
     return nodes
 

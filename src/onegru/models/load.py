@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from onegru.core.arguments import flag, shown
 from onegru.core.errors import SpecError, needs_extra
+from onegru.engines.select import engine_options
 from onegru.formats.graph import Graph
 from onegru.formats.opened import Kind, Opened, kind_of_start, open_model
 from onegru.models.model import Model
@@ -20,6 +21,8 @@ def load(
     path: str | os.PathLike[str] | bytes | bytearray | memoryview | ModelProto,
     *,
     engine: str = "auto",
+    weight_storage: str | None = None,
+    activation_storage: str | None = None,
     fuse: bool = False,
 ) -> Model:
     """Load a model that holds GRUs.
@@ -28,6 +31,8 @@ def load(
         path: an ONNX model, or an OpenVINO IR with its `.bin` beside it, detected from content. Or an ONNX
             model in memory, without external data: its bytes, or an `onnx.ModelProto`.
         engine: what runs the GRU nodes, as in `onegru.GRU`.
+        weight_storage: what GRU nodes of float32 keep their weights in, as in `onegru.GRU`; None for float32.
+        activation_storage: likewise.
         fuse: whether GRUs that a model, or an IR, has decomposed into other operators become GRU nodes in
             memory, as `onegru.fuse` makes them, but not checked on inputs. A model without any is loaded as
             it is.
@@ -44,7 +49,8 @@ def load(
     Warns:
         SpecWarning: a node holds something without effect.
     """
-    return Model(graph_of(path, fuse=flag("fuse", fuse)), engine=engine)
+    options = engine_options(engine, weight_storage, activation_storage)
+    return Model(graph_of(path, fuse=flag("fuse", fuse)), options)
 
 
 def graph_of(path: object, *, fuse: bool = False) -> Graph:

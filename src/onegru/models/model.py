@@ -14,6 +14,7 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError, SpecWarning
 from onegru.core.pickling import state_of
 from onegru.core.wording import count
+from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
 from onegru.formats.graph import Graph, Run, TensorInfo, by_name, nested_words
 from onegru.formats.opened import Opened
 from onegru.models.gru_node import GruNode, find_node, prepare_nodes
@@ -32,7 +33,7 @@ class Model:
 
     Args:
         graph: the content of a file.
-        engine: what runs the GRU nodes, as in `onegru.GRU`.
+        options: what runs the GRU nodes.
 
     Raises:
         SpecError: a GRU node is not legal.
@@ -41,22 +42,22 @@ class Model:
 
     __module__ = "onegru"
 
-    def __init__(self, graph: Graph, *, engine: str = "auto") -> None:
+    def __init__(self, graph: Graph, options: EngineOptions = DEFAULT_OPTIONS) -> None:
         before = set(vars(self))
         self._graph = graph
-        self._engine = engine
+        self._options = options
         self._inputs = Inputs(graph.inputs)
         self._runs: list[Callable[[dict[str, Any]], None]]
         self._needed: dict[str, Any] = {}
         self._run_whole: Run | None = None
         self._layers: tuple[GruNode, ...] = ()
         if graph.whole is None:
-            handed_out = self._make_steps(graph, engine)
+            handed_out = self._make_steps(graph, options)
         else:
-            self._run_whole = run_whole = graph.whole.open(engine)
+            self._run_whole = run_whole = graph.whole.open(options)
             self._runs = [lambda values: values.update(run_whole(values))]
             self._layers = tuple(
-                GruNode(gru, f"{graph.path}: {gru}: ", engine, self._prepare_layers) for gru in graph.grus
+                GruNode(gru, f"{graph.path}: {gru}: ", options, self._prepare_layers) for gru in graph.grus
             )
             handed_out = set(graph.whole.shared)
         # The callers' and the steps' name for each output, and whether it can be returned without a copy.
@@ -73,12 +74,12 @@ class Model:
             warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
             prepare_nodes(self._layers, self._graph.constants, self._graph)
 
-    def _make_steps(self, graph: Graph, engine: str) -> set[str]:
+    def _make_steps(self, graph: Graph, options: EngineOptions) -> set[str]:
         """Make the steps, and return the values whose memory belongs to a caller or to the next run."""
         self._constants: dict[str, Any] = dict(graph.constants)
         for own_step in graph.prelude:
             own_step.run(self._constants)
-        layers = {gru: GruNode(gru, f"{graph.path}: {gru}: ", engine) for gru in graph.grus}
+        layers = {gru: GruNode(gru, f"{graph.path}: {gru}: ", options) for gru in graph.grus}
         prepare_nodes(layers.values(), self._constants, graph)
         gru_runners = {gru: node._runner() for gru, node in layers.items()}
         runners = [step.runner(gru_runners) for step in graph.steps]
@@ -127,17 +128,17 @@ class Model:
         return sum(step.node_count for step in self._graph.steps)
 
     @classmethod
-    def _of(cls, graph: Graph, engine: str) -> Self:
+    def _of(cls, graph: Graph, options: EngineOptions) -> Self:
         """A model of this class, made from one that was pickled or copied."""
         model = cls.__new__(cls)
-        Model.__init__(model, graph, engine=engine)
+        Model.__init__(model, graph, options)
         return model
 
     def __getstate__(self) -> Any:
         return state_of(self, self._made)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self)._of, (self._graph, self._engine), self.__getstate__())
+        return (type(self)._of, (self._graph, self._options), self.__getstate__())
 
     def _repr_html_(self) -> str:
         """A card for notebooks."""
@@ -215,7 +216,7 @@ class Model:
             if at == index and moment == "done":
                 found.append({name: array.copy() for name, array in arrays.items() if name not in known})
 
-        self._graph.whole.open(self._engine, look)(self._fed(inputs))
+        self._graph.whole.open(self._options, look)(self._fed(inputs))
         return found
 
     def _traced(self, inputs: Mapping[str, object]) -> tuple[dict[str, Array], list[dict[str, Array]]]:
@@ -227,7 +228,7 @@ class Model:
                 if moment == "done":
                     seen[index] = {name: array.copy() for name, array in arrays.items()}
 
-            values = self._graph.whole.open(self._engine, look)(self._fed(inputs))
+            values = self._graph.whole.open(self._options, look)(self._fed(inputs))
             return self._handed_out(values), seen
         values = {**self._constants, **self._values(inputs, None)}
         return self._handed_out(values), [

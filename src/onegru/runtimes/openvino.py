@@ -8,9 +8,12 @@ from typing import Any
 
 from onegru import _native
 from onegru.core.errors import needs_extra
+from onegru.engines.select import engine_options
 
 
-def openvino_exchange(model: Any) -> int:
+def openvino_exchange(
+    model: Any, *, weight_storage: str | None = None, activation_storage: str | None = None
+) -> int:
     """Replace the GRU layers of an OpenVINO model by onegru's.
 
         core = openvino.Core()
@@ -30,6 +33,8 @@ def openvino_exchange(model: Any) -> int:
 
     Args:
         model: an `openvino.Model`; it is changed.
+        weight_storage: what layers of float32 keep their weights in, as in `onegru.GRU`; None for float32.
+        activation_storage: likewise.
 
     Returns:
         the number of layers replaced.
@@ -37,15 +42,16 @@ def openvino_exchange(model: Any) -> int:
     Raises:
         MissingExtraError: OpenVINO is not installed.
         FormatError: it is older than 2025.0.
-        SpecError: it is not a model, or a layer is not legal.
+        SpecError: it is not a model, or a layer or an argument is not legal.
 
     Warns:
         RuntimeWarning: once, if this build of onegru has no operator in C++ for this OpenVINO, so that layers
             run by way of Python (`onegru targets` says so).
     """
+    options = engine_options("auto", weight_storage, activation_storage)
     with needs_extra("openvino", "openvino", "openvino_exchange"):
         from onegru.runtimes.openvino_exchange import exchange_all
-    return exchange_all(model)
+    return exchange_all(model, options)
 
 
 def openvino_extensions() -> list[type[Any]]:

@@ -20,8 +20,9 @@ from onegru import _native
 from onegru.core.arguments import shown
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError, prefixed_errors
+from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
 from onegru.layers.gru import GRU, native_of
-from onegru.operators.lowering import check_attributes, lower
+from onegru.operators.lowering import Lowered, check_attributes, lower
 from onegru.operators.openvino import OPERATORS, RANDOM
 from onegru.operators.schema import WEIGHTS, Operator
 from onegru.runtimes import openvino_failures
@@ -92,7 +93,7 @@ def exchange(
     operator: Operator,
     attributes: Mapping[str, Any],
     *,
-    engine: str = "auto",
+    options: EngineOptions = DEFAULT_OPTIONS,
     seen: Seen | None = None,
     all_steps: bool = False,
     is_watched: bool = False,
@@ -104,7 +105,7 @@ def exchange(
         layer: the layer.
         operator: what it is.
         attributes: its attributes, by the specification's names.
-        engine: what runs it, as in `onegru.GRU`.
+        options: what runs it.
         seen: called after each run.
         all_steps: whether its lengths are known to be all steps, and need not be read.
         is_watched: whether whoever runs the model looks for failures; else those that OpenVINO would lose
@@ -123,21 +124,23 @@ def exchange(
     taken = {name: node.input_value(index) for index, name in enumerate(names)}
     weights = weights_in(layer, operator)
     made: GRU | None = None
-    state = _State(operator, attributes, names, None, {}, engine, seen, is_watched)
+    state = _State(operator, attributes, names, None, {}, options, seen, is_watched)
     if all(array is not None for array in weights.values()):
         lowered = lower(operator, attributes, *(weights.get(name) for name in WEIGHTS))
-        made = GRU.from_canonical(lowered.spec, lowered.weights, engine)
+        made = _made(lowered, options)
         lengths = operator.input("sequence_lens")
         if lengths is not None and all_steps:
             del taken[lengths.name]
         inputs = {name: value for name, value in taken.items() if name not in WEIGHTS}
         # Of its content: the same model is then the same in OpenVINO's cache, and no other one is.
-        name = digest_of(repr(lowered.spec), (lowered.weights.W, lowered.weights.R, lowered.weights.B))
+        name = digest_of(
+            f"{lowered.spec!r} {options!r}", (lowered.weights.W, lowered.weights.R, lowered.weights.B)
+        )
         new = None if seen is not None else _native_node(made, name, operator, inputs, is_watched)
         if new is None:
             state = replace(state, names=list(inputs), layer=made, weights=weights)
             new = _PythonGru.make(state, name, inputs.values(), keep)
-    elif seen is not None or engine == "reference":
+    elif seen is not None or options != DEFAULT_OPTIONS:
         new = _PythonGru.make(state, "", taken.values(), keep)
     else:
         new = next(c for c in CLASSES if c.operator is operator)(list(taken.values()), **attributes)
@@ -153,6 +156,12 @@ def exchange(
     for port in node.inputs():  # OpenVINO never frees operators made in Python: let it hold nothing
         port.replace_source_output(nothing)
     return made
+
+
+def _made(lowered: Lowered, options: EngineOptions) -> GRU:
+    """The GRU of a layer with these weights."""
+    options = options.for_type(lowered.spec.dtype)
+    return GRU.from_canonical(lowered.spec, lowered.weights, **options._asdict())
 
 
 def weights_in(layer: Layer, operator: Operator) -> dict[str, Array | None]:
@@ -273,7 +282,7 @@ class _State:
     names: Sequence[str]
     layer: GRU | None
     weights: Mapping[str, Array | None]
-    engine: str
+    options: EngineOptions
     seen: Seen | None
     is_watched: bool
 
@@ -341,7 +350,7 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
         arrays |= {name: array for name, array in state.weights.items() if array is not None}
         with prefixed_errors(f"OneGRU node '{self.get_friendly_name()}': "):
             lowered = lower(state.operator, state.attributes, *(arrays.get(name) for name in WEIGHTS))
-            layer = state.layer or GRU.from_canonical(lowered.spec, lowered.weights, state.engine)
+            layer = state.layer or _made(lowered, state.options)
             given = {name: array for name, array in arrays.items() if name not in WEIGHTS}
             ports = [port for port in lowered.ports if port.name in given or port.role in ("Y", "Y_h")]
             wanted: dict[str, Array | None] = dict.fromkeys(port.name for port in state.operator.outputs)
@@ -354,13 +363,13 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
             state.seen({**arrays, **results})
 
 
-def exchange_all(model: Any) -> int:
+def exchange_all(model: Any, options: EngineOptions) -> int:
     """Replace every GRU layer of a model; see `onegru.openvino_exchange`."""
     if not isinstance(model, openvino.Model):
         raise SpecError(f"model: {shown(model)}; must be an openvino.Model")
     layers = list(layers_in(model))
     for layer in layers:
         operator = OPERATORS[layer.node.get_type_name()]
-        exchange(layer, operator, attributes_of(layer.node, operator))
+        exchange(layer, operator, attributes_of(layer.node, operator), options=options)
     model.validate_nodes_and_infer_types()
     return len(layers)

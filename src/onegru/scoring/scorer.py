@@ -15,6 +15,7 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import FormatError, SpecError
 from onegru.core.wording import count
 from onegru.engines.native import MOST_THREADS, set_num_threads
+from onegru.engines.select import engine_options
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.models.model import Model
@@ -97,6 +98,9 @@ class Scorer:
             fast.
         on_error: what becomes of a row that cannot be run, as it is null, empty, of another width, or holds a
             null or NaN: "raise" an error, "skip" the row, or "null" for its outputs.
+        weight_storage: what GRUs of float32 in a file keep their weights in, as in `onegru.GRU`; None for
+            float32. Layers and models that are given have a storage of their own.
+        activation_storage: likewise.
         num_threads: how many threads the process computes with, as `onegru.set_num_threads`; None to leave
             that as it is. Layers run a batch in each of them: meanwhile, other calls of onegru in the process
             have one thread each.
@@ -119,6 +123,8 @@ class Scorer:
         pad: bool = False,
         batch: int | None = None,
         on_error: str = "raise",
+        weight_storage: str | None = None,
+        activation_storage: str | None = None,
         num_threads: int | None = None,
     ) -> None:
         if not isinstance(model, str | os.PathLike | GRU | Stack | Model):
@@ -132,6 +138,12 @@ class Scorer:
         self._pad = flag("pad", pad)
         self._batch = None if batch is None else integer("batch", batch, 1, MOST_STEPS)
         self._on_error = choice("on_error", on_error, ON_ERROR)
+        self._options = engine_options("auto", weight_storage, activation_storage)
+        if weight_storage is not None and not isinstance(self._model, str):
+            raise SpecError(
+                f"weight_storage: {weight_storage!r}; must be None where model is no file; try "
+                "with_storage of a layer, or onegru.load(…, weight_storage=…)"
+            )
         self._num_threads = (
             None if num_threads is None else integer("num_threads", num_threads, 1, MOST_THREADS)
         )
@@ -159,6 +171,8 @@ class Scorer:
             "pad": self._pad,
             "batch": self._batch,
             "on_error": self._on_error,
+            "weight_storage": self._options.weight_storage,
+            "activation_storage": self._options.activation_storage,
         }
 
     @property
@@ -188,7 +202,7 @@ class Scorer:
             if self._num_threads is not None:
                 set_num_threads(self._num_threads)
             self._program = open_program(
-                self._model, self._inputs, self._outputs, self._nodes, self._axes, self._pad
+                self._model, self._inputs, self._outputs, self._nodes, self._axes, self._pad, self._options
             )
         return self._program
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from onegru.core.errors import SpecError
+from onegru.engines.interface import EngineOptions
 from onegru.formats.opened import open_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
@@ -23,13 +24,19 @@ def open_program(
     nodes: Sequence[str],
     axes: Mapping[str, Sequence[str]],
     pad: bool,
+    options: EngineOptions,
 ) -> Program:
     """A model, loaded where only its file is given. Arguments and errors as those of `Scorer`."""
     source: GRU | Stack | Model
     if isinstance(model, str):
         file = open_layers("model", model)
         as_layers = bool(nodes) or file.kind.holds == "layers"
-        source = read_source(file, nodes) if as_layers else load(file)
+        if not as_layers:
+            source = load(file, **options._asdict())
+        else:
+            source = read_source(file, nodes)
+            if options.weight_storage is not None:
+                source = source.with_storage(options.weight_storage, options.activation_storage)
     elif isinstance(model, Model):
         source = layers_of_model(model, nodes) if nodes else model
     else:
@@ -55,7 +62,7 @@ def model_digest(model: str | GRU | Stack | Model) -> str:
     if isinstance(model, GRU | Stack):
         digest = hashlib.sha256()
         for layer in layers_of(model):
-            digest.update(f"{layer.spec!r} {layer.weight_storage}".encode())
+            digest.update(f"{layer.spec!r} {layer.weight_storage}{layer.activation_storage or ''}".encode())
             for array in (layer.weights.W, layer.weights.R, layer.weights.B):
                 digest.update(b"" if array is None else array.tobytes())
         return digest.hexdigest()
@@ -63,6 +70,8 @@ def model_digest(model: str | GRU | Stack | Model) -> str:
     if not path.is_file():
         raise SpecError(f"model: {path}: not a file; must be one, which a later run can compare")
     digest = hashlib.sha256()
+    if isinstance(model, Model) and model._options.weight_storage is not None:
+        digest.update(repr(model._options).encode())
     for item in files_of(open_layers("model", path)):
         with item.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())

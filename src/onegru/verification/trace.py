@@ -10,6 +10,7 @@ from typing import Any
 
 from onegru.core.compare import tolerance_of
 from onegru.core.errors import OneGRUError, SpecWarning
+from onegru.engines.interface import EngineOptions
 from onegru.formats.graph import Graph, by_name
 from onegru.models.model import Model
 from onegru.operators.schema import WEIGHTS
@@ -68,7 +69,7 @@ def traced_run(model: Model, inputs: Mapping[str, Any], engine: str) -> Trace:
 
 def _again(graph: Graph, engine: str) -> Model:
     with warnings.catch_warnings(action="ignore", category=SpecWarning):  # given when the model was loaded
-        return Model(graph, engine=engine)
+        return Model(graph, EngineOptions(engine))
 
 
 def tolerances(model: Model, inputs: Mapping[str, Any], exact: Mapping[str, Any]) -> dict[str, float]:

@@ -17,6 +17,7 @@ from onegru import _native
 from onegru.core.dtypes import Array, bfloat16
 from onegru.core.errors import FormatError, SpecError, needs_extra, prefixed_errors
 from onegru.core.machine import memory_size
+from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
 from onegru.engines.native import get_num_threads
 from onegru.formats.graph import GruStep, Observer
 from onegru.formats.openvino.fields import ELEMENT_TYPES
@@ -60,7 +61,7 @@ class Network:
         place: the file, for messages.
         where: a description of the first of its other layers.
         grus: its GRU layers.
-        engine: what runs them, as in `onegru.GRU`.
+        options: what runs them.
         observer: sees them.
 
     Raises:
@@ -76,7 +77,7 @@ class Network:
         place: str,
         where: str,
         grus: Sequence[GruStep],
-        engine: str = "auto",
+        options: EngineOptions = DEFAULT_OPTIONS,
         observer: Observer | None = None,
     ) -> None:
         self._place = place
@@ -84,7 +85,7 @@ class Network:
         self._model = _read(text, weights, place, where)
         self._kept: list[object] = []
         self._operators = {gru.name: gru.operator.name for gru in grus}
-        self._exchange(grus, engine, observer)
+        self._exchange(grus, options, observer)
         self._is_open = any(port.get_partial_shape().is_dynamic for port in self._model.inputs)
         self._is_observed = observer is not None
         self._any = self._for_any()
@@ -92,7 +93,7 @@ class Network:
         self._seen: set[_Sizes] = set()
         self._sized: dict[_Sizes, _Compiled] = {}
 
-    def _exchange(self, grus: Sequence[GruStep], engine: str, observer: Observer | None) -> None:
+    def _exchange(self, grus: Sequence[GruStep], options: EngineOptions, observer: Observer | None) -> None:
         from onegru.runtimes.openvino_exchange import exchange, layers_in
 
         for layer in list(layers_in(self._model)):
@@ -105,7 +106,7 @@ class Network:
                     layer,
                     gru.operator,
                     gru.attributes,
-                    engine=engine,
+                    options=options,
                     seen=seen,
                     all_steps=gru.full_length,
                     is_watched=True,

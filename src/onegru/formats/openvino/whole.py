@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import MissingExtraError
+from onegru.engines.interface import EngineOptions
 from onegru.formats.graph import Conversion, GruStep, Observer, Run, RuntimeModel
 
 
@@ -34,11 +35,11 @@ class OpenvinoRuntimeModel(RuntimeModel):
     outputs: tuple[str, ...]
     where: str
 
-    def open(self, engine: str, observer: Observer | None = None) -> Run:
+    def open(self, options: EngineOptions, observer: Observer | None = None) -> Run:
         """See `RuntimeModel`."""
         from onegru.formats.openvino.network import Network  # an IR of only GRU layers needs no OpenVINO
 
-        network = Network(self.text, self.weights, self.place, self.where, self.grus, engine, observer)
+        network = Network(self.text, self.weights, self.place, self.where, self.grus, options, observer)
         inputs, outputs = self.inputs, self.outputs
         return lambda feeds: dict(zip(outputs, network.run([feeds[name] for name in inputs]), strict=True))
 

@@ -16,6 +16,7 @@ from onegru.core.spec import Spec, Weights
 from onegru.core.wording import count
 from onegru.engines import reference
 from onegru.engines.interface import Problem
+from onegru.engines.storage import planes_of
 
 #: The arrays of [T, D, B, H], in the order of the equations.
 GATES = ("z", "r", "n", "h")
@@ -58,7 +59,9 @@ class Gates:
                 raise SpecError(f"{name}: {shown(getattr(self, name))}; must be a string")
 
     @classmethod
-    def _of(cls, spec: Spec, weights: Weights, problem: Problem, *names: str) -> Self:
+    def _of(
+        cls, spec: Spec, weights: Weights, activation_storage: str | None, problem: Problem, *names: str
+    ) -> Self:
         """The gates of a call that has been run, Y included; `names` are those of the node and the model."""
         Y = problem.Y
         assert Y is not None
@@ -67,7 +70,7 @@ class Gates:
         initial_h = np.zeros((D, B, H), Y.dtype) if problem.initial_h is None else problem.initial_h.copy()
         before = _before(spec, Y, initial_h, lengths)
         raw_z, z, r, n = (np.full_like(Y, np.nan) for _ in range(4))
-        split = reference.ReferenceWeights.split(weights)
+        split = reference.ReferenceWeights.split(weights, planes_of(activation_storage))
         reference.trace(spec, split, problem, before, reference.Step(raw_z, z, r, n, Y))
         return cls(spec, z, r, n, Y, initial_h, lengths, raw_z if spec.attention else None, *names)
 

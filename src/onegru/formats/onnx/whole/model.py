@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto
 
+from onegru.engines.interface import EngineOptions
 from onegru.formats.graph import Observer, Run, RuntimeModel
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.order import needed_nodes
@@ -40,16 +41,16 @@ class OnnxRuntimeModel(RuntimeModel):
     has_constant_grus: bool
     most_ahead: int
 
-    def open(self, engine: str, observer: Observer | None = None) -> Run:
+    def open(self, options: EngineOptions, observer: Observer | None = None) -> Run:
         """See `RuntimeModel`."""
-        options = {"engine": engine}
+        given = {name: value for name, value in options._asdict().items() if value is not None}
         number = 0
         if observer is not None:
             indices = {name: index for index, name in enumerate(self.names)}
             number = add_observer(lambda name, moment, arrays: observer(indices[name], moment, arrays))
-            options["observer"] = str(number)
+            given["observer"] = str(number)
         model = str(self.source.file) if self.source.is_unchanged else self.data
-        session = Session(model, self.source, self.where, options, self.most_ahead, self.has_constant_grus)
+        session = Session(model, self.source, self.where, given, self.most_ahead, self.has_constant_grus)
         if observer is not None:
             weakref.finalize(session, remove_observer, number)
         names = session.output_names

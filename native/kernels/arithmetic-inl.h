@@ -1,0 +1,52 @@
+// Multiply-adds as a set of kernels wants them.
+//
+// Kernels of float weights fuse each into one operation with one rounding: all targets that have it give the same bits.
+// Kernels of 8-bit weights round twice, so that every target does, with such an operation or without. The two sets are
+// in namespaces of their own, which each .cc chooses before its includes.
+
+#include "hwy/highway.h"
+
+#if defined(ONEGRU_NATIVE_KERNELS_ARITHMETIC_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_ARITHMETIC_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_ARITHMETIC_INL_H_
+#else
+#define ONEGRU_NATIVE_KERNELS_ARITHMETIC_INL_H_
+#endif
+
+#ifndef ONEGRU_ARITHMETIC
+#define ONEGRU_ARITHMETIC fused
+#define ONEGRU_IS_FUSED 1
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace onegru {
+namespace HWY_NAMESPACE {
+inline namespace ONEGRU_ARITHMETIC {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// a·b + c
+template <class V>
+HWY_INLINE V MultiplyAdd(V a, V b, V c) {
+#if ONEGRU_IS_FUSED
+  return hn::MulAdd(a, b, c);
+#else
+  return hn::Add(hn::Mul(a, b), c);
+#endif
+}
+
+// c - a·b
+template <class V>
+HWY_INLINE V NegMultiplyAdd(V a, V b, V c) {
+#if ONEGRU_IS_FUSED
+  return hn::NegMulAdd(a, b, c);
+#else
+  return hn::Sub(c, hn::Mul(a, b));
+#endif
+}
+
+}  // namespace ONEGRU_ARITHMETIC
+}  // namespace HWY_NAMESPACE
+}  // namespace onegru
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,245 @@
+// Products of matrices in int8: inputs in integers, sums in 32 bits, exact in any order.
+//
+// An input x of a row is q times the row's scale. Of one plane, q is an int8 within ±127; of two, q = 128·hi + lo is
+// within ±127·128, its planes hi and lo are int8, and each has a sum of its own. A product is then
+//
+//   (scale of the row · scale of the channel) · sum        sum = 128·(sum of hi) + (sum of lo) of two planes
+//
+// in float32, every operation rounded by itself. Inputs that are not finite make the row's scale NaN.
+
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "hwy/highway.h"
+#include "native/kernel.h"
+#include "native/kernels/arithmetic-inl.h"
+
+#if defined(ONEGRU_NATIVE_KERNELS_INT8_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_INT8_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_INT8_INL_H_
+#else
+#define ONEGRU_NATIVE_KERNELS_INT8_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace onegru {
+namespace HWY_NAMESPACE {
+inline namespace ONEGRU_ARITHMETIC {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Storage in int8, for inputs of kPlanes planes.
+template <size_t kPlanes>
+struct Int8 {
+  std::int8_t q;
+};
+
+// The planes of inputs of products with matrices stored as S; 0 where they are numbers that are computed with.
+template <class S>
+inline constexpr size_t kPlanesOf = 0;
+template <size_t kPlanes>
+inline constexpr size_t kPlanesOf<Int8<kPlanes>> = kPlanes;
+template <class S>
+inline constexpr bool kIsInt8 = kPlanesOf<S> != 0;
+// How many sums a row of inputs has for each of its channels.
+template <class S>
+inline constexpr size_t kSumsEach = kIsInt8<S> ? kPlanesOf<S> : 1;
+
+// VNNI multiplies unsigned with signed numbers: inputs have 128 added, which the channels' corrections take back.
+#if ONEGRU_VNNI
+inline constexpr int kInputOffset = 128;
+#else
+inline constexpr int kInputOffset = 0;
+#endif
+
+// --- sums of four products each: sum[i] + the products of the four int8 of x[i] and w[i], which has -128 too
+
+#if ONEGRU_VNNI
+HWY_INLINE hn::Vec512<std::int32_t> AddQuads(hn::Vec512<std::int32_t> sum, hn::Vec512<std::int32_t> x,
+                                             hn::Vec512<std::int32_t> w) {
+  return hn::Vec512<std::int32_t>{_mm512_dpbusd_epi32(sum.raw, x.raw, w.raw)};
+}
+HWY_INLINE hn::Vec256<std::int32_t> AddQuads(hn::Vec256<std::int32_t> sum, hn::Vec256<std::int32_t> x,
+                                             hn::Vec256<std::int32_t> w) {
+  return hn::Vec256<std::int32_t>{_mm256_dpbusd_epi32(sum.raw, x.raw, w.raw)};
+}
+HWY_INLINE hn::Vec128<std::int32_t> AddQuads(hn::Vec128<std::int32_t> sum, hn::Vec128<std::int32_t> x,
+                                             hn::Vec128<std::int32_t> w) {
+  return hn::Vec128<std::int32_t>{_mm_dpbusd_epi32(sum.raw, x.raw, w.raw)};
+}
+#elif HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4
+// |w| and x with the sign of w: two products of 128 and 127 at most fit into 16 bits.
+HWY_INLINE hn::Vec128<std::int32_t> AddQuads(hn::Vec128<std::int32_t> sum, hn::Vec128<std::int32_t> x,
+                                             hn::Vec128<std::int32_t> w) {
+  const __m128i pairs = _mm_maddubs_epi16(_mm_abs_epi8(w.raw), _mm_sign_epi8(x.raw, w.raw));
+  return hn::Vec128<std::int32_t>{_mm_add_epi32(sum.raw, _mm_madd_epi16(pairs, _mm_set1_epi16(1)))};
+}
+#if HWY_TARGET != HWY_SSE4
+HWY_INLINE hn::Vec256<std::int32_t> AddQuads(hn::Vec256<std::int32_t> sum, hn::Vec256<std::int32_t> x,
+                                             hn::Vec256<std::int32_t> w) {
+  const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w.raw), _mm256_sign_epi8(x.raw, w.raw));
+  return hn::Vec256<std::int32_t>{_mm256_add_epi32(sum.raw, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))};
+}
+#endif
+#if HWY_TARGET == HWY_AVX3
+HWY_INLINE hn::Vec512<std::int32_t> AddQuads(hn::Vec512<std::int32_t> sum, hn::Vec512<std::int32_t> x,
+                                             hn::Vec512<std::int32_t> w) {
+  const __m512i with_sign = _mm512_mask_sub_epi8(x.raw, _mm512_movepi8_mask(w.raw), _mm512_setzero_si512(), x.raw);
+  const __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(w.raw), with_sign);
+  return hn::Vec512<std::int32_t>{_mm512_add_epi32(sum.raw, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))};
+}
+#endif
+#elif HWY_ARCH_ARM_A64 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+HWY_INLINE hn::Vec128<std::int32_t> AddQuads(hn::Vec128<std::int32_t> sum, hn::Vec128<std::int32_t> x,
+                                             hn::Vec128<std::int32_t> w) {
+  const int8x16_t a = vreinterpretq_s8_s32(x.raw), b = vreinterpretq_s8_s32(w.raw);
+  const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)));
+  const int32x4_t high = vpaddlq_s16(vmull_high_s8(a, b));
+  return hn::Vec128<std::int32_t>(vaddq_s32(sum.raw, vpaddq_s32(low, high)));
+}
+#else
+template <class V>
+HWY_INLINE V AddQuads(V sum, V x, V w) {
+  const auto product = [](V a, V b) HWY_ATTR { return hn::Mul(hn::ShiftRight<24>(a), hn::ShiftRight<24>(b)); };
+  sum = hn::Add(sum, product(hn::ShiftLeft<24>(x), hn::ShiftLeft<24>(w)));
+  sum = hn::Add(sum, product(hn::ShiftLeft<16>(x), hn::ShiftLeft<16>(w)));
+  sum = hn::Add(sum, product(hn::ShiftLeft<8>(x), hn::ShiftLeft<8>(w)));
+  return hn::Add(sum, product(x, w));
+}
+#endif
+
+// --- rows of inputs
+
+// Where the planes of a row of K inputs lie, behind its scale.
+inline const unsigned char* PlaneOf(const unsigned char* row, size_t K, size_t plane) {
+  return row + kQuantizedHeader + plane * QuantizedPlane(K);
+}
+
+inline float ScaleOf(const unsigned char* row) {
+  float scale;
+  std::memcpy(&scale, row, sizeof(scale));
+  return scale;
+}
+
+// The largest number of a row counts as 1 up to here: states are that large where rounding has made them so.
+inline constexpr float kUnit = 1 + 0x1p-20f;
+
+// Quantizes K numbers x to `row`, by the largest of them. is_state: numbers that are rarely beyond 1, so that 1 is the
+// least range. is_bounded: none of them is beyond 1, though they may be NaN.
+template <size_t kPlanes>
+HWY_NOINLINE void QuantizeRow(const float* x, size_t K, bool is_state, bool is_bounded, unsigned char* row) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const hn::Rebind<std::int8_t, decltype(d)> d8;
+  constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<float>());
+  constexpr float kRange = kPlanes == 1 ? 127 : 127 * 128;
+  constexpr float kMagic = 0x1.8p23f;  // adding it rounds to an integer
+  const size_t whole = K / kLanes * kLanes;
+  HWY_ALIGN float rest[kLanes] = {};
+  if (whole != K) std::memcpy(rest, x + whole, (K - whole) * sizeof(float));
+
+  // As integers, numbers without their signs are in the order of their sizes; infinity and NaN come last.
+  auto most = hn::Zero(di);
+  const auto look_at = [&](auto numbers) HWY_ATTR { most = hn::Max(most, hn::BitCast(di, hn::Abs(numbers))); };
+  const auto is_finite = [&]() HWY_ATTR {
+    if (hn::GetLane(hn::MaxOfLanes(di, most)) < 0x7f800000) return true;
+    const float scale = std::numeric_limits<float>::quiet_NaN();
+    std::memcpy(row, &scale, sizeof(scale));
+    std::memset(row + kQuantizedHeader, kInputOffset, kPlanes * QuantizedPlane(K));
+    return false;
+  };
+  float range = 1;
+  if (!is_bounded) {
+    look_at(hn::Load(d, rest));
+    for (size_t k = 0; k < whole; k += kLanes) look_at(hn::LoadU(d, x + k));
+    if (!is_finite()) return;
+    const std::int32_t bits = hn::GetLane(hn::MaxOfLanes(di, most));
+    std::memcpy(&range, &bits, sizeof(range));
+    range = is_state ? (range > kUnit ? range : 1) : HWY_MAX(range, kLeastRange);
+  }
+  const float scale = range / kRange;
+  std::memcpy(row, &scale, sizeof(scale));
+
+  auto* const planes = reinterpret_cast<std::int8_t*>(row + kQuantizedHeader);
+  const auto factor = hn::Set(d, kRange / range), high = hn::Set(d, kRange), low = hn::Set(d, -kRange);
+  const auto put = [&](auto numbers, size_t k) HWY_ATTR {
+    look_at(numbers);
+    const auto bounded = hn::Min(hn::Max(hn::Mul(numbers, factor), low), high);
+    const auto q = hn::Sub(hn::BitCast(di, hn::Add(bounded, hn::Set(d, kMagic))), hn::Set(di, 0x4b400000));
+    const auto store = [&](auto plane, std::int8_t* to) HWY_ATTR {
+      if constexpr (kInputOffset == 0) {
+        hn::StoreU(hn::DemoteTo(d8, plane), d8, to);
+      } else {  // adding 128 to a byte is flipping its first bit
+        hn::StoreU(hn::Xor(hn::DemoteTo(d8, plane), hn::Set(d8, -128)), d8, to);
+      }
+    };
+    if constexpr (kPlanes == 1) {
+      store(q, planes + k);
+    } else {
+      const auto hi = hn::ShiftRight<7>(hn::Add(q, hn::Set(di, 64)));
+      store(hi, planes + k);
+      store(hn::Sub(q, hn::ShiftLeft<7>(hi)), planes + QuantizedPlane(K) + k);
+    }
+  };
+  for (size_t k = 0; k < whole; k += kLanes) put(hn::LoadU(d, x + k), k);
+  if (whole != K) put(hn::Load(d, rest), whole);
+  if constexpr (kLanes < kQuad) {
+    for (size_t k = K; k < StoredInputs(ElementType::kInt8, K); ++k) put(hn::Zero(d), k);
+  }
+  is_finite();
+}
+
+// --- products
+
+// Keeps a loop's sum in its register: GCC would store it in each pass where registers are scarce after the loop.
+template <class V>
+HWY_INLINE void KeepInRegister([[maybe_unused]] V& sum) {
+#if HWY_ARCH_X86 && !defined(_MSC_VER)
+#if HWY_TARGET == HWY_AVX3
+  asm("" : "+v"(sum.raw));
+#elif HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+  asm("" : "+x"(sum.raw));
+#endif
+#endif
+}
+
+// sums[row * kPlanes + plane][panel * kGates + gate] += the products of a plane of a row with a panel of that gate.
+//
+// quads: K / 4, rounded up. rows: the planes. panels, width: as for Multiply.
+template <size_t kRows, size_t kPanels, size_t kGates, class D, class Width, class V>
+HWY_INLINE void MultiplyQuads(D d, size_t quads, const unsigned char* const (&rows)[kRows],
+                              const std::int8_t* const (&panels)[kPanels], Width width,
+                              V (&sums)[kRows][kPanels * kGates]) {
+  for (size_t k = 0; k < quads; ++k) {
+    V weights[kPanels * kGates];
+#pragma GCC unroll 16
+    for (size_t p = 0; p < kPanels; ++p) {
+      const size_t units = p + 1 < kPanels ? size_t{hn::MaxLanes(D())} : size_t{width};
+#pragma GCC unroll 4
+      for (size_t g = 0; g < kGates; ++g) {
+        const std::int8_t* const from = panels[p] + (k * kGates + g) * units * kQuad;
+        weights[p * kGates + g] = hn::LoadU(d, reinterpret_cast<const std::int32_t*>(from));
+      }
+    }
+#pragma GCC unroll 16
+    for (size_t r = 0; r < kRows; ++r) {
+      std::int32_t quad;
+      std::memcpy(&quad, rows[r] + k * kQuad, sizeof(quad));
+      const V input = hn::Set(d, quad);
+#pragma GCC unroll 16
+      for (size_t v = 0; v < kPanels * kGates; ++v) sums[r][v] = AddQuads(sums[r][v], input, weights[v]);
+    }
+  }
+#pragma GCC unroll 16
+  for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (size_t v = 0; v < kPanels * kGates; ++v) KeepInRegister(sums[r][v]);
+  }
+}
+
+}  // namespace ONEGRU_ARITHMETIC
+}  // namespace HWY_NAMESPACE
+}  // namespace onegru
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

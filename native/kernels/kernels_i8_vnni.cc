@@ -1,0 +1,8 @@
+// The kernels for matrices stored as int8 and inputs of one plane, for AVX-512 with VNNI.
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "native/kernels/kernels_i8_vnni.cc"
+#define ONEGRU_STORED Int8<1>
+#define ONEGRU_KERNEL Int8VnniKernel
+#define ONEGRU_ELSE Int8Kernel
+#include "native/kernels/vnni-inl.h"

@@ -1,0 +1,57 @@
+"""Weights as a layer keeps them: in 16 bits, or in int8 with a scale for each output channel."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onegru.core.dtypes import Array, default_float_mode, numpy_dtype
+from onegru.core.errors import SpecError
+from onegru.core.spec import Weights
+
+# The range of a channel that its scale follows from, at least and at most: native/packed.h has both as well.
+_LEAST_RANGE = np.float32(2.0**-100)
+_LARGEST_RANGE = np.float32(float.fromhex("0x1.fffffp127"))
+
+
+def quantize_channels(matrix: Array) -> tuple[Array, Array]:
+    """The rows of a float32 matrix in int8: w = q·scale, symmetric, one scale for each row.
+
+    The scale is a 127th of the row's largest |w|, rounded up to 16 bits, and q is w/scale, rounded to nearest
+    even. q·scale is then a float32 number, and gives the same q and scale again.
+
+    Args:
+        matrix: [..., rows, K], finite.
+
+    Returns:
+        q, of the same shape, and scale [..., rows], float32.
+    """
+    with default_float_mode():
+        largest = np.abs(matrix).max(-1, initial=0.0).astype(np.float32)
+        bits = (np.clip(largest, _LEAST_RANGE, _LARGEST_RANGE) / np.float32(127)).view(np.uint32)
+        scale = ((bits + np.uint32(0xFF)) & ~np.uint32(0xFF)).view(np.float32)
+        return np.rint(matrix * (np.float32(1) / scale[..., None])).astype(np.int8), scale
+
+
+def planes_of(activation_storage: str | None) -> int:
+    """How many int8 hold an input of a product: 2 for int16, 1 for int8; 0 where it is a float."""
+    return 0 if activation_storage is None else {"int16": 2, "int8": 1}[activation_storage]
+
+
+def check_finite(weights: Weights) -> None:
+    """Raise SpecError unless all of W and R is finite, as scales must be."""
+    for name, matrix in (("W", weights.W), ("R", weights.R)):
+        if not np.isfinite(matrix).all():
+            raise SpecError(f"{name}: holds NaN or infinity; must be finite to be kept in int8")
+
+
+def stored(weights: Weights, weight_storage: str) -> Weights:
+    """The weights of a float32 layer, finite ones for int8, after W and R are rounded to another type."""
+    return Weights(_stored(weights.W, weight_storage), _stored(weights.R, weight_storage), weights.B)
+
+
+def _stored(matrix: Array, weight_storage: str) -> Array:
+    if weight_storage == "int8":
+        q, scale = quantize_channels(matrix)
+        return q * scale[..., None]
+    with default_float_mode(), np.errstate(over="ignore"):
+        return matrix.astype(numpy_dtype(weight_storage)).astype(np.float32)
