@@ -55,9 +55,6 @@ too. Geometric mean of 11 of the shapes above 1.06 (1.1 was asked: missed), from
 the cell of an AUGRU's loop little (100,128,36,36: 66 ms eager, 59 compiled, 20 by onegru)."""  # noqa: E501
 
 
-HEADINGS = tuple(line[3:] for line in REASONS.splitlines() if line.startswith("## "))
-
-
 @dataclass(frozen=True)
 class Case:
     """A layer or several. target: how many times as fast as the peer's their training has to be."""
@@ -236,11 +233,22 @@ def table(cases: Sequence[Case], count: int, seconds: float) -> tuple[list[str],
     return rows, inference, training
 
 
-def write_page(place: str, section: str) -> None:
+def machine() -> str:
+    """The processor's name and the SIMD target."""
+    info = [
+        line.split(":")[1].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if "model name" in line
+    ]
+    return f"{info[0] if info else platform.processor()}, {onegru.targets().chosen}"
+
+
+def write_page(page: Path, introduction: str, place: str, section: str, reasons: str) -> None:
     """Write the page, with the sections of other machines as they are."""
-    others = PAGE.read_text().split("\n## ")[1:]
-    kept = ["## " + other.strip() for other in others if not other.startswith((place, *HEADINGS))]
-    PAGE.write_text("\n\n".join([INTRODUCTION, *sorted([*kept, section]), REASONS]) + "\n")
+    others = page.read_text().split("\n## ")[1:] if page.exists() else []
+    headings = tuple(line[3:] for line in reasons.splitlines() if line.startswith("## "))
+    kept = ["## " + other.strip() for other in others if not other.startswith((place, *headings))]
+    page.write_text("\n\n".join([introduction, *sorted([*kept, section]), reasons]) + "\n")
 
 
 def main() -> None:
@@ -253,12 +261,7 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help=f"write docs/{PAGE.name}")
     options = parser.parse_args()
     cases = [case for case in CASES if options.only in f"{case.name} {case}"]
-    info = [
-        line.split(":")[1].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if "model name" in line
-    ]
-    place = f"{info[0] if info else platform.processor()}, {onegru.targets().chosen}"
+    place = machine()
     lines = [f"## {place}", "", f"PyTorch {torch.__version__}, onegru {onegru.__version__}."]
     for count in options.threads:
         rows, inference, training = table(cases, count, options.seconds)
@@ -278,7 +281,7 @@ def main() -> None:
             lines += [f"Training is slower at {'; '.join(slow)}."] if slow else []
         print("\n".join(lines[-2:]))
     if options.page:
-        write_page(place, "\n".join(lines))
+        write_page(PAGE, INTRODUCTION, place, "\n".join(lines), REASONS)
 
 
 if __name__ == "__main__":

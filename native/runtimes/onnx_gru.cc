@@ -192,8 +192,11 @@ const void* Widened(const Tensor& tensor, std::vector<float>& memory) {
   return memory.data();
 }
 
-// Of weights that are kept in int8, as their scales must be finite.
-void CheckFinite(const char* name, const Tensor& tensor) {
+// Of weights that are kept in int8: their scales must be finite, and their sums fit into 32 bits.
+void CheckInt8(const char* name, const Tensor& tensor) {
+  if (tensor.shape[2] > static_cast<std::int64_t>(kMostInt8Inputs))
+    throw IllegalGru(std::string(name) + ": shape " + InWords(tensor.shape) + "; its last axis must be at most " +
+                     std::to_string(kMostInt8Inputs) + " to be kept in int8");
   const auto* const numbers = static_cast<const float*>(tensor.data);
   const auto count = std::accumulate(tensor.shape.begin(), tensor.shape.end(), std::size_t{1}, std::multiplies<>());
   if (!std::all_of(numbers, numbers + count, [](float number) { return std::isfinite(number); }))
@@ -263,8 +266,8 @@ std::shared_ptr<const Packed> OnnxGru::Pack(const Tensor& W, const Tensor& R, co
   spec.storage = W.type == ElementType::kFloat32 ? storage.value_or(W.type) : W.type;
   if (spec.storage == ElementType::kInt8) {
     spec.planes = planes;
-    CheckFinite("W", W);
-    CheckFinite("R", R);
+    CheckInt8("W", W);
+    CheckInt8("R", R);
   }
   const std::size_t target = ChosenTargetIndex();
   const std::size_t lanes = KernelFor(spec, target).lanes;

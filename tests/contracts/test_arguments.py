@@ -212,7 +212,7 @@ _FLAGS = {"False", "True"}
 LEGAL_BY_ARGUMENTS: list[tuple[list[str], set[str]]] = [
     (["hidden_size", "direction", "activations", "output_sequence", "B", "initial_h", "out"], {"None"}),
     (["name", "prefix", "backward", "gate_fn", "activation_fn", "activation"], {"None"}),
-    (["recurrent_activation", "weight_storage", "rows", "beta"], {"None"}),
+    (["recurrent_activation", "weight_storage", "activation_storage", "rows", "beta"], {"None"}),
     (["sequence_lens", "sequence_lengths"], {"None", "array([1, 2])"}),
     (["activation_alpha", "activation_beta"], {"None"} | _FLOATS),
     (["activations_alpha", "activations_beta"], {"None"} | _FLOATS),

@@ -19,6 +19,15 @@ from tests.support.comparison import TYPES, assert_bits
 from tests.support.layers import normal_gru
 from tests.support.machine.processes import run_python
 
+#: Element types, and ways to keep a float32 layer's weights: the type and the options of each.
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    **{np.dtype(dtype).name: (dtype, {}) for dtype in TYPES},
+    "bfloat16 weights": (np.float32, {"weight_storage": "bfloat16"}),
+    "float16 weights": (np.float32, {"weight_storage": "float16"}),
+    "int8 weights": (np.float32, {"weight_storage": "int8"}),
+    "int8 by int8": (np.float32, {"weight_storage": "int8", "activation_storage": "int8"}),
+}
+
 SIZES = [(3, 4), (13, 20), (36, 36), (8, 64), (70, 67), (64, 130)]
 
 
@@ -36,10 +45,11 @@ def draw(*shape: int, dtype: Any, seed: int = 3) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-@pytest.mark.parametrize(("dtype", "size", "after"), itertools.product(TYPES, SIZES, [False, True]))
-def test_batches_and_places_in_them(dtype: Any, size: tuple[int, int], after: bool) -> None:
+@pytest.mark.parametrize(("kind", "size", "after"), itertools.product(KINDS, SIZES, [False, True]))
+def test_batches_and_places_in_them(kind: str, size: tuple[int, int], after: bool) -> None:
+    dtype, options = KINDS[kind]
     I, H = size
-    layer = make(I, H, dtype, linear_before_reset=after)
+    layer = make(I, H, dtype, linear_before_reset=after, **options)
     X, h = draw(6, 21, I, dtype=dtype), draw(1, 21, H, dtype=dtype)
     Y, Y_h = layer(X, h)
     for rows in ([0], [20], [3, 1], [5, 6, 7], list(range(8)), list(range(20, -1, -1)), list(range(4, 17))):
@@ -48,14 +58,15 @@ def test_batches_and_places_in_them(dtype: Any, size: tuple[int, int], after: bo
         assert_bits(Z_h, Y_h[:, rows])
 
 
-@pytest.mark.parametrize(("dtype", "after"), itertools.product(TYPES, [False, True]))
+@pytest.mark.parametrize(("kind", "after"), itertools.product(KINDS, [False, True]))
 @pytest.mark.parametrize("size", [(3, 4), (70, 67), (64, 200)])
-def test_threads(dtype: Any, size: tuple[int, int], after: bool) -> None:
+def test_threads(kind: str, size: tuple[int, int], after: bool) -> None:
+    dtype, options = KINDS[kind]
     I, H = size
     for direction, (T, B) in itertools.product(
         ("forward", "bidirectional"), [(1, 1), (50, 1), (50, 2), (6, 37)]
     ):
-        layer = make(I, H, dtype, direction, linear_before_reset=after)
+        layer = make(I, H, dtype, direction, linear_before_reset=after, **options)
         X = draw(T, B, I, dtype=dtype)
         lens = np.random.default_rng(1).integers(0, T + 1, B)
         onegru.set_num_threads(1)
@@ -68,10 +79,11 @@ def test_threads(dtype: Any, size: tuple[int, int], after: bool) -> None:
                     assert_bits(found[1], wanted[1])
 
 
-@pytest.mark.parametrize(("dtype", "after"), itertools.product(TYPES, [False, True]))
-def test_chunks_steps_and_rows_of_a_stream(dtype: Any, after: bool) -> None:
+@pytest.mark.parametrize(("kind", "after"), itertools.product(KINDS, [False, True]))
+def test_chunks_steps_and_rows_of_a_stream(kind: str, after: bool) -> None:
+    dtype, options = KINDS[kind]
     I, H = 13, 37
-    layer = make(I, H, dtype, linear_before_reset=after)
+    layer = make(I, H, dtype, linear_before_reset=after, **options)
     X = draw(40, 5, I, dtype=dtype)
     Y = layer(X)[0][:, 0]
     for cuts in ([], [1], [7, 7, 30], list(range(1, 40))):
@@ -86,15 +98,11 @@ def test_chunks_steps_and_rows_of_a_stream(dtype: Any, after: bool) -> None:
         assert_bits(stream.step(x[[2, 3]], rows=[1, 8]), y[[2, 3]])
 
 
-STORED = [*((dtype, None) for dtype in TYPES), (np.float32, "bfloat16"), (np.float32, "float16")]
-
-
-@pytest.mark.parametrize(("stored", "after"), itertools.product(STORED, [False, True]))
+@pytest.mark.parametrize(("kind", "after"), itertools.product(KINDS, [False, True]))
 @pytest.mark.parametrize(("I", "H"), [(1, 131), (40, 192), (301, 200)])
-def test_one_row_projected_ahead(stored: tuple[Any, str | None], after: bool, I: int, H: int) -> None:
+def test_one_row_projected_ahead(kind: str, after: bool, I: int, H: int) -> None:
     """Products with x done beside those with h are the ones of a batch, and of steps one by one."""
-    dtype, storage = stored
-    options: dict[str, Any] = {} if storage is None else {"weight_storage": storage}
+    dtype, options = KINDS[kind]
     layer = make(I, H, dtype, "reverse", linear_before_reset=after, **options)
     T, B = 27, 11
     X, lens = draw(T, B, I, dtype=dtype), [T, 0, 1, 7, 8, 9, 12, 13, 16, 17, 24]
@@ -146,11 +154,12 @@ def test_one_row_behind_a_full_group(after: bool) -> None:
         assert_bits(layer(X)[0][:, :, 64:], layer(np.ascontiguousarray(X[:, 64:]))[0])
 
 
-@pytest.mark.parametrize(("dtype", "after"), itertools.product(TYPES, [False, True]))
-def test_lengths_and_directions(dtype: Any, after: bool) -> None:
+@pytest.mark.parametrize(("kind", "after"), itertools.product(KINDS, [False, True]))
+def test_lengths_and_directions(kind: str, after: bool) -> None:
     """A row of a length is the row cut there; a direction is the same alone and beside the other."""
+    dtype, options = KINDS[kind]
     I, H, T = 9, 35, 7
-    layer = make(I, H, dtype, "bidirectional", linear_before_reset=after)
+    layer = make(I, H, dtype, "bidirectional", linear_before_reset=after, **options)
     X, lens = draw(T, 12, I, dtype=dtype), np.random.default_rng(2).integers(0, T + 1, 12)
     Y, Y_h = layer(X, sequence_lens=lens)
     for b, n in enumerate(lens):
@@ -166,6 +175,7 @@ def test_lengths_and_directions(dtype: Any, after: bool) -> None:
             weights.B[d : d + 1],
             direction=direction,
             linear_before_reset=after,
+            **options,
         )
         Z, Z_h = single(X, sequence_lens=lens)
         assert_bits(Z[:, 0], Y[:, d])
@@ -193,7 +203,7 @@ def test_strides_and_layouts(dtype: Any) -> None:
 PROGRAM = """
 import hashlib, numpy as np, onegru
 print(onegru.targets().chosen, onegru.GRU(np.zeros((1,3,1)), np.zeros((1,3,1)))._engine.native.target)
-digest = hashlib.sha256()
+digest, of_int8 = hashlib.sha256(), hashlib.sha256()
 rng = np.random.default_rng(11)
 for dtype in ("float16", "float32", "float64"):
     for I, H, B, T in ((5, 4, 3, 9), (64, 64, 1, 30), (70, 67, 13, 5), (20, 130, 6, 4)):
@@ -205,24 +215,36 @@ for dtype in ("float16", "float32", "float64"):
                 layer = onegru.GRU(W, R, b, direction="bidirectional", linear_before_reset=after, clip=2.5,
                                    activations=names, activation_alpha=[0.5] * (0 if names is None else 3),
                                    activation_beta=[0.25] * (0 if names is None else 2))
-                for array in layer(X, sequence_lens=rng.integers(0, T + 1, B)):
+                lens = rng.integers(0, T + 1, B)
+                for array in layer(X, sequence_lens=lens):
                     digest.update(array.tobytes())
-print(digest.hexdigest())
+                if dtype == "float32" and names is None:
+                    for activation_storage in ("int16", "int8"):
+                        stored = layer.with_storage("int8", activation_storage)
+                        for array in stored(X, sequence_lens=lens):
+                            of_int8.update(array.tobytes())
+print(digest.hexdigest(), of_int8.hexdigest())
 """
 
 
-def run_on(target: str, threads: int = 1) -> list[str]:
+def run_on(target: str, threads: int = 1, program: str = PROGRAM) -> list[str]:
     environment = {"ONEGRU_TARGET": target, "ONEGRU_NUM_THREADS": str(threads)}
-    return run_python(PROGRAM, options=("-W", "ignore"), environment=environment).stdout.split()
+    return run_python(program, options=("-W", "ignore"), environment=environment).stdout.split()
 
 
-def test_targets_with_fma_agree_and_are_the_ones_that_ran() -> None:
+def test_targets_agree_and_are_the_ones_that_ran() -> None:
+    """Those with FMA in float; all of them in int8, with VNNI and without."""
     digests: set[str] = set()
+    of_int8: set[str] = set()
     for target in _native.available_targets():
-        chosen, used, digest = run_on(target, threads=1 + len(digests))
+        chosen, used, digest, digest_of_int8 = run_on(target, threads=1 + len(digests))
         assert chosen == used == target
+        of_int8.add(digest_of_int8)
         if _native.target_traits(target)[0]:
             digests.add(digest)
+    without = "from onegru import _native\n_native.allow_vnni(False)\nassert not _native.uses_vnni()" + PROGRAM
+    of_int8.add(run_on(_native.available_targets()[0], program=without)[3])
+    assert len(of_int8) == 1
     if not digests:
         pytest.skip("no target with FMA on this processor")
     assert len(digests) == 1

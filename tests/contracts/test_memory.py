@@ -50,6 +50,15 @@ def test_16_bit_storage_halves_the_matrices(storage: str, after: bool) -> None:
         assert native(make(I, H, "float32", 1, after, storage)).bytes <= 1.05 * given
 
 
+@pytest.mark.parametrize("after", [False, True])
+def test_8_bit_storage_quarters_the_matrices(after: bool) -> None:
+    """Beside them, four bytes of scale and four of correction for each channel; inputs in whole quads."""
+    for H, I in itertools.product(SIZES, (1, 64)):
+        quads = -(-I // 4) * 4 + -(-H // 4) * 4
+        given = 3 * H * quads + 6 * H * 4 + 2 * 6 * H * 4
+        assert native(make(I, H, "float32", 1, after, "int8")).bytes <= 1.05 * given
+
+
 @pytest.mark.parametrize(("dtype", "after"), itertools.product(DTYPES, [False, True]))
 def test_scratch_is_bounded(dtype: str, after: bool) -> None:
     """The figure of docs: some rows at once, each 3 (+ 4) rows of hidden units, whatever the batch."""

@@ -110,7 +110,7 @@ def test_providers_and_engines(tmp_path: Path) -> None:
     ):
         session = InferenceSession(path, **arguments)
         np.testing.assert_array_equal(session.run(None, feed)[0], got[0])
-        assert session.model._engine == "reference"
+        assert session.model._options.engine == "reference"
     with pytest.raises(SpecError, match="engine: 'native'; must be 'reference', as the provider"):
         InferenceSession(path, engine="native", providers=[own])
     for wrong in ("CPUExecutionProvider", 3):
@@ -122,11 +122,11 @@ def test_engines_of_other_providers_are_not_kept(tmp_path: Path) -> None:
     session = InferenceSession(streaming(tmp_path))
     own, cpu = "OnegruExecutionProvider", "CPUExecutionProvider"
     session.set_providers([own, cpu], [{"engine": "reference"}, {}])
-    assert session.model._engine == "reference"
+    assert session.model._options.engine == "reference"
     session.set_providers([cpu])
-    assert session.model._engine == "auto"
+    assert session.model._options.engine == "auto"
     session.set_providers([(own, {"engine": "native"}), cpu])
-    assert session.model._engine == "native"
+    assert session.model._options.engine == "native"
     wrong: list[dict[str, Any]] = [
         {"providers": [own, cpu], "provider_options": [None, None]},
         {"providers": [(own, None)]},

@@ -231,7 +231,15 @@ print((int(open(statm).read().split()[1]) - before) * os.sysconf("SC_PAGESIZE"))
         ({"threads": "many"}, "threads: 'many'; must be 0…64, 0 for the default"),
         ({"threads": "65"}, "threads: '65'; must be 0…64"),
         ({"engine": "slow"}, "engine: 'slow'; must be one of auto, native, reference"),
-        ({"weight_storage": "int8"}, "weight_storage: 'int8'; must be float16, bfloat16 or empty"),
+        ({"weight_storage": "int4"}, "weight_storage: 'int4'; must be float16, bfloat16, int8 or empty"),
+        (
+            {"weight_storage": "int8", "activation_storage": "int4"},
+            "activation_storage: 'int4'; must be int16, int8 or empty",
+        ),
+        (
+            {"weight_storage": "float16", "activation_storage": "int8"},
+            "activation_storage: 'int8'; must be empty unless weight_storage is int8",
+        ),
         (
             {"weight_storage": "float16", "engine": "reference"},
             "weight_storage: 'float16'; must be empty with",
@@ -244,10 +252,13 @@ def test_options_are_honoured_or_refused(options: dict[str, str], message: str) 
     assert message in str(refused.value)
 
 
-@pytest.mark.parametrize("storage", ["float16", "bfloat16"])
-def test_weight_storage(storage: str) -> None:
-    layer = onegru.GRU(**m.WEIGHTS, weight_storage=storage)
-    Y, Y_h = session(plain_model(), weight_storage=storage, threads="1").run(None, {"X": X})
+@pytest.mark.parametrize(
+    "storage", [("float16",), ("bfloat16",), ("int8",), ("int8", "int16"), ("int8", "int8")]
+)
+def test_storage(storage: tuple[str, ...]) -> None:
+    options = dict(zip(("weight_storage", "activation_storage"), storage, strict=False))
+    layer = onegru.GRU(**m.WEIGHTS, **options)
+    Y, Y_h = session(plain_model(), **options, threads="1").run(None, {"X": X})
     assert all(map(same_bits, (Y, Y_h), layer(X)))
 
 

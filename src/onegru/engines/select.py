@@ -13,7 +13,7 @@ from onegru.core.spec import Spec, Weights
 from onegru.engines import reference
 from onegru.engines.interface import Engine, EngineOptions, EngineStream, Problem
 from onegru.engines.native import NativeEngine
-from onegru.engines.storage import check_finite, planes_of, stored
+from onegru.engines.storage import check_int8, planes_of, stored
 
 
 class ReferenceEngine:
@@ -98,7 +98,7 @@ def make_engine(options: EngineOptions, spec: Spec, weights: Weights) -> Engine:
     if storage is not None and spec.dtype != "float32":
         raise SpecError(f"weight_storage: {storage!r}; must be None for a layer of {spec.dtype}")
     if storage == "int8":
-        check_finite(weights)
+        check_int8(weights)
     return ENGINES[next(iter(ENGINES)) if name == "auto" else name](spec, weights, storage, activations)
 
 

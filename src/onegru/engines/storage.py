@@ -8,7 +8,9 @@ from onegru.core.dtypes import Array, default_float_mode, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.spec import Weights
 
-# The range of a channel that its scale follows from, at least and at most: native/packed.h has both as well.
+# native/packed.h has these as well: the most inputs of a product, and the least and the largest range of a channel
+# that its scale follows from.
+_MOST_INPUTS = 1 << 17
 _LEAST_RANGE = np.float32(2.0**-100)
 _LARGEST_RANGE = np.float32(float.fromhex("0x1.fffffp127"))
 
@@ -37,9 +39,14 @@ def planes_of(activation_storage: str | None) -> int:
     return 0 if activation_storage is None else {"int16": 2, "int8": 1}[activation_storage]
 
 
-def check_finite(weights: Weights) -> None:
-    """Raise SpecError unless all of W and R is finite, as scales must be."""
+def check_int8(weights: Weights) -> None:
+    """Raise SpecError unless W and R can be kept in int8: scales are finite, and sums fit into 32 bits."""
     for name, matrix in (("W", weights.W), ("R", weights.R)):
+        if matrix.shape[2] > _MOST_INPUTS:
+            raise SpecError(
+                f"{name}: shape {list(matrix.shape)}; its last axis must be at most {_MOST_INPUTS} "
+                "to be kept in int8"
+            )
         if not np.isfinite(matrix).all():
             raise SpecError(f"{name}: holds NaN or infinity; must be finite to be kept in int8")
 
