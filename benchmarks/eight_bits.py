@@ -1,7 +1,7 @@
-"""`python -m benchmarks.eight_bits`: layers in int8 beside float32's and bfloat16's, and beside peers, in turns.
+"""`python -m benchmarks.eight_bits`: layers in int8 beside other storages and peers, in turns.
 
-The peers are PyTorch's dynamically quantized GRU and ONNX Runtime's GRU in float32. Each line is checked before
-it is timed: by its signal-to-noise ratio against the float32 layer. Times are the best of many runs.
+The peers are PyTorch's dynamically quantized GRU and ONNX Runtime's GRU in float32. Each line is checked
+before it is timed: by its signal-to-noise ratio against the float32 layer. Times are the best of many runs.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ INTRODUCTION = """# Eight bits, measured
 Made by `python -m benchmarks.eight_bits --page --drawn 100`: layers with W and R in int8, on each machine in turns with
 our own float32 and bfloat16, PyTorch's `quantize_dynamic` of `nn.GRU` and ONNX Runtime's float32. Times as fast as our
 float32, one thread; the float32 layer's time is that of the whole call. dB: the ratio of signal to noise against
-float32, of int8 with inputs of products in int16 / in int8. Shapes are T,B,I,H."""
+float32, of int8 with inputs of products in int16 / in int8. Shapes are T,B,I,H."""  # noqa: E501
 
 REASONS = """## What holds the missed ones back
 
 The targets were set on an Intel CPU with 2 MiB of L2, where the matrices of H = 512 are in L3 as float32 and in L2 as
 int8. Zen 4 has 1 MiB of L2, and its L3 is nearer: float32 loses less there, so that int8 gains less. AMX and AVX-VNNI
-are not used, as none of the machines here has them."""
+are not used, as none of the machines here has them."""  # noqa: E501
 
 #: By H, for one row, 8 and 64: how many times as fast as float32 int8 by int8 has to be, with VNNI.
 TARGETS = {64: (1.4, 1.2, 1.2), 256: (2.5, 2.1, 1.7), 512: (6, 2.4, 2), 1024: (3, 2.7, 2.3)}
@@ -65,7 +65,7 @@ def quantized(module: nn.GRU) -> Any:
         return torch.ao.quantization.quantize_dynamic(module, {nn.GRU}, dtype=torch.qint8)
 
 
-def session(layer: onegru.GRU) -> onnxruntime.InferenceSession:
+def session(layer: onegru.GRU | onegru.Stack) -> onnxruntime.InferenceSession:
     """ONNX Runtime's, of one thread."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -107,7 +107,11 @@ def row(case: Case, seconds: float, asked: float) -> str:
     first, *others = (f"{times[0] / time:.2f}×" for time in times[1:])
     verdict = ("reached" if times[0] / times[3] >= asked else "missed") if asked else ""
     cells = [",".join(map(str, case)), f"{times[0]:.3f} ms", first, *others[:2]]
-    cells += [f"{asked:g}× {verdict}" if asked else "", f"{ratios['int16']:.1f} / {ratios['int8']:.1f}", *others[2:]]
+    cells += [
+        f"{asked:g}× {verdict}" if asked else "",
+        f"{ratios['int16']:.1f} / {ratios['int8']:.1f}",
+        *others[2:],
+    ]
     return f"| {' | '.join(cells)} |"
 
 
@@ -142,9 +146,13 @@ def main() -> None:
     torch.set_num_threads(1)
     has_vnni = _native.uses_vnni()
     place = f"{machine()}{', VNNI' * has_vnni}"
-    versions = f"PyTorch {torch.__version__}, ONNX Runtime {onnxruntime.__version__}, onegru {onegru.__version__}."
+    versions = (
+        f"PyTorch {torch.__version__}, ONNX Runtime {onnxruntime.__version__}, onegru {onegru.__version__}."
+    )
     lines = [f"## {place}", "", versions, ""]
-    heading = "shape | float32 | bfloat16 | int8 by int16 | int8 by int8 | asked | dB | PyTorch qint8 | ONNX Runtime"
+    heading = (
+        "shape | float32 | bfloat16 | int8 by int16 | int8 by int8 | asked | dB | PyTorch int8 | ONNX Runtime"
+    )
     lines += [f"| {heading} |", f"| --- {'| ---: ' * heading.count('|')}|"]
     print("\n".join(lines))
     for H, (place_of_B, B) in itertools.product((64, 128, 256, 512, 1024), enumerate((1, 8, 64))):

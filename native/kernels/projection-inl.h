@@ -29,17 +29,10 @@ enum class Projecting {
   kAhead,    // for a chunk of kAheadRows steps, beside the products with h of the chunk before: one row
 };
 
-// Whether no value of the function is beyond ±1.
-inline bool IsWithinUnit(const Activation& activation) {
-  switch (activation.function) {
-    case Function::kTanh:
-    case Function::kSigmoid:
-    case Function::kHardSigmoid:
-    case Function::kSoftsign:
-      return true;
-    default:
-      return false;
-  }
+// Whether z and r are within 0…1 and n is within ±1: so is then every state, as h is between n and the state before.
+inline bool AreWithinUnit(Function f, Function g) {
+  const auto is_share = [](Function x) { return x == Function::kSigmoid || x == Function::kHardSigmoid; };
+  return is_share(f) && (is_share(g) || g == Function::kTanh || g == Function::kSoftsign);
 }
 
 // Products with x may be computed ahead.
@@ -74,9 +67,9 @@ struct ItemState : ActiveRows<C> {
   size_t projected = 0;           // xp is there up to this step
   const C* attention_step = nullptr;
   Ahead<C, S> ahead;
-  // No state is beyond 1: none is given, and n, z and r are not.
+  // No state is beyond 1.
   const bool is_bounded =
-      this->call.initial_h.data == nullptr && !this->spec.attention && IsWithinUnit(f) && IsWithinUnit(g);
+      this->call.initial_h.data == nullptr && !this->spec.attention && AreWithinUnit(f.function, g.function);
   size_t xp_row = 0, xp_panel = 0;  // how far rows and panels of xp lie apart
   C* xp_to = nullptr;               // where a tile puts it
   const C* xp_step = nullptr;       // that of this step

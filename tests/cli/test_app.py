@@ -44,6 +44,18 @@ def test_engine(cli: Cli) -> None:
     cli("run", write_gru(), "-i", "x.npy", "--engine", "fast").refused("engine: 'fast'; must be one of auto")
 
 
+def test_storage(cli: Cli) -> None:
+    np.save("x.npy", X)
+    options = ("--weight-storage", "int8", "--activation-storage", "int8")
+    assert cli("run", write_gru(), "-i", "x.npy", *options, "-o", "out.npz").code == 0
+    layer = onegru.GRU(**WEIGHTS, weight_storage="int8", activation_storage="int8")
+    same("out.npz", dict(zip(("Y", "Y_h"), layer(X), strict=True)))
+    assert cli("bench", write_gru(), "-i", "x.npy", *options, "--rounds", 1).code == 0
+    for command in ("run", "bench"):
+        refused = cli(command, write_gru(), "-i", "x.npy", "--weight-storage", "int4")
+        refused.refused("--weight-storage: 'int4'; must be float16, bfloat16, int8 or None")
+
+
 def test_warnings_are_one_line_each(cli: Cli) -> None:
     name = write_gru(activation_alpha=[0.5])
     for command in (["run", name, "--random", 0, "--dim", "seq=1", "--dim", "batch=1"], ["inspect", name]):

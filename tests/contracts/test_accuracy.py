@@ -277,20 +277,25 @@ def test_layers(H: int, after: bool) -> None:
         assert error(H, after, 0, dtype) <= bound
 
 
-# (H, weight_storage) -> the largest error of 5 draws in either reset mode, and a quarter more.
+# (H, weight_storage, activation_storage) -> the largest error of 5 draws in either reset mode, and a quarter.
 STORAGE_BOUNDS = {
-    (256, "bfloat16"): 3.4e-3,
-    (256, "float16"): 5.4e-4,
-    (512, "bfloat16"): 4.2e-3,
-    (512, "float16"): 5.8e-4,
+    (256, "bfloat16", None): 3.4e-3,
+    (256, "float16", None): 5.4e-4,
+    (256, "int8", "int16"): 9.9e-3,
+    (256, "int8", "int8"): 2.3e-2,
+    (512, "bfloat16", None): 4.2e-3,
+    (512, "float16", None): 5.8e-4,
+    (512, "int8", "int16"): 1.0e-2,
+    (512, "int8", "int8"): 2.6e-2,
 }
 
 
 @pytest.mark.long(every=2)
-@pytest.mark.parametrize(("H", "storage"), STORAGE_BOUNDS)
-def test_the_cost_of_16_bit_weights(H: int, storage: str) -> None:
-    bound = STORAGE_BOUNDS[H, storage]
-    assert bound / 10 <= error(H, True, 0, weight_storage=storage) <= bound
+@pytest.mark.parametrize(("H", "weights", "activations"), STORAGE_BOUNDS)
+def test_the_cost_of_storage(H: int, weights: str, activations: str | None) -> None:
+    bound = STORAGE_BOUNDS[H, weights, activations]
+    found = error(H, True, 0, weight_storage=weights, activation_storage=activations)
+    assert bound / 10 <= found <= bound
 
 
 @pytest.mark.parametrize("after", [False, True])

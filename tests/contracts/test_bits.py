@@ -242,7 +242,9 @@ def test_targets_agree_and_are_the_ones_that_ran() -> None:
         of_int8.add(digest_of_int8)
         if _native.target_traits(target)[0]:
             digests.add(digest)
-    without = "from onegru import _native\n_native.allow_vnni(False)\nassert not _native.uses_vnni()" + PROGRAM
+    without = (
+        "from onegru import _native\n_native.allow_vnni(False)\nassert not _native.uses_vnni()" + PROGRAM
+    )
     of_int8.add(run_on(_native.available_targets()[0], program=without)[3])
     assert len(of_int8) == 1
     if not digests:

@@ -52,10 +52,11 @@ def test_16_bit_storage_halves_the_matrices(storage: str, after: bool) -> None:
 
 @pytest.mark.parametrize("after", [False, True])
 def test_8_bit_storage_quarters_the_matrices(after: bool) -> None:
-    """Beside them, four bytes of scale and four of correction for each channel; inputs in whole quads."""
+    """Beside them, four bytes of scale and of correction for each channel of whole vectors."""
     for H, I in itertools.product(SIZES, (1, 64)):
         quads = -(-I // 4) * 4 + -(-H // 4) * 4
-        given = 3 * H * quads + 6 * H * 4 + 2 * 6 * H * 4
+        vectors = -(-H // 16) * 16
+        given = 3 * H * quads + 6 * H * 4 + 6 * vectors * 8
         assert native(make(I, H, "float32", 1, after, "int8")).bytes <= 1.05 * given
 
 

@@ -18,6 +18,7 @@ import pytest
 import onegru
 from onegru.core.dtypes import Array
 from onegru.core.errors import needs_extra
+from onegru.engines.interface import DEFAULT_OPTIONS
 from tests.support.decomposed.draw import decomposed
 from tests.support.layers import make_gru, make_stack
 from tests.support.machine.repository import DENOISER
@@ -44,8 +45,8 @@ def made_of(kind: Any, base: Any, *arguments: Any, **keywords: Any) -> Any:
 
 
 def layer_of(kind: type[Any]) -> Any:
-    layer = make_gru(clip=0.5, weight_storage="bfloat16")
-    return kind.from_canonical(layer.spec, layer.weights, "auto", "bfloat16")
+    layer = make_gru(clip=0.5)
+    return kind.from_canonical(layer.spec, layer.weights, "auto", "int8", activation_storage="int8")
 
 
 def describe(spec: onegru.Spec) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def graph() -> Any:
 def node_of(kind: type[Any]) -> Any:
     model = onegru.load(DENOISER)
     (step,) = (gru._step for gru in model.gru_nodes)
-    layer = made_of(kind, onegru.GruNode, step, "place: ", "auto")
+    layer = made_of(kind, onegru.GruNode, step, "place: ", DEFAULT_OPTIONS)
     layer._prepare(dict(model._graph.constants), (), {})
     return layer
 

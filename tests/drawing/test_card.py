@@ -67,6 +67,9 @@ def test_a_layer() -> None:
     assert facts["parameters"] == "264"  # 2·(12·5 + 12·4 + 24)
     assert facts["memory"] == "624 bytes, W and R in bfloat16"  # 216 of two bytes, 48 of four
     assert facts["layout"] == "1, batch first"
+    words = harmless(make_gru(weight_storage="int8", activation_storage="int8")._repr_html_()).words
+    facts = dict(zip(words[1::2], words[2::2], strict=True))
+    assert facts["memory"] == "204 bytes, W and R in int8"
     assert "GRU with attention" in make_gru(attention=True)._repr_html_()
 
 

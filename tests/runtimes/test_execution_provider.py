@@ -256,7 +256,7 @@ def test_options_are_honoured_or_refused(options: dict[str, str], message: str) 
     "storage", [("float16",), ("bfloat16",), ("int8",), ("int8", "int16"), ("int8", "int8")]
 )
 def test_storage(storage: tuple[str, ...]) -> None:
-    options = dict(zip(("weight_storage", "activation_storage"), storage, strict=False))
+    options: dict[str, Any] = dict(zip(("weight_storage", "activation_storage"), storage, strict=False))
     layer = onegru.GRU(**m.WEIGHTS, **options)
     Y, Y_h = session(plain_model(), **options, threads="1").run(None, {"X": X})
     assert all(map(same_bits, (Y, Y_h), layer(X)))

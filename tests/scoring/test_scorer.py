@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,23 @@ def test_other_types_are_converted(kind: str, dtype: str) -> None:
     found = Scorer(layer)(pa.table({"X": column(rows)}))
     for row, got in zip(rows, values(found["Y_h"]), strict=True):
         assert np.array_equal(got.astype(dtype), alone(layer, row.astype(dtype))["Y_h"])
+
+
+@pytest.mark.parametrize("name", ["m.safetensors", "m.onnx"])
+def test_storage(name: str, tmp_path: Path) -> None:
+    layer, rows = make_gru(hidden=16), sequences()
+    onegru.save(layer, tmp_path / name)
+    given: dict[str, Any] = {"inputs": {"X": "X"}} if name == "m.onnx" else {}
+    scorer = Scorer(
+        tmp_path / name, outputs=["Y_h"], weight_storage="int8", activation_storage="int8", **given
+    )
+    for used in (scorer, pickle.loads(pickle.dumps(scorer))):
+        for row, got in zip(rows, values(used(table(rows))["Y_h"]), strict=True):
+            assert np.array_equal(got.ravel(), alone(layer.with_storage("int8", "int8"), row)["Y_h"])
+    with pytest.raises(
+        onegru.SpecError, match=r"^weight_storage: 'int8'; must be None where model is no file"
+    ):
+        Scorer(layer, weight_storage="int8")
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

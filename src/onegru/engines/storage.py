@@ -8,8 +8,8 @@ from onegru.core.dtypes import Array, default_float_mode, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.spec import Weights
 
-# native/packed.h has these as well: the most inputs of a product, and the least and the largest range of a channel
-# that its scale follows from.
+# native/packed.h has these as well: the most inputs of a product; the least and the largest range of
+# a channel, from which its scale follows.
 _MOST_INPUTS = 1 << 17
 _LEAST_RANGE = np.float32(2.0**-100)
 _LARGEST_RANGE = np.float32(float.fromhex("0x1.fffffp127"))

@@ -1,0 +1,133 @@
+"""How GRUs of whole models keep their weights: by every way in, the bits of the layer that keeps them so."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onegru
+from onegru import SpecError
+from onegru.core.dtypes import Array
+from tests.support.comparison import assert_bits
+from tests.support.layers import make_gru
+
+STORAGES = [("bfloat16", None), ("float16", None), ("int8", None), ("int8", "int16"), ("int8", "int8")]
+LAYER = make_gru(hidden=20, direction="bidirectional", linear_before_reset=True)
+X = np.random.default_rng(5).standard_normal((7, 3, 5)).astype(np.float32)
+
+
+def feed(names: Iterable[str], x: Array = X) -> dict[str, Array]:
+    """Inputs of a file, without an initial state."""
+    T, B, _ = x.shape
+    D, H = LAYER.spec.num_directions, LAYER.spec.hidden_size
+    given = {
+        "initial_h": np.zeros((D, B, H), x.dtype),
+        "initial_hidden_state": np.zeros((B, D, H), x.dtype),
+        "sequence_lengths": np.full(B, T, np.int32),
+    }
+    names = list(names)
+    given["X"] = x.swapaxes(0, 1).copy() if "sequence_lengths" in names else x
+    return {name: given[name] for name in names}
+
+
+def of_openvino(path: Path, options: dict[str, Any]) -> list[Array]:
+    openvino = pytest.importorskip("openvino")
+    core = openvino.Core()
+    model = core.read_model(path)
+    assert onegru.openvino_exchange(model, **options) == 1
+    request = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}).create_infer_request()
+    request.infer(feed(port.any_name for port in model.inputs))
+    return [np.array(request.get_output_tensor(place).data) for place in range(len(model.outputs))]
+
+
+def of_session(path: Path, options: dict[str, Any]) -> list[Array]:
+    session = onegru.InferenceSession(path, **options)
+    inputs = feed(port.name for port in session.get_inputs())
+    outputs: list[Array] = session.run(None, inputs)
+    for array, same in zip(outputs, pickle.loads(pickle.dumps(session)).run(None, inputs), strict=True):
+        assert_bits(array, same)
+    return outputs
+
+
+def of_model(path: Path, options: dict[str, Any]) -> list[Array]:
+    model = onegru.load(path, **options)
+    inputs = feed(port.name for port in model.inputs)
+    outputs = [*model.run(inputs).values()]
+    for array, same in zip(outputs, pickle.loads(pickle.dumps(model)).run(inputs).values(), strict=True):
+        assert_bits(array, same)
+    return outputs
+
+
+WAYS: dict[str, tuple[str, Callable[[Path, dict[str, Any]], list[Array]]]] = {
+    "load ONNX": ("m.onnx", of_model),
+    "load an IR": ("m.xml", of_model),
+    "InferenceSession": ("m.onnx", of_session),
+    "openvino_exchange": ("m.xml", of_openvino),
+}
+
+
+@pytest.mark.parametrize("storage", STORAGES, ids=str)
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_in(tmp_path: Path, way: str, storage: tuple[str, str | None]) -> None:
+    name, run = WAYS[way]
+    onegru.save(LAYER, tmp_path / name)
+    Y, Y_h = LAYER.with_storage(*storage)(X)
+    found = run(tmp_path / name, dict(zip(("weight_storage", "activation_storage"), storage, strict=True)))
+    wanted = {array.size: array for array in (Y, Y_h)}
+    assert sorted(array.size for array in found) == sorted(wanted)
+    for array in found:
+        like = wanted[array.size]
+        if array.shape != like.shape:  # batch first
+            like = like.transpose(2, 1, 0, 3) if like.ndim == 4 else like.swapaxes(0, 1)
+        assert_bits(array, like.reshape(array.shape))
+
+
+@pytest.mark.parametrize("storage", STORAGES, ids=str)
+def test_the_reference_engine(tmp_path: Path, storage: tuple[str, str | None]) -> None:
+    onegru.save(LAYER, tmp_path / "m.onnx")
+    options: Any = dict(zip(("weight_storage", "activation_storage"), storage, strict=True))
+    model = onegru.load(tmp_path / "m.onnx", engine="reference", **options)
+    wanted = onegru.GRU.from_canonical(LAYER.spec, LAYER.weights, "reference", **options)(X)[0]
+    assert_bits(next(iter(model.run(feed(port.name for port in model.inputs)).values())), wanted)
+
+
+@pytest.mark.parametrize("name", ["m.onnx", "m.xml"])
+def test_other_types_keep_their_own(tmp_path: Path, name: str) -> None:
+    layer = make_gru(hidden=20, direction="bidirectional", dtype="float64" if name == "m.onnx" else "float16")
+    onegru.save(layer, tmp_path / name)
+    x = X.astype(layer.spec.dtype)
+    stored, plain = (onegru.load(tmp_path / name, weight_storage=storage) for storage in ("int8", None))
+    inputs = feed((port.name for port in plain.inputs), x)
+    for array, same in zip(stored.run(inputs).values(), plain.run(inputs).values(), strict=True):
+        assert_bits(array, same)
+
+
+def test_refusals(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onegru.save(LAYER, path)
+    calls: list[Callable[..., Any]] = [
+        lambda **options: onegru.load(path, **options),
+        lambda **options: onegru.InferenceSession(path, **options),
+        lambda **options: onegru.openvino_exchange(object(), **options),
+    ]
+    for call in calls:
+        with pytest.raises(
+            SpecError, match=r"^weight_storage: 'int4'; must be float16, bfloat16, int8 or None$"
+        ):
+            call(weight_storage="int4")
+        with pytest.raises(
+            SpecError, match=r"^activation_storage: 'int8'; must be None unless weight_storage"
+        ):
+            call(activation_storage="int8")
+    W = LAYER.weights.W.copy()
+    W[0, 0, 0] = np.nan
+    onegru.save(onegru.GRU(W, LAYER.weights.R, direction="bidirectional"), path)
+    for call in calls[:2]:
+        with pytest.raises(Exception, match="W: holds NaN or infinity; must be finite to be kept in int8"):
+            loaded = call(weight_storage="int8")
+            loaded.run(None, feed(port.name for port in loaded.get_inputs()))
