@@ -261,3 +261,47 @@ def test_the_cache_has_one_file_for_each_model(tmp_path: Path) -> None:
     for order in (paths, paths, paths[::-1]):  # in a process each
         said = run_python(CACHED, tmp_path / "cache", *order).stdout
         assert said == f"{wanted if order is paths else wanted[::-1]} 2\n"
+
+
+@pytest.mark.parametrize("has_zero", [False, True])
+@pytest.mark.parametrize("storage", [None, "int8"])
+def test_weights_in_integers(has_zero: bool, storage: Any, operator: str, tmp_path: Path) -> None:
+    """i8 or u8, Convert, Subtract, Multiply, as compressed IRs have them: packed once."""
+    rng = np.random.default_rng(4)
+    given: dict[str, Any] = {}
+    inputs: list[Any] = []
+    for name, columns in (("W", I), ("R", H)):
+        q = rng.integers(0, 256, (1, 3 * H, columns)).astype(np.uint8)
+        q = q if has_zero else (q.astype(np.int16) - 128).clip(-127).astype(np.int8)
+        scale = rng.uniform(0.5, 1, (1, 3 * H, 1)).astype(np.float32) / 127
+        zero = rng.integers(100, 150, (1, 3 * H, 1)).astype(np.float32) * has_zero
+        value = ops.convert(ops.constant(q), "f32")
+        value = ops.subtract(value, ops.constant(zero)) if has_zero else value
+        inputs.append(ops.multiply(value, ops.constant(scale)))
+        given[name] = (q.astype(np.float32) - zero) * scale
+    B_ = draw(1, 3 * H)
+    X = ops.parameter([2, 5, I], np.float32, name="X")
+    h = ops.constant(np.zeros((2, 1, H), np.float32))
+    sequence = ops.gru_sequence(
+        X,
+        h,
+        ops.constant(np.array([5, 5])),
+        *inputs,
+        ops.constant(B_),
+        H,
+        "forward",
+        linear_before_reset=False,
+    )
+    path = tmp_path / "m.xml"
+    openvino.save_model(openvino.Model([sequence.output(0)], [X], "m"), path, compress_to_fp16=False)
+    model = openvino.Core().read_model(path)
+    assert onegru.openvino_exchange(model, weight_storage=storage) == 1
+    x = draw(2, 5, I)
+    found = run(model, {"X": x})[0]
+    bias = np.concatenate([B_, np.zeros_like(B_)], 1)
+    layer = onegru.GRU(given["W"], given["R"], bias, weight_storage=storage)
+    assert same_bits(found, np.asarray(layer(x.swapaxes(0, 1).copy())[0].transpose(2, 1, 0, 3)))
+    loaded = onegru.load(path, weight_storage=storage)
+    assert same_bits(next(iter(loaded.run({"X": x}).values())), found)
+    (gru_node,) = loaded.gru_nodes
+    assert gru_node.layer is not None

@@ -12,7 +12,17 @@ from rich.console import Console
 
 from onegru.cli.inputs import DimOption
 from onegru.cli.outputs import check_not_read, model_files, print_json
-from onegru.cli.rewrite import Decompose, Float16, ForRuntime, Fuse, NoCheck, Split, Tolerance, convert_model
+from onegru.cli.rewrite import (
+    Decompose,
+    Float16,
+    ForRuntime,
+    Fuse,
+    NoCheck,
+    Quantize,
+    Split,
+    Tolerance,
+    convert_model,
+)
 from onegru.cli.screen import Screen, ruled_table, safe, say, waiting
 from onegru.cli.tables import left_out_words
 from onegru.core.errors import SpecError
@@ -98,6 +108,7 @@ def convert_command(
         typer.Option("--seq-length", metavar="SIZE", help="A fixed number of steps; default any."),
     ] = None,
     float16: Float16 = False,
+    quantize: Quantize = False,
     split: Split = False,
     decompose: Decompose = False,
     runtime: ForRuntime = None,
@@ -122,6 +133,8 @@ def convert_command(
     Example: onegru convert model.onnx other.onnx --for openvino
 
     Example: onegru convert model.onnx fused.onnx --fuse
+
+    Example: onegru convert model.onnx small.onnx --quantize
     """
     options: dict[str, int | bool | None] = {
         "opset": opset,
@@ -143,6 +156,7 @@ def convert_command(
     }
     of_model = {
         "--float16": float16,
+        "--quantize": quantize,
         "--bidirectional-split": split,
         "--decompose": decompose,
         "--for": runtime,
@@ -172,6 +186,7 @@ def convert_command(
             opset=opset,
             layout=layout,
             dtype="float16" if float16 else None,
+            quantize=quantize,
             split=split,
             decompose=decompose,
             runtime=runtime,

@@ -26,6 +26,9 @@ def _runtimes(incomplete: str) -> list[str]:
 Float16 = Annotated[
     bool, typer.Option("--float16", help="Convert GRU nodes to float16, with Casts around them.")
 ]
+Quantize = Annotated[
+    bool, typer.Option("--quantize", help="Keep W and R of GRU nodes in int8, dequantized before the node.")
+]
 Split = Annotated[
     bool,
     typer.Option("--bidirectional-split", help="Split bidirectional nodes into a forward and a reverse one."),

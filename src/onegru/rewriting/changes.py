@@ -1,4 +1,4 @@
-"""Changes of one GRU node that keep its function: layout, element type, two directions as two nodes.
+"""Changes of one GRU node that keep its function: layout, types, two directions as two nodes.
 
 Each takes a `Form`, returns another, or two, and puts the nodes that are then needed around it into `Around`.
 """
@@ -15,7 +15,9 @@ from onnx import NodeProto
 
 from onegru.core.dtypes import Array, default_float_mode
 from onegru.core.errors import SpecError
+from onegru.engines.storage import quantize_channels
 from onegru.formats.onnx.validate import is_onnx
+from onegru.operators.onnx import QUANTIZED_OPSET
 from onegru.rewriting.form import Form, require
 from onegru.rewriting.scope import Draft, Scope, code_of
 
@@ -123,6 +125,43 @@ def _as_float16(form: Form, array: Array) -> Array:
     if np.any(lost):
         raise SpecError(f"float16: {form.label} has a weight of {array[lost][0]:g}; must be within ±65504")
     return converted
+
+
+def to_int8(around: Around, form: Form) -> Form:
+    """The same node with W and R in int8: a scale for each row, and DequantizeLinear before the node.
+
+    Raises:
+        FormatError: the element type is not known.
+        SpecError: the opset has no scale for each row, or W or R cannot be quantized.
+    """
+    scope = around.scope
+    if scope.opset < QUANTIZED_OPSET:
+        raise SpecError(
+            f"opset: {scope.opset}; must be at least {QUANTIZED_OPSET} for weights in int8: ask for it as "
+            f"well (--opset {QUANTIZED_OPSET})"
+        )
+    if (dtype := require(scope, form, "int8")[0]) != "float32":
+        raise SpecError(f"quantize: {form.label} is of {dtype}; must be of float32")
+    inputs = {}
+    for port in ("W", "R"):
+        array = scope.constant(form.inputs[port])
+        if array is None:
+            raise SpecError(f"quantize: {form.label}: {port} is computed in the model; must be a constant")
+        if not np.isfinite(array).all():
+            raise SpecError(f"quantize: {form.label}: {port} holds NaN or infinity; must be finite")
+        q, scale = quantize_channels(array)
+        is_single = len(array) == 1
+        rows = q if is_single else q.reshape(-1, array.shape[2])  # a scale for each row of all directions
+        values = [
+            _constant(scope, form, port, what, lambda constant=constant: constant)  # type: ignore[misc]
+            for what, constant in (("int8", rows), ("scale", scale.ravel()))
+        ]
+        draft = Draft(scope, form.base)
+        inputs[port] = draft.op("DequantizeLinear", values, port, axis=int(is_single))
+        if not is_single:
+            inputs[port] = draft.op("Reshape", [inputs[port], scope.integers(*array.shape)], port)
+        around.before += draft.nodes
+    return form.with_names(inputs)
 
 
 def _constant(scope: Scope, form: Form, port: str, what: str, make: Callable[[], Array]) -> str:

@@ -29,7 +29,7 @@ from onegru.formats.onnx.validate import (
 )
 from onegru.formats.onnx.values import all_graphs
 from onegru.operators.onnx import DECOMPOSED_OPSET, OLDEST_OPSET
-from onegru.rewriting.changes import Around, to_float16, to_layout, to_two_directions
+from onegru.rewriting.changes import Around, to_float16, to_int8, to_layout, to_two_directions
 from onegru.rewriting.decompose import decompose
 from onegru.rewriting.form import Form, node_of, operator_at, read_form
 from onegru.rewriting.opset import convert_nodes, inferred_types
@@ -154,6 +154,8 @@ class _Rewriter:
                 f"layout: 1; needs a target of opset {needed} or later, and this is one of {self.new}: "
                 f"ask for opset {needed} as well (--opset {needed})"
             )
+        if self.changes.quantize and any(is_augru(node) for node in all_nodes(self.model.graph.node)):
+            self.notes.append("AUGRU nodes keep their weights as they were")
         if self.new != self.old:
             self._convert_others()
         self._rewrite_graph(self.model.graph, None)
@@ -251,7 +253,7 @@ class _Rewriter:
         plan, reasons = self._plan(scope, form)
         around = Around(scope)
         name = node.name or form.base
-        self.dtypes |= {dtype for dtype in (form.dtype, *plan & {"float16"}) if dtype}
+        self.dtypes |= {dtype for dtype in (form.dtype, *plan & {"float16", "int8"}) if dtype}
         if not plan:
             self.nodes.append((name, (), reasons))
             return around, [node]
@@ -272,6 +274,9 @@ class _Rewriter:
         if "split" in plan:
             done.append("bidirectional became a forward and a reverse node")
             forms = to_two_directions(around, form)
+        if "int8" in plan:
+            done.append("W and R became int8, with a scale for each row")
+            forms = [to_int8(around, item) for item in forms]
         nodes = [node_of(scope, item) for item in forms]
         written = written_attributes(form, self.new) if len(nodes) == 1 else []
         self.nodes.append((name, tuple(done + written), reasons))

@@ -25,6 +25,7 @@ class Changes:
     opset: int | None = None
     layout: int | None = None
     float16: bool = False
+    quantize: bool = False
     split: bool = False
     decompose: bool = False
     runtime: str | None = None
@@ -87,6 +88,8 @@ def _asked(scope: Scope, form: Form, changes: Changes, old: int) -> Plan:
         found.add("layout")
     if changes.float16 and form.dtype != "float16":
         found.add("float16")
+    if changes.quantize:
+        found.add("int8")
     if changes.split and form.direction == "bidirectional":
         found.add("split")
     if found or changes.runtime is None or operator_at(old).version != operator_at(scope.opset).version:

@@ -74,6 +74,7 @@ def rewrite(
     opset: int | None = None,
     layout: int | None = None,
     dtype: Literal["float16"] | None = None,
+    quantize: bool = False,
     split: bool = False,
     decompose: bool = False,
     runtime: Literal["onnxruntime", "openvino"] | None = None,
@@ -99,6 +100,9 @@ def rewrite(
         layout: 0 or 1, for the GRU nodes, with Transposes around those that had the other.
         dtype: "float16" for GRU nodes in float16, with Casts around them. The model's inputs and outputs
             keep their types.
+        quantize: whether W and R of GRU nodes of float32 are kept in int8, with a scale for each row and
+            DequantizeLinear nodes before the GRU, from opset 13 on. Any runtime runs that; biases, inputs and
+            states stay float32. `onegru.load(…, weight_storage="int8")` multiplies these integers.
         split: whether a bidirectional node becomes a forward and a reverse one.
         decompose: whether GRU nodes are expressed with other operators, from opset 11 on: a product over all
             steps, and a Scan. There must then be at least one step.
@@ -109,9 +113,9 @@ def rewrite(
             inputs, by their names.
         seed: of the random inputs.
         tolerance: the largest absolute difference to allow, times the largest number of the output if that is
-            above 1. By default 1e-6 for float32, 1e-10 for float64, 2e-3 for float16 and 2e-2 for
-            bfloat16, of the output or of a GRU node; those of `onegru.fuse` with `fuse`; ten times that in
-            another runtime.
+            above 1. By default 1e-6 for float32, 1e-10 for float64, 2e-3 for float16, 2e-2 for bfloat16 and
+            0.1 with `quantize`, of the output or of a GRU node; those of `onegru.fuse` with `fuse`; ten times
+            that in another runtime.
         check: whether to check the target against the source. The source need not run without it.
         fuse: whether GRUs that are decomposed into other operators become GRU nodes first, as by
             `onegru.fuse`; there must then be one.
@@ -128,7 +132,7 @@ def rewrite(
         OSError: a file cannot be read or written.
     """
     target = file_path("target", target)
-    _check_arguments(layout, dtype, split, decompose, runtime)
+    _check_arguments(layout, dtype, quantize, split, decompose, runtime)
     check_target(target, ".onnx")
     wanted = Check.of(check, inputs, dims, seed, tolerance)
     check_function("progress", progress)
@@ -146,7 +150,7 @@ def rewrite(
     if opset is not None:
         check_opset(opset)
     place = Source.of(file)
-    changes = Changes(opset, layout, dtype == "float16", split, decompose, runtime)
+    changes = Changes(opset, layout, dtype == "float16", quantize, split, decompose, runtime)
     found, given, notes = fuse_onnx(file, progress) if fuse else (None, file.data, [])
     model = model_of(file) if found is None else found.model
     rewritten = rewrite_model(place, model, len(given), changes)
@@ -176,7 +180,7 @@ def rewrite(
 
 
 def _check_arguments(
-    layout: int | None, dtype: str | None, split: bool, decompose: bool, runtime: str | None
+    layout: int | None, dtype: str | None, quantize: bool, split: bool, decompose: bool, runtime: str | None
 ) -> None:
     if layout not in (None, 0, 1) or isinstance(layout, bool):
         raise SpecError(f"layout: {layout!r}; must be 0 or 1")
@@ -184,7 +188,10 @@ def _check_arguments(
         raise SpecError(f"dtype: {dtype!r}; must be 'float16'")
     if runtime not in (None, *RUNTIMES):
         raise SpecError(f"runtime: {runtime!r}; must be {' or '.join(map(repr, RUNTIMES))}")
-    for name, is_given in (("layout", layout is not None), ("split", flag("split", split))):
+    if flag("quantize", quantize) and dtype is not None:
+        raise SpecError(f"dtype: {dtype!r}; must be None with quantize, which takes nodes of float32")
+    is_given_by_name = {"layout": layout is not None, "split": flag("split", split), "quantize": quantize}
+    for name, is_given in is_given_by_name.items():
         if flag("decompose", decompose) and is_given:
             raise SpecError(f"{name}: given with decompose, which leaves no GRU node; must be left out")
     if layout == 1 and runtime is not None:

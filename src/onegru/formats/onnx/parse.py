@@ -27,6 +27,7 @@ from onegru.formats.graph import (
     Step,
     initial_states,
 )
+from onegru.formats.onnx.dequantized import fold_dequantized
 from onegru.formats.onnx.functions.unfold import unfold_functions
 from onegru.formats.onnx.nested import find_nested
 from onegru.formats.onnx.node import is_plain_constant, node_attributes, tensor_info
@@ -99,7 +100,7 @@ class _Reader:
         self.parse = parse
         given = parse()
         self.model = model = unfold_functions(source, given)
-        self.is_changed = model is not given
+        self.is_changed = fold_dequantized(source, model) or model is not given
         self.graph = model.graph
         self.opset = model_opset(source, model)
         self.nodes = sort_nodes(source, self.graph)

@@ -1,0 +1,175 @@
+"""`convert --quantize`: weights in int8 that any runtime dequantizes, and onegru reads back unchanged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import onegru
+from onegru import FormatError, SpecError
+from onegru.core.dtypes import Array
+from onegru.engines.storage import quantize_channels
+from onegru.models.random_inputs import draw_inputs, size_plans
+from onegru.operators.onnx import AUGRU_DOMAINS
+from tests.support.comparison import assert_bits
+from tests.support.files.onnx_models import (
+    PLAIN,
+    WEIGHTS,
+    X_INFO,
+    H,
+    X,
+    graph,
+    gru,
+    model,
+    node,
+    save,
+    value,
+    weights,
+)
+from tests.support.machine.repository import DENOISER, DIGITS
+from tests.support.rewrite_cases import Case, assert_close, cases, expected
+from tests.support.runtimes import onnxruntime_results, openvino_results
+
+
+def in_int8(matrix: Array) -> Array:
+    q, scale = quantize_channels(matrix)
+    return np.asarray(q * scale[..., None])
+
+
+@pytest.mark.long(every=5)
+@pytest.mark.parametrize("case", cases())
+def test_every_kind_of_node(case: Case, tmp_path: Path) -> None:
+    source = save(tmp_path, case.build())
+    target = tmp_path / "target.onnx"
+    if case.computed or case.dtype != "float32":
+        with pytest.raises(SpecError, match=r"^quantize: .*must be (a constant|of float32)$"):
+            onegru.rewrite(source, target, quantize=True, opset=13)
+        return
+    report = onegru.rewrite(source, target, quantize=True, opset=max(case.opset, 13))
+    assert any("W and R became int8" in words for words in report.nodes[0].done)
+    feeds = case.arrays()
+    proto = onnx.load(source)
+    for tensor in proto.graph.initializer:
+        if tensor.name in "WR":
+            tensor.CopyFrom(
+                onnx.numpy_helper.from_array(in_int8(onnx.numpy_helper.to_array(tensor)), tensor.name)
+            )
+    wanted = expected(save(tmp_path, proto, "by_hand.onnx"), feeds)
+    assert_close(onegru.load(target).run(feeds), wanted, 1e-6)
+    if case.opset < 14 and "clip" not in case.attributes and "layout" not in case.attributes:
+        assert_close(onnxruntime_results(onnx.load(target), feeds), wanted, 1e-5)
+    types = {tensor.name: tensor.data_type for tensor in onnx.load(target).graph.initializer}
+    assert sum(kind == onnx.TensorProto.INT8 for kind in types.values()) == 2
+    assert not {"W", "R"} & types.keys()
+
+
+def test_numbers_are_the_same_both_ways(tmp_path: Path) -> None:
+    """Quantized, read, quantized again: the same integers and scales; in int8, the layer of the source."""
+    source = save(tmp_path, model(graph([PLAIN], [X_INFO], ["Y"], WEIGHTS)))
+    target, again = tmp_path / "q.onnx", tmp_path / "again.onnx"
+    onegru.rewrite(source, target, quantize=True)
+    (layer,) = onegru.load_layers(target).values()
+    onegru.save(layer, tmp_path / "float.onnx", opset=14)
+    onegru.rewrite(tmp_path / "float.onnx", again, quantize=True)
+    first, second = (
+        sorted(tensor.raw_data for tensor in onnx.load(path).graph.initializer if tensor.data_type in (1, 3))
+        for path in (target, again)
+    )
+    assert first == second
+    for activations in ("int16", "int8"):
+        options: Any = {"weight_storage": "int8", "activation_storage": activations}
+        wanted = onegru.GRU(WEIGHTS["W"], WEIGHTS["R"], WEIGHTS["B"], **options)(X)[0]
+        assert_bits(onegru.load(target, **options).run({"X": X})["Y"], wanted)
+        assert_bits(onegru.load(source, **options).run({"X": X})["Y"], wanted)
+        assert_bits(onegru.InferenceSession(target, **options).run(None, {"X": X})[0], wanted)
+
+
+@pytest.mark.parametrize("path", [DIGITS, DENOISER], ids=["digits", "denoiser"])
+def test_published_models(path: Path, tmp_path: Path) -> None:
+    target = tmp_path / "q.onnx"
+    onegru.rewrite(path, target, quantize=True)
+    assert target.stat().st_size < 0.45 * path.stat().st_size
+    source, made = onegru.load(path), onegru.load(target)
+    feeds = draw_inputs(source, 1, next(iter(size_plans())))
+    wanted = source.run(feeds)
+    for name, array in made.run(feeds).items():
+        np.testing.assert_allclose(array, wanted[name], atol=0.05 * max(1, np.abs(wanted[name]).max()))
+    for name, array in onnxruntime_results(onnx.load(target), feeds).items():
+        np.testing.assert_allclose(array, made.run(feeds)[name], atol=1e-4)
+    verified = onegru.verify(target, runtimes=["onnxruntime"])
+    assert verified.agrees and len(verified.runtimes) == 2
+
+
+def test_in_openvino(tmp_path: Path) -> None:
+    source = save(tmp_path, model(graph([PLAIN], [X_INFO], ["Y"], WEIGHTS)))
+    target = tmp_path / "q.onnx"
+    onegru.rewrite(source, target, quantize=True, runtime="openvino")
+    found = openvino_results(target, {"X": X})
+    np.testing.assert_allclose(found["Y"], onegru.load(target).run({"X": X})["Y"], atol=1e-5)
+
+
+def test_shared_weights_are_stored_once(tmp_path: Path) -> None:
+    nodes = [PLAIN, gru("X", ["Y2"], bias="B", name="g2", linear_before_reset=1)]
+    source = save(tmp_path, model(graph(nodes, [X_INFO], ["Y", "Y2"], WEIGHTS)))
+    onegru.rewrite(source, tmp_path / "q.onnx", quantize=True)
+    tensors = onnx.load(tmp_path / "q.onnx").graph.initializer
+    assert sum(tensor.data_type == onnx.TensorProto.INT8 for tensor in tensors) == 2
+
+
+def test_with_other_changes(tmp_path: Path) -> None:
+    two = weights(D=2)
+    source = save(
+        tmp_path, model(graph([gru("X", ["Y"], bias="B", direction="bidirectional")], [X_INFO], ["Y"], two))
+    )
+    target = tmp_path / "q.onnx"
+    report = onegru.rewrite(source, target, quantize=True, split=True, layout=1)
+    assert len(report.nodes[0].done) >= 3
+    layer = onegru.GRU(in_int8(two["W"]), in_int8(two["R"]), two["B"], direction="bidirectional")
+    np.testing.assert_allclose(onegru.load(target).run({"X": X})["Y"], layer(X)[0], atol=1e-6)
+
+
+def test_refusals(tmp_path: Path) -> None:
+    source = save(tmp_path, model(graph([PLAIN], [X_INFO], ["Y"], WEIGHTS), opset=7, ir=4))
+    target = tmp_path / "q.onnx"
+    calls: list[tuple[dict[str, Any], str]] = [
+        ({}, r"^opset: 7; must be at least 13 for weights in int8: ask for it as well \(--opset 13\)$"),
+        ({"dtype": "float16"}, "^dtype: 'float16'; must be None with quantize"),
+        ({"decompose": True}, "^quantize: given with decompose, which leaves no GRU node"),
+        ({"quantize": 1}, "^quantize: 1; must be True or False"),
+    ]
+    for options, message in calls:
+        with pytest.raises(SpecError, match=message):
+            onegru.rewrite(source, target, **{"quantize": True, **options})
+    broken = WEIGHTS["R"].copy()
+    broken[0, 1, 2] = np.inf
+    source = save(tmp_path, model(graph([PLAIN], [X_INFO], ["Y"], WEIGHTS | {"R": broken})))
+    with pytest.raises(SpecError, match=r"^quantize: GRU node 'g'.*R holds NaN or infinity; must be finite$"):
+        onegru.rewrite(source, target, quantize=True)
+    assert not target.exists()
+
+
+def test_a_result_that_is_far_off_is_not_written(tmp_path: Path) -> None:
+    """Weights of one row that differ a thousandfold: int8 keeps the large one alone."""
+    R = np.zeros((1, 3 * H, H), np.float32)
+    W = np.full((1, 3 * H, 5), 0.4, np.float32)
+    W[0, :, 0] = 1000
+    nodes = [node("Mul", ["X", "mask"], ["M"]), gru("M", ["Y"])]
+    constants = {"W": W, "R": R, "mask": np.array([0, 1, 1, 1, 1], np.float32)}
+    source = save(tmp_path, model(graph(nodes, [X_INFO], ["Y"], constants)))
+    with pytest.raises(FormatError, match="not written: output 'Y' in onegru differs from the source's"):
+        onegru.rewrite(source, tmp_path / "q.onnx", quantize=True)
+    assert not (tmp_path / "q.onnx").exists()
+
+
+def test_augru_nodes_stay(tmp_path: Path) -> None:
+    attention = node(
+        "AUGRU", ["X", "W", "R", "B", "", "", "A"], ["Y2"], domain=AUGRU_DOMAINS[0], hidden_size=H
+    )
+    inputs = [X_INFO, value("A", "float32", ["time", "batch", 1])]
+    proto = model(graph([PLAIN, attention], inputs, ["Y", "Y2"], WEIGHTS), domains={AUGRU_DOMAINS[0]: 1})
+    report = onegru.rewrite(save(tmp_path, proto), tmp_path / "q.onnx", quantize=True)
+    assert "AUGRU nodes keep their weights as they were" in report.notes
