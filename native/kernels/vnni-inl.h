@@ -7,6 +7,7 @@
 #include "hwy/foreach_target.h"  // before highway.h: it chooses the target that highway.h sets up
 
 #include "hwy/highway.h"
+#include "native/kernel.h"
 
 #if HWY_TARGET == HWY_AVX3
 
