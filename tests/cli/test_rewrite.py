@@ -79,3 +79,14 @@ def test_errors(source: Path, tmp_path: Path) -> None:
         result = run(source, target, *options)
         assert isinstance(result.exception, onegru.OneGRUError), options
         assert not target.exists()
+
+
+def test_quantize(source: Path, tmp_path: Path) -> None:
+    """The ratio of signal to noise is told where it says more than rounding does."""
+    result = run(source, tmp_path / "q.onnx", "--quantize")
+    assert result.exit_code == 0, result.output
+    assert "  W and R became int8, with a scale for each row" in result.output
+    assert "SNR" in result.output and " dB" in result.output
+    assert "SNR" not in run(source, tmp_path / "plain.onnx", "--opset", 22).output
+    refused = run(source, tmp_path / "other.onnx", "--quantize", "--float16")
+    assert "dtype: 'float16'; must be None with quantize" in str(refused.exception)

@@ -91,7 +91,8 @@ def test_numbers_are_the_same_both_ways(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", [DIGITS, DENOISER], ids=["digits", "denoiser"])
 def test_published_models(path: Path, tmp_path: Path) -> None:
     target = tmp_path / "q.onnx"
-    onegru.rewrite(path, target, quantize=True)
+    report = onegru.rewrite(path, target, quantize=True)
+    assert all(output.snr is not None and 40 < output.snr < 65 for output in report.outputs)
     assert target.stat().st_size < 0.45 * path.stat().st_size
     source, made = onegru.load(path), onegru.load(target)
     feeds = draw_inputs(source, 1, next(iter(size_plans())))
@@ -102,6 +103,16 @@ def test_published_models(path: Path, tmp_path: Path) -> None:
         np.testing.assert_allclose(array, made.run(feeds)[name], atol=1e-4)
     verified = onegru.verify(target, runtimes=["onnxruntime"])
     assert verified.agrees and len(verified.runtimes) == 2
+
+
+def test_signal_to_noise(tmp_path: Path) -> None:
+    """By hand: of the numbers that the source and the target give."""
+    source = save(tmp_path, model(graph([PLAIN], [value("X", "float32", [4, 2, 5])], ["Y"], WEIGHTS)))
+    target = tmp_path / "q.onnx"
+    (output,) = onegru.rewrite(source, target, quantize=True, inputs={"X": X}).outputs
+    wanted, found = (onegru.load(path).run({"X": X})["Y"].astype(np.float64) for path in (source, target))
+    assert output.snr == pytest.approx(10 * np.log10((wanted**2).sum() / ((wanted - found) ** 2).sum()))
+    assert onegru.rewrite(source, target, layout=0, opset=22).outputs[0].snr is None
 
 
 def test_in_openvino(tmp_path: Path) -> None:

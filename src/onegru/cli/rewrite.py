@@ -23,6 +23,9 @@ def _runtimes(incomplete: str) -> list[str]:
     return [name for name in RUNTIMES if name.startswith(incomplete)]
 
 
+#: From so many dB on, a ratio of signal to noise says no more than rounding does.
+_NOISELESS = 100.0
+
 Float16 = Annotated[
     bool, typer.Option("--float16", help="Convert GRU nodes to float16, with Casts around them.")
 ]
@@ -141,8 +144,12 @@ def _show_outputs(console: Console, report: Rewriting | Fusion) -> None:
     if not report.outputs:
         console.print("not checked", highlight=False)
         return
-    table = ruled_table(["output", "run by"], ["max abs", "max ULP"])
+    is_noisy = any(item.snr is not None and item.snr < _NOISELESS for item in report.outputs)
+    table = ruled_table(["output", "run by"], ["max abs", "max ULP", *["SNR"] * is_noisy])
     for item in report.outputs:
-        table.add_row(safe(item.name), item.runtime, f"{item.max_abs:.2g}", str(item.max_ulp))
+        figures = [f"{item.max_abs:.2g}", str(item.max_ulp)]
+        if is_noisy:
+            figures.append("" if item.snr is None else f"{item.snr:.1f} dB")
+        table.add_row(safe(item.name), item.runtime, *figures)
     console.print(table)
     console.print("differences are from the source, which onegru ran on random inputs", highlight=False)

@@ -62,6 +62,17 @@ TOLERANCE_ACROSS_RUNTIMES: Mapping[str, float] = {
 SENSITIVITY_FACTOR = 16.0
 
 
+def signal_to_noise(expected: Array, found: Array) -> float | None:
+    """The ratio of signal to noise in dB, 10·log10(Σ expected² / Σ (expected - found)²).
+
+    None where nothing differs, where there is no signal, or where a number is not finite.
+    """
+    signal = expected.astype(np.float64)
+    with np.errstate(all="ignore"):
+        ratio = np.sum(signal**2) / np.sum((signal - found.astype(np.float64)) ** 2)
+    return 10 * float(np.log10(ratio)) if np.isfinite(ratio) and ratio > 0 else None
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """How far two arrays differ.

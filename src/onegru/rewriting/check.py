@@ -22,6 +22,7 @@ class OutputReport:
         max_abs: the largest absolute difference.
         max_ulp: the largest number of representable numbers in between.
         tolerance: the largest absolute difference that was allowed.
+        snr: the ratio of signal to noise in dB; None where nothing differs.
     """
 
     name: str
@@ -29,6 +30,7 @@ class OutputReport:
     max_abs: float
     max_ulp: int
     tolerance: float
+    snr: float | None = None
 
 
 def check_target(target: Path, suffix: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onegru.core.compare import difference, magnitude
+from onegru.core.compare import difference, magnitude, signal_to_noise
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, OneGRUError
 from onegru.formats.graph import Graph
@@ -173,4 +173,5 @@ def _compared(
             f"{place} differs from the source's by {apart.max_abs:.3g} at {list(apart.where or ())}; "
             f"at most {most:.3g} is allowed, unless tolerance says otherwise"
         )
-    return OutputReport(name, runtime, apart.max_abs, apart.max_ulp, most)
+    snr = signal_to_noise(expected, result) if expected.dtype.kind not in "OUSbiuc" else None
+    return OutputReport(name, runtime, apart.max_abs, apart.max_ulp, most, snr)
