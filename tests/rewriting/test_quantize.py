@@ -160,6 +160,12 @@ def test_refusals(tmp_path: Path) -> None:
     source = save(tmp_path, model(graph([PLAIN], [X_INFO], ["Y"], WEIGHTS | {"R": broken})))
     with pytest.raises(SpecError, match=r"^quantize: GRU node 'g'.*R holds NaN or infinity; must be finite$"):
         onegru.rewrite(source, target, quantize=True)
+    nodes = [gru("X", ["Y"]), gru("X", ["Y2"])]  # which share X
+    source = save(tmp_path, model(graph(nodes, [X_INFO], ["Y", "Y2"], WEIGHTS)))
+    with pytest.raises(
+        SpecError, match=r"^quantize: .*expressed with other operators for openvino, which leaves"
+    ):
+        onegru.rewrite(source, target, quantize=True, runtime="openvino")
     assert not target.exists()
 
 

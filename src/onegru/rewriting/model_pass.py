@@ -265,6 +265,11 @@ class _Rewriter:
         if "float16" in plan:
             done.append(f"{form.dtype} became float16")
             form = to_float16(around, form)
+        if {"decompose", "int8"} <= plan:
+            raise SpecError(
+                f"quantize: {form.label} must be expressed with other operators for {self.changes.runtime}, "
+                "which leaves no GRU node"
+            )
         if "decompose" in plan:
             count = len(form.activations)
             done.append(f"expressed with other operators, with {count} Scan{'s'[: count - 1]}")
