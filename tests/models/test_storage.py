@@ -107,6 +107,27 @@ def test_other_types_keep_their_own(tmp_path: Path, name: str) -> None:
         assert_bits(array, same)
 
 
+def test_options_of_the_provider_and_arguments_are_one(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onegru.save(LAYER, path, initial_h=False)
+    wanted = LAYER.with_storage("int8", "int8")(X)[0]
+
+    def made(told: dict[Any, Any], **asked: Any) -> onegru.InferenceSession:
+        own = ["OnegruExecutionProvider"]
+        return onegru.InferenceSession(path, providers=own, provider_options=[told], **asked)
+
+    both: Any = {"weight_storage": "int8", "activation_storage": "int8"}
+    for name, value in both.items():
+        (other,) = both.keys() - {name}
+        assert_bits(made({name: value}, **{other: both[other]}).run(None, {"X": X})[0], wanted)
+        with pytest.raises(
+            SpecError, match=f"^{name}: '.*'; must be '{value}', as the provider's options say$"
+        ):
+            made(both, **{**both, name: {"weight_storage": "float16"}.get(name, "int16")})
+    with pytest.raises(SpecError, match=r"^activation_storage: 'int8'; must be None unless"):
+        made({"activation_storage": "int8"})
+
+
 def test_refusals(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onegru.save(LAYER, path)

@@ -80,6 +80,9 @@ def test_numbers_are_the_same_both_ways(tmp_path: Path) -> None:
         for path in (target, again)
     )
     assert first == second
+    onegru.rewrite(target, again, quantize=True)  # what is quantized already, itself
+    twice = sorted(t.raw_data for t in onnx.load(again).graph.initializer if t.data_type in (1, 3))
+    assert twice == first
     for activations in ("int16", "int8"):
         options: Any = {"weight_storage": "int8", "activation_storage": activations}
         wanted = onegru.GRU(WEIGHTS["W"], WEIGHTS["R"], WEIGHTS["B"], **options)(X)[0]
@@ -141,6 +144,21 @@ def test_with_other_changes(tmp_path: Path) -> None:
     assert len(report.nodes[0].done) >= 3
     layer = onegru.GRU(in_int8(two["W"]), in_int8(two["R"]), two["B"], direction="bidirectional")
     np.testing.assert_allclose(onegru.load(target).run({"X": X})["Y"], layer(X)[0], atol=1e-6)
+
+
+def test_other_changes_of_a_quantized_model(tmp_path: Path) -> None:
+    """They take the weights as numbers, where they would have to compute with them in every call."""
+    two = weights(D=2)
+    nodes = [gru("X", ["Y"], bias="B", direction="bidirectional")]
+    source = save(tmp_path, model(graph(nodes, [X_INFO], ["Y"], two)))
+    target, other = tmp_path / "q.onnx", tmp_path / "other.onnx"
+    onegru.rewrite(source, target, quantize=True)
+    report = onegru.rewrite(target, other, split=True)
+    assert "weights that were kept in integers are floating-point numbers now" in report.notes
+    assert {item.op_type for item in onnx.load(other).graph.node} == {"GRU", "Concat"}
+    assert_close(onegru.load(other).run({"X": X}), onegru.load(target).run({"X": X}), 1e-6)
+    onegru.rewrite(target, other, dtype="float16")
+    assert "DequantizeLinear" not in {item.op_type for item in onnx.load(other).graph.node}
 
 
 def test_refusals(tmp_path: Path) -> None:

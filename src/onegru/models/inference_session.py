@@ -67,10 +67,10 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         before = set(vars(self))
-        options = engine_options(engine, weight_storage, activation_storage)
-        self._made_with = (path_or_bytes, sess_options, providers, provider_options, options, kwargs)
-        chosen, chosen_options, self._engine_options = self._with_own(providers, provider_options, options)
-        for name, wanted in zip(EngineOptions._fields, options, strict=True):
+        asked = EngineOptions(engine, weight_storage, activation_storage)
+        self._made_with = (path_or_bytes, sess_options, providers, provider_options, asked, kwargs)
+        chosen, chosen_options, self._engine_options = self._with_own(providers, provider_options, asked)
+        for name, wanted in asked._asdict().items():
             found = getattr(self._engine_options, name)
             if wanted not in (None, "auto", found):
                 raise SpecError(f"{name}: {wanted!r}; must be {found!r}, as the provider's options say")
@@ -88,9 +88,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self,
         providers: Sequence[Provider] | None,
         options: Sequence[Mapping[object, object]] | None,
-        wanted: EngineOptions,
+        asked: EngineOptions,
     ) -> tuple[list[Provider], list[Mapping[object, object]] | None, EngineOptions]:
-        """The providers, onegru's among them; their options; those that onegru's give, else the `wanted`."""
+        """The providers, onegru's among them; their options; those that onegru's has, or are `asked` for."""
         if isinstance(providers, str) or not isinstance(providers, Sequence | None):
             raise SpecError(f"providers: {shown(providers)}; must be a list of names")
         chosen = list(providers or [_CPU])
@@ -111,9 +111,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         if found is not None and place < len(found):
             told = found[place]
         if not isinstance(told, Mapping):
-            return chosen, found, wanted  # ONNX Runtime will say what is wrong
-        asked = {name: value for name, value in wanted._asdict().items() if value is not None}
-        given: dict[Any, Any] = {**asked, **told}
+            return chosen, found, engine_options(*asked)  # ONNX Runtime will say what is wrong
+        given: dict[Any, Any] = {name: value for name, value in asked._asdict().items() if value is not None}
+        given |= told
         if found is None:
             chosen[place] = (own, given)
         elif place < len(found):

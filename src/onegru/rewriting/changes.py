@@ -146,7 +146,7 @@ def to_int8(around: Around, form: Form) -> Form:
     for port in ("W", "R"):
         array = scope.constant(form.inputs[port])
         if array is None:
-            raise SpecError(f"quantize: {form.label}: {port} is computed in the model; must be a constant")
+            raise SpecError(f"quantize: {form.label}: {port} is what another node gives; must be a constant")
         if not np.isfinite(array).all():
             raise SpecError(f"quantize: {form.label}: {port} holds NaN or infinity; must be finite")
         q, scale = quantize_channels(array)

@@ -9,6 +9,7 @@ import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onegru.core.errors import SpecError
+from onegru.formats.onnx.dequantized import fold_dequantized
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
 from onegru.formats.onnx.order import sort_nodes
@@ -141,6 +142,9 @@ class _Rewriter:
             self.notes.append("functions that hold GRU nodes were inlined")
         self.notes += embed_external(source, self.model, size)
         self.old = model_opset(source, self.model)
+        takes_weights = changes.quantize or changes.float16 or changes.split or changes.decompose
+        if takes_weights and fold_dequantized(source, self.model, self.old) and not changes.quantize:
+            self.notes.append("weights that were kept in integers are floating-point numbers now")
         self.types = inferred_types(self.model)
         self.names = Names(self.model)
         self.new = changes.opset or self._least_opset()

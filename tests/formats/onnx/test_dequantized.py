@@ -14,6 +14,8 @@ from onnx import ModelProto, NodeProto
 
 import onegru
 from onegru.core.dtypes import Array
+from onegru.formats.onnx.dequantized import fold_dequantized
+from onegru.formats.onnx.validate import Source
 from tests.support.comparison import assert_bits
 from tests.support.files.onnx_models import (
     PLAIN,
@@ -208,6 +210,25 @@ def test_illegal_nodes_are_refused_as_before(change: dict[str, Array], tmp_path:
     proto = model(graph([*nodes, PLAIN], [X_INFO], ["Y"], constants | change), opset=21)
     with pytest.raises(onegru.OneGRUError, match=r"."):
         onegru.load(save(tmp_path, proto)).run({"X": X})
+
+
+@pytest.mark.parametrize(
+    ("opset", "attributes"),
+    [
+        (11, {"axis": 1}),
+        (19, {"axis": 1, "block_size": 5}),
+        (21, {"axis": 1.0}),
+        (21, {"axis": 1, "more": 1}),
+    ],
+    ids=str,
+)
+def test_attributes_that_are_not_there_yet(opset: int, attributes: dict[str, Any], tmp_path: Path) -> None:
+    """Nodes that the specification forbids are not computed here."""
+    nodes, constants, _ = quantized("axis 1", has_zero=False)
+    nodes[0] = node("DequantizeLinear", ["W.q", "W.s"], ["W"], **attributes)
+    read = onnx.load(save(tmp_path, model(graph([*nodes, PLAIN], [X_INFO], ["Y"], constants), opset=opset)))
+    fold_dequantized(Source("m.onnx"), read, opset)
+    assert [item.op_type for item in read.graph.node if "W" in item.output] == ["DequantizeLinear"]
 
 
 def test_the_file_is_not_changed(tmp_path: Path) -> None:

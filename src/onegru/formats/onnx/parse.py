@@ -100,7 +100,7 @@ class _Reader:
         self.parse = parse
         given = parse()
         self.model = model = unfold_functions(source, given)
-        self.is_changed = fold_dequantized(source, model) or model is not given
+        self.is_changed = fold_dequantized(source, model, model_opset(source, model)) or model is not given
         self.graph = model.graph
         self.opset = model_opset(source, model)
         self.nodes = sort_nodes(source, self.graph)
