@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,9 @@ import torch
 from torch import nn
 
 import onegru
-from benchmarks.training import best, machine, write_page
+from benchmarks.training import best, machine, summary, write_page
 from onegru import _native
-from onegru.core.dtypes import Array
+from onegru.core.compare import signal_to_noise
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "eight-bits-tables.md"
 
@@ -52,12 +51,6 @@ LEAST = {"bfloat16": 40, "int16": 35, "int8": 30}
 Case = tuple[int, int, int, int]
 
 
-def noise(exact: Array, found: Array) -> float:
-    """The signal-to-noise ratio, in dB."""
-    error = np.sum((exact - found).astype(np.float64) ** 2)
-    return 10 * math.log10(np.sum(exact.astype(np.float64) ** 2) / error)
-
-
 def quantized(module: nn.GRU) -> Any:
     """PyTorch's."""
     with warnings.catch_warnings():
@@ -84,7 +77,7 @@ def measure(case: Case, seconds: float, with_peers: bool) -> tuple[list[float], 
     X = np.random.default_rng(0).standard_normal((T, B, I)).astype(np.float32)
     exact = layer(X)[0]
     layers = {name: layer.with_storage(*storage) for name, storage in STORAGES.items()}
-    ratios = {name: noise(exact, stored(X)[0]) for name, stored in layers.items()}
+    ratios = {name: signal_to_noise(exact, stored(X)[0]) or 0 for name, stored in layers.items()}
     for name, ratio in ratios.items():
         assert ratio >= LEAST[name], f"{case}: {name} {ratio:.1f} dB"
     runs: list[Callable[[], object]] = [
@@ -93,7 +86,7 @@ def measure(case: Case, seconds: float, with_peers: bool) -> tuple[list[float], 
     ]
     if with_peers:
         theirs, x = quantized(module), torch.from_numpy(X)
-        assert noise(exact[:, 0], theirs(x)[0].detach().numpy()) > 25
+        assert (signal_to_noise(exact[:, 0], theirs(x)[0].detach().numpy()) or 0) > 25
         runtime = session(layer)
         feed = {runtime.get_inputs()[0].name: X}
         runs += [lambda: theirs(x), lambda: runtime.run(None, feed)]
@@ -126,13 +119,6 @@ def drawn(count: int, seconds: float) -> str:
         found["int16"].append(times[0] / times[2])
         found["int8"].append(times[0] / times[3])
     return "; ".join(f"int8 by {name}: {summary(ratios)}" for name, ratios in found.items())
-
-
-def summary(ratios: Sequence[float]) -> str:
-    """What many cases come to."""
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    below = sum(ratio < 1 for ratio in ratios)
-    return f"geometric mean {mean:.2f}, least {min(ratios):.2f}, {below} of {len(ratios)} below 1"
 
 
 def main() -> None:

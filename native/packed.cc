@@ -143,33 +143,26 @@ std::size_t PlaceInQuads(std::size_t gates, std::size_t width, std::size_t k, st
   return ((k / kQuad * gates + gate) * width + unit) * kQuad + k % kQuad;
 }
 
-// Where the parts of a packed matrix in int8 are.
-struct Int8Matrix {
-  std::int8_t* q;
-  float* scale;
-  std::int32_t* correction;
-};
-
-// Packs `gates` of q [3H, K] with a scale for each of its rows.
+// Packs `gates` of M [3H, K] in int8: its weights, and the scale and correction of each channel.
 template <std::size_t kGates>
-void PackInt8(const Geometry& geometry, std::size_t K, const std::int8_t* q, const float* scale,
-              const std::size_t (&gates)[kGates], const Int8Matrix& to) {
+void PackInt8(const Geometry& geometry, std::size_t K, const float* M, const std::size_t (&gates)[kGates],
+              std::int8_t* to, float* scale, std::int32_t* correction) {
   const std::size_t stored = StoredInputs(ElementType::kInt8, K);
+  std::vector<std::int8_t> q(K);
   for (std::size_t panel = 0; panel < geometry.panels(); ++panel) {
     const std::size_t width = geometry.width(panel);
-    std::int8_t* const begin = to.q + geometry.offset(panel, stored, kGates);
+    std::int8_t* const begin = to + geometry.offset(panel, stored, kGates);
     for (std::size_t g = 0; g < kGates; ++g) {
       for (std::size_t u = 0; u < width; ++u) {
         const std::size_t channel = gates[g] * geometry.H + panel * geometry.lanes + u;
         const std::size_t at = (panel * kGates + g) * geometry.lanes + u;
+        QuantizeChannel(M + channel * K, K, q.data(), &scale[at]);
         std::int32_t sum = 0;
         for (std::size_t k = 0; k < K; ++k) {
-          const std::int8_t weight = q[channel * K + k];
-          begin[PlaceInQuads(kGates, width, k, g, u)] = weight;
-          sum += weight;
+          begin[PlaceInQuads(kGates, width, k, g, u)] = q[k];
+          sum += q[k];
         }
-        to.scale[at] = scale[channel];
-        to.correction[at] = -128 * sum;
+        correction[at] = -128 * sum;
       }
     }
   }
@@ -270,37 +263,26 @@ void Packed::Pack(const GivenWeights* weights, const GateOrder& order) {
     for (std::size_t d = 0; d < spec.D; ++d) {
       const GivenWeights& given = weights[d];
       PackedDirection& packed = directions_[d];
-      std::vector<std::int8_t> quantized;
-      std::vector<float> scales;
-      const auto matrix = [&]<std::size_t kGates>(const void* M, const float* scale, std::size_t K,
-                                                  const std::size_t (&gates)[kGates], Channels& channels) {
+      const auto matrix = [&]<std::size_t kGates>(const void* M, std::size_t K, const std::size_t (&gates)[kGates],
+                                                  Channels& channels) {
         unsigned char* const to = take(matrix_bytes(kGates, K));
         if (spec.storage != ElementType::kInt8) {
           PackMatrix(spec.storage, geometry_, K, static_cast<const T*>(M), gates, to);
           return to;
         }
-        const auto* q = static_cast<const std::int8_t*>(M);
-        if (scale == nullptr) {
-          quantized.resize(3 * H * K);
-          scales.resize(3 * H);
-          for (std::size_t j = 0; j < 3 * H; ++j) {
-            QuantizeChannel(static_cast<const float*>(M) + j * K, K, quantized.data() + j * K, &scales[j]);
-          }
-          q = quantized.data();
-          scale = scales.data();
-        }
-        auto* const of_scale = reinterpret_cast<float*>(take(channel_bytes(kGates)));
-        auto* const of_correction = reinterpret_cast<std::int32_t*>(take(channel_bytes(kGates)));
-        PackInt8(geometry_, K, q, scale, gates, {reinterpret_cast<std::int8_t*>(to), of_scale, of_correction});
-        channels = {of_scale, of_correction};
+        auto* const scale = reinterpret_cast<float*>(take(channel_bytes(kGates)));
+        auto* const correction = reinterpret_cast<std::int32_t*>(take(channel_bytes(kGates)));
+        PackInt8(geometry_, K, static_cast<const float*>(M), gates, reinterpret_cast<std::int8_t*>(to), scale,
+                 correction);
+        channels = {scale, correction};
         return to;
       };
-      packed.W = matrix(given.W, given.W_scale, I, {order.z, order.r, order.n}, packed.of_W);
+      packed.W = matrix(given.W, I, {order.z, order.r, order.n}, packed.of_W);
       if (spec.linear_before_reset) {
-        packed.R = matrix(given.R, given.R_scale, H, {order.z, order.r, order.n}, packed.of_R);
+        packed.R = matrix(given.R, H, {order.z, order.r, order.n}, packed.of_R);
       } else {
-        packed.R = matrix(given.R, given.R_scale, H, {order.z, order.r}, packed.of_R);
-        packed.N = matrix(given.R, given.R_scale, H, {order.n}, packed.of_N);
+        packed.R = matrix(given.R, H, {order.z, order.r}, packed.of_R);
+        packed.N = matrix(given.R, H, {order.n}, packed.of_N);
       }
       auto* const bx = reinterpret_cast<T*>(take(bx_bytes));
       auto* const bn = reinterpret_cast<T*>(take(bn_bytes));

@@ -13,7 +13,7 @@
 // it, as it is multiplied with r∘h. A narrow panel is stored without padding; loads of whole vectors then run into what
 // follows.
 //
-// In int8 a weight of an output channel, which is a row of W or R, is a number of -128 … 127 times the channel's scale.
+// In int8 a weight of an output channel, which is a row of W or R, is a number within ±127 times the channel's scale.
 
 #ifndef ONEGRU_NATIVE_PACKED_H_
 #define ONEGRU_NATIVE_PACKED_H_
@@ -75,14 +75,12 @@ struct PackedDirection {
 };
 
 // One direction's weights as they come: W [3H, I], R [3H, H] and the biases of both [3H], null for zeros, contiguous,
-// of the type that is computed in. With scales [3H] of the channels of W and R, those are int8 already.
+// of the type that is computed in.
 struct GivenWeights {
   const void* W;
   const void* R;
   const void* Wb;
   const void* Rb;
-  const float* W_scale = nullptr;
-  const float* R_scale = nullptr;
 };
 
 // Where z, r and n are among the gates of weights.

@@ -83,7 +83,6 @@ Options ReadOptions(const Api& api, const ort::SessionOptions* given) {
       throw IllegalGru("weight_storage: '" + *text + "'; must be " + Listed(kWeightStorages) + " or empty");
     for (const auto type : {ElementType::kFloat16, ElementType::kBFloat16, ElementType::kInt8})
       if (*text == NameOf(type)) options.weight_storage = type;
-    options.planes = 2;
     if (options.reference) throw IllegalGru("weight_storage: '" + *text + "'; must be empty with the reference engine");
   }
   if (const auto text = option("activation_storage"); text && !text->empty()) {

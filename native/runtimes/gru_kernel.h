@@ -16,7 +16,7 @@ struct Options {
   std::size_t threads = 0;  // 0: onegru's own number
   bool reference = false;   // the observer computes
   std::optional<ElementType> weight_storage;
-  std::size_t planes = 1;     // of inputs of products with weights in int8
+  std::size_t planes = 2;     // of inputs of products with weights in int8
   std::int64_t observer = 0;  // the session's number for the observer; 0: not observed
   const ort::Logger* logger = nullptr;
 };

@@ -4,9 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <functional>
 #include <limits>
-#include <numeric>
 
 #include "native/kernel.h"
 #include "native/targets/targets.h"
@@ -198,8 +196,7 @@ void CheckInt8(const char* name, const Tensor& tensor) {
     throw IllegalGru(std::string(name) + ": shape " + InWords(tensor.shape) + "; its last axis must be at most " +
                      std::to_string(kMostInt8Inputs) + " to be kept in int8");
   const auto* const numbers = static_cast<const float*>(tensor.data);
-  const auto count = std::accumulate(tensor.shape.begin(), tensor.shape.end(), std::size_t{1}, std::multiplies<>());
-  if (!std::all_of(numbers, numbers + count, [](float number) { return std::isfinite(number); }))
+  if (!std::all_of(numbers, numbers + tensor.count(), [](float number) { return std::isfinite(number); }))
     throw IllegalGru(std::string(name) + ": holds NaN or infinity; must be finite to be kept in int8");
 }
 

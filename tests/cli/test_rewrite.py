@@ -82,7 +82,7 @@ def test_errors(source: Path, tmp_path: Path) -> None:
 
 
 def test_quantize(source: Path, tmp_path: Path) -> None:
-    """The ratio of signal to noise is told where it says more than rounding does."""
+    """The signal-to-noise ratio is shown unless it only reflects rounding."""
     result = run(source, tmp_path / "q.onnx", "--quantize")
     assert result.exit_code == 0, result.output
     assert "  W and R became int8, with a scale for each row" in result.output

@@ -145,6 +145,10 @@ def test_refusals(tmp_path: Path) -> None:
             SpecError, match=r"^activation_storage: 'int8'; must be None unless weight_storage"
         ):
             call(activation_storage="int8")
+    wide = onegru.GRU(np.zeros((1, 3, 131073), np.float32), np.zeros((1, 3, 1), np.float32))
+    onegru.save(wide, tmp_path / "wide.onnx", initial_h=False)
+    with pytest.raises(Exception, match=r"W: shape \[1, 3, 131073\]; its last axis must be at most 131072"):
+        onegru.InferenceSession(tmp_path / "wide.onnx", weight_storage="int8")
     W = LAYER.weights.W.copy()
     W[0, 0, 0] = np.nan
     onegru.save(onegru.GRU(W, LAYER.weights.R, direction="bidirectional"), path)

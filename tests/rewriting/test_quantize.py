@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 
 import onegru
 from onegru import FormatError, SpecError
+from onegru.core.compare import QUANTIZED, TOLERANCE_FUSED, TOLERANCE_REWRITTEN
 from onegru.core.dtypes import Array
 from onegru.engines.storage import quantize_channels
 from onegru.models.random_inputs import draw_inputs, size_plans
 from onegru.operators.onnx import AUGRU_DOMAINS
+from onegru.rewriting.compare import _limit
 from tests.support.comparison import assert_bits
 from tests.support.files.onnx_models import (
     PLAIN,
@@ -46,7 +49,7 @@ def test_every_kind_of_node(case: Case, tmp_path: Path) -> None:
     source = save(tmp_path, case.build())
     target = tmp_path / "target.onnx"
     if case.computed or case.dtype != "float32":
-        with pytest.raises(SpecError, match=r"^quantize: .*must be (a constant|of float32)$"):
+        with pytest.raises(SpecError, match=r"^quantize: .*must be (a constant|float32)$"):
             onegru.rewrite(source, target, quantize=True, opset=13)
         return
     report = onegru.rewrite(source, target, quantize=True, opset=max(case.opset, 13))
@@ -109,7 +112,7 @@ def test_published_models(path: Path, tmp_path: Path) -> None:
 
 
 def test_signal_to_noise(tmp_path: Path) -> None:
-    """By hand: of the numbers that the source and the target give."""
+    """As computed from the outputs of the source and of the target."""
     source = save(tmp_path, model(graph([PLAIN], [value("X", "float32", [4, 2, 5])], ["Y"], WEIGHTS)))
     target = tmp_path / "q.onnx"
     (output,) = onegru.rewrite(source, target, quantize=True, inputs={"X": X}).outputs
@@ -154,11 +157,20 @@ def test_other_changes_of_a_quantized_model(tmp_path: Path) -> None:
     target, other = tmp_path / "q.onnx", tmp_path / "other.onnx"
     onegru.rewrite(source, target, quantize=True)
     report = onegru.rewrite(target, other, split=True)
-    assert "weights that were kept in integers are floating-point numbers now" in report.notes
+    assert "quantized weights were dequantized" in report.notes
     assert {item.op_type for item in onnx.load(other).graph.node} == {"GRU", "Concat"}
     assert_close(onegru.load(other).run({"X": X}), onegru.load(target).run({"X": X}), 1e-6)
     onegru.rewrite(target, other, dtype="float16")
     assert "DequantizeLinear" not in {item.op_type for item in onnx.load(other).graph.node}
+
+
+@pytest.mark.parametrize("tolerances", [TOLERANCE_REWRITTEN, TOLERANCE_FUSED], ids=["rewritten", "fused"])
+def test_integer_outputs_must_stay_equal(tolerances: Mapping[str, float]) -> None:
+    """An output of type int8 is not allowed the error of int8 weights."""
+    for dtype in (np.int8, np.uint8, np.int32, np.bool_):
+        assert _limit(tolerances, {"float32", QUANTIZED}, None, "onegru", np.full(3, 100, dtype)) == 0
+    assert _limit(tolerances, {"float32", QUANTIZED}, None, "onegru", np.full(3, 0.5, np.float32)) == 0.1
+    assert _limit(tolerances, {"float32"}, None, "onegru", np.full(3, 0.5, np.float32)) <= 1e-5
 
 
 def test_refusals(tmp_path: Path) -> None:
@@ -207,4 +219,4 @@ def test_augru_nodes_stay(tmp_path: Path) -> None:
     inputs = [X_INFO, value("A", "float32", ["time", "batch", 1])]
     proto = model(graph([PLAIN, attention], inputs, ["Y", "Y2"], WEIGHTS), domains={AUGRU_DOMAINS[0]: 1})
     report = onegru.rewrite(save(tmp_path, proto), tmp_path / "q.onnx", quantize=True)
-    assert "AUGRU nodes keep their weights as they were" in report.notes
+    assert "the weights of AUGRU nodes were not quantized" in report.notes

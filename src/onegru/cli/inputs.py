@@ -44,7 +44,7 @@ WeightStorage = Annotated[
     typer.Option(
         "--weight-storage",
         metavar="TYPE",
-        help="What GRUs of float32 keep their weights in: float16, bfloat16 or int8.",
+        help="The type that float32 GRUs store their weights in: float16, bfloat16 or int8.",
     ),
 ]
 ActivationStorage = Annotated[
@@ -52,7 +52,7 @@ ActivationStorage = Annotated[
     typer.Option(
         "--activation-storage",
         metavar="TYPE",
-        help="What weights in int8 are multiplied with: int16 (the default) or int8, which is faster.",
+        help="The type that inputs of products with int8 weights are rounded to: int16 (default) or int8.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]

@@ -30,7 +30,7 @@ Float16 = Annotated[
     bool, typer.Option("--float16", help="Convert GRU nodes to float16, with Casts around them.")
 ]
 Quantize = Annotated[
-    bool, typer.Option("--quantize", help="Keep W and R of GRU nodes in int8, dequantized before the node.")
+    bool, typer.Option("--quantize", help="Store W and R of GRU nodes in int8, with DequantizeLinear nodes.")
 ]
 Split = Annotated[
     bool,

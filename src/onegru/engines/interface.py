@@ -22,7 +22,7 @@ class EngineOptions(NamedTuple):
         return self if dtype == "float32" else self._replace(weight_storage=None, activation_storage=None)
 
 
-#: The options of whoever asks for nothing else.
+#: The best engine, and weights in the layer's own type.
 DEFAULT_OPTIONS = EngineOptions()
 
 

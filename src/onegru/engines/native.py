@@ -17,7 +17,7 @@ from onegru.core.dtypes import ELEMENT_TYPES, Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.machine import usable_cores
 from onegru.core.spec import Spec, Weights
-from onegru.engines.interface import EngineStream, Problem
+from onegru.engines.interface import EngineOptions, EngineStream, Problem
 from onegru.engines.storage import planes_of
 
 _STORAGES = (*ELEMENT_TYPES, "int8")  # as in native/problem.h
@@ -131,27 +131,20 @@ class NativeEngine:
     Args:
         spec: what to compute.
         weights: its weights; kept only in packed form.
-        weight_storage: the type that W and R are kept in; None for the layer's own.
-        activation_storage: what the inputs of products are rounded to; given if W and R are kept in int8.
+        options: the types that W and R are kept in, and with int8 those of the inputs of products.
     """
 
     name = "native"
 
-    def __init__(
-        self,
-        spec: Spec,
-        weights: Weights,
-        weight_storage: str | None = None,
-        activation_storage: str | None = None,
-    ) -> None:
+    def __init__(self, spec: Spec, weights: Weights, options: EngineOptions) -> None:
         self._compute = np.dtype(np.float64 if spec.dtype == "float64" else np.float32)
         self._dtype = numpy_dtype(spec.dtype)
         self._B = weights.B
         self.native = _native.Layer(
             *layer_arguments(spec),
             ELEMENT_TYPES.index(spec.dtype),
-            _STORAGES.index(weight_storage or spec.dtype),
-            planes_of(activation_storage) or 1,
+            _STORAGES.index(options.weight_storage or spec.dtype),
+            planes_of(options.activation_storage) or 1,
             self._dtype,
             *(np.ascontiguousarray(a, self._compute) for a in (weights.W, weights.R, weights.B)),
         )

@@ -23,7 +23,7 @@ from onegru.core.activations import Activation
 from onegru.core.dtypes import Array
 from onegru.core.spec import Spec, Weights
 from onegru.engines.interface import Problem
-from onegru.engines.storage import quantize_channels
+from onegru.engines.storage import LEAST_RANGE, quantize_channels
 
 Float64 = npt.NDArray[np.float64]
 
@@ -91,7 +91,7 @@ class QuantizedMatrix:
             within = largest <= np.float32(1 + 2.0**-20)
             range_ = np.where(within, np.float32(1), largest)
         else:
-            range_ = np.maximum(largest, np.float32(2.0**-100))
+            range_ = np.maximum(largest, LEAST_RANGE)
         q = np.rint(np.clip(numbers * (most / range_), -most, most)).astype(np.float64)
         scale = np.where(np.isfinite(largest), range_ / most, np.float32(np.nan))
         return (scale * self.scale).astype(np.float64) * (np.where(np.isfinite(q), q, 0.0) @ self.w)

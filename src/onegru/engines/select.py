@@ -19,23 +19,17 @@ from onegru.engines.storage import check_int8, planes_of, stored
 class ReferenceEngine:
     """The NumPy float64 reference, its results rounded once to the element type.
 
-    Weights are rounded to `weight_storage` first; with int8 so are the inputs of products, to
-    `activation_storage`.
+    W and R are first rounded to `weight_storage`; with int8, the inputs of products to `activation_storage`.
     """
 
     name = "reference"
     native = None
 
-    def __init__(
-        self,
-        spec: Spec,
-        weights: Weights,
-        weight_storage: str | None = None,
-        activation_storage: str | None = None,
-    ) -> None:
+    def __init__(self, spec: Spec, weights: Weights, options: EngineOptions) -> None:
         self._spec = spec
-        self.weights = weights if weight_storage is None else stored(weights, weight_storage)
-        self._weights = reference.ReferenceWeights.split(self.weights, planes_of(activation_storage))
+        storage = options.weight_storage
+        self.weights = weights if storage is None else stored(weights, storage)
+        self._weights = reference.ReferenceWeights.split(self.weights, planes_of(options.activation_storage))
 
     def run(self, problem: Problem) -> None:
         """Write the outputs of `problem`."""
@@ -66,7 +60,7 @@ class _ReferenceStream:
 
 
 #: Engines by name, best first.
-ENGINES: Mapping[str, Callable[[Spec, Weights, str | None, str | None], Engine]] = {
+ENGINES: Mapping[str, Callable[[Spec, Weights, EngineOptions], Engine]] = {
     "native": NativeEngine,
     "reference": ReferenceEngine,
 }
@@ -94,12 +88,12 @@ def make_engine(options: EngineOptions, spec: Spec, weights: Weights) -> Engine:
     Raises:
         SpecError: it cannot keep these weights in that type.
     """
-    name, storage, activations = options
+    name, storage, _ = options
     if storage is not None and spec.dtype != "float32":
         raise SpecError(f"weight_storage: {storage!r}; must be None for a layer of {spec.dtype}")
     if storage == "int8":
         check_int8(weights)
-    return ENGINES[next(iter(ENGINES)) if name == "auto" else name](spec, weights, storage, activations)
+    return ENGINES[next(iter(ENGINES)) if name == "auto" else name](spec, weights, options)
 
 
 def _among(name: str, value: object, values: tuple[str, ...]) -> str | None:

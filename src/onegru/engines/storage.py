@@ -11,7 +11,7 @@ from onegru.core.spec import Weights
 # native/packed.h has these as well: the most inputs of a product; the least and the largest range of
 # a channel, from which its scale follows.
 _MOST_INPUTS = 1 << 17
-_LEAST_RANGE = np.float32(2.0**-100)
+LEAST_RANGE = np.float32(2.0**-100)
 _LARGEST_RANGE = np.float32(float.fromhex("0x1.fffffp127"))
 
 
@@ -19,7 +19,7 @@ def quantize_channels(matrix: Array) -> tuple[Array, Array]:
     """The rows of a float32 matrix in int8: w = q·scale, symmetric, one scale for each row.
 
     The scale is a 127th of the row's largest |w|, rounded up to 16 bits, and q is w/scale, rounded to nearest
-    even. q·scale is then a float32 number, and gives the same q and scale again.
+    even. q·scale is then exact in float32, and quantizing it again yields the same q and scale.
 
     Args:
         matrix: [..., rows, K], finite.
@@ -29,7 +29,7 @@ def quantize_channels(matrix: Array) -> tuple[Array, Array]:
     """
     with default_float_mode():
         largest = np.abs(matrix).max(-1, initial=0.0).astype(np.float32)
-        bits = (np.clip(largest, _LEAST_RANGE, _LARGEST_RANGE) / np.float32(127)).view(np.uint32)
+        bits = (np.clip(largest, LEAST_RANGE, _LARGEST_RANGE) / np.float32(127)).view(np.uint32)
         scale = ((bits + np.uint32(0xFF)) & ~np.uint32(0xFF)).view(np.float32)
         return np.rint(matrix * (np.float32(1) / scale[..., None])).astype(np.int8), scale
 

@@ -141,12 +141,12 @@ def to_int8(around: Around, form: Form) -> Form:
             f"well (--opset {QUANTIZED_OPSET})"
         )
     if (dtype := require(scope, form, "int8")[0]) != "float32":
-        raise SpecError(f"quantize: {form.label} is of {dtype}; must be of float32")
+        raise SpecError(f"quantize: {form.label} has element type {dtype}; must be float32")
     inputs = {}
     for port in ("W", "R"):
         array = scope.constant(form.inputs[port])
         if array is None:
-            raise SpecError(f"quantize: {form.label}: {port} is what another node gives; must be a constant")
+            raise SpecError(f"quantize: {form.label}: {port} is computed by another node; must be a constant")
         if not np.isfinite(array).all():
             raise SpecError(f"quantize: {form.label}: {port} holds NaN or infinity; must be finite")
         q, scale = quantize_channels(array)

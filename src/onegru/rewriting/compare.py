@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from onegru.core.compare import difference, magnitude, signal_to_noise
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import ELEMENT_TYPES, Array
 from onegru.core.errors import FormatError, OneGRUError
 from onegru.formats.graph import Graph
 from onegru.models.model import Model
@@ -173,5 +173,5 @@ def _compared(
             f"{place} differs from the source's by {apart.max_abs:.3g} at {list(apart.where or ())}; "
             f"at most {most:.3g} is allowed, unless tolerance says otherwise"
         )
-    snr = signal_to_noise(expected, result) if expected.dtype.kind not in "OUSbiuc" else None
+    snr = signal_to_noise(expected, result) if expected.dtype.name in ELEMENT_TYPES else None
     return OutputReport(name, runtime, apart.max_abs, apart.max_ulp, most, snr)

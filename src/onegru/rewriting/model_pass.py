@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
+from onegru.core.compare import QUANTIZED
 from onegru.core.errors import SpecError
 from onegru.formats.onnx.dequantized import fold_dequantized
 from onegru.formats.onnx.functions.augru import add_augru_functions
@@ -52,7 +53,7 @@ class Rewritten:
         model: the model.
         opsets: the opset that the source has, and that it has now.
         nodes: what was done to each GRU node.
-        dtypes: the element types of the GRU nodes, before and after.
+        dtypes: the element types of the GRU nodes, before and after, and QUANTIZED.
         others: descriptions of the other nodes that the new opset changed.
         notes: what else was done.
     """
@@ -144,7 +145,7 @@ class _Rewriter:
         self.old = model_opset(source, self.model)
         takes_weights = changes.quantize or changes.float16 or changes.split or changes.decompose
         if takes_weights and fold_dequantized(source, self.model, self.old) and not changes.quantize:
-            self.notes.append("weights that were kept in integers are floating-point numbers now")
+            self.notes.append("quantized weights were dequantized")
         self.types = inferred_types(self.model)
         self.names = Names(self.model)
         self.new = changes.opset or self._least_opset()
@@ -159,7 +160,7 @@ class _Rewriter:
                 f"ask for opset {needed} as well (--opset {needed})"
             )
         if self.changes.quantize and any(is_augru(node) for node in all_nodes(self.model.graph.node)):
-            self.notes.append("AUGRU nodes keep their weights as they were")
+            self.notes.append("the weights of AUGRU nodes were not quantized")
         if self.new != self.old:
             self._convert_others()
         self._rewrite_graph(self.model.graph, None)
@@ -257,7 +258,7 @@ class _Rewriter:
         plan, reasons = self._plan(scope, form)
         around = Around(scope)
         name = node.name or form.base
-        self.dtypes |= {dtype for dtype in (form.dtype, *plan & {"float16", "int8"}) if dtype}
+        self.dtypes |= {dtype for dtype in (form.dtype, *plan & {"float16", QUANTIZED}) if dtype}
         if not plan:
             self.nodes.append((name, (), reasons))
             return around, [node]
@@ -269,7 +270,7 @@ class _Rewriter:
         if "float16" in plan:
             done.append(f"{form.dtype} became float16")
             form = to_float16(around, form)
-        if {"decompose", "int8"} <= plan:
+        if {"decompose", QUANTIZED} <= plan:
             raise SpecError(
                 f"quantize: {form.label} must be expressed with other operators for {self.changes.runtime}, "
                 "which leaves no GRU node"
@@ -283,7 +284,7 @@ class _Rewriter:
         if "split" in plan:
             done.append("bidirectional became a forward and a reverse node")
             forms = to_two_directions(around, form)
-        if "int8" in plan:
+        if QUANTIZED in plan:
             done.append("W and R became int8, with a scale for each row")
             forms = [to_int8(around, item) for item in forms]
         nodes = [node_of(scope, item) for item in forms]

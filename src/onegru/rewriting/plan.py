@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import onnx
 
 from onegru.core.activations import Activation
+from onegru.core.compare import QUANTIZED
 from onegru.core.errors import SpecError
 from onegru.formats.onnx.validate import Source, is_gru
 from onegru.rewriting.form import Form, attributes_of, facts_of, operator_at
@@ -89,7 +90,7 @@ def _asked(scope: Scope, form: Form, changes: Changes, old: int) -> Plan:
     if changes.float16 and form.dtype != "float16":
         found.add("float16")
     if changes.quantize:
-        found.add("int8")
+        found.add(QUANTIZED)
     if changes.split and form.direction == "bidirectional":
         found.add("split")
     if found or changes.runtime is None or operator_at(old).version != operator_at(scope.opset).version:

@@ -100,9 +100,9 @@ def rewrite(
         layout: 0 or 1, for the GRU nodes, with Transposes around those that had the other.
         dtype: "float16" for GRU nodes in float16, with Casts around them. The model's inputs and outputs
             keep their types.
-        quantize: whether W and R of GRU nodes of float32 are kept in int8, with a scale for each row and
-            DequantizeLinear nodes before the GRU, from opset 13 on. Any runtime runs that; biases, inputs and
-            states stay float32. `onegru.load(…, weight_storage="int8")` multiplies these integers.
+        quantize: whether W and R of float32 GRU nodes are stored in int8 with a scale per row, and converted
+            back by DequantizeLinear nodes, from opset 13 on. Biases, inputs and states stay float32.
+            `onegru.load(…, weight_storage="int8")` computes with these integers.
         split: whether a bidirectional node becomes a forward and a reverse one.
         decompose: whether GRU nodes are expressed with other operators, from opset 11 on: a product over all
             steps, and a Scan. There must then be at least one step.
@@ -189,7 +189,7 @@ def _check_arguments(
     if runtime not in (None, *RUNTIMES):
         raise SpecError(f"runtime: {runtime!r}; must be {' or '.join(map(repr, RUNTIMES))}")
     if flag("quantize", quantize) and dtype is not None:
-        raise SpecError(f"dtype: {dtype!r}; must be None with quantize, which takes nodes of float32")
+        raise SpecError(f"dtype: {dtype!r}; must be None with quantize, which needs float32")
     is_given_by_name = {"layout": layout is not None, "split": flag("split", split), "quantize": quantize}
     for name, is_given in is_given_by_name.items():
         if flag("decompose", decompose) and is_given:

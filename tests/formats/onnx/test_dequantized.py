@@ -190,9 +190,12 @@ def test_what_is_left_to_the_runtime(tmp_path: Path) -> None:
         read = onegru.load(save(tmp_path, proto))
         for array, wanted in zip(read.run(feeds).values(), theirs(proto, feeds), strict=True):
             np.testing.assert_allclose(array, wanted, atol=3e-6, err_msg=name)
-    read = onegru.load(save(tmp_path, protos["default"]))
+        fold_dequantized(Source(name), proto, 21)
+        assert [item.output[0] for item in proto.graph.node if item.op_type == "DequantizeLinear"] == ["W"]
+    proto = model(graph([*nodes, PLAIN], [X_INFO, info], ["Y"], constants), opset=21)
+    read = onegru.load(save(tmp_path, proto))
     zeros = np.zeros((1, 3 * H, I), np.int8)
-    wanted = theirs(protos["default"], {**feeds, "W.q": zeros})[0]
+    wanted = theirs(proto, {**feeds, "W.q": zeros})[0]
     np.testing.assert_allclose(read.run({**feeds, "W.q": zeros})["Y"], wanted, atol=3e-6)
 
 

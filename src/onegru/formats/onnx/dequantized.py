@@ -1,11 +1,12 @@
-"""Weights of GRU nodes that a file keeps in integers, as DequantizeLinear nodes of constants.
+"""Quantized weights of GRU nodes: DequantizeLinear nodes whose inputs are constants.
 
-ONNX Runtime runs these nodes in every call, where GRUs that it has integers for could take them. It has none
-for GRUs, so the weights become constants of floating-point numbers, and onegru packs them once.
+ONNX Runtime does not fold these nodes, since for many operators it has kernels that use the integers. It has
+no such kernel for GRU and would run DequantizeLinear in every call. Here the weights are dequantized once.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 
@@ -14,7 +15,6 @@ import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 
 from onegru.core.dtypes import Array, default_float_mode
-from onegru.formats.onnx.order import sort_nodes
 from onegru.formats.onnx.validate import (
     Source,
     attribute_graphs,
@@ -25,7 +25,7 @@ from onegru.formats.onnx.validate import (
 )
 from onegru.formats.onnx.values import Values, all_graphs
 
-# What may stand between them and a GRU node: it moves numbers, and changes none.
+# Operators that may stand between DequantizeLinear and a GRU: they move numbers but do not change them.
 _MOVERS = {"Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice"}
 _INTEGERS = {"int4", "uint4", "int8", "uint8", "int16", "uint16", "int32"}
 #: The opset from which on each attribute is there.
@@ -34,41 +34,46 @@ _WEIGHTS = slice(1, 4)  # W, R and B among the inputs of either operator
 
 
 def fold_dequantized(source: Source, model: ModelProto, opset: int) -> bool:
-    """Turn the DequantizeLinear nodes of constants that GRU nodes alone take as weights into constants.
+    """Replace DequantizeLinear nodes of constants by their results, where only GRU nodes use them.
 
     Args:
         source: the file.
-        model: the model, which this changes.
+        model: the model, which this changes; its graph is one that `sort_nodes` accepts.
         opset: the version of its operators.
 
     Returns:
-        whether there were any.
+        whether any node was replaced.
 
     Raises:
         FormatError: a constant is broken.
     """
-    if not any(_is_dequantizing(node) for graph in all_graphs(model.graph) for node in graph.node):
+    kind = "DequantizeLinear"
+    if not any(node.op_type == kind for graph in all_graphs(model.graph) for node in graph.node):
         return False
-    sort_nodes(source, model.graph)  # refuses graphs with cycles or ambiguous names
-    if not _replace(source, model, _is_dequantizing, lambda values, node: _numbers(values, node, opset)):
+    if not _replace(source, model, kind, functools.partial(_dequantized, opset)):
         return False
-    _replace(source, model, _is_reshaping, _reshaped)  # as `convert --quantize` writes two directions
+    _replace(source, model, "Reshape", _reshaped)  # as `convert --quantize` writes two directions
     return True
 
 
 def _replace(
     source: Source,
     model: ModelProto,
-    is_one: Callable[[NodeProto], bool],
+    kind: str,
     value_of: Callable[[Values, NodeProto], Array | None],
 ) -> bool:
-    """Turn nodes of one kind, before GRU nodes, into the constants that they give, where that is known."""
+    """Replace nodes of one operator, on the way to a weight, by what `value_of` says they compute."""
+    levels = list(_levels(source, model))
+    used_elsewhere = {id(values.graph): _used_elsewhere(values) for values in levels}
     found: dict[tuple[int, str], tuple[Values, NodeProto]] = {}
-    for values in _levels(source, model):
+    for values in levels:
         for node in values.graph.node:
             if is_ours(node):
                 for name in node.input[_WEIGHTS]:
-                    _find(values, name, is_one, found)
+                    for at, producer in _producers(values, name, kind):
+                        place = id(at.graph)
+                        if (output := producer.output[0]) not in used_elsewhere[place]:
+                            found[place, output] = at, producer
     made = [(values.graph, node, value_of(values, node)) for values, node in found.values()]
     taken: set[str] = set()
     for graph, node, array in made:
@@ -90,21 +95,8 @@ def _levels(source: Source, model: ModelProto) -> Iterator[Values]:
         waiting += [values.of_body(body) for node in values.graph.node for body in attribute_graphs(node)]
 
 
-def _is_dequantizing(node: NodeProto) -> bool:
-    return node.op_type == "DequantizeLinear" and is_onnx(node)
-
-
-def _is_reshaping(node: NodeProto) -> bool:
-    return node.op_type == "Reshape" and is_onnx(node)
-
-
-def _find(
-    values: Values,
-    name: str,
-    is_one: Callable[[NodeProto], bool],
-    found: dict[tuple[int, str], tuple[Values, NodeProto]],
-) -> None:
-    """Add the nodes of this kind that what becomes a value goes through, and that weights alone take."""
+def _producers(values: Values, name: str, kind: str) -> Iterator[tuple[Values, NodeProto]]:
+    """The nodes of this operator that a value is made by, but for moving its numbers, and where they are."""
     seen: set[str] = set()
     waiting = [name]
     while waiting:
@@ -114,20 +106,34 @@ def _find(
         if node is None or name in seen:
             continue
         seen.add(name)
-        if is_one(node):
-            if name not in at.outputs and all(map(_is_of_weights, at.consumers.get(name, ()))):
-                found[id(at.graph), name] = at, node
-        elif _is_of_weights(node) and not is_ours(node):
+        if node.op_type == kind and is_onnx(node):
+            yield at, node
+        elif _moves_numbers(node):
             waiting += filter(None, node.input)
 
 
-def _is_of_weights(node: NodeProto) -> bool:
-    """Whether a node may take dequantized weights, to run or to pass on."""
-    return is_ours(node) or (node.op_type in _MOVERS and is_onnx(node))
+def _used_elsewhere(values: Values) -> set[str]:
+    """The values of a graph that it returns, or that operators other than GRU compute with."""
+    found = set(values.outputs)
+    for name, nodes in values.consumers.items():
+        if not all(is_ours(node) or _moves_numbers(node) for node in nodes):
+            found.add(name)
+    waiting = list(found)
+    while waiting:
+        node = values.producers.get(waiting.pop())
+        if node is not None and _moves_numbers(node):
+            more = set(node.input) - found
+            found |= more
+            waiting += more
+    return found
 
 
-def _numbers(values: Values, node: NodeProto, opset: int) -> Array | None:
-    """(x - x_zero_point)·x_scale in float32, as ONNX Runtime has it; None for what it has to do itself."""
+def _moves_numbers(node: NodeProto) -> bool:
+    return node.op_type in _MOVERS and is_onnx(node)
+
+
+def _dequantized(opset: int, values: Values, node: NodeProto) -> Array | None:
+    """(x - x_zero_point)·x_scale in float32, as ONNX Runtime computes it; None for what is left to it."""
     attributes = {item.name: item.i for item in node.attribute}
     known = {name for name, since in _SINCE.items() if opset >= since}
     is_plain = all(item.type == AttributeProto.INT for item in node.attribute)
@@ -152,7 +158,7 @@ def _numbers(values: Values, node: NodeProto, opset: int) -> Array | None:
     if of_each is None or of_zero is None:
         return None
     with default_float_mode(), np.errstate(over="ignore", invalid="ignore"):
-        offsets = x.astype(np.int64) - of_zero.astype(np.int64)
+        offsets = x.astype(np.int32) - of_zero.astype(np.int32)
         return np.asarray(offsets.astype(np.float32) * of_each)
 
 

@@ -100,10 +100,13 @@ class _Reader:
         self.parse = parse
         given = parse()
         self.model = model = unfold_functions(source, given)
-        self.is_changed = fold_dequantized(source, model, model_opset(source, model)) or model is not given
+        self.is_changed = model is not given
         self.graph = model.graph
         self.opset = model_opset(source, model)
         self.nodes = sort_nodes(source, self.graph)
+        if fold_dequantized(source, model, self.opset):
+            self.nodes = sort_nodes(source, self.graph)
+            self.is_changed = True
         self.values = Values(source, self.graph, model.ir_version)
         self.tensors, self.sparse = self.values.tensors, self.values.sparse
         self.defaults, self.producers = self.values.defaults, self.values.producers
