@@ -58,6 +58,29 @@ std::int64_t Number(const char* name, const std::string& text, std::int64_t most
   return value;
 }
 
+// One of the words for all nodes, or lines of NODE=WORD.
+template <std::size_t N>
+NodeOption ReadNodeOption(const char* name, const std::string& text, const char* const (&words)[N]) {
+  NodeOption option;
+  for (std::size_t start = 0, end = 0; end != text.size(); start = end + 1) {
+    end = std::min(text.find('\n', start), text.size());
+    const std::string line = text.substr(start, end - start);
+    const std::size_t equals = line.rfind('=');
+    const std::string word = equals == std::string::npos ? line : line.substr(equals + 1);
+    const bool is_single = start == 0 && end == text.size();
+    if (equals == std::string::npos && !is_single)
+      throw IllegalGru(std::string(name) + ": '" + line + "'; must be NODE=TYPE, in each line");
+    if (!IsAmong(words, word))
+      throw IllegalGru(std::string(name) + ": '" + word + "'; must be " + Listed(words) + " or empty");
+    if (equals == std::string::npos) {
+      option.all = word;
+    } else {
+      option.named[line.substr(0, equals)] = word;
+    }
+  }
+  return option;
+}
+
 Options ReadOptions(const Api& api, const ort::SessionOptions* given) {
   const auto option = [&](const char* name) -> std::optional<std::string> {
     const std::string key = std::string(kOptionPrefix) + name;
@@ -79,18 +102,19 @@ Options ReadOptions(const Api& api, const ort::SessionOptions* given) {
       throw IllegalGru("engine: 'reference', which needs Python's onegru; must be auto or native");
   }
   if (const auto text = option("weight_storage"); text && !text->empty()) {
-    if (!IsAmong(kWeightStorages, *text))
-      throw IllegalGru("weight_storage: '" + *text + "'; must be " + Listed(kWeightStorages) + " or empty");
-    for (const auto type : {ElementType::kFloat16, ElementType::kBFloat16, ElementType::kInt8})
-      if (*text == NameOf(type)) options.weight_storage = type;
+    options.weight_storage = ReadNodeOption("weight_storage", *text, kWeightStorages);
     if (options.reference) throw IllegalGru("weight_storage: '" + *text + "'; must be empty with the reference engine");
   }
   if (const auto text = option("activation_storage"); text && !text->empty()) {
-    if (!IsAmong(kActivationStorages, *text))
-      throw IllegalGru("activation_storage: '" + *text + "'; must be " + Listed(kActivationStorages) + " or empty");
-    if (options.weight_storage != ElementType::kInt8)
+    options.activation_storage = ReadNodeOption("activation_storage", *text, kActivationStorages);
+    const auto& [all, named] = options.weight_storage;
+    const auto is_int8 = [](const auto& word) { return word == NameOf(ElementType::kInt8); };
+    bool has_effect =
+        is_int8(all) || std::any_of(named.begin(), named.end(), [&](auto& i) { return is_int8(i.second); });
+    for (const auto& [node, word] : options.activation_storage.named)
+      has_effect = has_effect && is_int8(options.weight_storage.Of(node));
+    if (!has_effect)
       throw IllegalGru("activation_storage: '" + *text + "'; must be empty unless weight_storage is int8");
-    options.planes = *text == NameOf(ElementType::kInt8) ? 1 : 2;
   }
   if (const auto text = option("observer")) options.observer = Number("observer", *text, INT64_MAX, "a number");
   return options;
@@ -100,11 +124,11 @@ Options ReadOptions(const Api& api, const ort::SessionOptions* given) {
 
 class Provider : public ort::Ep {
  public:
-  Provider(const Api& api, const Options& options) : ort::Ep{}, api_(api), options_(options) {
+  Provider(const Api& api, const Options& options) : ort::Ep{}, api_(api), options_(options), dequantized_(api) {
     version = api.version;
     GetName = [](const ort::Ep*) { return kName; };
     GetCapability = [](ort::Ep* self, const ort::Graph* graph, ort::GraphSupportInfo* support) {
-      const auto& provider = static_cast<Provider&>(*self);
+      auto& provider = static_cast<Provider&>(*self);
       return provider.api_.Try([&] { provider.Claim(graph, support); });
     };
     GetKernelRegistry = [](ort::Ep* self, const ort::KernelRegistry** registry) {
@@ -115,8 +139,10 @@ class Provider : public ort::Ep {
     try {
       for (std::size_t i = 0; i < std::size(kOnnxOperators); ++i) {
         entries_[i] = {this, &kOnnxOperators[i]};
-        Register(entries_[i]);
+        Register(kOnnxOperators[i], kOnnxOperators[i].since, &MakeKernel, &entries_[i]);
       }
+      constexpr OnnxOperator kDequantizeLinear{"DequantizeLinear", "", 10, false, false, false};
+      Register(kDequantizeLinear, kNoVersion, &MakeDequantizeKernel, this);
     } catch (...) {
       ort::ReleaseKernelRegistry(api.ep, registry_);
       throw;
@@ -132,19 +158,22 @@ class Provider : public ort::Ep {
     const OnnxOperator* kind;
   };
 
-  void Register(Entry& entry) {
-    const OnnxOperator& kind = *entry.kind;
+  // A version that no operator will have.
+  static constexpr int kNoVersion = 1000;
+
+  void Register(const OnnxOperator& kind, int last, ort::CreateKernel create, void* state) {
     ort::KernelDefBuilder* builder = nullptr;
     api_.Check(ort::CreateKernelDefBuilder(api_.ep, &builder));
     ort::KernelDef* kernel = nullptr;
     const auto build = [&] {
       api_.Check(ort::SetOperatorType(api_.ep, builder, kind.name));
       api_.Check(ort::SetDomain(api_.ep, builder, kind.domain));
-      api_.Check(ort::SetSinceVersion(api_.ep, builder, kind.since, kind.since));
+      api_.Check(ort::SetSinceVersion(api_.ep, builder, kind.since, last));
       api_.Check(ort::SetExecutionProvider(api_.ep, builder, kName));
-      if (*kind.domain == '\0') AddTypes(builder, kind);  // a function in a file names no types; the kernel looks
+      if (std::strcmp(kind.name, "GRU") == 0)
+        AddTypes(builder, kind);  // a function in a file names no types; the kernel looks
       api_.Check(ort::Build(api_.ep, builder, &kernel));
-      api_.Check(ort::AddKernel(api_.ep, registry_, kernel, &MakeKernel, &entry));
+      api_.Check(ort::AddKernel(api_.ep, registry_, kernel, create, state));
     };
     try {
       build();
@@ -172,14 +201,18 @@ class Provider : public ort::Ep {
 
   static ort::Status* MakeKernel(void* state, const ort::KernelInfo* info, ort::Kernel** kernel) {
     const auto& [provider, kind] = *static_cast<Entry*>(state);
-    return MakeGruKernel(provider->api_, provider->options_, *kind, info, kernel);
+    return MakeGruKernel(provider->api_, provider->options_, provider->dequantized_, *kind, info, kernel);
+  }
+  static ort::Status* MakeDequantizeKernel(void* state, const ort::KernelInfo* info, ort::Kernel** kernel) {
+    return static_cast<Provider*>(state)->dequantized_.MakeKernel(info, kernel);
   }
 
-  void Claim(const ort::Graph* graph, ort::GraphSupportInfo* support) const {
+  void Claim(const ort::Graph* graph, ort::GraphSupportInfo* support) {
     std::size_t count = 0;
     api_.Check(ort::Graph_GetNumNodes(api_.api, graph, &count));
     std::vector<const ort::Node*> nodes(count);
     if (count != 0) api_.Check(ort::Graph_GetNodes(api_.api, graph, nodes.data(), count));
+    std::vector<const ort::Node*> grus;
     for (const ort::Node* const node : nodes) {
       const char *type = nullptr, *domain = nullptr;
       int since = 0;
@@ -191,12 +224,16 @@ class Provider : public ort::Ep {
       const bool is_known = std::any_of(std::begin(kOnnxOperators), std::end(kOnnxOperators), [&](const auto& kind) {
         return std::strcmp(kind.name, type) == 0 && std::strcmp(kind.domain, domain) == 0 && kind.since == since;
       });
-      if (is_known) api_.Check(ort::AddSingleNode(api_.ep, support, node));
+      if (is_known) grus.push_back(node);
     }
+    const auto dequantize = dequantized_.Add(graph, grus);
+    for (const auto& claimed : {grus, dequantize})
+      for (const ort::Node* const node : claimed) api_.Check(ort::AddSingleNode(api_.ep, support, node));
   }
 
   const Api& api_;
   const Options options_;
+  DequantizedWeights dequantized_;
   ort::KernelRegistry* registry_ = nullptr;
   Entry entries_[std::size(kOnnxOperators)];
 };

@@ -78,6 +78,13 @@ OnnxGruAttributes ReadAttributes(const Api& api, const ort::KernelInfo* info) {
   return attributes;
 }
 
+std::optional<ElementType> StorageOf(const Options& options, const std::string& node) {
+  const auto word = options.weight_storage.Of(node);
+  for (const auto type : {ElementType::kFloat16, ElementType::kBFloat16, ElementType::kInt8})
+    if (word == NameOf(type)) return type;
+  return {};
+}
+
 // The prefix of messages about a node.
 std::string PlaceOf(const Api& api, const OnnxOperator& kind, const ort::KernelInfo* info, const std::string& name) {
   const std::string node = std::string(kind.name) + " node";
@@ -119,14 +126,16 @@ struct Computed {
 
 class GruKernel : public ort::Kernel {
  public:
-  GruKernel(const Api& api, const Options& options, const OnnxOperator& kind, const ort::KernelInfo* info,
-            const std::string& name)
+  GruKernel(const Api& api, const Options& options, const DequantizedWeights& dequantized, const OnnxOperator& kind,
+            const ort::KernelInfo* info, const std::string& name)
       : ort::Kernel{},
         api_(api),
         options_(options),
         kind_(kind),
         name_(name),
         place_(PlaceOf(api, kind, info, name)),
+        weight_storage_(StorageOf(options, name)),
+        planes_(options.activation_storage.Of(name) == NameOf(ElementType::kInt8) ? 1 : 2),
         attributes_(ReadAttributes(api, info)),
         gru_(attributes_, kind) {
     version = api.version;
@@ -141,7 +150,7 @@ class GruKernel : public ort::Kernel {
     };
     api.Check(ort::KernelInfo_GetInputCount(api.api, info, &input_count_));
     api.Check(ort::KernelInfo_GetOutputCount(api.api, info, &output_count_));
-    TakeConstants(info);
+    TakeConstants(info, dequantized);
     for (const std::string& warning : gru_.warnings()) Warn(place_ + warning);
   }
 
@@ -152,8 +161,9 @@ class GruKernel : public ort::Kernel {
                                       kFile, __LINE__, __func__));
   }
 
-  void TakeConstants(const ort::KernelInfo* info) {
+  void TakeConstants(const ort::KernelInfo* info, const DequantizedWeights& dequantized) {
     Tensor weights[3];
+    std::vector<std::shared_ptr<Dequantized>> found;
     for (std::size_t i = 0; i < 3; ++i) {
       const std::size_t input = kW + i;
       const auto name = input >= input_count_ ? std::nullopt : Text(api_, [&](char* text, std::size_t* size) {
@@ -163,11 +173,18 @@ class GruKernel : public ort::Kernel {
       int is_constant = 0;
       const ort::Value* value = nullptr;
       api_.Check(ort::KernelInfoGetConstantInput_tensor(api_.api, info, input, &is_constant, &value));
-      if (!is_constant || value == nullptr) return;
+      if (!is_constant || value == nullptr) {
+        const auto result = dequantized.Find(*name);
+        if (result == nullptr) return;
+        weights[i] = {ElementType::kFloat32, result->weight_shape, result->numbers.data(), true};
+        found.push_back(result);
+        continue;
+      }
       weights[i] = View(api_, value, kInputNames[input], false);
     }
     if (!weights[0].is_given || !weights[1].is_given) return;
-    packed_ = gru_.Pack(weights[0], weights[1], weights[2], options_.weight_storage, options_.planes);
+    packed_ = gru_.Pack(weights[0], weights[1], weights[2], weight_storage_, planes_);
+    if (!IsObserved()) std::for_each(found.begin(), found.end(), [](auto& item) { DequantizedWeights::Take(*item); });
     if (options_.observer == 0) return;
     const Port ports[] = {{"W", weights[0], false}, {"R", weights[1], false}, {"B", weights[2], false}};
     Show(Moment::kWeights, ports);
@@ -208,7 +225,7 @@ class GruKernel : public ort::Kernel {
     }
     if (known != nullptr && known->IsOf(tensors)) return known->packed;
     auto fresh = std::make_shared<Computed>(tensors);
-    fresh->packed = gru_.Pack(tensors[0], tensors[1], tensors[2], options_.weight_storage, options_.planes);
+    fresh->packed = gru_.Pack(tensors[0], tensors[1], tensors[2], weight_storage_, planes_);
     const std::lock_guard lock(mutex_);
     computed_ = fresh;
     return fresh->packed;
@@ -272,6 +289,8 @@ class GruKernel : public ort::Kernel {
   const OnnxOperator& kind_;
   const std::string name_;
   const std::string place_;
+  const std::optional<ElementType> weight_storage_;
+  const std::size_t planes_;  // of inputs of products with weights in int8
   const OnnxGruAttributes attributes_;
   const OnnxGru gru_;
   std::size_t input_count_ = 0;
@@ -283,12 +302,12 @@ class GruKernel : public ort::Kernel {
 
 }  // namespace
 
-ort::Status* MakeGruKernel(const Api& api, const Options& options, const OnnxOperator& kind,
-                           const ort::KernelInfo* info, ort::Kernel** kernel) {
+ort::Status* MakeGruKernel(const Api& api, const Options& options, const DequantizedWeights& dequantized,
+                           const OnnxOperator& kind, const ort::KernelInfo* info, ort::Kernel** kernel) {
   const auto name = Text(api, [&](char* text, std::size_t* size) {
                       return ort::KernelInfo_GetNodeName(api.api, info, text, size);
                     }).value_or("");
-  const auto make = [&] { *kernel = new GruKernel(api, options, kind, info, name); };
+  const auto make = [&] { *kernel = new GruKernel(api, options, dequantized, kind, info, name); };
   return api.Try(make, PlaceOf(api, kind, info, name));
 }
 

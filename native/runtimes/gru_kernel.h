@@ -5,25 +5,38 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
 
+#include "native/runtimes/dequantized.h"
 #include "native/runtimes/ort_api.h"
 
 namespace onegru {
 
 // The options of a session.
+// A word for all nodes, or for those that are named.
+struct NodeOption {
+  std::optional<std::string> all;
+  std::map<std::string, std::string> named;
+
+  std::optional<std::string> Of(const std::string& node) const {
+    const auto found = named.find(node);
+    return found == named.end() ? all : found->second;
+  }
+};
+
 struct Options {
   std::size_t threads = 0;  // 0: onegru's own number
   bool reference = false;   // the observer computes
-  std::optional<ElementType> weight_storage;
-  std::size_t planes = 2;     // of inputs of products with weights in int8
+  NodeOption weight_storage, activation_storage;
   std::int64_t observer = 0;  // the session's number for the observer; 0: not observed
   const ort::Logger* logger = nullptr;
 };
 
 // The kernel of the node of `info`; the caller owns it. `api`, `options` and `kind` must outlive it.
-ort::Status* MakeGruKernel(const Api& api, const Options& options, const OnnxOperator& kind,
-                           const ort::KernelInfo* info, ort::Kernel** kernel);
+ort::Status* MakeGruKernel(const Api& api, const Options& options, const DequantizedWeights& dequantized,
+                           const OnnxOperator& kind, const ort::KernelInfo* info, ort::Kernel** kernel);
 
 }  // namespace onegru
 

@@ -19,6 +19,8 @@ inline constexpr std::uint32_t kNewestVersion = 31;
 // Opaque types.
 struct Status;
 struct Value;
+struct ValueInfo;
+struct OpAttribute;
 struct Node;
 struct Graph;
 struct GraphSupportInfo;
@@ -42,8 +44,19 @@ using PathChar = char;
 #endif
 
 enum ErrorCode { kFail = 1, kInvalidArgument = 2, kRuntimeException = 6 };
-enum TensorType { kFloat = 1, kInt32 = 6, kFloat16 = 10, kDouble = 11, kBFloat16 = 16 };
-inline constexpr int kCpu = 0, kWarning = 2;
+enum TensorType {
+  kFloat = 1,
+  kUint8 = 2,
+  kInt8 = 3,
+  kUint16 = 4,
+  kInt16 = 5,
+  kInt32 = 6,
+  kInt64 = 7,
+  kFloat16 = 10,
+  kDouble = 11,
+  kBFloat16 = 16
+};
+inline constexpr int kCpu = 0, kWarning = 2, kIntAttribute = 1;
 
 using Table = const void* const*;
 
@@ -83,16 +96,29 @@ inline constexpr Function<247, Status*(const Logger*, int, const char*, const Pa
     Logger_LogMessage;
 inline constexpr Function<249, Status*(const KernelInfo*, std::size_t, int*, const Value**)>
     KernelInfoGetConstantInput_tensor;
+inline constexpr Function<272, Status*(const OpAttribute*, int, void*, std::size_t, std::size_t*)> ReadOpAttr;
 inline constexpr Function<274,
                           Status*(const KernelContext*, void (*)(void*, std::size_t), std::size_t, std::size_t, void*)>
     KernelContext_ParallelFor;
+inline constexpr Function<289, Status*(const ValueInfo*, const char**)> GetValueInfoName;
 inline constexpr Function<307, int(const HardwareDevice*)> HardwareDevice_Type;
 inline constexpr Function<317, Table()> GetEpApi;
+inline constexpr Function<323, Status*(const ValueInfo*, const Node**, std::size_t*)> ValueInfo_GetValueProducer;
+inline constexpr Function<324, Status*(const ValueInfo*, std::size_t*)> ValueInfo_GetValueNumConsumers;
+inline constexpr Function<325, Status*(const ValueInfo*, const Node**, std::int64_t*, std::size_t)>
+    ValueInfo_GetValueConsumers;
+inline constexpr Function<326, Status*(const ValueInfo*, const Value**)> ValueInfo_GetInitializerValue;
+inline constexpr Function<330, Status*(const ValueInfo*, bool*)> ValueInfo_IsGraphOutput;
+inline constexpr Function<331, Status*(const ValueInfo*, bool*)> ValueInfo_IsConstantInitializer;
 inline constexpr Function<344, Status*(const Graph*, std::size_t*)> Graph_GetNumNodes;
 inline constexpr Function<345, Status*(const Graph*, const Node**, std::size_t)> Graph_GetNodes;
+inline constexpr Function<346, Status*(const Graph*, const Node**)> Graph_GetParentNode;
 inline constexpr Function<350, Status*(const Node*, const char**)> Node_GetOperatorType;
 inline constexpr Function<351, Status*(const Node*, const char**)> Node_GetDomain;
 inline constexpr Function<352, Status*(const Node*, int*)> Node_GetSinceVersion;
+inline constexpr Function<353, Status*(const Node*, std::size_t*)> Node_GetNumInputs;
+inline constexpr Function<354, Status*(const Node*, const ValueInfo**, std::size_t)> Node_GetInputs;
+inline constexpr Function<361, Status*(const Node*, const char*, const OpAttribute**)> Node_GetAttributeByName;
 inline constexpr Function<414, Status*(const Value*, TensorType*, const std::int64_t**, std::size_t*)>
     GetTensorElementTypeAndShapeDataReference;
 inline constexpr Function<417, Status*(const KernelInfo*, const char*, Allocator*, char***, std::size_t*)>

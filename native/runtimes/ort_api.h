@@ -81,7 +81,7 @@ inline std::optional<ElementType> TypeOf(ort::TensorType type) {
       return ElementType::kFloat32;
     case ort::kDouble:
       return ElementType::kFloat64;
-    case ort::kInt32:
+    default:
       break;
   }
   return {};

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from onegru.models.inference_session import InferenceSession
     from onegru.models.inspect import Inspection, inspect
     from onegru.models.load_layers import load_layers
+    from onegru.models.quantize import Quantization, quantize
     from onegru.models.report import GruReport
     from onegru.rewriting.fuse import Fusion, fuse
     from onegru.rewriting.rewrite import Rewriting, rewrite
@@ -58,6 +59,7 @@ __all__ = [
     "Model",
     "ModelStream",
     "OneGRUError",
+    "Quantization",
     "Rewriting",
     "Spec",
     "SpecError",
@@ -88,6 +90,7 @@ __all__ = [
     "openvino_exchange",
     "openvino_extensions",
     "pad",
+    "quantize",
     "release_memory",
     "rewrite",
     "save",
@@ -110,6 +113,7 @@ _LATER = {
     "GruReport": "onegru.models.report",
     "InferenceSession": "onegru.models.inference_session",
     "Inspection": "onegru.models.inspect",
+    "Quantization": "onegru.models.quantize",
     "Rewriting": "onegru.rewriting.rewrite",
     "Verification": "onegru.verification.results",
     "from_flax": "onegru.frameworks.flax",
@@ -122,6 +126,7 @@ _LATER = {
     "openvino_exchange": "onegru.runtimes.openvino",
     "openvino_extensions": "onegru.runtimes.openvino",
     "pad": "onegru.layers.padding",
+    "quantize": "onegru.models.quantize",
     "rewrite": "onegru.rewriting.rewrite",
     "save": "onegru.formats.save",
     "save_layers": "onegru.formats.save",

@@ -2,24 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
 
 from onegru import _native
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import ACTIVATION_STORAGES, Array
 from onegru.core.spec import Weights
 
 
 class EngineOptions(NamedTuple):
-    """What runs a layer, and in which types, as in the arguments of `onegru.GRU`."""
+    """What runs a layer, and in which types, as in the arguments of `onegru.GRU`.
+
+    Options of a model may name a type for each GRU node, in lines NODE=TYPE: this is also how ONNX Runtime
+    hands them to its provider.
+    """
 
     engine: str = "auto"
     weight_storage: str | None = None
     activation_storage: str | None = None
 
+    @property
+    def named(self) -> Mapping[str, frozenset[str]]:
+        """The GRU nodes that each option names."""
+        return {
+            name: frozenset(line.rpartition("=")[0] for line in value.split("\n"))
+            for name, value in self._asdict().items()
+            if value is not None and "=" in value
+        }
+
+    def for_node(self, name: str) -> Self:
+        """The options of one GRU node of a model."""
+        weights, activations = (_told(value, name) for value in self[1:])
+        if weights != "int8":
+            activations = None
+        elif activations is None:
+            activations = ACTIVATION_STORAGES[0]
+        return self._replace(weight_storage=weights, activation_storage=activations)
+
     def for_type(self, dtype: str) -> Self:
         """The options for a GRU node of a model: only those of float32 keep their weights in another type."""
         return self if dtype == "float32" else self._replace(weight_storage=None, activation_storage=None)
+
+
+def _told(value: str | None, node: str) -> str | None:
+    """What an option says of a node."""
+    if value is None or "=" not in value:
+        return value
+    lines = (line.rpartition("=") for line in value.split("\n"))
+    return next((storage for name, _, storage in lines if name == node), None)
 
 
 #: The best engine, and weights in the layer's own type.

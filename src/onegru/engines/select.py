@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -80,6 +80,68 @@ def engine_options(engine: object, weight_storage: object, activation_storage: o
     return EngineOptions(
         name, storage, activations or (ACTIVATION_STORAGES[0] if storage == "int8" else None)
     )
+
+
+def model_options(engine: object, weight_storage: object, activation_storage: object) -> EngineOptions:
+    """The checked options of a model, whose storages may also be mappings from the names of GRU nodes.
+
+    Nodes that a mapping does not name keep float32, or int16 for activations.
+
+    Raises:
+        SpecError: as `engine_options` does, or a mapping is not one from names to types.
+    """
+    weights = _by_node("weight_storage", weight_storage)
+    activations = _by_node("activation_storage", activation_storage)
+    named = [item for item in (weights, activations) if isinstance(item, dict)]
+    if not named:
+        return engine_options(engine, weights, activations)
+    for node in dict.fromkeys(node for item in named for node in item):
+        own, its = (item.get(node) if isinstance(item, dict) else item for item in (weights, activations))
+        engine_options(engine, own, its if own == "int8" or isinstance(activations, dict) else None)
+    if isinstance(weights, dict) and "int8" not in weights.values() and not isinstance(activations, dict):
+        engine_options(engine, None, activations)
+    name = engine_options(engine, None, None).engine
+    return EngineOptions(name, *map(_text, (weights, activations)))  # type: ignore[arg-type]
+
+
+def storage_text(name: str, value: object) -> object:
+    """An option in the form of EngineOptions, if it is a mapping; else as it is.
+
+    Raises:
+        SpecError: the mapping is not one from names to types.
+    """
+    return _text(_by_node(name, value))
+
+
+def _text(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    return "\n".join(f"{node}={storage}" for node, storage in value.items())
+
+
+def _by_node(name: str, value: object) -> object:
+    """An option: the dict of one that names nodes, None for an empty one, any other as it is."""
+    if isinstance(value, str) and "=" in value:
+        lines = [line.rpartition("=") for line in value.split("\n")]
+        value = {node: storage for node, _, storage in lines}
+        if len(value) < len(lines) or not all(equals for _, equals, _ in lines):
+            raise SpecError(f"{name}: must be one type, or NODE=TYPE for each node, once")
+    if not isinstance(value, Mapping):
+        return value
+    for node, storage in value.items():
+        if not isinstance(node, str) or "\n" in node or not isinstance(storage, str):
+            raise SpecError(f"{name}: {shown(node)}: {shown(storage)}; must map names of GRU nodes to types")
+    return dict(value) or None
+
+
+def check_names(options: EngineOptions, names: Sequence[str]) -> None:
+    """Raise SpecError unless each GRU node that options name is there, once."""
+    for option, nodes in options.named.items():
+        for node in sorted(nodes):
+            if names.count(node) != 1:
+                there = "several GRU nodes are" if node in names else "no GRU node is"
+                listed = ", ".join(map(repr, names)) or "none"
+                raise SpecError(f"{option}: {there} called {node!r}; must name a single one of {listed}")
 
 
 def make_engine(options: EngineOptions, spec: Spec, weights: Weights) -> Engine:

@@ -115,7 +115,8 @@ class GruNode:
             check_attributes(node.operator, node.attributes, self._place)
             return
         self._weights = self._weights_in(constants)
-        key = (str(node.operator), repr(sorted(node.attributes.items())), *map(id, self._weights))
+        options = self._options.for_node(self.name)
+        key = (options, str(node.operator), repr(sorted(node.attributes.items())), *map(id, self._weights))
         twin = shared.setdefault(key, self)
         if twin is self:
             self._layer, self._lowered = self._make(self._weights)
@@ -185,6 +186,19 @@ class GruNode:
         with prefixed_errors(self._place):
             return layer._trace(lowered.ports, given, self.name, source)
 
+    def _repeat(self, layer: GRU, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs of a run by another layer that has the node's shapes.
+
+        Args:
+            layer: the layer.
+            arrays: the node's inputs and outputs, by the specification's names.
+        """
+        lowered = self._lowered
+        assert lowered is not None
+        given = {name: arrays.get(name) for name in self._step.inputs if name not in WEIGHTS}
+        self._add_state(given, layer)
+        return layer._apply(lowered.ports, given, dict.fromkeys(self._step.outputs))
+
     def _weights_in(self, values: Mapping[str, object]) -> tuple[object, ...]:
         inputs = self._step.inputs
         return tuple(values[inputs[name]] if name in inputs else None for name in WEIGHTS)
@@ -192,7 +206,7 @@ class GruNode:
     def _make(self, weights: tuple[object, ...]) -> tuple[GRU, Lowered]:
         with prefixed_errors(self._place):
             lowered = lower(self._step.operator, self._step.attributes, *weights, where=self._place)
-            options = self._options.for_type(lowered.spec.dtype)
+            options = self._options.for_node(self.name).for_type(lowered.spec.dtype)
             return GRU.from_canonical(lowered.spec, lowered.weights, **options._asdict()), lowered
 
 

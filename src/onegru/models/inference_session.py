@@ -12,7 +12,7 @@ from onegru.core.arguments import shown
 from onegru.core.errors import SpecError, SpecWarning, needs_extra
 from onegru.core.pickling import state_of
 from onegru.engines.interface import EngineOptions
-from onegru.engines.select import engine_options
+from onegru.engines.select import model_options, storage_text
 from onegru.formats.graph import Observer, Run, RuntimeModel
 from onegru.models.load import graph_of
 from onegru.models.model import Model
@@ -38,7 +38,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         providers: ONNX Runtime's execution providers for the other nodes; None for the CPU's.
         provider_options: a mapping for each of `providers`.
         engine: what runs the GRU nodes, as in `onegru.GRU`.
-        weight_storage: what GRU nodes of float32 keep their weights in, as in `onegru.GRU`; None for float32.
+        weight_storage: what GRU nodes of float32 keep their weights in, as in `onegru.GRU`: one type for all,
+            or a mapping from names of nodes to types; None, or a node left out, for float32.
         activation_storage: likewise.
         kwargs: as for ONNX Runtime; it falls back to its own GRU only if `enable_fallback` is 1.
 
@@ -62,12 +63,16 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         provider_options: Sequence[Mapping[object, object]] | None = None,
         *,
         engine: str = "auto",
-        weight_storage: str | None = None,
-        activation_storage: str | None = None,
+        weight_storage: str | Mapping[str, str] | None = None,
+        activation_storage: str | Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         before = set(vars(self))
-        asked = EngineOptions(engine, weight_storage, activation_storage)
+        asked = EngineOptions(
+            engine,
+            storage_text("weight_storage", weight_storage),  # type: ignore[arg-type]
+            storage_text("activation_storage", activation_storage),  # type: ignore[arg-type]
+        )
         self._made_with = (path_or_bytes, sess_options, providers, provider_options, asked, kwargs)
         chosen, chosen_options, self._engine_options = self._with_own(providers, provider_options, asked)
         for name, wanted in asked._asdict().items():
@@ -83,6 +88,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         super().__init__(path_or_bytes, sess_options, chosen, chosen_options, **kwargs)
         self._model: Model | None = None
         self._made = {*vars(self), "_made"} - before  # what no pickle needs
+        if self._engine_options.named:
+            self.model  # noqa: B018  refuses names that no node has
 
     def _with_own(
         self,
@@ -111,14 +118,14 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         if found is not None and place < len(found):
             told = found[place]
         if not isinstance(told, Mapping):
-            return chosen, found, engine_options(*asked)  # ONNX Runtime will say what is wrong
+            return chosen, found, model_options(*asked)  # ONNX Runtime will say what is wrong
         given: dict[Any, Any] = {name: value for name, value in asked._asdict().items() if value is not None}
         given |= told
         if found is None:
             chosen[place] = (own, given)
         elif place < len(found):
             found[place] = given
-        return chosen, found, engine_options(*(given.get(name) or None for name in EngineOptions._fields))
+        return chosen, found, model_options(*(given.get(name) or None for name in EngineOptions._fields))
 
     def set_providers(
         self,

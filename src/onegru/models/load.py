@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onegru.core.arguments import flag, shown
 from onegru.core.errors import SpecError, needs_extra
-from onegru.engines.select import engine_options
+from onegru.engines.select import model_options
 from onegru.formats.graph import Graph
 from onegru.formats.opened import Kind, Opened, kind_of_start, open_model
 from onegru.models.model import Model
@@ -21,8 +22,8 @@ def load(
     path: str | os.PathLike[str] | bytes | bytearray | memoryview | ModelProto,
     *,
     engine: str = "auto",
-    weight_storage: str | None = None,
-    activation_storage: str | None = None,
+    weight_storage: str | Mapping[str, str] | None = None,
+    activation_storage: str | Mapping[str, str] | None = None,
     fuse: bool = False,
 ) -> Model:
     """Load a model that holds GRUs.
@@ -31,7 +32,8 @@ def load(
         path: an ONNX model, or an OpenVINO IR with its `.bin` beside it, detected from content. Or an ONNX
             model in memory, without external data: its bytes, or an `onnx.ModelProto`.
         engine: what runs the GRU nodes, as in `onegru.GRU`.
-        weight_storage: what GRU nodes of float32 keep their weights in, as in `onegru.GRU`; None for float32.
+        weight_storage: what GRU nodes of float32 keep their weights in, as in `onegru.GRU`: one type for all,
+            or a mapping from names of nodes to types; None, or a node left out, for float32.
         activation_storage: likewise.
         fuse: whether GRUs that a model, or an IR, has decomposed into other operators become GRU nodes in
             memory, as `onegru.fuse` makes them, but not checked on inputs. A model without any is loaded as
@@ -49,7 +51,7 @@ def load(
     Warns:
         SpecWarning: a node holds something without effect.
     """
-    options = engine_options(engine, weight_storage, activation_storage)
+    options = model_options(engine, weight_storage, activation_storage)
     return Model(graph_of(path, fuse=flag("fuse", fuse)), options)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, overload
 
@@ -15,6 +15,7 @@ from onegru.core.errors import SpecError, SpecWarning
 from onegru.core.pickling import state_of
 from onegru.core.wording import count
 from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
+from onegru.engines.select import check_names
 from onegru.formats.graph import Graph, Run, TensorInfo, by_name, nested_words
 from onegru.formats.opened import Opened
 from onegru.models.gru_node import GruNode, find_node, prepare_nodes
@@ -45,6 +46,7 @@ class Model:
     def __init__(self, graph: Graph, options: EngineOptions = DEFAULT_OPTIONS) -> None:
         before = set(vars(self))
         self._graph = graph
+        check_names(options, [gru.name for gru in graph.grus])
         self._options = options
         self._inputs = Inputs(graph.inputs)
         self._runs: list[Callable[[dict[str, Any]], None]]
@@ -203,18 +205,31 @@ class Model:
         return self.gru_nodes[index]._trace(self._runs_of(index, inputs), Path(self.path).name)
 
     def _runs_of(self, index: int, inputs: Mapping[str, object]) -> list[dict[str, Array]]:
-        """Run the model, and return what `trace` does for one node, for each time that it ran.
+        """What `_all_runs` returns for one node."""
+        return self._all_runs(inputs, (index,))[index]
+
+    def _all_runs(
+        self, inputs: Mapping[str, object], wanted: Collection[int] | None = None
+    ) -> list[list[dict[str, Array]]]:
+        """Run the model, and return what `trace` does for each node, for each time that it ran.
 
         Weights are left out where the node has a layer.
+
+        Args:
+            inputs: as for `run`.
+            wanted: the indices of the nodes to look at; None for all.
         """
+        nodes = self.gru_nodes
         if self._graph.whole is None:
-            return [self._traced(inputs)[1][index]]
-        found: list[dict[str, Array]] = []
-        known = WEIGHTS if self.gru_nodes[index]._has_fixed_layer else ()
+            return [[arrays] for arrays in self._traced(inputs)[1]]
+        found: list[list[dict[str, Array]]] = [[] for _ in nodes]
+        known = [WEIGHTS if node._has_fixed_layer else () for node in nodes]
 
         def look(at: int, moment: str, arrays: Mapping[str, Array]) -> None:
-            if at == index and moment == "done":
-                found.append({name: array.copy() for name, array in arrays.items() if name not in known})
+            if moment == "done" and (wanted is None or at in wanted):
+                found[at].append(
+                    {name: array.copy() for name, array in arrays.items() if name not in known[at]}
+                )
 
         self._graph.whole.open(self._options, look)(self._fed(inputs))
         return found

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
 from onegru import _native
 from onegru.core.errors import needs_extra
-from onegru.engines.select import engine_options
+from onegru.engines.select import model_options
 
 
 def openvino_exchange(
-    model: Any, *, weight_storage: str | None = None, activation_storage: str | None = None
+    model: Any,
+    *,
+    weight_storage: str | Mapping[str, str] | None = None,
+    activation_storage: str | Mapping[str, str] | None = None,
 ) -> int:
     """Replace the GRU layers of an OpenVINO model by onegru's.
 
@@ -33,7 +37,8 @@ def openvino_exchange(
 
     Args:
         model: an `openvino.Model`; it is changed.
-        weight_storage: what layers of float32 keep their weights in, as in `onegru.GRU`; None for float32.
+        weight_storage: what layers of float32 keep their weights in, as in `onegru.GRU`: one type for all, or
+            a mapping from their friendly names to types; None, or a layer left out, for float32.
         activation_storage: likewise.
 
     Returns:
@@ -48,7 +53,7 @@ def openvino_exchange(
         RuntimeWarning: once, if this build of onegru has no operator in C++ for this OpenVINO, so that layers
             run by way of Python (`onegru targets` says so).
     """
-    options = engine_options("auto", weight_storage, activation_storage)
+    options = model_options("auto", weight_storage, activation_storage)
     with needs_extra("openvino", "openvino", "openvino_exchange"):
         from onegru.runtimes.openvino_exchange import exchange_all
     return exchange_all(model, options)

@@ -21,6 +21,7 @@ from onegru.core.arguments import shown
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError, prefixed_errors
 from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
+from onegru.engines.select import check_names
 from onegru.layers.gru import GRU, native_of
 from onegru.operators.lowering import Lowered, check_attributes, lower
 from onegru.operators.openvino import OPERATORS, RANDOM
@@ -120,6 +121,7 @@ def exchange(
     """
     node = layer.node
     check_attributes(operator, attributes)
+    options = options.for_node(node.get_friendly_name())
     names = [port.name for port in operator.inputs[: node.get_input_size()]]
     taken = {name: node.input_value(index) for index, name in enumerate(names)}
     weights = weights_in(layer, operator)
@@ -368,6 +370,7 @@ def exchange_all(model: Any, options: EngineOptions) -> int:
     if not isinstance(model, openvino.Model):
         raise SpecError(f"model: {shown(model)}; must be an openvino.Model")
     layers = list(layers_in(model))
+    check_names(options, [layer.node.get_friendly_name() for layer in layers])
     for layer in layers:
         operator = OPERATORS[layer.node.get_type_name()]
         exchange(layer, operator, attributes_of(layer.node, operator), options=options)
