@@ -90,3 +90,40 @@ def test_quantize(source: Path, tmp_path: Path) -> None:
     assert "SNR" not in run(source, tmp_path / "plain.onnx", "--opset", 22).output
     refused = run(source, tmp_path / "other.onnx", "--quantize", "--float16")
     assert "dtype: 'float16'; must be None with quantize" in str(refused.exception)
+
+
+def test_a_ratio_of_signal_to_noise(source: Path, tmp_path: Path) -> None:
+    """The modes and what they do, and a type for each GRU that keeps a ratio of signal to noise."""
+    target, X = tmp_path / "small.onnx", numbers(1, 40, 2, I)
+    np.save(tmp_path / "x.npy", X)
+    result = run(source, target, "--quantize", "-i", tmp_path / "x.npy", "--keep-snr", 30)
+    assert result.exit_code == 0, result.output
+    lines = [line.split() for line in result.output.split("\n")]
+    assert ["GRU", "W8A8", "W8A16", "bfloat16", "float16", "float32", "kept", "in"] in lines
+    assert any(words[:2] == ["gru", "[1]"] and words[-1] in ("W8A8", "W8A16") for words in lines)
+    assert "on the inputs given" in result.output
+    call = result.output[result.output.index("onegru.load(") :].strip()
+    kept = eval(call.replace("onegru.load('small.onnx', ", "dict("))
+    expected = onegru.load(source).run({"X": X})["Y"].astype(np.float64)
+    noise = expected - onegru.load(target, **kept).run({"X": X})["Y"]
+    assert 10 * np.log10(np.sum(expected**2) / np.sum(noise**2)) >= 30
+    document = json.loads(run(source, target, "--quantize", "--overwrite", "--json").output)["quantization"]
+    assert document["weight_storage"] == {"gru [1]": "int8"}
+    assert document["modes"]["float32"]["snr"] == "Infinity"
+    assert set(document["grus"][0]["modes"]) == set(document["modes"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--quantize", "--keep-snr", 150], "--keep-snr: 150 dB; no GRU node keeps as much in int8"),
+        (["--keep-snr", 30], "--keep-snr: given without --quantize"),
+        (["--quantize", "--keep-snr", 30, "--no-check"], "--no-check: given with --keep-snr"),
+        (["--no-check", "--quantize", "-i", "x.npy"], "--no-check: given with --input"),
+    ],
+)
+def test_refused_options(source: Path, tmp_path: Path, options: list[object], message: str) -> None:
+    result = run(source, tmp_path / "small.onnx", *options)
+    assert result.exit_code != 0
+    assert message in str(result.exception) + result.output
+    assert not (tmp_path / "small.onnx").exists()

@@ -14,12 +14,14 @@ import pytest
 import onegru
 from onegru import GRU, SpecError
 from onegru.core.dtypes import Array
+from onegru.layers.stack import layers_of
+from tests.support.comparison import assert_bits
 from tests.support.files.saved_models import assert_same_as
 from tests.support.layers import H, I, call, draw, make_gru, make_stack
 from tests.support.machine.kill_points import kill_points
 from tests.support.machine.processes import run_python_without
 from tests.support.machine.systems import posix
-from tests.support.runtimes import openvino_results
+from tests.support.runtimes import onnxruntime_results, openvino_results
 
 # ---- what cannot be written
 
@@ -370,3 +372,35 @@ def test_a_missing_package_is_named(tmp_path: Path, package: str) -> None:
     result = run_python_without(f"name == {package!r}", SAVE, path)
     assert f"needs {package}: pip install 'onegru[{package}]'\n" in result.stdout, result.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["x.onnx", "x.xml"])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("is_stack", [False, True])
+def test_weights_in_int8(tmp_path: Path, name: str, direction: Any, is_stack: bool) -> None:
+    """They are written as integers, and come back as the same numbers."""
+    path = tmp_path / name
+    first = make_gru(hidden=40, direction=direction)
+    width = 40 * first.spec.num_directions
+    layers = onegru.Stack([first, make_gru(1, inputs=width, hidden=30)]) if is_stack else first
+    kept = layers.with_storage("int8")
+    onegru.save(layers, path, initial_h=False, sequence_lens=False)
+    files = [file for file in tmp_path.iterdir() if file.suffix in (".onnx", ".bin")]
+    size = sum(file.stat().st_size for file in files)
+    onegru.save(kept, path, initial_h=False, sequence_lens=False)
+    assert sum(file.stat().st_size for file in files) < size / 2
+    X = np.random.default_rng(3).standard_normal((7, 2, 5)).astype(np.float32)
+    wanted = kept(X)[0]
+    if name == "x.xml":
+        X, wanted = X.swapaxes(0, 1).copy(), wanted.transpose(2, 1, 0, 3)
+    assert_bits(onegru.load(path, weight_storage="int8").run({"X": X})["Y"], wanted)
+    found = onegru.load_layers(path).values()
+    for layer, same in zip(layers_of(kept), found, strict=True):
+        assert isinstance(same, GRU)
+        for array in "WR":
+            assert_bits(getattr(same.weights, array), getattr(layer.weights, array))
+    if name == "x.onnx":
+        theirs = onnxruntime_results(onnx.load(path), {"X": X})
+    else:
+        theirs = openvino_results(path, {"X": X})
+    np.testing.assert_allclose(theirs["Y"], onegru.load(path).run({"X": X})["Y"], atol=1e-6)

@@ -14,10 +14,12 @@ import onegru
 from onegru import SpecError
 from onegru.core.dtypes import Array
 from tests.support.comparison import assert_bits
+from tests.support.files import onnx_models as m
 from tests.support.layers import make_gru
 
 STORAGES = [("bfloat16", None), ("float16", None), ("int8", None), ("int8", "int16"), ("int8", "int8")]
 LAYER = make_gru(hidden=20, direction="bidirectional", linear_before_reset=True)
+ATTRIBUTES: dict[str, Any] = {"hidden_size": 20, "direction": "bidirectional", "linear_before_reset": 1}
 X = np.random.default_rng(5).standard_normal((7, 3, 5)).astype(np.float32)
 
 
@@ -105,6 +107,71 @@ def test_other_types_keep_their_own(tmp_path: Path, name: str) -> None:
     inputs = feed((port.name for port in plain.inputs), x)
     for array, same in zip(stored.run(inputs).values(), plain.run(inputs).values(), strict=True):
         assert_bits(array, same)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_type_for_each_node(tmp_path: Path, way: str) -> None:
+    name, run = WAYS[way]
+    onegru.save(LAYER, tmp_path / name)
+    (node,) = (gru.name for gru in onegru.load(tmp_path / name).gru_nodes)
+    for weights, activations in [*STORAGES, (None, None)]:
+        options: dict[str, Any] = {"weight_storage": {node: weights} if weights else {}}
+        if activations:
+            options["activation_storage"] = {node: activations}
+        plain: Any = {"weight_storage": weights, "activation_storage": activations}
+        for array, same in zip(run(tmp_path / name, options), run(tmp_path / name, plain), strict=True):
+            assert_bits(array, same)
+    for option in ("weight_storage", "activation_storage"):
+        wrong = {"weight_storage": {node: "int8"}, option: {"x=y": "int8"}}
+        with pytest.raises(SpecError, match=rf"^{option}: .*(no GRU node is called 'x=y'|must be None)"):
+            run(tmp_path / name, wrong)
+
+
+def test_two_nodes_of_two_types() -> None:
+    """Each has its own, by the model's steps, by its session, and by the provider's option."""
+    nodes = [m.gru("X", [f"Y{i}", ""], bias="B", name=f"gru={i}", **ATTRIBUTES) for i in range(3)]
+    infos = [m.value("X", shape=["T", "N", 5])], [m.value(f"Y{i}", shape=[None] * 4) for i in range(3)]
+    data = m.model(
+        m.graph(nodes, *infos, {name: getattr(LAYER.weights, name) for name in "WRB"})
+    ).SerializeToString()
+    weights = {"gru=0": "int8", "gru=2": "bfloat16"}
+    kept = [("int8", "int8"), (None, None), ("bfloat16", None)]
+    wanted = [LAYER.with_storage(*item)(X)[0] for item in kept]
+    options: Any = {"weight_storage": weights, "activation_storage": {"gru=0": "int8"}}
+    text: dict[Any, Any] = {
+        "weight_storage": "gru=0=int8\ngru=2=bfloat16",
+        "activation_storage": "gru=0=int8",
+    }
+    own = ["OnegruExecutionProvider"]
+    for outputs in (
+        onegru.load(data, **options).run({"X": X}).values(),
+        onegru.InferenceSession(data, **options).run(None, {"X": X}),
+        onegru.InferenceSession(data, providers=own, provider_options=[text]).run(None, {"X": X}),
+    ):
+        for array, same in zip(outputs, wanted, strict=True):
+            assert_bits(array, same)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weight_storage": {"a": "int9"}}, "weight_storage: 'int9'; must be"),
+        ({"weight_storage": {"a": None}}, "weight_storage: 'a': None; must map names"),
+        ({"weight_storage": {"a\nb": "int8"}}, "weight_storage: 'a.*must map names"),
+        ({"weight_storage": "a=int8\nint8"}, "weight_storage: must be one type, or NODE=TYPE"),
+        ({"weight_storage": "a=int8\na=int8"}, "weight_storage: must be one type, or NODE=TYPE"),
+        ({"activation_storage": {"a": "int8"}}, "activation_storage: 'int8'; must be None unless"),
+        (
+            {"weight_storage": {"a": "float16"}, "activation_storage": "int8"},
+            "activation_storage: 'int8'; must be None unless",
+        ),
+    ],
+)
+def test_refused_mappings(tmp_path: Path, options: Any, message: str) -> None:
+    onegru.save(LAYER, tmp_path / "m.onnx")
+    for call in (onegru.load, onegru.InferenceSession):
+        with pytest.raises(SpecError, match=f"^{message}"):
+            call(tmp_path / "m.onnx", **options)
 
 
 def test_options_of_the_provider_and_arguments_are_one(tmp_path: Path) -> None:

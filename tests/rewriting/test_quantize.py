@@ -180,7 +180,10 @@ def test_refusals(tmp_path: Path) -> None:
         ({}, r"^opset: 7; must be at least 13 for weights in int8: ask for it as well \(--opset 13\)$"),
         ({"dtype": "float16"}, "^dtype: 'float16'; must be None with quantize"),
         ({"decompose": True}, "^quantize: given with decompose, which leaves no GRU node"),
-        ({"quantize": 1}, "^quantize: 1; must be True or False"),
+        ({"quantize": 1}, "^quantize: 1; must be True, False or names"),
+        ({"quantize": []}, r"^quantize: \[\]; must be True, False or names"),
+        ({"quantize": "g"}, "^quantize: 'g'; must be a list of names"),
+        ({"quantize": ["g", "h"], "opset": 13}, r"^quantize: no GRU node is called 'h'; must be of \['g'\]"),
     ]
     for options, message in calls:
         with pytest.raises(SpecError, match=message):
@@ -220,3 +223,15 @@ def test_augru_nodes_stay(tmp_path: Path) -> None:
     proto = model(graph([PLAIN, attention], inputs, ["Y", "Y2"], WEIGHTS), domains={AUGRU_DOMAINS[0]: 1})
     report = onegru.rewrite(save(tmp_path, proto), tmp_path / "q.onnx", quantize=True)
     assert "the weights of AUGRU nodes were not quantized" in report.notes
+
+
+def test_only_the_nodes_that_are_named(tmp_path: Path) -> None:
+    first, second = (gru("X", [f"Y{i}"], bias="B", name=f"g{i}") for i in range(2))
+    source = save(tmp_path, model(graph([first, second], [X_INFO], ["Y0", "Y1"], WEIGHTS)))
+    target = tmp_path / "q.onnx"
+    report = onegru.rewrite(source, target, quantize=["g1"])
+    assert [any("int8" in words for words in node.done) for node in report.nodes] == [False, True]
+    plain, found = (onegru.load(path).run({"X": X}) for path in (source, target))
+    assert_bits(found["Y0"], plain["Y0"])
+    W, R = (in_int8(WEIGHTS[name]) for name in "WR")
+    assert_bits(found["Y1"], onegru.GRU(W, R, WEIGHTS["B"])(X)[0])

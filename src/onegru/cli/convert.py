@@ -10,13 +10,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from onegru.cli.inputs import DimOption
+from onegru.cli.inputs import DimOption, InputOption
 from onegru.cli.outputs import check_not_read, model_files, print_json
 from onegru.cli.rewrite import (
     Decompose,
     Float16,
     ForRuntime,
     Fuse,
+    KeepSnr,
     NoCheck,
     Quantize,
     Split,
@@ -109,6 +110,8 @@ def convert_command(
     ] = None,
     float16: Float16 = False,
     quantize: Quantize = False,
+    keep_snr: KeepSnr = None,
+    inputs: InputOption = None,
     split: Split = False,
     decompose: Decompose = False,
     runtime: ForRuntime = None,
@@ -134,7 +137,7 @@ def convert_command(
 
     Example: onegru convert model.onnx fused.onnx --fuse
 
-    Example: onegru convert model.onnx small.onnx --quantize
+    Example: onegru convert model.onnx small.onnx --quantize --keep-snr 40 -i x.npy
     """
     options: dict[str, int | bool | None] = {
         "opset": opset,
@@ -157,6 +160,8 @@ def convert_command(
     of_model = {
         "--float16": float16,
         "--quantize": quantize,
+        "--keep-snr": keep_snr,
+        "--input": inputs,
         "--bidirectional-split": split,
         "--decompose": decompose,
         "--for": runtime,
@@ -183,6 +188,8 @@ def convert_command(
             no_check=no_check,
             as_json=as_json,
             fused=fused,
+            inputs=inputs,
+            keep_snr=keep_snr,
             opset=opset,
             layout=layout,
             dtype="float16" if float16 else None,
@@ -228,7 +235,7 @@ def _other_runtimes(target: Path) -> list[Verdict]:
     return list(dict.fromkeys(verdict for item in report(load(target)) for verdict in item.others))
 
 
-_OF_FUSING = ("--fuse", "--dim", "--tolerance", "--no-check")
+_OF_FUSING = ("--fuse", "--dim", "--input", "--tolerance", "--no-check")
 
 
 def _is_rewriting(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,11 +11,15 @@ import typer
 from rich.console import Console
 
 from onegru.cli.fusing import decomposed_words, near_miss_words, saving_words
-from onegru.cli.inputs import parse_dims
+from onegru.cli.inputs import gather_inputs, parse_dims
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import Screen, ruled_table, safe, say, waiting
+from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.formats.opened import Opened
+from onegru.models.load import load
+from onegru.models.model import Model
+from onegru.models.quantize import MODES, Quantization, quantize
 from onegru.rewriting.fuse import Fusion, fuse
 from onegru.rewriting.rewrite import RUNTIMES, Rewriting, rewrite
 
@@ -31,6 +36,14 @@ Float16 = Annotated[
 ]
 Quantize = Annotated[
     bool, typer.Option("--quantize", help="Store W and R of GRU nodes in int8, with DequantizeLinear nodes.")
+]
+KeepSnr = Annotated[
+    float | None,
+    typer.Option(
+        "--keep-snr",
+        metavar="DB",
+        help="With --quantize: only those GRUs with which every output keeps this ratio of signal to noise.",
+    ),
 ]
 Split = Annotated[
     bool,
@@ -69,6 +82,8 @@ def convert_model(
     no_check: bool,
     as_json: bool,
     fused: bool,
+    inputs: list[str] | None = None,
+    keep_snr: float | None = None,
     **options: Any,
 ) -> None:
     """Rewrite the GRU nodes of an ONNX model, or make some, and print what was done.
@@ -81,19 +96,42 @@ def convert_model(
         no_check: whether to write without running the models.
         as_json: whether to print JSON.
         fused: whether decomposed GRUs become GRU nodes first.
+        inputs: [NAME=]FILE of the inputs to check and to measure with; None for random ones.
+        keep_snr: as for `onegru.quantize`, to choose the GRU nodes that become int8.
         options: of `onegru.rewriting.rewrite.rewrite`.
 
     Raises:
         OneGRUError: as `onegru.rewriting.rewrite.rewrite` does; nothing is written then.
         OSError: a file cannot be read or written.
     """
-    if no_check and (dims or tolerance is not None):
+    without_check = {"--dim": dims, "--input": inputs, "--keep-snr": keep_snr, "--tolerance": tolerance}
+    useless = [name for name, value in without_check.items() if value not in (None, [])]
+    if no_check and useless:
         raise SpecError(
-            "--no-check: given with --dim or --tolerance, which have no effect then; must be left out"
+            f"--no-check: given with {' and '.join(useless)}, without effect then; must be left out"
         )
+    if keep_snr is not None and not options["quantize"]:
+        raise SpecError("--keep-snr: given without --quantize, where it has no effect; must be left out")
+    measured: Quantization[Model] | None = None
+    values: Mapping[str, Array] | None = None
+    if inputs:
+        values, _ = gather_inputs(load(source.path, fuse=fused), inputs, None, dims or [])
+    sizes = parse_dims(dims or [])
+    if options["quantize"] and not no_check:
+        with waiting(f"measuring {source.path.name}") as watch:
+            measured = quantize(
+                load(source.path, fuse=fused),
+                values,
+                keep_snr=keep_snr,
+                dims=sizes or None,
+                progress=watch.progress,
+            )
+        if keep_snr is not None:
+            options["quantize"] = _names_in_int8(measured, keep_snr)
     with waiting(f"converting {source.path.name}") as watch:
         checks: dict[str, Any] = {
-            "dims": parse_dims(dims or []),
+            "dims": sizes or None,
+            "inputs": values,
             "tolerance": tolerance,
             "check": not no_check,
         }
@@ -105,11 +143,65 @@ def convert_model(
         else:
             report = fuse(source, target, **checks, progress=watch.progress)
     if as_json:
-        print_json(dataclasses.asdict(report))
+        document = dataclasses.asdict(report)
+        if measured is not None:
+            document["quantization"] = {
+                "grus": [dataclasses.asdict(gru) for gru in measured.grus],
+                "modes": {mode: dataclasses.asdict(item) for mode, item in measured.modes.items()},
+                "chosen": dataclasses.asdict(measured.chosen),
+                "weight_storage": measured.weight_storage,
+                "activation_storage": measured.activation_storage,
+            }
+        print_json(document)
     elif isinstance(report, Fusion):
         show_fusion(Screen(), report)
     else:
         show_report(Screen(), report)
+        if measured is not None:
+            _show_measured(Screen(), measured, target, values is None, keep_snr is not None)
+
+
+def _names_in_int8(measured: Quantization[Model], keep_snr: float) -> list[str]:
+    """The GRU nodes that become int8.
+
+    Raises:
+        SpecError: there is none.
+    """
+    kinds = {node.name: node.operator for node in measured.result.gru_nodes}
+    names = [
+        gru.name
+        for gru in measured.grus
+        if MODES[gru.mode][0] == "int8" and kinds[gru.name].startswith("GRU-")
+    ]
+    if not names:
+        most = measured.modes["W8A16"].snr
+        raise SpecError(
+            f"--keep-snr: {keep_snr:g} dB; no GRU node keeps as much in int8 (all in W8A16: {most:.1f} dB)"
+        )
+    return names
+
+
+def _show_measured(
+    console: Console, measured: Quantization[Model], target: Path, is_random: bool, is_chosen: bool
+) -> None:
+    """A table of the modes that onegru can run GRUs in, and how to run the target as was chosen."""
+    table = ruled_table(["GRU"], MODES)
+    if is_chosen:
+        table.add_column("kept in")
+    for gru in measured.grus:
+        figures = [f"{item.snr:.1f} dB" for item in gru.modes.values()] or [""] * len(MODES)
+        table.add_row(safe(gru.name), *figures, *([safe(gru.reason or gru.mode)] * is_chosen))
+    columns = [*measured.modes.values(), *([measured.chosen] * is_chosen)]
+    table.add_section()
+    table.add_row("all", *(f"{item.snr:.1f} dB" for item in columns))
+    table.add_row("weights", *(f"{item.size / 1024:.0f} KiB" for item in columns))
+    table.add_row("a run", *(f"{item.seconds * 1e6:,.0f} µs" for item in columns))
+    console.print(table)
+    words = "random inputs, which say little: -i FILE for your own" if is_random else "the inputs given"
+    say(console, f"the ratio of signal to noise in onegru, against float32, on {words}")
+    if is_chosen:
+        kept = f"weight_storage={measured.weight_storage}, activation_storage={measured.activation_storage}"
+        say(console, f"to run it so: onegru.load({safe(repr(target.name))}, {safe(kept)})")
 
 
 def show_fusion(console: Console, report: Fusion) -> None:
@@ -152,4 +244,4 @@ def _show_outputs(console: Console, report: Rewriting | Fusion) -> None:
             figures.append("" if item.snr is None else f"{item.snr:.1f} dB")
         table.add_row(safe(item.name), item.runtime, *figures)
     console.print(table)
-    console.print("differences are from the source, which onegru ran on random inputs", highlight=False)
+    console.print("differences are from the source, which onegru ran on the same inputs", highlight=False)

@@ -56,10 +56,10 @@ def safetensors_bytes(layers: Layers, stack: bool) -> bytes:
     with needs_extra("safetensors", "safetensors", "a .safetensors file"):
         import safetensors
     arrays: dict[str, Array] = {}
-    for index, (_, weights) in enumerate(layers):
+    for index, (_, weights, _) in enumerate(layers):
         for name, array in (("W", weights.W), ("R", weights.R), ("B", weights.B)):
             arrays[f"layers.{index}.{name}"] = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-    document = {"format": _FORMAT, "stack": stack, "layers": [_spec_json(spec) for spec, _ in layers]}
+    document = {"format": _FORMAT, "stack": stack, "layers": [_spec_json(spec) for spec, *_ in layers]}
     tensors = {
         name: safetensors.TensorSpec(
             dtype=array.dtype.name, shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes

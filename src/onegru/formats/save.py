@@ -52,6 +52,9 @@ def save(
     - `.pt`: the state dict of a PyTorch `nn.GRU`.
     - `.keras`: a Keras 3 model of the layers.
 
+    A layer that keeps its weights in int8 is written so to `.onnx` (from opset 13 on) and `.xml`: integers, a
+    scale for each row, and nodes that convert them back, which any runtime runs.
+
     An option that the file's kind does not have must be None.
 
     Args:
@@ -86,7 +89,7 @@ def save(
     given: dict[str, Any] = {"opset": opset, "layout": layout, "cell": cell, "initial_h": initial_h}
     given |= {"sequence_lens": sequence_lens, "batch_size": batch_size, "seq_length": seq_length}
     _check_options(kind, given)
-    parts = [(layer.spec, layer.weights) for layer in layers_of(layers)]
+    parts = [(item.spec, item.weights, item.weight_storage == "int8") for item in layers_of(layers)]
     has_lengths = kind == ".xml" and not cell if sequence_lens is None else bool(sequence_lens)
     # Through int, as a size may be one of NumPy's integers, which other packages refuse.
     sizes = [None if size is None else int(size) for size in (batch_size, seq_length)]

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from onegru.core.spec import Spec, Weights
 
-#: Layers in canonical form, the lowest first.
-Layers = Sequence[tuple[Spec, Weights]]
+#: Layers in canonical form, the lowest first; and whether W and R are written in int8, with a scale for each
+#: row, which their numbers then are.
+Layers = Sequence[tuple[Spec, Weights, bool]]
 
 
 @dataclass(frozen=True, slots=True)

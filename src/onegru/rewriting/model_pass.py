@@ -144,7 +144,7 @@ class _Rewriter:
         self.notes += embed_external(source, self.model, size)
         self.old = model_opset(source, self.model)
         takes_weights = changes.quantize or changes.float16 or changes.split or changes.decompose
-        if takes_weights and fold_dequantized(source, self.model, self.old) and not changes.quantize:
+        if takes_weights and fold_dequantized(source, self.model, self.old) and changes.quantize is not True:
             self.notes.append("quantized weights were dequantized")
         self.types = inferred_types(self.model)
         self.names = Names(self.model)
@@ -164,6 +164,10 @@ class _Rewriter:
         if self.new != self.old:
             self._convert_others()
         self._rewrite_graph(self.model.graph, None)
+        if not isinstance(self.changes.quantize, bool):
+            names = [name for name, *_ in self.nodes]
+            for name in sorted(self.changes.quantize - set(names)):
+                raise SpecError(f"quantize: no GRU node is called {name!r}; must be of {names}")
         self._drop_retired()
         add_augru_functions(self.model, self.source)
         opsets = (self.old, self.new)

@@ -26,7 +26,7 @@ class Changes:
     opset: int | None = None
     layout: int | None = None
     float16: bool = False
-    quantize: bool = False
+    quantize: bool | frozenset[str] = False
     split: bool = False
     decompose: bool = False
     runtime: str | None = None
@@ -89,7 +89,8 @@ def _asked(scope: Scope, form: Form, changes: Changes, old: int) -> Plan:
         found.add("layout")
     if changes.float16 and form.dtype != "float16":
         found.add("float16")
-    if changes.quantize:
+    names = changes.quantize
+    if names is True or (names and (form.origin.name or form.base) in names):
         found.add(QUANTIZED)
     if changes.split and form.direction == "bidirectional":
         found.add("split")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from onegru.core.arguments import check_function, file_path, flag
+from onegru.core.arguments import check_function, file_path, flag, shown
 from onegru.core.compare import TOLERANCE_FUSED, TOLERANCE_REWRITTEN
 from onegru.core.errors import FormatError, SpecError, needs_extra
 from onegru.formats.opened import Kind, open_model
@@ -74,7 +74,7 @@ def rewrite(
     opset: int | None = None,
     layout: int | None = None,
     dtype: Literal["float16"] | None = None,
-    quantize: bool = False,
+    quantize: bool | Collection[str] = False,
     split: bool = False,
     decompose: bool = False,
     runtime: Literal["onnxruntime", "openvino"] | None = None,
@@ -101,7 +101,8 @@ def rewrite(
         dtype: "float16" for GRU nodes in float16, with Casts around them. The model's inputs and outputs
             keep their types.
         quantize: whether W and R of float32 GRU nodes are stored in int8 with a scale per row, and converted
-            back by DequantizeLinear nodes, from opset 13 on. Biases, inputs and states stay float32.
+            back by DequantizeLinear nodes, from opset 13 on; or the names of the nodes, as `onegru.quantize`
+            chooses them. Biases, inputs and states stay float32.
             `onegru.load(…, weight_storage="int8")` computes with these integers.
         split: whether a bidirectional node becomes a forward and a reverse one.
         decompose: whether GRU nodes are expressed with other operators, from opset 11 on: a product over all
@@ -150,7 +151,8 @@ def rewrite(
     if opset is not None:
         check_opset(opset)
     place = Source.of(file)
-    changes = Changes(opset, layout, dtype == "float16", quantize, split, decompose, runtime)
+    names = quantize if isinstance(quantize, bool) else frozenset(quantize)
+    changes = Changes(opset, layout, dtype == "float16", names, split, decompose, runtime)
     found, given, notes = fuse_onnx(file, progress) if fuse else (None, file.data, [])
     model = model_of(file) if found is None else found.model
     rewritten = rewrite_model(place, model, len(given), changes)
@@ -180,7 +182,12 @@ def rewrite(
 
 
 def _check_arguments(
-    layout: int | None, dtype: str | None, quantize: bool, split: bool, decompose: bool, runtime: str | None
+    layout: int | None,
+    dtype: str | None,
+    quantize: bool | Collection[str],
+    split: bool,
+    decompose: bool,
+    runtime: str | None,
 ) -> None:
     if layout not in (None, 0, 1) or isinstance(layout, bool):
         raise SpecError(f"layout: {layout!r}; must be 0 or 1")
@@ -188,9 +195,19 @@ def _check_arguments(
         raise SpecError(f"dtype: {dtype!r}; must be 'float16'")
     if runtime not in (None, *RUNTIMES):
         raise SpecError(f"runtime: {runtime!r}; must be {' or '.join(map(repr, RUNTIMES))}")
-    if flag("quantize", quantize) and dtype is not None:
+    if not isinstance(quantize, bool) and not (
+        isinstance(quantize, Collection) and quantize and all(isinstance(name, str) for name in quantize)
+    ):
+        raise SpecError(f"quantize: {shown(quantize)}; must be True, False or names of GRU nodes")
+    if isinstance(quantize, str):
+        raise SpecError(f"quantize: {quantize!r}; must be a list of names, not one name")
+    if quantize and dtype is not None:
         raise SpecError(f"dtype: {dtype!r}; must be None with quantize, which needs float32")
-    is_given_by_name = {"layout": layout is not None, "split": flag("split", split), "quantize": quantize}
+    is_given_by_name = {
+        "layout": layout is not None,
+        "split": flag("split", split),
+        "quantize": bool(quantize),
+    }
     for name, is_given in is_given_by_name.items():
         if flag("decompose", decompose) and is_given:
             raise SpecError(f"{name}: given with decompose, which leaves no GRU node; must be left out")

@@ -108,11 +108,80 @@ def test_weights_in_integers(way: str, dtype: Any, has_zero: bool, tmp_path: Pat
     for engine in ("native", "reference"):
         found = onegru.load(save(tmp_path, proto), engine=engine).run({"X": X})
         np.testing.assert_allclose(found["Y"], Y, atol=1e-6)
+    for array, wanted in zip(provided(proto, 2), (Y, Y_h), strict=True):
+        assert_bits(array, wanted)
     assert_bits(read.run({"X": X})["Y"], Y)
     (layer,) = onegru.load_layers(tmp_path / "model.onnx").values()
     assert_bits(layer(X)[0], Y)
     session = onegru.InferenceSession(tmp_path / "model.onnx")
     assert_bits(session.run(["Y_h"], {"X": X})[0], Y_h)
+
+
+def provided(proto: ModelProto, runs: int = 1, is_whole: bool = True, **options: str) -> list[Array]:
+    """The outputs in ONNX Runtime with onegru's provider, which must run the whole model."""
+    chosen = onnxruntime.SessionOptions()
+    chosen.log_severity_level = 4
+    chosen.add_session_config_entry("session.disable_cpu_ep_fallback", str(int(is_whole)))
+    providers = [(onegru.execution_provider.register(), options), *["CPUExecutionProvider"] * (not is_whole)]
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), chosen, providers=providers)
+    found = [session.run(None, {"X": X}) for _ in range(runs)][-1]
+    return [np.asarray(array) for array in found]
+
+
+def test_the_provider_reads_what_others_read_too() -> None:
+    """Weights that other nodes take, or that the model returns, are written in every run."""
+    nodes, constants, given = quantized("axis 1")
+    more = [gru("X", ["Y2", ""], hidden_size=H), node("Neg", ["R"], ["-R"])]
+    infos = [X_INFO], ["Y", "Y2", "W", "-R"]
+    proto = model(graph([*nodes, PLAIN, *more], *infos, constants), opset=21)
+    Y, _ = onegru.gru(X, given["W"], given["R"], given["B"])
+    Y2, _ = onegru.gru(X, given["W"], given["R"])
+    for array, wanted in zip(
+        provided(proto, 2, is_whole=False), (Y, Y2, given["W"], -given["R"]), strict=True
+    ):
+        assert_bits(array, wanted)
+
+
+def test_the_provider_takes_weights_of_several_nodes_once() -> None:
+    nodes, constants, given = quantized("blocks of 2")
+    proto = model(
+        graph([*nodes, PLAIN, gru("X", ["Y2", ""], hidden_size=H)], [X_INFO], ["Y", "Y2"], constants),
+        opset=21,
+    )
+    for array, wanted in zip(
+        provided(proto, 2),
+        (
+            onegru.gru(X, given["W"], given["R"], given["B"])[0],
+            onegru.gru(X, given["W"], given["R"])[0],
+        ),
+        strict=True,
+    ):
+        assert_bits(array, wanted)
+
+
+def test_the_provider_keeps_them_in_int8() -> None:
+    nodes, constants, given = quantized("axis 1", has_zero=False)
+    proto = model(graph([*nodes, PLAIN], [X_INFO], ["Y"], constants), opset=21)
+    for activations in ("int16", "int8"):
+        layer = onegru.GRU(given["W"], given["R"], given["B"]).with_storage("int8", activations)
+        assert_bits(provided(proto, weight_storage="int8", activation_storage=activations)[0], layer(X)[0])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"W.s": np.full(3 * H + 1, 0.1, np.float32)},
+        {"W.q": np.zeros((1, 3 * H), np.int8)},
+        {"W.z": np.zeros(3 * H + 1, np.int8)},
+        {"W.z": np.zeros(3 * H, np.uint8)},
+    ],
+    ids=["scale", "rank", "zero point", "type"],
+)
+def test_the_provider_leaves_illegal_nodes_to_onnx_runtime(change: dict[str, Array]) -> None:
+    nodes, constants, _ = quantized("axis 1")
+    proto = model(graph([*nodes, PLAIN], [X_INFO], ["Y"], constants | change), opset=21)
+    with pytest.raises(Exception, match=r"(?i)dequantize|W|shape|type"):
+        provided(proto, is_whole=False)
 
 
 def test_beside_nodes_that_stay(tmp_path: Path) -> None:

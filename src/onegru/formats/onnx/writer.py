@@ -12,10 +12,11 @@ from onnx import NodeProto, TensorProto, ValueInfoProto
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec, Weights
+from onegru.engines.storage import quantize_channels
 from onegru.formats.graph import STATES_KEY, STATES_WORD
 from onegru.formats.onnx.validate import trimmed
 from onegru.formats.writing import Interface, Layers, suffixes
-from onegru.operators.onnx import GRU_VERSIONS, activation_attributes, gru_version
+from onegru.operators.onnx import GRU_VERSIONS, QUANTIZED_OPSET, activation_attributes, gru_version
 from onegru.operators.schema import Operator
 
 _NEWEST_OPSET = max(GRU_VERSIONS)
@@ -37,14 +38,15 @@ def onnx_bytes(layers: Layers, opset: int, layout: int, interface: Interface) ->
     operator = gru_version(opset) if opset <= _NEWEST_OPSET else None
     if operator is None:
         raise SpecError(f"opset: {opset}; must be in 1…{_NEWEST_OPSET}, the newest that changes the GRU")
-    size = sum(array.nbytes for _, weights in layers for array in _tensors(weights).values())
+    size = sum(array.nbytes for _, weights, _ in layers for array in _tensors(weights).values())
     if size > _MAX_BYTES:
         raise SpecError(f"layers: {size} bytes of weights; must be below 2 GiB, which an .onnx file holds")
     graph = _Graph(operator, opset, layout, interface)
     value = "X"
-    for index, ((spec, weights), suffix) in enumerate(zip(layers, suffixes(layers), strict=True)):
+    for index, ((spec, weights, is_int8), suffix) in enumerate(zip(layers, suffixes(layers), strict=True)):
         is_last = index == len(layers) - 1
-        Y = graph.gru(spec, weights, value, suffix, "Y" if is_last else f"Y{suffix}")
+        Y = "Y" if is_last else f"Y{suffix}"
+        graph.gru(spec, weights, is_int8 and opset >= QUANTIZED_OPSET, value, suffix, Y)
         if not is_last:
             value = graph.side_by_side(spec, Y, f"X_{index + 1}")
     return graph.serialized(layers)
@@ -72,17 +74,32 @@ class _Graph:
         self.initializers.append(onnx.numpy_helper.from_array(array, name))
         return name
 
-    def gru(self, spec: Spec, weights: Weights, X: str, suffix: str, Y: str) -> str:
-        """Add a layer; returns the name of its Y."""
+    def in_int8(self, name: str, array: Array) -> str:
+        """Add a weight in int8, and nodes that convert it back; returns its name."""
+        q, scale = quantize_channels(array)
+        is_single = len(array) == 1
+        rows = q if is_single else q.reshape(-1, q.shape[2])  # a scale for each row of all directions
+        value = name if is_single else f"{name}.rows"
+        inputs = [self.constant(f"{name}.int8", rows), self.constant(f"{name}.scale", scale.ravel())]
+        self.nodes.append(
+            onnx.helper.make_node("DequantizeLinear", inputs, [value], name=value, axis=int(is_single))
+        )
+        if is_single:
+            return name
+        return self._with_integers("Reshape", "shape", [*array.shape], since=5, value=value, name=name)
+
+    def gru(self, spec: Spec, weights: Weights, is_int8: bool, X: str, suffix: str, Y: str) -> None:
+        """Add a layer."""
         attributes = self._attributes(spec)
         names = [X]
-        names += [self.constant(name + suffix, array) for name, array in _tensors(weights).items()]
+        for name, array in _tensors(weights).items():
+            write = self.in_int8 if is_int8 and name != "B" else self.constant
+            names.append(write(name + suffix, array))
         names.append("sequence_lens" if self.interface.sequence_lens else "")
         names.append(f"initial_h{suffix}" if self.interface.initial_h else "")
         outputs = [Y, f"Y_h{suffix}"]
         node = onnx.helper.make_node("GRU", trimmed(names), outputs, name=f"GRU{suffix}", **attributes)
         self.nodes.append(node)
-        return Y
 
     def _attributes(self, spec: Spec) -> dict[str, Any]:
         """The attributes that differ from their defaults; direction and hidden_size always."""
@@ -137,7 +154,7 @@ class _Graph:
             batch: Sequence[int | str] = [self.interface.batch_size or "batch_size"]
             inputs.append(onnx.helper.make_tensor_value_info("sequence_lens", TensorProto.INT32, batch))
         outputs = [self._info("Y", last, "Y")]
-        for (spec, _), suffix in zip(layers, suffixes(layers), strict=True):
+        for (spec, *_), suffix in zip(layers, suffixes(layers), strict=True):
             if self.interface.initial_h:
                 inputs.append(self._info(f"initial_h{suffix}", spec, "initial_h"))
             outputs.append(self._info(f"Y_h{suffix}", spec, "Y_h"))

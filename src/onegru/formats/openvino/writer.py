@@ -17,6 +17,7 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.shapes import arrange
 from onegru.core.spec import Spec, Weights
+from onegru.engines.storage import quantize_channels
 from onegru.formats.openvino.builder import Net, Shape, Value
 from onegru.formats.openvino.fields import ELEMENT_WORDS
 from onegru.formats.writing import Interface, Layers, suffixes
@@ -88,13 +89,13 @@ def _net(layers: Layers, cell: bool, interface: Interface) -> Net:
     net = Net()
     net.states_are_optional = interface.initial_h
     first = layers[0][0]
-    operators = [operator_of(spec, cell) for spec, _ in layers]
+    operators = [operator_of(spec, cell) for spec, *_ in layers]
     graph = _Graph(net, interface, first)
     X = graph.parameter(operators[0], "X", first, "X")
     results: list[tuple[str, Value]] = []
-    for index, ((spec, weights), suffix) in enumerate(zip(layers, suffixes(layers), strict=True)):
+    for index, ((spec, weights, is_int8), suffix) in enumerate(zip(layers, suffixes(layers), strict=True)):
         is_last = index == len(layers) - 1
-        Y, Y_h = graph.gru(operators[index], spec, weights, X, suffix, is_last)
+        Y, Y_h = graph.gru(operators[index], spec, weights, is_int8, X, suffix, is_last)
         if Y is not None and is_last:
             results.insert(0, ("Y", Y))
         results.append((f"Ho{suffix}", Y_h))
@@ -161,7 +162,14 @@ class _Graph:
         return value
 
     def gru(
-        self, operator: Operator, spec: Spec, weights: Weights, X: Value, suffix: str, is_last: bool
+        self,
+        operator: Operator,
+        spec: Spec,
+        weights: Weights,
+        is_int8: bool,
+        X: Value,
+        suffix: str,
+        is_last: bool,
     ) -> tuple[Value | None, Value]:
         """Add a layer; returns its Y, which a cell has not, and its last state."""
         arrays = {
@@ -179,7 +187,8 @@ class _Graph:
                 inputs.append(self._zeros(self._shape(port, spec), spec.dtype, port.name + suffix))
             elif port.role in arrays:
                 array, axes = arrays[port.role]
-                inputs.append(self._net.constant(port.name + suffix, arrange(array, axes, port.axes)))
+                write = self._in_int8 if is_int8 and port.role != "B" else self._net.constant
+                inputs.append(write(port.name + suffix, arrange(array, axes, port.axes)))
             else:
                 inputs.append(self.parameter(operator, port.role, spec, port.name + suffix))
         outputs = [
@@ -190,6 +199,16 @@ class _Graph:
         name = operator.name + suffix
         given = self._net.layer(operator.name, name, version, attributes_of(spec, operator), inputs, outputs)
         return (given[0] if len(given) == 2 else None), given[-1]
+
+    def _in_int8(self, name: str, array: Array) -> Value:
+        """Add a weight in int8, and layers that convert it back."""
+        q, scale = quantize_channels(array)
+        integers = self._net.constant(f"{name}/int8", q)
+        factors = self._net.constant(f"{name}/scale", scale[..., None])
+        data = {"destination_type": ELEMENT_WORDS["float32"]}
+        output = ("float32", array.shape, "")
+        numbers = self._net.layer("Convert", f"{name}/numbers", "opset1", data, [integers], [output])
+        return self._net.layer("Multiply", name, "opset1", {}, [*numbers, factors], [output])[0]
 
     def side_by_side(self, Y: Value, name: str) -> Value:
         """Add layers that turn Y [B, D, T, H] into [B, T, D·H]."""

@@ -1,0 +1,198 @@
+"""`onegru.quantize`: what the modes of weights cost and gain, and the mixture that keeps a ratio."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onegru
+from onegru import SpecError
+from onegru.core.dtypes import Array
+from onegru.models.quantize import MODES, Quantization
+from tests.support.comparison import assert_bits
+from tests.support.files.onnx_models import graph, gru, model, node, numbers, value, weights
+from tests.support.layers import make_gru
+from tests.support.machine.repository import DENOISER, DIGITS
+
+X = np.random.default_rng(7).standard_normal((30, 2, 5)).astype(np.float32)
+
+
+def decibels(expected: Array, found: Array) -> float:
+    """The definition, one number after the other."""
+    signal = sum(float(one) ** 2 for one in expected.ravel())
+    noise = sum((float(a) - float(b)) ** 2 for a, b in zip(expected.ravel(), found.ravel(), strict=True))
+    return 10 * math.log10(signal / noise) if noise else math.inf
+
+
+def test_a_layer() -> None:
+    layer = make_gru(hidden=24, direction="bidirectional")
+    report = onegru.quantize(layer, X)
+    assert report.result.weight_storage == "int8" and report.result.activation_storage == "int16"
+    (found,) = report.grus
+    assert (found.name, found.mode, found.reason) == ("layer 0", "W8A16", "")
+    expected = layer(X)
+    sizes = {"W8A8": 1, "W8A16": 1, "bfloat16": 2, "float16": 2, "float32": 4}
+    for mode, (kept, activations) in MODES.items():
+        outputs = layer.with_storage(kept, activations)(X) if kept else expected
+        worst = min(decibels(*pair) for pair in zip(expected, outputs, strict=True))
+        for measured in (found.modes[mode], report.modes[mode]):
+            assert measured.snr == pytest.approx(worst, abs=1e-9)
+            assert 0 < measured.seconds < 10
+            numbers = 2 * 72 * (5 + 24)
+            assert measured.size == numbers * sizes[mode] + 8 * 144 * (2 if sizes[mode] == 1 else 1)
+    assert report.chosen.snr == report.modes["W8A16"].snr
+    assert_bits(report.result(X)[0], layer.with_storage("int8")(X)[0])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modes(mode: str) -> None:
+    report = onegru.quantize(make_gru(), mode=mode)
+    assert [gru.mode for gru in report.grus] == [mode]
+    assert (report.result.weight_storage, report.result.activation_storage) == (
+        MODES[mode][0] or "float32",
+        MODES[mode][1],
+    )
+
+
+def test_a_stack_keeps_a_ratio() -> None:
+    stack = onegru.Stack(
+        [make_gru(1, hidden=16, direction="bidirectional"), make_gru(2, inputs=32, hidden=9)]
+    )
+    ratios = [onegru.quantize(stack, X, mode=mode).chosen.snr for mode in MODES]
+    assert ratios == sorted(ratios)
+    for keep in [ratio + shift for ratio in ratios[:-1] for shift in (-0.01, 0.01)]:
+        report = onegru.quantize(stack, X, keep_snr=keep)
+        expected, found = stack(X), report.result(X)
+        pairs = [(expected[0], found[0]), *zip(expected[1], found[1], strict=True)]
+        assert min(decibels(*pair) for pair in pairs) == pytest.approx(report.chosen.snr)
+        assert report.chosen.snr >= keep
+        fewest = sum(ratio < keep for ratio in ratios)
+        assert report.chosen.size <= list(report.modes.values())[fewest].size
+    report = onegru.quantize(stack, X)
+    single = onegru.quantize(stack.layers[1], stack.layers[0](X)[0].transpose(0, 2, 1, 3).reshape(30, 2, 32))
+    assert report.grus[1].modes["W8A8"].snr <= single.grus[0].modes["W8A8"].snr + 1  # Y alone, not Y_h
+
+
+def two_grus() -> Any:
+    """One after the other, then nodes of ONNX Runtime; another is of no use to int8."""
+    nodes = [
+        gru("X", ["Y", ""], bias="B", name="first"),
+        node("Squeeze", ["Y", "axis"], ["Y1"]),
+        gru("Y1", ["", "Z"], W="W2", R="R2", name="second"),
+        node("Cast", ["X"], ["x"], to=11),
+        gru("x", ["", "V"], W="W3", R="R3", name="third"),
+    ]
+    H = weights()["R"].shape[2]
+    constants = {
+        **weights(),
+        "axis": np.array([1]),
+        "W2": numbers(3, 1, 3 * H, H),
+        "R2": numbers(4, 1, 3 * H, H),
+        "W3": weights()["W"].astype(np.float64),
+        "R3": weights()["R"].astype(np.float64),
+    }
+    X = value("X", shape=["T", "N", weights()["W"].shape[2]])
+    return model(graph(nodes, [X], ["Z", value("V", "float64")], constants))
+
+
+def test_a_model(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(two_grus().SerializeToString())
+    samples = [{"X": numbers(seed, 9, 2, weights()["W"].shape[2])} for seed in range(3)]
+    done: list[tuple[int, int]] = []
+    report = onegru.quantize(path, samples, progress=lambda now, most: done.append((now, most)))
+    assert [(item.name, item.mode, item.reason) for item in report.grus] == [
+        ("first", "W8A16", ""),
+        ("second", "W8A16", ""),
+        ("third", "float32", "is of float64"),
+    ]
+    assert report.weight_storage == {"first": "int8", "second": "int8"}
+    assert report.activation_storage == {"first": "int16", "second": "int16"}
+    assert done and all(0 <= now <= most for now, most in done)
+    plain = onegru.load(path)
+    storages: Any = {"weight_storage": report.weight_storage, "activation_storage": report.activation_storage}
+    kept = onegru.load(path, **storages)
+    expected, found = ([item.run(sample) for sample in samples] for item in (plain, kept))
+    Z, same = (np.concatenate([item["Z"] for item in runs]) for runs in (expected, found))
+    assert report.chosen.snr == pytest.approx(decibels(Z, same))
+    assert_bits(report.result.run(samples[0])["Z"], found[0]["Z"])
+    # What each GRU adds by itself, given the inputs that it has in float32.
+    traced = [plain.trace(sample)[1] for sample in samples]
+    layer = plain.gru_nodes[1].layer
+    assert layer is not None
+    wanted = np.concatenate([arrays["Y_h"] for arrays in traced])
+    own = np.concatenate([layer.with_storage("int8", "int8")(arrays["X"])[1] for arrays in traced])
+    assert report.grus[1].modes["W8A8"].snr == pytest.approx(decibels(wanted, own))
+    text = str(report)
+    assert "first" in text and "is of float64" in text and f"{report.chosen.snr:.1f} dB" in text
+
+
+@pytest.mark.parametrize("path", [DIGITS, DENOISER], ids=["digits", "denoiser"])
+def test_published_models(path: Path) -> None:
+    report = onegru.quantize(path, keep_snr=50)
+    assert report.chosen.snr >= 50
+    first, second = report.trace(0, "W8A8")
+    assert first.h.shape == second.h.shape and 0 < np.abs(first.h - second.h).max() < 0.1
+    same = report.trace(report.grus[0].name)[0]
+    assert_bits(first.h, same.h)
+
+
+def test_a_page_of_the_errors(tmp_path: Path) -> None:
+    exact, kept = onegru.quantize(make_gru(), X).trace()
+    kept.to_html(tmp_path / "errors.html", against=exact)
+    assert "<html" in (tmp_path / "errors.html").read_text()
+
+
+def test_numbers_that_are_not_finite() -> None:
+    broken = X.copy()
+    broken[3, 1, 2] = np.nan
+    report: Quantization[Any] = onegru.quantize(make_gru(), broken)
+    assert report.modes["float32"].snr == math.inf
+    assert 20 < report.modes["W8A8"].snr < 60  # NaN stays NaN, in the same places
+    R = np.zeros((1, 6, 2), np.float32)
+    R[0, 0, 0] = np.inf
+    left = onegru.quantize(onegru.GRU(np.ones((1, 6, 5), np.float32), R), X, mode="W8A8")
+    assert left.grus[0].mode == "float32" and "R: holds NaN or infinity" in left.grus[0].reason
+    assert left.grus[0].modes == {} and left.weight_storage == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mode": "W4"}, "mode: 'W4'; must be one of"),
+        ({"mode": "W8A8", "keep_snr": 40}, "mode: 'W8A8'; must be None with keep_snr"),
+        ({"keep_snr": math.nan}, "keep_snr: NaN; must be"),
+        ({"keep_snr": "40"}, "keep_snr: "),
+        ({"samples": []}, r"samples: \[\]; must be inputs of a run"),
+        ({"samples": 3}, "samples: 3; must be inputs of a run"),
+        ({"samples": X[..., :4]}, "X: "),
+        ({"samples": {"X": X, "h": X}}, "samples: .*'h'"),
+        ({"dims": {"T": 3}}, "dims: given with a layer"),
+        ({"seed": -1}, "seed: -1"),
+    ],
+)
+def test_refusals(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=f"^{message}"):
+        onegru.quantize(make_gru(), **arguments)
+
+
+def test_refusals_of_models() -> None:
+    data = two_grus().SerializeToString()
+    with pytest.raises(SpecError, match=r"^source: runs by the reference"):
+        onegru.quantize(onegru.load(data, engine="reference"))
+    with pytest.raises(SpecError, match=r"^samples\[1\]: 'X': missing"):
+        onegru.quantize(onegru.load(data), [{"X": numbers(1, 3, 2, 5)}, {}])
+    report = onegru.quantize(onegru.load(data))
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"node": "nope"}, "node"),
+        ({"node": 3}, "node"),
+        ({"mode": "int8"}, "mode"),
+        ({"sample": 1}, "sample"),
+    ]
+    for arguments, name in wrong:
+        with pytest.raises(SpecError, match=f"^{name}: "):
+            report.trace(**arguments)
