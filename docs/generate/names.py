@@ -38,7 +38,10 @@ GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
         "Inspection and verification",
         ("inspect", "Inspection", "GruReport", "verify", "Verification", "GateTrace"),
     ),
-    "rewriting": ("Rewriting and fusing", ("rewrite", "Rewriting", "fuse", "Fusion")),
+    "rewriting": (
+        "Rewriting, fusing, quantizing",
+        ("rewrite", "Rewriting", "fuse", "Fusion", "quantize", "Quantization"),
+    ),
     "frameworks": (
         "PyTorch, Keras, Flax",
         (

@@ -20,6 +20,9 @@ Options, given as `("OnegruExecutionProvider", {"threads": "1"})`:
     weight_storage: "float16" or "bfloat16" to keep the weights of float32 nodes in half the memory; "int8" to
         keep them in a quarter and to multiply in integers, as `onegru.GRU` describes.
     activation_storage: "int16" (the default) or "int8", with weights in int8.
+
+The last two may name nodes, each in a line of its own, as "first=int8" and "second=bfloat16"; the others keep
+float32. Weights that DequantizeLinear makes of constants are computed once, when the session is made.
 """
 
 from __future__ import annotations

@@ -166,7 +166,16 @@ CALLS: dict[str, tuple[Callable[[], Callable[..., Any]], dict[str, Any]]] = {
 
 #: Public names that take no arguments, or whose arguments are the business of other tests: files and models.
 ELSEWHERE = {
-    *("Fusion", "GateTrace", "GruReport", "Inspection", "Rewriting", "TensorInfo", "Verification"),
+    *(
+        "Fusion",
+        "GateTrace",
+        "GruReport",
+        "Inspection",
+        "Quantization",
+        "Rewriting",
+        "TensorInfo",
+        "Verification",
+    ),
     *(
         "GruNode",
         "InferenceSession",
@@ -188,6 +197,7 @@ ELSEWHERE = {
         "openvino_errors",
         "openvino_exchange",
         "openvino_extensions",
+        "quantize",
         "release_memory",
         "rewrite",
         "save",

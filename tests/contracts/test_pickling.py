@@ -108,6 +108,11 @@ def rewriting() -> onegru.Rewriting:
 
 
 @cache
+def quantization() -> onegru.Quantization[onegru.GRU]:
+    return onegru.quantize(make_gru(), X)
+
+
+@cache
 def verification() -> onegru.Verification:
     return onegru.verify(DENOISER, runtimes=[])
 
@@ -138,6 +143,10 @@ CASES = {
         lambda stream: stream.step({"x": FRAMES[0]}),
     ),
     "OneGRUError": error("none"),
+    "Quantization": Case(
+        lambda kind: quantization(),
+        lambda report: (str(report), report.weight_storage, report.trace()[1].h, report.result(X)[0]),
+    ),
     "Rewriting": plain(rewriting),
     "Spec": Case(lambda kind: kind(1, 2, "float32", clip=0.5), describe),
     "SpecError": error("X: wrong"),

@@ -102,7 +102,8 @@ class Quantization(Generic[Quantizable]):
     grus: tuple[QuantizedGru, ...]
     modes: Mapping[str, Measured]
     chosen: Measured
-    _subject: _Subject = field(repr=False, compare=False)
+    _source: GRU | Stack | Model = field(repr=False, compare=False)
+    _samples: Sequence[Any] = field(repr=False, compare=False)
 
     @property
     def weight_storage(self) -> dict[str, str]:
@@ -129,7 +130,7 @@ class Quantization(Generic[Quantizable]):
         Raises:
             SpecError: there is no such GRU, mode or sample.
         """
-        subject = self._subject
+        subject = _subject_of(self._source, self._samples, {}, 0)
         names = [gru.name for gru in self.grus]
         index = names.index(node) if isinstance(node, str) and names.count(node) == 1 else node
         if not isinstance(index, int) or not 0 <= index < len(names):
@@ -218,13 +219,8 @@ def quantize(
         raise SpecError(f"mode: {mode!r}; must be None with keep_snr, which chooses")
     choice("mode", mode or _EXACT, MODES)
     dims = check_random_inputs(None, dims, seed)
-    if isinstance(source, GRU | Stack):
-        if dims:
-            raise SpecError("dims: given with a layer, whose inputs have no names; must be left out")
-        subject: _Subject = _of_layers(source, samples, seed)
-    else:
-        model = source if isinstance(source, Model) else load(source)
-        subject = _of_model(model, samples, dims or {}, seed)
+    made = source if isinstance(source, GRU | Stack | Model) else load(source)
+    subject = _subject_of(made, samples, dims or {}, seed)
     return _Measurement(subject, progress).report(mode or "W8A16", keep_snr)
 
 
@@ -236,6 +232,7 @@ class _Subject:
     """A model, or layers.
 
     Attributes:
+        source: the model or the layers.
         names: of all GRUs.
         described: what each is.
         layers: in float32, those that can be kept in other types, by their names.
@@ -247,6 +244,7 @@ class _Subject:
         trace: the gates of the GRU of an index.
     """
 
+    source: GRU | Stack | Model
     names: Sequence[str]
     described: Sequence[str]
     layers: Mapping[str, GRU]
@@ -256,6 +254,14 @@ class _Subject:
     run: Callable[[Any, Any], Mapping[str, Array]]
     calls: Mapping[str, Sequence[Callable[[GRU], Mapping[str, Array]]]]
     trace: Callable[[Any, Any, int], GateTrace]
+
+
+def _subject_of(source: GRU | Stack | Model, samples: object, dims: Dims, seed: int) -> _Subject:
+    if isinstance(source, Model):
+        return _of_model(source, samples, dims, seed)
+    if dims:
+        raise SpecError("dims: given with a layer, whose inputs have no names; must be left out")
+    return _of_layers(source, samples, seed)
 
 
 def _listed(samples: object, single: Callable[[object], bool]) -> list[Any]:
@@ -323,6 +329,7 @@ def _of_layers(source: GRU | Stack, samples: object, seed: int) -> _Subject:
         return found[index] if isinstance(found, tuple) else found
 
     return _Subject(
+        source=source,
         names=names,
         described=[repr(layer) for layer in exact],
         layers={name: layer for name, layer in zip(names, exact, strict=True) if name not in reasons},
@@ -372,6 +379,7 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int) -> _Subject:
                     for arrays in seen
                 ]
     return _Subject(
+        source=model,
         names=names,
         described=[repr(node.layer) for node in nodes],
         layers=layers,
@@ -424,7 +432,7 @@ class _Measurement:
             word: Measured(ratio, self._size(uniform[word]), seconds[word]) for word, ratio in ratios.items()
         }
         final = Measured(self._ratio(chosen), self._size(chosen), seconds["chosen"])
-        return Quantization(result, tuple(grus), whole, final, subject)
+        return Quantization(result, tuple(grus), whole, final, subject.source, subject.samples)
 
     def _ratio(self, modes: Mapping[str, str]) -> float:
         """The ratio of signal to noise of the whole, with GRUs in these modes."""
