@@ -309,6 +309,9 @@ class LazyConstants(Mapping[str, Array]):
         return len(self._arrays)
 
 
+#: What a model that was rewritten for streaming holds in its metadata: which output feeds which input.
+STREAM_KEY = "onegru.stream"
+
 #: What `onegru.save` writes into the metadata of a model whose initial states may be left out.
 STATES_KEY, STATES_WORD = "onegru.initial_h", "optional"
 

@@ -41,6 +41,13 @@ class Axes:
             factor = self._parents[factor]
         return factor
 
+    def size_of(self, factor: int) -> Size:
+        """The size of a factor; a number if any of those that are the same has one."""
+        same = [
+            self._sizes[item] for item in range(len(self._parents)) if self.find(item) == self.find(factor)
+        ]
+        return next((size for size in same if isinstance(size, int)), self._sizes[self.find(factor)])
+
     def named(self, size: str) -> Axis | None:
         """The axis of a named size."""
         return (self._named[size],) if size in self._named else None

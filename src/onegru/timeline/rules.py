@@ -276,21 +276,37 @@ def _resize(step: Step) -> Iterator[Move]:
         yield Move(0, axis, axis, 0, "" if is_same else "mixes", "" if is_same else "resizes time")
 
 
-def _window(step: Step) -> Iterator[Move]:
-    """Convolutions and pooling."""
-    kind = step.op.kind.removeprefix("openvino::")
-    rank, is_pool = len(step.shape()), "Pool" in kind
-    count = rank - 2
+def _window_sizes(step: Step) -> list[int]:
+    """The sizes of a window along each axis behind the channels."""
     sizes = step.numbers("kernel_shape") or step.numbers("kernel")
-    if not sizes:
-        sizes = [size if isinstance(size, int) else 0 for size in step.shape(1)[-count:]]
-    dilations = step.numbers("dilations", [1] * count)
-    strides = step.numbers("strides", [1] * count)
+    return sizes or [size if isinstance(size, int) else 0 for size in step.shape(1)[2 - len(step.shape()) :]]
+
+
+def window_pads(step: Step) -> list[int]:
+    """What a convolution or a pooling puts in front of each axis behind the channels, then behind each."""
+    count = len(step.shape()) - 2
     pads = step.numbers("pads") or [
         *step.numbers("pads_begin", [0] * count),
         *step.numbers("pads_end", [0] * count),
     ]
     auto = step.text("auto_pad", "NOTSET").upper()
+    if auto.startswith("SAME"):  # of a stride of 1
+        dilations = step.numbers("dilations", [1] * count)
+        reaches = [(size - 1) * by for size, by in zip(_window_sizes(step), dilations, strict=True)]
+        behind = [reach // 2 + (reach % 2 if auto == "SAME_UPPER" else 0) for reach in reaches]
+        return [*(reach - end for reach, end in zip(reaches, behind, strict=True)), *behind]
+    return [0] * (2 * count) if auto == "VALID" else pads
+
+
+def _window(step: Step) -> Iterator[Move]:
+    """Convolutions and pooling."""
+    kind = step.op.kind.removeprefix("openvino::")
+    rank, is_pool = len(step.shape()), "Pool" in kind
+    count = rank - 2
+    sizes = _window_sizes(step)
+    dilations = step.numbers("dilations", [1] * count)
+    strides = step.numbers("strides", [1] * count)
+    pads = window_pads(step)
     yield Move(0, 0, 0)
     if is_pool:
         yield Move(0, 1, 1)
@@ -299,11 +315,6 @@ def _window(step: Step) -> Iterator[Move]:
     for axis, (size, dilation, stride) in enumerate(zip(sizes, dilations, strides, strict=True)):
         reach = (size - 1) * dilation
         before, behind = pads[axis], pads[axis + count]
-        if auto.startswith("SAME"):
-            behind = reach // 2 + (reach % 2 if auto == "SAME_UPPER" else 0)
-            before = reach - behind
-        elif auto == "VALID":
-            before = behind = 0
         if stride != 1 or "Transpose" in kind or "BackpropData" in kind:
             moved = stride != 1 or size != 1
             why = f"has stride {stride} along time" if stride != 1 else "spreads each step over later ones"

@@ -48,10 +48,12 @@ def find_losses(flow: Flow, states: Mapping[str, str], opset: int = 17) -> list[
         states: for each input that is a state, the output that it is in the next run, as the flow calls them.
         opset: of ONNX's operators.
     """
-    return _Walk(flow, states, opset).findings()
+    return Walk(flow, states, opset).findings()
 
 
-class _Walk:
+class Walk:
+    """The axes of a model's values, and which of them are time; the arguments are those of `find_losses`."""
+
     def __init__(self, flow: Flow, states: Mapping[str, str], opset: int) -> None:
         self.flow = flow
         self.states = states
@@ -183,7 +185,7 @@ class _Walk:
         roots: list[tuple[Axis, Size]] = []
         for op in recurrent:
             axes, shape = self.known.get(op.inputs[0]), self._shape(op.inputs[0])
-            place = _time_axis(op)
+            place = time_axis(op)
             if id(op) in self.carried and axes is not None and shape is not None and len(axes) == 3:
                 roots.append((axes[place], shape[place]))
         self.time = {factor for axis, _ in roots for factor in self.axes.main(axis)}
@@ -201,7 +203,7 @@ class _Walk:
             ):
                 finding = next(iter(list(self._judged(op))), None)
                 if finding is not None and needed.intersection(op.outputs):
-                    found.append(_finding(op, *finding))
+                    found.append(finding_of(op, *finding))
         for name in self.flow.outputs:
             if self.lead.get(name) and name not in self.states.values():
                 why = f"gives {self.lead[name]} steps of the last run again"
@@ -214,19 +216,19 @@ class _Walk:
             if id(op) not in self.carried:
                 continue
             if (unknown := self._where_time_begins(op)) is not None:
-                yield _finding(unknown, "unknown", "does what is not known along time")
+                yield finding_of(unknown, "unknown", "does what is not known along time")
             for first, last in RECURRENT[kind_of(op)]:
                 given = self._moved_to(op.outputs[last], _PARTS) | self._moved_to(op.outputs[0], _PARTS)
                 states = self.from_states.get(op.inputs[first], _NONE)
                 if not any(op.inputs[first] in self._moved_to(state, _PARTS) for state in states):
-                    yield _finding(op, "unknown", "starts from what is computed from a state in each run")
+                    yield finding_of(op, "unknown", "starts from what is computed from a state in each run")
                 elif not any(self.states[state] in given for state in states):
-                    yield _finding(op, "unknown", "ends in a state that is changed before the next run")
+                    yield finding_of(op, "unknown", "ends in a state that is changed before the next run")
 
     def _where_time_begins(self, op: Op) -> Op | None:
         """The operator behind which the time of a recurrence begins; None if it is an input's."""
         axes, waiting, seen = self.known.get(op.inputs[0]), [op], {id(op)}
-        time = set() if axes is None or len(axes) != 3 else self.axes.main(axes[_time_axis(op)])
+        time = set() if axes is None or len(axes) != 3 else self.axes.main(axes[time_axis(op)])
         begins = op
         while waiting:
             current, begins_here = waiting.pop(), True
@@ -373,7 +375,7 @@ class _Walk:
                 return True
             name = before.inputs[0]
             sizes = self.flow.sizes(name)
-        axes, along = self.known.get(op.inputs[0]), _time_axis(op)
+        axes, along = self.known.get(op.inputs[0]), time_axis(op)
         if shape is None or axes is None:
             return True
         steps = self.axes.main(axes[along])
@@ -443,11 +445,12 @@ class _Walk:
         return found
 
 
-def _time_axis(op: Op) -> int:
+def time_axis(op: Op) -> int:
     """The axis of a recurrence's sequence that is time."""
     return 1 if op.kind.startswith("openvino::") or op.attributes.get("layout") == 1 else 0
 
 
-def _finding(op: Op, kind: Kind, why: str) -> Finding:
+def finding_of(op: Op, kind: Kind, why: str) -> Finding:
+    """A finding about an operator."""
     name = op.name or next(filter(None, op.outputs), "")
     return Finding(kind, op.kind.removeprefix("openvino::"), name, why)

@@ -1,0 +1,489 @@
+"""An ONNX model of whole sequences, changed to run in chunks of time: its states are inputs and outputs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+from onegru.core.arguments import integer
+from onegru.core.errors import SpecError
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import BROKEN, Op, Size
+from onegru.formats.graph import STREAM_KEY, Graph
+from onegru.formats.onnx.flow import flow_of, graph_types
+from onegru.formats.onnx.functions.augru import add_augru_functions
+from onegru.formats.onnx.functions.unfold import unfold_functions
+from onegru.formats.onnx.order import sort_nodes
+from onegru.formats.onnx.parse import model_opset
+from onegru.formats.onnx.validate import Source, replace_nodes
+from onegru.formats.onnx.values import names_in
+from onegru.timeline.plan import Cache, Plan, Planner
+from onegru.timeline.rules import RECURRENT, kind_of, window_pads
+from onegru.timeline.step import slice_bounds
+
+_MOST_NAMED = 5  # operators in a message
+_END = 2**63 - 1
+_MOST_INTEGERS = 64  # that are folded into a constant
+_MOST_FOLDS = 8  # each lets onnx infer more shapes, of which more follow
+_LEAST_IR = 4  # where an initializer need not be an input
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a streaming model carries from one run to the next.
+
+    Attributes:
+        input: the input that takes it.
+        output: the output that gives the next one.
+        node: the node whose state or earlier steps it is.
+        first: its shape before the first run, where it is zeros; names stand for sizes of the other inputs.
+        steps: how many steps of time it holds; None for the state of a recurrence.
+    """
+
+    input: str
+    output: str
+    node: str
+    first: tuple[int | str, ...]
+    steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """A model that was changed.
+
+    Attributes:
+        model: the model.
+        states: the new states.
+        time: the axis of time of each input that has one.
+        delays: the outputs that come later than in a whole run, and by how many steps.
+        axes: the axis of time of each output that has one; None for one of the newest step.
+    """
+
+    model: ModelProto
+    states: tuple[State, ...]
+    time: Mapping[str, int]
+    delays: Mapping[str, int]
+    axes: Mapping[str, int | None]
+
+
+def streaming_model(
+    source: Source,
+    given: ModelProto,
+    graph: Graph,
+    time: Mapping[str, int] | None = None,
+    delay: bool = False,
+) -> Streaming:
+    """Change a model of whole sequences so that it runs in chunks of them.
+
+    Args:
+        source: where it comes from.
+        given: the model, which this changes.
+        graph: the same as it was read.
+        time: the axis of time of inputs, by name; None to find it.
+        delay: whether outputs may come later, where an operator needs steps ahead.
+
+    Raises:
+        SpecError: an operator cannot run in chunks; the message names it. Or an argument is not legal.
+        FormatError: the file is broken, or its operators cannot be followed.
+    """
+    add_augru_functions(given, source)
+    model = unfold_functions(source, given)
+    model.ir_version = max(model.ir_version, _LEAST_IR)
+    sort_nodes(source, model.graph)
+    held = {tensor.name for tensor in model.graph.initializer}
+    for tensor in [value for value in model.graph.input if value.name in held]:
+        model.graph.input.remove(tensor)  # a default that no caller changes; states are added below
+    _name_sizes(model)
+    names = {info.name for info in graph.inputs}
+    for name in time or {}:
+        if name not in names:
+            raise SpecError(f"time: {name!r} is not an input; must be of {sorted(names)}")
+    asked = {name: integer(f"time[{name!r}]", axis) for name, axis in (time or {}).items()}
+    opset = model_opset(source, model)
+    try:
+        flow = _folded(source, model)
+        states = {taker: output for output, taker in graph.states}
+        planner = Planner(flow, states, opset, asked, delay)
+        plan = planner.plan()
+    except SpecError:
+        raise
+    except BROKEN as error:
+        raise source.error(f"its operators cannot be followed ({error})") from None
+    if plan.refusals:
+        listed = "; ".join(map(str, plan.refusals[:_MOST_NAMED]))
+        more = len(plan.refusals) - _MOST_NAMED
+        raise SpecError(
+            f"{source.name}: cannot run in chunks, as {listed}" + (f"; and {more} more" * (more > 0))
+        )
+    return _Editor(model, opset, planner, plan).edited(graph)
+
+
+def _folded(source: Source, model: ModelProto) -> Flow:
+    """The operators, after small integers that they compute from constants, such as pads, became constants."""
+    flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
+    for _ in range(_MOST_FOLDS):
+        found: dict[str, TensorProto] = {}
+        for op in flow.ops:
+            for name in op.inputs:
+                if name and name not in found and flow.producers.get(name) is not None:
+                    array = flow.constant(name)
+                    if array is not None and array.dtype.kind in "iu" and array.size <= _MOST_INTEGERS:
+                        found[name] = onnx.numpy_helper.from_array(array, name)
+        if not found:
+            break
+        outputs = {value.name for value in model.graph.output}
+        nodes = [node for node in model.graph.node if not set(node.output) & found.keys() - outputs]
+        given = {name for node in nodes for name in node.output}
+        model.graph.initializer.extend(tensor for name, tensor in found.items() if name not in given)
+        replace_nodes(model.graph, nodes)
+        flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
+        if not found.keys() - given:
+            break
+    return flow
+
+
+def _name_sizes(model: ModelProto) -> None:
+    """Name the open sizes of inputs, as the sizes of states go by these names."""
+    taken = {dim.dim_param for value in model.graph.input for dim in value.type.tensor_type.shape.dim}
+    for value in model.graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.WhichOneof("value") is None or (dim.HasField("dim_param") and not dim.dim_param):
+                name = f"{value.name}_{axis}"
+                while name in taken:
+                    name += "_"
+                taken.add(name)
+                dim.dim_param = name
+
+
+class _Editor:
+    """Makes the changes of a plan."""
+
+    def __init__(self, model: ModelProto, opset: int, planner: Planner, plan: Plan) -> None:
+        self.model = model
+        self.opset = opset
+        self.planner = planner
+        self.flow = planner.flow
+        self.plan = plan
+        self.used = names_in(model)
+        self.before: dict[int, list[NodeProto]] = {}
+        self.after: list[NodeProto] = []
+        self.states: list[State] = []
+        self.constants: dict[tuple[int, ...], str] = {}
+        self.joined: dict[tuple[str, int, int], str] = {}
+
+    def edited(self, graph: Graph) -> Streaming:
+        """The model, all changes made."""
+        plan, model = self.plan, self.model
+        outputs = {value.name for value in model.graph.output}
+        for op, axis in plan.unpadded:
+            self._unpad(op, axis)
+        for op in plan.full_length:
+            op.origin.input[4] = ""
+        for op, place in plan.reshaped:
+            self._open_reshape(op, place)
+        for cache in plan.caches:
+            self._add_cache(cache)
+        for op in plan.recurrent:
+            self._open_states(op, graph)
+        nodes = [part for node in model.graph.node for part in (*self.before.get(id(node), ()), node)]
+        replace_nodes(model.graph, [*nodes, *self.after])
+        for value in model.graph.input:
+            if value.name in plan.inputs:
+                _open(value, plan.inputs[value.name], "frames")
+        for value in model.graph.output:
+            if value.name in plan.outputs:
+                _open(
+                    value, plan.outputs[value.name], "frames" if not plan.delays else f"{value.name}_frames"
+                )
+        del model.graph.value_info[:]
+        axes = {name: plan.outputs.get(name) for name in outputs if name in {*plan.outputs, *plan.newest}}
+        self._describe()
+        return Streaming(model, tuple(self.states), plan.inputs, plan.delays, axes)
+
+    def _describe(self) -> None:
+        """Note in the file which output feeds which input, and what each is at first."""
+        document = {
+            "states": [
+                {"input": item.input, "output": item.output, "shape": list(item.first)}
+                for item in self.states
+            ],
+            "time": dict(self.plan.inputs),
+            "delays": dict(self.plan.delays),
+        }
+        for prop in list(self.model.metadata_props):
+            if prop.key == STREAM_KEY:
+                self.model.metadata_props.remove(prop)
+        self.model.metadata_props.add(key=STREAM_KEY, value=json.dumps(document))
+
+    # Names and values
+
+    def _fresh(self, base: str) -> str:
+        name, number = base, 1
+        while name in self.used:
+            number += 1
+            name = f"{base}_{number}"
+        self.used.add(name)
+        return name
+
+    def _integers(self, *values: int) -> str:
+        if values not in self.constants:
+            name = self._fresh(
+                "onegru/" + "_".join("end" if value == _END else str(value) for value in values)
+            )
+            self.model.graph.initializer.append(
+                onnx.numpy_helper.from_array(np.array(values, np.int64), name)
+            )
+            self.constants[values] = name
+        return self.constants[values]
+
+    def _node(self, kind: str, inputs: Sequence[str], base: str, **attributes: Any) -> NodeProto:
+        output = self._fresh(base)
+        return onnx.helper.make_node(
+            kind, list(inputs), [output], name=self._fresh(f"{base}/{kind}"), **attributes
+        )
+
+    def _slice(self, value: str, axis: int, start: str | int, end: str | int, base: str) -> NodeProto:
+        """A part of a value; bounds that are names are values, from opset 10 on."""
+        if self.opset < 10:
+            assert isinstance(start, int) and isinstance(end, int)
+            return self._node("Slice", [value], base, axes=[axis], starts=[start], ends=[end])
+        bounds = [item if isinstance(item, str) else self._integers(item) for item in (start, end)]
+        return self._node("Slice", [value, *bounds, self._integers(axis)], base)
+
+    def _label(self, op: Op) -> str:
+        return op.name or next(filter(None, op.outputs))
+
+    def _size(self, value: str, axis: int) -> Size | tuple[Size, ...]:
+        """A size of a value: of the inputs, where it is one of theirs; else its factors, or 0 if not known."""
+        sizes = tuple(self.planner.axes.size_of(factor) for factor in self.planner.factors(value, axis))
+        sizes = tuple(size for size in sizes if size != 1) or (1,)
+        return sizes[0] if len(sizes) == 1 else sizes
+
+    def _first_shape(self, op: Op, value: str, axis: int, steps: int) -> tuple[int | str, ...]:
+        rank = len(self.planner.known[value] or ())
+        found: list[int | str] = []
+        for place in range(rank):
+            size = steps if place == axis else self._size(value, place)
+            if isinstance(size, tuple):
+                if not all(isinstance(item, int) for item in size):
+                    raise self._unknown(op, "its earlier steps have a size that is a product of open ones")
+                size = int(np.prod([int(item) for item in size]))
+            found.append(self._named(op, size))
+        return tuple(found)
+
+    def _named(self, op: Op, size: Size) -> int | str:
+        """A size as an input has it.
+
+        Raises:
+            SpecError: no input has it.
+        """
+        if isinstance(size, int):
+            return size
+        name = size.removeprefix("dim:")
+        inputs = {
+            dim.dim_param for value in self.model.graph.input for dim in value.type.tensor_type.shape.dim
+        }
+        if name not in inputs:
+            raise self._unknown(op, f"its state has a size that no input has ({name})")
+        return name
+
+    def _unknown(self, op: Op, why: str) -> SpecError:
+        return SpecError(f"{op.kind} node {self._label(op)!r}: cannot run in chunks, as {why}")
+
+    def _dtype(self, op: Op, value: str) -> int:
+        dtype = self.flow.dtype(value)
+        if dtype is None:
+            raise self._unknown(op, f"the element type of {value!r} is not known")
+        return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    # Changes
+
+    def _unpad(self, op: Op, axis: int) -> None:
+        """Let an operator no longer pad or cut time."""
+        node: NodeProto = op.origin
+        if op.kind in ("Pad", "Slice", "Concat"):
+            value = op.inputs[1] if op.kind == "Concat" else op.inputs[0]
+            others = self._others(op, axis)
+            if not others:
+                node.CopyFrom(onnx.helper.make_node("Identity", [value], list(node.output), name=node.name))
+            elif op.kind == "Pad":
+                self._set(node, "pads", 1, others)
+            else:
+                starts, ends, axes = others[0::3], others[1::3], others[2::3]
+                for name, place, numbers in (("starts", 1, starts), ("ends", 2, ends), ("axes", 3, axes)):
+                    self._set(node, name, place, numbers)
+                if len(node.input) > 4:
+                    node.input[4] = ""
+            return
+        pads = window_pads(self.planner._step(op))
+        spatial, count = axis - 2, len(pads) // 2
+        pads[spatial] = pads[spatial + count] = 0
+        kept = [item for item in node.attribute if item.name not in ("pads", "auto_pad")]
+        del node.attribute[:]
+        node.attribute.extend([*kept, onnx.helper.make_attribute("pads", pads)])
+
+    def _others(self, op: Op, axis: int) -> list[int]:
+        """What a Pad or a Slice does along other axes: pads, or start, end and axis of each; empty if nothing."""
+        step = self.planner._step(op)
+        rank = len(step.shape())
+        if op.kind == "Concat":
+            return []
+        if op.kind == "Pad":
+            moves = [move for move in self.planner.moves[id(op)] or () if move.axis != axis]
+            pads = [0] * (2 * rank)
+            for move in moves:
+                pads[move.axis], pads[move.axis + rank] = move.before, move.behind
+            return pads if any(pads) else []
+        found: list[int] = []
+        for other in (item for item in range(rank) if item != axis):
+            bounds = slice_bounds(step, other)
+            if bounds is None or bounds[2] != 1:
+                raise self._unknown(op, "it cuts time, and another axis in steps")
+            if bounds != (0, None, 1):
+                found += [bounds[0], _END if bounds[1] is None else bounds[1], other]
+        return found
+
+    def _set(self, node: NodeProto, name: str, place: int, numbers: Sequence[int]) -> None:
+        """Change an attribute, or the input that has its place in later opsets."""
+        for item in node.attribute:
+            if item.name == name:
+                item.CopyFrom(onnx.helper.make_attribute(name, list(numbers)))
+                return
+        while len(node.input) <= place:
+            node.input.append("")
+        node.input[place] = self._integers(*numbers)
+        if node.op_type == "Pad" and len(node.input) > 3:
+            del node.input[3:]  # all axes
+
+    def _open_reshape(self, op: Op, place: int) -> None:
+        """Let a Reshape compute the number of steps."""
+        node: NodeProto = op.origin
+        array = self.flow.constant(op.inputs[1])
+        assert array is not None
+        sizes = [int(size) for size in array.ravel()]
+        before, after = self.planner.known.get(op.inputs[0]) or (), self.planner.known[op.outputs[0]] or ()
+        if place < len(before) and before[place] == after[place] and not op.attributes.get("allowzero"):
+            sizes[place] = 0  # as many as the input has there
+        elif -1 not in sizes:
+            sizes[place] = -1
+        else:
+            known = self.flow.shape(op.outputs[0]) or ()
+            other = known[sizes.index(-1)] if len(known) == len(sizes) else ""
+            if not isinstance(other, int):
+                raise self._unknown(op, "its sizes have the number of steps written down")
+            sizes[sizes.index(-1)], sizes[place] = other, -1
+        node.input[1] = self._integers(*sizes)
+
+    def _add_cache(self, cache: Cache) -> None:
+        """Put the last steps of a value in front of those of a chunk."""
+        op, place, axis, first, steps = cache.op, cache.place, cache.axis, cache.first, cache.steps
+        node: NodeProto = op.origin
+        value = op.inputs[place]
+        key = (value, first, -1 if steps is None else steps)
+        if steps is not None and key in self.joined:
+            node.input[place] = self.joined[key]
+            return
+        label = self._label(op)
+        taken, given = self._fresh(f"{label}_cache_in"), self._fresh(f"{label}_cache_out")
+        shape = self._first_shape(op, value, axis, first)
+        is_open = steps != first
+        declared = [
+            f"{taken}_frames" if is_open and item == axis else size for item, size in enumerate(shape)
+        ]
+        later = [f"{given}_frames" if is_open and item == axis else size for item, size in enumerate(shape)]
+        dtype = self._dtype(op, value)
+        joined = self._node("Concat", [taken, value], f"{label}/joined", axis=axis)
+        new = [joined]
+        if steps is None:
+            new += self._waiting(cache, joined.output[0], label)
+            last = self._slice(joined.output[0], axis, new[-1].input[2], _END, f"{label}/last")
+            node.input[place] = new[-1].output[0]
+        else:
+            last = self._slice(joined.output[0], axis, -steps, _END, f"{label}/last")
+            node.input[place] = self.joined[key] = joined.output[0]
+        last.output[0] = given
+        self.before.setdefault(id(node), []).extend(new)
+        self.after.append(last)
+        self._declare(taken, given, dtype, declared, later)
+        self.states.append(State(taken, given, label, shape, first if steps is None else steps))
+
+    def _waiting(self, cache: Cache, joined: str, label: str) -> Iterator[NodeProto]:
+        """The steps of a value that have waited long enough for those of another."""
+        if self.opset < 10:
+            raise self._unknown(cache.op, "steps that wait need opset 10")
+        shape = self._node("Shape", [cache.like], f"{label}/sizes")
+        steps = self._slice(shape.output[0], 0, cache.like_axis, cache.like_axis + 1, f"{label}/steps")
+        yield shape
+        yield steps
+        yield self._slice(joined, cache.axis, 0, steps.output[0], f"{label}/waited")
+
+    def _declare(
+        self, taken: str, given: str, dtype: int, shape: Sequence[int | str], later: Sequence[int | str]
+    ) -> None:
+        self.model.graph.input.append(onnx.helper.make_tensor_value_info(taken, dtype, list(shape)))
+        self.model.graph.output.append(onnx.helper.make_tensor_value_info(given, dtype, list(later)))
+
+    def _open_states(self, op: Op, graph: Graph) -> None:
+        """Let a recurrence take its initial states from inputs, and give its last ones."""
+        node: NodeProto = op.origin
+        label, inputs = self._label(op), {info.name for info in graph.inputs}
+        for (first, last), what in zip(RECURRENT[kind_of(op)], ("state", "cell"), strict=False):
+            old = node.input[first] if len(node.input) > first else ""
+            given = self._fresh(f"{label}_{what}_out")
+            while len(node.output) <= last:
+                node.output.append("")
+            if node.output[last]:
+                new = onnx.helper.make_node(
+                    "Identity", [node.output[last]], [given], name=self._fresh(f"{given}/Identity")
+                )
+                self.after.append(new)
+            else:
+                node.output[last] = given
+            dtype = self._dtype(op, op.inputs[0])
+            if old in inputs:
+                value = next(item for item in self.model.graph.input if item.name == old)
+                result = ValueInfoProto(name=given, type=value.type)
+                self.model.graph.output.append(result)
+                dims = value.type.tensor_type.shape.dim
+                shape = tuple(dim.dim_param or dim.dim_value for dim in dims)
+                self.states.append(State(old, given, label, shape))
+                continue
+            taken = self._fresh(f"{label}_{what}_in")
+            shape = self._state_shape(op)
+            array = None if not old else self.flow.constant(old)
+            if old and self.flow.fill(old) != 0:
+                if array is None or list(array.shape) != list(shape):
+                    raise self._unknown(op, "it starts from numbers other than zeros, for any number of rows")
+                self.model.graph.initializer.append(onnx.numpy_helper.from_array(array, taken))
+            while len(node.input) <= first:
+                node.input.append("")
+            node.input[first] = taken
+            self._declare(taken, given, dtype, shape, shape)
+            self.states.append(State(taken, given, label, shape))
+
+    def _state_shape(self, op: Op) -> tuple[int | str, ...]:
+        """[D, B, H], or [B, D, H] under layout 1; rows of several axes are not known by one name."""
+        R = self.flow.shape(op.inputs[2])
+        if R is None or not isinstance(R[-1], int) or not isinstance(R[0], int):
+            raise self._unknown(op, "the shape of R is not known")
+        is_batch_first = op.attributes.get("layout", 0) == 1
+        rows = self._size(op.inputs[0], 0 if is_batch_first else 1)
+        if isinstance(rows, tuple):
+            if not all(isinstance(item, int) for item in rows):
+                raise self._unknown(op, "its rows are a product of open sizes; fix the batch size")
+            rows = int(np.prod([int(item) for item in rows]))
+        size = self._named(op, rows)
+        return (size, R[0], R[-1]) if is_batch_first else (R[0], size, R[-1])
+
+
+def _open(value: ValueInfoProto, axis: int, name: str) -> None:
+    """Let an axis have any size."""
+    dims = value.type.tensor_type.shape.dim
+    if axis < len(dims) and not dims[axis].dim_param:
+        dims[axis].dim_param = name

@@ -1,0 +1,389 @@
+"""What makes a model of whole sequences run in chunks of time: the states that it needs, and where they go.
+
+After N steps of input, a value of the streaming model has N + lead steps. A lead below zero is a delay: that
+many steps are still to come. A lead above zero counts zeros that an operator puts in front of the first step;
+the streaming model does not have them, as the next convolution takes them from its cache. The tail counts the
+steps that a whole run has behind the last one of its input, where a convolution takes zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from onegru.core.errors import SpecError
+from onegru.core.wording import count
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op, Size
+from onegru.timeline.axes import Axis
+from onegru.timeline.rules import LENGTHS, RECURRENT, SIZES, kind_of
+from onegru.timeline.step import Kind, Move
+from onegru.timeline.walk import Finding, Walk, finding_of, time_axis
+
+_FORWARD = ("forward", "foward")
+_MOVES = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Transpose")
+#: What gives zeros for zeros.
+_KEEPS_ZEROS = (*_MOVES, "Relu", "LeakyRelu", "Elu", "Tanh", "Neg", "Abs", "Sqrt", "PRelu", "Softsign", "Erf")
+
+
+class Cache(NamedTuple):
+    """The last steps of a value, in front of those of a chunk.
+
+    Attributes:
+        op: what takes them; a pooling or a convolution, whose padding along time goes.
+        place: the input of the operator.
+        axis: the axis of the input that is time.
+        first: how many there are before the first chunk, all zero.
+        steps: how many there are later; None for as many as `like` is behind: they only wait.
+        like: the value whose steps tell how many wait; "" for a convolution.
+        like_axis: its axis of time.
+    """
+
+    op: Op
+    place: int
+    axis: int
+    first: int
+    steps: int | None
+    like: str = ""
+    like_axis: int = 0
+
+
+@dataclass
+class Plan:
+    """What to change.
+
+    Attributes:
+        inputs: the axis of time of each input that has one.
+        outputs: likewise.
+        delays: the outputs that come later than in a whole run, and by how many steps.
+        newest: the outputs without time, which are those of the newest step.
+        recurrent: operators whose states become inputs and outputs.
+        full_length: of these, those that take lengths that are all steps.
+        caches: what is put in front of chunks.
+        unpadded: operators that no longer pad or cut time, along these axes of their first input.
+        reshaped: Reshapes whose sizes have a fixed number of steps, at these places.
+        refusals: the operators that cannot be streamed, and why.
+    """
+
+    inputs: dict[str, int] = field(default_factory=dict)
+    outputs: dict[str, int] = field(default_factory=dict)
+    delays: dict[str, int] = field(default_factory=dict)
+    newest: list[str] = field(default_factory=list)
+    recurrent: list[Op] = field(default_factory=list)
+    full_length: list[Op] = field(default_factory=list)
+    caches: list[Cache] = field(default_factory=list)
+    unpadded: list[tuple[Op, int]] = field(default_factory=list)
+    reshaped: list[tuple[Op, int]] = field(default_factory=list)
+    refusals: list[Finding] = field(default_factory=list)
+
+
+class Stretch(NamedTuple):
+    """The steps of a value: see the module."""
+
+    lead: int = 0
+    tail: int = 0
+
+
+class Planner(Walk):
+    """Plans the changes.
+
+    Args:
+        flow: the model; a value that nothing gives is an input.
+        states: for each input that is a state already, the output that it is in the next run.
+        opset: of ONNX's operators.
+        time: the axis of time of inputs, by what the flow calls them; empty to find it.
+        delay: whether outputs may come later.
+    """
+
+    def __init__(
+        self, flow: Flow, states: Mapping[str, str], opset: int, time: Mapping[str, int], delay: bool
+    ) -> None:
+        super().__init__(flow, states, opset)
+        self.asked = time
+        self.delay = delay
+        self.made = Plan()
+        self.stretch: dict[str, Stretch] = {}
+
+    def plan(self) -> Plan:
+        """The changes.
+
+        Raises:
+            SpecError: which axis is time is not known.
+        """
+        recurrent = [op for op in self.ops if kind_of(op) in RECURRENT]
+        self.carried = {id(op) for op in recurrent if self._carried(op)}
+        self.is_single = False
+        self.time = self._find_time(recurrent)
+        needed = self._needed(recurrent)
+        self.streamed = {name for name in self.inputs if name not in self.states and self._timed(name)}
+        self.lengths: set[str] = set()
+        self.lead: dict[str, int] = {}
+        made = self.made
+        for name in self.inputs:
+            if name in self.streamed:
+                made.inputs[name] = self._only_axis(name)
+                self.stretch[name] = Stretch()
+        for op in self.ops:
+            self.made = made if needed.intersection(op.outputs) else Plan()
+            finding = next(iter(list(self._planned(op))), None)
+            if finding is not None:
+                self.made.refusals.append(finding_of(op, *finding))
+        self.made = made
+        made.refusals = list(dict.fromkeys(made.refusals))
+        for name in self.flow.outputs:
+            if name not in self.states.values():
+                self._end(name)
+        return made
+
+    def _end(self, name: str) -> None:
+        """Note what an output of the model is."""
+        made, stretch = self.made, self.stretch.get(name)
+        axes = self._timed(name)
+        if name not in self.streamed:
+            return
+        if not axes:
+            made.newest.append(name)
+            return
+        made.outputs[name] = axes[0]
+        if stretch is None:
+            return
+        if stretch.lead > 0 or stretch.tail < 0 or (stretch.tail > 0 and stretch.lead >= 0):
+            steps = stretch.lead + stretch.tail
+            why = f"has {count(abs(steps), 'step')} {'more' if steps > 0 else 'less'} than the input"
+            made.refusals.append(Finding("unknown", "output", name, why))
+        elif stretch.lead:
+            made.delays[name] = -stretch.lead
+
+    # Which axis is time
+
+    def _find_time(self, recurrent: list[Op]) -> set[int]:
+        if self.asked:
+            found: set[int] = set()
+            for name, axis in self.asked.items():
+                axes = self.known.get(name)
+                if axes is None:
+                    raise SpecError(f"time: the rank of input {name!r} is not known; must be known")
+                if not -len(axes) <= axis < len(axes):
+                    raise SpecError(f"time: axis {axis} of {name!r}; must be below its rank, {len(axes)}")
+                found |= self.axes.main(axes[axis])
+            return found
+        ways: list[tuple[set[int], Size]] = []
+        forward = [op for op in recurrent if op.attributes.get("direction", "forward") in _FORWARD]
+        for op in forward or recurrent:
+            axes, shape = self.known.get(op.inputs[0]), self._shape(op.inputs[0])
+            if axes is not None and shape is not None and len(axes) == 3:
+                place = time_axis(op)
+                main = self.axes.main(axes[place])
+                if main not in [way for way, _ in ways]:
+                    ways.append((main, shape[place]))
+        of_inputs = {
+            factor
+            for name in self.inputs
+            if name not in self.states
+            for axis in self.known.get(name) or ()
+            for factor in self.axes.main(axis)
+        }
+        ways = [way for way in ways if way[0] <= of_inputs]
+        if len(ways) > 1:  # others go along frequencies, whose number is fixed
+            ways = [way for way in ways if isinstance(way[1], str)] or ways
+        if len(ways) != 1:
+            what = "no GRU goes along an axis of an input" if not ways else "GRUs go along several axes"
+            raise SpecError(
+                f"time: {what}; give the axis of time of an input, as time={{'X': 1}} (--time X=1)"
+            )
+        return ways[0][0]
+
+    def _only_axis(self, name: str) -> int:
+        axes = self._timed(name)
+        if len(axes) > 1:
+            raise SpecError(f"time: {name!r} has it along axes {axes}; must be one")
+        return axes[0]
+
+    # Operators
+
+    def _planned(self, op: Op) -> Iterator[tuple[Kind, str]]:
+        """What forbids to stream an operator; notes what has to change."""
+        outputs = [name for name in op.outputs if name]
+        kind, moves = kind_of(op), self.moves[id(op)]
+        if kind in ("Shape", "Size"):
+            self.lengths.update(name for name in outputs if self._counts_time(name))
+            return
+        data = [name for place, name in enumerate(op.inputs) if place not in SIZES.get(kind, ())]
+        if self.lengths.intersection(data) and not self.streamed.intersection(op.taken()):
+            self.lengths.update(name for name in outputs if self._counts_time(name))
+        if not self.streamed.intersection(op.taken()):
+            return
+        self.streamed.update(outputs)
+        timed = {name: self._timed(name) for name in (*op.taken(), *outputs)}
+        gives_time = any(timed[name] for name in outputs)
+        takes = [
+            place
+            for place, name in enumerate(op.inputs)
+            if name in self.streamed and timed[name] and place not in SIZES.get(kind, ())
+        ]
+        if not takes and not gives_time:
+            return
+        if moves is None:
+            yield "unknown", "does what is not known along time"
+            return
+        lost = {self.axes.find(factor) for factor in self.lost.get(id(op), ())}
+        if lost & self.time:
+            yield "unknown", "cuts time into other axes"
+            return
+        before = [self.stretch.get(op.inputs[place], Stretch()) for place in takes]
+        if any(item.lead > 0 for item in before) and kind not in (
+            *_KEEPS_ZEROS,
+            "Conv",
+            "Pad",
+            "Slice",
+            "MaxPool",
+        ):
+            yield "remembers", "takes steps of zeros that were put in front of time"
+        stretch = yield from self._aligned(op, takes, before)
+        self.stretch.update(dict.fromkeys(outputs, stretch))
+        if id(op) in self.lost:
+            self._open_sizes(op, timed[op.outputs[0]])
+            return
+        if kind == "Concat":
+            axis = op.attributes.get("axis", 0) % len(self.known[op.outputs[0]] or (0,))
+            if axis in timed[op.outputs[0]]:
+                yield from self._joined_along(op, axis, stretch)
+                return
+        if kind == "Flatten":
+            return
+        if kind in RECURRENT:
+            yield from self._recurrent(op, moves, timed, stretch)
+            return
+        for move in moves:
+            if move.place in takes and move.axis in timed[op.inputs[move.place]]:
+                yield from self._moved(op, move, stretch)
+        for name in data:
+            if gives_time and name in self.lengths:
+                yield "mixes", "computes with the number of steps in a run"
+            elif name in self.streamed and gives_time and not timed[name]:
+                yield "mixes", "spreads one value of a run over all of its steps"
+        if any(len(timed[name]) > 1 for name in outputs):
+            yield "mixes", "sets each step of a run beside every other"
+
+    def _aligned(
+        self, op: Op, takes: list[int], before: list[Stretch]
+    ) -> Generator[tuple[Kind, str], None, Stretch]:
+        """Let the inputs that are ahead of others wait; returns what they then have."""
+        if not before:
+            return Stretch()
+        least = min(before)
+        last = takes[before.index(least)]
+        for place, item in zip(takes, before, strict=True):
+            if item.lead + item.tail != least.lead + least.tail:
+                yield "remembers", "takes inputs with different numbers of steps"
+            elif item.lead != least.lead and (item.lead > 0 or not self.delay):
+                yield "remembers", "takes steps that come later than those of its other inputs"
+            elif item.lead != least.lead:
+                axis, like = self._timed(op.inputs[place])[0], op.inputs[last]
+                self.made.caches.append(Cache(op, place, axis, 0, None, like, self._timed(like)[0]))
+        return least
+
+    def _open_sizes(self, op: Op, axes: list[int]) -> None:
+        """Note a Reshape that has the number of steps written down."""
+        sizes = self.flow.constant(op.inputs[1]) if op.kind == "Reshape" else None
+        if sizes is not None:
+            self.made.reshaped += [(op, axis) for axis in axes if sizes.ravel()[axis] > 0]
+
+    def _moved(self, op: Op, move: Move, stretch: Stretch) -> Iterator[tuple[Kind, str]]:
+        """What forbids time along an axis of an operator."""
+        kind = kind_of(op)
+        if move.kind:
+            yield move.kind, move.why
+            return
+        if move.to is None:
+            if stretch.tail > 0 or stretch.lead:
+                yield "remembers", "takes the last step, which comes later"
+            return
+        if not (move.before or move.behind or move.reach):
+            return
+        lead, tail = stretch.lead + move.before - move.reach, stretch.tail + move.behind
+        name = op.outputs[move.output]
+        self.stretch[name] = Stretch(lead, tail)
+        is_window = "Conv" in kind or "Pool" in kind
+        if not is_window:
+            if move.before < 0 or tail < 0:
+                yield "remembers", f"{move.why}, which a stream does not know the ends of"
+            elif kind == "Pad" and not self._pads_zeros(op):
+                yield "remembers", "pads time with other numbers than zeros"
+            self.made.unpadded.append((op, move.axis))
+            return
+        first = move.before + max(stretch.lead, 0)
+        if lead > 0:
+            yield "remembers", f"{move.why} and gives more than it takes"
+        elif lead < min(stretch.lead, 0) and not self.delay:
+            later = min(stretch.lead, 0) - lead
+            words = f"gives each step {count(later, 'step')} later, which delay=True (--delay) allows"
+            yield "remembers", f"{move.why}: {words}"
+        elif "Pool" in kind and move.before:
+            yield "remembers", "pads the steps that it pools"
+        if move.before or move.behind:
+            self.made.unpadded.append((op, move.axis))
+        if move.reach:
+            self.made.caches.append(Cache(op, move.place, move.axis, first, move.reach))
+
+    def _pads_zeros(self, op: Op) -> bool:
+        mode = self._step(op).text("mode", "constant").lower()
+        value = op.inputs[2] if len(op.inputs) > 2 else ""
+        number = self.flow.fill(value) if value else op.attributes.get("value", 0.0)
+        return mode == "constant" and number == 0
+
+    def _joined_along(self, op: Op, axis: int, stretch: Stretch) -> Iterator[tuple[Kind, str]]:
+        """A Concat along time: zeros may come first."""
+        first = op.inputs[0]
+        shape = self.flow.shape(first)
+        steps = None if shape is None else shape[axis]
+        is_front = len(op.inputs) == 2 and first not in self.streamed and op.inputs[1] in self.streamed
+        if not is_front or not isinstance(steps, int) or first in self.states:
+            yield "remembers", "joins steps of a run with others"
+        elif self.flow.fill(first) != 0:
+            yield "remembers", f"puts {count(steps, 'step')} in front that are not zeros"
+        else:
+            self.stretch[op.outputs[0]] = Stretch(stretch.lead + steps, stretch.tail)
+            self.made.unpadded.append((op, axis))
+
+    def _recurrent(
+        self, op: Op, moves: list[Move], timed: Mapping[str, list[int]], stretch: Stretch
+    ) -> Iterator[tuple[Kind, str]]:
+        sequence = op.inputs[0]
+        place = time_axis(op)
+        for move in moves:
+            if move.axis in timed[sequence] and move.output == 0 and move.kind and move.to is not None:
+                yield move.kind, move.why
+                return
+            if move.axis in timed[sequence] and move.to is None:
+                yield move.kind, move.why
+                return
+        if place not in timed[sequence]:
+            return  # along another axis, as over the bands of one frame
+        if stretch.tail > 0 and stretch.lead >= 0:
+            yield "unknown", f"runs through {count(stretch.tail, 'step')} behind the last one"
+        if self._has_lengths(op):
+            if not self._stops_early(op):
+                self.made.full_length.append(op)
+            else:
+                yield "unknown", "takes lengths, which count from the first step"
+        if id(op) in self.carried:
+            return
+        for first, _ in RECURRENT[kind_of(op)]:
+            name = op.inputs[first] if len(op.inputs) > first else ""
+            if name in self.dynamic and self.flow.fill(name) is None and name not in self.inputs:
+                yield "remembers", "starts from a state that is computed in each run"
+                return
+        for name in op.outputs[1:]:
+            self.stretch.pop(name, None)
+        self.made.recurrent.append(op)
+
+    def _has_lengths(self, op: Op) -> bool:
+        place = LENGTHS.get(kind_of(op), 4)
+        return len(op.inputs) > place and bool(op.inputs[place])
+
+    def factors(self, name: str, axis: int) -> Axis:
+        """What an axis of a value is made of."""
+        axes = self.known.get(name)
+        return () if axes is None or axis >= len(axes) else self.axes.flat(axes[axis])
