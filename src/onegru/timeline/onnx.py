@@ -129,9 +129,12 @@ def _folded(source: Source, model: ModelProto) -> Flow:
     flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
     for _ in range(_MOST_FOLDS):
         found: dict[str, TensorProto] = {}
+        dynamic = {name for name in flow.inputs if not flow.holds(name)}
         for op in flow.ops:
+            if not dynamic.isdisjoint(op.taken()):
+                dynamic.update(filter(None, op.outputs))
             for name in op.inputs:
-                if name and name not in found and flow.producers.get(name) is not None:
+                if name not in found and name not in dynamic and name in flow.producers:
                     array = flow.constant(name)
                     if array is not None and array.dtype.kind in "iu" and array.size <= _MOST_INTEGERS:
                         found[name] = onnx.numpy_helper.from_array(array, name)
@@ -185,6 +188,8 @@ class _Editor:
             self._unpad(op, axis)
         for op in plan.full_length:
             op.origin.input[4] = ""
+        for op, place in plan.zero_states:
+            op.origin.input[place] = ""
         for op, place in plan.reshaped:
             self._open_reshape(op, place)
         for cache in plan.caches:

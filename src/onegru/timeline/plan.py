@@ -60,6 +60,7 @@ class Plan:
         newest: the outputs without time, which are those of the newest step.
         recurrent: operators whose states become inputs and outputs.
         full_length: of these, those that take lengths that are all steps.
+        zero_states: operators with steps as rows, and the inputs where they take a constant of zeros.
         caches: what is put in front of chunks.
         unpadded: operators that no longer pad or cut time, along these axes of their first input.
         reshaped: Reshapes whose sizes have a fixed number of steps, at these places.
@@ -72,6 +73,7 @@ class Plan:
     newest: list[str] = field(default_factory=list)
     recurrent: list[Op] = field(default_factory=list)
     full_length: list[Op] = field(default_factory=list)
+    zero_states: list[tuple[Op, int]] = field(default_factory=list)
     caches: list[Cache] = field(default_factory=list)
     unpadded: list[tuple[Op, int]] = field(default_factory=list)
     reshaped: list[tuple[Op, int]] = field(default_factory=list)
@@ -359,8 +361,15 @@ class Planner(Walk):
             if move.axis in timed[sequence] and move.to is None:
                 yield move.kind, move.why
                 return
-        if place not in timed[sequence]:
-            return  # along another axis, as over the bands of one frame
+        if place not in timed[sequence]:  # along another axis, as over the bands of one frame
+            for first, _ in RECURRENT[kind_of(op)]:
+                name = op.inputs[first] if len(op.inputs) > first else ""
+                if name and self.flow.constant(name) is not None:
+                    if self.flow.fill(name) == 0:
+                        self.made.zero_states.append((op, first))
+                    else:
+                        yield "remembers", "starts from a constant with a row for each step"
+            return
         if stretch.tail > 0 and stretch.lead >= 0:
             yield "unknown", f"runs through {count(stretch.tail, 'step')} behind the last one"
         if self._has_lengths(op):
