@@ -29,7 +29,7 @@ BUILD_INPUTS := pyproject.toml CMakeLists.txt $(filter-out native/tests/%,$(wild
 CODE := $(wildcard src tests docs examples benchmarks native/build_backend.py)
 
 .PHONY: help run example-train test test-long coverage test-frameworks test-cluster bench conformance docs lint sanitize \
-  threads tiles neon ports accuracy fuzz fuzz-native near-misses wheel clean
+  threads tiles vnni neon ports accuracy fuzz fuzz-native near-misses wheel clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -114,6 +114,12 @@ tiles: $(VENV)/.build | build  ## the kernels' tests with AVX-512's tile shapes 
 	$(call check,native,-O2)
 	$(call check,tiles,-O2,-DONEGRU_LARGE_TILES=ON)
 	$(call same_bits,With large tiles,build/tiles/onegru_check)
+
+vnni: $(VENV)/.build | build  ## the kernels' tests with AVX-512's VNNI in the place of AVX-VNNI, on CPUs with the former
+	$(call check,native,-O2)
+	$(call check,vnni,-O2,-DONEGRU_VNNI_AS_EVEX=ON)
+	$(call same_bits,With AVX-512's VNNI on AVX2,build/vnni/onegru_check)
+	@grep -q '^avx2 .* by VNNI$$' build/other.out || { echo "AVX2 ran without VNNI: the CPU or the compiler has none" >&2; exit 1; }
 
 neon: $(VENV)/.build | build  ## the kernels' tests for Arm, emulated; their bits against this machine's
 	@.ci/arm64-packages

@@ -36,8 +36,8 @@ float32, of int8 with inputs of products in int16 / in int8. Shapes are T,B,I,H.
 REASONS = """## What holds the missed ones back
 
 The targets were set on an Intel CPU with 2 MiB of L2, where the matrices of H = 512 are in L3 as float32 and in L2 as
-int8. Zen 4 has 1 MiB of L2, and its L3 is nearer: float32 loses less there, so that int8 gains less. AMX and AVX-VNNI
-are not used, as none of the machines here has them."""  # noqa: E501
+int8. Zen 4 has 1 MiB of L2, and its L3 is nearer: float32 loses less there, so that int8 gains less. AMX is not
+used, and AVX-VNNI not measured, as none of the machines here has them."""  # noqa: E501
 
 #: By H, for one row, 8 and 64: how many times as fast as float32 int8 by int8 has to be, with VNNI.
 TARGETS = {64: (1.4, 1.2, 1.2), 256: (2.5, 2.1, 1.7), 512: (6, 2.4, 2), 1024: (3, 2.7, 2.3)}

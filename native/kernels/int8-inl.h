@@ -55,17 +55,28 @@ inline constexpr int kInputOffset = 0;
 // --- sums of four products each: sum[i] + the products of the four int8 of x[i] and w[i], which has -128 too
 
 #if ONEGRU_VNNI
+#undef ONEGRU_DPBUSD_256
+#undef ONEGRU_DPBUSD_128
+#if HWY_TARGET == HWY_AVX3 || ONEGRU_VNNI_AS_EVEX
+#define ONEGRU_DPBUSD_256 _mm256_dpbusd_epi32
+#define ONEGRU_DPBUSD_128 _mm_dpbusd_epi32
+#else
+#define ONEGRU_DPBUSD_256 _mm256_dpbusd_avx_epi32
+#define ONEGRU_DPBUSD_128 _mm_dpbusd_avx_epi32
+#endif
+#if HWY_TARGET == HWY_AVX3
 HWY_INLINE hn::Vec512<std::int32_t> AddQuads(hn::Vec512<std::int32_t> sum, hn::Vec512<std::int32_t> x,
                                              hn::Vec512<std::int32_t> w) {
   return hn::Vec512<std::int32_t>{_mm512_dpbusd_epi32(sum.raw, x.raw, w.raw)};
 }
+#endif
 HWY_INLINE hn::Vec256<std::int32_t> AddQuads(hn::Vec256<std::int32_t> sum, hn::Vec256<std::int32_t> x,
                                              hn::Vec256<std::int32_t> w) {
-  return hn::Vec256<std::int32_t>{_mm256_dpbusd_epi32(sum.raw, x.raw, w.raw)};
+  return hn::Vec256<std::int32_t>{ONEGRU_DPBUSD_256(sum.raw, x.raw, w.raw)};
 }
 HWY_INLINE hn::Vec128<std::int32_t> AddQuads(hn::Vec128<std::int32_t> sum, hn::Vec128<std::int32_t> x,
                                              hn::Vec128<std::int32_t> w) {
-  return hn::Vec128<std::int32_t>{_mm_dpbusd_epi32(sum.raw, x.raw, w.raw)};
+  return hn::Vec128<std::int32_t>{ONEGRU_DPBUSD_128(sum.raw, x.raw, w.raw)};
 }
 #elif HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4
 // |w| and x with the sign of w: two products of 128 and 127 at most fit into 16 bits.

@@ -1,20 +1,39 @@
-// ONEGRU_KERNEL: the kernels for matrices stored as ONEGRU_STORED, for the target AVX3 and VNNI, which Highway has in
-// no target that all CPUs with it run. Included once for each target, and compiled for that one.
+// ONEGRU_KERNEL: the kernels for matrices stored as ONEGRU_STORED, for the target AVX3 with AVX-512 VNNI and, where the
+// compiler knows it, AVX2 with AVX-VNNI. Highway has them in no target that all CPUs with them run. Included once for
+// each target, and compiled for those two.
 
 #define ONEGRU_ARITHMETIC separate_vnni
-#define ONEGRU_VNNI 1
 
 #include "hwy/foreach_target.h"  // before highway.h: it chooses the target that highway.h sets up
 
 #include "hwy/highway.h"
 #include "native/kernel.h"
 
-#if HWY_TARGET == HWY_AVX3
+#undef ONEGRU_VNNI
+#if HWY_TARGET == HWY_AVX3 || (HWY_TARGET == HWY_AVX2 && ONEGRU_AVX_VNNI)
+#define ONEGRU_VNNI 1
 
+// Clang's immintrin.h leaves some headers out for clang-cl; highway.h has included those that they need.
+#include <immintrin.h>
 #undef HWY_TARGET_STR
+#if HWY_TARGET == HWY_AVX3
 #define HWY_TARGET_STR HWY_TARGET_STR_AVX3 ",avx512vnni"
+#if HWY_COMPILER_CLANGCL
+#include <avx512vnniintrin.h>
+#include <avx512vlvnniintrin.h>
+#endif
+#elif ONEGRU_VNNI_AS_EVEX
+#define HWY_TARGET_STR HWY_TARGET_STR_AVX2 ",avx512vl,avx512vnni"
+#else
+#define HWY_TARGET_STR HWY_TARGET_STR_AVX2 ",avxvnni"
+#include <avxvnniintrin.h>
+#endif
 
-#include "native/kernels/sequence-inl.h"
+#endif  // HWY_TARGET == HWY_AVX3 || …
+
+#include "native/kernels/sequence-inl.h"  // for each target, as its guard counts them
+
+#if ONEGRU_VNNI
 
 HWY_BEFORE_NAMESPACE();
 namespace onegru {
@@ -28,18 +47,22 @@ constexpr Kernel kKernels[2] = {MakeKernel<float, ONEGRU_STORED, false>(), MakeK
 }  // namespace onegru
 HWY_AFTER_NAMESPACE();
 
-#endif  // HWY_TARGET == HWY_AVX3
+#endif  // ONEGRU_VNNI
 
 #if HWY_ONCE
 
+#include "native/targets/targets.h"
+
 namespace onegru {
 
-const Kernel& ONEGRU_KERNEL(bool linear_before_reset, [[maybe_unused]] std::size_t target) {
+const Kernel& ONEGRU_KERNEL(bool linear_before_reset, std::size_t target) {
 #if HWY_TARGETS & HWY_AVX3
-  return N_AVX3::kKernels[linear_before_reset];
-#else
-  return ONEGRU_ELSE(linear_before_reset, target);
+  if (CompiledTargets()[target].bit == HWY_AVX3) return N_AVX3::kKernels[linear_before_reset];
 #endif
+#if HWY_TARGETS & HWY_AVX2 && ONEGRU_AVX_VNNI
+  if (CompiledTargets()[target].bit == HWY_AVX2) return N_AVX2::kKernels[linear_before_reset];
+#endif
+  return ONEGRU_ELSE(linear_before_reset, target);
 }
 
 }  // namespace onegru

@@ -3,6 +3,7 @@
 
 #include "native/targets/targets.h"
 
+#include <array>
 #include <atomic>
 #include <stdexcept>
 
@@ -75,19 +76,30 @@ std::atomic<std::size_t>& Chosen() {
 
 std::atomic<bool> g_allows_vnni{true};
 
-#if HWY_TARGETS & HWY_AVX3
-// CPUID, leaf 7: bit 11 of ECX. AVX-512 itself, and that the system saves its registers, is the target's to check.
-bool HasVnni() {
+// The targets that have VNNI on this CPU, as bits. Vectors themselves, and that the system saves their registers, are
+// the target's to check.
+std::int64_t BitsWithVnni() {
+  std::int64_t bits = 0;
+#if HWY_ARCH_X86
+  const auto leaf_7 = [](int subleaf) {
+    std::array<unsigned, 4> registers{};  // EAX, EBX, ECX, EDX
 #if defined(_MSC_VER)
-  int registers[4];
-  __cpuidex(registers, 7, 0);
-  return (registers[2] >> 11 & 1) != 0;
+    __cpuidex(reinterpret_cast<int*>(registers.data()), 7, subleaf);
 #else
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (c >> 11 & 1) != 0;
+    __get_cpuid_count(7, subleaf, &registers[0], &registers[1], &registers[2], &registers[3]);
 #endif
+    return registers;
+  };
+  const std::array<unsigned, 4> first = leaf_7(0);
+  if ((first[2] >> 11 & 1) != 0) bits |= HWY_AVX3;
+#if ONEGRU_VNNI_AS_EVEX
+  if ((bits & SupportedBits()) != 0) bits |= HWY_AVX2;
+#elif ONEGRU_AVX_VNNI
+  if (first[0] >= 1 && (leaf_7(1)[0] >> 4 & 1) != 0) bits |= HWY_AVX2;
+#endif
+#endif
+  return bits;
 }
-#endif
 
 [[noreturn]] void ThrowNoSuchTarget(std::string_view name, const char* reason) {
   std::string message = "SIMD target \"" + std::string(name) + "\" " + reason + "; available here:";
@@ -125,13 +137,9 @@ std::size_t SelectTarget(std::optional<std::string_view> name) {
 
 const Target& FindTarget(std::string_view name) { return kTargets[FindIndex(name)]; }
 
-bool UsesVnni([[maybe_unused]] std::size_t target) {
-#if HWY_TARGETS & HWY_AVX3
-  static const bool has = HasVnni();
-  return has && kTargets[target].bit == HWY_AVX3 && g_allows_vnni.load(std::memory_order_relaxed);
-#else
-  return false;
-#endif
+bool UsesVnni(std::size_t target) {
+  static const std::int64_t bits = BitsWithVnni();
+  return (bits & kTargets[target].bit) != 0 && g_allows_vnni.load(std::memory_order_relaxed);
 }
 
 void AllowVnni(bool allowed) { g_allows_vnni.store(allowed, std::memory_order_relaxed); }

@@ -43,8 +43,8 @@ std::size_t SelectTarget(std::optional<std::string_view> name);
 // The available target called `name`; throws as SelectTarget does.
 const Target& FindTarget(std::string_view name);
 
-// Whether kernels in int8 multiply by VNNI on this target: it is AVX-512's, the CPU has it, and AllowVnni has not said
-// otherwise.
+// Whether kernels in int8 multiply by VNNI on this target, AVX-512's or AVX-VNNI: the build and the CPU have it, and
+// AllowVnni has not said otherwise.
 bool UsesVnni(std::size_t target);
 // For tests of the same kernels without it.
 void AllowVnni(bool allowed);

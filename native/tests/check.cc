@@ -253,8 +253,8 @@ int Main(int argc, char** argv) {
     const bool has_fma = targets[target].native_fma;
     const auto [of_float, of_int8] = hashes[target];
     const char* const name = targets[target].name;
-    std::printf("%-18s hash %016" PRIx64 "%s, in int8 %016" PRIx64 "\n", name, of_float, has_fma ? "" : " without FMA",
-                of_int8);
+    std::printf("%-18s hash %016" PRIx64 "%s, in int8 %016" PRIx64 "%s\n", name, of_float,
+                has_fma ? "" : " without FMA", of_int8, UsesVnni(target) ? " by VNNI" : "");
     if (common_int8 == nullptr) common_int8 = &hashes[target].of_int8;
     Check(*common_int8 == of_int8, "the same hash in int8", problems, name, 0);
     if (!has_fma) continue;
