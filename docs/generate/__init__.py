@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from docs.generate.commands import commands
-from docs.generate.conformance import coverage, factors, features, runtimes
+from docs.generate.conformance import coverage, factors, features, quantized, runtimes
 from docs.generate.figures import figures
 from docs.generate.frameworks import frameworks
 from docs.generate.names import names
@@ -55,6 +55,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
         native_threads,
         operators,
         ports,
+        quantized,
         runtimes,
         versions,
     )

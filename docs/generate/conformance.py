@@ -8,8 +8,8 @@ from pathlib import Path
 
 from docs.generate.markdown import code, table
 from onegru.conformance.case import Case
-from onegru.conformance.cases import all_cases
-from onegru.conformance.factors import factors_of
+from onegru.conformance.cases import all_cases, quantized_cases
+from onegru.conformance.factors import all_factors_of, factors_of
 from onegru.conformance.report.data import alone, features_of
 from onegru.conformance.results import STATUSES, Outcome, RuntimeResults, Status, read_results
 
@@ -45,17 +45,36 @@ def factors() -> str:
 
 def runtimes() -> str:
     """How each runtime does on each operator."""
-    results = _results()
     rows = {**_by_operator(), "**all**": all_cases()}
-    return table(
-        _header("operator"),
-        ([name, *(_counts(_outcomes(result, own)) for result in results)] for name, own in rows.items()),
-    )
+    return table(_header("operator"), ([name, *_row(own)] for name, own in rows.items()))
 
 
 def features() -> str:
     """How each runtime does on each feature: alone, and in all cases with it."""
     return table(_header("feature"), _feature_rows())
+
+
+def quantized() -> str:
+    """How each runtime does on each quantized case, and on all of them."""
+    one = f"1{_SPACE}"
+    rows = [[*_about(case), *(cell.removeprefix(one) for cell in _row([case]))] for case in quantized_cases()]
+    return table(
+        ["integers", "beside that", "opset", *_header("")[1:]],
+        [*rows, ["**all**", "", "", *_row(quantized_cases())]],
+    )
+
+
+def _about(case: Case) -> list[str]:
+    """What is stored as integers, what else is unusual, and the opset."""
+    own = factors_of(case.operator)
+    levels = all_factors_of(case.operator)
+    pins = (levels[name].levels[level] for name, level in case.choices.items() if name not in own)
+    beside = (f"{name} {level}" for name, level in case.choices.items() if name in own)
+    return [" ".join(pins), ", ".join(beside), str(case.opset)]
+
+
+def _row(cases: Sequence[Case]) -> list[str]:
+    return [_counts(_outcomes(result, cases)) for result in _results()]
 
 
 def _feature_rows() -> Iterator[Sequence[str]]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onegru.cli.conformance import chosen_cases, features
-from onegru.conformance.cases import all_cases
+from onegru.conformance.cases import kit_cases
 from onegru.conformance.results import read_results
 from onegru.conformance.runtimes import registry
 from tests.support.faulty_runtime import FaultyRuntime
@@ -134,7 +134,7 @@ def test_list(cli: Cli) -> None:
     assert usual == USUAL and rest[0].startswith("  The operator with everything as it is by default")
     assert rest[1] == "  GRU-14: Equations, every line" and rest[-1].endswith(" cases")
     found = cli("conformance", "list", "--json").document()["cases"]
-    assert [case["name"] for case in found] == [case.name for case in all_cases()]
+    assert [case["name"] for case in found] == [case.name for case in kit_cases()]
     case = next(case for case in found if case["name"] == CLIP)
     assert case == {
         "name": CLIP,
@@ -148,7 +148,7 @@ def test_list(cli: Cli) -> None:
 
 
 def test_chosen_cases() -> None:
-    everything = list(all_cases())
+    everything = list(kit_cases())
     assert chosen_cases((), ()) == everything
     assert {str(case.operator) for case in chosen_cases((), ["GRU"])} == {
         f"GRU-{version}" for version in (1, 3, 7, 14, 22)
@@ -158,14 +158,14 @@ def test_chosen_cases() -> None:
 
 
 def test_features_are_in_the_order_of_the_factors() -> None:
-    found = features(list(all_cases()))
+    found = features(list(kit_cases()))
     assert next(iter(found)) == ("everything as usual", "")
     factors = list(dict.fromkeys(factor for factor, _ in found))
     assert factors.index("direction") < factors.index("sequence_lens") < factors.index("values")
     assert USUAL in found["everything as usual", ""] and CLIP in found["clip", "reached"]
     backward = "gru_14__direction_bidirectional__f_backward_Relu"
     assert backward in found["f backward", "Relu"] and backward not in found["direction", "bidirectional"]
-    assert all(found.values()) and sum(map(len, found.values())) == len(all_cases())
+    assert all(found.values()) and sum(map(len, found.values())) == len(kit_cases())
 
 
 def test_export(cli: Cli) -> None:

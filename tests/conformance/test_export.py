@@ -13,7 +13,7 @@ import pytest
 
 import onegru
 from onegru import SpecError
-from onegru.conformance.cases import all_cases
+from onegru.conformance.cases import all_cases, quantized_cases
 from onegru.conformance.export import export_cases
 from onegru.core.dtypes import numpy_dtype
 from tests.support.comparison import Arrays
@@ -21,7 +21,10 @@ from tests.support.comparison import Arrays
 pytestmark = pytest.mark.filterwarnings("ignore::onegru.SpecWarning")  # values left over
 onnx: Any = pytest.importorskip("onnx")
 
-CASES = [case for case in all_cases()[::23] if case.level("seq_length") != "1000"]
+CASES = [
+    *(case for case in all_cases()[::23] if case.level("seq_length") != "1000"),
+    *quantized_cases(),
+]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onegru.conformance.case import Case
+from onegru.conformance.case import Case, _Drawn
+from onegru.conformance.expect import Expectation
 from onegru.conformance.judge import LARGEST, judge
 from onegru.core.dtypes import numpy_dtype
 from onegru.core.errors import SpecError
@@ -21,7 +22,7 @@ def case_of(values: dict[str, Any], tolerance: dict[str, Any], dtype: str = "flo
     expected = {name: np.array(numbers, np.float64) for name, numbers in values.items()}
     allowed = {name: np.array(numbers, np.float64) for name, numbers in tolerance.items()}
     # What is drawn otherwise.
-    case.__dict__["_drawn"] = ({}, type("Expectation", (), {"values": expected, "tolerance": allowed}))
+    case.__dict__["_drawn"] = _Drawn({}, {}, {}, Expectation(expected, allowed))
     case.__dict__["outputs"] = tuple(values)
     return case
 

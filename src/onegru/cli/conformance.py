@@ -16,7 +16,7 @@ from onegru.cli.inputs import LONGEST, AsJson
 from onegru.cli.outputs import check_target, named, print_json
 from onegru.cli.screen import Screen, ruled_table, safe, say, waiting
 from onegru.conformance.case import Case
-from onegru.conformance.cases import all_cases
+from onegru.conformance.cases import kit_cases
 from onegru.conformance.export import export_cases
 from onegru.conformance.files import kind_of_case
 from onegru.conformance.report.data import alone, features_of
@@ -230,7 +230,7 @@ def chosen_cases(patterns: Sequence[str], operators: Sequence[str]) -> list[Case
     Raises:
         SpecError: a pattern or an operator is no case's.
     """
-    found = list(all_cases())
+    found = list(kit_cases())
     known = {name.lower() for case in found for name in (str(case.operator), case.operator.name)}
     for name in operators:
         if name.lower() not in known:

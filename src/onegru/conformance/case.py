@@ -1,4 +1,7 @@
-"""A case of the conformance kit: one GRU node, its inputs, and what its outputs must be."""
+"""A case of the conformance kit: one GRU node, its inputs, and what its outputs must be.
+
+In quantized cases other nodes, QuantizeLinear and DequantizeLinear, are around it.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,15 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from onegru.conformance.attributes import attributes_of
 from onegru.conformance.draw import draw_inputs
 from onegru.conformance.expect import Expectation, expect
-from onegru.conformance.factors import factors_of, words_of
+from onegru.conformance.factors import AROUND, factors_of, words_of
+from onegru.conformance.storage import STORAGES, Stored, expect_on_grid, on_grid, store_weights
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import OneGRUError, SpecWarning
 from onegru.operators.lowering import Lowered, lower
@@ -23,6 +27,13 @@ from onegru.operators.schema import WEIGHTS, Operator
 # Other numbers are drawn where these bring an output too close to a jump of an activation, or make it so
 # large that nothing can be said of it. Each draw is smaller than the one before.
 _DRAWS = 12
+
+
+class _Drawn(NamedTuple):
+    given: Mapping[str, Array]
+    inputs: Mapping[str, Array]
+    stored: Mapping[str, Stored]
+    found: Expectation
 
 
 @dataclass(frozen=True)
@@ -39,7 +50,7 @@ class Case:
 
     def level(self, factor: str) -> str:
         """The level of a factor; empty if the operator has no such factor."""
-        known = factors_of(self.operator).get(factor)
+        known = factors_of(self.operator).get(factor) or AROUND.get(factor)
         return "" if known is None else self.choices.get(factor, known.usual)
 
     @cached_property
@@ -82,6 +93,18 @@ class Case:
         """Whether the file says how many steps and rows there are."""
         return self.level("shapes") == "fixed"
 
+    @property
+    def opset(self) -> int:
+        """The opset of an ONNX model: the oldest that has the node and what stores its weights."""
+        storage = STORAGES.get(self.level("stored"))
+        return self.operator.version if storage is None else max(self.operator.version, storage.opset)
+
+    @property
+    def rounded(self) -> tuple[str, ...]:
+        """The inputs and outputs of the node that go through QuantizeLinear and DequantizeLinear."""
+        level = self.level("rounded")
+        return () if level == "none" else tuple(level.split(", "))
+
     @cached_property
     def outputs(self) -> tuple[str, ...]:
         """The outputs that the node has, by the specification's names."""
@@ -90,18 +113,31 @@ class Case:
 
     @property
     def inputs(self) -> Mapping[str, Array]:
-        """Its inputs, weights included, in the order of the specification and by its names."""
-        return self._drawn[0]
+        """The node's inputs, weights included, in the order of the specification and by its names.
+
+        Those that DequantizeLinear makes are what it makes of them.
+        """
+        return self._drawn.inputs
+
+    @property
+    def given(self) -> Mapping[str, Array]:
+        """The same before QuantizeLinear, where there is one."""
+        return self._drawn.given
+
+    @property
+    def stored(self) -> Mapping[str, Stored]:
+        """Those that are stored as integers."""
+        return self._drawn.stored
 
     @property
     def expected(self) -> Mapping[str, Array]:
         """What its outputs must be, in float64."""
-        return self._drawn[1].values
+        return self._drawn.found.values
 
     @property
     def tolerance(self) -> Mapping[str, Array]:
         """How far each number of the outputs may be off; see `onegru.conformance.expect`."""
-        return self._drawn[1].tolerance
+        return self._drawn.found.tolerance
 
     @cached_property
     def lowered(self) -> Lowered:
@@ -113,15 +149,21 @@ class Case:
         return numpy_dtype(self.dtype)
 
     @cached_property
-    def _drawn(self) -> tuple[Mapping[str, Array], Expectation]:
+    def _drawn(self) -> _Drawn:
         """Inputs, and what they lead to."""
         seed = zlib.crc32(self.name.encode())
+        storage = STORAGES.get(self.level("stored"))
         for attempt in range(_DRAWS):
-            inputs = draw_inputs(self.operator, self.level, seed + attempt, 0.8**attempt)
+            given = draw_inputs(self.operator, self.level, seed + attempt, 0.8**attempt)
+            stored = {} if storage is None else store_weights(storage, given, seed + attempt)
+            inputs = given | {name: item.dequantized() for name, item in stored.items()}
+            inputs |= {name: on_grid(name, given[name]) for name in self.rounded if name in given}
             lowered = _lower(self, inputs)
             found = expect(lowered, inputs, self.outputs)
+            for name in set(self.rounded).intersection(self.outputs):
+                found = expect_on_grid(name, found)
             if found.is_sharp(self.dtype):
-                return inputs, found
+                return _Drawn(given, inputs, stored, found)
         raise OneGRUError(f"{self.name}: no inputs that pin its outputs; must not be in the kit")
 
 

@@ -7,6 +7,8 @@
   their process on: covering arrays.
 - Edges: sizes of 0 and 1 with whatever turns axes. Extremes: infinities, NaN, huge and tiny numbers with
   whatever bounds them. Long sequences in each type.
+
+Quantized cases are by themselves: they are about how weights and inputs get to the node.
 """
 
 from __future__ import annotations
@@ -73,6 +75,34 @@ _IN_FULL: Mapping[str, tuple[Mapping[str, str], ...]] = {
     ),
 }
 
+# The version of each quantized case's node, and what is unusual. Each without its way of storing is among the
+# other cases, so that it is clear what a failure is about.
+_QUANTIZED: tuple[tuple[int, Mapping[str, str]], ...] = (
+    (7, {"stored": "int8 by row"}),
+    (14, {"stored": "int8 by row"}),
+    (14, {"stored": "int8 by tensor", "clip": "reached"}),
+    (14, {"stored": "int8 with -128"}),
+    (14, {"stored": "uint8 by row", "linear_before_reset": "1"}),
+    (14, {"stored": "uint8 by tensor", "sequence_lens": "mixed", "initial_h": "given"}),
+    (
+        14,
+        {"stored": "int8 of both directions", "direction": "bidirectional", "linear_before_reset": "1"},
+    ),
+    (14, {"stored": "int8 in blocks"}),
+    (14, {"stored": "uint4 in blocks", "hidden size": "16"}),
+    (14, {"stored": "int8 with B in int32", "linear_before_reset": "1"}),
+    (14, {"stored": "W 128 times R"}),
+    (14, {"stored": "int8 with float16", "type": "float16"}),
+    (22, {"stored": "int8 with output_dtype", "direction": "reverse"}),
+    (14, {"rounded": "X"}),
+    (14, {"stored": "int8 by row", "rounded": "X"}),
+    (
+        14,
+        {"stored": "int8 by row", "rounded": "X, initial_h, Y", "linear_before_reset": "1"}
+        | {"initial_h": "given"},
+    ),
+)
+
 # Levels that covering arrays leave out: a runtime that ends its process on them would do nothing else.
 _NOT_COVERED = frozenset({"0", "1000"})
 
@@ -81,7 +111,7 @@ Choices = Mapping[str, str]
 
 @cache
 def all_cases() -> tuple[Case, ...]:
-    """Every case, operator by operator. Inputs are drawn when they are first asked for."""
+    """Every case of a plain node, operator by operator. Inputs are drawn when they are first asked for."""
     found: dict[str, Case] = {}
     for operator in KIT_OPERATORS:
         factors = factors_of(operator)
@@ -92,6 +122,18 @@ def all_cases() -> tuple[Case, ...]:
                 case = Case(operator, {name: levels[name] for name in usual if levels[name] != usual[name]})
                 found.setdefault(case.name, case)
     return tuple(found.values())
+
+
+@cache
+def quantized_cases() -> tuple[Case, ...]:
+    """ONNX models that store W, R and B as integers, or send X, initial_h and Y through them."""
+    return tuple(Case(GRU_VERSIONS[version], choices) for version, choices in _QUANTIZED)
+
+
+@cache
+def kit_cases() -> tuple[Case, ...]:
+    """All cases, the quantized ones last."""
+    return all_cases() + quantized_cases()
 
 
 def may_be(operator: Operator, choices: Choices) -> bool:

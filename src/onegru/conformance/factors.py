@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from onegru.conformance.storage import STORAGES
 from onegru.core.activations import ACTIVATIONS
 from onegru.operators.onnx import AUGRU
 from onegru.operators.schema import Operator
@@ -136,6 +137,24 @@ _SCORES = Factor(
         "beyond 0 and 1": "Scores are not clamped, and do not touch the reset gate.",
     },
 )
+_STORED = Factor(
+    "stored",
+    "Operator DequantizeLinear",
+    {"plain": _USUAL, **{name: storage.pins for name, storage in STORAGES.items()}},
+)
+_ROUNDED = Factor(
+    "rounded",
+    "Operators QuantizeLinear and DequantizeLinear",
+    {
+        "none": _USUAL,
+        "X": "X goes through QuantizeLinear and DequantizeLinear; the GRU takes what comes out, in float32.",
+        "X, initial_h, Y": "X, initial_h and Y go through QuantizeLinear and DequantizeLinear, and the state "
+        "from step to step does not.",
+    },
+)
+
+#: How tensors around the node are stored, which only quantized cases vary.
+AROUND: Mapping[str, Factor] = {factor.name: factor for factor in (_STORED, _ROUNDED)}
 
 
 _FACTORS: dict[str, Mapping[str, Factor]] = {}
@@ -146,6 +165,11 @@ def factors_of(operator: Operator) -> Mapping[str, Factor]:
     if str(operator) not in _FACTORS:
         _FACTORS[str(operator)] = _factors(operator)
     return _FACTORS[str(operator)]
+
+
+def all_factors_of(operator: Operator) -> Mapping[str, Factor]:
+    """What may vary in a case of an operator: in its node, and around it."""
+    return {**factors_of(operator), **AROUND}
 
 
 def _factors(operator: Operator) -> Mapping[str, Factor]:
@@ -348,7 +372,7 @@ def words_of(operator: Operator, choices: Mapping[str, Any]) -> tuple[str, str]:
         operator: its operator.
         choices: its levels, by factor, without the usual ones.
     """
-    factors = factors_of(operator)
+    factors = all_factors_of(operator)
     named = [factors[name] for name in choices]
     pins = " ".join(factor.levels[choices[factor.name]] for factor in named)
     sections = list(dict.fromkeys(factor.section for factor in named)) or ["Equations, every line"]

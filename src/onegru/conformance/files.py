@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from onegru.conformance.case import Case
+from onegru.conformance.storage import GRIDS
 from onegru.core.dtypes import Array
 from onegru.core.errors import needs_extra
 from onegru.formats.openvino.builder import Net, Value
@@ -15,7 +18,7 @@ from onegru.operators.onnx import AUGRU_DOMAINS, GRU_VERSIONS
 from onegru.operators.schema import WEIGHTS, Port
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import ModelProto, NodeProto, TensorProto
 
 #: How errors and results call the two kinds of files.
 ONNX, IR = "onnx", "openvino"
@@ -36,11 +39,13 @@ def kind_of_case(case: Case) -> str:
 def fed_inputs(case: Case) -> dict[str, Array]:
     """The inputs that come with a run: those that are no constants of the file."""
     constants = WEIGHTS if case.has_constant_weights else ()
-    return {name: array for name, array in case.inputs.items() if name not in constants}
+    return {name: array for name, array in case.given.items() if name not in constants}
 
 
 def onnx_model(case: Case) -> ModelProto:
     """The case as an ONNX model of one node; its inputs and outputs are called as the specification does.
+
+    A quantized case has the nodes that store its tensors as integers, too.
 
     A model of an opset below 7 lists its constants as inputs, too, as such files do.
 
@@ -54,8 +59,10 @@ def onnx_model(case: Case) -> ModelProto:
         from onegru.formats.onnx.validate import trimmed
         from onegru.verification.probe import model_of
     operator, fed = case.operator, fed_inputs(case)
-    given = trimmed(port.name if port.name in case.inputs else "" for port in operator.inputs)
-    wanted = trimmed(port.name if port.name in case.outputs else "" for port in operator.outputs)
+    given, wanted = (
+        trimmed(_inner(case, port.name) if port.name in there else "" for port in ports)
+        for ports, there in ((operator.inputs, case.inputs), (operator.outputs, case.outputs))
+    )
     domain = AUGRU_DOMAINS[0] if operator.attention else None
     node = helper.make_node(operator.name, given, wanted, "node", domain=domain, **case.attributes)
 
@@ -68,18 +75,65 @@ def onnx_model(case: Case) -> ModelProto:
 
     is_old = operator.version < 7 and not operator.attention
     ports = sorted(case.lowered.ports, key=lambda port: port.name not in fed)  # for those who feed by number
+    before, after, constants = _quantizing(case)
     graph = helper.make_graph(
-        [node],
+        [*before, node, *after],
         case.name,
         [info(port) for port in ports if port.name in (case.inputs if is_old else fed)],
         [info(port) for port in ports if port.name in case.outputs],
-        [numpy_helper.from_array(array, name) for name, array in case.inputs.items() if name not in fed],
+        [
+            numpy_helper.from_array(array, name)
+            for name, array in case.inputs.items()
+            if name not in fed and name not in case.stored
+        ]
+        + constants,
     )
-    model = model_of(graph, _AUGRU_OPSET if operator.attention else operator.version)
+    model = model_of(graph, _AUGRU_OPSET if operator.attention else case.opset)
     if is_old:
         model.ir_version = _INITIALIZERS_ARE_INPUTS
     add_augru_functions(model)
     return model
+
+
+def _inner(case: Case, name: str) -> str:
+    """What the node calls an input or output: its own name, unless that is another node's."""
+    return f"node/{name}" if name in case.rounded else name
+
+
+def _quantizing(case: Case) -> tuple[list[NodeProto], list[NodeProto], list[TensorProto]]:
+    """The nodes before and behind a quantized case's node, and their constants."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    before: list[NodeProto] = []
+    after: list[NodeProto] = []
+    constants: list[TensorProto] = []
+
+    def constant(name: str, array: Array, kind: str = "") -> str:
+        if kind:  # of integers, which may have no type of NumPy's own
+            array = array.astype(helper.tensor_dtype_to_np_dtype(getattr(TensorProto, kind.upper())))
+        constants.append(numpy_helper.from_array(array, name))
+        return name
+
+    for name, item in case.stored.items():
+        flat = name if item.q.shape == item.shape else f"{name}/rows"
+        inputs = [constant(f"{name}/{item.kind}", item.q, item.kind), constant(f"{name}/scale", item.scale)]
+        if item.zero_point is not None:
+            inputs.append(constant(f"{name}/zero_point", item.zero_point, item.kind))
+        before.append(helper.make_node("DequantizeLinear", inputs, [flat], **item.attributes))
+        if flat != name:
+            shape = constant(f"{name}/shape", np.array(item.shape, np.int64))
+            before.append(helper.make_node("Reshape", [flat, shape], [name]))
+    for name in case.rounded:
+        (kind, scale, zero), is_output = GRIDS[name], name in case.outputs
+        source, target = (_inner(case, name), name) if is_output else (name, _inner(case, name))
+        grid = [
+            constant(f"{name}/scale", np.array(scale, "f4")),
+            constant(f"{name}/zero_point", np.array(zero), kind),
+        ]
+        nodes = after if is_output else before
+        nodes.append(helper.make_node("QuantizeLinear", [source, *grid], [f"{name}/{kind}"]))
+        nodes.append(helper.make_node("DequantizeLinear", [f"{name}/{kind}", *grid], [target]))
+    return before, after, constants
 
 
 def ir_files(case: Case) -> tuple[bytes, bytes]:

@@ -5,7 +5,7 @@ MEASURED. ONNX Runtime ran on its CPU provider. OpenVINO ran on its CPU plugin, 
 float32, on the ONNX file or on an IR file. "onnx" is ONNX's own reference evaluator. Nodes that no rule names
 gave what the kit expects, within its tolerance.
 
-Not listed, because it depends on the arrays and not on the node:
+Not listed, because it depends on the arrays, or on other nodes, and not on the node:
 
 - With no time steps or an empty batch ONNX Runtime aborts the whole process, unless T is 0 and sequence_lens
   is given; it refuses AUGRU's function. OpenVINO refuses both, or crashes, if the shape is fixed in the file;
@@ -13,6 +13,7 @@ Not listed, because it depends on the arrays and not on the node:
   refuses T = 0.
 - ONNX Runtime mostly loses a NaN, even with the default activations, and takes infinity for the largest
   float32. OpenVINO loses a NaN where there is a clip, or Relu.
+- Between a quantized X and weights in int8, OpenVINO keeps the state in int8 as well, or refuses the node.
 - Batch first with an open shape, OpenVINO refuses some sizes and miscomputes the others.
 """
 

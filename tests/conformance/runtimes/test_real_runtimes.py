@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from onegru.conformance.case import Case
-from onegru.conformance.cases import all_cases
+from onegru.conformance.cases import kit_cases, quantized_cases
 from onegru.conformance.results import Outcome
-from onegru.conformance.runtimes.registry import configs
+from onegru.conformance.runtimes.registry import RUNTIMES, configs
 from onegru.conformance.runtimes.run import run_cases
 
-BY_NAME = {case.name: case for case in all_cases()}
+BY_NAME = {case.name: case for case in kit_cases()}
 PASSES = Outcome("passes")
 
 
@@ -41,6 +41,22 @@ def test_onegru_as_a_provider_alone() -> None:
     (config,) = configs(["onnxruntime"], ["OnegruExecutionProvider"])
     found = run_cases(config, FEW)
     assert found.outcomes == dict.fromkeys([case.name for case in FEW[:4]], PASSES)
+
+
+def test_quantized_cases() -> None:
+    """onegru's provider takes the GRUs and leaves the other nodes; nn.GRU has no integers."""
+    pytest.importorskip("onnxruntime")
+    found = [
+        run_cases(config, quantized_cases())
+        for config in configs(
+            ["onegru", "onnxruntime"], ["OnegruExecutionProvider", "CPUExecutionProvider"], ["native"]
+        )
+    ]
+    assert all(set(item.outcomes.values()) == {PASSES} for item in found) and len(found) == 3
+    if RUNTIMES["torch"].version():
+        (config,) = configs(["torch"])
+        (outcome,) = set(run_cases(config, quantized_cases()).outcomes.values())
+        assert outcome.status == "refuses" and outcome.reason.startswith("quantized tensors around the node;")
 
 
 def test_onnxruntime() -> None:

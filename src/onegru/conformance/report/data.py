@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from onegru.conformance.case import Case
-from onegru.conformance.factors import factors_of
+from onegru.conformance.factors import all_factors_of
 from onegru.conformance.results import Outcome, RuntimeResults
 from onegru.core.dtypes import Array
 
@@ -108,7 +108,7 @@ def features_of(cases: Sequence[Case]) -> dict[tuple[str, str], str]:
     operators = {str(case.operator): case.operator for case in cases}
     by_factor: dict[str, dict[tuple[str, str], str]] = {}
     for operator in operators.values():
-        for name, factor in factors_of(operator).items():
+        for name, factor in all_factors_of(operator).items():
             found = by_factor.setdefault(name, {})
             for level, pins in factor.levels.items():
                 if (name, level) in there:

@@ -190,7 +190,8 @@ def _as_file(case: Case, folder: Path) -> tuple[Subject, Mapping[str, Array]]:
     """A case as a file, which is written to the folder if it must be."""
     files = case_files(case)
     if (model := files.get("model.onnx")) is not None:
-        return Subject(case.name, model, _names(case)), fed_inputs(case)
+        subject = Subject(case.name, model, _names(case), has_others=bool(case.stored or case.rounded))
+        return subject, fed_inputs(case)
     folder.mkdir()
     for name, content in files.items():
         (folder / name).write_bytes(content)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onegru.conformance.case import Case
-from onegru.core.errors import SpecWarning
+from onegru.core.errors import SpecError, SpecWarning
 from onegru.core.shapes import arrange
 from onegru.core.tensors import as_tensor
 from onegru.frameworks.pytorch import to_tensor, to_torch
@@ -45,6 +45,8 @@ class TorchGru(Runtime):
 
         assert isinstance(subject, CaseSubject) and subject.case is not None, "refused before"
         case = subject.case
+        if case.stored or case.rounded:
+            raise SpecError("quantized tensors around the node; must be without, as nn.GRU has none")
         with warnings.catch_warnings(action="ignore", category=SpecWarning):  # values left over
             lowered = lower(case.operator, case.attributes, *(inputs.get(name) for name in WEIGHTS))
         spec = lowered.spec

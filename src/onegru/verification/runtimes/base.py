@@ -37,6 +37,7 @@ class Subject:
         outputs: the outputs wanted, by name, each with all its names.
         probes: for an IR, values wanted as well as the outputs.
         is_file: whether `model` is what the file holds, so that a runtime may read that instead.
+        has_others: whether it has nodes that are not in question, which a provider for GRUs need not take.
     """
 
     path: str
@@ -44,6 +45,7 @@ class Subject:
     outputs: Mapping[str, tuple[str, ...]]
     probes: tuple[Probe, ...] = ()
     is_file: bool = False
+    has_others: bool = False
 
 
 @dataclass(frozen=True, slots=True)

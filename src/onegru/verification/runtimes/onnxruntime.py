@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onegru.core.errors import FormatError
+from onegru.runtimes.execution_provider import get_ep_name
 from onegru.verification.runtimes.base import Runtime, Subject, installed_version
 
 # ONNX Runtime's message within a session's error.
@@ -20,7 +21,8 @@ class OnnxRuntime(Runtime):
 
     Attributes:
         name: what to call it.
-        provider: the execution provider that has to take the whole model; empty for the CPU's.
+        provider: the execution provider that has to take the whole model, onegru's all of its GRUs; empty for
+            the CPU's.
     """
 
     name: str = "onnxruntime"
@@ -37,8 +39,12 @@ class OnnxRuntime(Runtime):
         from onegru.formats.onnx.whole.session import Session
 
         assert subject.model is not None, "refused before"
+        source = Source(subject.path)
         try:
-            session = Session(subject.model, Source(subject.path), alone=self.provider)
+            if subject.has_others and self.provider == get_ep_name():
+                session = Session(subject.model, source, provider={})
+            else:
+                session = Session(subject.model, source, alone=self.provider)
             return dict(zip(session.output_names, session.run(inputs), strict=True))
         except FormatError as error:  # only ONNX Runtime's own words are of interest
             raise FormatError(_FRAME.sub(r"\1", str(error))) from None

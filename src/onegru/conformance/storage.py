@@ -1,0 +1,197 @@
+"""Tensors of a case in integers: how they are drawn, and what DequantizeLinear makes of them.
+
+A scale is a power of two times an integer of four bits. So (q - zero point)·scale has no more bits than the
+case's type, and is the same number in that type as in float64: what a case expects does not depend on how a
+runtime rounds there, and the tolerance is that of a node with plain weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from onegru.conformance.expect import Expectation
+from onegru.core.dtypes import Array
+
+#: The smallest and the largest integer of each type; of int32 those that are drawn.
+_INTEGERS = {"int8": (-128, 127), "uint8": (0, 255), "uint4": (0, 15), "int32": (-(2**15), 2**15)}
+
+#: The integers that X, initial_h and Y go through: their type, scale and zero point.
+GRIDS = {"X": ("int8", 2.0**-6, 0), "initial_h": ("uint8", 2.0**-7, 128), "Y": ("int8", 2.0**-7, 0)}
+
+_BLOCK = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """How W and R of a case are stored.
+
+    Attributes:
+        pins: what a runtime must do to pass, in words.
+        kind: the type of the integers.
+        per: what has a scale of its own, and a zero point if there are any.
+        zeros: the smallest and the largest zero point; None for no such input.
+        axis: the attribute; None for none. Along axis 0 go the rows of both directions, as one matrix.
+        opset: the oldest of its models, which has what it needs.
+        has_lowest: whether there is the smallest integer in each row.
+        bias: the type of the integers of B, which have one scale; empty for a plain B.
+        shrinks_R: what R is multiplied by.
+    """
+
+    pins: str
+    kind: str = "int8"
+    per: Literal["tensor", "row", "block"] = "row"
+    zeros: tuple[int, int] | None = None
+    axis: int | None = 1
+    opset: int = 13
+    has_lowest: bool = False
+    bias: str = ""
+    shrinks_R: float = 1.0
+
+
+_ONE = "with one scale and one zero point"
+_BLOCKS = "for every two columns of a row"
+
+#: Every way in which the kit stores W and R, by name.
+STORAGES: Mapping[str, Storage] = {
+    "int8 by row": Storage("W and R are int8, each row with a scale of its own."),
+    "int8 by tensor": Storage(f"W and R are int8, each {_ONE}.", "int8", "tensor", (-9, 9)),
+    "int8 with -128": Storage("-128 is an integer like others.", has_lowest=True),
+    "uint8 by row": Storage(
+        "W and R are uint8, each row with a zero point of its own; a negative axis counts from the end.",
+        *("uint8", "row", (96, 160)),
+        axis=-2,
+        opset=19,
+    ),
+    "uint8 by tensor": Storage(f"W and R are uint8, each {_ONE}.", "uint8", "tensor", (96, 160)),
+    "int8 of both directions": Storage(
+        "The rows of both directions are one matrix of int8, behind whose DequantizeLinear is a Reshape.",
+        axis=0,
+    ),
+    "int8 in blocks": Storage(
+        f"W and R are int8, with a scale {_BLOCKS}; an odd one has its own.", per="block", axis=2, opset=21
+    ),
+    "uint4 in blocks": Storage(
+        f"W and R are uint4, with a scale and a zero point {_BLOCKS}.", "uint4", "block", (6, 9), 2, 21
+    ),
+    "int8 with B in int32": Storage("B is stored as well: int32 with one scale.", bias="int32"),
+    "W 128 times R": Storage(
+        "W and R have scales of their own, here a factor of 128 apart.", opset=21, shrinks_R=2.0**-7
+    ),
+    "int8 with float16": Storage("Scales in float16 make weights in float16.", opset=19),
+    "int8 with output_dtype": Storage(
+        "output_dtype may name the type that it is anyway; without axis it is 1.", axis=None, opset=23
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor as DequantizeLinear takes it.
+
+    Attributes:
+        kind: the type of the integers.
+        q: the integers, in int64.
+        scale: of the tensor's own type: [], [rows] or [..., blocks].
+        zero_point: like scale, in int64; None for no such input.
+        attributes: of DequantizeLinear.
+        shape: what the result is reshaped to; q's own shape for no Reshape.
+    """
+
+    kind: str
+    q: Array
+    scale: Array
+    zero_point: Array | None
+    attributes: Mapping[str, Any]
+    shape: tuple[int, ...]
+
+    def dequantized(self) -> Array:
+        """The numbers, in the type of the scale."""
+        offsets = self.q if self.zero_point is None else self.q - _spread(self.zero_point, self.q.shape)
+        numbers = offsets * _spread(self.scale, self.q.shape).astype(np.float64)
+        return numbers.reshape(self.shape).astype(self.scale.dtype)
+
+
+def _spread(array: Array, shape: tuple[int, ...]) -> Array:
+    """A scale, or a zero point, for each number of this shape, or to be broadcast to them."""
+    if array.ndim == len(shape):
+        return np.repeat(array, _BLOCK, -1)[..., : shape[-1]]
+    return array if array.ndim == 0 else array[:, None]  # rows are the last axis but one
+
+
+def store_weights(storage: Storage, inputs: Mapping[str, Array], seed: int) -> dict[str, Stored]:
+    """W and R, and B if it is stored, as integers that are near the given numbers.
+
+    Args:
+        storage: how they are stored.
+        inputs: the node's inputs, by the specification's names.
+        seed: of the scales and zero points.
+    """
+    random = np.random.default_rng([seed, 8])  # other numbers than the inputs'
+    found = {
+        "W": _store(storage, inputs["W"], random),
+        "R": _store(storage, inputs["R"], random, storage.shrinks_R),
+    }
+    if storage.bias:
+        found["B"] = _store(Storage("", storage.bias, "tensor"), inputs["B"], random)
+    return found
+
+
+def _store(storage: Storage, array: Array, random: np.random.Generator, factor: float = 1.0) -> Stored:
+    numbers = array.astype(np.float64) * factor
+    if storage.axis == 0:
+        numbers = numbers.reshape(-1, array.shape[-1])
+    *before, rows, columns = numbers.shape
+    blocks = (*before, rows, -(-columns // _BLOCK))
+    shape = {"tensor": (), "row": (rows,), "block": blocks}[storage.per]
+    attributes = {
+        "axis": storage.axis,
+        "block_size": _BLOCK if storage.per == "block" else None,
+        "output_dtype": 1 if storage.opset == 23 else None,  # float32
+    }
+    low, high = _INTEGERS[storage.kind]
+    first, last = storage.zeros or (0, 0)
+    zero_point = np.asarray(random.integers(first, last, shape, endpoint=True))
+    # The largest number is at most so many times the smallest scale.
+    reach = min(high - last, first - low)
+    unit = 2.0 ** np.ceil(np.log2(np.abs(numbers).max() / reach))
+    scale = np.asarray(unit * random.integers(8, 16, shape) / 8)
+    q = np.rint(numbers / _spread(scale, numbers.shape)).astype(np.int64)
+    if storage.has_lowest:
+        np.put_along_axis(q, q.argmin(-1, keepdims=True), low, -1)
+    return Stored(
+        storage.kind,
+        q + _spread(zero_point, q.shape),
+        scale.astype(array.dtype),
+        zero_point if storage.zeros else None,
+        {name: value for name, value in attributes.items() if value is not None},
+        array.shape,
+    )
+
+
+def on_grid(name: str, array: Array) -> Array:
+    """What QuantizeLinear and DequantizeLinear make of X, initial_h or Y: exact, as scales are powers of two.
+
+    Args:
+        name: which of `GRIDS`.
+        array: the numbers.
+    """
+    kind, scale, zero = GRIDS[name]
+    found: Array = (np.clip(np.rint(array / scale) + zero, *_INTEGERS[kind]) - zero) * scale
+    return found
+
+
+def expect_on_grid(name: str, found: Expectation) -> Expectation:
+    """What an output must be behind QuantizeLinear and DequantizeLinear.
+
+    Where numbers within the tolerance become different ones, the new tolerance is a step: too much to be
+    sharp, so that such inputs are drawn again.
+    """
+    value, tolerance = found.values[name], found.tolerance[name]
+    is_sure = on_grid(name, value - tolerance) == on_grid(name, value + tolerance)
+    _, step, _ = GRIDS[name]
+    more: dict[str, Any] = {name: np.where(is_sure, 0.0, step)}
+    return Expectation({**found.values, name: on_grid(name, value)}, {**found.tolerance, **more})
