@@ -9,7 +9,7 @@ from onegru.core.errors import FormatError, MissingExtraError, SpecError, needs_
 from onegru.formats.opened import Kind, Opened
 from onegru.formats.pytorch import Tensor, Unknown, read_torch
 from onegru.formats.safetensors import read_layers, read_metadata
-from onegru.frameworks.pytorch import find_groups, is_recurrent, module_of, read_group
+from onegru.frameworks.pytorch import find_groups, is_recurrent, module_of, packed_in, read_group
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 
@@ -54,14 +54,18 @@ def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack
         name: the only one to read; None for all.
 
     Raises:
-        FormatError: the file is broken, or holds other objects instead of a state dict.
+        FormatError: the file is broken, or holds other objects instead of a state dict, or nothing but what
+            PyTorch's dynamic quantization has packed.
         SpecError: a GRU's tensors are missing or do not fit.
         MissingExtraError: ml_dtypes is not installed where a tensor is bfloat16.
     """
     content, size = _state_dict(path)
     found: dict[str, Tensor] = {}
+    packed: dict[str, object] = {}
     left = 4 * size  # several names may share a tensor, as tied weights do
     for key, tensor in _tensors(path, content, "", _DEPTH, set()):
+        if packed_in(key) is not None:
+            packed[key] = tensor
         if not is_recurrent(key):
             continue
         if isinstance(tensor, Unknown):
@@ -71,7 +75,8 @@ def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack
             raise FormatError(f"{path}: tensors of more than four times the file's {size} bytes")
         if found.setdefault(key, tensor) is not tensor:
             raise FormatError(f"{path}: two tensors called {key!r}")
-    return _layers(path, {key: _numbers(path, key, tensor) for key, tensor in found.items()}, name)
+    tensors = {key: _numbers(path, key, tensor) for key, tensor in found.items()}
+    return _layers(path, {**tensors, **packed}, name)
 
 
 def other_tensors(path: Opened, grus: Collection[str]) -> tuple[str, ...]:
@@ -144,6 +149,10 @@ def _layers(path: Opened, tensors: Mapping[str, object], name: str | None) -> di
             there = ", ".join(repr(found) for found in groups) or "none"
             raise SpecError(f"name: {name!r}, which {path} does not hold; it holds {there}")
         return {wanted: read_group(groups[wanted], where=f"{path}: ")}
-    return {
+    layers = {
         found: read_group(group, where=f"{path}: ") for found, group in groups.items() if not group.refusal
     }
+    for found, group in groups.items():
+        if group.is_packed and not layers:
+            raise FormatError(f"{path}: {found}{': ' if found else ''}{group.refusal}")
+    return layers

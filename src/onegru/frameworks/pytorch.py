@@ -31,6 +31,13 @@ _PART = re.compile(
     re.DOTALL,
 )
 
+# What a module of PyTorch's dynamic quantization keeps instead: objects that hold the weights and do not say
+# whether it is a GRU.
+_PACKED = re.compile(
+    r"(?P<prefix>(?:.*\.)?)(?:_all_weight_values\.[0-9]+\.param|_packed_weight_[ih]h)", re.DOTALL
+)
+_DYNAMIC = "torch.ao.nn.quantized.dynamic.modules.rnn"
+
 # Modules that have tensors of the same names, with other functions.
 _OTHERS = {1: "a plain RNN", 4: "an LSTM"}
 
@@ -43,11 +50,13 @@ class Group:
         prefix: what stands before their names, without its last dot.
         tensors: by (layer, whether it is the reverse direction), then by name; a cell's are layer None.
         parts: a part by the name of the tensor that would be computed from it.
+        is_packed: whether there are PyTorch's packed weights in the place of tensors.
     """
 
     prefix: str
     tensors: dict[tuple[int | None, bool], dict[str, object]] = field(default_factory=dict)
     parts: dict[str, str] = field(default_factory=dict)
+    is_packed: bool = False
 
     def check_complete(self, where: str) -> None:
         """Name the first tensor that is missing."""
@@ -76,7 +85,12 @@ class Group:
 
     @property
     def refusal(self) -> str:
-        """Why it is no GRU; empty if it may be one."""
+        """Why it is no GRU, or none that can be read; empty if it may be one."""
+        if self.is_packed:
+            return (
+                "weights packed by PyTorch's dynamic quantization, which PyTorch alone unpacks: pass the "
+                "module itself to onegru.from_torch"
+            )
         if len({layer is None for layer, _ in self.tensors}) > 1:
             return "tensors of a cell and of layers, which no module has together"
         for (layer, _), tensors in self.tensors.items():
@@ -99,8 +113,8 @@ def from_torch(
     """A layer, or a stack of layers, from PyTorch.
 
     Args:
-        source: an `nn.GRU` or `nn.GRUCell`, or one of `onegru.torch`, a module that holds one, or a state
-            dict: a mapping from names
+        source: an `nn.GRU` or `nn.GRUCell`, or one of `onegru.torch`, or of PyTorch's dynamic quantization
+            (`torch.ao.nn.quantized.dynamic`), a module that holds one, or a state dict: a mapping from names
             (`weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, `weight_ih_l0_reverse`, …, for a cell
             `weight_ih`, …) to tensors or arrays, with or without other tensors.
         prefix: the name of the GRU within the model, such as "encoder.gru" where its tensors are
@@ -113,7 +127,9 @@ def from_torch(
         a `GRU` for one layer, in one or both directions, and for a cell; a `Stack` for several. They are of
         the tensors' type. A module with batch_first becomes a layer that takes batch first: its layout is 1,
         in which its states are batch first as well, [B, D, H], while `nn.GRU` leaves them [D, B, H]. dropout
-        does not matter, as it is only for training.
+        does not matter, as it is only for training. A dynamically quantized module becomes a float32 layer of
+        its weights as they are stored, q·scale or rounded to float16; one of int8 also quantizes x and h in
+        each step, which the layer does not.
 
     Raises:
         SpecError: there is no GRU, or there are several and `prefix` does not say which (the message lists
@@ -186,14 +202,15 @@ def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Map
     with needs_extra("torch", "torch", "a module of PyTorch"):
         import torch
 
-    tensors = dict(module.state_dict())
+    tensors = {name: value for name, value in module.state_dict().items() if packed_in(name) is None}
     told: dict[str, _Told] = {}
     wanted = prefix.removesuffix(".") if isinstance(prefix, str) else None
     for name, child in module.named_modules():
         kinds = (torch.nn.GRU, torch.nn.GRUCell)
         bases = type(child).__mro__
         own: Any = next((base for base in bases if base.__module__ == "onegru.torch.modules"), None)
-        kind = own or next((kind for kind in kinds if isinstance(child, kind)), None)
+        dynamic: Any = next((base for base in bases if _is_dynamic(base)), None)
+        kind = own or dynamic or next((kind for kind in kinds if isinstance(child, kind)), None)
         if kind is None:
             continue
         if type(child).forward is not kind.forward and wanted in (None, name):
@@ -208,9 +225,32 @@ def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Map
             )
         dot = f"{name}." if name else ""
         # Of a parametrized weight, the state dict holds the parts; the weight itself is an attribute.
-        tensors |= {f"{dot}{tensor}": getattr(child, tensor) for tensor in _names_in(child)}
+        found = (
+            {tensor: getattr(child, tensor) for tensor in _names_in(child)}
+            if dynamic is None
+            else _unpacked(child)
+        )
+        tensors |= {f"{dot}{tensor}": numbers for tensor, numbers in found.items()}
         told[name] = _Told(getattr(child, "batch_first", None), child.specs() if own is not None else ())
     return tensors, told
+
+
+def _is_dynamic(kind: type) -> bool:
+    """Whether a class is a GRU of PyTorch's dynamic quantization, without its import, which takes long."""
+    return kind.__module__ == _DYNAMIC and kind.__name__ in ("GRU", "GRUCell")
+
+
+def _unpacked(module: Any) -> dict[str, Any]:
+    """The tensors of a dynamically quantized module, in float32, by the names that a float module has.
+
+    Biases are added if they are packed, whatever the module's attribute says.
+    """
+    packed = {**module.get_weight(), **module.get_bias()}
+    return {
+        name: tensor.dequantize() if tensor.is_quantized else tensor
+        for name, tensor in packed.items()
+        if tensor is not None
+    }
 
 
 def _is_changed(module: Any) -> bool:
@@ -240,6 +280,12 @@ def module_of(name: str) -> str | None:
     return None if match is None else match["prefix"].removesuffix(".")
 
 
+def packed_in(name: str) -> str | None:
+    """The dynamically quantized module whose packed weights have this name; None if it is another name."""
+    match = _PACKED.fullmatch(name)
+    return None if match is None else match["prefix"].removesuffix(".")
+
+
 def find_groups(state_dict: Mapping[str, object]) -> dict[str, Group]:
     """The recurrent modules whose tensors a state dict holds, by what stands before their names."""
     groups: dict[str, Group] = {}
@@ -254,6 +300,8 @@ def find_groups(state_dict: Mapping[str, object]) -> dict[str, Group]:
             group.tensors.setdefault(place, {})[match["tensor"]] = tensor
         elif match := _PART.fullmatch(name):
             parts.setdefault(match["prefix"].removesuffix("."), {})[match["whole"]] = name
+        elif (packed := packed_in(name)) is not None:
+            groups.setdefault(packed, Group(packed, is_packed=True))
     for prefix, group in groups.items():
         group.parts = parts.get(prefix, {})
     return groups

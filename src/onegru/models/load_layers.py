@@ -33,7 +33,8 @@ def load_layers(
         left out.
 
     Raises:
-        FormatError: the file is broken, or holds no GRU.
+        FormatError: the file is broken, or holds no GRU, or none but what PyTorch's dynamic quantization
+            has packed: `from_torch` takes the module.
         SpecError: onegru does not support a GRU, no GRU is called `name`, or `keras_version` is missing or
             not what the file says.
         MissingExtraError: the file needs a package that is not installed.
