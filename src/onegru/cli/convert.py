@@ -14,6 +14,7 @@ from onegru.cli.inputs import DimOption, InputOption
 from onegru.cli.outputs import check_not_read, model_files, print_json
 from onegru.cli.rewrite import (
     Decompose,
+    Delay,
     Float16,
     ForRuntime,
     Fuse,
@@ -21,6 +22,8 @@ from onegru.cli.rewrite import (
     NoCheck,
     Quantize,
     Split,
+    Streaming,
+    TimeAxes,
     Tolerance,
     convert_model,
 )
@@ -113,6 +116,9 @@ def convert_command(
     keep_snr: KeepSnr = None,
     inputs: InputOption = None,
     split: Split = False,
+    streaming: Streaming = False,
+    time: TimeAxes = None,
+    delay: Delay = False,
     decompose: Decompose = False,
     runtime: ForRuntime = None,
     fused: Fuse = False,
@@ -138,6 +144,8 @@ def convert_command(
     Example: onegru convert model.onnx fused.onnx --fuse
 
     Example: onegru convert model.onnx small.onnx --quantize --keep-snr 40 -i x.npy
+
+    Example: onegru convert model.onnx streaming.onnx --streaming
     """
     options: dict[str, int | bool | None] = {
         "opset": opset,
@@ -163,6 +171,9 @@ def convert_command(
         "--keep-snr": keep_snr,
         "--input": inputs,
         "--bidirectional-split": split,
+        "--streaming": streaming,
+        "--time": time,
+        "--delay": delay,
         "--decompose": decompose,
         "--for": runtime,
         "--fuse": fused,
@@ -190,6 +201,9 @@ def convert_command(
             fused=fused,
             inputs=inputs,
             keep_snr=keep_snr,
+            time=time,
+            streaming=streaming,
+            delay=delay,
             opset=opset,
             layout=layout,
             dtype="float16" if float16 else None,

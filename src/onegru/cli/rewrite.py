@@ -45,6 +45,23 @@ KeepSnr = Annotated[
         help="With --quantize: only those GRUs with which every output keeps this ratio of signal to noise.",
     ),
 ]
+Streaming = Annotated[
+    bool,
+    typer.Option(
+        "--streaming",
+        help="Make a model of whole sequences run in chunks: its states become inputs and outputs.",
+    ),
+]
+TimeAxes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--time", metavar="INPUT=AXIS", help="With --streaming: the axis of time of an input, if not clear."
+    ),
+]
+Delay = Annotated[
+    bool,
+    typer.Option("--delay", help="With --streaming: outputs may come later, where a node looks ahead."),
+]
 Split = Annotated[
     bool,
     typer.Option("--bidirectional-split", help="Split bidirectional nodes into a forward and a reverse one."),
@@ -84,6 +101,7 @@ def convert_model(
     fused: bool,
     inputs: list[str] | None = None,
     keep_snr: float | None = None,
+    time: list[str] | None = None,
     **options: Any,
 ) -> None:
     """Rewrite the GRU nodes of an ONNX model, or make some, and print what was done.
@@ -98,6 +116,7 @@ def convert_model(
         fused: whether decomposed GRUs become GRU nodes first.
         inputs: [NAME=]FILE of the inputs to check and to measure with; None for random ones.
         keep_snr: as for `onegru.quantize`, to choose the GRU nodes that become int8.
+        time: the axis of time of inputs, as INPUT=AXIS.
         options: of `onegru.rewriting.rewrite.rewrite`.
 
     Raises:
@@ -112,6 +131,8 @@ def convert_model(
         )
     if keep_snr is not None and not options["quantize"]:
         raise SpecError("--keep-snr: given without --quantize, where it has no effect; must be left out")
+    if time:
+        options["time"] = _axes_of(time)
     measured: Quantization[Model] | None = None
     values: Mapping[str, Array] | None = None
     if inputs:
@@ -159,6 +180,21 @@ def convert_model(
         show_report(Screen(), report)
         if measured is not None:
             _show_measured(Screen(), measured, target, values is None, keep_snr is not None)
+
+
+def _axes_of(texts: list[str]) -> dict[str, int]:
+    """The axes of time.
+
+    Raises:
+        SpecError: a text is not INPUT=AXIS.
+    """
+    found = {}
+    for text in texts:
+        name, _, axis = text.rpartition("=")
+        if not name or not axis.isascii() or not axis.isdigit() or len(axis) > 2:
+            raise SpecError(f"--time: {text!r}; must be INPUT=AXIS, such as X=1")
+        found[name] = int(axis)
+    return found
 
 
 def _names_in_int8(measured: Quantization[Model], keep_snr: float) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 
-from onegru.core.arguments import check_function
+from onegru.core.arguments import check_function, flag
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError, SpecWarning
 from onegru.core.pickling import state_of
@@ -301,7 +301,13 @@ class Model:
         return values
 
     def stream(
-        self, state: Mapping[str, str] | None = None, *, dims: Mapping[str, int] | None = None
+        self,
+        state: Mapping[str, str] | None = None,
+        *,
+        dims: Mapping[str, int] | None = None,
+        rewrite: bool = False,
+        time: Mapping[str, int] | None = None,
+        delay: bool = False,
     ) -> ModelStream:
         """The model, fed step by step: a state that it returns is an input of the next step.
 
@@ -314,6 +320,11 @@ class Model:
                 states of GRU nodes that are inputs, with the Y_h of the same nodes that are outputs; and
                 inputs and outputs of one type and shape whose names say so, as `cache` and `cache_out`.
             dims: sizes of symbolic dimensions of states, by name, that the other inputs do not determine.
+            rewrite: whether states that an ONNX model hides become its inputs and outputs, in memory, as
+                `onegru.rewrite(…, streaming=True)` writes them, but not checked on inputs: those of its GRUs,
+                and the last steps before its convolutions.
+            time: with `rewrite`, the axis of time of inputs, by name; None to find it.
+            delay: with `rewrite`, whether outputs may come later, where a node needs steps ahead.
 
         Raises:
             SpecError: an output or input is unknown, they do not fit each other, or none is found; or, with
@@ -324,6 +335,20 @@ class Model:
             SpecWarning: a node needs earlier steps that no state carries, or what it does along time is not
                 known; with `state`, a node reverses time or mixes steps.
         """
+        if flag("rewrite", rewrite):
+            if state is not None:
+                raise SpecError("state: given with rewrite=True, which finds all; must be left out")
+            from onegru.models.streaming import streaming_graph  # which takes long to import
+
+            model = Model(streaming_graph(self._graph, time, flag("delay", delay)), self._options)
+            return model.stream(dims=dims)
+        for name, is_given in (("time", time is not None), ("delay", flag("delay", delay))):
+            if is_given:
+                raise SpecError(
+                    f"{name}: given without rewrite=True, where it has no effect; must be left out"
+                )
+        if self._graph.starts and state is None:
+            return ModelStream(self._graph, self.run, dict(self._graph.states), {} if dims is None else dims)
         from onegru.timeline.check import check_time, named_states  # which few need
         from onegru.timeline.read import read_timeline
 

@@ -264,7 +264,8 @@ class ModelStream:
                 continue
             if info.shape is None:
                 raise SpecError(f"state: {name!r} is of unknown rank; set it before the first step (.state)")
-            wanted = [size if isinstance(size, int) else sizes.get(size or "") for size in info.shape]
+            shape = self._graph.starts.get(name, info.shape)
+            wanted = [size if isinstance(size, int) else sizes.get(size or "") for size in shape]
             if any(size is None for size in wanted):
                 if name in self._graph.zero_inputs:
                     continue

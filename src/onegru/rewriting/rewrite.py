@@ -17,7 +17,12 @@ from onegru.rewriting.fuse import fuse_onnx
 from onegru.system.atomic_write import write_files
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from onegru.formats.onnx.validate import ModelProto
+    from onegru.formats.opened import Opened
     from onegru.fusion.search import Fused, NearMiss, Progress
+    from onegru.models.fusing import Decomposed
 
 #: The runtimes whose faults a model can be rewritten for.
 RUNTIMES = ("onnxruntime", "openvino")
@@ -84,6 +89,9 @@ def rewrite(
     tolerance: float | None = None,
     check: bool = True,
     fuse: bool = False,
+    streaming: bool = False,
+    time: Mapping[str, int] | None = None,
+    delay: bool = False,
     progress: Progress | None = None,
 ) -> Rewriting:
     """Rewrite the GRU nodes of an ONNX model; the rest of the model stays as it is.
@@ -120,6 +128,13 @@ def rewrite(
         check: whether to check the target against the source. The source need not run without it.
         fuse: whether GRUs that are decomposed into other operators become GRU nodes first, as by
             `onegru.fuse`; there must then be one.
+        streaming: whether a model of whole sequences becomes one that runs in chunks of any size: the states
+            of its GRUs (and LSTMs and RNNs), and the last steps before its causal convolutions, become inputs
+            and outputs, zeros at first. Checked by running the source over random sequences, and the target
+            over chunks of them. `onegru.load(target).stream()` knows the states, by the file's metadata.
+        time: with `streaming`, the axis of time of inputs, by name; by default that along which the GRUs run.
+        delay: with `streaming`, whether outputs may come later than in a whole run, where a convolution needs
+            steps ahead; else such a model is refused.
         progress: called now and then with the number of nodes searched for them, and of all.
 
     Returns:
@@ -151,6 +166,25 @@ def rewrite(
     if opset is not None:
         check_opset(opset)
     place = Source.of(file)
+    if flag("streaming", streaming):
+        given_too = {
+            "opset": opset,
+            "layout": layout,
+            "dtype": dtype,
+            "quantize": quantize or None,
+            "split": split or None,
+            "decompose": decompose or None,
+            "runtime": runtime,
+        }
+        for name, value in given_too.items():
+            if value is not None:
+                raise SpecError(f"{name}: given with streaming; must be left out, and asked for later")
+        found, given, notes = fuse_onnx(file, progress) if fuse else (None, file.data, [])
+        model = model_of(file) if found is None else found.model
+        return _rewrite_for_streaming(file, target, model, found, notes, wanted, time, flag("delay", delay))
+    for name, is_given in (("time", time is not None), ("delay", flag("delay", delay))):
+        if is_given:
+            raise SpecError(f"{name}: given without streaming, where it has no effect; must be left out")
     names = quantize if isinstance(quantize, bool) else frozenset(quantize)
     changes = Changes(opset, layout, dtype == "float16", names, split, decompose, runtime)
     found, given, notes = fuse_onnx(file, progress) if fuse else (None, file.data, [])
@@ -178,6 +212,35 @@ def rewrite(
         outputs=outputs,
         fused=() if found is None else found.fused,
         missed=() if found is None else found.missed,
+    )
+
+
+def _rewrite_for_streaming(
+    file: Opened,
+    target: Path,
+    model: ModelProto,
+    fused: Decomposed | None,
+    notes: list[str],
+    wanted: Check,
+    time: Mapping[str, int] | None,
+    delay: bool,
+) -> Rewriting:
+    from onegru.rewriting.streaming import rewrite_for_streaming, words_of
+
+    made, result, outputs, more = rewrite_for_streaming(file, model, target, wanted, time, delay)
+    nodes, others = words_of(made)
+    opset = max(entry.version for entry in made.model.opset_import if entry.domain in ("", "ai.onnx"))
+    write_files([(target, lambda file: file.write(result))])
+    return Rewriting(
+        source=str(file),
+        target=str(target),
+        opsets=(opset, opset),
+        nodes=tuple(NodeReport(name, tuple(words)) for name, words in nodes.items()),
+        others=(),
+        notes=(*notes, *more, *others),
+        outputs=outputs,
+        fused=() if fused is None else fused.fused,
+        missed=() if fused is None else fused.missed,
     )
 
 

@@ -41,12 +41,9 @@ class Axes:
             factor = self._parents[factor]
         return factor
 
-    def size_of(self, factor: int) -> Size:
-        """The size of a factor; a number if any of those that are the same has one."""
-        same = [
-            self._sizes[item] for item in range(len(self._parents)) if self.find(item) == self.find(factor)
-        ]
-        return next((size for size in same if isinstance(size, int)), self._sizes[self.find(factor)])
+    def sizes_of(self, factor: int) -> list[Size]:
+        """The sizes, or their names, of all factors that are the same as this one."""
+        return [size for item, size in enumerate(self._sizes) if self.find(item) == self.find(factor)]
 
     def named(self, size: str) -> Axis | None:
         """The axis of a named size."""

@@ -19,7 +19,7 @@ from onegru.formats.graph import STREAM_KEY, Graph
 from onegru.formats.onnx.flow import flow_of, graph_types
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.functions.unfold import unfold_functions
-from onegru.formats.onnx.order import sort_nodes
+from onegru.formats.onnx.order import needed_nodes, sort_nodes
 from onegru.formats.onnx.parse import model_opset
 from onegru.formats.onnx.validate import Source, replace_nodes
 from onegru.formats.onnx.values import names_in
@@ -125,7 +125,7 @@ def streaming_model(
 
 
 def _folded(source: Source, model: ModelProto) -> Flow:
-    """The operators, after small integers that they compute from constants, such as pads, became constants."""
+    """The operators, after small integers that they compute from constants became constants, such as pads."""
     flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
     for _ in range(_MOST_FOLDS):
         found: dict[str, TensorProto] = {}
@@ -174,6 +174,9 @@ class _Editor:
         self.flow = planner.flow
         self.plan = plan
         self.used = names_in(model)
+        self.sizes = {
+            dim.dim_param for value in model.graph.input for dim in value.type.tensor_type.shape.dim
+        }
         self.before: dict[int, list[NodeProto]] = {}
         self.after: list[NodeProto] = []
         self.states: list[State] = []
@@ -197,7 +200,8 @@ class _Editor:
         for op in plan.recurrent:
             self._open_states(op, graph)
         nodes = [part for node in model.graph.node for part in (*self.before.get(id(node), ()), node)]
-        replace_nodes(model.graph, [*nodes, *self.after])
+        wanted = [value.name for value in model.graph.output]
+        replace_nodes(model.graph, needed_nodes([*nodes, *self.after], wanted))
         for value in model.graph.input:
             if value.name in plan.inputs:
                 _open(value, plan.inputs[value.name], "frames")
@@ -208,16 +212,18 @@ class _Editor:
                 )
         del model.graph.value_info[:]
         axes = {name: plan.outputs.get(name) for name in outputs if name in {*plan.outputs, *plan.newest}}
-        self._describe()
+        self._describe(graph)
         return Streaming(model, tuple(self.states), plan.inputs, plan.delays, axes)
 
-    def _describe(self) -> None:
+    def _describe(self, graph: Graph) -> None:
         """Note in the file which output feeds which input, and what each is at first."""
+        states = [(item.input, item.output, list(item.first)) for item in self.states]
+        outside = {value.name: value.type.tensor_type.shape.dim for value in self.model.graph.input}
+        for given, taken in graph.states:
+            if taken not in {state[0] for state in states}:
+                states.append((taken, given, [dim.dim_param or dim.dim_value for dim in outside[taken]]))
         document = {
-            "states": [
-                {"input": item.input, "output": item.output, "shape": list(item.first)}
-                for item in self.states
-            ],
+            "states": [{"input": taken, "output": given, "shape": shape} for taken, given, shape in states],
             "time": dict(self.plan.inputs),
             "delays": dict(self.plan.delays),
         }
@@ -265,10 +271,16 @@ class _Editor:
         return op.name or next(filter(None, op.outputs))
 
     def _size(self, value: str, axis: int) -> Size | tuple[Size, ...]:
-        """A size of a value: of the inputs, where it is one of theirs; else its factors, or 0 if not known."""
-        sizes = tuple(self.planner.axes.size_of(factor) for factor in self.planner.factors(value, axis))
+        """A size of a value; several factors if it is their product."""
+        sizes = tuple(map(self._size_of, self.planner.factors(value, axis)))
         sizes = tuple(size for size in sizes if size != 1) or (1,)
         return sizes[0] if len(sizes) == 1 else sizes
+
+    def _size_of(self, factor: int) -> Size:
+        """The size of a factor: a number, or the name that it has in an input, if there is one."""
+        sizes = self.planner.axes.sizes_of(factor)
+        known = [size for size in sizes if isinstance(size, int) or size.removeprefix("dim:") in self.sizes]
+        return min(known or sizes, key=lambda size: isinstance(size, str))
 
     def _first_shape(self, op: Op, value: str, axis: int, steps: int) -> tuple[int | str, ...]:
         rank = len(self.planner.known[value] or ())
@@ -291,10 +303,7 @@ class _Editor:
         if isinstance(size, int):
             return size
         name = size.removeprefix("dim:")
-        inputs = {
-            dim.dim_param for value in self.model.graph.input for dim in value.type.tensor_type.shape.dim
-        }
-        if name not in inputs:
+        if name not in self.sizes:
             raise self._unknown(op, f"its state has a size that no input has ({name})")
         return name
 
@@ -334,7 +343,7 @@ class _Editor:
         node.attribute.extend([*kept, onnx.helper.make_attribute("pads", pads)])
 
     def _others(self, op: Op, axis: int) -> list[int]:
-        """What a Pad or a Slice does along other axes: pads, or start, end and axis of each; empty if nothing."""
+        """What a Pad or a Slice does along other axes: pads, or start, end and axis of each."""
         step = self.planner._step(op)
         rank = len(step.shape())
         if op.kind == "Concat":
@@ -395,7 +404,7 @@ class _Editor:
             node.input[place] = self.joined[key]
             return
         label = self._label(op)
-        taken, given = self._fresh(f"{label}_cache_in"), self._fresh(f"{label}_cache_out")
+        taken, given = (self._fresh(f"{_plain(label)}_cache_{way}") for way in ("in", "out"))
         shape = self._first_shape(op, value, axis, first)
         is_open = steps != first
         declared = [
@@ -440,7 +449,7 @@ class _Editor:
         label, inputs = self._label(op), {info.name for info in graph.inputs}
         for (first, last), what in zip(RECURRENT[kind_of(op)], ("state", "cell"), strict=False):
             old = node.input[first] if len(node.input) > first else ""
-            given = self._fresh(f"{label}_{what}_out")
+            given = self._fresh(f"{_plain(label)}_{what}_out")
             while len(node.output) <= last:
                 node.output.append("")
             if node.output[last]:
@@ -459,7 +468,7 @@ class _Editor:
                 shape = tuple(dim.dim_param or dim.dim_value for dim in dims)
                 self.states.append(State(old, given, label, shape))
                 continue
-            taken = self._fresh(f"{label}_{what}_in")
+            taken = self._fresh(f"{_plain(label)}_{what}_in")
             shape = self._state_shape(op)
             array = None if not old else self.flow.constant(old)
             if old and self.flow.fill(old) != 0:
@@ -485,6 +494,11 @@ class _Editor:
             rows = int(np.prod([int(item) for item in rows]))
         size = self._named(op, rows)
         return (size, R[0], R[-1]) if is_batch_first else (R[0], size, R[-1])
+
+
+def _plain(label: str) -> str:
+    """A node's name without the slashes of PyTorch's exporter."""
+    return label.strip("/").replace("/", "_")
 
 
 def _open(value: ValueInfoProto, axis: int, name: str) -> None:

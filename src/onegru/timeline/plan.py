@@ -234,13 +234,8 @@ class Planner(Walk):
             yield "unknown", "cuts time into other axes"
             return
         before = [self.stretch.get(op.inputs[place], Stretch()) for place in takes]
-        if any(item.lead > 0 for item in before) and kind not in (
-            *_KEEPS_ZEROS,
-            "Conv",
-            "Pad",
-            "Slice",
-            "MaxPool",
-        ):
+        takes_zeros = kind in (*_KEEPS_ZEROS, "Pad", "Slice") or "Conv" in kind or "Pool" in kind
+        if any(item.lead > 0 for item in before) and not takes_zeros:
             yield "remembers", "takes steps of zeros that were put in front of time"
         stretch = yield from self._aligned(op, takes, before)
         self.stretch.update(dict.fromkeys(outputs, stretch))
@@ -319,6 +314,7 @@ class Planner(Walk):
         if lead > 0:
             yield "remembers", f"{move.why} and gives more than it takes"
         elif lead < min(stretch.lead, 0) and not self.delay:
+            self.stretch[name] = Stretch()  # once is enough to say so
             later = min(stretch.lead, 0) - lead
             words = f"gives each step {count(later, 'step')} later, which delay=True (--delay) allows"
             yield "remembers", f"{move.why}: {words}"
@@ -364,11 +360,10 @@ class Planner(Walk):
         if place not in timed[sequence]:  # along another axis, as over the bands of one frame
             for first, _ in RECURRENT[kind_of(op)]:
                 name = op.inputs[first] if len(op.inputs) > first else ""
-                if name and self.flow.constant(name) is not None:
-                    if self.flow.fill(name) == 0:
-                        self.made.zero_states.append((op, first))
-                    else:
-                        yield "remembers", "starts from a constant with a row for each step"
+                if name and self.flow.fill(name) == 0:
+                    self.made.zero_states.append((op, first))
+                elif name and self.flow.constant(name) is not None:
+                    yield "remembers", "starts from a constant with a row for each step"
             return
         if stretch.tail > 0 and stretch.lead >= 0:
             yield "unknown", f"runs through {count(stretch.tail, 'step')} behind the last one"

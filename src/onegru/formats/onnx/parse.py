@@ -7,6 +7,7 @@ is run as a whole by ONNX Runtime, with onegru for its GRU nodes.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -20,11 +21,13 @@ from onegru.core.wording import count
 from onegru.formats.graph import (
     STATES_KEY,
     STATES_WORD,
+    STREAM_KEY,
     Graph,
     GruStep,
     LazyConstants,
     Outline,
     Step,
+    TensorInfo,
     initial_states,
 )
 from onegru.formats.onnx.dequantized import fold_dequantized
@@ -129,6 +132,9 @@ class _Reader:
         outputs = tuple(tensor_info(value) for value in self.graph.output)
         outline = Outline(serialized(self.source, without_weights(self.model)))
         states = find_states(self.graph, self.opset, self.nodes, self.grus.values(), inputs, outputs)
+        starts: Mapping[str, tuple[int | str, ...]] = {}
+        if (told := self._told_states(inputs, outputs)) is not None:
+            states, starts = told
         ahead = self._ahead_of_runs()
         steps = self._steps({id(node) for node in ahead})
         constants: Mapping[str, Array] | None = None if steps is None else self._folded(ahead)
@@ -148,9 +154,41 @@ class _Reader:
             grus=(*self.grus.values(), *(gru for _, gru in self.nested)),
             whole=whole,
             states=states,
+            starts=starts,
             outline=outline,
         )
         return replace(graph, zero_inputs=initial_states(graph)) if is_ours and steps else graph
+
+    def _told_states(
+        self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
+    ) -> tuple[tuple[tuple[str, str], ...], dict[str, tuple[int | str, ...]]] | None:
+        """The states that the metadata names, and their shapes at first; None if it names none.
+
+        Raises:
+            FormatError: they are none of this model.
+        """
+        text = next((item.value for item in self.model.metadata_props if item.key == STREAM_KEY), None)
+        if text is None:
+            return None
+        pairs: tuple[tuple[str, str], ...] = ()
+        shapes: dict[str, tuple[int | str, ...]] = {}
+        try:
+            states = json.loads(text)["states"]
+            pairs = tuple((state["output"], state["input"]) for state in states)
+            shapes = {state["input"]: tuple(state["shape"]) for state in states}
+            takers, givers = {info.name: info for info in inputs}, {info.name for info in outputs}
+            is_sound = len({*shapes}) == len({given for given, _ in pairs}) == len(pairs)
+            for given, taken in pairs:
+                known, shape = takers[taken].shape, shapes[taken]
+                is_sound = is_sound and given in givers and known is not None and len(shape) == len(known)
+                is_sound = is_sound and all(
+                    isinstance(size, str) or (type(size) is int and 0 <= size < 2**31) for size in shape
+                )
+        except (KeyError, TypeError, ValueError, RecursionError):
+            is_sound = False
+        if not is_sound:
+            raise self.source.error(f"its metadata {STREAM_KEY!r} do not fit its inputs and outputs")
+        return pairs, shapes
 
     def constants(self) -> dict[str, Array]:
         """Those that GRU nodes use, as far as they may be known ahead of runs."""

@@ -1,0 +1,193 @@
+"""A model of whole sequences, rewritten to run in chunks of time, and compared on random chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onegru.core.compare import TOLERANCE_FUSED, difference, magnitude, signal_to_noise
+from onegru.core.dtypes import ELEMENT_TYPES, Array
+from onegru.core.errors import FormatError, OneGRUError, SpecError
+from onegru.core.wording import count
+from onegru.formats.onnx.parse import parse_onnx, read_onnx
+from onegru.formats.onnx.validate import ModelProto, Source
+from onegru.formats.opened import Opened
+from onegru.models.model import Model
+from onegru.models.random_inputs import dimension_name, draw_inputs
+from onegru.rewriting.check import Check, OutputReport
+from onegru.rewriting.model_pass import embed_external, one_file
+from onegru.timeline.onnx import Streaming, streaming_model
+
+_STEPS = 29  # of a random sequence, unless the model has its own number
+_RUNS = 8  # through the target, in chunks of other sizes each time
+
+
+def rewrite_for_streaming(
+    file: Opened, model: ModelProto, target: Path, check: Check, time: Mapping[str, int] | None, delay: bool
+) -> tuple[Streaming, bytes, tuple[OutputReport, ...], list[str]]:
+    """Change a model, and compare it with its source.
+
+    Args:
+        file: the source.
+        model: the model in it, or what became of it, which this changes.
+        target: the file that it is to become.
+        check: what to check.
+        time: as for `onegru.rewrite`.
+        delay: likewise.
+
+    Returns:
+        the result, its bytes, how far its outputs lie apart from the source's, and what else was done.
+
+    Raises:
+        SpecError: a node cannot run in chunks, or an argument is not legal.
+        FormatError: the file is broken, or the result differs from the source.
+    """
+    place = Source.of(file)
+    notes = embed_external(place, model, len(file.data))
+    graph = parse_onnx(one_file(place, model), replace(place, file=None))
+    made = streaming_model(place, model, graph, time, delay)
+    data = one_file(place, made.model)
+    outputs: tuple[OutputReport, ...] = ()
+    if check.is_wanted:
+        whole = Model(read_onnx(file, again=True))
+        outputs = compare_in_chunks(whole, Model(parse_onnx(data, Source(str(target)))), made, check, target)
+    return made, data, outputs, notes
+
+
+def compare_in_chunks(
+    whole: Model, chunked: Model, made: Streaming, check: Check, target: Path
+) -> tuple[OutputReport, ...]:
+    """Run the source over whole sequences and the target over chunks of them.
+
+    Raises:
+        FormatError: outputs differ by more than rounding.
+        OneGRUError: one of the models does not run.
+    """
+    found: dict[str, OutputReport] = {}
+    inputs = _inputs(whole, made, check)
+    steps = {array.shape[made.time[name]] for name, array in inputs.items() if name in made.time}
+    if len(steps) != 1 or min(steps) < 1:
+        raise SpecError(f"inputs: {sorted(steps)} steps of time; must be one number of at least 1 for all")
+    total = steps.pop()
+    expected = whole.run(inputs)
+    rng = np.random.default_rng(check.seed)
+    for sizes in _chunk_sizes(total, max(made.delays.values(), default=0), rng):
+        results = _run_in_chunks(chunked, inputs, made, sizes)
+        for name, array in expected.items():
+            if name not in made.axes:
+                continue
+            report = _compared(name, array, results[name], made, total, check, target, sizes)
+            if name not in found or report.max_abs > found[name].max_abs:
+                found[name] = report
+    return tuple(found.values())
+
+
+def _inputs(whole: Model, made: Streaming, check: Check) -> dict[str, Array]:
+    if check.inputs is not None:
+        return {name: np.asarray(array) for name, array in check.inputs.items()}
+    dims: dict[str, Any] = dict(check.dims or {})
+    for info in whole.inputs:
+        if info.name in made.time and info.shape is not None:
+            axis = made.time[info.name]
+            if not isinstance(info.shape[axis], int):
+                dims.setdefault(dimension_name(info, axis), _STEPS)
+    first: OneGRUError | None = None
+    for sizes in ((_STEPS, 2, 4), (_STEPS, 1, 1), (_STEPS, 2, 16)):
+        inputs = draw_inputs(whole, check.seed, sizes, dims)
+        try:
+            whole.run(inputs)
+        except OneGRUError as error:
+            first = first or error
+        else:
+            return inputs
+    assert first is not None
+    raise FormatError(f"{first}; so the target cannot be checked, and is not written")
+
+
+def _chunk_sizes(total: int, delay: int, rng: np.random.Generator) -> Iterator[list[int]]:
+    """Ways to cut a sequence, whose first chunk is longer than the delay."""
+    first = min(delay + 1, total)
+    for size in (1, 2, 7, total - first or 1):
+        left = total - first
+        yield [first, *[size] * (left // size), *[left % size] * (left % size > 0)]
+    yield [total]
+    for _ in range(_RUNS - 5):
+        sizes = [min(total, first + int(rng.integers(0, 4)))]
+        while (left := total - sum(sizes)) > 0:
+            sizes.append(min(left, int(rng.integers(1, 9))))
+        yield sizes
+
+
+def _run_in_chunks(
+    chunked: Model, inputs: Mapping[str, Array], made: Streaming, sizes: list[int]
+) -> dict[str, Array]:
+    stream = chunked.stream()
+    parts: list[dict[str, Array]] = []
+    start = 0
+    states = set(stream.pairs.values())
+    for size in sizes:
+        if start:  # what a state is at first is given once
+            inputs = {name: array for name, array in inputs.items() if name not in states}
+        chunk = {
+            name: np.take(array, range(start, start + size), made.time[name]) if name in made.time else array
+            for name, array in inputs.items()
+        }
+        parts.append(stream.step(chunk))
+        start += size
+    return {
+        name: parts[-1][name] if axis is None else np.concatenate([part[name] for part in parts], axis)
+        for name, axis in made.axes.items()
+        if name in parts[-1]
+    }
+
+
+def _compared(
+    name: str,
+    expected: Array,
+    found: Array,
+    made: Streaming,
+    total: int,
+    check: Check,
+    target: Path,
+    sizes: list[int],
+) -> OutputReport:
+    axis = made.axes[name]
+    if axis is not None:
+        expected = np.take(expected, range(max(0, total - made.delays.get(name, 0))), axis)
+    words = f"{target}: output {name!r} in chunks of {sizes[:4]}…"
+    if expected.shape != found.shape or expected.dtype != found.dtype:
+        raise FormatError(
+            f"{words} is {found.dtype} {list(found.shape)}, of a whole run {expected.dtype} "
+            f"{list(expected.shape)}; not written"
+        )
+    apart = difference(expected, found)
+    base = TOLERANCE_FUSED.get(expected.dtype.name, 0.0) if check.tolerance is None else check.tolerance
+    limit = base * magnitude(expected) if expected.dtype.name in ELEMENT_TYPES else 0.0
+    if apart.max_abs > limit:
+        raise FormatError(
+            f"{words} differs from that of a whole run by {apart.max_abs:.3g} at {list(apart.where or ())}; "
+            f"must be at most {limit:.3g}; not written"
+        )
+    snr = signal_to_noise(expected, found) if expected.dtype.name in ELEMENT_TYPES else None
+    return OutputReport(name, "onegru", apart.max_abs, apart.max_ulp, limit, snr)
+
+
+def words_of(made: Streaming) -> tuple[dict[str, list[str]], list[str]]:
+    """What was done to each recurrence, by name, and elsewhere."""
+    nodes: dict[str, list[str]] = {}
+    others: list[str] = []
+    for state in made.states:
+        if state.steps is None:
+            nodes.setdefault(state.node, []).append(f"its state is now {state.input} and {state.output}")
+        else:
+            what = count(state.steps, "step") if state.steps else "the steps that wait"
+            others.append(f"{state.node}: {what} before it are now {state.input} and {state.output}")
+    for name, steps in made.delays.items():
+        others.append(
+            f"output {name} comes {count(steps, 'step')} later; the first chunk must be longer than that"
+        )
+    return nodes, others

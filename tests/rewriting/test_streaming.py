@@ -1,0 +1,493 @@
+"""Models of whole sequences that become models of chunks: the same numbers, or a refusal that is right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import ModelProto, NodeProto
+
+import onegru
+from onegru import FormatError, SpecError
+from onegru.core.dtypes import Array
+from onegru.formats.graph import STREAM_KEY
+from onegru.timeline import plan
+from tests.support.comparison import assert_bits
+from tests.support.files.onnx_models import graph, model, node, save, value
+
+B, C, T = 2, 6, 23
+
+
+@dataclass
+class Network:
+    """A network on X [batch, C, time] that grows node by node."""
+
+    rng: np.random.Generator
+    nodes: list[NodeProto] = field(default_factory=list)
+    constants: dict[str, Array] = field(default_factory=dict)
+    last: str = "X"
+
+    def constant(self, array: Any, dtype: Any = np.float32) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants[name] = np.asarray(array, dtype)
+        return name
+
+    def add(self, kind: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:
+        name = f"{kind.lower()}{len(self.nodes)}"
+        names = [name, *(f"{name}.{index}" for index in range(1, outputs))]
+        self.nodes.append(node(kind, list(inputs), names, name=name, **attributes))
+        return name
+
+    def weights(self, *shape: int) -> str:
+        return self.constant(self.rng.standard_normal(shape) * 0.7 / np.sqrt(np.prod(shape[1:])))
+
+    def conv(self, value: str, size: int, dilation: int = 1, pads: tuple[int, int] = (0, 0)) -> str:
+        W = self.weights(C, C, size)
+        return self.add("Conv", value, W, dilations=[dilation], kernel_shape=[size], pads=list(pads))
+
+    def swapped(self, value: str, perm: tuple[int, ...] = (2, 0, 1)) -> str:
+        return self.add("Transpose", value, perm=perm)
+
+    def gru(self, kind: str = "GRU", direction: str = "forward") -> str:
+        gates = {"GRU": 3, "LSTM": 4, "RNN": 1}[kind]
+        D = 2 if direction == "bidirectional" else 1
+        W, R = self.weights(D, gates * C, C), self.weights(D, gates * C, C)
+        count = 3 if kind == "LSTM" else 2
+        x = self.swapped(self.last)
+        Y = self.add(kind, x, W, R, outputs=count, hidden_size=C, direction=direction)
+        if D == 2:
+            Y = self.add("ReduceMean", Y, axes=[1], keepdims=1)
+        return self.swapped(self.add("Squeeze", Y, self.constant([1], np.int64)), (1, 2, 0))
+
+    def proto(self, opset: int = 14) -> ModelProto:
+        self.nodes.append(node("Identity", [self.last], ["Z"], name="end"))
+        info = value("X", shape=["batch", C, "time"])
+        return model(
+            graph(self.nodes, [info], [value("Z", shape=["batch", C, None])], self.constants), opset=opset
+        )
+
+
+def padded_conv(net: Network) -> str:
+    size, dilation = int(net.rng.integers(2, 5)), int(net.rng.integers(1, 4))
+    pads = net.constant([0, 0, (size - 1) * dilation, 0, 0, 0], np.int64)
+    padded = net.add("Pad", net.last, pads)
+    if net.rng.integers(2):
+        padded = net.add("Tanh", padded)
+    return net.conv(padded, size, dilation)
+
+
+def ahead_conv(net: Network) -> str:
+    size = int(net.rng.integers(2, 5))
+    return net.conv(net.last, size, pads=(size - 1, 0))
+
+
+def chomped_conv(net: Network) -> str:
+    size = int(net.rng.integers(2, 5))
+    both = net.conv(net.last, size, pads=(size - 1, size - 1))
+    ends = [net.constant(item, np.int64) for item in ([0], [1 - size], [2])]
+    return net.add("Slice", net.add("Tanh", both), *ends)
+
+
+def zeros_in_front(net: Network) -> str:
+    shape = net.add("Shape", net.last)
+    rows = net.add("Gather", shape, net.constant([0], np.int64))
+    sizes = net.add("Concat", rows, net.constant([C, 2], np.int64), axis=0)
+    zeros = net.add("ConstantOfShape", sizes)
+    return net.conv(net.add("Concat", zeros, net.last, axis=2), 3)
+
+
+def pooled(net: Network) -> str:
+    padded = net.add("Pad", net.last, net.constant([0, 0, 2, 0, 0, 0], np.int64))
+    return net.add("AveragePool", padded, kernel_shape=[3])
+
+
+def residual(net: Network) -> str:
+    return net.add("Add", net.last, ahead_conv(net))
+
+
+def normalized(net: Network) -> str:
+    numbers = [net.constant(net.rng.uniform(0.5, 1.5, C)) for _ in range(4)]
+    return net.add("BatchNormalization", net.last, *numbers)
+
+
+def over_channels(net: Network) -> str:
+    return net.add("Softmax", net.last, axis=1)
+
+
+def mixed_rows(net: Network) -> str:
+    """[batch·time, C] through a product and back."""
+    rows = net.add("Reshape", net.swapped(net.last, (0, 2, 1)), net.constant([-1, C], np.int64))
+    done = net.add("MatMul", rows, net.weights(C, C))
+    shape = net.add("Shape", net.swapped(net.last, (0, 2, 1)))
+    return net.swapped(net.add("Reshape", done, shape), (0, 2, 1))
+
+
+def gated(net: Network) -> str:
+    return net.add("Mul", net.last, net.add("Sigmoid", net.conv(net.last, 1)))
+
+
+def lookahead(net: Network) -> str:
+    size = int(net.rng.choice([3, 5]))
+    return net.conv(net.last, size, pads=(size // 2, size // 2))
+
+
+def lookahead_residual(net: Network) -> str:
+    return net.add("Add", net.last, net.add("Tanh", lookahead(net)))
+
+
+CAUSAL: dict[str, Callable[[Network], str]] = {
+    "GRU": Network.gru,
+    "LSTM": lambda net: net.gru("LSTM"),
+    "RNN": lambda net: net.gru("RNN"),
+    "padded convolution": padded_conv,
+    "convolution with pads ahead": ahead_conv,
+    "convolution that is cut": chomped_conv,
+    "zeros in front": zeros_in_front,
+    "pooling": pooled,
+    "residual": residual,
+    "batch normalization": normalized,
+    "softmax over channels": over_channels,
+    "rows of batch and time": mixed_rows,
+    "gate": gated,
+    "kernel of 1": lambda net: net.conv(net.last, 1),
+}
+AHEAD: dict[str, Callable[[Network], str]] = {
+    "symmetric convolution": lookahead,
+    "symmetric residual": lookahead_residual,
+}
+NEVER: dict[str, Callable[[Network], str]] = {
+    "reverse GRU": lambda net: net.gru(direction="reverse"),
+    "bidirectional GRU": lambda net: net.gru(direction="bidirectional"),
+    "mean over time": lambda net: net.add("Sub", net.last, net.add("ReduceMean", net.last, axes=[2])),
+    "softmax over time": lambda net: net.add("Softmax", net.last, axis=2),
+    "instance normalization": lambda net: net.add(
+        "InstanceNormalization", net.last, net.constant(np.ones(C)), net.constant(np.zeros(C))
+    ),
+    "reversed time": lambda net: net.add(
+        "Slice", net.last, *(net.constant(item, np.int64) for item in ([-1], [-(2**40)], [2], [-1]))
+    ),
+}
+
+
+def built(kinds: list[Callable[[Network], str]], seed: int) -> ModelProto:
+    net = Network(np.random.default_rng(seed))
+    for kind in kinds:
+        net.last = kind(net)
+    return net.proto()
+
+
+def drawn(seed: int) -> tuple[list[str], ModelProto]:
+    """A network with a GRU, of up to eight parts; a third of them look ahead, or are impossible."""
+    rng = np.random.default_rng(seed)
+    parts = {**CAUSAL}
+    if seed % 3:
+        parts |= AHEAD
+    if seed % 3 == 2:
+        parts |= NEVER
+    names = [str(rng.choice(list(parts))) for _ in range(rng.integers(1, 8))]
+    names.insert(int(rng.integers(len(names) + 1)), "GRU")
+    return names, built([parts[name] for name in names], seed)
+
+
+def chunks_of(rng: np.random.Generator, first: int) -> list[int]:
+    sizes = [first + int(rng.integers(3))]
+    while sum(sizes) < T:
+        sizes.append(min(int(rng.integers(1, 7)), T - sum(sizes)))
+    return sizes
+
+
+def run_in_chunks(path: Path, X: Array, sizes: list[int]) -> Array:
+    stream = onegru.load(path).stream()
+    cuts = np.cumsum([0, *sizes])
+    parts = [stream.step({"X": X[:, :, a:b]})["Z"] for a, b in pairwise(cuts)]
+    return np.concatenate(parts, 2)
+
+
+@pytest.mark.long(every=6)
+@pytest.mark.parametrize("seed", range(240))
+def test_drawn_networks(seed: int, tmp_path: Path) -> None:
+    names, proto = drawn(seed)
+    source, target = save(tmp_path, proto), tmp_path / "streaming.onnx"
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((B, C, T)).astype(np.float32)
+    whole = onegru.load(source).run({"X": X})["Z"]
+    if not set(names).isdisjoint(NEVER):
+        with pytest.raises(SpecError, match="cannot run in chunks, as "):
+            onegru.rewrite(source, target, streaming=True, delay=True)
+        assert not target.exists()
+        return
+    if not set(names).isdisjoint(AHEAD):
+        with pytest.raises(SpecError, match=r"of them ahead: gives each step \d steps? later"):
+            onegru.rewrite(source, target, streaming=True)
+        future = X.copy()
+        future[:, :, -1] += 100.0
+        changed = onegru.load(source).run({"X": future})["Z"]
+        assert np.any(changed[:, :, :-1] != whole[:, :, :-1]), "it did not look ahead"
+    report = onegru.rewrite(source, target, streaming=True, delay=True)
+    assert report.outputs and report.outputs[0].max_abs <= report.outputs[0].tolerance
+    onnx.checker.check_model(onnx.load(target), full_check=True)
+    delays = json.loads(onnx.load(target).metadata_props[0].value)["delays"]
+    later = delays.get("Z", 0)
+    found = run_in_chunks(target, X, chunks_of(rng, later + 1))
+    assert found.shape[2] == T - later
+    np.testing.assert_allclose(found, whole[:, :, : T - later], atol=2e-5)
+    assert (later > 0) == (not set(names).isdisjoint(AHEAD))
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_each_part(name: str, tmp_path: Path) -> None:
+    source = save(tmp_path, built([CAUSAL[name], CAUSAL["GRU"]], 1))
+    target = tmp_path / "streaming.onnx"
+    onegru.rewrite(source, target, streaming=True)
+    X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
+    whole = onegru.load(source).run({"X": X})["Z"]
+    for sizes in ([1] * T, [7, 7, 7, 2], [22, 1], [T]):
+        np.testing.assert_allclose(run_in_chunks(target, X, sizes), whole, atol=1e-5)
+    in_memory = onegru.load(source).stream(rewrite=True)
+    assert_bits(in_memory.step({"X": X[:, :, :9]})["Z"], run_in_chunks(target, X[:, :, :9], [9]))
+
+
+@pytest.mark.parametrize("name", NEVER)
+def test_what_never_streams_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    source = save(tmp_path, built([CAUSAL["GRU"], NEVER[name]], 1))
+    with pytest.raises(SpecError) as caught:
+        onegru.rewrite(source, tmp_path / "t.onnx", streaming=True, delay=True)
+    kind = {"mean over time": "ReduceMean", "reversed time": "Slice", "softmax over time": "Softmax"}.get(
+        name
+    )
+    kind = kind or ("InstanceNormalization" if name.startswith("instance") else "GRU")
+    assert f"as {kind} node '{kind.lower()}" in str(caught.value)
+    X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
+    future = X.copy()
+    future[:, :, -1] += 100.0
+    whole, changed = (onegru.load(source).run({"X": array})["Z"] for array in (X, future))
+    assert np.any(changed[:, :, :-1] != whole[:, :, :-1])
+
+
+# ---- wrong rules
+
+
+def shorter_cache(cache: plan.Cache) -> plan.Cache:
+    return cache._replace(first=max(cache.first - 1, 0))
+
+
+def older_steps(cache: plan.Cache) -> plan.Cache:
+    return cache._replace(steps=cache.steps and cache.steps + 1, first=cache.first + 1)
+
+
+WRONG: dict[str, tuple[list[str], Callable[[plan.Plan], object]]] = {
+    "a cache one step short": (
+        ["padded convolution", "GRU"],
+        lambda made: made.caches.__setitem__(0, shorter_cache(made.caches[0])),
+    ),
+    "a cache one step long": (
+        ["convolution with pads ahead", "GRU"],
+        lambda made: made.caches.__setitem__(0, older_steps(made.caches[0])),
+    ),
+    "no cache": (["pooling", "GRU"], lambda made: made.caches.clear()),
+    "no state": (["GRU"], lambda made: made.recurrent.clear()),
+    "one state of two": (["GRU", "GRU"], lambda made: made.recurrent.pop()),
+    "padding in each chunk": (["padded convolution", "GRU"], lambda made: made.unpadded.clear()),
+    "cutting each chunk": (["convolution that is cut", "GRU"], lambda made: made.unpadded.pop()),
+    "steps that do not wait": (
+        ["symmetric residual", "GRU"],
+        lambda made: (
+            made.caches.pop(next(i for i, cache in enumerate(made.caches) if cache.steps is None)) and None
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_rule_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, spoil = WRONG[name]
+    source = save(tmp_path, built([{**CAUSAL, **AHEAD}[part] for part in parts], 4))
+    target = tmp_path / "streaming.onnx"
+    onegru.rewrite(source, target, streaming=True, delay=True)
+    target.unlink()
+    make = plan.Planner.plan
+
+    def spoiled(planner: plan.Planner) -> plan.Plan:
+        made = make(planner)
+        spoil(made)
+        return made
+
+    monkeypatch.setattr(plan.Planner, "plan", spoiled)
+    with pytest.raises((FormatError, SpecError), match=r"not written|fails|must be|none found"):
+        onegru.rewrite(source, target, streaming=True, delay=True)
+    assert not target.exists()
+
+
+def test_states_of_another_gru_are_caught(tmp_path: Path) -> None:
+    """A file whose metadata were changed gives other numbers than the whole: that is what the check sees."""
+    source = save(tmp_path, built([CAUSAL["GRU"], CAUSAL["GRU"]], 5))
+    target = tmp_path / "streaming.onnx"
+    onegru.rewrite(source, target, streaming=True)
+    proto = onnx.load(target)
+    document = json.loads(proto.metadata_props[0].value)
+    first, second = document["states"]
+    first["output"], second["output"] = second["output"], first["output"]
+    proto.metadata_props[0].value = json.dumps(document)
+    onnx.save(proto, target)
+    X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
+    whole = onegru.load(source).run({"X": X})["Z"]
+    assert np.abs(run_in_chunks(target, X, [5, 18]) - whole).max() > 1e-3
+
+
+# ---- files
+
+
+def test_the_file_is_plain_onnx(tmp_path: Path) -> None:
+    """ONNX Runtime runs it by the file's metadata alone."""
+    source = save(tmp_path, built([CAUSAL["padded convolution"], CAUSAL["GRU"]], 2))
+    target = tmp_path / "streaming.onnx"
+    report = onegru.rewrite(source, target, streaming=True)
+    assert [item.name for item in report.nodes] == ["gru3"]
+    assert report.nodes[0].done == ("its state is now gru3_state_in and gru3_state_out",)
+    assert any("steps before it are now conv" in words for words in report.notes)
+    session = onnxruntime.InferenceSession(target, providers=["CPUExecutionProvider"])
+    document = json.loads(session.get_modelmeta().custom_metadata_map[STREAM_KEY])
+    states = {
+        item["input"]: np.zeros([B if size == "batch" else size for size in item["shape"]], np.float32)
+        for item in document["states"]
+    }
+    X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
+    names = [output.name for output in session.get_outputs()]
+    parts = []
+    for step in range(T):
+        results = dict(zip(names, session.run(None, {"X": X[:, :, step : step + 1], **states}), strict=True))
+        states = {item["input"]: results[item["output"]] for item in document["states"]}
+        parts.append(results["Z"])
+    whole = session_of(source).run(None, {"X": X})[0]
+    np.testing.assert_allclose(np.concatenate(parts, 2), whole, atol=1e-5)
+
+
+def session_of(path: Path) -> Any:
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+def test_states_are_saved_and_rows_step_by_themselves(tmp_path: Path) -> None:
+    source = save(tmp_path, built([CAUSAL["padded convolution"], CAUSAL["GRU"]], 2))
+    target = tmp_path / "streaming.onnx"
+    onegru.rewrite(source, target, streaming=True)
+    X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
+    whole = run_in_chunks(target, X, [T])
+    stream = onegru.load(target).stream()
+    stream.step({"X": X[:, :, :9]})
+    stream.save(tmp_path / "state.npz")
+    stream.step({"X": X[:1, :, 9:12]}, rows=[0])
+    found = stream.step({"X": X[1:, :, 9:12]}, rows=[1])["Z"]
+    np.testing.assert_allclose(found, whole[1:, :, 9:12], atol=1e-5)
+    other = onegru.load(target).stream()
+    other.load(tmp_path / "state.npz")
+    np.testing.assert_allclose(other.step({"X": X[:, :, 9:]})["Z"], whole[:, :, 9:], atol=1e-5)
+
+
+def test_states_that_are_outside_stay(tmp_path: Path) -> None:
+    net = Network(np.random.default_rng(1))
+    x = net.swapped(ahead_conv(net))
+    W, R = net.weights(1, 3 * C, C), net.weights(1, 3 * C, C)
+    net.nodes.append(node("GRU", [x, W, R, "", "", "h"], ["Y", "h_out"], hidden_size=C, name="g"))
+    infos = [value("X", shape=["batch", C, "time"]), value("h", shape=[1, "batch", C])]
+    outputs = [value("Y", shape=[None, 1, "batch", C]), value("h_out", shape=[1, "batch", C])]
+    source = save(tmp_path, model(graph(net.nodes, infos, outputs, net.constants), opset=14))
+    target = tmp_path / "streaming.onnx"
+    onegru.rewrite(source, target, streaming=True)
+    pairs = onegru.load(target).stream().pairs
+    assert pairs["h_out"] == "h" and len(pairs) == 2
+
+
+@pytest.mark.parametrize("opset", [7, 9, 11, 13, 17])
+def test_opsets(opset: int, tmp_path: Path) -> None:
+    net = Network(np.random.default_rng(1))
+    net.last = ahead_conv(net)
+    x = net.swapped(net.last)
+    Y = net.add("GRU", x, net.weights(1, 3 * C, C), net.weights(1, 3 * C, C), hidden_size=C)
+    axes: dict[str, Any] = {"axes": [1]} if opset < 13 else {}
+    more = [] if opset < 13 else [net.constant([1], np.int64)]
+    net.last = net.swapped(net.add("Squeeze", Y, *more, **axes), (1, 2, 0))
+    source = save(tmp_path, net.proto(opset))
+    onegru.rewrite(source, tmp_path / "t.onnx", streaming=True)
+
+
+def test_a_fixed_number_of_steps_is_opened(tmp_path: Path) -> None:
+    net = Network(np.random.default_rng(1))
+    net.last = net.add("Reshape", ahead_conv(net), net.constant([1, C, T], np.int64))
+    net.last = net.gru()
+    net.nodes.append(node("Identity", [net.last], ["Z"]))
+    proto = model(
+        graph(net.nodes, [value("X", shape=[1, C, T])], [value("Z", shape=[1, C, T])], net.constants),
+        opset=14,
+    )
+    source, target = save(tmp_path, proto), tmp_path / "t.onnx"
+    onegru.rewrite(source, target, streaming=True)
+    X = np.random.default_rng(3).standard_normal((1, C, T)).astype(np.float32)
+    whole = onegru.load(source).run({"X": X})["Z"]
+    np.testing.assert_allclose(run_in_chunks(target, X, [1, 9, 13]), whole, atol=1e-5)
+    assert onegru.load(target).inputs[0].shape == (1, C, "frames")
+
+
+def test_which_axis_is_time(tmp_path: Path) -> None:
+    net = Network(np.random.default_rng(1))
+    net.last = ahead_conv(net)
+    source, target = save(tmp_path, net.proto()), tmp_path / "t.onnx"
+    with pytest.raises(SpecError, match=r"^time: no GRU goes along an axis of an input; give"):
+        onegru.rewrite(source, target, streaming=True)
+    onegru.rewrite(source, target, streaming=True, time={"X": 2})
+    X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
+    np.testing.assert_allclose(
+        run_in_chunks(target, X, [3, T - 3]), onegru.load(source).run({"X": X})["Z"], atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"streaming": True, "time": {"Q": 1}}, "time: 'Q' is not an input; must be of"),
+        ({"streaming": True, "time": {"X": 3}}, "time: axis 3 of 'X'; must be below its rank, 3"),
+        ({"streaming": True, "time": {"X": "1"}}, "time"),
+        ({"streaming": True, "opset": 15}, "opset: given with streaming"),
+        ({"streaming": True, "quantize": True}, "quantize: given with streaming"),
+        ({"streaming": 1}, "streaming: 1; must be True or False"),
+        ({"streaming": True, "delay": 2}, "delay: 2; must be True or False"),
+        ({"time": {"X": 1}}, "time: given without streaming"),
+        ({"delay": True}, "delay: given without streaming"),
+    ],
+)
+def test_refused_arguments(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+    source = save(tmp_path, built([CAUSAL["GRU"]], 1))
+    with pytest.raises(SpecError, match=f"^{message}"):
+        onegru.rewrite(source, tmp_path / "t.onnx", **arguments)
+    assert not (tmp_path / "t.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"states": 3}',
+        '{"states": [{"input": "X"}]}',
+        '{"states": [{"input": "nope", "output": "Z", "shape": [1, 2, 3]}]}',
+        '{"states": [{"input": "X", "output": "nope", "shape": [1, 2, 3]}]}',
+        '{"states": [{"input": "X", "output": "Z", "shape": [1, 2]}]}',
+        '{"states": [{"input": "X", "output": "Z", "shape": [1, 2, -3]}]}',
+        '{"states": [{"input": "X", "output": "Z", "shape": [1, 2, 1e9]}]}',
+        '{"states": [{"input": ["X"], "output": "Z", "shape": [1, 2, 3]}]}',
+        "[" * 100_000,
+    ],
+)
+def test_broken_metadata_are_refused(text: str, tmp_path: Path) -> None:
+    proto = built([CAUSAL["GRU"]], 1)
+    proto.metadata_props.add(key=STREAM_KEY, value=text)
+    with pytest.raises(FormatError, match=rf"its metadata '{STREAM_KEY}' do not fit"):
+        onegru.load(save(tmp_path, proto))
