@@ -1,9 +1,9 @@
 """What makes a model of whole sequences run in chunks of time: the states that it needs, and where they go.
 
-After N steps of input, a value of the streaming model has N + lead steps. A lead below zero is a delay: that
-many steps are still to come. A lead above zero counts zeros that an operator puts in front of the first step;
-the streaming model does not have them, as the next convolution takes them from its cache. The tail counts the
-steps that a whole run has behind the last one of its input, where a convolution takes zeros.
+After N steps of input, a value of the streaming model has N - late steps; the others are still to come. A
+whole run has `zeros` more in front of them, which an operator puts there: the streaming model has them only
+in the cache of the convolution that reads them first. And it has `tail` more behind them, where a
+convolution reads zeros behind the last step of its input.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class Plan:
 class Stretch(NamedTuple):
     """The steps of a value: see the module."""
 
-    lead: int = 0
+    late: int = 0
+    zeros: int = 0
     tail: int = 0
 
 
@@ -150,12 +151,12 @@ class Planner(Walk):
         made.outputs[name] = axes[0]
         if stretch is None:
             return
-        if stretch.lead > 0 or stretch.tail < 0 or (stretch.tail > 0 and stretch.lead >= 0):
-            steps = stretch.lead + stretch.tail
+        if stretch.zeros or stretch.tail < 0 or (stretch.tail > 0 and not stretch.late):
+            steps = stretch.zeros + stretch.tail
             why = f"has {count(abs(steps), 'step')} {'more' if steps > 0 else 'less'} than the input"
             made.refusals.append(Finding("unknown", "output", name, why))
-        elif stretch.lead:
-            made.delays[name] = -stretch.lead
+        elif stretch.late:
+            made.delays[name] = stretch.late
 
     # Which axis is time
 
@@ -235,7 +236,7 @@ class Planner(Walk):
             return
         before = [self.stretch.get(op.inputs[place], Stretch()) for place in takes]
         takes_zeros = kind in (*_KEEPS_ZEROS, "Pad", "Slice") or "Conv" in kind or "Pool" in kind
-        if any(item.lead > 0 for item in before) and not takes_zeros:
+        if any(item.zeros for item in before) and (len(takes) > 1 or not takes_zeros):
             yield "remembers", "takes steps of zeros that were put in front of time"
         stretch = yield from self._aligned(op, takes, before)
         self.stretch.update(dict.fromkeys(outputs, stretch))
@@ -269,17 +270,17 @@ class Planner(Walk):
         """Let the inputs that are ahead of others wait; returns what they then have."""
         if not before:
             return Stretch()
-        least = min(before)
-        last = takes[before.index(least)]
+        latest = max(before)
+        last = takes[before.index(latest)]
         for place, item in zip(takes, before, strict=True):
-            if item.lead + item.tail != least.lead + least.tail:
+            if item.tail - item.late != latest.tail - latest.late:
                 yield "remembers", "takes inputs with different numbers of steps"
-            elif item.lead != least.lead and (item.lead > 0 or not self.delay):
+            elif item.late != latest.late and not self.delay:
                 yield "remembers", "takes steps that come later than those of its other inputs"
-            elif item.lead != least.lead:
+            elif item.late != latest.late:
                 axis, like = self._timed(op.inputs[place])[0], op.inputs[last]
                 self.made.caches.append(Cache(op, place, axis, 0, None, like, self._timed(like)[0]))
-        return least
+        return latest
 
     def _open_sizes(self, op: Op, axes: list[int]) -> None:
         """Note a Reshape that has the number of steps written down."""
@@ -294,28 +295,28 @@ class Planner(Walk):
             yield move.kind, move.why
             return
         if move.to is None:
-            if stretch.tail > 0 or stretch.lead:
+            if stretch.tail > 0 or stretch.late:
                 yield "remembers", "takes the last step, which comes later"
             return
         if not (move.before or move.behind or move.reach):
             return
-        lead, tail = stretch.lead + move.before - move.reach, stretch.tail + move.behind
-        name = op.outputs[move.output]
-        self.stretch[name] = Stretch(lead, tail)
+        name, tail = op.outputs[move.output], stretch.tail + move.behind
+        first = stretch.zeros + move.before
         is_window = "Conv" in kind or "Pool" in kind
         if not is_window:
             if move.before < 0 or tail < 0:
                 yield "remembers", f"{move.why}, which a stream does not know the ends of"
             elif kind == "Pad" and not self._pads_zeros(op):
                 yield "remembers", "pads time with other numbers than zeros"
+            self.stretch[name] = Stretch(stretch.late, max(first, 0), tail)
             self.made.unpadded.append((op, move.axis))
             return
-        first = move.before + max(stretch.lead, 0)
-        if lead > 0:
+        later = move.reach - first
+        self.stretch[name] = Stretch(stretch.late + later, 0, tail)
+        if later < 0:
             yield "remembers", f"{move.why} and gives more than it takes"
-        elif lead < min(stretch.lead, 0) and not self.delay:
+        elif later and not self.delay:
             self.stretch[name] = Stretch()  # once is enough to say so
-            later = min(stretch.lead, 0) - lead
             words = f"gives each step {count(later, 'step')} later, which delay=True (--delay) allows"
             yield "remembers", f"{move.why}: {words}"
         elif "Pool" in kind and move.before:
@@ -342,7 +343,7 @@ class Planner(Walk):
         elif self.flow.fill(first) != 0:
             yield "remembers", f"puts {count(steps, 'step')} in front that are not zeros"
         else:
-            self.stretch[op.outputs[0]] = Stretch(stretch.lead + steps, stretch.tail)
+            self.stretch[op.outputs[0]] = stretch._replace(zeros=stretch.zeros + steps)
             self.made.unpadded.append((op, axis))
 
     def _recurrent(
@@ -365,7 +366,7 @@ class Planner(Walk):
                 elif name and self.flow.constant(name) is not None:
                     yield "remembers", "starts from a constant with a row for each step"
             return
-        if stretch.tail > 0 and stretch.lead >= 0:
+        if stretch.tail > 0 and not stretch.late:
             yield "unknown", f"runs through {count(stretch.tail, 'step')} behind the last one"
         if self._has_lengths(op):
             if not self._stops_early(op):
