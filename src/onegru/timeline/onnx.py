@@ -19,9 +19,9 @@ from onegru.formats.graph import STREAM_KEY, Graph
 from onegru.formats.onnx.flow import flow_of, graph_types
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.functions.unfold import unfold_functions
-from onegru.formats.onnx.order import needed_nodes, sort_nodes
+from onegru.formats.onnx.order import needed_nodes, node_inputs, sort_nodes
 from onegru.formats.onnx.parse import model_opset
-from onegru.formats.onnx.validate import Source, replace_nodes
+from onegru.formats.onnx.validate import Source, drop_named, replace_nodes
 from onegru.formats.onnx.values import names_in
 from onegru.timeline.plan import Cache, Plan, Planner
 from onegru.timeline.rules import RECURRENT, kind_of, window_pads
@@ -201,7 +201,10 @@ class _Editor:
             self._open_states(op, graph)
         nodes = [part for node in model.graph.node for part in (*self.before.get(id(node), ()), node)]
         wanted = [value.name for value in model.graph.output]
-        replace_nodes(model.graph, needed_nodes([*nodes, *self.after], wanted))
+        kept = needed_nodes([*nodes, *self.after], wanted)
+        used = {*wanted, *(value.name for value in model.graph.input)}.union(*map(node_inputs, kept))
+        drop_named(model.graph.initializer, {tensor.name for tensor in model.graph.initializer} - used)
+        replace_nodes(model.graph, kept)
         for value in model.graph.input:
             if value.name in plan.inputs:
                 _open(value, plan.inputs[value.name], "frames")
@@ -272,6 +275,9 @@ class _Editor:
 
     def _size(self, value: str, axis: int) -> Size | tuple[Size, ...]:
         """A size of a value; several factors if it is their product."""
+        stated = (self.flow.shape(value) or {axis: ""})[axis]
+        if isinstance(stated, int) or stated.removeprefix("dim:") in self.sizes:
+            return stated
         sizes = tuple(map(self._size_of, self.planner.factors(value, axis)))
         sizes = tuple(size for size in sizes if size != 1) or (1,)
         return sizes[0] if len(sizes) == 1 else sizes
