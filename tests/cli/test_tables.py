@@ -108,6 +108,7 @@ def test_inspect_json(cli: Cli) -> None:
         "other_nodes",
         "nested_grus",
         "decomposed",
+        "streaming",
         "near_misses",
         "fused_nodes",
         "gru_nodes",

@@ -70,6 +70,7 @@ def show_report(console: Console, report: Inspection, *, as_json: bool) -> None:
                 "decomposed": [dataclasses.asdict(item) for item in report.decomposed],
                 "near_misses": [dataclasses.asdict(item) for item in report.near_misses],
                 "fused_nodes": report.fused_nodes,
+                "streaming": report.streaming,
             }
         else:
             document["left_out"] = report.left_out
@@ -90,6 +91,9 @@ def show_report(console: Console, report: Inspection, *, as_json: bool) -> None:
     for item in report.grus:
         console.print()
         _show_gru(console, item)
+    if report.streaming:
+        console.print()
+        console.print(f"in chunks of time: {safe(report.streaming)}", highlight=False)
     if report.left_out:
         console.print()
         say(console, left_out_words(report.left_out))

@@ -20,6 +20,7 @@ from onegru.models.load import read_graph
 from onegru.models.load_layers import left_out, load_layers, named_layers
 from onegru.models.model import Model
 from onegru.models.report import GruReport, report_nodes
+from onegru.models.streaming import streaming_words
 
 if TYPE_CHECKING:
     from onegru.fusion.search import Fused, NearMiss
@@ -43,6 +44,8 @@ class Inspection:
         fused_nodes: how many nodes the model has, those in bodies included, and how many it would have with
             GRU nodes for `decomposed`; None where there is none.
         left_out: the tensors of a checkpoint that are no part of its GRUs.
+        streaming: whether an ONNX model runs in chunks of time as it is, or rewritten, or why it cannot;
+            empty where there is no GRU, and for other files.
     """
 
     __module__ = "onegru"
@@ -58,6 +61,7 @@ class Inspection:
     near_misses: tuple[NearMiss, ...] = ()
     fused_nodes: tuple[int, int] | None = None
     left_out: tuple[str, ...] = ()
+    streaming: str = ""
 
     def __repr__(self) -> str:
         parts = [self.kind, count(len(self.grus), "GRU")]
@@ -83,6 +87,8 @@ class Inspection:
         if self.decomposed:
             facts.append(("decomposed into other operators", str(len(self.decomposed))))
         headings = ("GRU", "operator", "input → hidden", "direction", "reset gate", "activations")
+        if self.streaming:
+            facts.append(("in chunks of time", self.streaming))
         return card(f"Inspection · {self.path}", facts, headings, rows)
 
 
@@ -113,7 +119,10 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     if graph.whole is not None:
         others = graph.whole.node_count
     grus, nested = report_nodes(graph.inputs, _gru_nodes(graph)), nested_words(graph.grus)
-    return Inspection(str(file), kind.words, graph.inputs, graph.outputs, others, nested, grus, **found)
+    words = streaming_words(file, graph) if grus else ""
+    return Inspection(
+        str(file), kind.words, graph.inputs, graph.outputs, others, nested, grus, **found, streaming=words
+    )
 
 
 def fusing_hint(path: str) -> str:

@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from onegru.core.errors import SpecError
+from onegru.core.errors import FormatError, SpecError
+from onegru.core.wording import count
 from onegru.formats.graph import Graph
-from onegru.formats.opened import Kind
+from onegru.formats.opened import Kind, Opened
+
+if TYPE_CHECKING:
+    from onegru.timeline.onnx import Streaming
+
+
+def streaming_words(file: Opened, graph: Graph) -> str:
+    """Whether an ONNX model runs in chunks of time as it is, or rewritten, or why not; empty for others."""
+    if file.kind is not Kind.ONNX:
+        return ""
+    if graph.starts:
+        return "yes; the file says which output feeds which input"
+    why = ""
+    for delay in (False, True):
+        try:
+            made = _streaming(file, graph, None, delay)
+        except (SpecError, FormatError) as error:
+            why = why or str(error).removeprefix(f"{graph.path}: ").replace("cannot run in chunks, as", "no:")
+            continue
+        if not made.states:
+            return "yes"
+        kinds = Counter("state" if state.steps is None else "cache" for state in made.states)
+        added = " and ".join(count(number, kind) for kind, number in kinds.items())
+        later = max(made.delays.values(), default=0)
+        wait = f", {count(later, 'step')} later (--delay)" if later else ""
+        return f"once rewritten by onegru convert --streaming, which adds {added}{wait}"
+    return why
 
 
 def streaming_graph(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> Graph:
@@ -21,9 +50,15 @@ def streaming_graph(graph: Graph, time: Mapping[str, int] | None, delay: bool) -
     if graph.file is None or graph.file.kind is not Kind.ONNX:
         raise SpecError(f"rewrite: {graph.path} is no ONNX file; must be one")
     from onegru.formats.onnx.parse import parse_onnx
-    from onegru.formats.onnx.validate import Source, model_of, serialized
+    from onegru.formats.onnx.validate import Source, serialized
+
+    source, made = replace(Source.of(graph.file), file=None), _streaming(graph.file, graph, time, delay)
+    return parse_onnx(serialized(source, made.model, "too large to be rewritten in memory"), source)
+
+
+def _streaming(file: Opened, graph: Graph, time: Mapping[str, int] | None, delay: bool) -> Streaming:
+    from onegru.formats.onnx.validate import Source, model_of
     from onegru.timeline.onnx import streaming_model
 
-    source = replace(Source.of(graph.file), file=None)
-    made = streaming_model(source, model_of(graph.file), graph, time, delay)
-    return parse_onnx(serialized(source, made.model, "too large to be rewritten in memory"), source)
+    source = replace(Source.of(file), file=None)
+    return streaming_model(source, model_of(file), graph, time, delay)

@@ -94,11 +94,10 @@ def streaming_model(
     """
     add_augru_functions(given, source)
     model = unfold_functions(source, given)
-    model.ir_version = max(model.ir_version, _LEAST_IR)
     sort_nodes(source, model.graph)
-    held = {tensor.name for tensor in model.graph.initializer}
-    for tensor in [value for value in model.graph.input if value.name in held]:
-        model.graph.input.remove(tensor)  # a default that no caller changes; states are added below
+    if model.ir_version < _LEAST_IR:
+        drop_named(model.graph.input, {tensor.name for tensor in model.graph.initializer})
+        model.ir_version = _LEAST_IR
     _name_sizes(model)
     names = {info.name for info in graph.inputs}
     for name in time or {}:

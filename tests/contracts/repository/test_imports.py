@@ -44,6 +44,7 @@ OPTIONAL = {
     "onnx": (
         "formats.onnx.*",
         "fusion.onnx.*",
+        "timeline.onnx",
         "rewriting.*",
         "verification.probe",
         "verification.runtimes.onnx_reference",
