@@ -454,51 +454,64 @@ class _Editor:
         label, inputs = self._label(op), {info.name for info in graph.inputs}
         for (first, last), what in zip(RECURRENT[kind_of(op)], ("state", "cell"), strict=False):
             old = node.input[first] if len(node.input) > first else ""
-            given = self._fresh(f"{_plain(label)}_{what}_out")
-            while len(node.output) <= last:
-                node.output.append("")
-            if node.output[last]:
-                new = onnx.helper.make_node(
-                    "Identity", [node.output[last]], [given], name=self._fresh(f"{given}/Identity")
-                )
-                self.after.append(new)
-            else:
-                node.output[last] = given
-            dtype = self._dtype(op, op.inputs[0])
+            taken, given = (self._fresh(f"{_plain(label)}_{what}_{way}") for way in ("in", "out"))
+            node.output.extend([""] * (last + 1 - len(node.output)))
+            node.input.extend([""] * (first + 1 - len(node.input)))
             if old in inputs:
+                self._give(node, last, given)
                 value = next(item for item in self.model.graph.input if item.name == old)
-                result = ValueInfoProto(name=given, type=value.type)
-                self.model.graph.output.append(result)
+                if len(self.flow.consumers[old]) > 1:
+                    raise self._unknown(
+                        op, f"input {old!r}, where it starts, is taken by other nodes as well"
+                    )
+                self.model.graph.output.append(ValueInfoProto(name=given, type=value.type))
                 dims = value.type.tensor_type.shape.dim
-                shape = tuple(dim.dim_param or dim.dim_value for dim in dims)
-                self.states.append(State(old, given, label, shape))
+                known = tuple(dim.dim_param or dim.dim_value for dim in dims)
+                self.states.append(State(old, given, label, known))
                 continue
-            taken = self._fresh(f"{_plain(label)}_{what}_in")
-            shape = self._state_shape(op)
-            array = None if not old else self.flow.constant(old)
+            before, rows, behind = self._state_shape(op)
+            shape = (*before, *rows, *behind)
             if old and self.flow.fill(old) != 0:
+                array = self.flow.constant(old)
                 if array is None or list(array.shape) != list(shape):
                     raise self._unknown(op, "it starts from numbers other than zeros, for any number of rows")
                 self.model.graph.initializer.append(onnx.numpy_helper.from_array(array, taken))
-            while len(node.input) <= first:
-                node.input.append("")
-            node.input[first] = taken
-            self._declare(taken, given, dtype, shape, shape)
+            if len(rows) == 1:
+                node.input[first] = taken
+                self._give(node, last, given)
+            else:  # one input has them as several axes
+                sizes = [-1 if isinstance(size, str) else size for size in rows]
+                one = self._node("Reshape", [taken, self._integers(*before, -1, *behind)], f"{taken}/rows")
+                self.before.setdefault(id(node), []).append(one)
+                node.input[first] = one.output[0]
+                node.output[last] = node.output[last] or self._fresh(f"{given}/rows")
+                many = self._integers(*before, *sizes, *behind)
+                self.after.append(self._node("Reshape", [node.output[last], many], f"{given}/axes"))
+                self.after[-1].output[0] = given
+            self._declare(taken, given, self._dtype(op, op.inputs[0]), shape, shape)
             self.states.append(State(taken, given, label, shape))
 
-    def _state_shape(self, op: Op) -> tuple[int | str, ...]:
-        """[D, B, H], or [B, D, H] under layout 1; rows of several axes are not known by one name."""
+    def _give(self, node: NodeProto, place: int, name: str) -> None:
+        """Let the model return what a node gives."""
+        if not node.output[place]:
+            node.output[place] = name
+            return
+        self.after.append(self._node("Identity", [node.output[place]], f"{name}/same"))
+        self.after[-1].output[0] = name
+
+    def _state_shape(self, op: Op) -> tuple[tuple[int, ...], tuple[int | str, ...], tuple[int, ...]]:
+        """The sizes of a state: before its rows, of its rows, which may be several axes, and behind them."""
         R = self.flow.shape(op.inputs[2])
         if R is None or not isinstance(R[-1], int) or not isinstance(R[0], int):
             raise self._unknown(op, "the shape of R is not known")
         is_batch_first = op.attributes.get("layout", 0) == 1
-        rows = self._size(op.inputs[0], 0 if is_batch_first else 1)
-        if isinstance(rows, tuple):
-            if not all(isinstance(item, int) for item in rows):
-                raise self._unknown(op, "its rows are a product of open sizes; fix the batch size")
-            rows = int(np.prod([int(item) for item in rows]))
-        size = self._named(op, rows)
-        return (size, R[0], R[-1]) if is_batch_first else (R[0], size, R[-1])
+        size = self._size(op.inputs[0], 0 if is_batch_first else 1)
+        rows = tuple(self._named(op, item) for item in (size if isinstance(size, tuple) else (size,)))
+        if sum(isinstance(item, str) for item in rows) > 1:
+            raise self._unknown(op, f"its rows are a product of open sizes ({', '.join(map(str, rows))})")
+        if all(isinstance(item, int) for item in rows):
+            rows = (int(np.prod([int(item) for item in rows])),)
+        return ((), rows, (R[0], R[-1])) if is_batch_first else ((R[0],), rows, (R[-1],))
 
 
 def _plain(label: str) -> str:
