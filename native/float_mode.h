@@ -25,6 +25,10 @@ inline std::uint32_t GetFloatMode() {
   return static_cast<std::uint32_t>(mode);
 }
 inline void SetFloatMode(std::uint32_t mode) { asm volatile("msr fpcr, %0" : : "r"(std::uint64_t{mode})); }
+#elif defined(__wasm__)  // which has no other mode
+inline constexpr std::uint32_t kDefaultFloatMode = 0;
+inline std::uint32_t GetFloatMode() { return kDefaultFloatMode; }
+inline void SetFloatMode(std::uint32_t) {}
 #endif
 
 // Sets IEEE 754's default mode (round to nearest, keep subnormals); restores the caller's at the end.

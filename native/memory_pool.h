@@ -8,7 +8,8 @@
 
 #include <chrono>
 #include <cstddef>
-#include <mutex>
+
+#include "native/system/threads.h"
 
 namespace onegru {
 
@@ -35,7 +36,7 @@ class MemoryPool {
   std::size_t bytes_kept() noexcept;
 
   // Held while the process forks, so that the child finds the pool consistent.
-  std::mutex& mutex() { return mutex_; }
+  system::Mutex& mutex() { return mutex_; }
 
  private:
   // Its data begin kAlignment bytes after it.
@@ -57,7 +58,7 @@ class MemoryPool {
   void RemoveOld(Clock::time_point now, Leaving& leaving);
 
   const Clock::duration kept_for_;
-  std::mutex mutex_;
+  system::Mutex mutex_;
   Block* blocks_[kMostBlocksKept];  // the oldest first
   std::size_t count_ = 0;
   std::size_t bytes_ = 0;

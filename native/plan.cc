@@ -161,7 +161,7 @@ Scratch::Scratch(const Packed& packed, const Plan& plan) {
 std::size_t ScratchBound(const Packed& packed, std::size_t B) {
   Call call{};
   call.B = B;
-  call.T = std::size_t{1} << 40;
+  call.T = std::size_t{1} << 5 * sizeof(std::size_t);  // more than any call has: 2^40, or 2^20 with 32 bits
   std::size_t most = 0;
   for (std::size_t threads = 1; threads <= NumThreads(); ++threads) {
     most = std::max(most, Scratch(packed, MakePlan(packed, call, threads)).bytes);

@@ -1,4 +1,5 @@
-// What each operating system does in its own way: linux.cc, macos.cc and windows.cc, of which CMake compiles one.
+// What each operating system does in its own way: linux.cc, macos.cc, windows.cc and wasi.cc, of
+// which CMake compiles one. wasi.cc is WebAssembly, for the tests of the kernels.
 
 #ifndef ONEGRU_NATIVE_SYSTEM_SYSTEM_H_
 #define ONEGRU_NATIVE_SYSTEM_SYSTEM_H_

@@ -52,6 +52,13 @@
 #define ONEGRU_IF_NEON_WITHOUT_AES(X)
 #endif
 
+// --- WebAssembly
+#if HWY_TARGETS & HWY_WASM
+#define ONEGRU_IF_WASM(X) X(N_WASM, HWY_WASM, "wasm")
+#else
+#define ONEGRU_IF_WASM(X)
+#endif
+
 // --- fallbacks
 #if HWY_TARGETS & HWY_EMU128
 #define ONEGRU_IF_EMU128(X) X(N_EMU128, HWY_EMU128, "emu128")
@@ -71,6 +78,7 @@
   ONEGRU_IF_SSE2(X)               \
   ONEGRU_IF_NEON(X)               \
   ONEGRU_IF_NEON_WITHOUT_AES(X)   \
+  ONEGRU_IF_WASM(X)               \
   ONEGRU_IF_EMU128(X)             \
   ONEGRU_IF_SCALAR(X)
 

@@ -115,9 +115,7 @@ struct Tasks {
     for (std::size_t i = 0; i < count; ++i) task(data, i);
   }
   static void AtOnce(void*, std::size_t count, void (*task)(void*, std::size_t), void* data) {
-    std::vector<std::thread> threads;
-    for (std::size_t i = 0; i < count; ++i) threads.emplace_back(task, data, i);
-    for (std::thread& thread : threads) thread.join();
+    OnThreads(count, [&](std::size_t i) { task(data, i); });
   }
 };
 

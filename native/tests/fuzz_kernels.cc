@@ -4,12 +4,12 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "native/float_mode.h"
 #include "native/targets/targets.h"
 #include "native/tests/fuzz.h"
+#include "native/tests/system.h"
 #include "native/threads/threads.h"
 
 namespace onegru {
@@ -37,9 +37,7 @@ void RunBackwards(void*, std::size_t count, void (*task)(void*, std::size_t), vo
 
 // A pool of as many threads as there are tasks.
 void RunAtOnce(void*, std::size_t count, void (*task)(void*, std::size_t), void* data) {
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < count; ++i) threads.emplace_back(task, data, i);
-  for (std::thread& thread : threads) thread.join();
+  OnThreads(count, [&](std::size_t i) { task(data, i); });
 }
 
 // The matrices come back as they were given, rounded once: in int8, to the steps of their channels.
@@ -72,6 +70,8 @@ bool Unpacks(const Problem& p, const Packed& packed) {
 
 #if defined(__x86_64__)
 constexpr std::uint32_t kOtherModes[] = {0x8040, 0x2000, 0x6000};  // subnormals are zero; rounds down; to zero
+#elif defined(__wasm__)
+constexpr std::uint32_t kOtherModes[] = {0};
 #else
 constexpr std::uint32_t kOtherModes[] = {0x1000000, 0x800000, 0xc00000};
 #endif
@@ -124,7 +124,7 @@ void FuzzKernels(const std::uint8_t* data, std::size_t size) {
 
   Result result;
   if (fresh) {  // its scratch has exactly the size of this call, so that a sanitizer sees all beyond
-    std::thread([&] { result = RunIn(way, p, packed, name); }).join();
+    OnThreads(1, [&](std::size_t) { result = RunIn(way, p, packed, name); });
   } else {
     result = RunIn(way, p, packed, name);
   }

@@ -1,6 +1,6 @@
 #include "native/tests/system.h"
 
-#if !defined(_WIN32)
+#if !defined(_WIN32) && !defined(__wasi__)
 #include <sys/wait.h>
 #include <unistd.h>
 #endif
@@ -9,9 +9,22 @@
 #include <sched.h>
 #endif
 
+#include <thread>
+#include <vector>
+
 namespace onegru {
 
-#if defined(_WIN32)
+void OnThreads(std::size_t count, const std::function<void(std::size_t)>& body) {
+#if defined(__wasi__)
+  for (std::size_t i = 0; i < count; ++i) body(i);
+#else
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < count; ++i) threads.emplace_back([&, i] { body(i); });
+  for (std::thread& thread : threads) thread.join();
+#endif
+}
+
+#if defined(_WIN32) || defined(__wasi__)
 bool InChild(const std::function<bool()>&) { return true; }
 #else
 bool InChild(const std::function<bool()>& run) {

@@ -8,11 +8,22 @@
 
 namespace onegru {
 
-#if defined(_WIN32)
+#if defined(_WIN32) || defined(__wasi__)
 inline constexpr bool kForks = false;
 #else
 inline constexpr bool kForks = true;
 #endif
+
+// WebAssembly, as `make wasm` builds for it, has one thread, and 32 bits; what is thrown there ends the process.
+#if defined(__wasi__)
+inline constexpr bool kHasThreads = false, kHasExceptions = false;
+#else
+inline constexpr bool kHasThreads = true, kHasExceptions = true;
+#endif
+
+// Runs body(0) … body(count - 1), each on a thread of its own, and waits for them; one after another where there is one
+// thread.
+void OnThreads(std::size_t count, const std::function<void(std::size_t)>& body);
 
 // Runs this in a forked child: false if it says false there, or takes a minute, as one that waits for a thread that it
 // does not have. Where processes do not fork, runs nothing and is true.

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
-#include <system_error>
-#include <thread>
 
 #include "native/system/system.h"
+#include "native/system/threads.h"
 
 namespace onegru {
 
@@ -71,7 +70,7 @@ struct alignas(64) Worker {
       } else if (++spins < kSpinsWhenIdle) {
         Pause();
       } else if (spins < kSpinsWhenIdle + kYieldsWhenIdle) {
-        std::this_thread::yield();
+        system::Yield();
       } else {
         const std::uint32_t seen = bell.load(std::memory_order_relaxed);
         asleep.store(true, std::memory_order_seq_cst);
@@ -93,7 +92,7 @@ namespace {
 
 // Never destroyed: its threads run until the process ends.
 struct Pool {
-  std::mutex mutex;  // held while a worker is started
+  system::Mutex mutex;  // held while a worker is started
   std::atomic<std::size_t> count{0};
   std::unique_ptr<Worker> workers[kMostThreads];
 
@@ -104,14 +103,11 @@ struct Pool {
     const std::size_t now = count.load(std::memory_order_relaxed);
     if (n < now) return workers[n].get();
     auto worker = std::make_unique<Worker>();
-    try {
-      std::thread([w = worker.get()] {
-        system::TakeFirstCpus();
-        w->Loop();
-      }).detach();
-    } catch (const std::system_error&) {
-      return nullptr;
-    }
+    const bool started = system::StartThread([w = worker.get()] {
+      system::TakeFirstCpus();
+      w->Loop();
+    });
+    if (!started) return nullptr;
     workers[now] = std::move(worker);
     count.store(now + 1, std::memory_order_release);
     return workers[now].get();
@@ -216,7 +212,7 @@ Invitation::~Invitation() {
 }
 
 void Spin::Pause() { onegru::Pause(); }
-void Spin::Yield() { std::this_thread::yield(); }
+void Spin::Yield() { system::Yield(); }
 
 bool Patience::Wait() {
   constexpr int kSpinsToLook = 32;

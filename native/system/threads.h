@@ -1,0 +1,41 @@
+// Threads and locks of the C++ library. WebAssembly has one thread, and its C++ library neither.
+
+#ifndef ONEGRU_NATIVE_SYSTEM_THREADS_H_
+#define ONEGRU_NATIVE_SYSTEM_THREADS_H_
+
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace onegru::system {
+
+#if defined(__wasi__)
+struct Mutex {
+  void lock() noexcept {}
+  void unlock() noexcept {}
+};
+inline void Yield() noexcept {}
+#else
+using Mutex = std::mutex;
+inline void Yield() noexcept { std::this_thread::yield(); }
+#endif
+
+// Starts a thread that nobody joins; false if the system can start no more.
+template <class Body>
+bool StartThread([[maybe_unused]] Body&& body) {
+#if defined(__wasi__)
+  return false;
+#else
+  try {
+    std::thread(std::forward<Body>(body)).detach();
+    return true;
+  } catch (const std::system_error&) {
+    return false;
+  }
+#endif
+}
+
+}  // namespace onegru::system
+
+#endif  // ONEGRU_NATIVE_SYSTEM_THREADS_H_

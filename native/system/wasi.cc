@@ -1,0 +1,36 @@
+#include <cstddef>
+#include <cstdlib>
+#include <typeinfo>
+
+#include "native/system/system.h"
+
+// What the compiler calls and Zig's C++ library for WebAssembly leaves out. It has no exceptions: what is thrown ends
+// the process. The only thread ends with the process, and so do its objects.
+extern "C" {
+void* __cxa_allocate_exception(std::size_t) noexcept { std::abort(); }
+[[noreturn]] void __cxa_throw(void*, std::type_info*, void (*)(void*)) { std::abort(); }
+int __cxa_atexit(void (*)(void*), void*, void*);
+int __cxa_thread_atexit(void (*destroy)(void*), void* object, void* library) {
+  return __cxa_atexit(destroy, object, library);
+}
+}
+
+namespace onegru::system {
+
+void* Allocate(std::size_t bytes, std::size_t alignment, std::size_t) noexcept {
+  void* memory = nullptr;
+  return posix_memalign(&memory, alignment, bytes) == 0 ? memory : nullptr;
+}
+
+void Free(void* memory) noexcept { std::free(memory); }
+
+void AtFork(void (*)(), void (*)(), void (*)()) noexcept {}
+void StayLoaded() noexcept {}
+int CurrentCpu() noexcept { return -1; }
+int CurrentThread() noexcept { return 0; }
+void Detour::Begin(int, int) noexcept {}
+void Detour::End() noexcept {}
+void TakeFirstCpus() noexcept {}
+std::size_t SecondLevelCache() noexcept { return kUsualSecondLevelCache; }
+
+}  // namespace onegru::system
