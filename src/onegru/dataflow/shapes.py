@@ -14,6 +14,8 @@ from onegru.dataflow.operator import Facts, LoopIndex, Op, Shape, Size
 
 _Sizes = tuple[Size, ...]
 
+_LONGEST_NAME = 200  # of a product of sizes
+
 
 def _arithmetic(combine: Callable[[int, int], int], neutral: int | None = None) -> Any:
     def rule(flow: Facts, op: Op, parts: list[_Sizes]) -> _Sizes | None:
@@ -27,6 +29,8 @@ def _arithmetic(combine: Callable[[int, int], int], neutral: int | None = None) 
                 result.append(a)
             elif a == neutral and op.kind in ("Add", "Mul"):
                 result.append(b)
+            elif op.kind == "Mul" and len(name := f"{a}*{b}") <= _LONGEST_NAME:
+                result.append(name)
             else:
                 return None
         return tuple(result)

@@ -42,8 +42,9 @@ class Axes:
         return factor
 
     def sizes_of(self, factor: int) -> list[Size]:
-        """The sizes, or their names, of all factors that are the same as this one."""
-        return [size for item, size in enumerate(self._sizes) if self.find(item) == self.find(factor)]
+        """The size of a factor, or its name, and those of all that are the same but for their size."""
+        same = (size for item, size in enumerate(self._sizes) if self.find(item) == self.find(factor))
+        return [self._sizes[factor], *same]
 
     def named(self, size: str) -> Axis | None:
         """The axis of a named size."""
@@ -126,7 +127,7 @@ class Axes:
                 taken = [factor for factor, _ in factors[:count]]
                 del factors[:count]
             elif isinstance(size, str):
-                if len(factors) == ones or factors[ones][1] != size:
+                if len(factors) == ones or not self._is_size(size, *factors[ones]):
                     break
                 taken = [factor for factor, _ in factors[: ones + 1]]
                 del factors[: ones + 1]
@@ -159,6 +160,13 @@ class Axes:
             found[-1] = (*ones_left[::-1], *last) if backwards else (*last, *ones_left)
             return found, [], []
         return found, factors, left
+
+    def _is_size(self, size: str, factor: int, own: Size) -> bool:
+        """Whether a name is that of a factor, or of one that differs only in its size, which nobody knows."""
+        named = self._named.get(size)
+        return own == size or (
+            named is not None and isinstance(own, str) and self.find(named) == self.find(factor)
+        )
 
     def _split(self, factor: int, size: int, piece: int, backwards: bool) -> tuple[int, int]:
         """A factor in two; the same two each time."""

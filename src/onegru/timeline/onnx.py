@@ -98,6 +98,7 @@ def streaming_model(
     if model.ir_version < _LEAST_IR:
         drop_named(model.graph.input, {tensor.name for tensor in model.graph.initializer})
         model.ir_version = _LEAST_IR
+    del model.graph.value_info[:]  # of which exporters write wrong ones; onnx infers them
     _name_sizes(model)
     names = {info.name for info in graph.inputs}
     for name in time or {}:
@@ -193,7 +194,8 @@ class _Editor:
         for op, place in plan.zero_states:
             op.origin.input[place] = ""
         for op, place in plan.reshaped:
-            self._open_reshape(op, place)
+            if not self._keeps_place(op, place):
+                self._open_reshape(op, place)
         for cache in plan.caches:
             self._add_cache(cache)
         for op in plan.recurrent:
@@ -284,6 +286,8 @@ class _Editor:
     def _size_of(self, factor: int) -> Size:
         """The size of a factor: a number, or the name that it has in an input, if there is one."""
         sizes = self.planner.axes.sizes_of(factor)
+        if isinstance(sizes[0], int):
+            return sizes[0]
         known = [size for size in sizes if isinstance(size, int) or size.removeprefix("dim:") in self.sizes]
         return min(known or sizes, key=lambda size: isinstance(size, str))
 
@@ -380,24 +384,48 @@ class _Editor:
         if node.op_type == "Pad" and len(node.input) > 3:
             del node.input[3:]  # all axes
 
+    def _keeps_place(self, op: Op, place: int) -> bool:
+        """Let a Reshape with computed sizes take the steps of what it reshapes; False for constant sizes."""
+        if self.flow.holds(op.inputs[1]):
+            return False
+        sizes: list[int] = []
+        before, after = self.planner.known.get(op.inputs[0]) or (), self.planner.known[op.outputs[0]] or ()
+        shape = self.flow.shape(op.outputs[0]) or ()
+        for axis, size in enumerate(shape):
+            if axis < len(before) and before[axis] == after[axis]:
+                sizes.append(0)
+            else:
+                sizes.append(-1 if axis == place else size if isinstance(size, int) else -2)
+        if len(shape) == len(after) and -2 not in sizes:
+            self._reshape_to(op, sizes)
+        return True
+
     def _open_reshape(self, op: Op, place: int) -> None:
         """Let a Reshape compute the number of steps."""
-        node: NodeProto = op.origin
         array = self.flow.constant(op.inputs[1])
         assert array is not None
         sizes = [int(size) for size in array.ravel()]
         before, after = self.planner.known.get(op.inputs[0]) or (), self.planner.known[op.outputs[0]] or ()
-        if place < len(before) and before[place] == after[place] and not op.attributes.get("allowzero"):
+        if place < len(before) and before[place] == after[place]:
             sizes[place] = 0  # as many as the input has there
         elif -1 not in sizes:
             sizes[place] = -1
         else:
-            known = self.flow.shape(op.outputs[0]) or ()
-            other = known[sizes.index(-1)] if len(known) == len(sizes) else ""
-            if not isinstance(other, int):
+            other, known = sizes.index(-1), self.flow.shape(op.outputs[0]) or ()
+            if other < len(before) and before[other] == after[other]:
+                sizes[other] = 0
+            elif len(known) == len(sizes) and isinstance(size := known[other], int):
+                sizes[other] = size
+            else:
                 raise self._unknown(op, "its sizes have the number of steps written down")
-            sizes[sizes.index(-1)], sizes[place] = other, -1
+            sizes[place] = -1
+        self._reshape_to(op, sizes)
+
+    def _reshape_to(self, op: Op, sizes: Sequence[int]) -> None:
+        """Give a Reshape constant sizes, where 0 is the size that its input has there."""
+        node: NodeProto = op.origin
         node.input[1] = self._integers(*sizes)
+        drop_named(node.attribute, {"allowzero"})
 
     def _add_cache(self, cache: Cache) -> None:
         """Put the last steps of a value in front of those of a chunk."""

@@ -241,7 +241,7 @@ class Planner(Walk):
         stretch = yield from self._aligned(op, takes, before)
         self.stretch.update(dict.fromkeys(outputs, stretch))
         if id(op) in self.lost:
-            self._open_sizes(op, timed[op.outputs[0]])
+            self._open_sizes(op, timed[op.outputs[0]], stretch.late > 0)
             return
         if kind == "Concat":
             axis = op.attributes.get("axis", 0) % len(self.known[op.outputs[0]] or (0,))
@@ -282,11 +282,13 @@ class Planner(Walk):
                 self.made.caches.append(Cache(op, place, axis, 0, None, like, self._timed(like)[0]))
         return latest
 
-    def _open_sizes(self, op: Op, axes: list[int]) -> None:
-        """Note a Reshape that has the number of steps written down."""
+    def _open_sizes(self, op: Op, axes: list[int], is_late: bool) -> None:
+        """Note a Reshape that has the number of steps written down, or that of a value that is not late."""
         sizes = self.flow.constant(op.inputs[1]) if op.kind == "Reshape" else None
         if sizes is not None:
             self.made.reshaped += [(op, axis) for axis in axes if sizes.ravel()[axis] > 0]
+        elif op.kind == "Reshape" and is_late:
+            self.made.reshaped += [(op, axis) for axis in axes]
 
     def _moved(self, op: Op, move: Move, stretch: Stretch) -> Iterator[tuple[Kind, str]]:
         """What forbids time along an axis of an operator."""
