@@ -31,7 +31,7 @@ def noise(rng: np.random.Generator, seconds: float) -> np.ndarray:
     spectrum *= 1 / np.sqrt(1 + np.arange(len(spectrum)) / len(spectrum) * rng.uniform(0, 30))
     coloured = np.fft.irfft(spectrum, count)
     hum = np.sin(2 * np.pi * rng.uniform(50, 400) * np.arange(count) / RATE)
-    return (0.06 * coloured / coloured.std() + 0.03 * hum).astype(np.float32)
+    return np.asarray(0.06 * coloured / coloured.std() + 0.03 * hum, np.float32)
 
 
 def spectra(sound: np.ndarray) -> np.ndarray:
@@ -52,4 +52,4 @@ def sound_of(frames: np.ndarray) -> np.ndarray:
 
 def features(frames: np.ndarray) -> np.ndarray:
     """What the network hears: [frames, 129], float32."""
-    return np.log10(np.abs(frames) + 1e-3).astype(np.float32)
+    return np.asarray(np.log10(np.abs(frames) + 1e-3), np.float32)

@@ -1,7 +1,7 @@
 """Make a published network stream, and hear a sound through it frame by frame.
 
-    python stream.py               a sound made here
-    python stream.py noisy.wav     a WAV file: mono, 8,000 samples of 16 bits per second
+python stream.py               a sound made here
+python stream.py noisy.wav     a WAV file: mono, 8,000 samples of 16 bits per second
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ CHANNELS, HIDDEN, SECONDS, BATCH = 6, 48, 2.0, 12
 
 
 class Enhancer(nn.Module):  # type: ignore[misc, unused-ignore]
-    """Features [batch, frames, 129] to a gain for each, in the shape of DeepFilterNet's encoder and decoder."""
+    """Features [batch, frames, 129] to a gain for each, in the shape of DeepFilterNet's parts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ def batch(rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.T
         clean = speech(rng, SECONDS)
         noisy = spectra(clean + rng.uniform(0.3, 1.5) * noise(rng, SECONDS))
         found.append((features(noisy), np.abs(noisy), np.abs(spectra(clean))))
-    return tuple(torch.tensor(np.stack(arrays)) for arrays in zip(*found, strict=True))  # type: ignore[return-value]
+    return tuple(torch.tensor(np.stack(arrays)) for arrays in zip(*found, strict=True))
 
 
 def main() -> None:

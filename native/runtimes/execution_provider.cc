@@ -70,6 +70,8 @@ NodeOption ReadNodeOption(const char* name, const std::string& text, const char*
     const bool is_single = start == 0 && end == text.size();
     if (equals == std::string::npos && !is_single)
       throw IllegalGru(std::string(name) + ": '" + line + "'; must be NODE=TYPE, in each line");
+    if (equals == 0 || (equals != std::string::npos && option.named.contains(line.substr(0, equals))))
+      throw IllegalGru(std::string(name) + ": '" + line + "'; must name each node once");
     if (!IsAmong(words, word))
       throw IllegalGru(std::string(name) + ": '" + word + "'; must be " + Listed(words) + " or empty");
     if (equals == std::string::npos) {

@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 
 import onegru
-from onegru import SpecError
+from onegru import FormatError, SpecError
 from onegru.core.dtypes import Array
 from onegru.formats.graph import STREAM_KEY
 
@@ -212,7 +212,18 @@ def test_networks_stream(name: str, dynamo: bool, is_open: bool, tmp_path: Path)
     if delay:
         with pytest.raises(SpecError, match="ahead: gives each step 1 step later"):
             onegru.rewrite(source, target, streaming=True, time=time)
-    onegru.rewrite(source, target, streaming=True, time=time, delay=delay > 0)
+    try:
+        onegru.rewrite(source, target, streaming=True, time=time, delay=delay > 0)
+    except SpecError as error:
+        # PyTorch's exporter may write the number of steps down, depending on what it exported before.
+        assert dynamo and is_open and "the number of steps written down" in str(error)
+        fewer = {
+            key: np.zeros([T - 5 if size == T else size for size in shape], np.float32)
+            for key, shape in shapes.items()
+        }
+        with pytest.raises(FormatError):
+            onegru.load(source).run(fewer)
+        return
     onnx.checker.check_model(onnx.load(target))
     rng = np.random.default_rng(5)
     inputs = {key: rng.standard_normal(shape).astype(np.float32) for key, shape in shapes.items()}

@@ -99,6 +99,25 @@ def two_grus() -> Any:
     return model(graph(nodes, [X], ["Z", value("V", "float64")], constants))
 
 
+def test_no_gru_could_have_fewer_bits() -> None:
+    """Lowering any one of them would fall below the ratio."""
+    stack = onegru.Stack([make_gru(3, hidden=12), make_gru(4, inputs=12, hidden=20)])
+    order = list(MODES)
+    for keep in (36.0, 39.0, 42.0, 47.0, 55.0):
+        report = onegru.quantize(stack, X, keep_snr=keep)
+        chosen = [gru.mode for gru in report.grus]
+        assert report.chosen.snr >= keep
+        for index, mode in enumerate(chosen):
+            for fewer in order[: order.index(mode)]:
+                kept = [MODES[fewer if place == index else item] for place, item in enumerate(chosen)]
+                layers = [item.with_storage(*types) for item, types in zip(stack.layers, kept, strict=True)]
+                expected, found = stack(X), onegru.Stack(layers)(X)
+                pairs = [(expected[0], found[0]), *zip(expected[1], found[1], strict=True)]
+                assert min(decibels(*pair) for pair in pairs) < keep
+    for item in onegru.quantize(stack, X, keep_snr=50, among=["W8A16"]).grus:
+        assert item.mode in ("W8A16", "float32")
+
+
 def test_a_model(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(two_grus().SerializeToString())
@@ -173,6 +192,8 @@ def test_numbers_that_are_not_finite() -> None:
         ({"samples": {"X": X, "h": X}}, "samples: .*'h'"),
         ({"dims": {"T": 3}}, "dims: given with a layer"),
         ({"seed": -1}, "seed: -1"),
+        ({"mode": ""}, "mode: ''; must be one of"),
+        ({"among": ["W8A8", "W4"]}, "among: 'W4'; must be one of"),
     ],
 )
 def test_refusals(arguments: dict[str, Any], message: str) -> None:
@@ -192,6 +213,7 @@ def test_refusals_of_models() -> None:
         ({"node": 3}, "node"),
         ({"mode": "int8"}, "mode"),
         ({"sample": 1}, "sample"),
+        ({"sample": "a"}, "sample"),
     ]
     for arguments, name in wrong:
         with pytest.raises(SpecError, match=f"^{name}: "):

@@ -321,7 +321,7 @@ def test_a_wrong_rule_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.M
         return made
 
     monkeypatch.setattr(plan.Planner, "plan", spoiled)
-    with pytest.raises((FormatError, SpecError), match=r"not written|fails|must be|none found"):
+    with pytest.raises((FormatError, SpecError), match=r"not written|fails|must be|nothing to carry"):
         onegru.rewrite(source, target, streaming=True, delay=True)
     assert not target.exists()
 
@@ -491,3 +491,80 @@ def test_broken_metadata_are_refused(text: str, tmp_path: Path) -> None:
     proto.metadata_props.add(key=STREAM_KEY, value=text)
     with pytest.raises(FormatError, match=rf"its metadata '{STREAM_KEY}' do not fit"):
         onegru.load(save(tmp_path, proto))
+
+
+def biased(net: Network) -> str:
+    padded = net.add("Pad", net.last, net.constant([0, 0, 2, 0, 0, 0], np.int64))
+    one = net.add("Conv", padded, net.weights(C, C, 1), net.constant(np.ones(C)), kernel_shape=[1])
+    return net.conv(one, 3)
+
+
+def positions(net: Network) -> str:
+    table = net.constant(net.rng.standard_normal((C, 64)))
+    length = net.add("Gather", net.add("Shape", net.last), net.constant([2], np.int64))
+    start, axis = net.constant([0], np.int64), net.constant([1], np.int64)
+    return net.add("Add", net.last, net.add("Slice", table, start, length, axis))
+
+
+def pooled_places(net: Network) -> str:
+    pooled = net.add("MaxPool", net.last, outputs=2, kernel_shape=[1])
+    return net.add("Add", pooled, net.add("Cast", f"{pooled}.1", to=1))
+
+
+def learned(net: Network) -> str:
+    x = net.swapped(net.last)
+    W, R = net.weights(1, 3 * C, C), net.weights(1, 3 * C, C)
+    h = net.constant(net.rng.standard_normal((1, B, C)))
+    Y = net.add("GRU", x, W, R, "", "", h, outputs=2, hidden_size=C)
+    return net.swapped(net.add("Squeeze", Y, net.constant([1], np.int64)), (1, 2, 0))
+
+
+REFUSED: dict[str, tuple[Callable[[Network], str], str]] = {
+    "a bias on zeros in front": (biased, "Conv node 'conv1' adds to steps of zeros"),
+    "a table of positions": (positions, r"Add node 'add\d' computes with the number of steps"),
+    "places of a pooling": (pooled_places, "MaxPool node 'maxpool0' gives the places of steps"),
+    "a learned state": (learned, "GRU node 'gru1': cannot run in chunks, as it starts from numbers other"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_chunks_would_compute_in_another_way(name: str, tmp_path: Path) -> None:
+    """Without a comparison, too."""
+    part, message = REFUSED[name]
+    source = save(tmp_path, built([part, CAUSAL["GRU"]], 1))
+    for call in (
+        lambda: onegru.rewrite(source, tmp_path / "t.onnx", streaming=True, check=False),
+        lambda: onegru.load(source).stream(rewrite=True),
+    ):
+        with pytest.raises(SpecError, match=message):
+            call()
+    assert onegru.inspect(source).streaming.startswith(("no: ", "GRU node 'gru1'"))
+
+
+def test_a_last_state_that_comes_later(tmp_path: Path) -> None:
+    net = Network(np.random.default_rng(1))
+    x = net.swapped(lookahead(net))
+    W, R = net.weights(1, 3 * C, C), net.weights(1, 3 * C, C)
+    net.nodes.append(node("GRU", [x, W, R], ["Y", "Z"], hidden_size=C, name="g"))
+    proto = model(graph(net.nodes, [value("X", shape=["batch", C, "time"])], ["Z"], net.constants), opset=14)
+    with pytest.raises(SpecError, match="GRU node 'g' gives its last state, which comes later"):
+        onegru.rewrite(save(tmp_path, proto), tmp_path / "t.onnx", streaming=True, delay=True)
+
+
+def test_a_table_for_a_fixed_number_of_steps(tmp_path: Path) -> None:
+    net = Network(np.random.default_rng(1))
+    net.last = net.add("Add", "X", net.weights(1, C, T))
+    net.nodes.append(node("Identity", [net.gru()], ["Z"]))
+    proto = model(
+        graph(net.nodes, [value("X", shape=[1, C, T])], [value("Z", shape=[1, C, T])], net.constants),
+        opset=14,
+    )
+    with pytest.raises(SpecError, match="Add node 'add0' computes with the number of steps"):
+        onegru.load(save(tmp_path, proto)).stream(rewrite=True)
+
+
+def test_nothing_to_carry(tmp_path: Path) -> None:
+    net = Network(np.random.default_rng(1))
+    net.last = net.add("Tanh", "X")
+    with pytest.raises(SpecError, match="has nothing to carry from one chunk to the next"):
+        onegru.rewrite(save(tmp_path, net.proto()), tmp_path / "t.onnx", streaming=True, time={"X": 2})

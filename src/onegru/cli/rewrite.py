@@ -144,6 +144,7 @@ def convert_model(
                 load(source.path, fuse=fused),
                 values,
                 keep_snr=keep_snr,
+                among=("W8A8", "W8A16", "float32"),  # what a file holds in int8, or as it is
                 dims=sizes or None,
                 progress=watch.progress,
             )

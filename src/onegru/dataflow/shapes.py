@@ -322,7 +322,19 @@ BROADCAST = (
     *("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"),
 )
 
+
+def _recurrent(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | None:
+    """Y, then the last states."""
+    X, R = shapes[0], shapes[2]
+    if len(X) != 3 or len(R) != 3:
+        return None
+    if op.attributes.get("layout") == 1:
+        return (X[0], X[1], R[0], R[2]) if output == 0 else (X[0], R[0], R[2])
+    return (X[0], R[0], X[1], R[2]) if output == 0 else (R[0], X[1], R[2])
+
+
 SHAPE_RULES: dict[str, Callable[[Facts, Op, list[Shape], int], Shape | None]] = {
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
     **dict.fromkeys((*SAME_SHAPE, "ReverseSequence", "Dropout"), _same),
     **dict.fromkeys(BROADCAST, _elementwise),
     **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"), _reduced),

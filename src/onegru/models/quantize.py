@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from onegru.core.arguments import check_function, choice, number, shown
+from onegru.core.arguments import check_function, choice, integer, number, shown
 from onegru.core.dtypes import ELEMENT_TYPES, Array
 from onegru.core.errors import SpecError, prefixed_errors
 from onegru.core.spec import Spec
@@ -135,8 +135,7 @@ class Quantization(Generic[Quantizable]):
         index = names.index(node) if isinstance(node, str) and names.count(node) == 1 else node
         if not isinstance(index, int) or not 0 <= index < len(names):
             raise SpecError(f"node: {shown(node)}; must be one of {', '.join(map(repr, names))}, or an index")
-        if not 0 <= sample < len(subject.samples):
-            raise SpecError(f"sample: {sample}; must be in 0…{len(subject.samples) - 1}")
+        integer("sample", sample, 0, len(subject.samples) - 1)
         if mode is not None:
             choice("mode", mode, MODES)
         other = self.result if mode is None else subject.make(dict.fromkeys(subject.layers, mode))
@@ -176,6 +175,7 @@ def quantize(
     *,
     mode: str | None = None,
     keep_snr: float | None = None,
+    among: Collection[str] = tuple(MODES),
     dims: Dims | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -197,8 +197,9 @@ def quantize(
         mode: what all GRUs are kept in: "W8A8" and "W8A16", the weights in int8 and the inputs of products in
             int8 or int16; "bfloat16" and "float16", the weights; or "float32". "W8A16" by default.
         keep_snr: instead of `mode`, the ratio of signal to noise in dB that every output keeps on these
-            samples. Each GRU gets the fewest bits with which it does: all begin with W8A8, and as long as the
-            noise is too large, the GRU that adds most of it gets more.
+            samples. Each GRU gets few bits: all begin with W8A8, and as long as the noise is too large, the
+            GRU that adds most of it gets more; then each gets fewer again if the ratio is kept.
+        among: the modes that `keep_snr` may choose; float32 always is one.
         dims: sizes of open dimensions of a model's random inputs, as for `onegru.verify`.
         seed: of random inputs.
         progress: called before each measurement with the number of those done, and the most there may be.
@@ -215,13 +216,18 @@ def quantize(
     check_function("progress", progress)
     if keep_snr is not None and not math.isfinite(number("keep_snr", keep_snr)):
         raise SpecError(f"keep_snr: {keep_snr}; must be finite")
+    for item in among if not isinstance(among, str) else [among]:
+        choice("among", item, MODES)
     if mode is not None and keep_snr is not None:
         raise SpecError(f"mode: {mode!r}; must be None with keep_snr, which chooses")
-    choice("mode", mode or _EXACT, MODES)
+    mode = choice("mode", "W8A16" if mode is None else mode, MODES)
+    if not isinstance(source, str | os.PathLike | GRU | Stack | Model):
+        raise SpecError(f"source: {shown(source)}; must be a model, its file, a GRU or a Stack")
     dims = check_random_inputs(None, dims, seed)
     made = source if isinstance(source, GRU | Stack | Model) else load(source)
     subject = _subject_of(made, samples, dims or {}, seed)
-    return _Measurement(subject, progress).report(mode or "W8A16", keep_snr)
+    order = [word for word in MODES if word in among or word == _EXACT]
+    return _Measurement(subject, progress).report(mode, keep_snr, order)
 
 
 # --- what is measured
@@ -353,6 +359,7 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int) -> _Subject:
     names = [node.name for node in nodes]
     reasons = {node.name: text for node in nodes if (text := _reason(node.layer))}
     reasons |= {name: "shares its name with others" for name in names if names.count(name) > 1}
+    reasons |= {name: "has a line break in its name" for name in names if "\n" in name}
     if samples is None:
         found: list[Any] = [pick_inputs(exact, {}, seed, dims)[0]]
     else:
@@ -407,12 +414,12 @@ class _Measurement:
         made = subject.make({})
         self._expected = [subject.run(made, sample) for sample in subject.samples]
 
-    def report(self, mode: str, keep_snr: float | None) -> Quantization[Any]:
+    def report(self, mode: str, keep_snr: float | None, order: list[str]) -> Quantization[Any]:
         """All modes, and the result of one, or of those that keep a ratio of signal to noise."""
         subject = self.subject
         uniform = {word: dict.fromkeys(subject.layers, word) for word in MODES}
         ratios = {word: self._ratio(modes) for word, modes in uniform.items()}
-        chosen = uniform[mode] if keep_snr is None else self._choose(keep_snr)
+        chosen = uniform[mode] if keep_snr is None else self._choose(keep_snr, order)
         grus = []
         for index, name in enumerate(subject.names):
             measured = self._measure_gru(name) if name in subject.layers else {}
@@ -450,9 +457,8 @@ class _Measurement:
         self._progress(min(self._done, self._most), self._most)
         self._done += 1
 
-    def _choose(self, keep_snr: float) -> dict[str, str]:
+    def _choose(self, keep_snr: float, order: list[str]) -> dict[str, str]:
         """The modes that keep it: the GRU that adds most noise gets the next mode that adds less."""
-        order = list(MODES)
         modes = dict.fromkeys(self.subject.layers, order[0])
         while self._ratio(modes) < keep_snr:
             noise = {name: self._ratio({name: mode}) for name, mode in modes.items() if mode != _EXACT}
@@ -460,6 +466,9 @@ class _Measurement:
             later = order[order.index(modes[worst]) + 1 :]
             better = (mode for mode in later if self._ratio({worst: mode}) > noise[worst])
             modes[worst] = next(better, _EXACT)
+        for name, mode in modes.items():
+            fewer = ({**modes, name: word} for word in order[: order.index(mode)])
+            modes = next((item for item in fewer if self._ratio(item) >= keep_snr), modes)
         return modes
 
     def _measure_gru(self, name: str) -> dict[str, Measured]:

@@ -50,6 +50,10 @@ def rewrite_for_streaming(
     notes = embed_external(place, model, len(file.data))
     graph = parse_onnx(one_file(place, model), replace(place, file=None))
     made = streaming_model(place, model, graph, time, delay)
+    if not made.states and not graph.states:
+        raise SpecError(
+            f"{file}: has nothing to carry from one chunk to the next; it runs in chunks as it is"
+        )
     data = one_file(place, made.model)
     outputs: tuple[OutputReport, ...] = ()
     if check.is_wanted:

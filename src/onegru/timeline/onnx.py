@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from onegru.core.arguments import integer
+from onegru.core.arguments import integer, shown
 from onegru.core.errors import SpecError
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import BROKEN, Op, Size
@@ -101,6 +101,8 @@ def streaming_model(
     del model.graph.value_info[:]  # of which exporters write wrong ones; onnx infers them
     _name_sizes(model)
     names = {info.name for info in graph.inputs}
+    if not isinstance(time, Mapping | None):
+        raise SpecError(f"time: {shown(time)}; must be a mapping from inputs to axes")
     for name in time or {}:
         if name not in names:
             raise SpecError(f"time: {name!r} is not an input; must be of {sorted(names)}")
@@ -500,10 +502,7 @@ class _Editor:
             before, rows, behind = self._state_shape(op)
             shape = (*before, *rows, *behind)
             if old and self.flow.fill(old) != 0:
-                array = self.flow.constant(old)
-                if array is None or list(array.shape) != list(shape):
-                    raise self._unknown(op, "it starts from numbers other than zeros, for any number of rows")
-                self.model.graph.initializer.append(onnx.numpy_helper.from_array(array, taken))
+                raise self._unknown(op, "it starts from numbers other than zeros")
             if len(rows) == 1:
                 node.input[first] = taken
                 self._give(node, last, given)

@@ -17,7 +17,7 @@ from onegru.core.wording import count
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op, Size
 from onegru.timeline.axes import Axis
-from onegru.timeline.rules import LENGTHS, RECURRENT, SIZES, kind_of
+from onegru.timeline.rules import LENGTHS, RECURRENT, RULES, SIZES, kind_of
 from onegru.timeline.step import Kind, Move
 from onegru.timeline.walk import Finding, Walk, finding_of, time_axis
 
@@ -257,12 +257,24 @@ class Planner(Walk):
             if move.place in takes and move.axis in timed[op.inputs[move.place]]:
                 yield from self._moved(op, move, stretch)
         for name in data:
-            if gives_time and name in self.lengths:
-                yield "mixes", "computes with the number of steps in a run"
+            if gives_time and (name in self.lengths or self._has_each_step(op, name, timed)):
+                yield "mixes", "computes with the number of steps in a run, or with numbers for each of them"
             elif name in self.streamed and gives_time and not timed[name]:
                 yield "mixes", "spreads one value of a run over all of its steps"
         if any(len(timed[name]) > 1 for name in outputs):
             yield "mixes", "sets each step of a run beside every other"
+
+    def _has_each_step(self, op: Op, name: str, timed: Mapping[str, list[int]]) -> bool:
+        """Whether a value that no step is fed to has numbers for each step, as a table of positions."""
+        if not name or name in self.streamed or self.flow.fill(name) is not None:
+            return False
+        if name in self.dynamic:
+            return bool(timed[name]) and name not in self.from_states
+        shape, axes = self.flow.shape(name), self.known.get(op.outputs[0])
+        if shape is None or axes is None or RULES[kind_of(op)] is not RULES["Add"]:
+            return False
+        beside = {axis - len(axes) for axis in timed[op.outputs[0]]}
+        return any(-axis <= len(shape) and shape[axis] != 1 for axis in beside)
 
     def _aligned(
         self, op: Op, takes: list[int], before: list[Stretch]
@@ -296,11 +308,23 @@ class Planner(Walk):
         if move.kind:
             yield move.kind, move.why
             return
+        if "Pool" in kind and len(op.outputs) > 1 and op.outputs[1]:
+            yield "unknown", "gives the places of steps in a run"
         if move.to is None:
             if stretch.tail > 0 or stretch.late:
                 yield "remembers", "takes the last step, which comes later"
             return
         if not (move.before or move.behind or move.reach):
+            if stretch.zeros and "Conv" in kind and (len(op.inputs) > 2 or kind != "Conv"):
+                yield "remembers", "adds to steps of zeros that were put in front of time"
+            step = self._step(op)
+            rank = len(step.shape())
+            if kind == "Gather" and move.place == 0 and move.axis == step.number("axis", 0) % rank:
+                yield "remembers", "takes steps by their places in a run"
+            if kind == "Slice" and isinstance(step.shape()[move.axis], int):
+                cut = [axis % rank for axis in step.numbers("axes", range(rank), place=3)]
+                # The bounds may be the number of steps.
+                self.made.unpadded += [(op, move.axis)] * (move.axis in cut)
             return
         name, tail = op.outputs[move.output], stretch.tail + move.behind
         first = stretch.zeros + move.before
@@ -313,6 +337,8 @@ class Planner(Walk):
             self.stretch[name] = Stretch(stretch.late, max(first, 0), tail)
             self.made.unpadded.append((op, move.axis))
             return
+        if kind == "ConvInteger" and first:
+            yield "remembers", "pads time with other numbers than zeros"
         later = move.reach - first
         self.stretch[name] = Stretch(stretch.late + later, 0, tail)
         if later < 0:
@@ -383,7 +409,8 @@ class Planner(Walk):
                 yield "remembers", "starts from a state that is computed in each run"
                 return
         for name in op.outputs[1:]:
-            self.stretch.pop(name, None)
+            if stretch.late and (name in self.flow.outputs or name in self.flow.consumers):
+                yield "remembers", "gives its last state, which comes later"
         self.made.recurrent.append(op)
 
     def _has_lengths(self, op: Op) -> bool:

@@ -176,8 +176,9 @@ class _Reader:
             states = json.loads(text)["states"]
             pairs = tuple((state["output"], state["input"]) for state in states)
             shapes = {state["input"]: tuple(state["shape"]) for state in states}
+            is_sound = all(isinstance(item, list) for item in (states, *(one["shape"] for one in states)))
             takers, givers = {info.name: info for info in inputs}, {info.name for info in outputs}
-            is_sound = len({*shapes}) == len({given for given, _ in pairs}) == len(pairs)
+            is_sound = is_sound and len({*shapes}) == len({given for given, _ in pairs}) == len(pairs)
             for given, taken in pairs:
                 known, shape = takers[taken].shape, shapes[taken]
                 is_sound = is_sound and given in givers and known is not None and len(shape) == len(known)

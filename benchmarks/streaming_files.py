@@ -1,0 +1,134 @@
+"""`python -m benchmarks.streaming_files`: a frame of models that were rewritten to stream, in turns.
+
+Beside onegru and ONNX Runtime on the rewritten file stands what is done without it: the whole window of the
+last frames again for each new one. Each is checked against a whole run before it is timed. One thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+import onegru
+from benchmarks.training import best, machine, write_page
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "streaming-tables.md"
+WINDOW, FRAMES = 100, 30
+
+INTRODUCTION = f"""# Streaming files, measured
+
+Made by `python -m benchmarks.streaming_files --page`: one frame of models of whole sequences, in µs, with one
+thread. The model was rewritten by `onegru convert --streaming` and runs in onegru, or in ONNX Runtime by
+itself; or, as is done without that, the window of the last {WINDOW} frames runs again for each new one. The
+networks are in the shapes of published ones but smaller (examples/streaming and
+tests/frameworks/test_streaming_exports.py)."""
+
+
+def sessions(path: Path) -> onnxruntime.InferenceSession:
+    """ONNX Runtime by itself."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def ways(source: Path, x: dict[str, Any], time: dict[str, int]) -> dict[str, Callable[[], object]]:
+    """What runs one frame, in each way; checked."""
+    target = source.with_suffix(".streaming.onnx")
+    report = onegru.rewrite(source, target, streaming=True, time=time, delay=True)
+    is_late = any("later" in words for words in report.notes)
+
+    def part(start: int, count: int) -> dict[str, Any]:
+        return {name: np.take(array, range(start, start + count), time[name]) for name, array in x.items()}
+
+    window = part(0, WINDOW)
+    whole, stream = onegru.load(source), onegru.load(target).stream()
+    again, theirs = sessions(source), sessions(target)
+    stream.step(part(0, FRAMES))
+    outputs = [output.name for output in theirs.get_outputs()]
+    pairs = stream.pairs
+    states = {name: array for name, array in stream.state.items()}
+    frame = part(FRAMES, 1)
+    expected = whole.run(part(0, FRAMES + 1))
+
+    def by_itself() -> dict[str, Any]:
+        return dict(zip(outputs, theirs.run(outputs, {**frame, **states}), strict=True))
+
+    found, other = by_itself(), stream.step(frame)
+    for name in expected.keys() - pairs.keys():
+        axes = [axis for axis, size in enumerate(expected[name].shape) if size == FRAMES + 1]
+        last = np.take(expected[name], [-1], axes[0]) if axes else expected[name]
+        for array in (found[name], other[name]):
+            assert array.shape == last.shape and (is_late or np.abs(array - last).max() < 1e-4), (
+                source,
+                name,
+            )
+    return {
+        "onegru": lambda: stream.step(frame),
+        "ONNX Runtime": by_itself,
+        "window, onegru": lambda: whole.run(window),
+        "window, ONNX Runtime": lambda: again.run(None, window),
+    }
+
+
+def networks(folder: Path) -> dict[str, tuple[Path, dict[str, Any], dict[str, int]]]:
+    """The models, their inputs, and which axis is time."""
+    rng = np.random.default_rng(0)
+    found = {}
+    example = ROOT / "examples" / "streaming" / "enhancer.onnx"
+    copy = folder / example.name
+    copy.write_bytes(example.read_bytes())
+    found["enhancer (example)"] = copy, {"x": rng.standard_normal((1, WINDOW, 129), np.float32)}, {"x": 1}
+    try:
+        from tests.frameworks.test_streaming_exports import NETWORKS, T, exported
+    except BaseException as error:  # pytest skips where there is no PyTorch
+        print(f"only the example: {error}")
+        return found
+    for name, (_, shapes, _, _) in NETWORKS.items():
+        path = folder / f"{name}.onnx"
+        with warnings.catch_warnings(action="ignore"):
+            exported(name, path, dynamo=False, is_open=True)
+        places = {key: shape.index(T) for key, shape in shapes.items()}
+        inputs = {
+            key: rng.standard_normal([WINDOW if size == T else size for size in shape]).astype(np.float32)
+            for key, shape in shapes.items()
+        }
+        found[name] = path, inputs, places
+    return found
+
+
+def main() -> None:
+    """Measure, print, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each model")
+    parser.add_argument("--page", action="store_true", help=f"write docs/{PAGE.name}")
+    options = parser.parse_args()
+    onegru.set_num_threads(1)
+    place = machine()
+    lines = [
+        f"## {place}",
+        "",
+        f"onegru {onegru.__version__}, ONNX Runtime {onnxruntime.__version__}.",
+        "",
+        "| model | onegru | ONNX Runtime | window again, onegru | window again, ONNX Runtime |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (path, inputs, time) in networks(Path(folder)).items():
+            times = best([*ways(path, inputs, time).values()], options.seconds)
+            lines.append(f"| {name} | " + " | ".join(f"{1e3 * each:.0f}" for each in times) + " |")
+            print(lines[-1], flush=True)
+    if options.page:
+        write_page(PAGE, INTRODUCTION, place, "\n".join(lines), "")
+
+
+if __name__ == "__main__":
+    main()

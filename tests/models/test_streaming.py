@@ -1,0 +1,82 @@
+"""Models of whole sequences that stream in memory, and what an inspection says of them."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import onegru
+from onegru import SpecError
+from tests.rewriting.test_streaming import AHEAD, CAUSAL, NEVER, B, C, T, built
+from tests.support.comparison import assert_bits
+from tests.support.files.onnx_models import save
+from tests.support.machine.repository import DENOISER, ROOT
+
+X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
+
+
+def test_with_a_delay(tmp_path: Path) -> None:
+    path = save(tmp_path, built([AHEAD["symmetric residual"], CAUSAL["GRU"]], 4))
+    stream = onegru.load(path, weight_storage="int8").stream(rewrite=True, delay=True)
+    parts = [stream.step({"X": X[:, :, start : start + 6]})["Z"] for start in range(0, 18, 6)]
+    found = np.concatenate(parts, 2)
+    whole = onegru.load(path, weight_storage="int8").run({"X": X})["Z"]
+    np.testing.assert_allclose(found, whole[:, :, : found.shape[2]], atol=1e-5)
+    assert found.shape[2] in (16, 17)
+
+
+def test_refusals(tmp_path: Path) -> None:
+    path = save(tmp_path, built([NEVER["reverse GRU"], CAUSAL["GRU"]], 4))
+    with pytest.raises(SpecError, match=r"cannot run in chunks, as GRU node 'gru1' runs from the last step"):
+        onegru.load(path).stream(rewrite=True)
+    with pytest.raises(SpecError, match=r"^rewrite: .* is no ONNX file"):
+        onegru.load(path.read_bytes()).stream(rewrite=True)
+    model = onegru.load(save(tmp_path, built([CAUSAL["GRU"]], 4)))
+    with pytest.raises(SpecError, match=r"^state: given with rewrite=True"):
+        model.stream({"a": "b"}, rewrite=True)
+    with pytest.raises(SpecError, match=r"^time: given without rewrite=True"):
+        model.stream(time={"X": 2})
+    with pytest.raises(SpecError, match=r"^delay: given without rewrite=True"):
+        model.stream(delay=True)
+
+
+def test_inspection(tmp_path: Path) -> None:
+    def words(*names: str) -> str:
+        parts = [{**CAUSAL, **AHEAD, **NEVER}[name] for name in names]
+        return onegru.inspect(save(tmp_path, built(parts, 4))).streaming
+
+    assert words("padded convolution", "GRU", "GRU") == (
+        "once rewritten by onegru convert --streaming, which adds 1 cache and 2 states"
+    )
+    assert words("symmetric convolution", "GRU").endswith("step later (--delay)") or words(
+        "symmetric convolution", "GRU"
+    ).endswith("steps later (--delay)")
+    assert words("GRU", "softmax over time") == (
+        "no: Softmax node 'softmax4' computes over all steps of a run at once"
+    )
+    assert onegru.inspect(DENOISER).streaming == "yes"
+    target = tmp_path / "streaming.onnx"
+    onegru.rewrite(save(tmp_path, built([CAUSAL["GRU"]], 4)), target, streaming=True)
+    assert onegru.inspect(target).streaming == "yes; the file says which output feeds which input"
+
+
+def test_the_example(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    folder = ROOT / "examples" / "streaming"
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(sys, "argv", ["stream.py"])
+    runpy.run_path(str(folder / "stream.py"), run_name="__main__")
+    shown = capsys.readouterr().out
+    differences = [float(line.rpartition(" ")[2]) for line in shown.split("\n") if "frame by frame" in line]
+    assert len(differences) == 2 and max(differences) < 1e-5
+    source = onegru.load(folder / "enhancer.onnx")
+    x = np.random.default_rng(0).standard_normal((1, 12, 129)).astype(np.float32)
+    stream = source.stream(rewrite=True)
+    parts = [stream.step({"x": x[:, start : start + 4]})["gain"] for start in range(0, 12, 4)]
+    np.testing.assert_allclose(np.concatenate(parts, 1), source.run({"x": x})["gain"], atol=1e-5)
+    stream.reset()
+    assert_bits(stream.step({"x": x[:, :4]})["gain"], parts[0])
