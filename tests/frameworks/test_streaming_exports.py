@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 
 import onegru
-from onegru import FormatError, SpecError
+from onegru import OneGRUError, SpecError
 from onegru.core.dtypes import Array
 from onegru.formats.graph import STREAM_KEY
 
@@ -221,7 +221,7 @@ def test_networks_stream(name: str, dynamo: bool, is_open: bool, tmp_path: Path)
             key: np.zeros([T - 5 if size == T else size for size in shape], np.float32)
             for key, shape in shapes.items()
         }
-        with pytest.raises(FormatError):
+        with pytest.raises(OneGRUError):
             onegru.load(source).run(fewer)
         return
     onnx.checker.check_model(onnx.load(target))

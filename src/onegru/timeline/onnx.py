@@ -99,6 +99,10 @@ def streaming_model(
         drop_named(model.graph.input, {tensor.name for tensor in model.graph.initializer})
         model.ir_version = _LEAST_IR
     del model.graph.value_info[:]  # of which exporters write wrong ones; onnx infers them
+    for value in model.graph.output:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:  # likewise
+                dim.Clear()
     _name_sizes(model)
     names = {info.name for info in graph.inputs}
     if not isinstance(time, Mapping | None):
@@ -212,14 +216,24 @@ class _Editor:
             if value.name in plan.inputs:
                 _open(value, plan.inputs[value.name], "frames")
         for value in model.graph.output:
+            self._name_output(value)
             if value.name in plan.outputs:
-                _open(
-                    value, plan.outputs[value.name], "frames" if not plan.delays else f"{value.name}_frames"
-                )
+                axis = plan.outputs[value.name]
+                if plan.delays:  # of the first chunk they have fewer
+                    value.type.tensor_type.shape.dim[axis].dim_param = f"{value.name}_frames"
+                _open(value, axis, "frames")
         del model.graph.value_info[:]
         axes = {name: plan.outputs.get(name) for name in outputs if name in {*plan.outputs, *plan.newest}}
         self._describe(graph)
         return Streaming(model, tuple(self.states), plan.inputs, plan.delays, axes)
+
+    def _name_output(self, value: ValueInfoProto) -> None:
+        """Give the open sizes of an output the names that they have in inputs."""
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.WhichOneof("value") is None and len(self.planner.factors(value.name, axis)) == 1:
+                name = self._size(value.name, axis)
+                if isinstance(name, str) and name.removeprefix("dim:") in self.sizes:
+                    dim.dim_param = name.removeprefix("dim:")
 
     def _describe(self, graph: Graph) -> None:
         """Note in the file which output feeds which input, and what each is at first."""
