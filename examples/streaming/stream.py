@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 from matplotlib.figure import Figure
-from signals import RATE, features, noise, sound_of, spectra, speech
+from signals import HOP, RATE, features, noise, sound_of, spectra, speech
 
 import onegru
 
@@ -41,7 +41,7 @@ def main() -> None:
     theirs = in_onnx_runtime(target, x)
     print(f"frame by frame: the largest difference from the whole is {np.abs(heard - whole).max():.1e}")
     print(f"frame by frame in ONNX Runtime by itself: {np.abs(theirs - whole).max():.1e}")
-    print(f"a frame of {1e3 * 128 / RATE:.0f} ms takes {ours * 1e6:.0f} µs")
+    print(f"a frame of {1e3 * HOP / RATE:.0f} ms takes {ours * 1e6:.0f} µs")
     write(BUILD / "enhanced.wav", sound_of(heard * frames))
     draw(frames, whole, heard)
     print(f"sound: {BUILD / 'enhanced.wav'}\npicture: {BUILD / 'enhanced.png'}")

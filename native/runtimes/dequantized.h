@@ -39,7 +39,7 @@ class DequantizedWeights {
   // grus: its GRU nodes that the provider runs.
   std::vector<const ort::Node*> Add(const ort::Graph* graph, std::span<const ort::Node* const> grus);
 
-  // The weight of a name; null if it is none of these. To be followed by Take, once it is packed.
+  // The weight with this name; null if no DequantizeLinear node made it. Call Take once it has been packed.
   std::shared_ptr<Dequantized> Find(const std::string& weight) const;
   static void Take(Dequantized& found);
 

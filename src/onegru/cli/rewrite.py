@@ -202,7 +202,7 @@ def _names_in_int8(measured: Quantization[Model], keep_snr: float) -> list[str]:
     """The GRU nodes that become int8.
 
     Raises:
-        SpecError: there is none.
+        SpecError: no GRU node becomes int8.
     """
     kinds = {node.name: node.operator for node in measured.result.gru_nodes}
     names = [

@@ -13,7 +13,7 @@ from onegru.formats.graph import Graph
 from onegru.formats.opened import Kind, Opened
 
 if TYPE_CHECKING:
-    from onegru.timeline.onnx import Streaming
+    from onegru.timeline.edit_onnx import Streaming
 
 
 def streaming_words(file: Opened, graph: Graph) -> str:

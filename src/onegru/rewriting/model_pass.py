@@ -29,14 +29,14 @@ from onegru.formats.onnx.validate import (
     replace_nodes,
     serialized,
 )
-from onegru.formats.onnx.values import all_graphs
+from onegru.formats.onnx.values import Names, all_graphs
 from onegru.operators.onnx import DECOMPOSED_OPSET, OLDEST_OPSET
 from onegru.rewriting.changes import Around, to_float16, to_int8, to_layout, to_two_directions
 from onegru.rewriting.decompose import decompose
 from onegru.rewriting.form import Form, node_of, operator_at, read_form
 from onegru.rewriting.opset import convert_nodes, inferred_types
 from onegru.rewriting.plan import Changes, Plan, plan_node, written_attributes
-from onegru.rewriting.scope import Names, Scope
+from onegru.rewriting.scope import Scope
 
 _LARGEST_FILE = 2**31 - 1  # bytes; protobuf writes no more
 

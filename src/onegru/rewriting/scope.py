@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TypeProto
+from onnx import GraphProto, NodeProto, TypeProto
 
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.formats.onnx.validate import Source
-from onegru.formats.onnx.values import Values, all_graphs, names_in
+from onegru.formats.onnx.values import Names, Values, all_graphs
 
 
 def value_types(graph: GraphProto) -> dict[str, TypeProto]:
@@ -27,22 +27,6 @@ def value_types(graph: GraphProto) -> dict[str, TypeProto]:
 def code_of(dtype: str) -> int:
     """The number that ONNX has for an element type."""
     return int(onnx.helper.np_dtype_to_tensor_dtype(numpy_dtype(dtype)))
-
-
-class Names:
-    """The names that a model uses, of values and of nodes; new ones differ from all of them."""
-
-    def __init__(self, model: ModelProto) -> None:
-        self._used = names_in(model)
-
-    def fresh(self, base: str) -> str:
-        """`base`, or with a number after it where that is taken."""
-        name, number = base, 1
-        while name in self._used or not name:
-            number += 1
-            name = f"{base}_{number}"
-        self._used.add(name)
-        return name
 
 
 class Scope(Values):

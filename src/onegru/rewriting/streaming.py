@@ -20,10 +20,11 @@ from onegru.models.model import Model
 from onegru.models.random_inputs import dimension_name, draw_inputs
 from onegru.rewriting.check import Check, OutputReport
 from onegru.rewriting.model_pass import embed_external, one_file
-from onegru.timeline.onnx import Streaming, streaming_model
+from onegru.timeline.edit_onnx import Streaming
+from onegru.timeline.onnx import streaming_model
 
 _STEPS = 29  # of a random sequence, unless the model has its own number
-_RUNS = 8  # through the target, in chunks of other sizes each time
+_DRAWN = 3  # ways to cut a sequence that are drawn
 
 
 def rewrite_for_streaming(
@@ -119,7 +120,7 @@ def _chunk_sizes(total: int, delay: int, rng: np.random.Generator) -> Iterator[l
         left = total - first
         yield [first, *[size] * (left // size), *[left % size] * (left % size > 0)]
     yield [total]
-    for _ in range(_RUNS - 5):
+    for _ in range(_DRAWN):
         sizes = [min(total, first + int(rng.integers(0, 4)))]
         while (left := total - sum(sizes)) > 0:
             sizes.append(min(left, int(rng.integers(1, 9))))

@@ -116,12 +116,10 @@ class Planner(Walk):
         """
         recurrent = [op for op in self.ops if kind_of(op) in RECURRENT]
         self.carried = {id(op) for op in recurrent if self._carried(op)}
-        self.is_single = False
         self.time = self._find_time(recurrent)
         needed = self._needed(recurrent)
         self.streamed = {name for name in self.inputs if name not in self.states and self._timed(name)}
         self.lengths: set[str] = set()
-        self.lead: dict[str, int] = {}
         made = self.made
         for name in self.inputs:
             if name in self.streamed:
@@ -208,14 +206,8 @@ class Planner(Walk):
     def _planned(self, op: Op) -> Iterator[tuple[Kind, str]]:
         """What forbids to stream an operator; notes what has to change."""
         outputs = [name for name in op.outputs if name]
-        kind, moves = kind_of(op), self.moves[id(op)]
-        if kind in ("Shape", "Size"):
-            self.lengths.update(name for name in outputs if self._counts_time(name))
-            return
-        data = [name for place, name in enumerate(op.inputs) if place not in SIZES.get(kind, ())]
-        if self.lengths.intersection(data) and not self.streamed.intersection(op.taken()):
-            self.lengths.update(name for name in outputs if self._counts_time(name))
-        if not self.streamed.intersection(op.taken()):
+        kind, moves, data = kind_of(op), self.moves[id(op)], self._data_of(op)
+        if kind in ("Shape", "Size") or not self.streamed.intersection(op.taken()):
             return
         self.streamed.update(outputs)
         timed = {name: self._timed(name) for name in (*op.taken(), *outputs)}

@@ -265,17 +265,22 @@ class Walk:
         axes = self.known.get(name) or ()
         return [place for place, axis in enumerate(axes) if self.axes.goes_along(axis, self.time)]
 
+    def _data_of(self, op: Op) -> list[str]:
+        """The inputs of an operator that are not sizes; notes which outputs count steps."""
+        kind = kind_of(op)
+        data = [name for place, name in enumerate(op.inputs) if place not in SIZES.get(kind, ())]
+        counts = bool(self.lengths.intersection(data)) and not self.streamed.intersection(op.taken())
+        if counts or kind in ("Shape", "Size"):
+            self.lengths.update(name for name in op.outputs if name and self._counts_time(name))
+        return data
+
     def _judged(self, op: Op) -> Iterator[tuple[Kind, str]]:
         """What is wrong with an operator; notes what its outputs are."""
         outputs = [name for name in op.outputs if name]
         inputs = [name for name in op.inputs if name]
-        kind, moves = kind_of(op), self.moves[id(op)]
+        kind, moves, data = kind_of(op), self.moves[id(op)], self._data_of(op)
         if kind in ("Shape", "Size"):
-            self.lengths.update(name for name in outputs if self._counts_time(name))
             return
-        data = [name for place, name in enumerate(op.inputs) if place not in SIZES.get(kind, ())]
-        if self.lengths.intersection(data) and not self.streamed.intersection(op.taken()):
-            self.lengths.update(name for name in outputs if self._counts_time(name))
         if not self.streamed.intersection(op.taken()) and not (moves is None or id(op) in self.lost):
             return
         is_streamed = bool(self.streamed.intersection(op.taken()))

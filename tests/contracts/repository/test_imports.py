@@ -45,6 +45,7 @@ OPTIONAL = {
         "formats.onnx.*",
         "fusion.onnx.*",
         "timeline.onnx",
+        "timeline.edit_onnx",
         "rewriting.*",
         "verification.probe",
         "verification.runtimes.onnx_reference",

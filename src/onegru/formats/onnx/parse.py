@@ -165,7 +165,7 @@ class _Reader:
         """The states that the metadata names, and their shapes at first; None if it names none.
 
         Raises:
-            FormatError: they are none of this model.
+            FormatError: the metadata are broken, or name inputs or outputs that the model does not have.
         """
         text = next((item.value for item in self.model.metadata_props if item.key == STREAM_KEY), None)
         if text is None:

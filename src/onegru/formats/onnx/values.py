@@ -35,6 +35,22 @@ def names_in(model: ModelProto) -> set[str]:
     return used
 
 
+class Names:
+    """The names that a model uses, of values and of nodes; new ones differ from all of them."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self._used = names_in(model)
+
+    def fresh(self, base: str) -> str:
+        """`base`, or with a number after it where that is taken."""
+        name, number = base, 1
+        while name in self._used or not name:
+            number += 1
+            name = f"{base}_{number}"
+        self._used.add(name)
+        return name
+
+
 class Values:
     """The values of a graph, and of the graphs around it where it is a body.
 

@@ -1,0 +1,451 @@
+"""The changes that make an ONNX model run in chunks of time: states, caches, open sizes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, ValueInfoProto
+
+from onegru.core.errors import SpecError
+from onegru.dataflow.operator import Op, Size
+from onegru.formats.graph import STREAM_KEY, Graph
+from onegru.formats.onnx.order import needed_nodes, node_inputs
+from onegru.formats.onnx.validate import drop_named, replace_nodes
+from onegru.formats.onnx.values import Names
+from onegru.timeline.plan import Cache, Plan, Planner
+from onegru.timeline.rules import RECURRENT, kind_of, window_pads
+from onegru.timeline.step import slice_bounds
+
+_END = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a streaming model carries from one run to the next.
+
+    Attributes:
+        input: the input that takes it.
+        output: the output that gives the next one.
+        node: the node whose state or earlier steps it is.
+        first: its shape before the first run, where it is zeros; names stand for sizes of the other inputs.
+        steps: how many steps of time it holds; None for the state of a recurrence.
+    """
+
+    input: str
+    output: str
+    node: str
+    first: tuple[int | str, ...]
+    steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """A model that was changed.
+
+    Attributes:
+        model: the model.
+        states: the new states.
+        time: the axis of time of each input that has one.
+        delays: the outputs that come later than in a whole run, and by how many steps.
+        axes: the axis of time of each output that has one; None for one of the newest step.
+    """
+
+    model: ModelProto
+    states: tuple[State, ...]
+    time: Mapping[str, int]
+    delays: Mapping[str, int]
+    axes: Mapping[str, int | None]
+
+
+class Editor:
+    """Makes the changes of a plan in an ONNX model whose operators the planner read."""
+
+    def __init__(self, model: ModelProto, opset: int, planner: Planner, plan: Plan) -> None:
+        self.model = model
+        self.opset = opset
+        self.planner = planner
+        self.flow = planner.flow
+        self.plan = plan
+        self.names = Names(model)
+        self.sizes = {
+            dim.dim_param for value in model.graph.input for dim in value.type.tensor_type.shape.dim
+        }
+        self.before: dict[int, list[NodeProto]] = {}
+        self.after: list[NodeProto] = []
+        self.states: list[State] = []
+        self.constants: dict[tuple[int, ...], str] = {}
+        self.joined: dict[tuple[str, int, int], str] = {}
+
+    def edited(self, graph: Graph) -> Streaming:
+        """The model, all changes made."""
+        plan, model = self.plan, self.model
+        outputs = {value.name for value in model.graph.output}
+        for op, axis in plan.unpadded:
+            self._unpad(op, axis)
+        for op in plan.full_length:
+            op.origin.input[4] = ""
+        for op, place in plan.zero_states:
+            op.origin.input[place] = ""
+        for op, place in plan.reshaped:
+            if not self._keeps_place(op, place):
+                self._open_reshape(op, place)
+        for cache in plan.caches:
+            self._add_cache(cache)
+        for op in plan.recurrent:
+            self._open_states(op, graph)
+        nodes = [part for node in model.graph.node for part in (*self.before.get(id(node), ()), node)]
+        wanted = [value.name for value in model.graph.output]
+        kept = needed_nodes([*nodes, *self.after], wanted)
+        used = {*wanted, *(value.name for value in model.graph.input)}.union(*map(node_inputs, kept))
+        drop_named(model.graph.initializer, {tensor.name for tensor in model.graph.initializer} - used)
+        replace_nodes(model.graph, kept)
+        for value in model.graph.input:
+            if value.name in plan.inputs:
+                _open(value, plan.inputs[value.name], "frames")
+        for value in model.graph.output:
+            self._name_output(value)
+            if value.name in plan.outputs:
+                axis = plan.outputs[value.name]
+                if plan.delays:  # of the first chunk they have fewer
+                    value.type.tensor_type.shape.dim[axis].dim_param = f"{value.name}_frames"
+                _open(value, axis, "frames")
+        del model.graph.value_info[:]
+        axes = {name: plan.outputs.get(name) for name in outputs if name in {*plan.outputs, *plan.newest}}
+        self._describe(graph)
+        return Streaming(model, tuple(self.states), plan.inputs, plan.delays, axes)
+
+    def _name_output(self, value: ValueInfoProto) -> None:
+        """Give the open sizes of an output the names that they have in inputs."""
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.WhichOneof("value") is None and len(self.planner.factors(value.name, axis)) == 1:
+                name = self._size(value.name, axis)
+                if isinstance(name, str) and name.removeprefix("dim:") in self.sizes:
+                    dim.dim_param = name.removeprefix("dim:")
+
+    def _describe(self, graph: Graph) -> None:
+        """Note in the file which output feeds which input, and what each is at first."""
+        states = [(item.input, item.output, list(item.first)) for item in self.states]
+        outside = {value.name: value.type.tensor_type.shape.dim for value in self.model.graph.input}
+        for given, taken in graph.states:
+            if taken not in {state[0] for state in states}:
+                states.append((taken, given, [dim.dim_param or dim.dim_value for dim in outside[taken]]))
+        document = {
+            "states": [{"input": taken, "output": given, "shape": shape} for taken, given, shape in states],
+            "time": dict(self.plan.inputs),
+            "delays": dict(self.plan.delays),
+        }
+        for prop in list(self.model.metadata_props):
+            if prop.key == STREAM_KEY:
+                self.model.metadata_props.remove(prop)
+        self.model.metadata_props.add(key=STREAM_KEY, value=json.dumps(document))
+
+    # Names and values
+
+    def _integers(self, *values: int) -> str:
+        if values not in self.constants:
+            name = self.names.fresh(
+                "onegru/" + "_".join("end" if value == _END else str(value) for value in values)
+            )
+            self.model.graph.initializer.append(
+                onnx.numpy_helper.from_array(np.array(values, np.int64), name)
+            )
+            self.constants[values] = name
+        return self.constants[values]
+
+    def _node(self, kind: str, inputs: Sequence[str], base: str, **attributes: Any) -> NodeProto:
+        output = self.names.fresh(base)
+        return onnx.helper.make_node(
+            kind, list(inputs), [output], name=self.names.fresh(f"{base}/{kind}"), **attributes
+        )
+
+    def _slice(self, value: str, axis: int, start: str | int, end: str | int, base: str) -> NodeProto:
+        """A part of a value; bounds that are names are values, from opset 10 on."""
+        if self.opset < 10:
+            assert isinstance(start, int) and isinstance(end, int)
+            return self._node("Slice", [value], base, axes=[axis], starts=[start], ends=[end])
+        bounds = [item if isinstance(item, str) else self._integers(item) for item in (start, end)]
+        return self._node("Slice", [value, *bounds, self._integers(axis)], base)
+
+    def _label(self, op: Op) -> str:
+        return op.name or next(filter(None, op.outputs))
+
+    def _size(self, value: str, axis: int) -> Size | tuple[Size, ...]:
+        """A size of a value; several factors if it is their product and some are open."""
+        stated = (self.flow.shape(value) or {axis: ""})[axis]
+        if isinstance(stated, int) or stated.removeprefix("dim:") in self.sizes:
+            return stated
+        sizes = tuple(map(self._size_of, self.planner.factors(value, axis)))
+        sizes = tuple(size for size in sizes if size != 1) or (1,)
+        numbers = [size for size in sizes if isinstance(size, int)]
+        if len(numbers) == len(sizes):
+            return math.prod(numbers)
+        return sizes[0] if len(sizes) == 1 else sizes
+
+    def _size_of(self, factor: int) -> Size:
+        """The size of a factor: a number, or the name that it has in an input, if there is one."""
+        sizes = self.planner.axes.sizes_of(factor)
+        if isinstance(sizes[0], int):
+            return sizes[0]
+        known = [size for size in sizes if isinstance(size, int) or size.removeprefix("dim:") in self.sizes]
+        return min(known or sizes, key=lambda size: isinstance(size, str))
+
+    def _first_shape(self, op: Op, value: str, axis: int, steps: int) -> tuple[int | str, ...]:
+        rank = len(self.planner.known[value] or ())
+        found: list[int | str] = []
+        for place in range(rank):
+            size = steps if place == axis else self._size(value, place)
+            if isinstance(size, tuple):
+                raise self._unknown(op, "its earlier steps have a size that is a product of open ones")
+            found.append(self._named(op, size))
+        return tuple(found)
+
+    def _named(self, op: Op, size: Size) -> int | str:
+        """A size as an input has it.
+
+        Raises:
+            SpecError: no input has it.
+        """
+        if isinstance(size, int):
+            return size
+        name = size.removeprefix("dim:")
+        if name not in self.sizes:
+            raise self._unknown(op, f"its state has a size that no input has ({name})")
+        return name
+
+    def _unknown(self, op: Op, why: str) -> SpecError:
+        return SpecError(f"{op.kind} node {self._label(op)!r}: cannot run in chunks, as {why}")
+
+    def _dtype(self, op: Op, value: str) -> int:
+        dtype = self.flow.dtype(value)
+        if dtype is None:
+            raise self._unknown(op, f"the element type of {value!r} is not known")
+        return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    # Changes
+
+    def _unpad(self, op: Op, axis: int) -> None:
+        """Let an operator no longer pad or cut time."""
+        node: NodeProto = op.origin
+        if op.kind in ("Pad", "Slice", "Concat"):
+            value = op.inputs[1] if op.kind == "Concat" else op.inputs[0]
+            others = self._others(op, axis)
+            if not others:
+                node.CopyFrom(onnx.helper.make_node("Identity", [value], list(node.output), name=node.name))
+            elif op.kind == "Pad":
+                self._set(node, "pads", 1, others)
+            else:
+                starts, ends, axes = others[0::3], others[1::3], others[2::3]
+                for name, place, numbers in (("starts", 1, starts), ("ends", 2, ends), ("axes", 3, axes)):
+                    self._set(node, name, place, numbers)
+                if len(node.input) > 4:
+                    node.input[4] = ""
+            return
+        pads = window_pads(self.planner._step(op))
+        spatial, count = axis - 2, len(pads) // 2
+        pads[spatial] = pads[spatial + count] = 0
+        kept = [item for item in node.attribute if item.name not in ("pads", "auto_pad")]
+        del node.attribute[:]
+        node.attribute.extend([*kept, onnx.helper.make_attribute("pads", pads)])
+
+    def _others(self, op: Op, axis: int) -> list[int]:
+        """What a Pad or a Slice does along other axes: pads, or start, end and axis of each."""
+        step = self.planner._step(op)
+        rank = len(step.shape())
+        if op.kind == "Concat":
+            return []
+        if op.kind == "Pad":
+            moves = [move for move in self.planner.moves[id(op)] or () if move.axis != axis]
+            pads = [0] * (2 * rank)
+            for move in moves:
+                pads[move.axis], pads[move.axis + rank] = move.before, move.behind
+            return pads if any(pads) else []
+        found: list[int] = []
+        for other in (item for item in range(rank) if item != axis):
+            bounds = slice_bounds(step, other)
+            if bounds is None or bounds[2] != 1:
+                raise self._unknown(op, "it cuts time, and another axis in steps")
+            if bounds != (0, None, 1):
+                found += [bounds[0], _END if bounds[1] is None else bounds[1], other]
+        return found
+
+    def _set(self, node: NodeProto, name: str, place: int, numbers: Sequence[int]) -> None:
+        """Change an attribute, or the input that has its place in later opsets."""
+        for item in node.attribute:
+            if item.name == name:
+                item.CopyFrom(onnx.helper.make_attribute(name, list(numbers)))
+                return
+        while len(node.input) <= place:
+            node.input.append("")
+        node.input[place] = self._integers(*numbers)
+        if node.op_type == "Pad" and len(node.input) > 3:
+            del node.input[3:]  # all axes
+
+    def _keeps_place(self, op: Op, place: int) -> bool:
+        """Let a Reshape with computed sizes take the steps of what it reshapes; False for constant sizes."""
+        if self.flow.holds(op.inputs[1]):
+            return False
+        sizes: list[int] = []
+        before, after = self.planner.known.get(op.inputs[0]) or (), self.planner.known[op.outputs[0]] or ()
+        shape = self.flow.shape(op.outputs[0]) or ()
+        for axis, size in enumerate(shape):
+            if axis < len(before) and before[axis] == after[axis]:
+                sizes.append(0)
+            else:
+                sizes.append(-1 if axis == place else size if isinstance(size, int) else -2)
+        if len(shape) == len(after) and -2 not in sizes:
+            self._reshape_to(op, sizes)
+        return True
+
+    def _open_reshape(self, op: Op, place: int) -> None:
+        """Let a Reshape compute the number of steps."""
+        array = self.flow.constant(op.inputs[1])
+        assert array is not None
+        sizes = [int(size) for size in array.ravel()]
+        before, after = self.planner.known.get(op.inputs[0]) or (), self.planner.known[op.outputs[0]] or ()
+        if place < len(before) and before[place] == after[place]:
+            sizes[place] = 0  # as many as the input has there
+        elif -1 not in sizes:
+            sizes[place] = -1
+        else:
+            other, known = sizes.index(-1), self.flow.shape(op.outputs[0]) or ()
+            if other < len(before) and before[other] == after[other]:
+                sizes[other] = 0
+            elif len(known) == len(sizes) and isinstance(size := known[other], int):
+                sizes[other] = size
+            else:
+                raise self._unknown(op, "its sizes have the number of steps written down")
+            sizes[place] = -1
+        self._reshape_to(op, sizes)
+
+    def _reshape_to(self, op: Op, sizes: Sequence[int]) -> None:
+        """Give a Reshape constant sizes, where 0 is the size that its input has there."""
+        node: NodeProto = op.origin
+        node.input[1] = self._integers(*sizes)
+        drop_named(node.attribute, {"allowzero"})
+
+    def _add_cache(self, cache: Cache) -> None:
+        """Put the last steps of a value in front of those of a chunk."""
+        op, place, axis, first, steps = cache.op, cache.place, cache.axis, cache.first, cache.steps
+        node: NodeProto = op.origin
+        value = op.inputs[place]
+        key = (value, first, -1 if steps is None else steps)
+        if steps is not None and key in self.joined:
+            node.input[place] = self.joined[key]
+            return
+        label = self._label(op)
+        taken, given = (self.names.fresh(f"{_plain(label)}_cache_{way}") for way in ("in", "out"))
+        shape = self._first_shape(op, value, axis, first)
+        is_open = steps != first
+        declared = [
+            f"{taken}_frames" if is_open and item == axis else size for item, size in enumerate(shape)
+        ]
+        later = [f"{given}_frames" if is_open and item == axis else size for item, size in enumerate(shape)]
+        dtype = self._dtype(op, value)
+        joined = self._node("Concat", [taken, value], f"{label}/joined", axis=axis)
+        new = [joined]
+        if steps is None:
+            new += self._waiting(cache, joined.output[0], label)
+            last = self._slice(joined.output[0], axis, new[-1].input[2], _END, f"{label}/last")
+            node.input[place] = new[-1].output[0]
+        else:
+            last = self._slice(joined.output[0], axis, -steps, _END, f"{label}/last")
+            node.input[place] = self.joined[key] = joined.output[0]
+        last.output[0] = given
+        self.before.setdefault(id(node), []).extend(new)
+        self.after.append(last)
+        self._declare(taken, given, dtype, declared, later)
+        self.states.append(State(taken, given, label, shape, first if steps is None else steps))
+
+    def _waiting(self, cache: Cache, joined: str, label: str) -> Iterator[NodeProto]:
+        """The steps of a value that have waited long enough for those of another."""
+        if self.opset < 10:
+            raise self._unknown(cache.op, "steps that wait need opset 10")
+        shape = self._node("Shape", [cache.like], f"{label}/sizes")
+        steps = self._slice(shape.output[0], 0, cache.like_axis, cache.like_axis + 1, f"{label}/steps")
+        yield shape
+        yield steps
+        yield self._slice(joined, cache.axis, 0, steps.output[0], f"{label}/waited")
+
+    def _declare(
+        self, taken: str, given: str, dtype: int, shape: Sequence[int | str], later: Sequence[int | str]
+    ) -> None:
+        self.model.graph.input.append(onnx.helper.make_tensor_value_info(taken, dtype, list(shape)))
+        self.model.graph.output.append(onnx.helper.make_tensor_value_info(given, dtype, list(later)))
+
+    def _open_states(self, op: Op, graph: Graph) -> None:
+        """Let a recurrence take its initial states from inputs, and give its last ones."""
+        node: NodeProto = op.origin
+        label, inputs = self._label(op), {info.name for info in graph.inputs}
+        for (first, last), what in zip(RECURRENT[kind_of(op)], ("state", "cell"), strict=False):
+            old = node.input[first] if len(node.input) > first else ""
+            taken, given = (self.names.fresh(f"{_plain(label)}_{what}_{way}") for way in ("in", "out"))
+            node.output.extend([""] * (last + 1 - len(node.output)))
+            node.input.extend([""] * (first + 1 - len(node.input)))
+            if old in inputs:
+                self._give(node, last, given)
+                value = next(item for item in self.model.graph.input if item.name == old)
+                if len(self.flow.consumers[old]) > 1:
+                    raise self._unknown(
+                        op, f"input {old!r}, where it starts, is taken by other nodes as well"
+                    )
+                self.model.graph.output.append(ValueInfoProto(name=given, type=value.type))
+                dims = value.type.tensor_type.shape.dim
+                known = tuple(dim.dim_param or dim.dim_value for dim in dims)
+                self.states.append(State(old, given, label, known))
+                continue
+            before, rows, behind = self._state_shape(op)
+            shape = (*before, *rows, *behind)
+            if old and self.flow.fill(old) != 0:
+                raise self._unknown(op, "it starts from numbers other than zeros")
+            if len(rows) == 1:
+                node.input[first] = taken
+                self._give(node, last, given)
+            else:  # one input has them as several axes
+                sizes = [-1 if isinstance(size, str) else size for size in rows]
+                one = self._node("Reshape", [taken, self._integers(*before, -1, *behind)], f"{taken}/rows")
+                self.before.setdefault(id(node), []).append(one)
+                node.input[first] = one.output[0]
+                node.output[last] = node.output[last] or self.names.fresh(f"{given}/rows")
+                many = self._integers(*before, *sizes, *behind)
+                self.after.append(self._node("Reshape", [node.output[last], many], f"{given}/axes"))
+                self.after[-1].output[0] = given
+            self._declare(taken, given, self._dtype(op, op.inputs[0]), shape, shape)
+            self.states.append(State(taken, given, label, shape))
+
+    def _give(self, node: NodeProto, place: int, name: str) -> None:
+        """Let the model return what a node gives."""
+        if not node.output[place]:
+            node.output[place] = name
+            return
+        self.after.append(self._node("Identity", [node.output[place]], f"{name}/same"))
+        self.after[-1].output[0] = name
+
+    def _state_shape(self, op: Op) -> tuple[tuple[int, ...], tuple[int | str, ...], tuple[int, ...]]:
+        """The sizes of a state: before its rows, of its rows, which may be several axes, and behind them."""
+        R = self.flow.shape(op.inputs[2])
+        if R is None or not isinstance(R[-1], int) or not isinstance(R[0], int):
+            raise self._unknown(op, "the shape of R is not known")
+        is_batch_first = op.attributes.get("layout", 0) == 1
+        size = self._size(op.inputs[0], 0 if is_batch_first else 1)
+        rows = tuple(self._named(op, item) for item in (size if isinstance(size, tuple) else (size,)))
+        if sum(isinstance(item, str) for item in rows) > 1:
+            raise self._unknown(op, f"its rows are a product of open sizes ({', '.join(map(str, rows))})")
+        return ((), rows, (R[0], R[-1])) if is_batch_first else ((R[0],), rows, (R[-1],))
+
+
+def _plain(label: str) -> str:
+    """A node's name without the slashes of PyTorch's exporter."""
+    return label.strip("/").replace("/", "_")
+
+
+def _open(value: ValueInfoProto, axis: int, name: str) -> None:
+    """Let an axis have any size."""
+    dims = value.type.tensor_type.shape.dim
+    if axis < len(dims) and not dims[axis].dim_param:
+        dims[axis].dim_param = name
