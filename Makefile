@@ -29,7 +29,7 @@ BUILD_INPUTS := pyproject.toml CMakeLists.txt $(filter-out native/tests/%,$(wild
 CODE := $(wildcard src tests docs examples benchmarks native/build_backend.py)
 
 .PHONY: help run example-train test test-long coverage test-frameworks test-cluster bench conformance docs lint sanitize \
-  threads tiles vnni neon ports wasm accuracy fuzz fuzz-native near-misses wheel clean
+  threads tiles vnni amx neon ports wasm accuracy fuzz fuzz-native near-misses wheel clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -119,7 +119,13 @@ vnni: $(VENV)/.build | build  ## the kernels' tests with AVX-512's VNNI in the p
 	$(call check,native,-O2)
 	$(call check,vnni,-O2,-DONEGRU_VNNI_AS_EVEX=ON)
 	$(call same_bits,With AVX-512's VNNI on AVX2,build/vnni/onegru_check)
-	@grep -q '^avx2 .* by VNNI$$' build/other.out || { echo "AVX2 ran without VNNI: the CPU or the compiler has none" >&2; exit 1; }
+	@grep -q '^avx2 .* by vnni$$' build/other.out || { echo "AVX2 ran without VNNI: the CPU or the compiler has none" >&2; exit 1; }
+
+amx: $(VENV)/.build | build  ## the kernels' tests with plain loops in the place of AMX, on CPUs with AVX-512 VNNI
+	$(call check,native,-O2)
+	$(call check,amx,-O2,-DONEGRU_EMULATED_AMX=ON)
+	$(call same_bits,With AMX emulated,build/amx/onegru_check)
+	@grep -q '^avx3 .* by amx$$' build/other.out || { echo "AVX-512 VNNI is missing here" >&2; exit 1; }
 
 neon: $(VENV)/.build | build  ## the kernels' tests for Arm, emulated; their bits against this machine's
 	@.ci/arm64-packages

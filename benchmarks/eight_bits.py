@@ -130,8 +130,8 @@ def main() -> None:
     options = parser.parse_args()
     onegru.set_num_threads(1)
     torch.set_num_threads(1)
-    has_vnni = _native.uses_vnni()
-    place = f"{machine()}{', VNNI' * has_vnni}"
+    products = _native.int8_products()
+    place = f"{machine()}, {products.upper()}"
     versions = (
         f"PyTorch {torch.__version__}, ONNX Runtime {onnxruntime.__version__}, onegru {onegru.__version__}."
     )
@@ -143,7 +143,7 @@ def main() -> None:
     print("\n".join(lines))
     for H, (place_of_B, B) in itertools.product((64, 128, 256, 512, 1024), enumerate((1, 8, 64))):
         asked = TARGETS.get(H, (0, 0, 0))[place_of_B]
-        if not has_vnni:
+        if products == "simd":
             asked = TARGET_WITHOUT if B == 1 and H >= 128 else 0
         lines.append(row((100, B, H, H), options.seconds, asked))
         print(lines[-1], flush=True)

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "native/kernels/amx.h"
 #include "native/packed.h"
 #include "native/problem.h"
 #include "native/threads/team.h"
@@ -62,9 +63,9 @@ inline constexpr std::size_t kAheadRows = 8;
 inline constexpr std::size_t kLargeMatrix = 8 << 20;
 inline constexpr std::size_t kRowsOfLarge = 64;
 
-// A row of K inputs in int8: its scale, then planes of this many bytes.
-inline constexpr std::size_t kQuantizedHeader = 16;
-constexpr std::size_t QuantizedPlane(std::size_t K) { return (K + 15) / 16 * 16; }
+// A row of K inputs in int8: its scale, then planes of this many bytes, in whole cache lines, as AMX reads them.
+inline constexpr std::size_t kQuantizedHeader = 64;
+constexpr std::size_t QuantizedPlane(std::size_t K) { return (K + 63) / 64 * 64; }
 constexpr std::size_t QuantizedRow(std::size_t planes, std::size_t K) {
   return kQuantizedHeader + planes * QuantizedPlane(K);
 }
@@ -79,7 +80,7 @@ enum class ScratchOwner {
 
 // The parts of scratch memory, as byte offsets.
 struct ScratchPlan {
-  std::size_t h, rh, z, xp, attention, x, x_rows, h_rows, x_block, x_int8, h_int8, y, states, bytes = 0;
+  std::size_t h, rh, z, xp, attention, x, x_rows, h_rows, x_block, x_int8, h_int8, sums, y, states, bytes = 0;
 
   // `computed`: the size of a number.
   ScratchPlan(ScratchOwner owner, const Packed& packed, std::size_t computed, std::size_t rows_at_once,
@@ -102,6 +103,7 @@ struct ScratchPlan {
     const bool is_int8 = own && spec.storage == ElementType::kInt8;
     x_int8 = Take(is_int8, steps_at_once * QuantizedRow(spec.planes, spec.I));
     h_int8 = Take(is_int8, rows_at_once * QuantizedRow(spec.planes, spec.H));
+    sums = Take(is_int8, amx::kTiles * amx::kRows * amx::kChannels * sizeof(std::int32_t));
     y = Take(owner == ScratchOwner::kHelper, steps_at_once * spec.H * SizeOf(spec.type));
     states = Take(owner == ScratchOwner::kHelper, rows_at_once * row);
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "native/float_mode.h"
+#include "native/kernels/amx.h"
 #include "native/system/system.h"
 
 namespace onegru {
@@ -254,7 +255,8 @@ void Packed::Pack(const GivenWeights* weights, const GateOrder& order) {
   const std::size_t bn_bytes = RoundUp(geometry_.padded() * computed);
   const std::size_t each = matrix_bytes(3, I) + matrix_bytes(r_gates, H) + matrix_bytes(n_gates, H) + bx_bytes +
                            bn_bytes + 2 * (channel_bytes(3) + channel_bytes(r_gates) + channel_bytes(n_gates));
-  bytes_ = spec.D * each;
+  // AMX reads as far behind the last panel.
+  bytes_ = spec.D * each + (spec.storage == ElementType::kInt8 ? RoundUp(3 * amx::kInputs * amx::kChannels) : 0);
   memory_ = AllocateAligned(bytes_);
 
   unsigned char* next = memory_.get();

@@ -90,7 +90,9 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
   }
   const std::size_t row_bytes = 3 * packed.geometry().padded() * ComputedSize(spec.type);
   const std::size_t rows = (call.B + plan.row_groups - 1) / plan.row_groups;
-  const bool large = 3 * spec.H * spec.H * SizeOf(spec.storage) >= kLargeMatrix;
+  // In int8 weights are multiplied four times as fast, and have to come four times as fast.
+  const std::size_t least_of_large = spec.storage == ElementType::kInt8 ? kLargeMatrix / 4 : kLargeMatrix;
+  const bool large = 3 * spec.H * spec.H * SizeOf(spec.storage) >= least_of_large;
   const auto all_rows = [&] {
     return std::clamp(kMostInputsAtOnce / (spec.I + 1), kLeastStepsAtOnce,
                       std::min((rows + 7) / 8 * 8, kMostRowsAtOnce));

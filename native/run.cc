@@ -22,7 +22,7 @@ const Kernel& KernelFor(const Spec& spec, std::size_t target) {
     case ElementType::kBFloat16:
       return BFloat16Kernel(linear_before_reset, target);
     case ElementType::kInt8:
-      if (UsesVnni(target)) {
+      if (Int8ProductsOf(target) != Int8Products::kSimd) {
         return (spec.planes == 1 ? Int8VnniKernel : Int8By16VnniKernel)(linear_before_reset, target);
       }
       return (spec.planes == 1 ? Int8Kernel : Int8By16Kernel)(linear_before_reset, target);

@@ -45,6 +45,15 @@ inline constexpr bool kIsInt8 = kPlanesOf<S> != 0;
 template <class S>
 inline constexpr size_t kSumsEach = kIsInt8<S> ? kPlanesOf<S> : 1;
 
+// AMX multiplies where there are several rows.
+#if ONEGRU_VNNI && ONEGRU_AMX && HWY_TARGET == HWY_AVX3
+template <class S>
+inline constexpr bool kHasAmx = kIsInt8<S>;
+#else
+template <class S>
+inline constexpr bool kHasAmx = false;
+#endif
+
 // VNNI multiplies unsigned with signed numbers: inputs have 128 added, which the channels' corrections take back.
 #if ONEGRU_VNNI
 inline constexpr int kInputOffset = 128;
@@ -194,8 +203,13 @@ HWY_NOINLINE void QuantizeRow(const float* x, size_t K, bool is_state, bool is_b
   };
   for (size_t k = 0; k < whole; k += kLanes) put(hn::LoadU(d, x + k), k);
   if (whole != K) put(hn::Load(d, rest), whole);
+  const size_t stored = StoredInputs(ElementType::kInt8, K);
   if constexpr (kLanes < kQuad) {
-    for (size_t k = K; k < StoredInputs(ElementType::kInt8, K); ++k) put(hn::Zero(d), k);
+    for (size_t k = K; k < stored; ++k) put(hn::Zero(d), k);
+  }
+  if constexpr (kHasAmx<Int8<kPlanes>>) {
+    const size_t plane = QuantizedPlane(K);
+    for (size_t p = 0; p < kPlanes; ++p) std::memset(planes + p * plane + stored, 0, plane - stored);
   }
   is_finite();
 }

@@ -49,6 +49,7 @@ struct ActiveRows {
     x_block = reinterpret_cast<C*>(own + plan.x_block);
     x_int8 = own + plan.x_int8;
     h_int8 = own + plan.h_int8;
+    sums = reinterpret_cast<std::int32_t*>(own + plan.sums);
     if (owner == ScratchOwner::kHelper) {
       y = reinterpret_cast<char*>(own + plan.y);
       states = reinterpret_cast<C*>(own + plan.states);
@@ -319,6 +320,7 @@ struct ActiveRows {
   C* x_block;             // rows of X done ahead [k][row]
   unsigned char* x_int8;  // rows of X in int8
   unsigned char* h_int8;  // rows of h, or of r∘h, in int8
+  std::int32_t* sums;     // of products by AMX
   const C** x_rows;
   const C** h_rows;
   char* y = nullptr;    // rows of Y to hand over
@@ -333,6 +335,7 @@ struct ActiveRows {
   }
 
   HWY_NOINLINE bool Look() {
+    amx::Release();  // a signal handler may want the tiles
     token->Ask();
     SetFloatMode(kDefaultFloatMode);  // a signal handler may have changed it
     until_look = token->stopped() ? 0 : per_look;

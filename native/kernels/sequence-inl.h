@@ -220,11 +220,13 @@ template <class C, class S, bool kAfter>
 void LeadItem(const WorkItem& item) {
   const ScratchOwner owner = item.claim == nullptr ? ScratchOwner::kCaller : ScratchOwner::kHelper;
   Sequence<C, S, kAfter>(item, owner, item.scratch).Lead();
+  amx::Release();
 }
 
 template <class C, class S, bool kAfter>
 void JoinItem(const WorkItem& item, Epoch& epoch, size_t member, unsigned char* scratch) {
   Sequence<C, S, kAfter>(item, ScratchOwner::kMember, scratch).Join(epoch, member);
+  amx::Release();
 }
 
 template <class C, class S, bool kAfter>
@@ -237,6 +239,7 @@ void RunPair(const WorkItem& first, const WorkItem& second) {
   }
   a.End();
   b.End();
+  amx::Release();
 }
 
 template <class C>

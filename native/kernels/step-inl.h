@@ -104,6 +104,12 @@ struct AfterOp {
   static constexpr size_t kGates = 3, kSums = kSumsEach<S>;
   ItemState<C, S>& s;
 
+  Int8Product Product() const
+    requires kHasAmx<S>
+  {
+    return {s.weights.R, s.spec.H, s.h_int8};
+  }
+
   template <class Tile>
   HWY_INLINE void Sum(Tile& tile) const {
     if (s.projecting == Projecting::kByTile) ProjectTile(s, tile);
@@ -135,6 +141,12 @@ struct GatesOp {
   static constexpr size_t kGates = 2, kSums = kSumsEach<S>;
   ItemState<C, S>& s;
 
+  Int8Product Product() const
+    requires kHasAmx<S>
+  {
+    return {s.weights.R, s.spec.H, s.h_int8};
+  }
+
   template <class Tile>
   HWY_INLINE void Sum(Tile& tile) const {
     if (s.projecting == Projecting::kByTile) ProjectTile(s, tile);
@@ -162,6 +174,12 @@ template <class C, class S, bool kBesideAhead>
 struct StateOp {
   static constexpr size_t kGates = 1, kSums = kSumsEach<S>;
   ItemState<C, S>& s;
+
+  Int8Product Product() const
+    requires kHasAmx<S>
+  {
+    return {s.weights.N, s.spec.H, s.h_int8};
+  }
 
   template <class Tile>
   HWY_INLINE void Sum(Tile& tile) const {

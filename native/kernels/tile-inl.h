@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
+#include "native/kernels/int8-inl.h"
 #include "native/kernels/product-inl.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -155,12 +156,12 @@ HWY_NOINLINE void DoApart(Op op, D d, size_t row, size_t panel, Width width) {
   Do<kRows, kPanels>(op, d, row, panel, width);
 }
 
-// Panels side by side, swept by tiles of rows: full ones, and where less than half a tile would be left, the last two
-// alike.
+// Panels side by side, swept by tiles of rows from `first` on: full ones, and where less than half a tile would be
+// left, the last two alike.
 template <size_t kLeast, size_t kPanels = 1, class Op, class D, class Width>
-HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width width) {
+HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width width, size_t first = 0) {
   constexpr size_t kMost = RowsOfSweep(Op::kGates) / Op::kSums;
-  for (size_t row = 0; row < rows;) {
+  for (size_t row = first; row < rows;) {
     const size_t left = rows - row;
     const size_t count = left <= kMost ? left : left < kMost * 3 / 2 ? (left + 1) / 2 : kMost;
     WithRows<kLeast, kMost>(count, [&](auto n) HWY_ATTR {
@@ -204,6 +205,57 @@ HWY_INLINE void SweepPanels(const Op& op, D d, size_t first, size_t last, bool b
   if (!backwards) rest();
 }
 
+// A matrix of this many bytes is not in the second-level cache: what comes next is fetched in advance.
+inline constexpr size_t kLargeForAmx = 1 << 20;
+
+// Whole panels by AMX: the sums of some panels and rows at a time, then tiles of these rows, which find them there.
+template <class D, class Op, class GoOn>
+HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
+                           GoOn&& go_on, const Op& op) {
+  constexpr size_t kPlanes = Op::kSums, kGates = Op::kGates;
+  const auto [matrix, K, inputs] = op.Product();
+  const size_t stored = StoredInputs(ElementType::kInt8, K), stride = QuantizedRow(kPlanes, K);
+  // Tiles of rows alike: the last one may begin before its turn, and compute what is there already.
+  const size_t tiles = (rows + amx::kRows - 1) / amx::kRows, each = (rows + tiles - 1) / tiles;
+  const size_t both = kPlanes == 2 || tiles > 1 ? 2 : 1, rows_at_once = kPlanes == 2 ? each : both * each;
+  const size_t panels = amx::kTiles / (both * kGates);
+  const bool is_large = stored * geometry.padded() * kGates >= kLargeForAmx;
+  for (size_t i = 0, count; i < last - first; i += count) {
+    count = HWY_MIN(panels, last - first - i);
+    if (!go_on(count)) return;
+    const size_t panel = backwards ? last - i - count : first + i;
+    amx::Configure(each);
+    for (size_t row = 0; row < rows; row += rows_at_once) {
+      const size_t begin = HWY_MIN(row, rows - each), end = HWY_MIN(row + rows_at_once, rows);
+      const size_t pitch = count * kGates * amx::kChannels;
+      const unsigned char* const from = inputs + begin * stride;
+      amx::Block block{};
+      block.input_stride = stride;
+      block.sum_stride = kPlanes * pitch * sizeof(std::int32_t);
+      block.weights = static_cast<const std::int8_t*>(matrix) + geometry.offset(panel, stored, kGates);
+      block.panels = count;
+      block.panel_stride = geometry.offset(1, stored, kGates);
+      block.gates = kGates;
+      block.quads = stored / kQuad;
+      if (is_large && row == 0 && i + count < last - first) {
+        block.next =
+            backwards ? block.weights - panels * block.panel_stride : block.weights + count * block.panel_stride;
+      }
+      // The second tile: the other plane, or the rows behind those of the first.
+      const size_t second = kPlanes == 2 ? 0 : end - begin - each;
+      block.inputs = kPlanes == 2 || second != 0 ? 2 : 1;
+      block.input[0] = PlaneOf(from, K, 0);
+      block.input[1] = PlaneOf(from + second * stride, K, kPlanes - 1);
+      block.sum[0] = op.s.sums;
+      block.sum[1] = op.s.sums + (kPlanes == 2 ? pitch : second * pitch);
+      amx::Multiply(block);
+      op.s.summed = {op.s.sums, begin, panel, pitch};
+      for (size_t p = 0; p < count; ++p) SweepRows<1>(op, d, end, panel + p, Whole<D>(), row);
+    }
+    op.s.summed = {};
+  }
+}
+
 // Does tiles until all rows and the panels [first, last) are covered, with vectors as short as they may be.
 //
 // More rows than a tile has: panel after panel, each swept by tiles, so that a panel comes from memory once. Else
@@ -226,9 +278,20 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
       WithTag(d, width, [&](auto tag) HWY_ATTR { SweepRows<1>(op, tag, rows, full, width); });
     }
   };
+  const auto by_amx = [&]() HWY_ATTR {
+    if constexpr (requires { op.Product(); }) {
+      if (op.s.UsesAmx(rows, op.Product().K)) {
+        SweepByAmx(d, geometry, rows, first, full, backwards, go_on, op);
+        return true;
+      }
+    }
+    return false;
+  };
   if (backwards) narrow();
   if constexpr (kWideForOne != 0) {
     SweepPanels<1, kWideForOne>(op, d, first, full, backwards, go_on);
+  } else if (by_amx()) {
+    // done
   } else if (rows <= kMostRows / Op::kSums) {
     WithRows<1, kMostRows / Op::kSums>(rows, [&](auto n) HWY_ATTR {
       SweepPanels<n, PanelsBeside(Op::kGates, n * Op::kSums)>(op, d, first, full, backwards, go_on);

@@ -80,8 +80,24 @@ NB_MODULE(_native, m) {
       nb::arg("name").none() = nb::none(),
       "Use the named target, or the best available one for None; returns its name.\n\n"
       "Raises ValueError, which lists the available targets, for any other name.");
-  m.def("allow_vnni", &onegru::AllowVnni, nb::arg("allowed"), "Lets kernels in int8 use VNNI or not, for tests.");
-  m.def("uses_vnni", [] { return onegru::UsesVnni(onegru::ChosenTargetIndex()); }, "Whether kernels in int8 use VNNI.");
+  m.def(
+      "int8_products",
+      [] {
+        const auto products = onegru::Int8ProductsOf(onegru::ChosenTargetIndex());
+        return onegru::kInt8ProductsNames[static_cast<std::size_t>(products)];
+      },
+      "What multiplies in int8 on the chosen target: simd, vnni or amx.");
+  m.def(
+      "limit_int8_products",
+      [](std::string_view most) {
+        for (std::size_t i = 0; i < std::size(onegru::kInt8ProductsNames); ++i) {
+          if (most == onegru::kInt8ProductsNames[i]) {
+            return onegru::LimitInt8Products(static_cast<onegru::Int8Products>(i));
+          }
+        }
+        throw std::invalid_argument("most");
+      },
+      nb::arg("most"), "Lets kernels in int8 use this and what is before it, for tests.");
   m.def(
       "target_traits",
       [](std::string_view name) {

@@ -30,6 +30,8 @@ void Detour::Begin(int, int) noexcept {}
 void Detour::End() noexcept {}
 void TakeFirstCpus() noexcept {}
 
+bool AllowTiles() noexcept { return false; }
+
 std::size_t SecondLevelCache() noexcept { return kUsualSecondLevelCache; }
 
 }  // namespace onegru::system

@@ -45,6 +45,9 @@ class Detour {
 // another runtime's thread, would inherit the few of that one. Nothing where threads inherit none.
 void TakeFirstCpus() noexcept;
 
+// Asks the system to let this process's threads use AMX's tiles; true if they may. On Linux alone.
+bool AllowTiles() noexcept;
+
 // Bytes of a core's second-level cache; what most have where the system does not say.
 std::size_t SecondLevelCache() noexcept;
 inline constexpr std::size_t kUsualSecondLevelCache = std::size_t{1} << 20;

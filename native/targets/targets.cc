@@ -3,6 +3,7 @@
 
 #include "native/targets/targets.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <stdexcept>
@@ -39,6 +40,7 @@ HWY_AFTER_NAMESPACE();
 #include <cpuid.h>
 #endif
 
+#include "native/system/system.h"
 #include "native/targets/target_list.h"
 
 namespace onegru {
@@ -74,12 +76,16 @@ std::atomic<std::size_t>& Chosen() {
   return index;
 }
 
-std::atomic<bool> g_allows_vnni{true};
+std::atomic<Int8Products> g_most_int8_products{Int8Products::kAmx};
 
-// The targets that have VNNI on this CPU, as bits. Vectors themselves, and that the system saves their registers, are
-// the target's to check.
-std::int64_t BitsWithVnni() {
-  std::int64_t bits = 0;
+// The targets that have VNNI on this CPU, and those that may use AMX, as bits. Vectors themselves, and that the system
+// saves their registers, are the target's to check.
+struct BitsOfInt8 {
+  std::int64_t vnni = 0, amx = 0;
+};
+
+BitsOfInt8 FindBitsOfInt8() {
+  BitsOfInt8 bits;
 #if HWY_ARCH_X86
   const auto leaf_7 = [](int subleaf) {
     std::array<unsigned, 4> registers{};  // EAX, EBX, ECX, EDX
@@ -91,11 +97,17 @@ std::int64_t BitsWithVnni() {
     return registers;
   };
   const std::array<unsigned, 4> first = leaf_7(0);
-  if ((first[2] >> 11 & 1) != 0) bits |= HWY_AVX3;
+  if ((first[2] >> 11 & 1) != 0) bits.vnni |= HWY_AVX3;
+#if ONEGRU_EMULATED_AMX
+  bits.amx = bits.vnni;
+#elif ONEGRU_AMX
+  const bool has_amx = (first[3] >> 24 & 3) == 3;  // tiles, and their products in int8
+  if (has_amx && bits.vnni != 0 && system::AllowTiles()) bits.amx = HWY_AVX3;
+#endif
 #if ONEGRU_VNNI_AS_EVEX
-  if ((bits & SupportedBits()) != 0) bits |= HWY_AVX2;
+  if ((bits.vnni & SupportedBits()) != 0) bits.vnni |= HWY_AVX2;
 #elif ONEGRU_AVX_VNNI
-  if (first[0] >= 1 && (leaf_7(1)[0] >> 4 & 1) != 0) bits |= HWY_AVX2;
+  if (first[0] >= 1 && (leaf_7(1)[0] >> 4 & 1) != 0) bits.vnni |= HWY_AVX2;
 #endif
 #endif
   return bits;
@@ -137,12 +149,16 @@ std::size_t SelectTarget(std::optional<std::string_view> name) {
 
 const Target& FindTarget(std::string_view name) { return kTargets[FindIndex(name)]; }
 
-bool UsesVnni(std::size_t target) {
-  static const std::int64_t bits = BitsWithVnni();
-  return (bits & kTargets[target].bit) != 0 && g_allows_vnni.load(std::memory_order_relaxed);
+Int8Products Int8ProductsOf(std::size_t target) {
+  static const BitsOfInt8 bits = FindBitsOfInt8();
+  const std::int64_t bit = kTargets[target].bit;
+  const auto best = (bits.amx & bit) != 0    ? Int8Products::kAmx
+                    : (bits.vnni & bit) != 0 ? Int8Products::kVnni
+                                             : Int8Products::kSimd;
+  return std::min(best, g_most_int8_products.load(std::memory_order_relaxed));
 }
 
-void AllowVnni(bool allowed) { g_allows_vnni.store(allowed, std::memory_order_relaxed); }
+void LimitInt8Products(Int8Products most) { g_most_int8_products.store(most, std::memory_order_relaxed); }
 
 std::string HighwayVersion() {
   return std::to_string(HWY_MAJOR) + "." + std::to_string(HWY_MINOR) + "." + std::to_string(HWY_PATCH);

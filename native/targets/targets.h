@@ -43,11 +43,15 @@ std::size_t SelectTarget(std::optional<std::string_view> name);
 // The available target called `name`; throws as SelectTarget does.
 const Target& FindTarget(std::string_view name);
 
-// Whether kernels in int8 multiply by VNNI on this target, AVX-512's or AVX-VNNI: the build and the CPU have it, and
-// AllowVnni has not said otherwise.
-bool UsesVnni(std::size_t target);
-// For tests of the same kernels without it.
-void AllowVnni(bool allowed);
+// What multiplies in int8: the target's own instructions; VNNI, AVX-512's or AVX-VNNI; besides VNNI, for several rows,
+// AMX.
+enum class Int8Products : std::uint8_t { kSimd, kVnni, kAmx };
+inline constexpr const char* kInt8ProductsNames[] = {"simd", "vnni", "amx"};
+
+// The best that the build, the CPU and the system have for a target, within the limit.
+Int8Products Int8ProductsOf(std::size_t target);
+// For tests of the same kernels by less.
+void LimitInt8Products(Int8Products most);
 
 // Version of the Highway headers this was compiled with, "major.minor.patch".
 std::string HighwayVersion();

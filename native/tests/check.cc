@@ -110,11 +110,12 @@ void CheckProblem(std::size_t number, std::vector<Hashes>& hashes) {
         if (is_int8) {
           const Result exact = Exactly(p, target);
           Check(SameNumbers(result.Y, exact.Y) && SameNumbers(result.Y_h, exact.Y_h), "exact", number, name, threads);
-          if (UsesVnni(target)) {
-            AllowVnni(false);
-            Check(SameBits(RunOnce(p, packed), result), "the same bits without VNNI", number, name, threads);
-            AllowVnni(true);
+          for (auto by = Int8ProductsOf(target); by != Int8Products::kSimd;) {
+            by = static_cast<Int8Products>(static_cast<int>(by) - 1);
+            LimitInt8Products(by);
+            Check(SameBits(RunOnce(p, packed), result), "the same bits by other products", number, name, threads);
           }
+          LimitInt8Products(Int8Products::kAmx);
         } else {
           Check(Near(p, result, e), "near", number, name, threads);
         }
@@ -260,8 +261,9 @@ int Main(int argc, char** argv) {
     const bool has_fma = targets[target].native_fma;
     const auto [of_float, of_int8] = hashes[target];
     const char* const name = targets[target].name;
-    std::printf("%-18s hash %016" PRIx64 "%s, in int8 %016" PRIx64 "%s\n", name, of_float,
-                has_fma ? "" : " without FMA", of_int8, UsesVnni(target) ? " by VNNI" : "");
+    std::printf("%-18s hash %016" PRIx64 "%s, in int8 %016" PRIx64 " by %s\n", name, of_float,
+                has_fma ? "" : " without FMA", of_int8,
+                kInt8ProductsNames[static_cast<std::size_t>(Int8ProductsOf(target))]);
     if (common_int8 == nullptr) common_int8 = &hashes[target].of_int8;
     Check(*common_int8 == of_int8, "the same hash in int8", problems, name, 0);
     if (common[has_fma] == nullptr) common[has_fma] = &hashes[target];

@@ -1,0 +1,163 @@
+#include "native/kernels/amx.h"
+
+#if ONEGRU_AMX
+
+#include <cstring>
+
+#if ONEGRU_EMULATED_AMX
+#define ONEGRU_TILES
+#else
+#include <immintrin.h>
+#define ONEGRU_TILES __attribute__((target("amx-tile,amx-int8")))
+#endif
+
+namespace onegru::amx {
+namespace {
+
+// The numbers of the tiles that hold inputs and weights; those of sums are 0 … kTiles - 1.
+#define ONEGRU_INPUT_TILE 6
+#define ONEGRU_WEIGHT_TILE 7
+
+thread_local std::size_t t_rows = 0;  // what this thread's tiles are configured for; 0: they are not
+
+#if ONEGRU_EMULATED_AMX
+// For tests on other CPUs: what the instructions do.
+thread_local unsigned char t_tiles[8][kRows][64];
+
+std::size_t RowsOf(int tile) { return tile == ONEGRU_WEIGHT_TILE ? kInputs / 4 : t_rows; }
+
+void LoadConfig(std::size_t) {}
+void ReleaseTiles() {}
+#undef _tile_zero
+#undef _tile_loadd
+#undef _tile_stored
+#undef _tile_dpbusd
+void _tile_zero(int tile) { std::memset(t_tiles[tile], 0, sizeof(t_tiles[tile])); }
+void _tile_loadd(int tile, const void* from, std::size_t stride) {
+  for (std::size_t r = 0; r < RowsOf(tile); ++r) {
+    std::memcpy(t_tiles[tile][r], static_cast<const char*>(from) + r * stride, 64);
+  }
+}
+void _tile_stored(int tile, void* to, std::size_t stride) {
+  for (std::size_t r = 0; r < RowsOf(tile); ++r) {
+    std::memcpy(static_cast<char*>(to) + r * stride, t_tiles[tile][r], 64);
+  }
+}
+void _tile_dpbusd(int sums, int inputs, int weights) {
+  for (std::size_t r = 0; r < t_rows; ++r) {
+    for (std::size_t channel = 0; channel < kChannels; ++channel) {
+      std::uint32_t sum;  // wraps around, as the instruction's
+      std::memcpy(&sum, &t_tiles[sums][r][4 * channel], 4);
+      for (std::size_t k = 0; k < kInputs; ++k) {
+        const auto weight = static_cast<std::int8_t>(t_tiles[weights][k / 4][4 * channel + k % 4]);
+        sum += static_cast<std::uint32_t>(t_tiles[inputs][r][k] * weight);
+      }
+      std::memcpy(&t_tiles[sums][r][4 * channel], &sum, 4);
+    }
+  }
+}
+#else
+ONEGRU_TILES void LoadConfig(std::size_t rows) {
+  struct alignas(64) Config {
+    std::uint8_t palette = 1, start = 0, reserved[14] = {};
+    std::uint16_t bytes[16] = {};
+    std::uint8_t rows[16] = {};
+  } config;
+  for (int tile = 0; tile < 8; ++tile) {
+    config.bytes[tile] = 64;
+    config.rows[tile] = static_cast<std::uint8_t>(tile == ONEGRU_WEIGHT_TILE ? kInputs / 4 : rows);
+  }
+  // GCC's intrinsic says that it reads 8 of these bytes.
+  asm volatile("ldtilecfg %0" ::"m"(config));
+}
+ONEGRU_TILES void ReleaseTiles() { _tile_release(); }
+#endif
+
+}  // namespace
+
+void Configure(std::size_t rows) {
+  if (t_rows == rows) return;
+  t_rows = rows;
+  LoadConfig(rows);
+}
+
+void Release() {
+  if (t_rows == 0) return;
+  t_rows = 0;
+  ReleaseTiles();
+}
+
+ONEGRU_TILES void Multiply(const Block& b) {
+  const std::size_t sums = b.panels * b.gates, stride = b.gates * kChannels * 4;
+  const std::int8_t* weights[kTiles] = {};
+  for (std::size_t i = 0; i < sums; ++i) {
+    weights[i] = b.weights + i / b.gates * b.panel_stride + i % b.gates * kChannels * 4;
+  }
+  // Beside a tile of each panel and gate, as much of what comes next.
+  const auto fetch = [&](std::size_t k) ONEGRU_TILES {
+    if (b.next == nullptr) return;
+    const std::size_t begin = k * b.panels * stride;
+    for (std::size_t byte = begin; byte < begin + kInputs / 4 * b.panels * stride; byte += 64) {
+      __builtin_prefetch(b.next + byte, 0, 2);
+    }
+  };
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_zero(4);
+  _tile_zero(5);
+  if (b.inputs == 1) {
+    for (std::size_t k = 0; k < b.quads; k += kInputs / 4) {
+      fetch(k);
+      _tile_loadd(ONEGRU_INPUT_TILE, b.input[0] + 4 * k, b.input_stride);
+#define ONEGRU_SUM(i)                                                 \
+  if (i < sums) {                                                     \
+    _tile_loadd(ONEGRU_WEIGHT_TILE, weights[i] + k * stride, stride); \
+    _tile_dpbusd(i, ONEGRU_INPUT_TILE, ONEGRU_WEIGHT_TILE);           \
+  }
+      ONEGRU_SUM(0)
+      ONEGRU_SUM(1)
+      ONEGRU_SUM(2)
+      ONEGRU_SUM(3)
+      ONEGRU_SUM(4)
+      ONEGRU_SUM(5)
+#undef ONEGRU_SUM
+    }
+  } else {
+    for (std::size_t k = 0; k < b.quads; k += kInputs / 4) {
+      fetch(k);
+#define ONEGRU_SUM(i, and_i)                                            \
+  if (i < sums) {                                                       \
+    _tile_loadd(ONEGRU_WEIGHT_TILE, weights[i] + k * stride, stride);   \
+    _tile_loadd(ONEGRU_INPUT_TILE, b.input[0] + 4 * k, b.input_stride); \
+    _tile_dpbusd(i, ONEGRU_INPUT_TILE, ONEGRU_WEIGHT_TILE);             \
+    _tile_loadd(ONEGRU_INPUT_TILE, b.input[1] + 4 * k, b.input_stride); \
+    _tile_dpbusd(and_i, ONEGRU_INPUT_TILE, ONEGRU_WEIGHT_TILE);         \
+  }
+      ONEGRU_SUM(0, 3)
+      ONEGRU_SUM(1, 4)
+      ONEGRU_SUM(2, 5)
+#undef ONEGRU_SUM
+    }
+  }
+#define ONEGRU_STORE(tile, inputs, i) \
+  if (i < sums) _tile_stored(tile, b.sum[inputs] + i * kChannels, b.sum_stride);
+  ONEGRU_STORE(0, 0, 0)
+  ONEGRU_STORE(1, 0, 1)
+  ONEGRU_STORE(2, 0, 2)
+  if (b.inputs == 1) {
+    ONEGRU_STORE(3, 0, 3)
+    ONEGRU_STORE(4, 0, 4)
+    ONEGRU_STORE(5, 0, 5)
+  } else {
+    ONEGRU_STORE(3, 1, 0)
+    ONEGRU_STORE(4, 1, 1)
+    ONEGRU_STORE(5, 1, 2)
+  }
+#undef ONEGRU_STORE
+}
+
+}  // namespace onegru::amx
+
+#endif  // ONEGRU_AMX

@@ -1,0 +1,46 @@
+// Products in int8 by AMX, Intel's instructions for tiles: up to 16 rows of 64 inputs times 64 inputs of 16 channels.
+//
+// The kernels of AVX-512 VNNI multiply by them where there are several rows. Nothing here decides a bit.
+
+#ifndef ONEGRU_NATIVE_KERNELS_AMX_H_
+#define ONEGRU_NATIVE_KERNELS_AMX_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace onegru::amx {
+
+inline constexpr std::size_t kRows = 16;      // the most of a tile
+inline constexpr std::size_t kChannels = 16;  // of a tile: the units of a panel
+inline constexpr std::size_t kInputs = 64;    // of a tile
+inline constexpr std::size_t kTiles = 6;      // of sums; one more is for inputs, one for weights
+
+// Tiles of inputs times panels of some gates each: inputs · panels · gates tiles of sums, at most kTiles.
+struct Block {
+  std::size_t inputs;             // 1 or 2 tiles
+  const unsigned char* input[2];  // where each begins: rows of inputs with 128 added, zeros behind the last
+  std::size_t input_stride;       // bytes from row to row
+  std::int32_t* sum[2];           // where the sums of each go, a row as [panel][gate][channel]
+  std::size_t sum_stride;         // bytes from row to row
+  const std::int8_t* weights;     // the first panel; see packed.h
+  std::size_t panels;
+  std::size_t panel_stride;  // bytes from panel to panel
+  std::size_t gates;
+  std::size_t quads;        // inputs / 4, rounded up
+  const std::int8_t* next;  // the panels that come next, to fetch from beyond the second-level cache; or null
+};
+
+// Gives this thread tiles of so many rows, until Release.
+void Configure(std::size_t rows);
+// Computes the sums. Reads up to kInputs - 4 inputs behind each panel, which the zeros of the inputs multiply.
+void Multiply(const Block& block);
+#if ONEGRU_AMX
+// Does nothing on a thread without tiles.
+void Release();
+#else
+inline void Release() {}
+#endif
+
+}  // namespace onegru::amx
+
+#endif  // ONEGRU_NATIVE_KERNELS_AMX_H_
