@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "native/kernels/amx.h"
 #include "native/packed.h"
 #include "native/problem.h"
 #include "native/threads/team.h"

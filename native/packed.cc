@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "native/float_mode.h"
-#include "native/kernels/amx.h"
 #include "native/system/system.h"
 
 namespace onegru {
@@ -146,9 +145,9 @@ std::size_t PlaceInQuads(std::size_t gates, std::size_t width, std::size_t k, st
 
 // Packs `gates` of M [3H, K] in int8: its weights, and the scale and correction of each channel.
 template <std::size_t kGates>
-void PackInt8(const Geometry& geometry, std::size_t K, const float* M, const std::size_t (&gates)[kGates],
-              std::int8_t* to, float* scale, std::int32_t* correction) {
-  const std::size_t stored = StoredInputs(ElementType::kInt8, K);
+void PackInt8(const Spec& spec, const Geometry& geometry, std::size_t K, const float* M,
+              const std::size_t (&gates)[kGates], std::int8_t* to, float* scale, std::int32_t* correction) {
+  const std::size_t stored = StoredInputs(ElementType::kInt8, K), groups = Groups(spec, K);
   std::vector<std::int8_t> q(K);
   for (std::size_t panel = 0; panel < geometry.panels(); ++panel) {
     const std::size_t width = geometry.width(panel);
@@ -156,14 +155,17 @@ void PackInt8(const Geometry& geometry, std::size_t K, const float* M, const std
     for (std::size_t g = 0; g < kGates; ++g) {
       for (std::size_t u = 0; u < width; ++u) {
         const std::size_t channel = gates[g] * geometry.H + panel * geometry.lanes + u;
-        const std::size_t at = (panel * kGates + g) * geometry.lanes + u;
-        QuantizeChannel(M + channel * K, K, q.data(), &scale[at]);
-        std::int32_t sum = 0;
-        for (std::size_t k = 0; k < K; ++k) {
-          begin[PlaceInQuads(kGates, width, k, g, u)] = q[k];
-          sum += q[k];
+        for (std::size_t group = 0; group < groups; ++group) {
+          const std::size_t at = ((panel * groups + group) * kGates + g) * geometry.lanes + u;
+          const std::size_t first = group * spec.group, last = groups == 1 ? K : std::min(K, first + spec.group);
+          QuantizeChannel(M + channel * K + first, last - first, q.data() + first, &scale[at]);
+          std::int32_t sum = 0;
+          for (std::size_t k = first; k < last; ++k) {
+            begin[PlaceInQuads(kGates, width, k, g, u)] = q[k];
+            sum += q[k];
+          }
+          correction[at] = -128 * sum;
         }
-        correction[at] = -128 * sum;
       }
     }
   }
@@ -171,15 +173,16 @@ void PackInt8(const Geometry& geometry, std::size_t K, const float* M, const std
 
 // The reverse, as numbers.
 template <std::size_t kGates>
-void UnpackInt8(const Geometry& geometry, std::size_t K, const void* from, const Channels& channels,
+void UnpackInt8(const Spec& spec, const Geometry& geometry, std::size_t K, const void* from, const Channels& channels,
                 const std::size_t (&gates)[kGates], float* M) {
-  const std::size_t stored = StoredInputs(ElementType::kInt8, K);
+  const std::size_t stored = StoredInputs(ElementType::kInt8, K), groups = Groups(spec, K);
   for (std::size_t j = 0; j < geometry.H; ++j) {
     const std::size_t panel = j / geometry.lanes, u = j % geometry.lanes;
     const auto* const begin = static_cast<const std::int8_t*>(from) + geometry.offset(panel, stored, kGates);
     for (std::size_t g = 0; g < kGates; ++g) {
-      const float scale = channels.scale[(panel * kGates + g) * geometry.lanes + u];
       for (std::size_t k = 0; k < K; ++k) {
+        const std::size_t group = groups == 1 ? 0 : k / spec.group;
+        const float scale = channels.scale[((panel * groups + group) * kGates + g) * geometry.lanes + u];
         M[(gates[g] * geometry.H + j) * K + k] =
             scale * static_cast<float>(begin[PlaceInQuads(kGates, geometry.width(panel), k, g, u)]);
       }
@@ -248,15 +251,19 @@ void Packed::Pack(const GivenWeights* weights, const GateOrder& order) {
   const auto matrix_bytes = [&](std::size_t gates, std::size_t K) {
     return gates == 0 ? 0 : RoundUp(gates * H * StoredInputs(spec.storage, K) * SizeOf(spec.storage) + slack);
   };
-  const auto channel_bytes = [&](std::size_t gates) {
-    return spec.storage == ElementType::kInt8 ? RoundUp(gates * geometry_.padded() * sizeof(float)) : 0;
+  const auto channel_bytes = [&](std::size_t gates, std::size_t K) {
+    return spec.storage == ElementType::kInt8 ? RoundUp(Groups(spec, K) * gates * geometry_.padded() * sizeof(float))
+                                              : 0;
   };
   const std::size_t bx_bytes = RoundUp(3 * geometry_.padded() * computed);
   const std::size_t bn_bytes = RoundUp(geometry_.padded() * computed);
   const std::size_t each = matrix_bytes(3, I) + matrix_bytes(r_gates, H) + matrix_bytes(n_gates, H) + bx_bytes +
-                           bn_bytes + 2 * (channel_bytes(3) + channel_bytes(r_gates) + channel_bytes(n_gates));
-  // AMX reads as far behind the last panel.
-  bytes_ = spec.D * each + (spec.storage == ElementType::kInt8 ? RoundUp(3 * amx::kInputs * amx::kChannels) : 0);
+                           bn_bytes + 2 * (channel_bytes(3, I) + channel_bytes(r_gates, H) + channel_bytes(n_gates, H));
+  // What AMX reads behind a panel lies behind the last matrix, too; and there are channels and biases already.
+  const bool suits_amx = spec.storage == ElementType::kInt8 && AmxCanMultiply(geometry_);
+  const std::size_t behind = 2 * channel_bytes(1, H) + bx_bytes + bn_bytes;
+  const std::size_t slack_of_amx = suits_amx && behind < amx::kBytesBehind ? RoundUp(amx::kBytesBehind - behind) : 0;
+  bytes_ = spec.D * each + slack_of_amx;
   memory_ = AllocateAligned(bytes_);
 
   unsigned char* next = memory_.get();
@@ -272,9 +279,9 @@ void Packed::Pack(const GivenWeights* weights, const GateOrder& order) {
           PackMatrix(spec.storage, geometry_, K, static_cast<const T*>(M), gates, to);
           return to;
         }
-        auto* const scale = reinterpret_cast<float*>(take(channel_bytes(kGates)));
-        auto* const correction = reinterpret_cast<std::int32_t*>(take(channel_bytes(kGates)));
-        PackInt8(geometry_, K, static_cast<const float*>(M), gates, reinterpret_cast<std::int8_t*>(to), scale,
+        auto* const scale = reinterpret_cast<float*>(take(channel_bytes(kGates, K)));
+        auto* const correction = reinterpret_cast<std::int32_t*>(take(channel_bytes(kGates, K)));
+        PackInt8(spec, geometry_, K, static_cast<const float*>(M), gates, reinterpret_cast<std::int8_t*>(to), scale,
                  correction);
         channels = {scale, correction};
         return to;
@@ -302,7 +309,7 @@ void Packed::Unpack(void* W, void* R) const {
     const auto matrix = [&]<std::size_t kGates>(const void* from, const Channels& channels, std::size_t K,
                                                 const std::size_t (&gates)[kGates], T* M) {
       if constexpr (sizeof(T) == 4) {
-        if (spec_.storage == ElementType::kInt8) return UnpackInt8(geometry_, K, from, channels, gates, M);
+        if (spec_.storage == ElementType::kInt8) return UnpackInt8(spec_, geometry_, K, from, channels, gates, M);
       }
       UnpackMatrix(spec_.storage, geometry_, K, from, gates, M);
     };

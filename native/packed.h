@@ -13,7 +13,8 @@
 // it, as it is multiplied with r∘h. A narrow panel is stored without padding; loads of whole vectors then run into what
 // follows.
 //
-// In int8 a weight of an output channel, which is a row of W or R, is a number within ±127 times the channel's scale.
+// In int8 a weight of an output channel, which is a row of W or R, is a number within ±127 times the channel's scale,
+// or that of its group of the channel's weights.
 
 #ifndef ONEGRU_NATIVE_PACKED_H_
 #define ONEGRU_NATIVE_PACKED_H_
@@ -22,6 +23,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "native/kernels/amx.h"
 #include "native/problem.h"
 
 namespace onegru {
@@ -47,6 +49,11 @@ struct Geometry {
   std::size_t offset(std::size_t panel, std::size_t K, std::size_t G) const { return panel * lanes * K * G; }
 };
 
+// Whether AMX multiplies whole panels: there have to be some.
+constexpr bool AmxCanMultiply(const Geometry& geometry) {
+  return geometry.lanes == amx::kChannels && geometry.H >= 2 * amx::kChannels;
+}
+
 // Whether the inputs of a matrix are stored in pairs.
 constexpr bool InPairs(ElementType storage) { return storage == ElementType::kBFloat16; }
 
@@ -58,10 +65,15 @@ constexpr std::size_t StoredInputs(ElementType storage, std::size_t K) {
   return storage == ElementType::kInt8 ? (K + kQuad - 1) / kQuad * kQuad : K;
 }
 
-// What belongs to the output channels of a matrix in int8, [panel][gate][lanes].
+// The groups of a channel's weights.
+constexpr std::size_t Groups(const Spec& spec, std::size_t K) {
+  return spec.group == 0 ? 1 : (K + spec.group - 1) / spec.group;
+}
+
+// What belongs to the output channels of a matrix in int8, [panel][group][gate][lanes].
 struct Channels {
   const float* scale;
-  const std::int32_t* correction;  // -128 times the sum of the channel's weights: for inputs with 128 added
+  const std::int32_t* correction;  // -128 times the sum of the group's weights: for inputs with 128 added
 };
 
 // One direction's weights. Matrices are of the storage type, biases of the type that is computed in.
@@ -122,9 +134,9 @@ inline constexpr float kLeastRange = 0x1p-100f;
 // The largest range of a channel of weights: 127 times its scale must be finite.
 inline constexpr float kLargestRange = 0x1.fffffp127f;
 
-// A channel of K weights in int8: the scale is a 127th of the largest |w|, rounded up to 16 bits, and q = w / scale,
-// rounded to nearest even, within ±127. q times the scale is a float32 number, and gives the same q and scale again.
-// The scale is NaN if a weight is not finite.
+// A channel, or a group, of K weights in int8: the scale is a 127th of the largest |w|, rounded up to 16 bits, and q =
+// w / scale, rounded to nearest even, within ±127. q times the scale is a float32 number, and gives the same q and
+// scale again. The scale is NaN if a weight is not finite.
 void QuantizeChannel(const float* w, std::size_t K, std::int8_t* q, float* scale);
 
 // Rounding to nearest, ties to even, as NumPy and ml_dtypes have it.

@@ -63,8 +63,9 @@ struct Spec {
   Activation g[2];      // of n
   ElementType type;     // of X, h and Y
   ElementType storage;  // of the packed matrices
-  // With matrices in int8: of how many int8 an input of a product is made, 1 or 2.
-  std::size_t planes;
+  // With matrices in int8: of how many int8 an input of a product is made, 1 or 2; and how many weights of a channel
+  // share a scale, a multiple of 4, or 0 for all of them.
+  std::size_t planes, group;
 };
 
 // Rows of contiguous elements, found by byte strides.

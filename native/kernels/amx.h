@@ -14,6 +14,7 @@ inline constexpr std::size_t kRows = 16;      // the most of a tile
 inline constexpr std::size_t kChannels = 16;  // of a tile: the units of a panel
 inline constexpr std::size_t kInputs = 64;    // of a tile
 inline constexpr std::size_t kTiles = 6;      // of sums; one more is for inputs, one for weights
+inline constexpr std::size_t kBytesBehind = (kInputs - 4) * 3 * kChannels;  // of three gates
 
 // Tiles of inputs times panels of some gates each: inputs · panels · gates tiles of sums, at most kTiles.
 struct Block {
@@ -32,7 +33,8 @@ struct Block {
 
 // Gives this thread tiles of so many rows, until Release.
 void Configure(std::size_t rows);
-// Computes the sums. Reads up to kInputs - 4 inputs behind each panel, which the zeros of the inputs multiply.
+// Computes the sums. Reads up to kInputs - 4 inputs behind each panel, kBytesBehind bytes, which the zeros of the
+// inputs multiply.
 void Multiply(const Block& block);
 #if ONEGRU_AMX
 // Does nothing on a thread without tiles.

@@ -262,6 +262,14 @@ HWY_INLINE void MultiplyQuads(D d, size_t quads, const unsigned char* const (&ro
   }
 }
 
+// to + the scale times vector v of a row's sums, of all planes.
+template <size_t kPlanes, class D, class V, class Sums>
+HWY_INLINE V AddScaled(D d, V scale, const Sums* sums, size_t v, V to) {
+  V sum = hn::ConvertTo(d, sums[0][v]);
+  if constexpr (kPlanes == 2) sum = MultiplyAdd(sum, hn::Set(d, 128.0f), hn::ConvertTo(d, sums[1][v]));
+  return MultiplyAdd(scale, sum, to);
+}
+
 }  // namespace ONEGRU_ARITHMETIC
 }  // namespace HWY_NAMESPACE
 }  // namespace onegru

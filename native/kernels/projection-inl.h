@@ -99,7 +99,8 @@ struct ItemState : ActiveRows<C> {
   const C* xp_step = nullptr;       // that of this step
   C* xp_ahead = nullptr;            // that of the next chunk
   const C** x_from = nullptr;       // the rows of X that are multiplied
-  const bool may_use_amx = kHasAmx<S> && Int8ProductsOf(this->item.packed->target()) == Int8Products::kAmx;
+  const bool may_use_amx = kHasAmx<S> && Int8ProductsOf(this->item.packed->target()) == Int8Products::kAmx &&
+                           this->spec.group == 0 && AmxCanMultiply(this->geometry);
   Summed summed{};
 };
 
@@ -141,11 +142,60 @@ HWY_INLINE void AddProduct(const ItemState<C, S>& s, const void* matrix, size_t 
   Multiply<Tile::kRows, Tile::kPanels, Tile::kGates>(tile.d, K, inputs + tile.row, panels, tile.width, tile.sums);
 }
 
+// AddInt8 after start(), for weights with scales of groups, whose products are added one after the other.
+template <class C, class S, class Tile>
+HWY_NOINLINE void AddGroups(const ItemState<C, S>& s, const void* matrix, const Channels& channels, size_t K,
+                            const unsigned char* rows, Tile& tile) {
+  constexpr size_t kPlanes = kPlanesOf<S>, kLanes = kLanesOf<C>;
+  const auto d = tile.d;
+  const hn::RebindToSigned<std::remove_const_t<decltype(d)>> di;
+  const size_t stored = StoredInputs(ElementType::kInt8, K), stride = QuantizedRow(kPlanes, K);
+  const size_t groups = Groups(s.spec, K);
+  rows += tile.row * stride;
+  for (size_t group = 0; group < groups; ++group) {
+    const size_t first = group * s.spec.group, count = HWY_MIN(s.spec.group, stored - first);
+    const unsigned char* planes[Tile::kRows * kPlanes];
+    const std::int8_t* panels[Tile::kPanels];
+    const float* scales[Tile::kPanels];
+    hn::Vec<decltype(di)> sums[Tile::kRows * kPlanes][Tile::kPanels * Tile::kGates];
+    for (size_t p = 0; p < Tile::kPanels; ++p) {
+      const size_t units = p + 1 < Tile::kPanels ? kLanes : size_t{tile.width};
+      const size_t begin = s.geometry.offset(tile.panel + p, stored, Tile::kGates) + first * Tile::kGates * units;
+      const size_t channel = ((tile.panel + p) * groups + group) * Tile::kGates * kLanes;
+      panels[p] = static_cast<const std::int8_t*>(matrix) + begin;
+      scales[p] = channels.scale + channel;
+      for (size_t r = 0; r < Tile::kRows * kPlanes; ++r) {
+        for (size_t g = 0; g < Tile::kGates; ++g) {
+          sums[r][p * Tile::kGates + g] =
+              kInputOffset == 0 ? hn::Zero(di) : hn::LoadU(di, channels.correction + channel + g * kLanes);
+        }
+      }
+    }
+    for (size_t r = 0; r < Tile::kRows * kPlanes; ++r) {
+      planes[r] = PlaneOf(rows + r / kPlanes * stride, K, r % kPlanes) + first;
+    }
+    MultiplyQuads<Tile::kRows * kPlanes, Tile::kPanels, Tile::kGates>(di, count / kQuad, planes, panels, tile.width,
+                                                                      sums);
+    for (size_t r = 0; r < Tile::kRows; ++r) {
+      const auto row_scale = hn::Set(d, ScaleOf(rows + r * stride));
+      for (size_t v = 0; v < Tile::kPanels * Tile::kGates; ++v) {
+        const float* const scale = scales[v / Tile::kGates] + v % Tile::kGates * kLanes;
+        tile.sums[r][v] =
+            AddScaled<kPlanes>(d, hn::Mul(row_scale, hn::LoadU(d, scale)), &sums[r * kPlanes], v, tile.sums[r][v]);
+      }
+    }
+  }
+}
+
 // start() sets the tile's sums; then the products are added of `rows` in int8 with a packed matrix of K inputs.
 template <class C, class S, class Tile, class Start>
 HWY_INLINE void AddInt8(const ItemState<C, S>& s, const void* matrix, const Channels& channels, size_t K,
                         const unsigned char* rows, Tile& tile, Start&& start) {
   constexpr size_t kPlanes = kPlanesOf<S>, kVectors = Tile::kPanels * Tile::kGates, kLanes = kLanesOf<C>;
+  if (HWY_UNLIKELY(s.spec.group != 0)) {
+    start();
+    return AddGroups(s, matrix, channels, K, rows, tile);
+  }
   const auto d = tile.d;
   const hn::RebindToSigned<std::remove_const_t<decltype(d)>> di;
   const size_t stored = StoredInputs(ElementType::kInt8, K), stride = QuantizedRow(kPlanes, K);
@@ -188,11 +238,7 @@ HWY_INLINE void AddInt8(const ItemState<C, S>& s, const void* matrix, const Chan
 #pragma GCC unroll 16
     for (size_t v = 0; v < kVectors; ++v) {
       const auto scale = hn::Mul(row_scale, hn::LoadU(d, channels.scale + first + v * kLanes));
-      auto sum = hn::ConvertTo(d, sums[r * kPlanes][v]);
-      if constexpr (kPlanes == 2) {
-        sum = MultiplyAdd(sum, hn::Set(d, 128.0f), hn::ConvertTo(d, sums[r * kPlanes + 1][v]));
-      }
-      tile.sums[r][v] = MultiplyAdd(scale, sum, tile.sums[r][v]);
+      tile.sums[r][v] = AddScaled<kPlanes>(d, scale, &sums[r * kPlanes], v, tile.sums[r][v]);
     }
   }
 }

@@ -42,12 +42,13 @@ PyArrayObject* Required(nb::handle object, int rank) {
 class Layer {
  public:
   // activations: (function, alpha, beta) of f and g for each direction. dtype: the NumPy dtype of X, h and Y.
-  // planes: of inputs of products with matrices in int8, else 1. W [D, 3H, I], R [D, 3H, H] and B [D, 6H] are
+  // planes, group: as in Spec, 1 and 0 but for matrices in int8. W [D, 3H, I], R [D, 3H, H] and B [D, 6H] are
   // contiguous, of the type that is computed in.
   Layer(std::size_t I, std::size_t H, const std::vector<bool>& reversed, bool linear_before_reset, bool attention,
-        double clip, const Activations& activations, int type, int storage, std::size_t planes, nb::object dtype,
-        nb::handle W, nb::handle R, nb::handle B)
-      : spec_(MakeSpec(I, H, reversed, linear_before_reset, attention, clip, activations, type, storage, planes)),
+        double clip, const Activations& activations, int type, int storage, std::size_t planes, std::size_t group,
+        nb::object dtype, nb::handle W, nb::handle R, nb::handle B)
+      : spec_(
+            MakeSpec(I, H, reversed, linear_before_reset, attention, clip, activations, type, storage, planes, group)),
         dtype_(std::move(dtype)),
         descr_(reinterpret_cast<PyArray_Descr*>(dtype_.ptr())),
         packed_(std::make_shared<const Packed>(spec_, ChosenTargetIndex(), KernelFor(spec_, ChosenTargetIndex()).lanes,
@@ -58,7 +59,7 @@ class Layer {
   Layer(std::size_t I, std::size_t H, const std::vector<bool>& reversed, bool linear_before_reset, bool attention,
         double clip, const Activations& activations, int type, nb::object dtype, const std::vector<nb::list>& weights,
         const std::vector<std::size_t>& order)
-      : spec_(MakeSpec(I, H, reversed, linear_before_reset, attention, clip, activations, type, type, 1)),
+      : spec_(MakeSpec(I, H, reversed, linear_before_reset, attention, clip, activations, type, type, 1, 0)),
         dtype_(std::move(dtype)),
         descr_(reinterpret_cast<PyArray_Descr*>(dtype_.ptr())),
         kept_(weights) {
@@ -205,7 +206,7 @@ class Layer {
  private:
   static Spec MakeSpec(std::size_t I, std::size_t H, const std::vector<bool>& reversed, bool linear_before_reset,
                        bool attention, double clip, const Activations& activations, int type, int storage,
-                       std::size_t planes) {
+                       std::size_t planes, std::size_t group) {
     Spec spec{};
     spec.I = I;
     spec.H = H;
@@ -226,7 +227,9 @@ class Layer {
     spec.type = static_cast<ElementType>(type);
     spec.storage = static_cast<ElementType>(storage);
     spec.planes = planes;
+    spec.group = group;
     if (planes < 1 || planes > 2) throw std::invalid_argument("planes");
+    if (group % kQuad != 0) throw std::invalid_argument("group");
     return spec;
   }
 
@@ -366,10 +369,10 @@ void BindLayer(nb::module_& m) {
   ImportNumpy();
   nb::class_<Layer>(m, "Layer")
       .def(nb::init<std::size_t, std::size_t, const std::vector<bool>&, bool, bool, double, const Activations&, int,
-                    int, std::size_t, nb::object, nb::handle, nb::handle, nb::handle>(),
+                    int, std::size_t, std::size_t, nb::object, nb::handle, nb::handle, nb::handle>(),
            nb::arg("input_size"), nb::arg("hidden_size"), nb::arg("reversed"), nb::arg("linear_before_reset"),
            nb::arg("attention"), nb::arg("clip"), nb::arg("activations"), nb::arg("type"), nb::arg("storage"),
-           nb::arg("planes"), nb::arg("dtype"), nb::arg("W"), nb::arg("R"), nb::arg("B"),
+           nb::arg("planes"), nb::arg("group"), nb::arg("dtype"), nb::arg("W"), nb::arg("R"), nb::arg("B"),
            "A layer, its weights packed.")
       .def("run",
            nb::overload_cast<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, bool, nb::handle>(

@@ -33,7 +33,7 @@ constexpr char kOptionPrefix[] = "ep.onegruexecutionprovider.";
 
 // table: native_choices
 constexpr const char* kEngines[] = {"auto", "native", "reference"};
-constexpr const char* kWeightStorages[] = {"float16", "bfloat16", "int8"};
+constexpr const char* kWeightStorages[] = {"float16", "bfloat16", "int8", "int8_g32", "int8_g64", "int8_g128"};
 constexpr const char* kActivationStorages[] = {"int16", "int8"};
 // end
 
@@ -110,11 +110,9 @@ Options ReadOptions(const Api& api, const ort::SessionOptions* given) {
   if (const auto text = option("activation_storage"); text && !text->empty()) {
     options.activation_storage = ReadNodeOption("activation_storage", *text, kActivationStorages);
     const auto& [all, named] = options.weight_storage;
-    const auto is_int8 = [](const auto& word) { return word == NameOf(ElementType::kInt8); };
-    bool has_effect =
-        is_int8(all) || std::any_of(named.begin(), named.end(), [&](auto& i) { return is_int8(i.second); });
+    bool has_effect = IsInt8(all) || std::any_of(named.begin(), named.end(), [](auto& i) { return IsInt8(i.second); });
     for (const auto& [node, word] : options.activation_storage.named)
-      has_effect = has_effect && is_int8(options.weight_storage.Of(node));
+      has_effect = has_effect && IsInt8(options.weight_storage.Of(node));
     if (!has_effect)
       throw IllegalGru("activation_storage: '" + *text + "'; must be empty unless weight_storage is int8");
   }

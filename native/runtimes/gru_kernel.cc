@@ -80,9 +80,17 @@ OnnxGruAttributes ReadAttributes(const Api& api, const ort::KernelInfo* info) {
 
 std::optional<ElementType> StorageOf(const Options& options, const std::string& node) {
   const auto word = options.weight_storage.Of(node);
-  for (const auto type : {ElementType::kFloat16, ElementType::kBFloat16, ElementType::kInt8})
+  if (IsInt8(word)) return ElementType::kInt8;
+  for (const auto type : {ElementType::kFloat16, ElementType::kBFloat16})
     if (word == NameOf(type)) return type;
   return {};
+}
+
+// Of "int8_g64": 64.
+std::size_t GroupOf(const Options& options, const std::string& node) {
+  const auto word = options.weight_storage.Of(node);
+  if (!IsInt8(word) || word->find('g') == std::string::npos) return 0;
+  return std::strtoul(word->c_str() + word->find('g') + 1, nullptr, 10);
 }
 
 // The prefix of messages about a node.
@@ -135,6 +143,7 @@ class GruKernel : public ort::Kernel {
         name_(name),
         place_(PlaceOf(api, kind, info, name)),
         weight_storage_(StorageOf(options, name)),
+        group_(GroupOf(options, name)),
         planes_(options.activation_storage.Of(name) == NameOf(ElementType::kInt8) ? 1 : 2),
         attributes_(ReadAttributes(api, info)),
         gru_(attributes_, kind) {
@@ -183,7 +192,7 @@ class GruKernel : public ort::Kernel {
       weights[i] = View(api_, value, kInputNames[input], false);
     }
     if (!weights[0].is_given || !weights[1].is_given) return;
-    packed_ = gru_.Pack(weights[0], weights[1], weights[2], weight_storage_, planes_);
+    packed_ = gru_.Pack(weights[0], weights[1], weights[2], weight_storage_, planes_, group_);
     if (!IsObserved()) std::for_each(found.begin(), found.end(), [](auto& item) { DequantizedWeights::Take(*item); });
     if (options_.observer == 0) return;
     const Port ports[] = {{"W", weights[0], false}, {"R", weights[1], false}, {"B", weights[2], false}};
@@ -225,7 +234,7 @@ class GruKernel : public ort::Kernel {
     }
     if (known != nullptr && known->IsOf(tensors)) return known->packed;
     auto fresh = std::make_shared<Computed>(tensors);
-    fresh->packed = gru_.Pack(tensors[0], tensors[1], tensors[2], weight_storage_, planes_);
+    fresh->packed = gru_.Pack(tensors[0], tensors[1], tensors[2], weight_storage_, planes_, group_);
     const std::lock_guard lock(mutex_);
     computed_ = fresh;
     return fresh->packed;
@@ -290,7 +299,7 @@ class GruKernel : public ort::Kernel {
   const std::string name_;
   const std::string place_;
   const std::optional<ElementType> weight_storage_;
-  const std::size_t planes_;  // of inputs of products with weights in int8
+  const std::size_t group_, planes_;  // with weights in int8: see Spec
   const OnnxGruAttributes attributes_;
   const OnnxGru gru_;
   std::size_t input_count_ = 0;

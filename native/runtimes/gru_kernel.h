@@ -14,7 +14,6 @@
 
 namespace onegru {
 
-// The options of a session.
 // A word for all nodes, or for those that are named.
 struct NodeOption {
   std::optional<std::string> all;
@@ -26,6 +25,12 @@ struct NodeOption {
   }
 };
 
+// Whether a word is one of those for weights in int8.
+inline bool IsInt8(const std::optional<std::string>& word) {
+  return word.has_value() && word->starts_with(NameOf(ElementType::kInt8));
+}
+
+// The options of a session.
 struct Options {
   std::size_t threads = 0;  // 0: onegru's own number
   bool reference = false;   // the observer computes

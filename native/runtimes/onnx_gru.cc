@@ -237,7 +237,8 @@ OnnxGru::OnnxGru(const OnnxGruAttributes& attributes, const OnnxOperator& kind) 
 }
 
 std::shared_ptr<const Packed> OnnxGru::Pack(const Tensor& W, const Tensor& R, const Tensor& B,
-                                            std::optional<ElementType> storage, std::size_t planes) const {
+                                            std::optional<ElementType> storage, std::size_t planes,
+                                            std::size_t group) const {
   CheckType("R", R, W.type);
   if (B.is_given) CheckType("B", B, W.type);
   const auto D = static_cast<std::int64_t>(spec_.D);
@@ -263,6 +264,7 @@ std::shared_ptr<const Packed> OnnxGru::Pack(const Tensor& W, const Tensor& R, co
   spec.storage = W.type == ElementType::kFloat32 ? storage.value_or(W.type) : W.type;
   if (spec.storage == ElementType::kInt8) {
     spec.planes = planes;
+    spec.group = group;
     CheckInt8("W", W);
     CheckInt8("R", R);
   }

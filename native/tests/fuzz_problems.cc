@@ -117,8 +117,8 @@ class Solver {
         kernel_(KernelFor(spec_, target)),
         is_int8_(spec_.storage == ElementType::kInt8),
         fused_(CompiledTargets()[target].native_fma && !is_int8_),
-        W_(p.W, spec_.I, spec_.storage),
-        R_(p.R, spec_.H, spec_.storage),
+        W_(p.W, spec_.I, spec_),
+        R_(p.R, spec_.H, spec_),
         bias_(p.bias.begin(), p.bias.end()) {}
 
   void Solve(Result& result) {
@@ -130,23 +130,27 @@ class Solver {
   }
 
  private:
-  // Weights as they are stored; in int8, numbers to be multiplied with the scale of each channel of K.
+  // Weights as they are stored; in int8, numbers to be multiplied with the scale of each group of a channel of K.
   struct Matrix {
-    Matrix(const std::vector<double>& weights, std::size_t K, ElementType storage) : numbers(weights.size()) {
-      if (storage != ElementType::kInt8) {
+    Matrix(const std::vector<double>& weights, std::size_t K, const Spec& spec)
+        : numbers(weights.size()), group(spec.group == 0 ? K : spec.group), groups(Groups(spec, K)) {
+      if (spec.storage != ElementType::kInt8) {
         std::transform(weights.begin(), weights.end(), numbers.begin(),
-                       [&](double weight) { return static_cast<C>(Rounded(storage, weight)); });
+                       [&](double weight) { return static_cast<C>(Rounded(spec.storage, weight)); });
         return;
       }
       const std::vector<float> floats(weights.begin(), weights.end());
       std::vector<std::int8_t> q(weights.size());
-      scales.resize(K == 0 ? 0 : weights.size() / K);
-      for (std::size_t i = 0; i < scales.size(); ++i)
-        QuantizeChannel(floats.data() + i * K, K, q.data() + i * K, &scales[i]);
+      scales.resize(K == 0 ? 0 : weights.size() / K * groups);
+      for (std::size_t i = 0; i < scales.size(); ++i) {
+        const std::size_t first = i % groups * group, begin = i / groups * K + first;
+        QuantizeChannel(floats.data() + begin, std::min(group, K - first), q.data() + begin, &scales[i]);
+      }
       std::copy(q.begin(), q.end(), numbers.begin());
     }
     std::vector<C> numbers;
     std::vector<float> scales;
+    std::size_t group, groups;
   };
 
   // What a product takes; in int8, integers of two planes or one, to be multiplied with a scale.
@@ -190,14 +194,17 @@ class Solver {
       for (std::size_t k = 0; k < K; ++k) sum = MulAdd(weights[k], with.numbers[k], sum);
       return sum;
     }
-    std::int64_t high = 0, low = 0;
-    for (std::size_t k = 0; k < K; ++k) {
-      high += static_cast<std::int64_t>(weights[k]) * with.high[k];
-      low += static_cast<std::int64_t>(weights[k]) * with.low[k];
+    for (std::size_t first = 0, group = channel * matrix.groups; first < K; first += matrix.group, ++group) {
+      std::int64_t high = 0, low = 0;
+      for (std::size_t k = first; k < std::min(K, first + matrix.group); ++k) {
+        high += static_cast<std::int64_t>(weights[k]) * with.high[k];
+        low += static_cast<std::int64_t>(weights[k]) * with.low[k];
+      }
+      const float integers =
+          spec_.planes == 1 ? static_cast<float>(low) : static_cast<float>(high) * 128 + static_cast<float>(low);
+      sum += static_cast<C>(with.scale * matrix.scales[group] * integers);
     }
-    const float integers =
-        spec_.planes == 1 ? static_cast<float>(low) : static_cast<float>(high) * 128 + static_cast<float>(low);
-    return K == 0 ? sum : sum + static_cast<C>(with.scale * matrix.scales[channel] * integers);
+    return sum;
   }
 
   void Activate(const Activation& activation, std::vector<C>& units) const {

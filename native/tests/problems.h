@@ -101,18 +101,20 @@ struct Array {
 // The types that layers come in: of tensors, and of stored matrices.
 struct Types {
   ElementType type, storage;
-  std::size_t planes = 1;  // of inputs in int8
+  std::size_t planes = 1, group = 0;  // in int8
 };
 inline constexpr Types kTypes[] = {
-    {ElementType::kFloat32, ElementType::kFloat32}, {ElementType::kFloat64, ElementType::kFloat64},
-    {ElementType::kFloat16, ElementType::kFloat16}, {ElementType::kBFloat16, ElementType::kBFloat16},
-    {ElementType::kFloat32, ElementType::kFloat16}, {ElementType::kFloat32, ElementType::kBFloat16},
-    {ElementType::kFloat32, ElementType::kInt8},    {ElementType::kFloat32, ElementType::kInt8, 2},
+    {ElementType::kFloat32, ElementType::kFloat32},    {ElementType::kFloat64, ElementType::kFloat64},
+    {ElementType::kFloat16, ElementType::kFloat16},    {ElementType::kBFloat16, ElementType::kBFloat16},
+    {ElementType::kFloat32, ElementType::kFloat16},    {ElementType::kFloat32, ElementType::kBFloat16},
+    {ElementType::kFloat32, ElementType::kInt8},       {ElementType::kFloat32, ElementType::kInt8, 2},
+    {ElementType::kFloat32, ElementType::kInt8, 1, 4}, {ElementType::kFloat32, ElementType::kInt8, 2, 32},
 };
 inline void SetTypes(Spec& spec, std::size_t index) {
   spec.type = kTypes[index].type;
   spec.storage = kTypes[index].storage;
   spec.planes = kTypes[index].planes;
+  spec.group = kTypes[index].group;
 }
 
 struct Problem {

@@ -43,6 +43,7 @@ class Layer:
         type: int,
         storage: int,
         planes: int,
+        group: int,
         dtype: dtype[Any],
         W: NDArray[Any],
         R: NDArray[Any],

@@ -53,7 +53,7 @@ def test_storage(cli: Cli) -> None:
     assert cli("bench", write_gru(), "-i", "x.npy", *options, "--rounds", 1).code == 0
     for command in ("run", "bench"):
         refused = cli(command, write_gru(), "-i", "x.npy", "--weight-storage", "int4")
-        refused.refused("--weight-storage: 'int4'; must be float16, bfloat16, int8 or None")
+        refused.refused("--weight-storage: 'int4'; must be float16, bfloat16, int8, int8_g32, ")
 
 
 def test_warnings_are_one_line_each(cli: Cli) -> None:
@@ -73,7 +73,8 @@ def test_warnings_are_one_line_each(cli: Cli) -> None:
 def test_targets(cli: Cli) -> None:
     targets = onegru.targets()
     lines = cli("targets").out.splitlines()
-    *lines, of_openvino = lines
+    *lines, of_int8, of_openvino = lines
+    assert of_int8 == f"int8: by {targets.int8.upper()}"
     assert [line.split()[0] for line in lines] == list(targets.available)
     assert [line.split()[0] for line in lines if line.endswith("in use")] == [targets.chosen]
     operator = openvino_operator()

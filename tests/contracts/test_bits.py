@@ -25,6 +25,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "bfloat16 weights": (np.float32, {"weight_storage": "bfloat16"}),
     "float16 weights": (np.float32, {"weight_storage": "float16"}),
     "int8 weights": (np.float32, {"weight_storage": "int8"}),
+    "int8 in groups": (np.float32, {"weight_storage": "int8_g32"}),
     "int8 by int8": (np.float32, {"weight_storage": "int8", "activation_storage": "int8"}),
 }
 
@@ -219,8 +220,8 @@ for dtype in ("float16", "float32", "float64"):
                 for array in layer(X, sequence_lens=lens):
                     digest.update(array.tobytes())
                 if dtype == "float32" and names is None:
-                    for activation_storage in ("int16", "int8"):
-                        stored = layer.with_storage("int8", activation_storage)
+                    for storage in (("int8", "int16"), ("int8", "int8"), ("int8_g32", "int8")):
+                        stored = layer.with_storage(*storage)
                         for array in stored(X, sequence_lens=lens):
                             of_int8.update(array.tobytes())
 print(digest.hexdigest(), of_int8.hexdigest())

@@ -31,6 +31,16 @@ def test_targets() -> None:
 
 
 @pytest.mark.skipif("ONEGRU_TARGET" in os.environ, reason="a target is forced")
+@pytest.mark.parametrize("products", ["simd", "vnni", "amx"])
+def test_what_multiplies_in_int8(products: str) -> None:
+    best = onegru.targets().int8
+    _native.limit_int8_products(products)
+    try:
+        assert onegru.targets().int8 == min(best, products, key=("simd", "vnni", "amx").index)
+    finally:
+        _native.limit_int8_products("amx")
+
+
 def test_the_best_target_is_chosen() -> None:
     targets = onegru.targets()
     assert targets.chosen == targets.available[0]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import onegru
+from onegru.core.compare import signal_to_noise
 from onegru.core.dtypes import Array
 from tests.support.comparison import assert_bits
 from tests.support.layers import normal_gru
@@ -33,11 +34,13 @@ def draw(*shape: int, seed: int = 2) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(f32)
 
 
-def pair(layer: onegru.GRU, activation_storage: str) -> tuple[onegru.GRU, onegru.GRU]:
+def pair(
+    layer: onegru.GRU, activation_storage: str, weight_storage: str = "int8"
+) -> tuple[onegru.GRU, onegru.GRU]:
     """The layer in int8, native and by the reference."""
     native, reference = (
         onegru.GRU.from_canonical(
-            layer.spec, layer.weights, engine, "int8", activation_storage=activation_storage
+            layer.spec, layer.weights, engine, weight_storage, activation_storage=activation_storage
         )
         for engine in ("native", "reference")
     )
@@ -46,9 +49,15 @@ def pair(layer: onegru.GRU, activation_storage: str) -> tuple[onegru.GRU, onegru
 
 @pytest.mark.parametrize(("storage", "after"), itertools.product(ACTIVATION_STORAGES, [False, True]))
 @pytest.mark.parametrize("options", FUNCTIONS, ids=lambda options: " ".join(map(str, options)) or "default")
-@pytest.mark.parametrize("size", [(1, 1), (3, 5), (8, 8), (70, 67), (33, 130)])
+@pytest.mark.parametrize(
+    ("size", "weights"),
+    [
+        *itertools.product([(1, 1), (3, 5), (8, 8), (70, 67), (33, 130)], ["int8"]),
+        *[((1, 1), "int8_g32"), ((70, 67), "int8_g32"), ((33, 130), "int8_g64"), ((130, 33), "int8_g128")],
+    ],
+)
 def test_a_step_is_the_references(
-    storage: str, after: bool, options: dict[str, Any], size: tuple[int, int]
+    storage: str, after: bool, options: dict[str, Any], size: tuple[int, int], weights: str
 ) -> None:
     """X and h become the same integers, whose products are exact; the rest is rounding in float32.
 
@@ -56,7 +65,7 @@ def test_a_step_is_the_references(
     """
     I, H = size
     layer = normal_gru(I, H, linear_before_reset=after, attention=True, **options)
-    native, reference = pair(layer, storage)
+    native, reference = pair(layer, storage, weights)
     B = 19
     X, h, attention = draw(1, B, I), draw(1, B, H, seed=3), draw(1, B, seed=4) % 1
     X[0, 0], h[0, 1] = 0, 0
@@ -66,10 +75,11 @@ def test_a_step_is_the_references(
     found, wanted = (gru(X, h, attention=attention)[1][0] for gru in (native, reference))
     scale = np.maximum(1, np.abs(wanted).max(-1))
     error = np.abs(found - wanted).max(-1) / scale
-    # Measured: 3.4e-7; with reset before, half a step of the largest weight in two of the 19 rows.
+    # Measured: 3.4e-7, and 4.4e-7 in groups; with reset before, half a step of the largest weight in two of the 19 rows.
     step = 0 if after else 0.65 * np.abs(layer.weights.R).max() / LARGEST[storage]
-    assert (error <= 4.3e-7 + step).all()
-    assert np.mean(error > 4.3e-7) <= (0 if after else 0.14)
+    rounding = 4.3e-7 if weights == "int8" else 5.5e-7
+    assert (error <= rounding + step).all()
+    assert np.mean(error > rounding) <= (0 if after else 0.14)
 
 
 @pytest.mark.parametrize(("storage", "after"), itertools.product(ACTIVATION_STORAGES, [False, True]))
@@ -96,6 +106,25 @@ def test_a_sequence_stays_near_the_float_layer(storage: str, after: bool) -> Non
         noise = np.sum((exact - found).astype(np.float64) ** 2) / np.sum(exact.astype(np.float64) ** 2)
         print(storage, after, H, -10 * np.log10(noise))
         assert -10 * np.log10(noise) > {"int16": 43, "int8": 39.5}[storage]
+
+
+def test_groups_with_scales_of_their_own_keep_more() -> None:
+    """Where the weights of a row are of many sizes, a scale for each few of them loses less."""
+    layer = normal_gru(256, 64, linear_before_reset=True)
+    sizes = np.repeat(2.0 ** np.arange(-4, 4), 32).astype(f32)
+    layer = onegru.GRU(layer.weights.W / sizes, layer.weights.R, linear_before_reset=True)
+    X = draw(20, 4, 256) * sizes
+    exact = layer(X)[0]
+    ratios = []
+    for weights in ("int8", "int8_g128", "int8_g64", "int8_g32"):
+        stored = layer.with_storage(weights)
+        again = onegru.GRU.from_canonical(stored.spec, stored.weights, "auto", weights)
+        assert_bits(again(X)[0], stored(X)[0])
+        assert stored.weight_storage == weights
+        ratios.append(signal_to_noise(exact, stored(X)[0]) or 0)
+    print(ratios)
+    assert ratios == sorted(ratios)
+    assert ratios[-1] > ratios[0] + 6
 
 
 @pytest.mark.parametrize("engine", ["native", "reference"])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import onegru
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import WEIGHT_STORAGES, Array
 from tests.support.comparison import TYPES, assert_bits
 from tests.support.layers import normal_gru
 
@@ -381,7 +381,7 @@ def test_weight_storage_is_refused_elsewhere(storage: str) -> None:
 
 @pytest.mark.parametrize("storage", ["float32", "int4", "", 16, True])
 def test_weight_storage_must_be_known(storage: Any) -> None:
-    message = f"weight_storage: {storage!r}; must be float16, bfloat16, int8 or None"
+    message = f"weight_storage: {storage!r}; must be {', '.join(WEIGHT_STORAGES)} or None"
     refuse(message, make, weight_storage=storage)
 
 

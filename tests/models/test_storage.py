@@ -17,7 +17,14 @@ from tests.support.comparison import assert_bits
 from tests.support.files import onnx_models as m
 from tests.support.layers import make_gru
 
-STORAGES = [("bfloat16", None), ("float16", None), ("int8", None), ("int8", "int16"), ("int8", "int8")]
+STORAGES = [
+    ("bfloat16", None),
+    ("float16", None),
+    ("int8", None),
+    ("int8_g32", None),
+    ("int8", "int16"),
+    ("int8", "int8"),
+]
 LAYER = make_gru(hidden=20, direction="bidirectional", linear_before_reset=True)
 ATTRIBUTES: dict[str, Any] = {"hidden_size": 20, "direction": "bidirectional", "linear_before_reset": 1}
 X = np.random.default_rng(5).standard_normal((7, 3, 5)).astype(np.float32)
@@ -205,7 +212,8 @@ def test_refusals(tmp_path: Path) -> None:
     ]
     for call in calls:
         with pytest.raises(
-            SpecError, match=r"^weight_storage: 'int4'; must be float16, bfloat16, int8 or None$"
+            SpecError,
+            match=r"^weight_storage: 'int4'; must be float16, bfloat16, int8, int8_g32, ",
         ):
             call(weight_storage="int4")
         with pytest.raises(

@@ -231,7 +231,10 @@ print((int(open(statm).read().split()[1]) - before) * os.sysconf("SC_PAGESIZE"))
         ({"threads": "many"}, "threads: 'many'; must be 0…64, 0 for the default"),
         ({"threads": "65"}, "threads: '65'; must be 0…64"),
         ({"engine": "slow"}, "engine: 'slow'; must be one of auto, native, reference"),
-        ({"weight_storage": "int4"}, "weight_storage: 'int4'; must be float16, bfloat16, int8 or empty"),
+        (
+            {"weight_storage": "int4"},
+            "weight_storage: 'int4'; must be float16, bfloat16, int8, int8_g32, ",
+        ),
         (
             {"weight_storage": "int8", "activation_storage": "int4"},
             "activation_storage: 'int4'; must be int16, int8 or empty",
@@ -253,7 +256,7 @@ def test_options_are_honoured_or_refused(options: dict[str, str], message: str) 
 
 
 @pytest.mark.parametrize(
-    "storage", [("float16",), ("bfloat16",), ("int8",), ("int8", "int16"), ("int8", "int8")]
+    "storage", [("float16",), ("bfloat16",), ("int8",), ("int8", "int16"), ("int8", "int8"), ("int8_g32",)]
 )
 def test_storage(storage: tuple[str, ...]) -> None:
     options: dict[str, Any] = dict(zip(("weight_storage", "activation_storage"), storage, strict=False))

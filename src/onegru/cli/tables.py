@@ -127,6 +127,7 @@ def show_targets(console: Console, targets: Targets, operator: OpenvinoOperator,
         return
     for name in targets.available:
         console.print(f"{name}{'  in use' if name == targets.chosen else ''}", highlight=False)
+    console.print(f"int8: by {targets.int8.upper()}", highlight=False)
     words = "not installed"
     if operator.version is not None:
         way = "the operator in C++" if operator.is_native else "way of Python"

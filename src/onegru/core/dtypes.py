@@ -17,11 +17,22 @@ Array = npt.NDArray[Any]
 #: Every element type that an operator computes on, by its name in NumPy (or ml_dtypes).
 ELEMENT_TYPES = ("float16", "bfloat16", "float32", "float64")
 
-#: The types that matrices of a float32 layer can be kept in.
-WEIGHT_STORAGES = ("float16", "bfloat16", "int8")
+#: The types that matrices of a float32 layer can be kept in. In int8 the weights of an output channel share a
+#: scale; "int8_g64" has one for each 64 of them.
+WEIGHT_STORAGES = ("float16", "bfloat16", "int8", "int8_g32", "int8_g64", "int8_g128")
 
 #: What the inputs of the products of a layer with weights in int8 can be rounded to, the default first.
 ACTIVATION_STORAGES = ("int16", "int8")
+
+
+def is_int8(weight_storage: object) -> bool:
+    """Whether weights are kept in integers."""
+    return isinstance(weight_storage, str) and weight_storage.startswith("int8")
+
+
+def group_size(weight_storage: str | None) -> int:
+    """How many weights of an output channel share a scale; 0 for all, or where there are no scales."""
+    return int((weight_storage or "").partition("_g")[2] or 0)
 
 
 def bfloat16() -> np.dtype[Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
 
 from onegru import _native
-from onegru.core.dtypes import ACTIVATION_STORAGES, Array
+from onegru.core.dtypes import ACTIVATION_STORAGES, Array, is_int8
 from onegru.core.spec import Weights
 
 
@@ -34,7 +34,7 @@ class EngineOptions(NamedTuple):
     def for_node(self, name: str) -> Self:
         """The options of one GRU node of a model."""
         weights, activations = (_told(value, name) for value in self[1:])
-        if weights != "int8":
+        if not is_int8(weights):
             activations = None
         elif activations is None:
             activations = ACTIVATION_STORAGES[0]

@@ -13,7 +13,7 @@ import numpy as np
 from onegru import _native
 from onegru.core.activations import ACTIVATIONS
 from onegru.core.arguments import shown
-from onegru.core.dtypes import ELEMENT_TYPES, Array, numpy_dtype
+from onegru.core.dtypes import ELEMENT_TYPES, Array, group_size, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.machine import usable_cores
 from onegru.core.spec import Spec, Weights
@@ -35,12 +35,15 @@ class Targets:
     Attributes:
         available: those compiled that this processor runs, best first.
         chosen: the one in use: the best, or what the environment variable ONEGRU_TARGET names.
+        int8: what multiplies in int8 on it: "simd" for its usual instructions, "vnni" for AVX-512 VNNI or
+            AVX-VNNI, "amx" for AMX where there are several rows and VNNI where there is one.
     """
 
     __module__ = "onegru"
 
     available: tuple[str, ...]
     chosen: str
+    int8: str
 
 
 def targets() -> Targets:
@@ -50,7 +53,7 @@ def targets() -> Targets:
         SpecError: ONEGRU_TARGET or ONEGRU_NUM_THREADS is not legal.
     """
     _honour_environment()
-    return Targets(tuple(_native.available_targets()), _native.chosen_target())
+    return Targets(tuple(_native.available_targets()), _native.chosen_target(), _native.int8_products())
 
 
 def set_num_threads(n: int | None) -> None:
@@ -143,8 +146,9 @@ class NativeEngine:
         self.native = _native.Layer(
             *layer_arguments(spec),
             ELEMENT_TYPES.index(spec.dtype),
-            _STORAGES.index(options.weight_storage or spec.dtype),
+            _STORAGES.index((options.weight_storage or spec.dtype).partition("_")[0]),
             planes_of(options.activation_storage) or 1,
+            group_size(options.weight_storage),
             self._dtype,
             *(np.ascontiguousarray(a, self._compute) for a in (weights.W, weights.R, weights.B)),
         )

@@ -65,19 +65,21 @@ class QuantizedMatrix:
     A row x becomes q = x/s, rounded to nearest even, in float32: |q| ≤ 127 for one plane, 127·128 for two.
     Its scale s follows from its largest |x|, or from 1 for a state within ±1. The product is
 
-        (s · scale of the channel) · Σ q·w
+        Σ (s · scale of the group) · Σ q·w
 
-    with the scales' product rounded to float32, and the sum exact.
+    over the groups of the channel, with the scales' product rounded to float32, and the inner sum exact.
 
     Attributes:
         w: int8 numbers, [K, channels].
-        scale: of each channel.
+        scale: of each group of each channel, [groups, channels].
+        group: how many weights of a channel share a scale; 0 for all.
         planes: 1 or 2.
         is_state: whether its rows are states, with 1 as the least range.
     """
 
     w: Float64
     scale: Array
+    group: int
     planes: int
     is_state: bool
 
@@ -94,7 +96,12 @@ class QuantizedMatrix:
             range_ = np.maximum(largest, LEAST_RANGE)
         q = np.rint(np.clip(numbers * (most / range_), -most, most)).astype(np.float64)
         scale = np.where(np.isfinite(largest), range_ / most, np.float32(np.nan))
-        return (scale * self.scale).astype(np.float64) * (np.where(np.isfinite(q), q, 0.0) @ self.w)
+        q = np.where(np.isfinite(q), q, 0.0)
+        products = np.zeros((*q.shape[:-1], self.w.shape[1]))
+        for index, of_group in enumerate(self.scale):
+            inputs = slice(index * self.group, (index + 1) * self.group or None)
+            products += (scale * of_group).astype(np.float64) * (q[..., inputs] @ self.w[inputs])
+        return products
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +122,18 @@ class ReferenceWeights:
     Rbh: Float64
 
     @classmethod
-    def split(cls, weights: Weights, planes: int = 0) -> tuple[ReferenceWeights, ...]:
-        """The gates of each direction; with `planes`, matrices in int8 for inputs of that many."""
+    def split(cls, weights: Weights, planes: int = 0, group: int = 0) -> tuple[ReferenceWeights, ...]:
+        """The gates of each direction; with `planes`, matrices in int8 for inputs of that many.
+
+        `group` weights share a scale; 0 for all of a channel.
+        """
 
         def gates(matrix: Array, is_state: bool) -> list[Any]:
             if planes == 0:
                 return [gate.T for gate in np.split(matrix.astype(np.float64), 3)]
-            q, scale = quantize_channels(matrix)
+            q, scale = quantize_channels(matrix, group)
             parts = zip(np.split(q.astype(np.float64), 3), np.split(scale, 3), strict=True)
-            return [QuantizedMatrix(w.T, of_w, planes, is_state) for w, of_w in parts]
+            return [QuantizedMatrix(w.T, of_w.T, group, planes, is_state) for w, of_w in parts]
 
         return tuple(
             cls(*gates(W, False), *gates(R, True), *np.split(B.astype(np.float64), 6))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from onegru.core.arguments import choice, shown
-from onegru.core.dtypes import ACTIVATION_STORAGES, WEIGHT_STORAGES, Array
+from onegru.core.dtypes import ACTIVATION_STORAGES, WEIGHT_STORAGES, Array, group_size, is_int8
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec, Weights
 from onegru.engines import reference
@@ -29,7 +29,9 @@ class ReferenceEngine:
         self._spec = spec
         storage = options.weight_storage
         self.weights = weights if storage is None else stored(weights, storage)
-        self._weights = reference.ReferenceWeights.split(self.weights, planes_of(options.activation_storage))
+        self._weights = reference.ReferenceWeights.split(
+            self.weights, planes_of(options.activation_storage), group_size(options.weight_storage)
+        )
 
     def run(self, problem: Problem) -> None:
         """Write the outputs of `problem`."""
@@ -75,11 +77,9 @@ def engine_options(engine: object, weight_storage: object, activation_storage: o
     name = choice("engine", engine, ("auto", *ENGINES))
     storage = _among("weight_storage", weight_storage, WEIGHT_STORAGES)
     activations = _among("activation_storage", activation_storage, ACTIVATION_STORAGES)
-    if activations is not None and storage != "int8":
+    if activations is not None and not is_int8(storage):
         raise SpecError(f"activation_storage: {activations!r}; must be None unless weight_storage is 'int8'")
-    return EngineOptions(
-        name, storage, activations or (ACTIVATION_STORAGES[0] if storage == "int8" else None)
-    )
+    return EngineOptions(name, storage, activations or (ACTIVATION_STORAGES[0] if is_int8(storage) else None))
 
 
 def model_options(engine: object, weight_storage: object, activation_storage: object) -> EngineOptions:
@@ -97,8 +97,12 @@ def model_options(engine: object, weight_storage: object, activation_storage: ob
         return engine_options(engine, weights, activations)
     for node in dict.fromkeys(node for item in named for node in item):
         own, its = (item.get(node) if isinstance(item, dict) else item for item in (weights, activations))
-        engine_options(engine, own, its if own == "int8" or isinstance(activations, dict) else None)
-    if isinstance(weights, dict) and "int8" not in weights.values() and not isinstance(activations, dict):
+        engine_options(engine, own, its if is_int8(own) or isinstance(activations, dict) else None)
+    if (
+        isinstance(weights, dict)
+        and not any(map(is_int8, weights.values()))
+        and not isinstance(activations, dict)
+    ):
         engine_options(engine, None, activations)
     name = engine_options(engine, None, None).engine
     return EngineOptions(name, *map(_text, (weights, activations)))  # type: ignore[arg-type]
@@ -153,7 +157,7 @@ def make_engine(options: EngineOptions, spec: Spec, weights: Weights) -> Engine:
     name, storage, _ = options
     if storage is not None and spec.dtype != "float32":
         raise SpecError(f"weight_storage: {storage!r}; must be None for a layer of {spec.dtype}")
-    if storage == "int8":
+    if is_int8(storage):
         check_int8(weights)
     return ENGINES[next(iter(ENGINES)) if name == "auto" else name](spec, weights, options)
 

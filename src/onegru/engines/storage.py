@@ -1,10 +1,10 @@
-"""Weights as a layer keeps them: in 16 bits, or in int8 with a scale for each output channel."""
+"""Weights as a layer keeps them: in 16 bits, or in int8 with scales for each output channel."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from onegru.core.dtypes import Array, default_float_mode, numpy_dtype
+from onegru.core.dtypes import Array, default_float_mode, group_size, is_int8, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.spec import Weights
 
@@ -15,23 +15,35 @@ LEAST_RANGE = np.float32(2.0**-100)
 _LARGEST_RANGE = np.float32(float.fromhex("0x1.fffffp127"))
 
 
-def quantize_channels(matrix: Array) -> tuple[Array, Array]:
-    """The rows of a float32 matrix in int8: w = q·scale, symmetric, one scale for each row.
+def quantize_channels(matrix: Array, group: int = 0) -> tuple[Array, Array]:
+    """The rows of a float32 matrix in int8: w = q·scale, symmetric, one scale for each group of a row.
 
-    The scale is a 127th of the row's largest |w|, rounded up to 16 bits, and q is w/scale, rounded to nearest
-    even. q·scale is then exact in float32, and quantizing it again yields the same q and scale.
+    The scale is a 127th of the group's largest |w|, rounded up to 16 bits, and q is w/scale, rounded to
+    nearest even. q·scale is then exact in float32, and quantizing it again yields the same q and scale.
 
     Args:
         matrix: [..., rows, K], finite.
+        group: how many weights of a row share a scale, the last ones perhaps fewer; 0 for the whole row.
 
     Returns:
-        q, of the same shape, and scale [..., rows], float32.
+        q, of the same shape, and scale [..., rows, groups], float32.
     """
+    K = matrix.shape[-1]
+    group = group or max(K, 1)
     with default_float_mode():
-        largest = np.abs(matrix).max(-1, initial=0.0).astype(np.float32)
+        padded = np.pad(matrix, [(0, 0)] * (matrix.ndim - 1) + [(0, -K % group)])
+        groups = padded.reshape(*matrix.shape[:-1], -(-K // group) or 1, -1)
+        largest = np.abs(groups).max(-1, initial=0.0).astype(np.float32)
         bits = (np.clip(largest, LEAST_RANGE, _LARGEST_RANGE) / np.float32(127)).view(np.uint32)
         scale = ((bits + np.uint32(0xFF)) & ~np.uint32(0xFF)).view(np.float32)
-        return np.rint(matrix * (np.float32(1) / scale[..., None])).astype(np.int8), scale
+        q = np.rint(groups * (np.float32(1) / scale[..., None])).astype(np.int8)
+        return q.reshape(padded.shape)[..., :K], scale
+
+
+def dequantized(q: Array, scale: Array, group: int) -> Array:
+    """The numbers that the result of `quantize_channels` stands for."""
+    found: Array = q * np.repeat(scale, group or max(q.shape[-1], 1), -1)[..., : q.shape[-1]]
+    return found
 
 
 def planes_of(activation_storage: str | None) -> int:
@@ -57,8 +69,8 @@ def stored(weights: Weights, weight_storage: str) -> Weights:
 
 
 def _stored(matrix: Array, weight_storage: str) -> Array:
-    if weight_storage == "int8":
-        q, scale = quantize_channels(matrix)
-        return q * scale[..., None]
+    if is_int8(weight_storage):
+        group = group_size(weight_storage)
+        return dequantized(*quantize_channels(matrix, group), group)
     with default_float_mode(), np.errstate(over="ignore"):
         return matrix.astype(numpy_dtype(weight_storage)).astype(np.float32)
