@@ -259,12 +259,7 @@ def _names_in_int8(measured: Quantization[Model], keep_snr: float) -> list[str]:
     Raises:
         SpecError: no GRU node becomes int8.
     """
-    kinds = {node.name: node.operator for node in measured.result.gru_nodes}
-    names = [
-        gru.name
-        for gru in measured.grus
-        if MODES[gru.mode][0] == "int8" and kinds[gru.name].startswith("GRU-")
-    ]
+    names = [gru.name for gru in measured.grus if MODES[gru.mode][0] == "int8"]
     if not names:
         most = measured.modes["W8A16"].snr
         raise SpecError(
