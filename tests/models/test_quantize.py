@@ -152,7 +152,7 @@ def test_a_model(tmp_path: Path) -> None:
     assert [words[0] for words in lines[1:]] == (
         ["first", "size", "time", "second", "size", "time", "third", "all", "size", "time"]
     )
-    sizes = [f"{item.size / 1024:.0f}" for item in report.grus[0].modes.values()]
+    sizes = [f"{item.size / 1024:.1f}" for item in report.grus[0].modes.values()]
     assert lines[2][1::2] == [*sizes, sizes[1]]
 
 

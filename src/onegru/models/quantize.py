@@ -181,7 +181,7 @@ def _ratio_words(item: Measured) -> str:
 
 
 def _size_words(item: Measured) -> str:
-    return f"{item.size / 1024:.0f} KiB"
+    return f"{item.size / 1024:.{0 if item.size >= 10 << 10 else 1}f} KiB"
 
 
 def _time_words(item: Measured) -> str:
