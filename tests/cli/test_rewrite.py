@@ -113,13 +113,38 @@ def test_a_ratio_of_signal_to_noise(source: Path, tmp_path: Path) -> None:
     assert set(document["grus"][0]["modes"]) == set(document["modes"])
 
 
+def test_samples(source: Path, tmp_path: Path) -> None:
+    """The rows of a Parquet file, each a run: the same figures as with these arrays in Python."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [numbers(seed, length, I) for seed, length in enumerate((9, 4, 17, 5))]
+    pq.write_table(pa.table({"events": [row.tolist() for row in rows]}), tmp_path / "rows.parquet")
+    options = ["--quantize", "--samples", tmp_path / "rows.parquet", "--column", "X=events", "--rows", 3]
+    result = run(source, tmp_path / "small.onnx", *options)
+    assert result.exit_code == 0, result.output
+    assert f"on the first 3 rows of {tmp_path / 'rows.parquet'}" in result.output.replace("\n", "")
+    lines = [line.split() for line in result.output.split("\n")]
+    assert sum(words[:1] == ["size"] for words in lines) == sum(words[:1] == ["time"] for words in lines) == 2
+    found = run(source, tmp_path / "small.onnx", "--overwrite", "--json", *options).output
+    modes = json.loads(found)["quantization"]["modes"]
+    expected = onegru.quantize(source, [{"X": row[:, None]} for row in rows[:3]]).modes
+    assert {mode: modes[mode]["snr"] for mode in ("W8A8", "W8A16")} == pytest.approx(
+        {mode: expected[mode].snr for mode in ("W8A8", "W8A16")}
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--samples", "a.parquet"], "--samples: given without --quantize, where it has no effect"),
+        (["--quantize", "--rows", 3, "--axes", "X=time"], "--axes and --rows: given without --samples"),
+        (["--quantize", "--samples", "a", "-i", "b"], "--samples: given with --input; must be one of them"),
+        (["--quantize", "--samples", "a", "--no-check"], "--samples: given with --no-check"),
+        (["--quantize", "--samples", "a", "--column", "X"], "--column: 'X'; must be NAME=COLUMN"),
+        (["--quantize", "--samples", "a", "--axes", "X"], "--axes: 'X'; must be NAME=AXIS,..."),
         (["--quantize", "--keep-snr", 150], "--keep-snr: 150 dB; no GRU node keeps as much in int8"),
         (["--keep-snr", 30], "--keep-snr: given without --quantize"),
-        (["--quantize", "--keep-snr", 30, "--no-check"], "--no-check: given with --keep-snr"),
-        (["--no-check", "--quantize", "-i", "x.npy"], "--no-check: given with --input"),
+        (["--quantize", "--keep-snr", 30, "--no-check"], "--keep-snr: given with --no-check, where"),
+        (["--no-check", "--quantize", "-i", "x.npy"], "--input: given with --no-check"),
     ],
 )
 def test_refused_options(source: Path, tmp_path: Path, options: list[object], message: str) -> None:

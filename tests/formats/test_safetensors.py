@@ -52,6 +52,33 @@ def test_stacks(tmp_path: Path, count: int) -> None:
     assert isinstance(found, Stack) and same_layers(found, stack)
 
 
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_weights_in_int8(tmp_path: Path, direction: str) -> None:
+    """Integers in a third of the space or less; read, the same numbers, and in int8 the same results."""
+    first = make_gru(hidden=64, direction=direction).with_storage("int8", "int8")
+    stack = Stack([first, make_gru(1, inputs=64 * first.spec.num_directions, hidden=48).with_storage("int8")])
+    path, plain = tmp_path / "int8.safetensors", tmp_path / "float.safetensors"
+    onegru.save(stack, path)
+    onegru.save(stack.with_storage(None), plain)
+    assert path.stat().st_size < plain.stat().st_size / 3
+    found = read_layers(path)
+    assert isinstance(found, Stack)
+    for one, other in zip(layers_of(found), layers_of(stack), strict=True):
+        assert one.weight_storage == "float32" and one.spec == other.spec
+        for name in "WRB":
+            assert np.array_equal(getattr(one.weights, name), getattr(other.weights, name))
+    X = np.random.default_rng(1).standard_normal((9, 3, 5)).astype(np.float32)
+    kept = Stack([layers_of(found)[0].with_storage("int8", "int8"), layers_of(found)[1].with_storage("int8")])
+    assert np.array_equal(kept(X)[0], stack(X)[0])
+    with safetensors.safe_open(path, framework="np") as file:
+        assert json.loads(file.metadata()["onegru"])["format"] == 2
+        q, scale = file.get_tensor("layers.0.R"), file.get_tensor("layers.0.R_scale")
+        assert q.dtype == np.int8 and np.array_equal(q * scale[..., None], layers_of(stack)[0].weights.R)
+    onegru.save(Stack([layers_of(stack)[0].with_storage(None), layers_of(stack)[1]]), path)  # some of them
+    mixed = read_layers(path)
+    assert np.array_equal(layers_of(mixed)[1].weights.R, layers_of(stack)[1].weights.R)
+
+
 def test_what_the_file_is(tmp_path: Path) -> None:
     """Names, types and metadata, read with the format's own package."""
     layer = make_gru()
@@ -91,7 +118,7 @@ def test_of_no_inputs(tmp_path: Path) -> None:
 def write(path: Path, tensors: dict[str, np.ndarray[Any, Any]], metadata: dict[str, str] | None) -> None:
     """A file of the format, whatever it holds."""
     header: dict[str, Any] = {"__metadata__": metadata} if metadata is not None else {}
-    names = {"float16": "F16", "float32": "F32", "float64": "F64", "int64": "I64"}
+    names = {"float16": "F16", "float32": "F32", "float64": "F64", "int64": "I64", "int8": "I8"}
     data = b""
     for name, array in tensors.items():
         ends = [len(data), len(data) + array.nbytes]
@@ -140,7 +167,7 @@ def in_document(name: str, value: object) -> Callable[[Document], object]:
 
 
 BAD_DOCUMENTS: dict[str, tuple[Callable[[Document], object], str]] = {
-    "later format": (in_document("format", 2), "format 2; must be 1"),
+    "later format": (in_document("format", 3), "format 3; must be 1 or 2"),
     "no format": (lambda document: document.pop("format"), "format None; must be 1"),
     "format True": (in_document("format", True), "format True; must be 1"),
     "another key": (in_document("extra", 1), "has format, stack, layers, extra; must be"),
@@ -217,6 +244,23 @@ def test_tensors_that_do_not_fit(tmp_path: Path) -> None:
     refused("layer 0: W: float32", {**tensors, "layers.0.W": tensors["layers.0.W"][:, :-1]})
     refused("layer 0: W: float32", {**tensors, "layers.0.W": tensors["layers.0.W"].reshape(-1, I)})
     refused("layer 1: R: float64", {**tensors, "layers.1.R": tensors["layers.1.R"].astype(np.float64)})
+    q, scale = tensors["layers.1.R"].astype(np.int8), np.ones(tensors["layers.1.R"].shape[:2], np.float32)
+    in_int8 = {**tensors, "layers.1.R": q, "layers.1.R_scale": scale}
+    document["format"] = 2
+    metadata["onegru"] = json.dumps(document)
+    write(path, in_int8, metadata)
+    assert np.array_equal(layers_of(read_layers(path))[1].weights.R, q)
+    refused(r"'layers\.1\.R_scale': missing", {**tensors, "layers.1.R": q})
+    refused(r"'layers\.0\.R_scale': belongs to no layer", {**tensors, "layers.0.R_scale": scale})
+    refused(
+        r"'layers.1.R_scale': float32 \[1, 8\]; must be float32 \[1, 9\], as 'layers.1.R'$",
+        {**in_int8, "layers.1.R_scale": scale[:, 1:]},
+    )
+    refused(
+        "layer 1: R: float32",
+        {**in_int8, "layers.1.R": q[0]} | {"layers.1.R_scale": np.ones(q[0].shape, "f")},
+    )
+    refused("layer 1: tensors of type I8", {**tensors, "layers.1.B": q})
     refused("tensors of type I64", {**tensors, "layers.1.R": tensors["layers.1.R"].astype(np.int64)})
 
 
@@ -254,7 +298,7 @@ def test_broken_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_flipped_bytes_never_crash(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "x.safetensors"
-    onegru.save(make_stack(2), path)
+    onegru.save(make_stack(2).with_storage("int8" if seed % 2 else None), path)
     whole = bytearray(path.read_bytes())
     rng = np.random.default_rng(seed)
     end = 8 + int.from_bytes(whole[:8], "little")

@@ -324,6 +324,7 @@ def _safetensors() -> list[Files]:
     return [
         {"m.safetensors": save(named, {"format": "pt"})},
         _written("m.safetensors", lambda path: onegru.save(stack, path)),
+        _written("m.safetensors", lambda path: onegru.save(stack.with_storage("int8"), path)),
         _written("m.safetensors", lambda path: onegru.save(make_gru(4, dtype="bfloat16"), path)),
     ]
 

@@ -148,6 +148,12 @@ def test_a_model(tmp_path: Path) -> None:
     assert report.grus[1].modes["W8A8"].snr == pytest.approx(decibels(wanted, own))
     text = str(report)
     assert "first" in text and "is of float64" in text and f"{report.chosen.snr:.1f} dB" in text
+    lines = [line.split() for line in text.split("\n")]
+    assert [words[0] for words in lines[1:]] == (
+        ["first", "size", "time", "second", "size", "time", "third", "all", "size", "time"]
+    )
+    sizes = [f"{item.size / 1024:.1f}" for item in report.grus[0].modes.values()]
+    assert lines[2][1::2] == [*sizes, sizes[1]]
 
 
 @pytest.mark.parametrize("path", [DIGITS, DENOISER], ids=["digits", "denoiser"])

@@ -24,6 +24,7 @@ from tests.support.files.onnx_models import (
     WEIGHTS,
     X_INFO,
     H,
+    I,
     X,
     graph,
     gru,
@@ -215,14 +216,57 @@ def test_a_result_that_is_far_off_is_not_written(tmp_path: Path) -> None:
     assert not (tmp_path / "q.onnx").exists()
 
 
-def test_augru_nodes_stay(tmp_path: Path) -> None:
-    attention = node(
-        "AUGRU", ["X", "W", "R", "B", "", "", "A"], ["Y2"], domain=AUGRU_DOMAINS[0], hidden_size=H
-    )
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_augru_nodes(direction: str, tmp_path: Path) -> None:
+    """Each keeps its function, which other runtimes run; in int8, onegru computes with the same integers."""
+    D = 1 + (direction == "bidirectional")
+    constants = weights(D=D)
+    names = ["X", "W", "R", "B", "", "", "A"]
+    nodes = [
+        gru("X", ["Y"], bias="B", direction=direction),
+        node("AUGRU", names, ["Y2"], domain=AUGRU_DOMAINS[0], hidden_size=H, direction=direction, name="a"),
+        node("AUGRU", names, ["", "Z"], domain=AUGRU_DOMAINS[0], hidden_size=H, direction=direction),
+    ]
     inputs = [X_INFO, value("A", "float32", ["time", "batch", 1])]
-    proto = model(graph([PLAIN, attention], inputs, ["Y", "Y2"], WEIGHTS), domains={AUGRU_DOMAINS[0]: 1})
-    report = onegru.rewrite(save(tmp_path, proto), tmp_path / "q.onnx", quantize=True)
-    assert "the weights of AUGRU nodes were not quantized" in report.notes
+    proto = model(graph(nodes, inputs, ["Y", "Y2", "Z"], constants), domains={AUGRU_DOMAINS[0]: 1})
+    source, target = save(tmp_path, proto), tmp_path / "q.onnx"
+    report = onegru.rewrite(source, target, quantize=True)
+    assert [item.name for item in report.nodes] == [onegru.load(source).gru_nodes[0].name, "a", "Z"]
+    assert all("W and R became int8" in item.done[0] for item in report.nodes)
+    tensors = onnx.load(target).graph.initializer
+    assert sum(tensor.data_type == onnx.TensorProto.INT8 for tensor in tensors) == 2 and len(tensors) <= 7
+    feeds = {"X": X, "A": np.random.default_rng(1).random((*X.shape[:2], 1), np.float32)}
+    made = onegru.load(target)
+    W, R = (in_int8(constants[name]) for name in "WR")
+    for name, layer in (
+        ("Y", onegru.GRU(W, R, constants["B"], direction=direction)),
+        ("Y2", onegru.GRU(W, R, constants["B"], direction=direction, attention=True)),
+    ):
+        scores = feeds["A"] if name == "Y2" else None
+        np.testing.assert_allclose(made.run(feeds)[name], layer(X, attention=scores)[0], atol=1e-6)
+    assert_close(onnxruntime_results(onnx.load(target), feeds), made.run(feeds), 1e-5)
+    for storage in ("int16", "int8"):
+        options: Any = {"weight_storage": "int8", "activation_storage": storage}
+        assert_bits(
+            onegru.load(target, **options).run(feeds)["Y2"], onegru.load(source, **options).run(feeds)["Y2"]
+        )
+    report = onegru.rewrite(source, target, quantize=["a"])
+    assert [any("int8" in words for words in item.done) for item in report.nodes] == [False, True]
+    with pytest.raises(SpecError, match=r"^quantize: no GRU node is called 'b'; must be of \["):
+        onegru.rewrite(source, target, quantize=["b"])
+
+
+def test_an_augru_node_that_int8_does_not_hold(tmp_path: Path) -> None:
+    attention = node(
+        "AUGRU", ["X", "W", "R", "B", "", "", "A"], ["Y"], domain=AUGRU_DOMAINS[0], hidden_size=H, name="a"
+    )
+    constants = {name: array.astype(np.float64) for name, array in WEIGHTS.items()}
+    inputs = [value("X", "float64", ["time", "batch", I]), value("A", "float64", ["time", "batch", 1])]
+    proto = model(
+        graph([attention], inputs, [value("Y", "float64")], constants), domains={AUGRU_DOMAINS[0]: 1}
+    )
+    with pytest.raises(SpecError, match=r"^quantize: AUGRU node 'a'.*element type float64; must be float32$"):
+        onegru.rewrite(save(tmp_path, proto), tmp_path / "q.onnx", quantize=True)
 
 
 def test_only_the_nodes_that_are_named(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from onegru.cli.inputs import DimOption, InputOption
+from onegru.cli.inputs import AxesOption, DimOption, InputOption
 from onegru.cli.outputs import check_not_read, model_files, print_json
 from onegru.cli.rewrite import (
+    Columns,
     Decompose,
     Delay,
     Float16,
@@ -21,6 +22,8 @@ from onegru.cli.rewrite import (
     KeepSnr,
     NoCheck,
     Quantize,
+    Rows,
+    Samples,
     Split,
     Streaming,
     TimeAxes,
@@ -115,6 +118,10 @@ def convert_command(
     quantize: Quantize = False,
     keep_snr: KeepSnr = None,
     inputs: InputOption = None,
+    samples: Samples = None,
+    columns: Columns = None,
+    axes: AxesOption = None,
+    rows: Rows = None,
     split: Split = False,
     streaming: Streaming = False,
     time: TimeAxes = None,
@@ -145,6 +152,8 @@ def convert_command(
 
     Example: onegru convert model.onnx small.onnx --quantize --keep-snr 40 -i x.npy
 
+    Example: onegru convert model.onnx small.onnx --quantize --samples logs/ --column X=events
+
     Example: onegru convert model.onnx streaming.onnx --streaming
     """
     options: dict[str, int | bool | None] = {
@@ -170,6 +179,10 @@ def convert_command(
         "--quantize": quantize,
         "--keep-snr": keep_snr,
         "--input": inputs,
+        "--samples": samples,
+        "--column": columns,
+        "--axes": axes,
+        "--rows": rows,
         "--bidirectional-split": split,
         "--streaming": streaming,
         "--time": time,
@@ -201,6 +214,10 @@ def convert_command(
             fused=fused,
             inputs=inputs,
             keep_snr=keep_snr,
+            samples=samples,
+            columns=columns,
+            axes=axes,
+            rows=rows,
             time=time,
             streaming=streaming,
             delay=delay,

@@ -74,6 +74,38 @@ DimsOption = Annotated[
         help="The size of every other open dimension; by default sizes on which the model runs.",
     ),
 ]
+AxesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--axes",
+        metavar="NAME=AXIS,...",
+        help="What the axes of a model's input are, where the file does not say: X=batch,time,feature.",
+    ),
+]
+
+
+def parse_pairs(
+    option: str, texts: Sequence[str], what: str = "COLUMN", *, alone: bool = False
+) -> dict[str, str]:
+    """NAME=VALUE, by name; a name alone, where that may be, stands for itself.
+
+    Raises:
+        SpecError: a text is not of that form, or a name comes twice.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not name or (separator and not value) or not (separator or alone):
+            raise SpecError(f"{option}: {text!r}; must be NAME={what}" + (" or NAME" if alone else ""))
+        if name in found:
+            raise SpecError(f"{option}: {name!r} is given twice")
+        found[name] = value if separator else name
+    return found
+
+
+def parse_axes(texts: Sequence[str]) -> dict[str, list[str]]:
+    """The axes of inputs, from NAME=AXIS,...; raises as `parse_pairs` does."""
+    return {name: order.split(",") for name, order in parse_pairs("--axes", texts, "AXIS,...").items()}
 
 
 def parse_dims(texts: Sequence[str]) -> dict[str, int | tuple[int, ...]]:

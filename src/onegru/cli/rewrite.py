@@ -11,15 +11,16 @@ import typer
 from rich.console import Console
 
 from onegru.cli.fusing import decomposed_words, near_miss_words, saving_words
-from onegru.cli.inputs import gather_inputs, parse_dims
+from onegru.cli.inputs import gather_inputs, parse_axes, parse_dims, parse_pairs
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import Screen, ruled_table, safe, say, waiting
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
+from onegru.core.wording import count
 from onegru.formats.opened import Opened
 from onegru.models.load import load
 from onegru.models.model import Model
-from onegru.models.quantize import MODES, Quantization, quantize
+from onegru.models.quantize import MODES, Quantization, quantize, table_rows
 from onegru.rewriting.fuse import Fusion, fuse
 from onegru.rewriting.rewrite import RUNTIMES, Rewriting, rewrite
 
@@ -43,6 +44,28 @@ KeepSnr = Annotated[
         "--keep-snr",
         metavar="DB",
         help="With --quantize: only those GRUs with which every output keeps this ratio of signal to noise.",
+    ),
+]
+Samples = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--samples",
+        metavar="FILE",
+        help="With --quantize: Parquet files, a folder or a pattern, whose rows to measure with, one by one.",
+    ),
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        metavar="NAME=COLUMN",
+        help="With --samples: the column of one of the model's inputs; by default that of its name.",
+    ),
+]
+Rows = Annotated[
+    int | None,
+    typer.Option(
+        "--rows", metavar="N", min=1, help="With --samples: how many rows at most, the first ones; 100."
     ),
 ]
 Streaming = Annotated[
@@ -101,6 +124,10 @@ def convert_model(
     fused: bool,
     inputs: list[str] | None = None,
     keep_snr: float | None = None,
+    samples: list[str] | None = None,
+    columns: list[str] | None = None,
+    axes: list[str] | None = None,
+    rows: int | None = None,
     time: list[str] | None = None,
     **options: Any,
 ) -> None:
@@ -116,6 +143,11 @@ def convert_model(
         fused: whether decomposed GRUs become GRU nodes first.
         inputs: [NAME=]FILE of the inputs to check and to measure with; None for random ones.
         keep_snr: as for `onegru.quantize`, to choose the GRU nodes that become int8.
+        samples: Parquet files, whose rows are the inputs to measure with, the first row also that to check
+            with.
+        columns: of inputs in them, as NAME=COLUMN.
+        axes: of inputs, as NAME=AXIS,...
+        rows: how many rows to take at most.
         time: the axis of time of inputs, as INPUT=AXIS.
         options: of `onegru.rewriting.rewrite.rewrite`.
 
@@ -123,26 +155,42 @@ def convert_model(
         OneGRUError: as `onegru.rewriting.rewrite.rewrite` does; nothing is written then.
         OSError: a file cannot be read or written.
     """
-    without_check = {"--dim": dims, "--input": inputs, "--keep-snr": keep_snr, "--tolerance": tolerance}
-    useless = [name for name, value in without_check.items() if value not in (None, [])]
-    if no_check and useless:
-        raise SpecError(
-            f"--no-check: given with {' and '.join(useless)}, without effect then; must be left out"
-        )
-    if keep_snr is not None and not options["quantize"]:
-        raise SpecError("--keep-snr: given without --quantize, where it has no effect; must be left out")
+    of_quantize = {"--keep-snr": keep_snr, "--samples": samples}
+    of_samples = {"--column": columns, "--axes": axes, "--rows": rows}
+    of_check = {"--dim": dims, "--input": inputs, "--tolerance": tolerance, **of_quantize}
+    _refuse(of_check, no_check, "with --no-check")
+    _refuse(of_quantize, not options["quantize"], "without --quantize")
+    _refuse(of_samples, not samples, "without --samples")
+    if samples and inputs:
+        raise SpecError("--samples: given with --input; must be one of them")
     if time:
         options["time"] = _axes_of(time)
     measured: Quantization[Model] | None = None
     values: Mapping[str, Array] | None = None
+    given: list[dict[str, Array]] = []
     if inputs:
         values, _ = gather_inputs(load(source.path, fuse=fused), inputs, None, dims or [])
     sizes = parse_dims(dims or [])
+    words = "the inputs given" if inputs else "random inputs, which say little: -i or --samples for your own"
+    if samples:
+        from onegru.scoring.samples import ROWS, read_samples  # which needs pyarrow
+
+        with waiting(f"reading {samples[0]}"):
+            pairs = parse_pairs("--column", columns or [])
+            given = read_samples(
+                load(source.path, fuse=fused),
+                samples,
+                inputs=pairs,
+                axes=parse_axes(axes or []),
+                rows=rows or ROWS,
+            )
+        values = given[0]
+        words = f"the first {count(len(given), 'row')} of {', '.join(samples)}"
     if options["quantize"] and not no_check:
         with waiting(f"measuring {source.path.name}") as watch:
             measured = quantize(
                 load(source.path, fuse=fused),
-                values,
+                given or values,
                 keep_snr=keep_snr,
                 among=("W8A8", "W8A16", "float32"),  # what a file holds in int8, or as it is
                 dims=sizes or None,
@@ -180,7 +228,14 @@ def convert_model(
     else:
         show_report(Screen(), report)
         if measured is not None:
-            _show_measured(Screen(), measured, target, values is None, keep_snr is not None)
+            _show_measured(Screen(), measured, target, words, keep_snr is not None)
+
+
+def _refuse(options: Mapping[str, object], is_useless: bool, when: str) -> None:
+    """Raise SpecError if options are given that have no effect."""
+    given = [name for name, value in options.items() if value not in (None, [])]
+    if is_useless and given:
+        raise SpecError(f"{' and '.join(given)}: given {when}, where it has no effect; must be left out")
 
 
 def _axes_of(texts: list[str]) -> dict[str, int]:
@@ -204,12 +259,7 @@ def _names_in_int8(measured: Quantization[Model], keep_snr: float) -> list[str]:
     Raises:
         SpecError: no GRU node becomes int8.
     """
-    kinds = {node.name: node.operator for node in measured.result.gru_nodes}
-    names = [
-        gru.name
-        for gru in measured.grus
-        if MODES[gru.mode][0] == "int8" and kinds[gru.name].startswith("GRU-")
-    ]
+    names = [gru.name for gru in measured.grus if MODES[gru.mode][0] == "int8"]
     if not names:
         most = measured.modes["W8A16"].snr
         raise SpecError(
@@ -219,23 +269,18 @@ def _names_in_int8(measured: Quantization[Model], keep_snr: float) -> list[str]:
 
 
 def _show_measured(
-    console: Console, measured: Quantization[Model], target: Path, is_random: bool, is_chosen: bool
+    console: Console, measured: Quantization[Model], target: Path, inputs: str, is_chosen: bool
 ) -> None:
     """A table of the modes that onegru can run GRUs in, and how to run the target as was chosen."""
     table = ruled_table(["GRU"], MODES)
     if is_chosen:
         table.add_column("kept in")
-    for gru in measured.grus:
-        figures = [f"{item.snr:.1f} dB" for item in gru.modes.values()] or [""] * len(MODES)
-        table.add_row(safe(gru.name), *figures, *([safe(gru.reason or gru.mode)] * is_chosen))
-    columns = [*measured.modes.values(), *([measured.chosen] * is_chosen)]
-    table.add_section()
-    table.add_row("all", *(f"{item.snr:.1f} dB" for item in columns))
-    table.add_row("weights", *(f"{item.size / 1024:.0f} KiB" for item in columns))
-    table.add_row("a run", *(f"{item.seconds * 1e6:,.0f} µs" for item in columns))
+    for row in table_rows(measured):
+        if row[0] == "all":
+            table.add_section()
+        table.add_row(*map(safe, row if is_chosen else row[:-1]))
     console.print(table)
-    words = "random inputs, which say little: -i FILE for your own" if is_random else "the inputs given"
-    say(console, f"the ratio of signal to noise in onegru, against float32, on {words}")
+    say(console, f"signal to noise in onegru, against float32, and the time of a pass, on {safe(inputs)}")
     if is_chosen:
         kept = f"weight_storage={measured.weight_storage}, activation_storage={measured.activation_storage}"
         say(console, f"to run it so: onegru.load({safe(repr(target.name))}, {safe(kept)})")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from onegru.cli.inputs import ActivationStorage, AsJson, WeightStorage
+from onegru.cli.inputs import ActivationStorage, AsJson, AxesOption, WeightStorage, parse_axes, parse_pairs
 from onegru.cli.outputs import named, print_json
 from onegru.cli.screen import Screen, counting, safe, say, waiting
 from onegru.core.errors import SpecError
@@ -66,14 +65,7 @@ def score_command(
         list[str] | None,
         typer.Option("--node", metavar="NAME", help="A GRU of a file that holds several, the lowest first."),
     ] = None,
-    axes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--axes",
-            metavar="NAME=AXIS,...",
-            help="What the axes of a model's input are, where the file does not say: X=batch,time,feature.",
-        ),
-    ] = None,
+    axes: AxesOption = None,
     on_error: Annotated[
         str,
         typer.Option(
@@ -128,11 +120,11 @@ def score_command(
 
     scorer = Scorer(
         model,
-        inputs=_pairs("--input", columns or []),
-        outputs=None if results is None else _pairs("--output", results, alone=True),
+        inputs=parse_pairs("--input", columns or []),
+        outputs=None if results is None else parse_pairs("--output", results, alone=True),
         keep=[name for name in keep.split(",") if name],
         nodes=nodes or [],
-        axes={name: order.split(",") for name, order in _pairs("--axes", axes or []).items()},
+        axes=parse_axes(axes or []),
         pad=pad,
         batch=batch,
         on_error=on_error,
@@ -179,20 +171,3 @@ def parse_size(text: str) -> int:
     if match is None or match[2].upper() not in _UNITS:
         raise SpecError(f"--memory: {text!r}; must be a size, such as 500MB or 1GiB")
     return int(float(match[1]) * _UNITS[match[2].upper()])
-
-
-def _pairs(option: str, texts: Sequence[str], *, alone: bool = False) -> dict[str, str]:
-    """NAME=VALUE, by name; a name alone, where that may be, stands for itself.
-
-    Raises:
-        SpecError: a text is not of that form, or a name comes twice.
-    """
-    found: dict[str, str] = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        if not name or (separator and not value) or not (separator or alone):
-            raise SpecError(f"{option}: {text!r}; must be NAME=COLUMN" + (" or NAME" if alone else ""))
-        if name in found:
-            raise SpecError(f"{option}: {name!r} is given twice")
-        found[name] = value if separator else name
-    return found

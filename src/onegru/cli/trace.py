@@ -12,12 +12,14 @@ from rich.console import Console
 
 import onegru
 from onegru.cli.inputs import (
+    ActivationStorage,
     AsJson,
     DimOption,
     DimsOption,
     InputOption,
     ModelPath,
     SeedOption,
+    WeightStorage,
     explained,
     gather_inputs,
     input_files,
@@ -73,6 +75,8 @@ def trace_command(
             help="The file to write: .npz for the numbers, .png or .html for a picture.",
         ),
     ] = None,
+    weight_storage: WeightStorage = None,
+    activation_storage: ActivationStorage = None,
     as_json: AsJson = False,
 ) -> None:
     """Compute what the gates z, r, n and the state h of a GRU node do at each step, and draw it.
@@ -81,7 +85,7 @@ def trace_command(
     """
     targets = _check_targets(outputs or [], against)
     with waiting(f"loading {model.name}"):
-        loaded = onegru.load(model)
+        loaded = onegru.load(model, weight_storage=weight_storage, activation_storage=activation_storage)
         other = None if against is None else onegru.GateTrace.load(against)
     name = _node(loaded, node)
     for path in targets:

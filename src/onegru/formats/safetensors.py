@@ -1,7 +1,9 @@
 """Layers in a .safetensors file: canonical weights, and their `Spec` as JSON in its metadata.
 
 Tensors `layers.0.W`, `layers.0.R`, `layers.0.B` and so on, as `onegru.GRU` takes them. The metadata's entry
-"onegru" holds `{"format": 1, "stack": false, "layers": [...]}`, each layer with the fields of `Spec`.
+"onegru" holds `{"format": 1, "stack": false, "layers": [...]}`, each layer with the fields of `Spec`. In
+format 2 a W or R may be of int8, with a scale for each row in `layers.0.W_scale` [D, 3H]: w = q·scale. A file
+with floats alone is of format 1, which older versions read.
 """
 
 from __future__ import annotations
@@ -15,17 +17,18 @@ from typing import Any
 import numpy as np
 
 from onegru.core.activations import Activation
-from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.dtypes import Array, default_float_mode, numpy_dtype
 from onegru.core.errors import FormatError, SpecError, needs_extra, prefixed_errors
 from onegru.core.spec import Spec, Weights
 from onegru.core.wording import count
+from onegru.engines.storage import quantize_channels
 from onegru.formats.opened import Opened, open_file
 from onegru.formats.writing import Layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.system.bounded import LARGEST_TEXT, parse_json
 
-_FORMAT = 1
+_FORMAT, _FORMAT_INT8 = 1, 2
 _KEY = "onegru"
 
 # The type of each field of a layer in JSON, for messages and for Python.
@@ -56,10 +59,14 @@ def safetensors_bytes(layers: Layers, stack: bool) -> bytes:
     with needs_extra("safetensors", "safetensors", "a .safetensors file"):
         import safetensors
     arrays: dict[str, Array] = {}
-    for index, (_, weights, _) in enumerate(layers):
-        for name, array in (("W", weights.W), ("R", weights.R), ("B", weights.B)):
+    for index, (_, weights, is_int8) in enumerate(layers):
+        parts = {"W": weights.W, "R": weights.R, "B": weights.B}
+        for name in ("W", "R") if is_int8 else ():
+            parts[name], parts[f"{name}_scale"] = quantize_channels(parts[name])
+        for name, array in parts.items():
             arrays[f"layers.{index}.{name}"] = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-    document = {"format": _FORMAT, "stack": stack, "layers": [_spec_json(spec) for spec, *_ in layers]}
+    version = _FORMAT_INT8 if any(is_int8 for *_, is_int8 in layers) else _FORMAT
+    document = {"format": version, "stack": stack, "layers": [_spec_json(spec) for spec, *_ in layers]}
     tensors = {
         name: safetensors.TensorSpec(
             dtype=array.dtype.name, shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes
@@ -123,6 +130,8 @@ def read_layers(path: str | os.PathLike[str]) -> GRU | Stack:
 def _layers(specs: Sequence[Spec], stack: bool, found: Mapping[str, Mapping[str, Any]]) -> GRU | Stack:
     """The same from what the metadata say and the tensors; raises SpecError."""
     wanted = {f"layers.{index}.{name}" for index in range(len(specs)) for name in "WRB"}
+    scaled = {name for name in wanted if name in found and found[name]["dtype"] == "I8" and name[-1] != "B"}
+    wanted |= {f"{name}_scale" for name in scaled}
     if wanted != found.keys():
         missing, spare = sorted(wanted - found.keys()), sorted(found.keys() - wanted)
         raise SpecError(
@@ -131,13 +140,28 @@ def _layers(specs: Sequence[Spec], stack: bool, found: Mapping[str, Mapping[str,
     layers = []
     for index, spec in enumerate(specs):
         with prefixed_errors(f"layer {index}: "):
-            W, R, B = (_array(found[f"layers.{index}.{name}"]) for name in "WRB")
+            W, R, B = (_weight(found, f"layers.{index}.{name}") for name in "WRB")
             layers.append(GRU.from_canonical(spec, Weights(W, R, B)))
     if stack:
         return Stack(layers)
     if len(layers) != 1:
         raise SpecError(f"{count(len(layers), 'layer')} that do not form a stack; must be 1")
     return layers[0]
+
+
+def _weight(found: Mapping[str, Mapping[str, Any]], name: str) -> Array:
+    """A weight, of integers the numbers that they stand for."""
+    if f"{name}_scale" not in found:
+        return _array(found[name])
+    q, scale = np.frombuffer(found[name]["data"], np.int8), _array(found[f"{name}_scale"])
+    q = q.reshape(found[name]["shape"])
+    if scale.dtype != np.float32 or scale.shape != q.shape[:2]:
+        what = f"{scale.dtype.name} {list(scale.shape)}"
+        raise SpecError(f"tensor '{name}_scale': {what}; must be float32 {list(q.shape[:2])}, as {name!r}")
+    if q.ndim != 3:
+        return q.astype(np.float32)  # whose shape is refused
+    with default_float_mode(), np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(q * scale[..., None])
 
 
 def _array(tensor: Mapping[str, Any]) -> Array:
@@ -167,8 +191,8 @@ def _read_document(text: str) -> tuple[list[Spec], bool]:
     if not isinstance(document, dict):
         raise SpecError("must be a JSON object")
     version = document.get("format")
-    if type(version) is not int or version != _FORMAT:
-        raise SpecError(f"format {version!r}; must be {_FORMAT}")
+    if type(version) is not int or version not in (_FORMAT, _FORMAT_INT8):
+        raise SpecError(f"format {version!r}; must be {_FORMAT} or {_FORMAT_INT8}")
     if document.keys() != {"format", "stack", "layers"}:
         raise SpecError(f"has {', '.join(document)}; must be format, stack, layers")
     layers, stack = document["layers"], document["stack"]

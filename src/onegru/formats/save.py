@@ -52,8 +52,10 @@ def save(
     - `.pt`: the state dict of a PyTorch `nn.GRU`.
     - `.keras`: a Keras 3 model of the layers.
 
-    A layer that keeps its weights in int8 is written so to `.onnx` (from opset 13 on) and `.xml`: integers, a
-    scale for each row, and nodes that convert them back, which any runtime runs.
+    A layer that keeps its weights in int8 is written so to `.onnx` (from opset 13 on), `.xml` and
+    `.safetensors`: integers, a scale for each row and, in models, nodes that convert them back, which any
+    runtime runs. `onegru.load_layers` gives the numbers that they stand for, in float32, and its layers'
+    `with_storage("int8")` computes with the same integers.
 
     An option that the file's kind does not have must be None.
 

@@ -186,8 +186,8 @@ class GruNode:
         with prefixed_errors(self._place):
             return layer._trace(lowered.ports, given, self.name, source)
 
-    def _repeat(self, layer: GRU, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs of a run by another layer that has the node's shapes.
+    def _repeat(self, layer: GRU, arrays: Mapping[str, Array]) -> Callable[[], dict[str, Array]]:
+        """What runs another layer that has the node's shapes, and returns its outputs by role, in any layout.
 
         Args:
             layer: the layer.
@@ -197,7 +197,16 @@ class GruNode:
         assert lowered is not None
         given = {name: arrays.get(name) for name in self._step.inputs if name not in WEIGHTS}
         self._add_state(given, layer)
-        return layer._apply(lowered.ports, given, dict.fromkeys(self._step.outputs))
+        inputs, _ = layer._inputs(lowered.ports, given, False)
+        names = {"A": "attention"}
+        arguments: dict[str, Any] = {names.get(role, role): array for role, array in inputs.items()}
+        wanted = [port.role for port in lowered.ports if port.name in self._step.outputs]
+
+        def run() -> dict[str, Array]:
+            Y, Y_h = layer(**arguments, layout=0)
+            return {role: array for role, array in (("Y", Y), ("Y_h", Y_h)) if role in wanted}
+
+        return run
 
     def _weights_in(self, values: Mapping[str, object]) -> tuple[object, ...]:
         inputs = self._step.inputs

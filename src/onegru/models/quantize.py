@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -144,15 +145,7 @@ class Quantization(Generic[Quantizable]):
 
     def __str__(self) -> str:
         """A table: each GRU, then the whole."""
-        rows: list[tuple[str, ...]] = [("", *MODES, "kept in")]
-        for gru in self.grus:
-            figures = (f"{item.snr:.1f} dB" for item in gru.modes.values())
-            rows.append((gru.name, *(figures if gru.modes else [""] * len(MODES)), gru.reason or gru.mode))
-        rows.append(
-            ("all", *(f"{item.snr:.1f} dB" for item in self.modes.values()), f"{self.chosen.snr:.1f} dB")
-        )
-        rows.append(("size", *map(_size_words, self.modes.values()), _size_words(self.chosen)))
-        rows.append(("time", *map(_time_words, self.modes.values()), _time_words(self.chosen)))
+        rows = [("", *MODES, "kept in"), *table_rows(self)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = (
             "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:-1], widths[1:-1]), row[-1]])
@@ -161,8 +154,34 @@ class Quantization(Generic[Quantizable]):
         return "\n".join(map(str.rstrip, lines))
 
 
+def table_rows(report: Quantization[Any]) -> list[tuple[str, ...]]:
+    """Each GRU, then the whole: its name, its ratios, what it is kept in; sizes, times."""
+    rows: list[tuple[str, ...]] = []
+    for gru in report.grus:
+        if gru.modes:
+            rows += _three_rows(gru.name, gru.modes, gru.modes[gru.mode], gru.mode)
+        else:
+            rows.append((gru.name, *[""] * len(MODES), gru.reason))
+    return rows + _three_rows("all", report.modes, report.chosen, _ratio_words(report.chosen))
+
+
+def _three_rows(
+    name: str, modes: Mapping[str, Measured], kept: Measured, words: str
+) -> list[tuple[str, ...]]:
+    items = list(modes.values())
+    return [
+        (name, *map(_ratio_words, items), words),
+        ("  size", *map(_size_words, [*items, kept])),
+        ("  time", *map(_time_words, [*items, kept])),
+    ]
+
+
+def _ratio_words(item: Measured) -> str:
+    return f"{item.snr:.1f} dB"
+
+
 def _size_words(item: Measured) -> str:
-    return f"{item.size / 1024:.0f} KiB"
+    return f"{item.size / 1024:.{0 if item.size >= 10 << 10 else 1}f} KiB"
 
 
 def _time_words(item: Measured) -> str:
@@ -232,6 +251,8 @@ def quantize(
 
 # --- what is measured
 
+_Repeat = Callable[[GRU], Callable[[], Mapping[str, Array]]]
+
 
 @dataclass(frozen=True)
 class _Subject:
@@ -246,7 +267,8 @@ class _Subject:
         samples: what runs are given.
         make: the subject with the GRUs that are named in other modes.
         run: the outputs of a run.
-        calls: what runs each layer as the subject in float32 does for the samples, and returns its outputs.
+        calls: for each time that the subject in float32 runs a layer for the samples, what takes a layer, and
+            returns what runs it so and returns its outputs.
         trace: the gates of the GRU of an index.
     """
 
@@ -258,7 +280,7 @@ class _Subject:
     samples: Sequence[Any]
     make: Callable[[Mapping[str, str]], Any]
     run: Callable[[Any, Any], Mapping[str, Array]]
-    calls: Mapping[str, Sequence[Callable[[GRU], Mapping[str, Array]]]]
+    calls: Mapping[str, Sequence[_Repeat]]
     trace: Callable[[Any, Any, int], GateTrace]
 
 
@@ -316,15 +338,15 @@ def _of_layers(source: GRU | Stack, samples: object, seed: int) -> _Subject:
         last = [Y_h] if isinstance(Y_h, np.ndarray) else Y_h
         return {"Y": Y, **{f"Y_h {index}": h for index, h in enumerate(last)}}
 
-    repeated: dict[str, list[Callable[[GRU], Mapping[str, Array]]]] = {name: [] for name in names}
+    repeated: dict[str, list[_Repeat]] = {name: [] for name in names}
     for call in calls:
         run(make({}), call)  # refuses what does not fit
         if isinstance(source, GRU):
-            repeated[names[0]].append(lambda layer, call=call: run(layer, call))  # type: ignore[misc]
+            repeated[names[0]].append(lambda layer, call=call: partial(run, layer, call))  # type: ignore[misc]
             continue
 
         def see(layer: GRU, Y: Any, **arguments: Any) -> Array:
-            repeated[names[exact.index(layer)]].append(lambda other: {"Y": other(Y, **arguments)[0]})
+            repeated[names[exact.index(layer)]].append(lambda other: lambda: {"Y": other(Y, **arguments)[0]})
             return layer(Y, **arguments)[0]
 
         arguments = {"initial_h": None, "sequence_lens": None, "layout": None, **call}
@@ -375,7 +397,7 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int) -> _Subject:
         )
         return Model(model._graph, model_options(engine, weights, activations))
 
-    calls: dict[str, list[Callable[[GRU], Mapping[str, Array]]]] = {name: [] for name in layers}
+    calls: dict[str, list[_Repeat]] = {name: [] for name in layers}
     for index, sample in enumerate(found):
         with prefixed_errors(f"samples[{index}]: "):
             runs = exact._all_runs(sample)
@@ -476,16 +498,14 @@ class _Measurement:
         self._step()
         calls = self.subject.calls[name]
         made = {mode: self.subject.layers[name].with_storage(*kept) for mode, kept in MODES.items()}
-        expected = [call(made[_EXACT]) for call in calls]
+        expected = [call(made[_EXACT])() for call in calls]
         ratios = {
-            mode: _ratio((one, call(layer)) for one, call in zip(expected, calls, strict=True))
+            mode: _ratio((one, call(layer)()) for one, call in zip(expected, calls, strict=True))
             for mode, layer in made.items()
         }
+        ready = {mode: [call(layer) for call in calls] for mode, layer in made.items()}
         seconds = self._times(
-            {
-                mode: lambda layer=layer: [call(layer) for call in calls]  # type: ignore[misc]
-                for mode, layer in made.items()
-            }
+            {mode: lambda runs=runs: [run() for run in runs] for mode, runs in ready.items()}  # type: ignore[misc]
         )
         return {
             mode: Measured(ratios[mode], _size(layer.spec, mode), seconds[mode])

@@ -18,10 +18,10 @@ from onegru.core.wording import shape_words
 from onegru.formats.graph import GruStep
 from onegru.formats.onnx.node import node_attributes
 from onegru.formats.onnx.sizes import OnnxSizes
-from onegru.formats.onnx.validate import describe, trimmed
+from onegru.formats.onnx.validate import describe, is_augru, trimmed
 from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import check_attributes, lower, read_activations, read_clip
-from onegru.operators.onnx import activation_attributes, gru_version
+from onegru.operators.onnx import AUGRU, activation_attributes, gru_version
 from onegru.operators.schema import Operator
 from onegru.rewriting.scope import Scope
 from onegru.runtimes.known_issues import Facts
@@ -78,19 +78,20 @@ def operator_at(opset: int) -> Operator:
 
 
 def read_form(scope: Scope, node: NodeProto, opset: int) -> Form:
-    """Read a node of this opset.
+    """Read a node of this opset, or an AUGRU node.
 
     Raises:
         FormatError: an attribute is broken.
         SpecError: the specification forbids it; the message names the node.
     """
-    operator = operator_at(opset)
+    operator = AUGRU if is_augru(node) else operator_at(opset)
     label = describe(node)
     place = f"{scope.source.name}: {label}: "
     attributes = node_attributes(scope.source, node, operator)
     inputs = {port.name: name for port, name in zip(operator.inputs, node.input, strict=False) if name}
     outputs = {port.name: name for port, name in zip(operator.outputs, node.output, strict=False) if name}
-    if len(node.input) > 6 or len(node.output) > 2 or not {"X", "W", "R"} <= set(inputs) or not outputs:
+    too_many = len(node.input) > len(operator.inputs) or len(node.output) > 2
+    if too_many or not {"X", "W", "R"} <= set(inputs) or not outputs:
         raise SpecError(
             f"{place}inputs or outputs missing, or too many of them; must be as {operator} has them"
         )

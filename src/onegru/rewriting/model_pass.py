@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import onnx
@@ -35,9 +36,10 @@ from onegru.rewriting.changes import Around, to_float16, to_int8, to_layout, to_
 from onegru.rewriting.decompose import decompose
 from onegru.rewriting.form import Form, node_of, operator_at, read_form
 from onegru.rewriting.opset import convert_nodes, inferred_types
-from onegru.rewriting.plan import Changes, Plan, plan_node, written_attributes
+from onegru.rewriting.plan import Changes, Plan, is_quantized, plan_node, written_attributes
 from onegru.rewriting.scope import Scope
 
+_IN_INT8 = "W and R became int8, with a scale for each row"
 _LARGEST_FILE = 2**31 - 1  # bytes; protobuf writes no more
 
 
@@ -159,8 +161,6 @@ class _Rewriter:
                 f"layout: 1; needs a target of opset {needed} or later, and this is one of {self.new}: "
                 f"ask for opset {needed} as well (--opset {needed})"
             )
-        if self.changes.quantize and any(is_augru(node) for node in all_nodes(self.model.graph.node)):
-            self.notes.append("the weights of AUGRU nodes were not quantized")
         if self.new != self.old:
             self._convert_others()
         self._rewrite_graph(self.model.graph, None)
@@ -250,6 +250,8 @@ class _Rewriter:
                 around, core = self._rewrite_node(scope, node)
                 nodes += [*around.before, *core, *around.after]
                 dropped |= around.dropped
+            elif is_augru(node) and is_quantized(node, self.changes):
+                nodes += self._quantized(scope, node)
             else:
                 nodes.append(node)
         nodes = [node for node in nodes if node.op_type != "Transpose" or not dropped & set(node.output)]
@@ -289,12 +291,23 @@ class _Rewriter:
             done.append("bidirectional became a forward and a reverse node")
             forms = to_two_directions(around, form)
         if QUANTIZED in plan:
-            done.append("W and R became int8, with a scale for each row")
+            done.append(_IN_INT8)
             forms = [to_int8(around, item) for item in forms]
         nodes = [node_of(scope, item) for item in forms]
         written = written_attributes(form, self.new) if len(nodes) == 1 else []
         self.nodes.append((name, tuple(done + written), reasons))
         return around, nodes
+
+    def _quantized(self, scope: Scope, node: NodeProto) -> list[NodeProto]:
+        """An AUGRU node with W and R in int8; nothing else of it changes."""
+        around, form = Around(scope), read_form(scope, node, self.old)
+        scope.retired.update(form.inputs[port] for port in ("W", "R"))
+        form = to_int8(around, form)
+        made = deepcopy(node)
+        made.input[1], made.input[2] = form.inputs["W"], form.inputs["R"]
+        self.dtypes |= {"float32", QUANTIZED}
+        self.nodes.append((node.name or form.base, (_IN_INT8,), ()))
+        return [*around.before, made]
 
     def _plan(self, scope: Scope, form: Form) -> tuple[Plan, tuple[str, ...]]:
         return plan_node(scope, form, self.changes, self.old, self.source)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import onnx
+from onnx import NodeProto
 
 from onegru.core.activations import Activation
 from onegru.core.compare import QUANTIZED
@@ -66,6 +67,13 @@ def plan_node(
     return wanted | {"fill", "decompose"}, reasons
 
 
+def is_quantized(node: NodeProto, changes: Changes) -> bool:
+    """Whether a node's weights are to be in int8."""
+    names = changes.quantize
+    name = node.name or next(filter(None, node.output), "")
+    return names if isinstance(names, bool) else name in names
+
+
 def _openvino_issues(scope: Scope, form: Form) -> tuple[str, ...]:
     """What OpenVINO 2026.4 gets wrong because of the nodes around a node, which the table does not cover."""
     found = []
@@ -89,8 +97,7 @@ def _asked(scope: Scope, form: Form, changes: Changes, old: int) -> Plan:
         found.add("layout")
     if changes.float16 and form.dtype != "float16":
         found.add("float16")
-    names = changes.quantize
-    if names is True or (names and (form.origin.name or form.base) in names):
+    if is_quantized(form.origin, changes):
         found.add(QUANTIZED)
     if changes.split and form.direction == "bidirectional":
         found.add("split")

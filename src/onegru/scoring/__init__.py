@@ -16,7 +16,8 @@ with needs_extra("pyarrow", "scoring", "onegru.scoring"):
     import pyarrow as _  # noqa: F401
 
 from onegru.scoring.ray import on_ray
+from onegru.scoring.samples import read_samples
 from onegru.scoring.score import Scoring, score
 from onegru.scoring.scorer import LeftOut, Scored, Scorer
 
-__all__ = ["LeftOut", "Scored", "Scorer", "Scoring", "on_ray", "score"]
+__all__ = ["LeftOut", "Scored", "Scorer", "Scoring", "on_ray", "read_samples", "score"]

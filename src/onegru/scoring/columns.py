@@ -44,11 +44,17 @@ class Field:
         return int(np.prod(self.shape))
 
     @property
+    def inner(self) -> int:
+        """How many numbers the inner one of two lists has."""
+        return self.width if self.is_sequence else int(np.prod(self.shape[1:]))
+
+    @property
     def words(self) -> str:
         """What its column must hold."""
         width = self.width
         if not self.is_sequence:
-            return "numbers" if not self.shape else f"lists of {count(width, 'number')}"
+            whole = "numbers" if not self.shape else f"lists of {count(width, 'number')}"
+            return whole if len(self.shape) < 2 else f"{whole}, or of {self.shape[0]} lists of {self.inner}"
         if self.shape in ((), (1,)):
             return "lists of numbers"
         return f"lists of lists of {count(width, 'number')}, or lists of numbers, {width} for each step"
@@ -85,7 +91,7 @@ def check_type(field: Field, schema: pa.Schema) -> None:
         if pa.types.is_fixed_size_list(kind):
             fixed *= kind.list_size
         kind = kind.value_type
-    deepest = 2 if field.is_sequence else 1
+    deepest = 2 if field.is_sequence or len(field.shape) > 1 else 1
     is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
     if field.dtype == "bool":
         is_number = pa.types.is_boolean(kind)
@@ -169,6 +175,9 @@ def _bad_rows(field: Field, array: Any) -> Iterator[tuple[int, str]]:
     ends = [end]  # of rows in steps, of steps in numbers
     width = field.width
     if _is_list(values.type):
+        width = field.inner
+        for row in () if field.is_sequence else np.flatnonzero(end - begin != field.shape[0]):
+            yield int(row), f"{count((end - begin)[row], 'list')}; must be {field.shape[0]}"
         for step in _nulls(values):
             yield _owner(ends, int(step)), f"step {_place(begin, ends, int(step))} is null"
         inner_begin, inner_end, numbers = _extent(values)

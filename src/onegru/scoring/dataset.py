@@ -101,7 +101,7 @@ class Plan:
             yield from block.parts
 
 
-def find_files(inputs: Sequence[str | os.PathLike[str]], output: Path) -> list[Path]:
+def find_files(inputs: Sequence[str | os.PathLike[str]], output: Path | None) -> list[Path]:
     """The files that are meant, in the order given; those of a folder or a pattern in that of their names.
 
     In folders, and of what patterns mean, names that begin with "_" or "." are left out, as everywhere in
@@ -109,7 +109,7 @@ def find_files(inputs: Sequence[str | os.PathLike[str]], output: Path) -> list[P
 
     Args:
         inputs: files, folders and patterns.
-        output: the folder of results, which a pattern does not mean.
+        output: the folder of results, which a pattern does not mean; None if there is none.
 
     Raises:
         SpecError: there is no file, one is listed twice, or has a name that Arrow cannot open, or the results
@@ -132,7 +132,7 @@ def find_files(inputs: Sequence[str | os.PathLike[str]], output: Path) -> list[P
                 raise SpecError(f"{path}: is listed twice")
     if not found:
         raise SpecError("inputs: none; must be at least one")
-    for folder in Path(os.path.realpath(output)).parents:
+    for folder in () if output is None else Path(os.path.realpath(output)).parents:
         if str(folder) in read:
             raise SpecError(f"output: {output}: lies in {folder}, whose files are read; must be outside")
     return list(found.values())
@@ -143,12 +143,12 @@ def _is_not_text(name: str) -> bool:
     return any("\ud800" <= char <= "\udfff" for char in name)
 
 
-def _meant(text: str, output: Path, read: set[str]) -> list[Path]:
+def _meant(text: str, output: Path | None, read: set[str]) -> list[Path]:
     """The files that a text means; the folders that are read for it are added to `read`."""
     paths = [Path(text)]
     if not paths[0].exists() and glob.has_magic(text):
         found = (Path(name) for name in sorted(glob.glob(text, recursive=True)))  # noqa: PTH207
-        own = os.path.realpath(output)
+        own = None if output is None else os.path.realpath(output)
         paths = [path for path in found if not _is_hidden(path.name) and os.path.realpath(path) != own]
         if not paths:
             raise SpecError(f"{text}: no such file")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -68,6 +68,7 @@ class LayersProgram:
         self, source: GRU | Stack, inputs: Mapping[str, str], outputs: Mapping[str, str] | None
     ) -> None:
         self._layers = layers_of(source)
+        self._is_stack = isinstance(source, Stack)
         last = self._layers[-1].spec
         takes_scores = self._layers[0].spec.attention
         self._sizes = [layer.spec.num_directions * layer.spec.hidden_size for layer in self._layers]
@@ -117,6 +118,16 @@ class LayersProgram:
         if "Y" in self._wanted:
             found["Y"] = side_by_side(Y)
         return found
+
+    def fed(self, arrays: Mapping[str, Array], lengths: Array) -> dict[str, Any]:
+        """The arguments of a call of the layer or stack, on rows of the same length."""
+        given: dict[str, Any] = {"X": arrays["X"], "layout": 0}
+        if "A" in arrays:
+            given["attention"] = arrays["A"]
+        if "initial_h" in arrays:
+            states = self._states(arrays["initial_h"])
+            given["initial_h"] = states if self._is_stack else states[0]
+        return given
 
     def _states(self, joined: Array | None) -> Sequence[Array | None]:
         """The initial states of each layer, [D, B, H]."""

@@ -20,7 +20,7 @@ from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.models.model import Model
 from onegru.scoring.batches import MOST_STEPS, STEPS, Assembly, arrow_type, batches, padded, plain_lists
-from onegru.scoring.columns import Buffers, Gathered, bytes_of, check_type, find_bad_rows
+from onegru.scoring.columns import Buffers, Field, Gathered, bytes_of, check_type, find_bad_rows
 from onegru.scoring.parallel import Workers
 from onegru.scoring.program import Program
 from onegru.scoring.source import open_program
@@ -352,7 +352,7 @@ class Gathering:
         Raises:
             FormatError: a row cannot be run, and the scorer raises.
         """
-        bad = self._find_bad(rows)
+        bad = find_faults([item.field for item in self.fields], rows)
         if bad and self._scorer.on_error == "raise":
             fault = bad[min(bad)]
             raise FormatError(f"{words}{first + fault.row}: {fault.column!r}: {fault.reason}")
@@ -373,28 +373,6 @@ class Gathering:
         self.bytes += max(bytes_of(rows), bytes_of(kept) + numbers)
         self.bytes += len(rows) * self._bytes_per_row + steps * self._bytes_per_step
 
-    def _find_bad(self, rows: pa.Table) -> dict[int, LeftOut]:
-        """The rows that cannot be run, each with the first fault that was found."""
-        found: dict[int, LeftOut] = {}
-        for item in self.fields:
-            column = item.field.column
-            for row, reason in find_bad_rows(item.field, rows.column(column)).items():
-                found.setdefault(row, LeftOut(row, column, reason))
-        sequences = [item.field for item in self.fields if item.field.is_sequence]
-        if len(sequences) > 1:
-            good = np.setdiff1d(np.arange(len(rows)), list(found))
-            clean = rows.take(pa.array(good)) if found else rows
-            lengths = [
-                Gathered(field, Buffers()).add(clean.column(field.column), keeps=True) for field in sequences
-            ]
-            for field, own in zip(sequences[1:], lengths[1:], strict=True):
-                for index in np.flatnonzero(own != lengths[0]):
-                    steps = count(own[index], "step")
-                    reason = f"{steps}; must be {lengths[0][index]}, as {sequences[0].column!r}"
-                    row = int(good[index])
-                    found.setdefault(row, LeftOut(row, field.column, reason))
-        return found
-
     def table(self, outputs: list[pa.Array]) -> pa.Table:
         """The rows with these outputs, which those that were left out lack."""
         if self.left_out and self._scorer.on_error == "null":
@@ -407,6 +385,28 @@ class Gathering:
         columns = [kept.column(name) for name in self._scorer.keep]
         assert all(len(column) == count for column in columns)
         return pa.table([*columns, *outputs], schema=self._schema)
+
+
+def find_faults(fields: Sequence[Field], rows: pa.Table) -> dict[int, LeftOut]:
+    """The rows that cannot be run, each with the first fault that was found."""
+    found: dict[int, LeftOut] = {}
+    for field in fields:
+        for row, reason in find_bad_rows(field, rows.column(field.column)).items():
+            found.setdefault(row, LeftOut(row, field.column, reason))
+    sequences = [field for field in fields if field.is_sequence]
+    if len(sequences) > 1:
+        good = np.setdiff1d(np.arange(len(rows)), list(found))
+        clean = rows.take(pa.array(good)) if found else rows
+        lengths = [
+            Gathered(field, Buffers()).add(clean.column(field.column), keeps=True) for field in sequences
+        ]
+        for field, own in zip(sequences[1:], lengths[1:], strict=True):
+            for index in np.flatnonzero(own != lengths[0]):
+                steps = count(own[index], "step")
+                reason = f"{steps}; must be {lengths[0][index]}, as {sequences[0].column!r}"
+                row = int(good[index])
+                found.setdefault(row, LeftOut(row, field.column, reason))
+    return found
 
 
 def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,103 @@
+"""Rows of Parquet files as inputs of a model: samples for `onegru.quantize`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from onegru.core.arguments import integer, shown
+from onegru.core.dtypes import Array
+from onegru.core.errors import FormatError, SpecError, prefixed_errors
+from onegru.layers.gru import GRU
+from onegru.layers.stack import Stack
+from onegru.models.load import load
+from onegru.models.model import Model
+from onegru.scoring.columns import Buffers, Field, Gathered, check_type
+from onegru.scoring.dataset import find_files, naming, opened
+from onegru.scoring.model_inputs import ModelInputs
+from onegru.scoring.program import LayersProgram
+from onegru.scoring.scorer import find_faults
+
+#: How many rows are read, unless more are asked for.
+ROWS = 100
+
+_AT_ONCE = 32  # rows that are decoded at once
+
+
+def read_samples(
+    model: str | os.PathLike[str] | GRU | Stack | Model,
+    files: Sequence[str | os.PathLike[str]],
+    *,
+    inputs: Mapping[str, str] | None = None,
+    axes: Mapping[str, Sequence[str]] | None = None,
+    rows: int = ROWS,
+) -> list[dict[str, Any]]:
+    """The first rows of Parquet files as samples for `onegru.quantize`, each one a run of its own.
+
+    Args:
+        model: what is to be quantized: a model or its file, a layer or a stack.
+        files: Parquet files, folders of them, patterns such as "logs/*.parquet".
+        inputs: the column of each of the model's inputs, as for `Scorer`; states without one are zeros.
+        axes: of a model's inputs, as for `Scorer`, but that "batch" and "time" may both be missing.
+        rows: how many rows to take at most.
+
+    Raises:
+        SpecError: an argument is not legal, a column is missing or does not fit.
+        FormatError: a file is broken, has a row that cannot be run, or no file has a row.
+        OSError: a file cannot be read.
+    """
+    integer("rows", rows, 1)
+    if not isinstance(model, str | os.PathLike | GRU | Stack | Model):
+        raise SpecError(f"model: {shown(model)}; must be a model, its file, a GRU or a Stack")
+    source = load(model) if isinstance(model, str | os.PathLike) else model
+    takes: ModelInputs | LayersProgram
+    if isinstance(source, Model):
+        takes = ModelInputs(source, inputs or {}, axes or {}, alone=True)
+    elif axes:
+        raise SpecError("axes: given with layers, whose axes are known; must be left out")
+    else:
+        takes = LayersProgram(source, inputs or {}, None)
+    paths = find_files(files, None)
+    found: list[dict[str, Any]] = []
+    for path in paths:
+        for arrays, lengths in _rows(path, takes.fields, rows - len(found)) if len(found) < rows else ():
+            found.append(takes.fed(arrays, lengths))
+    if not found:
+        raise FormatError(f"{', '.join(map(str, paths))}: no rows; must have at least one")
+    return found
+
+
+def _rows(path: Path, fields: Sequence[Field], most: int) -> Iterator[tuple[dict[str, Array], Array]]:
+    """The first rows of a file, each as a batch of its own, as `Program.run` takes it."""
+    names = list(dict.fromkeys(field.column for field in fields))
+    with opened(str(path)) as file, naming(str(path)):
+        with prefixed_errors(f"{path}: "):
+            for field in fields:
+                check_type(field, file.schema_arrow)
+        first = 0
+        for batch in file.iter_batches(min(most, _AT_ONCE), columns=names, use_threads=False):
+            batch.validate(full=True)
+            table = pa.Table.from_batches([batch.slice(0, most - first)]).select(names)
+            if faults := find_faults(fields, table):
+                fault = faults[min(faults)]
+                raise FormatError(f"{path}: row {first + fault.row}: {fault.column!r}: {fault.reason}")
+            gathered = [Gathered(field, Buffers()) for field in fields]
+            for item in gathered:
+                item.add(table.column(item.field.column), keeps=True)
+            found = [(field, item.ragged()) for field, item in zip(fields, gathered, strict=True)]
+            for row in range(len(table)):
+                arrays, lengths = {}, np.ones(1, np.int64)
+                for field, all_rows in found:
+                    length = all_rows.lengths[row]
+                    values = all_rows.values[all_rows.starts[row] :][:length]
+                    arrays[field.name] = values[:, None] if field.is_sequence else values
+                    lengths = np.array([length]) if field.is_sequence else lengths
+                yield arrays, lengths
+            first += len(table)
+            if first == most:
+                return
