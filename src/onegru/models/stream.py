@@ -244,7 +244,7 @@ class ModelStream:
             )
 
     def _zeros(self, names: Sequence[str], inputs: Mapping[str, object]) -> dict[str, Array]:
-        """The initial states: zeros, for those that have no default in the model."""
+        """The initial states, for those that have no default in the model: zeros, unless it says others."""
         sizes = dict(self._dims)
         for name, value in inputs.items():
             info, shape = self._inputs.get(name), getattr(value, "shape", ())
@@ -275,6 +275,8 @@ class ModelStream:
                 )
             try:
                 zeros[name] = np.zeros([size or 0 for size in wanted], numpy_dtype(info.dtype))
+                if name in self._graph.initial:
+                    zeros[name][...] = self._graph.initial[name]
             except (ValueError, MemoryError):
                 raise SpecError(f"state: {name!r} would be {wanted}; must fit into memory") from None
         return zeros

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto
 
+from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.dataflow.operator import Op, Size
 from onegru.formats.graph import STREAM_KEY, Graph
@@ -33,8 +34,9 @@ class State:
         input: the input that takes it.
         output: the output that gives the next one.
         node: the node whose state or earlier steps it is.
-        first: its shape before the first run, where it is zeros; names stand for sizes of the other inputs.
+        first: its shape before the first run; names stand for sizes of the other inputs.
         steps: how many steps of time it holds; None for the state of a recurrence.
+        start: what it is before the first run, perhaps one row for all; None for zeros.
     """
 
     input: str
@@ -42,6 +44,7 @@ class State:
     node: str
     first: tuple[int | str, ...]
     steps: int | None = None
+    start: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +133,22 @@ class Editor:
 
     def _describe(self, graph: Graph) -> None:
         """Note in the file which output feeds which input, and what each is at first."""
-        states = [(item.input, item.output, list(item.first)) for item in self.states]
         outside = {value.name: value.type.tensor_type.shape.dim for value in self.model.graph.input}
-        for given, taken in graph.states:
-            if taken not in {state[0] for state in states}:
-                states.append((taken, given, [dim.dim_param or dim.dim_value for dim in outside[taken]]))
+        known = {item.input for item in self.states}
+        states = [
+            *self.states,
+            *(
+                State(taken, given, "", tuple(dim.dim_param or dim.dim_value for dim in outside[taken]))
+                for given, taken in graph.states
+                if taken not in known
+            ),
+        ]
         document = {
-            "states": [{"input": taken, "output": given, "shape": shape} for taken, given, shape in states],
+            "states": [
+                {"input": item.input, "output": item.output, "shape": item.first}
+                | ({} if item.start is None else {"initial": item.start.astype(float).tolist()})
+                for item in states
+            ],
             "time": dict(self.plan.inputs),
             "delays": dict(self.plan.delays),
         }
@@ -400,9 +412,12 @@ class Editor:
                 self.states.append(State(old, given, label, known))
                 continue
             before, rows, behind = self._state_shape(op)
+            start = self.planner.start_of(op, old) if old else None
+            if start is not None and (many := start.shape[len(before)]) > 1:
+                if len(rows) > 1:
+                    raise self._unknown(op, "it starts from different numbers in each row")
+                rows = (many,)
             shape = (*before, *rows, *behind)
-            if old and self.flow.fill(old) != 0:
-                raise self._unknown(op, "it starts from numbers other than zeros")
             if len(rows) == 1:
                 node.input[first] = taken
                 self._give(node, last, given)
@@ -416,7 +431,9 @@ class Editor:
                 self.after.append(self._node("Reshape", [node.output[last], many], f"{given}/axes"))
                 self.after[-1].output[0] = given
             self._declare(taken, given, self._dtype(op, op.inputs[0]), shape, shape)
-            self.states.append(State(taken, given, label, shape))
+            if start is not None:  # the other axes of the rows have one number for all
+                start = start.reshape(*before, *[1] * (len(rows) - 1), -1, *behind) if start.any() else None
+            self.states.append(State(taken, given, label, shape, start=start))
 
     def _give(self, node: NodeProto, place: int, name: str) -> None:
         """Let the model return what a node gives."""

@@ -12,12 +12,16 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
+from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op, Size
 from onegru.timeline.axes import Axis
 from onegru.timeline.rules import LENGTHS, RECURRENT, RULES, SIZES, kind_of
+from onegru.timeline.starts import constant_start
 from onegru.timeline.step import Kind, Move
 from onegru.timeline.walk import Finding, Walk, finding_of, time_axis
 
@@ -397,7 +401,7 @@ class Planner(Walk):
             return
         for first, _ in RECURRENT[kind_of(op)]:
             name = op.inputs[first] if len(op.inputs) > first else ""
-            if name in self.dynamic and self.flow.fill(name) is None and name not in self.inputs:
+            if name and name not in self.inputs and self.start_of(op, name) is None:
                 yield "remembers", "starts from a state that is computed in each run"
                 return
         for name in op.outputs[1:]:
@@ -408,6 +412,11 @@ class Planner(Walk):
     def _has_lengths(self, op: Op) -> bool:
         place = LENGTHS.get(kind_of(op), 4)
         return len(op.inputs) > place and bool(op.inputs[place])
+
+    def start_of(self, op: Op, name: str) -> Array | None:
+        """What a recurrence starts from, its rows as one if they are the same; None if it is computed."""
+        rows = 0 if op.attributes.get("layout", 0) == 1 else 1
+        return np.zeros((1, 1, 1)) if self.flow.fill(name) == 0 else constant_start(self.flow, name, rows)
 
     def factors(self, name: str, axis: int) -> Axis:
         """What an axis of a value is made of."""

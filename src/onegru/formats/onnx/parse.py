@@ -94,6 +94,10 @@ def _constants(source: Source, data: bytes, parse: Callable[[], ModelProto]) -> 
     return _Reader(source, data, parse).constants()
 
 
+# Pairs of an output and an input; by inputs, the shapes at first, and the numbers where they are not zeros.
+_ToldStates = tuple[tuple[tuple[str, str], ...], dict[str, tuple[int | str, ...]], dict[str, Array]]
+
+
 class _Reader:
     """One model being read. `parse` makes a model of `data`, which may be changed."""
 
@@ -133,8 +137,9 @@ class _Reader:
         outline = Outline(serialized(self.source, without_weights(self.model)))
         states = find_states(self.graph, self.opset, self.nodes, self.grus.values(), inputs, outputs)
         starts: Mapping[str, tuple[int | str, ...]] = {}
+        initial: Mapping[str, Array] = {}
         if (told := self._told_states(inputs, outputs)) is not None:
-            states, starts = told
+            states, starts, initial = told
         ahead = self._ahead_of_runs()
         steps = self._steps({id(node) for node in ahead})
         constants: Mapping[str, Array] | None = None if steps is None else self._folded(ahead)
@@ -155,14 +160,13 @@ class _Reader:
             whole=whole,
             states=states,
             starts=starts,
+            initial=initial,
             outline=outline,
         )
         return replace(graph, zero_inputs=initial_states(graph)) if is_ours and steps else graph
 
-    def _told_states(
-        self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
-    ) -> tuple[tuple[tuple[str, str], ...], dict[str, tuple[int | str, ...]]] | None:
-        """The states that the metadata names, and their shapes at first; None if it names none.
+    def _told_states(self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> _ToldStates | None:
+        """The states that the metadata names; None if it names none.
 
         Raises:
             FormatError: the metadata are broken, or name inputs or outputs that the model does not have.
@@ -172,10 +176,16 @@ class _Reader:
             return None
         pairs: tuple[tuple[str, str], ...] = ()
         shapes: dict[str, tuple[int | str, ...]] = {}
+        initial: dict[str, Array] = {}
         try:
             states = json.loads(text)["states"]
             pairs = tuple((state["output"], state["input"]) for state in states)
             shapes = {state["input"]: tuple(state["shape"]) for state in states}
+            initial = {
+                state["input"]: np.array(state["initial"], np.float64)
+                for state in states
+                if "initial" in state
+            }
             is_sound = all(isinstance(item, list) for item in (states, *(one["shape"] for one in states)))
             takers, givers = {info.name: info for info in inputs}, {info.name for info in outputs}
             is_sound = is_sound and len({*shapes}) == len({given for given, _ in pairs}) == len(pairs)
@@ -185,11 +195,14 @@ class _Reader:
                 is_sound = is_sound and all(
                     isinstance(size, str) or (type(size) is int and 0 <= size < 2**31) for size in shape
                 )
+            for taken, array in initial.items():
+                sizes = zip(array.shape, shapes[taken], strict=True)
+                is_sound = is_sound and all(have in (1, size) for have, size in sizes)
         except (KeyError, TypeError, ValueError, RecursionError):
             is_sound = False
         if not is_sound:
             raise self.source.error(f"its metadata {STREAM_KEY!r} do not fit its inputs and outputs")
-        return pairs, shapes
+        return pairs, shapes, initial
 
     def constants(self) -> dict[str, Array]:
         """Those that GRU nodes use, as far as they may be known ahead of runs."""
