@@ -136,6 +136,8 @@ def test_shapes_follow_the_operators() -> None:
         net("Reshape", "x", net.ints(0, 0, 3, 1)): ("dim:T", "dim:B", 3, 1),
         net("Add", "x", net.random(3)): ("dim:T", "dim:B", 3),
         net("Einsum", "x", net.random(5, 3), equation="tbi,oi->bto"): ("dim:B", "dim:T", 5),
+        net("Einsum", "x", net.random(5, 3), equation="...i,oi->...o"): ("dim:T", "dim:B", 5),
+        net("Einsum", "x", net.random(1, 5, 3), equation="...bi, ...oi"): ("dim:T", "dim:B", 5),
         net("Expand", net.const([[1.0]]), net.ints(4, 2)): (4, 2),
     }
     for part, size in zip(net.several("Split", ["x", net.ints(1, 2)], 2, axis=2), (1, 2), strict=True):

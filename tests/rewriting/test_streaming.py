@@ -130,6 +130,21 @@ def mixed_rows(net: Network) -> str:
     return net.swapped(net.add("Reshape", done, shape), (0, 2, 1))
 
 
+def grouped(net: Network) -> str:
+    """A linear layer for each group of features, as DeepFilterNet has it."""
+    equations = ["btgi,gih->btgh", "...gi,gih->...gh", "gih, b...gi -> b...gh", "tbgi,gih->tbgh"]
+    equation = str(net.rng.choice(equations))
+    groups = net.add("Reshape", net.swapped(net.last, (0, 2, 1)), net.constant([0, 0, 3, C // 3], np.int64))
+    inputs = [groups, net.weights(3, C // 3, C // 3)]
+    done = net.add("Einsum", *inputs[:: -1 if equation.startswith("gih") else 1], equation=equation)
+    return net.swapped(net.add("Reshape", done, net.constant([0, 0, -1], np.int64)), (0, 2, 1))
+
+
+def einsum_of_features(net: Network) -> str:
+    equation = str(net.rng.choice(["bct,cd->bdt", "bc...,cd->bd...", "bct,cd", "cbt,bd->cdt"]))
+    return net.add("Einsum", net.last, net.weights(C, C), equation=equation)
+
+
 def gated(net: Network) -> str:
     return net.add("Mul", net.last, net.add("Sigmoid", net.conv(net.last, 1)))
 
@@ -156,6 +171,8 @@ CAUSAL: dict[str, Callable[[Network], str]] = {
     "batch normalization": normalized,
     "softmax over channels": over_channels,
     "rows of batch and time": mixed_rows,
+    "linear layers of groups": grouped,
+    "Einsum of features": einsum_of_features,
     "gate": gated,
     "kernel of 1": lambda net: net.conv(net.last, 1),
 }
@@ -168,6 +185,9 @@ NEVER: dict[str, Callable[[Network], str]] = {
     "bidirectional GRU": lambda net: net.gru(direction="bidirectional"),
     "mean over time": lambda net: net.add("Sub", net.last, net.add("ReduceMean", net.last, axes=[2])),
     "softmax over time": lambda net: net.add("Softmax", net.last, axis=2),
+    "Einsum over time": lambda net: net.add(
+        "Einsum", net.last, net.last, net.last, equation="bct,bcs,bds->bdt"
+    ),
     "instance normalization": lambda net: net.add(
         "InstanceNormalization", net.last, net.constant(np.ones(C)), net.constant(np.zeros(C))
     ),
@@ -260,10 +280,8 @@ def test_what_never_streams_is_refused_by_name(name: str, tmp_path: Path) -> Non
     source = save(tmp_path, built([CAUSAL["GRU"], NEVER[name]], 1))
     with pytest.raises(SpecError) as caught:
         onegru.rewrite(source, tmp_path / "t.onnx", streaming=True, delay=True)
-    kind = {"mean over time": "ReduceMean", "reversed time": "Slice", "softmax over time": "Softmax"}.get(
-        name
-    )
-    kind = kind or ("InstanceNormalization" if name.startswith("instance") else "GRU")
+    kinds = {"mean": "ReduceMean", "reversed": "Slice", "softmax": "Softmax", "Einsum": "Einsum"}
+    kind = (kinds | {"instance": "InstanceNormalization"}).get(name.split()[0], "GRU")
     assert f"as {kind} node '{kind.lower()}" in str(caught.value)
     X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
     future = X.copy()

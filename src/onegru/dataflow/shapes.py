@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -114,22 +114,35 @@ def _gemm(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape:
 
 
 def _einsum(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | None:
-    terms = einsum_terms(op)
+    terms = einsum_terms(op, [len(shape) for shape in shapes])
     if terms is None:
         return None
     sizes: dict[str, Size] = {}
     for term, shape in zip(terms[:-1], shapes, strict=True):
-        sizes.update(zip(term, shape, strict=True))
+        sizes.update((key, size) for key, size in zip(term, shape, strict=True) if sizes.get(key, 1) == 1)
     return tuple(sizes[letter] for letter in terms[-1])
 
 
-def einsum_terms(op: Op) -> list[str] | None:
-    """The letters of an Einsum's inputs and of its output; None if it is not written out."""
-    equation = str(op.attributes.get("equation", "")).replace(" ", "")
-    left, arrow, right = equation.partition("->")
-    if not arrow or "." in equation:
+def einsum_terms(op: Op, ranks: Sequence[int] = ()) -> list[str] | None:
+    """The letters of an Einsum's inputs and of its output; None if it is not written out.
+
+    Args:
+        op: the Einsum.
+        ranks: those of its inputs, with which an ellipsis becomes letters, and an output left out is known.
+    """
+    left, arrow, right = str(op.attributes.get("equation", "")).replace(" ", "").partition("->")
+    terms = left.split(",")
+    if arrow and "." not in left + right:
+        return [*terms, right]
+    free = [rank - len(term) + 3 if "." in term else 0 for rank, term in zip(ranks, terms, strict=False)]
+    if len(ranks) != len(terms) or min(free) < 0:
         return None
-    return [*left.split(","), right]
+    ellipsis = "".join(chr(0x3B1 + place) for place in range(max(free)))
+    if not arrow:
+        right = ellipsis + "".join(sorted(c for c in left if c.isalpha() and left.count(c) == 1))
+    ends = [ellipsis[len(ellipsis) - count :] for count in free]
+    terms = [term.replace("...", end) for term, end in zip(terms, ends, strict=True)]
+    return [*terms, right.replace("...", ellipsis)]
 
 
 def _range(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | None:
