@@ -501,6 +501,11 @@ def test_refused_arguments(arguments: dict[str, Any], message: str, tmp_path: Pa
         '{"states": [{"input": "X", "output": "Z", "shape": [1, 2, -3]}]}',
         '{"states": [{"input": "X", "output": "Z", "shape": [1, 2, 1e9]}]}',
         '{"states": [{"input": ["X"], "output": "Z", "shape": [1, 2, 3]}]}',
+        '{"states": [], "delays": 1}',
+        '{"states": [], "delays": {"Z": "1"}}',
+        '{"states": [], "delays": {"Z": 1}, "time": {"nope": 2}}',
+        '{"states": [], "delays": {"Z": 1}, "time": {"X": -1}}',
+        '{"states": [], "delays": {"Z": 1e9}, "time": {"X": 2}}',
         "[" * 100_000,
     ],
 )

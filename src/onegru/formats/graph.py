@@ -265,6 +265,7 @@ class Graph:
             in them stand for sizes of other inputs. Of a model that was rewritten for streaming: `states` are
             then all that it needs.
         initial: the numbers of those that are not zeros there, perhaps one row for all.
+        least_steps: for inputs with steps, their axis and how many the first run must have at least.
         zero_inputs: the names of inputs that may be left out: states of GRU nodes, which are zeros then.
         outline: all its operators, for what looks at more than GRU nodes.
         file: where it comes from, for what reads it as a whole; None for a model in memory.
@@ -281,6 +282,7 @@ class Graph:
     states: tuple[tuple[str, str], ...] = ()
     starts: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
     initial: Mapping[str, Array] = field(default_factory=dict)
+    least_steps: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     zero_inputs: frozenset[str] = frozenset()
     outline: Outline | None = None
     file: Opened | None = None

@@ -14,7 +14,7 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.pickling import state_of
 from onegru.core.shapes import as_rows, fits
-from onegru.core.wording import shape_words
+from onegru.core.wording import count, shape_words
 from onegru.formats.graph import Graph, TensorInfo, batch_axes
 from onegru.models.inputs import fits_shape
 
@@ -257,6 +257,13 @@ class ModelStream:
                             f"{name!r}: {size} is {told[size]}; must be {self._dims[size]}, as dims= says"
                         )
                 sizes.update(told)
+        for name, (axis, least) in self._graph.least_steps.items():
+            shape = getattr(inputs.get(name), "shape", ())
+            if axis < len(shape) and shape[axis] < least:
+                raise SpecError(
+                    f"{name!r}: {count(shape[axis], 'step')} in the first run; must be at least {least}, as "
+                    f"outputs come {count(least - 1, 'step')} later"
+                )
         zeros: dict[str, Array] = {}
         for name in names:
             info = self._inputs[name]
