@@ -18,7 +18,7 @@ from onegru import FormatError, SpecError
 from onegru.core.dtypes import Array
 from onegru.formats.graph import STREAM_KEY
 from tests.rewriting.test_streaming import B, C, Network, T, ahead_conv, run_in_chunks
-from tests.support.files.onnx_models import save
+from tests.support.files.onnx_models import node, save, tensor, value
 
 Start = Callable[[Network, Array], str]
 
@@ -188,3 +188,128 @@ def test_broken_numbers_are_refused(initial: Any, tmp_path: Path) -> None:
     proto.metadata_props[0].value = json.dumps(document)
     with pytest.raises(FormatError, match=rf"its metadata '{STREAM_KEY}' do not fit"):
         onegru.load(save(tmp_path, proto))
+
+
+# ---- states that are inputs already
+
+
+Ends = Callable[[Network, str, int], list[str]]
+
+
+def sliced(net: Network, state: str, layers: int) -> list[str]:
+    bounds = [[net.constant([item], np.int64) for item in (i, i + 1, 0)] for i in range(layers)]
+    return [net.add("Slice", state, *items) for items in bounds]
+
+
+def gathered(net: Network, state: str, layers: int) -> list[str]:
+    rows = [net.add("Gather", state, net.constant(i, np.int64), axis=0) for i in range(layers)]
+    return [net.add("Unsqueeze", row, net.constant([0], np.int64)) for row in rows]
+
+
+def split(net: Network, state: str, layers: int) -> list[str]:
+    net.add("Split", state, outputs=layers, axis=0)
+    return list(net.nodes[-1].output)
+
+
+def in_other_order(net: Network, state: str, layers: int) -> list[str]:
+    return sliced(net, state, layers)[::-1]
+
+
+def shared(net: Network, state: str, layers: int) -> list[str]:
+    return [state] * layers
+
+
+def overlapping(net: Network, state: str, layers: int) -> list[str]:
+    return [sliced(net, state, layers)[0]] * layers
+
+
+def stacked(parts: Ends, kind: str = "GRU", layers: int = 2, gives: bool = False) -> onnx.ModelProto:
+    """Recurrences of several layers, which start from parts of inputs, and perhaps give their last states."""
+    net = Network(np.random.default_rng(1))
+    x, gates = net.swapped(ahead_conv(net)), {"GRU": 3, "LSTM": 4, "RNN": 1}[kind]
+    names = ["h", "c"][: 2 if kind == "LSTM" else 1]
+    starts = list(zip(*(parts(net, name, layers) for name in names), strict=True))
+    nodes = []
+    for start in starts:
+        weights = [net.weights(1, gates * C, C) for _ in range(2)]
+        Y = net.add(kind, x, *weights, "", "", *start, hidden_size=C, outputs=1 + len(names))
+        nodes.append(net.nodes[-1])
+        x = net.add("Squeeze", Y, net.constant([1], np.int64))
+    net.last = net.swapped(x, (1, 2, 0))
+    proto = net.proto()
+    size = 1 if parts is shared else layers
+    for place, name in enumerate(names):
+        proto.graph.input.append(value(name, shape=[size, "batch", C]))
+        if gives:
+            proto.graph.node.append(
+                node("Concat", [item.output[1 + place] for item in nodes], [f"{name}_n"], axis=0)
+            )
+            proto.graph.output.append(value(f"{name}_n", shape=[layers, "batch", C]))
+    return proto
+
+
+@pytest.mark.parametrize("gives", [False, True])
+@pytest.mark.parametrize("kind", ["GRU", "LSTM", "RNN"])
+@pytest.mark.parametrize("parts", [sliced, gathered, split, in_other_order])
+def test_parts_of_an_input_are_one_state(parts: Ends, kind: str, gives: bool, tmp_path: Path) -> None:
+    source, target = save(tmp_path, stacked(parts, kind, 2, gives)), tmp_path / "streaming.onnx"
+    onegru.rewrite(source, target, streaming=True)
+    rng, X = np.random.default_rng(3), sequence()
+    model = onegru.load(source)
+    states = {
+        info.name: rng.standard_normal((2, B, C)).astype(np.float32)
+        for info in model.inputs
+        if info.name != "X"
+    }
+    whole = model.run({"X": X} | states)
+    stream = onegru.load(target).stream()
+    assert {*stream.pairs.values()} == {*states, "conv0_cache_in"}
+    stream.state = states
+    steps = [stream.step({"X": X[:, :, a:b]}) for a, b in pairwise([0, 1, 2, 9, T])]
+    np.testing.assert_allclose(np.concatenate([step["Z"] for step in steps], 2), whole["Z"], atol=1e-5)
+    for given, taken in stream.pairs.items():
+        last = whole.get(f"{taken}_n")
+        assert given == f"{taken}_n" or given not in whole
+        if last is not None:
+            last = last[::-1] if parts is in_other_order else last
+            np.testing.assert_allclose(stream.state[taken], last, atol=1e-5)
+
+
+@pytest.mark.parametrize("parts", [shared, overlapping])
+def test_an_input_that_is_several_states_is_refused(parts: Ends, tmp_path: Path) -> None:
+    source = save(tmp_path, stacked(parts))
+    message = (
+        "GRU node 'gru[0-9]+': cannot run in chunks, as input 'h', where it starts, serves several states"
+    )
+    with pytest.raises(SpecError, match=message):
+        onegru.load(source).stream(rewrite=True)
+
+
+def test_an_input_that_is_also_used_otherwise_is_refused(tmp_path: Path) -> None:
+    proto = stacked(sliced)
+    proto.graph.node[-1].input[0] = "more"
+    parts = [
+        node("ReduceMean", ["h"], ["mean"], axes=[0, 1, 2]),
+        node("Add", [proto.graph.node[-2].output[0], "mean"], ["more"]),
+    ]
+    end = proto.graph.node.pop()
+    proto.graph.node.extend([*parts, end])
+    with pytest.raises(
+        SpecError, match="input 'h', where it starts, serves several states or something else"
+    ):
+        onegru.load(save(tmp_path, proto)).stream(rewrite=True)
+
+
+def test_the_default_of_a_state_is_its_start(tmp_path: Path) -> None:
+    proto = stacked(sliced)
+    default = np.random.default_rng(4).standard_normal((2, B, C)).astype(np.float32)
+    for info in proto.graph.input:
+        dims = info.type.tensor_type.shape.dim
+        dims[0 if info.name == "X" else 1].dim_value = B
+    proto.graph.initializer.append(tensor("h", default))
+    source, target = save(tmp_path, proto), tmp_path / "streaming.onnx"
+    onegru.rewrite(source, target, streaming=True)
+    X = sequence()
+    whole = onegru.load(source).run({"X": X})["Z"]
+    np.testing.assert_allclose(run_in_chunks(target, X, [3, T - 3]), whole, atol=1e-5)
+    np.testing.assert_allclose(in_onnx_runtime(target, X), whole, atol=1e-5)

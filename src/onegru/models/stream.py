@@ -257,7 +257,7 @@ class ModelStream:
                             f"{name!r}: {size} is {told[size]}; must be {self._dims[size]}, as dims= says"
                         )
                 sizes.update(told)
-        for name, (axis, least) in self._graph.least_steps.items():
+        for name, (axis, least) in self._graph.least_steps.items() if names else ():
             shape = getattr(inputs.get(name), "shape", ())
             if axis < len(shape) and shape[axis] < least:
                 raise SpecError(

@@ -21,9 +21,11 @@ from onegru.formats.onnx.validate import drop_named, replace_nodes
 from onegru.formats.onnx.values import Names
 from onegru.timeline.plan import Cache, Plan, Planner
 from onegru.timeline.rules import RECURRENT, kind_of, window_pads
+from onegru.timeline.starts import evaluated
 from onegru.timeline.step import slice_bounds
 
 _END = 2**63 - 1
+_MOST_ELEMENTS = 1 << 20  # of a state that is followed element by element
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class Editor:
         self.states: list[State] = []
         self.constants: dict[tuple[int, ...], str] = {}
         self.joined: dict[tuple[str, int, int], str] = {}
+        self.parts: dict[str, list[tuple[str, Op, int]]] = {}
 
     def edited(self, graph: Graph) -> Streaming:
         """The model, all changes made."""
@@ -101,7 +104,9 @@ class Editor:
         for cache in plan.caches:
             self._add_cache(cache)
         for op in plan.recurrent:
-            self._open_states(op, graph)
+            self._open_states(op)
+        for name, parts in self.parts.items():
+            self._join_states(name, parts)
         nodes = [part for node in model.graph.node for part in (*self.before.get(id(node), ()), node)]
         wanted = [value.name for value in model.graph.output]
         kept = needed_nodes([*nodes, *self.after], wanted)
@@ -143,10 +148,14 @@ class Editor:
                 if taken not in known
             ),
         ]
+        initial = {item.input: item.start for item in states if item.start is not None}
+        for tensor in self.model.graph.initializer:
+            if tensor.name in outside:  # a default
+                initial[tensor.name] = onnx.numpy_helper.to_array(tensor)
         document = {
             "states": [
                 {"input": item.input, "output": item.output, "shape": item.first}
-                | ({} if item.start is None else {"initial": item.start.astype(float).tolist()})
+                | ({"initial": initial[item.input].astype(float).tolist()} if item.input in initial else {})
                 for item in states
             ],
             "time": dict(self.plan.inputs),
@@ -390,27 +399,18 @@ class Editor:
         self.model.graph.input.append(onnx.helper.make_tensor_value_info(taken, dtype, list(shape)))
         self.model.graph.output.append(onnx.helper.make_tensor_value_info(given, dtype, list(later)))
 
-    def _open_states(self, op: Op, graph: Graph) -> None:
+    def _open_states(self, op: Op) -> None:
         """Let a recurrence take its initial states from inputs, and give its last ones."""
         node: NodeProto = op.origin
-        label, inputs = self._label(op), {info.name for info in graph.inputs}
+        label = self._label(op)
         for (first, last), what in zip(RECURRENT[kind_of(op)], ("state", "cell"), strict=False):
             old = node.input[first] if len(node.input) > first else ""
-            taken, given = (self.names.fresh(f"{_plain(label)}_{what}_{way}") for way in ("in", "out"))
             node.output.extend([""] * (last + 1 - len(node.output)))
             node.input.extend([""] * (first + 1 - len(node.input)))
-            if old in inputs:
-                self._give(node, last, given)
-                value = next(item for item in self.model.graph.input if item.name == old)
-                if len(self.flow.consumers[old]) > 1:
-                    raise self._unknown(
-                        op, f"input {old!r}, where it starts, is taken by other nodes as well"
-                    )
-                self.model.graph.output.append(ValueInfoProto(name=given, type=value.type))
-                dims = value.type.tensor_type.shape.dim
-                known = tuple(dim.dim_param or dim.dim_value for dim in dims)
-                self.states.append(State(old, given, label, known))
+            if (outside := self.planner.outside(old)) is not None:
+                self.parts.setdefault(outside, []).append((old, op, last))
                 continue
+            taken, given = (self.names.fresh(f"{_plain(label)}_{what}_{way}") for way in ("in", "out"))
             before, rows, behind = self._state_shape(op)
             start = self.planner.start_of(op, old) if old else None
             if start is not None and (many := start.shape[len(before)]) > 1:
@@ -435,6 +435,32 @@ class Editor:
                 start = start.reshape(*before, *[1] * (len(rows) - 1), -1, *behind) if start.any() else None
             self.states.append(State(taken, given, label, shape, start=start))
 
+    def _join_states(self, name: str, parts: list[tuple[str, Op, int]]) -> None:
+        """Let the model return the last states of recurrences that start from the parts of an input."""
+        op, flow = parts[0][1], self.flow
+        shape = [size if isinstance(size, int) else 2 for size in flow.shape(name) or ()]
+        count = math.prod(shape)
+        numbers = (
+            np.arange(count, dtype=np.float64).reshape(shape) if count <= _MOST_ELEMENTS else np.zeros(0)
+        )
+        found = [(evaluated(flow, start, 2, {name: numbers}), one, last) for start, one, last in parts]
+        found.sort(key=lambda item: 0 if item[0] is None else item[0].flat[0])
+        axes = [axis for axis in range(len(shape)) if _is_joined([item[0] for item in found], axis, numbers)]
+        if not axes or not self.planner.starts_alone(name):
+            raise self._unknown(
+                op, f"input {name!r}, where it starts, serves several states or something else"
+            )
+        given = self.names.fresh(f"{_plain(self._label(op))}_state_out" if len(found) == 1 else f"{name}_out")
+        for _, one, last in found:
+            one.origin.output[last] = one.origin.output[last] or self.names.fresh(f"{given}/part")
+        ends = [one.origin.output[last] for _, one, last in found]
+        self.after.append(self._node("Concat", ends, f"{given}/joined", axis=axes[0]))
+        self.after[-1].output[0] = given
+        value = next(item for item in self.model.graph.input if item.name == name)
+        self.model.graph.output.append(ValueInfoProto(name=given, type=value.type))
+        dims = tuple(dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        self.states.append(State(name, given, self._label(op), dims))
+
     def _give(self, node: NodeProto, place: int, name: str) -> None:
         """Let the model return what a node gives."""
         if not node.output[place]:
@@ -454,6 +480,15 @@ class Editor:
         if sum(isinstance(item, str) for item in rows) > 1:
             raise self._unknown(op, f"its rows are a product of open sizes ({', '.join(map(str, rows))})")
         return ((), rows, (R[0], R[-1])) if is_batch_first else ((R[0],), rows, (R[-1],))
+
+
+def _is_joined(parts: Sequence[Array | None], axis: int, whole: Array) -> bool:
+    """Whether arrays are all that a whole one consists of."""
+    arrays = [part for part in parts if part is not None and part.dtype == whole.dtype]
+    try:
+        return len(arrays) == len(parts) and np.array_equal(np.concatenate(arrays, axis), whole)
+    except ValueError:  # of other shapes
+        return False
 
 
 def _plain(label: str) -> str:

@@ -23,7 +23,7 @@ from onegru.timeline.axes import Axis
 from onegru.timeline.rules import LENGTHS, RECURRENT, RULES, SIZES, kind_of
 from onegru.timeline.starts import constant_start
 from onegru.timeline.step import Kind, Move
-from onegru.timeline.walk import Finding, Walk, finding_of, time_axis
+from onegru.timeline.walk import PARTS, Finding, Walk, finding_of, time_axis
 
 _FORWARD = ("forward", "foward")
 _MOVES = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Transpose")
@@ -401,7 +401,7 @@ class Planner(Walk):
             return
         for first, _ in RECURRENT[kind_of(op)]:
             name = op.inputs[first] if len(op.inputs) > first else ""
-            if name and name not in self.inputs and self.start_of(op, name) is None:
+            if name and self.outside(name) is None and self.start_of(op, name) is None:
                 yield "remembers", "starts from a state that is computed in each run"
                 return
         for name in op.outputs[1:]:
@@ -417,6 +417,23 @@ class Planner(Walk):
         """What a recurrence starts from, its rows as one if they are the same; None if it is computed."""
         rows = 0 if op.attributes.get("layout", 0) == 1 else 1
         return np.zeros((1, 1, 1)) if self.flow.fill(name) == 0 else constant_start(self.flow, name, rows)
+
+    def outside(self, name: str) -> str | None:
+        """The input of the model that a value is, or is a part of; None for what is computed."""
+        while (op := self.flow.producers.get(name)) is not None and kind_of(op) in PARTS:
+            name = op.inputs[0]
+        return name if name in self.inputs and name not in self.streamed else None
+
+    def starts_alone(self, name: str) -> bool:
+        """Whether the parts of an input are nothing but what recurrences start from."""
+        parts = self._moved_to(name, PARTS)
+        ops = [(op, part) for part in parts for op in self.flow.consumers.get(part, ())]
+        return parts.isdisjoint(self.flow.outputs) and all(
+            op.kind == "Shape"
+            or (kind_of(op) in PARTS and part in op.inputs[:1])
+            or (kind_of(op) in RECURRENT and part not in op.inputs[:5])
+            for op, part in ops
+        )
 
     def factors(self, name: str, axis: int) -> Axis:
         """What an axis of a value is made of."""
