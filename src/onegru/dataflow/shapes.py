@@ -253,10 +253,11 @@ def index_slice(flow: Facts, op: Op, shape: Shape) -> tuple[int, LoopIndex] | No
 def _slice(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | None:
     if (single := index_slice(flow, op, shapes[0])) is not None:
         return (*shapes[0][: single[0]], 1, *shapes[0][single[0] + 1 :])
-    ranges = slice_ranges(flow, op, shapes[0])
+    ranges, sizes = slice_ranges(flow, op, shapes[0]), list(shapes[0])
     if ranges is None:
-        return None
-    sizes = list(shapes[0])
+        for axis in flow.ints(op, "axes", 3) or range(len(sizes)):
+            sizes[axis] = f"{op.outputs[0]}#{axis % len(sizes)}"
+        return tuple(sizes)
     for axis, cut in ranges.items():
         if cut is not None and cut[1] >= 0:
             sizes[axis] = cut[1]

@@ -286,7 +286,8 @@ class Editor:
             for move in moves:
                 pads[move.axis], pads[move.axis + rank] = move.before, move.behind
             return pads if any(pads) else []
-        found: list[int] = []
+        front = self.plan.dropped.get((id(op), axis))
+        found: list[int] = [] if front is None else [front, _END, axis]
         for other in (item for item in range(rank) if item != axis):
             bounds = slice_bounds(step, other)
             if bounds is None or bounds[2] != 1:
@@ -354,8 +355,8 @@ class Editor:
         """Put the last steps of a value in front of those of a chunk."""
         op, place, axis, first, steps = cache.op, cache.place, cache.axis, cache.first, cache.steps
         node: NodeProto = op.origin
-        value = op.inputs[place]
-        key = (value, first, -1 if steps is None else steps)
+        value, now = op.inputs[place], node.input[place]
+        key = (now, first, -1 if steps is None else steps)
         if steps is not None and key in self.joined:
             node.input[place] = self.joined[key]
             return
@@ -368,7 +369,7 @@ class Editor:
         ]
         later = [f"{given}_frames" if is_open and item == axis else size for item, size in enumerate(shape)]
         dtype = self._dtype(op, value)
-        joined = self._node("Concat", [taken, value], f"{label}/joined", axis=axis)
+        joined = self._node("Concat", [taken, now], f"{label}/joined", axis=axis)
         new = [joined]
         if steps is None:
             new += self._waiting(cache, joined.output[0], label)
