@@ -216,6 +216,20 @@ def einsum_of_features(net: Network) -> str:
     return net.add("Einsum", net.last, net.weights(C, C), equation=equation)
 
 
+def halves_of_features(net: Network) -> str:
+    """Every second feature, and halves whose size is computed."""
+    x = net.swapped(net.last, (0, 2, 1))
+    parts = [
+        net.add("Slice", x, *(net.constant([i], np.int64) for i in (start, C, 2, 2))) for start in (1, 0)
+    ]
+    x = net.add("Concat", *parts, axis=2)
+    size = net.add("Gather", net.add("Shape", x), net.constant([2], np.int64))
+    half, axis = net.add("Div", size, net.constant([2], np.int64)), net.constant([2], np.int64)
+    first = net.add("Slice", x, net.constant([0], np.int64), half, axis)
+    second = net.add("Slice", x, half, net.constant([FAR], np.int64), axis)
+    return net.swapped(net.add("Concat", net.add("Neg", second), first, axis=2), (0, 2, 1))
+
+
 def gated(net: Network) -> str:
     return net.add("Mul", net.last, net.add("Sigmoid", net.conv(net.last, 1)))
 
@@ -255,6 +269,7 @@ CAUSAL: dict[str, Callable[[Network], str]] = {
     "cut to a length that is computed": cut_to_a_length,
     "last steps of a length that is computed": last_steps_of_a_length,
     "padding that is cut": padding_that_is_cut,
+    "halves of features": halves_of_features,
     "shift": shifted,
     "shift into a convolution": shifted_into_a_convolution,
     "one padding for two convolutions": one_padding_for_two,
@@ -644,6 +659,21 @@ def test_what_chunks_would_compute_in_another_way(name: str, tmp_path: Path) -> 
         with pytest.raises(SpecError, match=message):
             call()
     assert onegru.inspect(source).streaming.startswith("no: ")
+
+
+def test_steps_that_wait_beside_rows(tmp_path: Path) -> None:
+    """A cache of [batch·time, C] would take the steps of other rows."""
+    net = Network(np.random.default_rng(1))
+    x, y = (net.swapped(item, (0, 2, 1)) for item in (net.last, lookahead(net)))
+    rows = [net.add("Reshape", item, net.constant([-1, C], np.int64)) for item in (x, y)]
+    both = net.add("Reshape", net.add("Add", *rows), net.add("Shape", x))
+    net.last = net.swapped(both, (0, 2, 1))
+    net.last = net.gru()
+    model = onegru.load(save(tmp_path, net.proto()))
+    with pytest.raises(
+        SpecError, match=r"Add node 'add\d' takes earlier steps along an axis that is not time"
+    ):
+        model.stream(rewrite=True, delay=True)
 
 
 def test_a_last_state_that_comes_later(tmp_path: Path) -> None:

@@ -302,6 +302,9 @@ class Editor:
             if item.name == name:
                 item.CopyFrom(onnx.helper.make_attribute(name, list(numbers)))
                 return
+        if node.op_type == "Slice" and self.opset < 10:  # axes may be left out
+            node.attribute.append(onnx.helper.make_attribute(name, list(numbers)))
+            return
         while len(node.input) <= place:
             node.input.append("")
         node.input[place] = self._integers(*numbers)

@@ -149,6 +149,10 @@ class Planner(Walk):
             for name in filter(self.stretch.__contains__, op.outputs):
                 self._stretched(name, self.stretch[name])
         self.made = made
+        for op, place, axis, *_ in made.caches:
+            if len(self.axes.main((self.known[op.inputs[place]] or ())[axis])) > 1:
+                why = "takes earlier steps along an axis that is not time alone"
+                made.refusals.append(finding_of(op, "unknown", why))
         made.refusals = list(dict.fromkeys(made.refusals))
         for name in self.flow.outputs:
             if name not in self.states.values():
@@ -401,7 +405,7 @@ class Planner(Walk):
             return None
         places = [item % rank for item in axes]
         if axis not in places:
-            return 0, 0
+            return None
         index = places.index(axis)
         start, end = (self._bound(op, name, place, index) for name, place in (("starts", 1), ("ends", 2)))
         if start is None or end is None or (strides and strides[index] != 1):
@@ -433,8 +437,9 @@ class Planner(Walk):
         if linear is None or not isinstance(linear[0], str):
             return None
         size = linear[0].removesuffix("*-1")
-        sign = sign if size == linear[0] else -sign
-        return (sign, sign * (self.counts[size] + linear[1])) if size in self.counts else None
+        inner = 1 if size == linear[0] else -1
+        more = self.counts.get(size)
+        return None if more is None else (sign * inner, sign * (inner * more + linear[1]))
 
     def _sliced(
         self, op: Op, move: Move, stretch: Stretch, front: int, behind: int
