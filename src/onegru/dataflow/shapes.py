@@ -91,8 +91,8 @@ def broadcast(shapes: Iterable[Shape]) -> Shape:
     return tuple(result)
 
 
-def _same(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape:
-    return shapes[0]
+def _same(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | None:
+    return shapes[0] if output == 0 or op.kind == "Dropout" else None
 
 
 def _elementwise(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape:
@@ -337,6 +337,9 @@ BROADCAST = (
 )
 
 
+_NORMS = ("BatchNormalization", "InstanceNormalization", "LayerNormalization", "Softmax", "LogSoftmax")
+
+
 def _recurrent(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | None:
     """Y, then the last states."""
     X, R = shapes[0], shapes[2]
@@ -349,7 +352,7 @@ def _recurrent(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape |
 
 SHAPE_RULES: dict[str, Callable[[Facts, Op, list[Shape], int], Shape | None]] = {
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
-    **dict.fromkeys((*SAME_SHAPE, "ReverseSequence", "Dropout"), _same),
+    **dict.fromkeys((*SAME_SHAPE, *_NORMS, "ReverseSequence", "Dropout"), _same),
     **dict.fromkeys(BROADCAST, _elementwise),
     **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"), _reduced),
     "MatMul": _matmul,
