@@ -56,13 +56,21 @@ class Network:
     def swapped(self, value: str, perm: tuple[int, ...] = (2, 0, 1)) -> str:
         return self.add("Transpose", value, perm=perm)
 
-    def gru(self, kind: str = "GRU", direction: str = "forward") -> str:
+    def gru(self, kind: str = "GRU", direction: str = "forward", *, is_learned: bool = False) -> str:
         gates = {"GRU": 3, "LSTM": 4, "RNN": 1}[kind]
         D = 2 if direction == "bidirectional" else 1
         W, R = self.weights(D, gates * C, C), self.weights(D, gates * C, C)
         count = 3 if kind == "LSTM" else 2
         x = self.swapped(self.last)
-        Y = self.add(kind, x, W, R, outputs=count, hidden_size=C, direction=direction)
+        start: list[str] = []
+        if is_learned:
+            rows, one = self.add("Gather", self.add("Shape", "X"), self.constant([0], np.int64)), [1]
+            sizes = self.add(
+                "Concat", self.constant(one, np.int64), rows, self.constant(one, np.int64), axis=0
+            )
+            h = self.constant(self.rng.standard_normal((1, 1, C)))
+            start = ["", "", *[self.add("Expand", h, sizes)] * (count - 1)]
+        Y = self.add(kind, x, W, R, *start, outputs=count, hidden_size=C, direction=direction)
         if D == 2:
             Y = self.add("ReduceMean", Y, axes=[1], keepdims=1)
         return self.swapped(self.add("Squeeze", Y, self.constant([1], np.int64)), (1, 2, 0))
@@ -255,6 +263,8 @@ CAUSAL: dict[str, Callable[[Network], str]] = {
     "GRU": Network.gru,
     "LSTM": lambda net: net.gru("LSTM"),
     "RNN": lambda net: net.gru("RNN"),
+    "learned GRU": lambda net: net.gru(is_learned=True),
+    "learned LSTM": lambda net: net.gru("LSTM", is_learned=True),
     "padded convolution": padded_conv,
     "convolution with pads ahead": ahead_conv,
     "convolution that is cut": chomped_conv,
@@ -354,7 +364,9 @@ def test_drawn_networks(seed: int, tmp_path: Path) -> None:
         future = X.copy()
         future[:, :, -1] += 100.0
         changed = onegru.load(source).run({"X": future})["Z"]
-        assert np.any(changed[:, :, :-1] != whole[:, :, :-1]), "it did not look ahead"
+        is_ahead = np.any(changed[:, :, :-1] != whole[:, :, :-1])
+        # Later steps may take back what earlier ones look ahead; that waits all the same.
+        assert is_ahead or "shift into a convolution" in names, "it did not look ahead"
     report = onegru.rewrite(source, target, streaming=True, delay=True)
     assert report.outputs and report.outputs[0].max_abs <= report.outputs[0].tolerance
     onnx.checker.check_model(onnx.load(target), full_check=True)
