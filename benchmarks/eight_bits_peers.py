@@ -1,6 +1,7 @@
 """Other runtimes' GRUs in int8, each prepared from a layer that resets after the product, on one thread.
 
-ncnn and NNCF are not among the project's extras: `pip install ncnn nncf`. Without them their columns are empty.
+ncnn and NNCF are not among the project's extras: `pip install ncnn nncf`. Without
+them their columns are empty.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -44,9 +46,7 @@ def onnx_runtime(layer: onegru.GRU) -> Run:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "layer.onnx"
         onegru.save(layer, path, initial_h=False)
-        session = onnxruntime.InferenceSession(
-            path.read_bytes(), options, providers=["CPUExecutionProvider"]
-        )
+        session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
     return lambda X: np.asarray(session.run(["Y"], {"X": X})[0])[:, 0]
 
 
@@ -54,7 +54,7 @@ def ncnn(layer: onegru.GRU, rows: int) -> Run | None:
     """ncnn's, whose layer takes one row; its scales are of each output channel, and of each step's inputs."""
     if rows != 1 or find_spec("ncnn") is None:
         return None
-    import ncnn as runtime
+    runtime: Any = import_module("ncnn")
 
     def in_its_order(matrix: Array) -> Array:
         z, r, n = np.split(matrix[0], 3)
@@ -93,9 +93,9 @@ def nncf(layer: onegru.GRU, steps: int, rows: int) -> Run | None:
     """OpenVINO's, after `nncf.quantize`."""
     if find_spec("nncf") is None:
         return None
-    import nncf as quantizer
     import openvino
 
+    quantizer: Any = import_module("nncf")
     core = openvino.Core()
     rng = np.random.default_rng(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -124,4 +124,3 @@ PEERS: dict[str, Callable[[nn.GRU, onegru.GRU, int, int], Run | None]] = {
     "OpenVINO by NNCF": lambda module, layer, steps, rows: nncf(layer, steps, rows),
     "ONNX Runtime": lambda module, layer, steps, rows: onnx_runtime(layer),
 }
-

@@ -52,12 +52,13 @@ def test_16_bit_storage_halves_the_matrices(storage: str, after: bool) -> None:
 
 @pytest.mark.parametrize("after", [False, True])
 def test_8_bit_storage_quarters_the_matrices(after: bool) -> None:
-    """Beside them, four bytes of scale and of correction for each channel of whole vectors, and what AMX may read."""
+    """Beside them, scales and corrections of four bytes for the channels of whole vectors, and what AMX reads."""
     for H, I in itertools.product(SIZES, (1, 64)):
         quads = -(-I // 4) * 4 + -(-H // 4) * 4
         vectors = -(-H // 16) * 16
         given = 3 * H * quads + 6 * H * 4 + 6 * vectors * 8
-        assert native(make(I, H, "float32", 1, after, "int8")).bytes <= 1.05 * given + (2880 if H >= 32 else 0)
+        of_amx = 2880 if H >= 32 else 0
+        assert native(make(I, H, "float32", 1, after, "int8")).bytes <= 1.05 * given + of_amx
 
 
 @pytest.mark.parametrize(("dtype", "after"), itertools.product(DTYPES, [False, True]))

@@ -75,7 +75,8 @@ def test_a_step_is_the_references(
     found, wanted = (gru(X, h, attention=attention)[1][0] for gru in (native, reference))
     scale = np.maximum(1, np.abs(wanted).max(-1))
     error = np.abs(found - wanted).max(-1) / scale
-    # Measured: 3.4e-7, and 4.4e-7 in groups; with reset before, half a step of the largest weight in two of the 19 rows.
+    # Measured: 3.4e-7, and 4.4e-7 in groups; with reset before, half a step of the largest weight in two of
+    # the 19 rows.
     step = 0 if after else 0.65 * np.abs(layer.weights.R).max() / LARGEST[storage]
     rounding = 4.3e-7 if weights == "int8" else 5.5e-7
     assert (error <= rounding + step).all()

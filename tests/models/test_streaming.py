@@ -22,6 +22,13 @@ X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
 def test_with_a_delay(tmp_path: Path) -> None:
     path = save(tmp_path, built([AHEAD["symmetric residual"], CAUSAL["GRU"]], 4))
     stream = onegru.load(path, weight_storage="int8").stream(rewrite=True, delay=True)
+    later = T - onegru.load(path).stream(rewrite=True, delay=True).step({"X": X})["Z"].shape[2]
+    for steps in range(1, later + 1):
+        words = (
+            rf"'X': {steps} steps? in the first run; must be at least {later + 1}, as outputs come {later} "
+        )
+        with pytest.raises(SpecError, match=words):
+            stream.step({"X": X[:, :, :steps]})
     parts = [stream.step({"X": X[:, :, start : start + 6]})["Z"] for start in range(0, 18, 6)]
     found = np.concatenate(parts, 2)
     whole = onegru.load(path, weight_storage="int8").run({"X": X})["Z"]

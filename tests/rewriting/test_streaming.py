@@ -56,13 +56,21 @@ class Network:
     def swapped(self, value: str, perm: tuple[int, ...] = (2, 0, 1)) -> str:
         return self.add("Transpose", value, perm=perm)
 
-    def gru(self, kind: str = "GRU", direction: str = "forward") -> str:
+    def gru(self, kind: str = "GRU", direction: str = "forward", *, is_learned: bool = False) -> str:
         gates = {"GRU": 3, "LSTM": 4, "RNN": 1}[kind]
         D = 2 if direction == "bidirectional" else 1
         W, R = self.weights(D, gates * C, C), self.weights(D, gates * C, C)
         count = 3 if kind == "LSTM" else 2
         x = self.swapped(self.last)
-        Y = self.add(kind, x, W, R, outputs=count, hidden_size=C, direction=direction)
+        start: list[str] = []
+        if is_learned:
+            rows, one = self.add("Gather", self.add("Shape", "X"), self.constant([0], np.int64)), [1]
+            sizes = self.add(
+                "Concat", self.constant(one, np.int64), rows, self.constant(one, np.int64), axis=0
+            )
+            h = self.constant(self.rng.standard_normal((1, 1, C)))
+            start = ["", "", *[self.add("Expand", h, sizes)] * (count - 1)]
+        Y = self.add(kind, x, W, R, *start, outputs=count, hidden_size=C, direction=direction)
         if D == 2:
             Y = self.add("ReduceMean", Y, axes=[1], keepdims=1)
         return self.swapped(self.add("Squeeze", Y, self.constant([1], np.int64)), (1, 2, 0))
@@ -130,6 +138,106 @@ def mixed_rows(net: Network) -> str:
     return net.swapped(net.add("Reshape", done, shape), (0, 2, 1))
 
 
+def grouped(net: Network) -> str:
+    """A linear layer for each group of features, as DeepFilterNet has it."""
+    equations = ["btgi,gih->btgh", "...gi,gih->...gh", "gih, b...gi -> b...gh", "tbgi,gih->tbgh"]
+    equation = str(net.rng.choice(equations))
+    groups = net.add("Reshape", net.swapped(net.last, (0, 2, 1)), net.constant([0, 0, 3, C // 3], np.int64))
+    inputs = [groups, net.weights(3, C // 3, C // 3)]
+    done = net.add("Einsum", *inputs[:: -1 if equation.startswith("gih") else 1], equation=equation)
+    return net.swapped(net.add("Reshape", done, net.constant([0, 0, -1], np.int64)), (0, 2, 1))
+
+
+FAR = 2**62
+
+
+def cut(net: Network, value: str, start: Any, end: Any) -> str:
+    """Steps from one to another; a bound may be a value."""
+    bounds = [item if isinstance(item, str) else net.constant([item], np.int64) for item in (start, end)]
+    return net.add("Slice", value, *bounds, net.constant([2], np.int64))
+
+
+def padded(net: Network, value: str, before: int, behind: int = 0) -> str:
+    return net.add("Pad", value, net.constant([0, 0, before, 0, 0, behind], np.int64))
+
+
+def steps_of(net: Network, value: str) -> str:
+    return net.add("Gather", net.add("Shape", value), net.constant([2], np.int64))
+
+
+def cut_to_a_length(net: Network) -> str:
+    """`y[..., :x.shape[-1]]`"""
+    x, size = net.last, int(net.rng.integers(2, 5))
+    y = net.conv(x, size, pads=(size - 1, size - 1))
+    if net.rng.integers(2):
+        return cut(net, y, 0, steps_of(net, x))
+    return cut(net, y, 0, net.add("Sub", steps_of(net, y), net.constant([size - 1], np.int64)))
+
+
+def last_steps_of_a_length(net: Network) -> str:
+    """`y[..., -x.shape[-1]:]`"""
+    x = net.last
+    minus = net.add("Neg", steps_of(net, x))
+    if net.rng.integers(2):
+        minus = net.add("Mul", steps_of(net, x), net.constant([-1], np.int64))
+    return cut(net, net.conv(padded(net, x, 4), 3), minus, FAR)
+
+
+def padding_that_is_cut(net: Network) -> str:
+    return net.conv(cut(net, padded(net, net.last, 5), 3, FAR), 3)
+
+
+def shifted(net: Network) -> str:
+    steps = int(net.rng.integers(1, 4))
+    if net.rng.integers(2):
+        return net.add("Sub", net.last, cut(net, padded(net, net.last, steps), 0, -steps))
+    return net.add("Sub", net.last, padded(net, cut(net, net.last, 0, -steps), steps))
+
+
+def shifted_into_a_convolution(net: Network) -> str:
+    back = net.add("Tanh", cut(net, padded(net, net.last, 2), 0, -2))
+    b = net.constant(net.rng.standard_normal(C))
+    return net.add("Conv", padded(net, back, 2), net.weights(C, C, 3), b)
+
+
+def one_padding_for_two(net: Network) -> str:
+    both = padded(net, net.last, 2)
+    return net.add("Mul", net.conv(both, 3), net.add("Sigmoid", net.conv(both, 2, 2)))
+
+
+def one_padding_for_two_sizes(net: Network) -> str:
+    both = padded(net, net.last, 4)
+    return net.add("Add", net.conv(cut(net, both, 2, FAR), 3), net.conv(both, 5))
+
+
+def shuffled_twice(net: Network) -> str:
+    y = net.last
+    for sizes in ([0, 2, C // 2, -1], [0, 3, C // 3, -1]):
+        y = net.add("Reshape", y, net.constant(sizes, np.int64))
+        y = net.swapped(y, (0, 2, 1, 3))
+        y = net.add("Reshape", y, net.constant([0, C, -1], np.int64))
+    return y
+
+
+def einsum_of_features(net: Network) -> str:
+    equation = str(net.rng.choice(["bct,cd->bdt", "bc...,cd->bd...", "bct,cd", "cbt,bd->cdt"]))
+    return net.add("Einsum", net.last, net.weights(C, C), equation=equation)
+
+
+def halves_of_features(net: Network) -> str:
+    """Every second feature, and halves whose size is computed."""
+    x = net.swapped(net.last, (0, 2, 1))
+    parts = [
+        net.add("Slice", x, *(net.constant([i], np.int64) for i in (start, C, 2, 2))) for start in (1, 0)
+    ]
+    x = net.add("Concat", *parts, axis=2)
+    size = net.add("Gather", net.add("Shape", x), net.constant([2], np.int64))
+    half, axis = net.add("Div", size, net.constant([2], np.int64)), net.constant([2], np.int64)
+    first = net.add("Slice", x, net.constant([0], np.int64), half, axis)
+    second = net.add("Slice", x, half, net.constant([FAR], np.int64), axis)
+    return net.swapped(net.add("Concat", net.add("Neg", second), first, axis=2), (0, 2, 1))
+
+
 def gated(net: Network) -> str:
     return net.add("Mul", net.last, net.add("Sigmoid", net.conv(net.last, 1)))
 
@@ -137,6 +245,14 @@ def gated(net: Network) -> str:
 def lookahead(net: Network) -> str:
     size = int(net.rng.choice([3, 5]))
     return net.conv(net.last, size, pads=(size // 2, size // 2))
+
+
+def cut_in_front(net: Network) -> str:
+    return cut(net, net.conv(net.last, 3, pads=(2, 2)), 2, FAR)
+
+
+def step_ahead(net: Network) -> str:
+    return net.add("Sub", net.last, padded(net, cut(net, net.last, 1, FAR), 0, 1))
 
 
 def lookahead_residual(net: Network) -> str:
@@ -147,6 +263,8 @@ CAUSAL: dict[str, Callable[[Network], str]] = {
     "GRU": Network.gru,
     "LSTM": lambda net: net.gru("LSTM"),
     "RNN": lambda net: net.gru("RNN"),
+    "learned GRU": lambda net: net.gru(is_learned=True),
+    "learned LSTM": lambda net: net.gru("LSTM", is_learned=True),
     "padded convolution": padded_conv,
     "convolution with pads ahead": ahead_conv,
     "convolution that is cut": chomped_conv,
@@ -156,18 +274,34 @@ CAUSAL: dict[str, Callable[[Network], str]] = {
     "batch normalization": normalized,
     "softmax over channels": over_channels,
     "rows of batch and time": mixed_rows,
+    "linear layers of groups": grouped,
+    "Einsum of features": einsum_of_features,
+    "cut to a length that is computed": cut_to_a_length,
+    "last steps of a length that is computed": last_steps_of_a_length,
+    "padding that is cut": padding_that_is_cut,
+    "halves of features": halves_of_features,
+    "shift": shifted,
+    "shift into a convolution": shifted_into_a_convolution,
+    "one padding for two convolutions": one_padding_for_two,
+    "one padding for two sizes": one_padding_for_two_sizes,
+    "two shuffles of channels": shuffled_twice,
     "gate": gated,
     "kernel of 1": lambda net: net.conv(net.last, 1),
 }
 AHEAD: dict[str, Callable[[Network], str]] = {
     "symmetric convolution": lookahead,
     "symmetric residual": lookahead_residual,
+    "cut in front": cut_in_front,
+    "difference from the next step": step_ahead,
 }
 NEVER: dict[str, Callable[[Network], str]] = {
     "reverse GRU": lambda net: net.gru(direction="reverse"),
     "bidirectional GRU": lambda net: net.gru(direction="bidirectional"),
     "mean over time": lambda net: net.add("Sub", net.last, net.add("ReduceMean", net.last, axes=[2])),
     "softmax over time": lambda net: net.add("Softmax", net.last, axis=2),
+    "Einsum over time": lambda net: net.add(
+        "Einsum", net.last, net.last, net.last, equation="bct,bcs,bds->bdt"
+    ),
     "instance normalization": lambda net: net.add(
         "InstanceNormalization", net.last, net.constant(np.ones(C)), net.constant(np.zeros(C))
     ),
@@ -225,12 +359,14 @@ def test_drawn_networks(seed: int, tmp_path: Path) -> None:
         assert not target.exists()
         return
     if not set(names).isdisjoint(AHEAD):
-        with pytest.raises(SpecError, match=r"of them ahead: gives each step \d steps? later"):
+        with pytest.raises(SpecError, match=r"gives each step \d steps? later"):
             onegru.rewrite(source, target, streaming=True)
         future = X.copy()
         future[:, :, -1] += 100.0
         changed = onegru.load(source).run({"X": future})["Z"]
-        assert np.any(changed[:, :, :-1] != whole[:, :, :-1]), "it did not look ahead"
+        is_ahead = np.any(changed[:, :, :-1] != whole[:, :, :-1])
+        # Later steps may take back what earlier ones look ahead; that waits all the same.
+        assert is_ahead or "shift into a convolution" in names, "it did not look ahead"
     report = onegru.rewrite(source, target, streaming=True, delay=True)
     assert report.outputs and report.outputs[0].max_abs <= report.outputs[0].tolerance
     onnx.checker.check_model(onnx.load(target), full_check=True)
@@ -260,10 +396,8 @@ def test_what_never_streams_is_refused_by_name(name: str, tmp_path: Path) -> Non
     source = save(tmp_path, built([CAUSAL["GRU"], NEVER[name]], 1))
     with pytest.raises(SpecError) as caught:
         onegru.rewrite(source, tmp_path / "t.onnx", streaming=True, delay=True)
-    kind = {"mean over time": "ReduceMean", "reversed time": "Slice", "softmax over time": "Softmax"}.get(
-        name
-    )
-    kind = kind or ("InstanceNormalization" if name.startswith("instance") else "GRU")
+    kinds = {"mean": "ReduceMean", "reversed": "Slice", "softmax": "Softmax", "Einsum": "Einsum"}
+    kind = (kinds | {"instance": "InstanceNormalization"}).get(name.split()[0], "GRU")
     assert f"as {kind} node '{kind.lower()}" in str(caught.value)
     X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
     future = X.copy()
@@ -297,6 +431,8 @@ WRONG: dict[str, tuple[list[str], Callable[[plan.Plan], object]]] = {
     "one state of two": (["GRU", "GRU"], lambda made: made.recurrent.pop()),
     "padding in each chunk": (["padded convolution", "GRU"], lambda made: made.unpadded.clear()),
     "cutting each chunk": (["convolution that is cut", "GRU"], lambda made: made.unpadded.pop()),
+    "no shift": (["shift", "GRU"], lambda made: made.caches.clear()),
+    "first steps that stay": (["difference from the next step", "GRU"], lambda made: made.dropped.clear()),
     "steps that do not wait": (
         ["symmetric residual", "GRU"],
         lambda made: (
@@ -483,6 +619,11 @@ def test_refused_arguments(arguments: dict[str, Any], message: str, tmp_path: Pa
         '{"states": [{"input": "X", "output": "Z", "shape": [1, 2, -3]}]}',
         '{"states": [{"input": "X", "output": "Z", "shape": [1, 2, 1e9]}]}',
         '{"states": [{"input": ["X"], "output": "Z", "shape": [1, 2, 3]}]}',
+        '{"states": [], "delays": 1}',
+        '{"states": [], "delays": {"Z": "1"}}',
+        '{"states": [], "delays": {"Z": 1}, "time": {"nope": 2}}',
+        '{"states": [], "delays": {"Z": 1}, "time": {"X": -1}}',
+        '{"states": [], "delays": {"Z": 1e9}, "time": {"X": 2}}',
         "[" * 100_000,
     ],
 )
@@ -511,19 +652,10 @@ def pooled_places(net: Network) -> str:
     return net.add("Add", pooled, net.add("Cast", f"{pooled}.1", to=1))
 
 
-def learned(net: Network) -> str:
-    x = net.swapped(net.last)
-    W, R = net.weights(1, 3 * C, C), net.weights(1, 3 * C, C)
-    h = net.constant(net.rng.standard_normal((1, B, C)))
-    Y = net.add("GRU", x, W, R, "", "", h, outputs=2, hidden_size=C)
-    return net.swapped(net.add("Squeeze", Y, net.constant([1], np.int64)), (1, 2, 0))
-
-
 REFUSED: dict[str, tuple[Callable[[Network], str], str]] = {
     "a bias on zeros in front": (biased, "Conv node 'conv1' adds to steps of zeros"),
     "a table of positions": (positions, r"Add node 'add\d' computes with the number of steps"),
     "places of a pooling": (pooled_places, "MaxPool node 'maxpool0' gives the places of steps"),
-    "a learned state": (learned, "GRU node 'gru1': cannot run in chunks, as it starts from numbers other"),
 }
 
 
@@ -538,7 +670,22 @@ def test_what_chunks_would_compute_in_another_way(name: str, tmp_path: Path) -> 
     ):
         with pytest.raises(SpecError, match=message):
             call()
-    assert onegru.inspect(source).streaming.startswith(("no: ", "GRU node 'gru1'"))
+    assert onegru.inspect(source).streaming.startswith("no: ")
+
+
+def test_steps_that_wait_beside_rows(tmp_path: Path) -> None:
+    """A cache of [batch·time, C] would take the steps of other rows."""
+    net = Network(np.random.default_rng(1))
+    x, y = (net.swapped(item, (0, 2, 1)) for item in (net.last, lookahead(net)))
+    rows = [net.add("Reshape", item, net.constant([-1, C], np.int64)) for item in (x, y)]
+    both = net.add("Reshape", net.add("Add", *rows), net.add("Shape", x))
+    net.last = net.swapped(both, (0, 2, 1))
+    net.last = net.gru()
+    model = onegru.load(save(tmp_path, net.proto()))
+    with pytest.raises(
+        SpecError, match=r"Add node 'add\d' takes earlier steps along an axis that is not time"
+    ):
+        model.stream(rewrite=True, delay=True)
 
 
 def test_a_last_state_that_comes_later(tmp_path: Path) -> None:

@@ -68,6 +68,14 @@ Rows = Annotated[
         "--rows", metavar="N", min=1, help="With --samples: how many rows at most, the first ones; 100."
     ),
 ]
+GroupSize = Annotated[
+    int | None,
+    typer.Option(
+        "--group-size",
+        metavar="N",
+        help="With --quantize: a scale for each 32, 64 or 128 weights of a row, from opset 21 on.",
+    ),
+]
 Streaming = Annotated[
     bool,
     typer.Option(
@@ -159,7 +167,8 @@ def convert_model(
     of_samples = {"--column": columns, "--axes": axes, "--rows": rows}
     of_check = {"--dim": dims, "--input": inputs, "--tolerance": tolerance, **of_quantize}
     _refuse(of_check, no_check, "with --no-check")
-    _refuse(of_quantize, not options["quantize"], "without --quantize")
+    without = {**of_quantize, "--group-size": options["group_size"]}
+    _refuse(without, not options["quantize"], "without --quantize")
     _refuse(of_samples, not samples, "without --samples")
     if samples and inputs:
         raise SpecError("--samples: given with --input; must be one of them")
@@ -192,6 +201,7 @@ def convert_model(
                 load(source.path, fuse=fused),
                 given or values,
                 keep_snr=keep_snr,
+                group_size=options["group_size"],
                 among=("W8A8", "W8A16", "float32"),  # what a file holds in int8, or as it is
                 dims=sizes or None,
                 progress=watch.progress,

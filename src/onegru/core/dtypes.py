@@ -35,6 +35,18 @@ def group_size(weight_storage: str | None) -> int:
     return int((weight_storage or "").partition("_g")[2] or 0)
 
 
+def check_group_size(value: object) -> int:
+    """A size of groups of weights as an argument has it; 0 for None.
+
+    Raises:
+        SpecError: no type of weights has such groups.
+    """
+    sizes = [size for size in map(group_size, WEIGHT_STORAGES) if size]
+    if value is not None and (isinstance(value, bool) or value not in sizes):
+        raise SpecError(f"group_size: {value!r}; must be {', '.join(map(str, sizes))} or None")
+    return int(value or 0)
+
+
 def bfloat16() -> np.dtype[Any]:
     """ml_dtypes's bfloat16, imported when first needed.
 

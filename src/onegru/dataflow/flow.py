@@ -395,6 +395,9 @@ class Flow:
             found = SHAPE_RULES[op.kind](self, op, [shape or () for shape in shapes], op.outputs.index(name))
         except (IndexError, ValueError, TypeError, ZeroDivisionError):
             return stated
+        if found is not None and stated is not None and len(found) == len(stated):  # a rule may know no name
+            pairs = enumerate(zip(found, stated, strict=True))
+            found = tuple(b if a == f"{name}#{axis}" else a for axis, (a, b) in pairs)
         return _merged(found, stated)
 
     def set_shape(self, name: str, shape: Shape) -> None:

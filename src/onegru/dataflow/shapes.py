@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,8 +91,8 @@ def broadcast(shapes: Iterable[Shape]) -> Shape:
     return tuple(result)
 
 
-def _same(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape:
-    return shapes[0]
+def _same(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | None:
+    return shapes[0] if output == 0 or op.kind == "Dropout" else None
 
 
 def _elementwise(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape:
@@ -114,22 +114,35 @@ def _gemm(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape:
 
 
 def _einsum(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | None:
-    terms = einsum_terms(op)
+    terms = einsum_terms(op, [len(shape) for shape in shapes])
     if terms is None:
         return None
     sizes: dict[str, Size] = {}
     for term, shape in zip(terms[:-1], shapes, strict=True):
-        sizes.update(zip(term, shape, strict=True))
+        sizes.update((key, size) for key, size in zip(term, shape, strict=True) if sizes.get(key, 1) == 1)
     return tuple(sizes[letter] for letter in terms[-1])
 
 
-def einsum_terms(op: Op) -> list[str] | None:
-    """The letters of an Einsum's inputs and of its output; None if it is not written out."""
-    equation = str(op.attributes.get("equation", "")).replace(" ", "")
-    left, arrow, right = equation.partition("->")
-    if not arrow or "." in equation:
+def einsum_terms(op: Op, ranks: Sequence[int] = ()) -> list[str] | None:
+    """The letters of an Einsum's inputs and of its output; None if it is not written out.
+
+    Args:
+        op: the Einsum.
+        ranks: those of its inputs, with which an ellipsis becomes letters, and an output left out is known.
+    """
+    left, arrow, right = str(op.attributes.get("equation", "")).replace(" ", "").partition("->")
+    terms = left.split(",")
+    if arrow and "." not in left + right:
+        return [*terms, right]
+    free = [rank - len(term) + 3 if "." in term else 0 for rank, term in zip(ranks, terms, strict=False)]
+    if len(ranks) != len(terms) or min(free) < 0:
         return None
-    return [*left.split(","), right]
+    ellipsis = "".join(chr(0x3B1 + place) for place in range(max(free)))
+    if not arrow:
+        right = ellipsis + "".join(sorted(c for c in left if c.isalpha() and left.count(c) == 1))
+    ends = [ellipsis[len(ellipsis) - count :] for count in free]
+    terms = [term.replace("...", end) for term, end in zip(terms, ends, strict=True)]
+    return [*terms, right.replace("...", ellipsis)]
 
 
 def _range(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | None:
@@ -240,10 +253,11 @@ def index_slice(flow: Facts, op: Op, shape: Shape) -> tuple[int, LoopIndex] | No
 def _slice(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | None:
     if (single := index_slice(flow, op, shapes[0])) is not None:
         return (*shapes[0][: single[0]], 1, *shapes[0][single[0] + 1 :])
-    ranges = slice_ranges(flow, op, shapes[0])
+    ranges, sizes = slice_ranges(flow, op, shapes[0]), list(shapes[0])
     if ranges is None:
-        return None
-    sizes = list(shapes[0])
+        for axis in flow.ints(op, "axes", 3) or range(len(sizes)):
+            sizes[axis] = f"{op.outputs[0]}#{axis % len(sizes)}"
+        return tuple(sizes)
     for axis, cut in ranges.items():
         if cut is not None and cut[1] >= 0:
             sizes[axis] = cut[1]
@@ -323,6 +337,9 @@ BROADCAST = (
 )
 
 
+_NORMS = ("BatchNormalization", "InstanceNormalization", "LayerNormalization", "Softmax", "LogSoftmax")
+
+
 def _recurrent(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | None:
     """Y, then the last states."""
     X, R = shapes[0], shapes[2]
@@ -335,7 +352,7 @@ def _recurrent(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape |
 
 SHAPE_RULES: dict[str, Callable[[Facts, Op, list[Shape], int], Shape | None]] = {
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
-    **dict.fromkeys((*SAME_SHAPE, "ReverseSequence", "Dropout"), _same),
+    **dict.fromkeys((*SAME_SHAPE, *_NORMS, "ReverseSequence", "Dropout"), _same),
     **dict.fromkeys(BROADCAST, _elementwise),
     **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"), _reduced),
     "MatMul": _matmul,

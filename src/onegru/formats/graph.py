@@ -261,9 +261,11 @@ class Graph:
             bodies.
         whole: the model for a runtime, where there is more than `steps` do; then there are none.
         states: pairs of an output and the input that takes it in the next run, by their names.
-        starts: the shapes of states before the first run, where they are zeros, by the names of the inputs
-            that take them; names in them stand for sizes of other inputs. Of a model that was rewritten for
-            streaming: `states` are then all that it needs.
+        starts: the shapes of states before the first run, by the names of the inputs that take them; names
+            in them stand for sizes of other inputs. Of a model that was rewritten for streaming: `states` are
+            then all that it needs.
+        initial: the numbers of those that are not zeros there, perhaps one row for all.
+        least_steps: for inputs with steps, their axis and how many the first run must have at least.
         zero_inputs: the names of inputs that may be left out: states of GRU nodes, which are zeros then.
         outline: all its operators, for what looks at more than GRU nodes.
         file: where it comes from, for what reads it as a whole; None for a model in memory.
@@ -279,6 +281,8 @@ class Graph:
     whole: RuntimeModel | None = None
     states: tuple[tuple[str, str], ...] = ()
     starts: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
+    initial: Mapping[str, Array] = field(default_factory=dict)
+    least_steps: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     zero_inputs: frozenset[str] = frozenset()
     outline: Outline | None = None
     file: Opened | None = None

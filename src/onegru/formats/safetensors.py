@@ -2,8 +2,9 @@
 
 Tensors `layers.0.W`, `layers.0.R`, `layers.0.B` and so on, as `onegru.GRU` takes them. The metadata's entry
 "onegru" holds `{"format": 1, "stack": false, "layers": [...]}`, each layer with the fields of `Spec`. In
-format 2 a W or R may be of int8, with a scale for each row in `layers.0.W_scale` [D, 3H]: w = q·scale. A file
-with floats alone is of format 1, which older versions read.
+format 2 a W or R may be of int8, w = q·scale, with its scales in `layers.0.W_scale`: [D, 3H], one for each
+row, or [D, 3H, groups], one for each 32, 64 or 128 weights of a row. A file with floats alone is of format 1,
+which older versions read.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from onegru.core.activations import Activation
-from onegru.core.dtypes import Array, default_float_mode, numpy_dtype
+from onegru.core.dtypes import WEIGHT_STORAGES, Array, default_float_mode, group_size, numpy_dtype
 from onegru.core.errors import FormatError, SpecError, needs_extra, prefixed_errors
 from onegru.core.spec import Spec, Weights
 from onegru.core.wording import count
-from onegru.engines.storage import quantize_channels
+from onegru.engines.storage import dequantized, quantize_channels
 from onegru.formats.opened import Opened, open_file
 from onegru.formats.writing import Layers
 from onegru.layers.gru import GRU
@@ -59,13 +60,15 @@ def safetensors_bytes(layers: Layers, stack: bool) -> bytes:
     with needs_extra("safetensors", "safetensors", "a .safetensors file"):
         import safetensors
     arrays: dict[str, Array] = {}
-    for index, (_, weights, is_int8) in enumerate(layers):
+    for index, (_, weights, group) in enumerate(layers):
         parts = {"W": weights.W, "R": weights.R, "B": weights.B}
-        for name in ("W", "R") if is_int8 else ():
-            parts[name], parts[f"{name}_scale"] = quantize_channels(parts[name])
+        if group is not None:
+            for name in ("W", "R"):
+                parts[name], scale = quantize_channels(parts[name], group)
+                parts[f"{name}_scale"] = scale if group else scale[..., 0]
         for name, array in parts.items():
             arrays[f"layers.{index}.{name}"] = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-    version = _FORMAT_INT8 if any(is_int8 for *_, is_int8 in layers) else _FORMAT
+    version = _FORMAT if all(group is None for *_, group in layers) else _FORMAT_INT8
     document = {"format": version, "stack": stack, "layers": [_spec_json(spec) for spec, *_ in layers]}
     tensors = {
         name: safetensors.TensorSpec(
@@ -155,13 +158,18 @@ def _weight(found: Mapping[str, Mapping[str, Any]], name: str) -> Array:
         return _array(found[name])
     q, scale = np.frombuffer(found[name]["data"], np.int8), _array(found[f"{name}_scale"])
     q = q.reshape(found[name]["shape"])
-    if scale.dtype != np.float32 or scale.shape != q.shape[:2]:
+    if scale.dtype != np.float32 or scale.shape[:2] != q.shape[:2]:
         what = f"{scale.dtype.name} {list(scale.shape)}"
         raise SpecError(f"tensor '{name}_scale': {what}; must be float32 {list(q.shape[:2])}, as {name!r}")
     if q.ndim != 3:
         return q.astype(np.float32)  # whose shape is refused
-    with default_float_mode(), np.errstate(over="ignore", invalid="ignore"):
-        return np.asarray(q * scale[..., None])
+    scales = scale if scale.ndim == 3 else scale[..., None]
+    K = q.shape[2]
+    for group in map(group_size, ("int8", *WEIGHT_STORAGES)):
+        if scales.ndim == 3 and scales.shape[2] == (-(-K // group) if group else 1):
+            with default_float_mode(), np.errstate(over="ignore", invalid="ignore"):
+                return dequantized(q, scales, group)
+    raise SpecError(f"tensor '{name}_scale': shape {list(scale.shape)}; no group of weights has that many")
 
 
 def _array(tensor: Mapping[str, Any]) -> Array:

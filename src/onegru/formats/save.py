@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from onegru.core.arguments import file_path
+from onegru.core.dtypes import group_size, is_int8
 from onegru.core.errors import SpecError, needs_extra
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
@@ -91,7 +92,10 @@ def save(
     given: dict[str, Any] = {"opset": opset, "layout": layout, "cell": cell, "initial_h": initial_h}
     given |= {"sequence_lens": sequence_lens, "batch_size": batch_size, "seq_length": seq_length}
     _check_options(kind, given)
-    parts = [(item.spec, item.weights, item.weight_storage == "int8") for item in layers_of(layers)]
+    parts = [
+        (item.spec, item.weights, group_size(kept) if is_int8(kept := item.weight_storage) else None)
+        for item in layers_of(layers)
+    ]
     has_lengths = kind == ".xml" and not cell if sequence_lens is None else bool(sequence_lens)
     # Through int, as a size may be one of NumPy's integers, which other packages refuse.
     sizes = [None if size is None else int(size) for size in (batch_size, seq_length)]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from onegru.core.spec import Spec, Weights
 
-#: Layers in canonical form, the lowest first; and whether W and R are written in int8, with a scale for each
-#: row, which their numbers then are.
-Layers = Sequence[tuple[Spec, Weights, bool]]
+#: Layers in canonical form, the lowest first. Last, how many weights of a row of W and R share a scale where
+#: they are written in int8, 0 for all of them; None where they are written as they are.
+Layers = Sequence[tuple[Spec, Weights, int | None]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from onegru.core.arguments import check_function, choice, integer, number, shown
-from onegru.core.dtypes import ELEMENT_TYPES, Array
+from onegru.core.dtypes import ELEMENT_TYPES, Array, check_group_size, is_int8
 from onegru.core.errors import SpecError, prefixed_errors
 from onegru.core.spec import Spec
 from onegru.engines.interface import EngineOptions
@@ -47,6 +47,12 @@ _PATIENCE, _TURNS = 1.0, 9
 #: Called with the number of measurements done, and the most that there may be.
 Progress = Callable[[int, int], None]
 Quantizable = TypeVar("Quantizable", bound=GRU | Stack | Model, covariant=True)
+
+
+def _storages(mode: str, group: int) -> tuple[str | None, str | None]:
+    """The weight_storage and activation_storage of a mode; group: how many weights share a scale, 0 for all."""
+    weights, activations = MODES[mode]
+    return f"{weights}_g{group}" if group and is_int8(weights) else weights, activations
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +101,7 @@ class Quantization(Generic[Quantizable]):
         grus: its GRUs, in running order.
         modes: what each mode does to the whole, all GRUs in it; its sizes are those of all these GRUs.
         chosen: the same for the result.
+        group_size: how many weights of a row in int8 share a scale; None for all.
     """
 
     __module__ = "onegru"
@@ -103,13 +110,15 @@ class Quantization(Generic[Quantizable]):
     grus: tuple[QuantizedGru, ...]
     modes: Mapping[str, Measured]
     chosen: Measured
+    group_size: int | None
     _source: GRU | Stack | Model = field(repr=False, compare=False)
     _samples: Sequence[Any] = field(repr=False, compare=False)
 
     @property
     def weight_storage(self) -> dict[str, str]:
         """The result's types of weights by node, as `onegru.load` takes them; float32 is left out."""
-        return {gru.name: kept for gru in self.grus if (kept := MODES[gru.mode][0]) is not None}
+        group = self.group_size or 0
+        return {gru.name: kept for gru in self.grus if (kept := _storages(gru.mode, group)[0]) is not None}
 
     @property
     def activation_storage(self) -> dict[str, str]:
@@ -131,7 +140,7 @@ class Quantization(Generic[Quantizable]):
         Raises:
             SpecError: there is no such GRU, mode or sample.
         """
-        subject = _subject_of(self._source, self._samples, {}, 0)
+        subject = _subject_of(self._source, self._samples, {}, 0, self.group_size or 0)
         names = [gru.name for gru in self.grus]
         index = names.index(node) if isinstance(node, str) and names.count(node) == 1 else node
         if not isinstance(index, int) or not 0 <= index < len(names):
@@ -195,6 +204,7 @@ def quantize(
     mode: str | None = None,
     keep_snr: float | None = None,
     among: Collection[str] = tuple(MODES),
+    group_size: int | None = None,
     dims: Dims | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -219,6 +229,8 @@ def quantize(
             samples. Each GRU gets few bits: all begin with W8A8, and as long as the noise is too large, the
             GRU that adds most of it gets more; then each gets fewer again if the ratio is kept.
         among: the modes that `keep_snr` may choose; float32 always is one.
+        group_size: 32, 64 or 128 for a scale for each so many weights of a row in int8, where one scale for
+            the row keeps too little; None for one.
         dims: sizes of open dimensions of a model's random inputs, as for `onegru.verify`.
         seed: of random inputs.
         progress: called before each measurement with the number of those done, and the most there may be.
@@ -240,11 +252,12 @@ def quantize(
     if mode is not None and keep_snr is not None:
         raise SpecError(f"mode: {mode!r}; must be None with keep_snr, which chooses")
     mode = choice("mode", "W8A16" if mode is None else mode, MODES)
+    group = check_group_size(group_size)
     if not isinstance(source, str | os.PathLike | GRU | Stack | Model):
         raise SpecError(f"source: {shown(source)}; must be a model, its file, a GRU or a Stack")
     dims = check_random_inputs(None, dims, seed)
     made = source if isinstance(source, GRU | Stack | Model) else load(source)
-    subject = _subject_of(made, samples, dims or {}, seed)
+    subject = _subject_of(made, samples, dims or {}, seed, group)
     order = [word for word in MODES if word in among or word == _EXACT]
     return _Measurement(subject, progress).report(mode, keep_snr, order)
 
@@ -270,6 +283,7 @@ class _Subject:
         calls: for each time that the subject in float32 runs a layer for the samples, what takes a layer, and
             returns what runs it so and returns its outputs.
         trace: the gates of the GRU of an index.
+        group: how many weights of a row in int8 share a scale; 0 for all.
     """
 
     source: GRU | Stack | Model
@@ -282,14 +296,15 @@ class _Subject:
     run: Callable[[Any, Any], Mapping[str, Array]]
     calls: Mapping[str, Sequence[_Repeat]]
     trace: Callable[[Any, Any, int], GateTrace]
+    group: int
 
 
-def _subject_of(source: GRU | Stack | Model, samples: object, dims: Dims, seed: int) -> _Subject:
+def _subject_of(source: GRU | Stack | Model, samples: object, dims: Dims, seed: int, group: int) -> _Subject:
     if isinstance(source, Model):
-        return _of_model(source, samples, dims, seed)
+        return _of_model(source, samples, dims, seed, group)
     if dims:
         raise SpecError("dims: given with a layer, whose inputs have no names; must be left out")
-    return _of_layers(source, samples, seed)
+    return _of_layers(source, samples, seed, group)
 
 
 def _listed(samples: object, single: Callable[[object], bool]) -> list[Any]:
@@ -312,7 +327,7 @@ def _reason(layer: GRU | None) -> str:
     return ""
 
 
-def _of_layers(source: GRU | Stack, samples: object, seed: int) -> _Subject:
+def _of_layers(source: GRU | Stack, samples: object, seed: int, group: int) -> _Subject:
     exact = [layer.with_storage(None) for layer in layers_of(source)]
     names = [f"layer {index}" for index in range(len(exact))]
     reasons = {name: text for name, layer in zip(names, exact, strict=True) if (text := _reason(layer))}
@@ -325,7 +340,7 @@ def _of_layers(source: GRU | Stack, samples: object, seed: int) -> _Subject:
 
     def make(modes: Mapping[str, str]) -> GRU | Stack:
         made = [
-            layer.with_storage(*MODES[modes[name]]) if name in modes else layer
+            layer.with_storage(*_storages(modes[name], group)) if name in modes else layer
             for name, layer in zip(names, exact, strict=True)
         ]
         return made[0] if isinstance(source, GRU) else Stack(made, layout=source.layout)
@@ -367,10 +382,11 @@ def _of_layers(source: GRU | Stack, samples: object, seed: int) -> _Subject:
         run=run,
         calls=repeated,
         trace=trace,
+        group=group,
     )
 
 
-def _of_model(model: Model, samples: object, dims: Dims, seed: int) -> _Subject:
+def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) -> _Subject:
     engine = model._options.engine
     if engine == "reference":
         raise SpecError(
@@ -391,8 +407,9 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int) -> _Subject:
     layers = {node.name: node.layer for node in nodes if node.layer is not None and node.name not in reasons}
 
     def make(modes: Mapping[str, str]) -> Model:
+        storages = {name: _storages(mode, group) for name, mode in modes.items()}
         weights, activations = (
-            {name: kept for name, mode in modes.items() if (kept := MODES[mode][index]) is not None}
+            {name: kept for name, item in storages.items() if (kept := item[index]) is not None}
             for index in (0, 1)
         )
         return Model(model._graph, model_options(engine, weights, activations))
@@ -418,6 +435,7 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int) -> _Subject:
         run=lambda made, sample: made.run(sample),
         calls=calls,
         trace=lambda made, sample, index: made.trace(sample, index),
+        group=group,
     )
 
 
@@ -461,7 +479,9 @@ class _Measurement:
             word: Measured(ratio, self._size(uniform[word]), seconds[word]) for word, ratio in ratios.items()
         }
         final = Measured(self._ratio(chosen), self._size(chosen), seconds["chosen"])
-        return Quantization(result, tuple(grus), whole, final, subject.source, subject.samples)
+        return Quantization(
+            result, tuple(grus), whole, final, subject.group or None, subject.source, subject.samples
+        )
 
     def _ratio(self, modes: Mapping[str, str]) -> float:
         """The ratio of signal to noise of the whole, with GRUs in these modes."""
@@ -497,7 +517,8 @@ class _Measurement:
         """A GRU in every mode, each time given what the model in float32 gives it."""
         self._step()
         calls = self.subject.calls[name]
-        made = {mode: self.subject.layers[name].with_storage(*kept) for mode, kept in MODES.items()}
+        layer, group = self.subject.layers[name], self.subject.group
+        made = {mode: layer.with_storage(*_storages(mode, group)) for mode in MODES}
         expected = [call(made[_EXACT])() for call in calls]
         ratios = {
             mode: _ratio((one, call(layer)()) for one, call in zip(expected, calls, strict=True))
@@ -508,12 +529,13 @@ class _Measurement:
             {mode: lambda runs=runs: [run() for run in runs] for mode, runs in ready.items()}  # type: ignore[misc]
         )
         return {
-            mode: Measured(ratios[mode], _size(layer.spec, mode), seconds[mode])
+            mode: Measured(ratios[mode], _size(layer.spec, mode, group), seconds[mode])
             for mode, layer in made.items()
         }
 
     def _size(self, modes: Mapping[str, str]) -> int:
-        return sum(_size(layer.spec, modes[name]) for name, layer in self.subject.layers.items())
+        group, layers = self.subject.group, self.subject.layers
+        return sum(_size(layer.spec, modes[name], group) for name, layer in layers.items())
 
     @staticmethod
     def _times(runs: Mapping[str, Callable[[], object]]) -> dict[str, float]:
@@ -530,11 +552,12 @@ class _Measurement:
         return best
 
 
-def _size(spec: Spec, mode: str) -> int:
+def _size(spec: Spec, mode: str, group: int) -> int:
     """The bytes of the weights of a GRU of float32."""
     kept, _ = MODES[mode]
     rows = 3 * spec.num_directions * spec.hidden_size
-    scales = 2 * 4 * rows if kept == "int8" else 0
+    groups = sum(-(-size // (group or size)) for size in (spec.input_size, spec.hidden_size) if size)
+    scales = groups * 4 * rows if is_int8(kept) else 0
     return rows * (spec.input_size + spec.hidden_size) * _BYTES[kept] + scales + 2 * 4 * rows
 
 

@@ -14,7 +14,7 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.pickling import state_of
 from onegru.core.shapes import as_rows, fits
-from onegru.core.wording import shape_words
+from onegru.core.wording import count, shape_words
 from onegru.formats.graph import Graph, TensorInfo, batch_axes
 from onegru.models.inputs import fits_shape
 
@@ -244,7 +244,7 @@ class ModelStream:
             )
 
     def _zeros(self, names: Sequence[str], inputs: Mapping[str, object]) -> dict[str, Array]:
-        """The initial states: zeros, for those that have no default in the model."""
+        """The initial states, for those that have no default in the model: zeros, unless it says others."""
         sizes = dict(self._dims)
         for name, value in inputs.items():
             info, shape = self._inputs.get(name), getattr(value, "shape", ())
@@ -257,6 +257,13 @@ class ModelStream:
                             f"{name!r}: {size} is {told[size]}; must be {self._dims[size]}, as dims= says"
                         )
                 sizes.update(told)
+        for name, (axis, least) in self._graph.least_steps.items() if names else ():
+            shape = getattr(inputs.get(name), "shape", ())
+            if axis < len(shape) and shape[axis] < least:
+                raise SpecError(
+                    f"{name!r}: {count(shape[axis], 'step')} in the first run; must be at least {least}, as "
+                    f"outputs come {count(least - 1, 'step')} later"
+                )
         zeros: dict[str, Array] = {}
         for name in names:
             info = self._inputs[name]
@@ -275,6 +282,8 @@ class ModelStream:
                 )
             try:
                 zeros[name] = np.zeros([size or 0 for size in wanted], numpy_dtype(info.dtype))
+                if name in self._graph.initial:
+                    zeros[name][...] = self._graph.initial[name]
             except (ValueError, MemoryError):
                 raise SpecError(f"state: {name!r} would be {wanted}; must fit into memory") from None
         return zeros

@@ -34,8 +34,6 @@ OLDEST_OPSET = 7
 AUGRU_OPSET = 9
 #: The oldest opset that has all operators of a decomposed GRU.
 DECOMPOSED_OPSET = 11
-#: The first whose DequantizeLinear has a scale for each slice of an axis.
-QUANTIZED_OPSET = 13
 
 _GRU_1 = Operator(
     name="GRU",

@@ -15,9 +15,8 @@ from onnx import NodeProto
 
 from onegru.core.dtypes import Array, default_float_mode
 from onegru.core.errors import SpecError
-from onegru.engines.storage import quantize_channels
+from onegru.formats.onnx.dequantized import int8_opset, quantized_inputs
 from onegru.formats.onnx.validate import is_onnx
-from onegru.operators.onnx import QUANTIZED_OPSET
 from onegru.rewriting.form import Form, require
 from onegru.rewriting.scope import Draft, Scope, code_of
 
@@ -127,18 +126,20 @@ def _as_float16(form: Form, array: Array) -> Array:
     return converted
 
 
-def to_int8(around: Around, form: Form) -> Form:
-    """The same node with W and R in int8: a scale for each row, and DequantizeLinear before the node.
+def to_int8(around: Around, form: Form, group: int) -> Form:
+    """The same node with W and R in int8, and DequantizeLinear before the node.
+
+    There is a scale for each row, or for each `group` weights of it.
 
     Raises:
         FormatError: the element type is not known.
         SpecError: the opset has no scale for each row, or W or R cannot be quantized.
     """
     scope = around.scope
-    if scope.opset < QUANTIZED_OPSET:
+    if scope.opset < (least := int8_opset(group)):
+        what = f"weights in int8{', in groups' if group else ''}"
         raise SpecError(
-            f"opset: {scope.opset}; must be at least {QUANTIZED_OPSET} for weights in int8: ask for it as "
-            f"well (--opset {QUANTIZED_OPSET})"
+            f"opset: {scope.opset}; must be at least {least} for {what}: ask for it as well (--opset {least})"
         )
     if (dtype := require(scope, form, "int8")[0]) != "float32":
         raise SpecError(f"quantize: {form.label} has element type {dtype}; must be float32")
@@ -149,16 +150,15 @@ def to_int8(around: Around, form: Form) -> Form:
             raise SpecError(f"quantize: {form.label}: {port} is computed by another node; must be a constant")
         if not np.isfinite(array).all():
             raise SpecError(f"quantize: {form.label}: {port} holds NaN or infinity; must be finite")
-        q, scale = quantize_channels(array)
-        is_single = len(array) == 1
-        rows = q if is_single else q.reshape(-1, array.shape[2])  # a scale for each row of all directions
+        attributes: dict[str, Any]
+        q, scale, attributes = quantized_inputs(array, group)
         values = [
             _constant(scope, form, port, what, lambda constant=constant: constant)  # type: ignore[misc]
-            for what, constant in (("int8", rows), ("scale", scale.ravel()))
+            for what, constant in (("int8", q), ("scale", scale))
         ]
         draft = Draft(scope, form.base)
-        inputs[port] = draft.op("DequantizeLinear", values, port, axis=int(is_single))
-        if not is_single:
+        inputs[port] = draft.op("DequantizeLinear", values, port, **attributes)
+        if q.ndim == 2:
             inputs[port] = draft.op("Reshape", [inputs[port], scope.integers(*array.shape)], port)
         around.before += draft.nodes
     return form.with_names(inputs)

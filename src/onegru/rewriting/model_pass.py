@@ -39,7 +39,7 @@ from onegru.rewriting.opset import convert_nodes, inferred_types
 from onegru.rewriting.plan import Changes, Plan, is_quantized, plan_node, written_attributes
 from onegru.rewriting.scope import Scope
 
-_IN_INT8 = "W and R became int8, with a scale for each row"
+_IN_INT8 = "W and R became int8, with a scale for each {}"
 _LARGEST_FILE = 2**31 - 1  # bytes; protobuf writes no more
 
 
@@ -291,22 +291,27 @@ class _Rewriter:
             done.append("bidirectional became a forward and a reverse node")
             forms = to_two_directions(around, form)
         if QUANTIZED in plan:
-            done.append(_IN_INT8)
-            forms = [to_int8(around, item) for item in forms]
+            done.append(self._in_int8)
+            forms = [to_int8(around, item, self.changes.group_size) for item in forms]
         nodes = [node_of(scope, item) for item in forms]
         written = written_attributes(form, self.new) if len(nodes) == 1 else []
         self.nodes.append((name, tuple(done + written), reasons))
         return around, nodes
 
+    @property
+    def _in_int8(self) -> str:
+        group = self.changes.group_size
+        return _IN_INT8.format(f"{group} weights of a row" if group else "row")
+
     def _quantized(self, scope: Scope, node: NodeProto) -> list[NodeProto]:
         """An AUGRU node with W and R in int8; nothing else of it changes."""
         around, form = Around(scope), read_form(scope, node, self.old)
         scope.retired.update(form.inputs[port] for port in ("W", "R"))
-        form = to_int8(around, form)
+        form = to_int8(around, form, self.changes.group_size)
         made = deepcopy(node)
         made.input[1], made.input[2] = form.inputs["W"], form.inputs["R"]
         self.dtypes |= {"float32", QUANTIZED}
-        self.nodes.append((node.name or form.base, (_IN_INT8,), ()))
+        self.nodes.append((node.name or form.base, (self._in_int8,), ()))
         return [*around.before, made]
 
     def _plan(self, scope: Scope, form: Form) -> tuple[Plan, tuple[str, ...]]:

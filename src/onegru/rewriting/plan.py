@@ -28,6 +28,7 @@ class Changes:
     layout: int | None = None
     float16: bool = False
     quantize: bool | frozenset[str] = False
+    group_size: int = 0
     split: bool = False
     decompose: bool = False
     runtime: str | None = None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from onegru.core.arguments import check_function, file_path, flag, shown
 from onegru.core.compare import TOLERANCE_FUSED, TOLERANCE_REWRITTEN
+from onegru.core.dtypes import check_group_size
 from onegru.core.errors import FormatError, SpecError, needs_extra
 from onegru.formats.opened import Kind, open_model
 from onegru.models.random_inputs import Dims
@@ -80,6 +81,7 @@ def rewrite(
     layout: int | None = None,
     dtype: Literal["float16"] | None = None,
     quantize: bool | Collection[str] = False,
+    group_size: int | None = None,
     split: bool = False,
     decompose: bool = False,
     runtime: Literal["onnxruntime", "openvino"] | None = None,
@@ -112,6 +114,8 @@ def rewrite(
             back by DequantizeLinear nodes, from opset 13 on; or the names of the nodes, as `onegru.quantize`
             chooses them. Biases, inputs and states stay float32.
             `onegru.load(…, weight_storage="int8")` computes with these integers.
+        group_size: with `quantize`, 32, 64 or 128: a scale for each so many weights of a row, from opset 21 on.
+            `onegru.load(…, weight_storage="int8_g64")`, say, computes with these integers.
         split: whether a bidirectional node becomes a forward and a reverse one.
         decompose: whether GRU nodes are expressed with other operators, from opset 11 on: a product over all
             steps, and a Scan. There must then be at least one step.
@@ -172,6 +176,7 @@ def rewrite(
             "layout": layout,
             "dtype": dtype,
             "quantize": quantize or None,
+            "group_size": group_size,
             "split": split or None,
             "decompose": decompose or None,
             "runtime": runtime,
@@ -186,7 +191,10 @@ def rewrite(
         if is_given:
             raise SpecError(f"{name}: given without streaming, where it has no effect; must be left out")
     names = quantize if isinstance(quantize, bool) else frozenset(quantize)
-    changes = Changes(opset, layout, dtype == "float16", names, split, decompose, runtime)
+    group = check_group_size(group_size)
+    if group and not quantize:
+        raise SpecError("group_size: given without quantize, where it has no effect; must be left out")
+    changes = Changes(opset, layout, dtype == "float16", names, group, split, decompose, runtime)
     found, given, notes = fuse_onnx(file, progress) if fuse else (None, file.data, [])
     model = model_of(file) if found is None else found.model
     rewritten = rewrite_model(place, model, len(given), changes)

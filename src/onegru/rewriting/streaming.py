@@ -101,8 +101,10 @@ def _inputs(whole: Model, made: Streaming, check: Check) -> dict[str, Array]:
             if not isinstance(info.shape[axis], int):
                 dims.setdefault(dimension_name(info, axis), _STEPS)
     first: OneGRUError | None = None
-    for sizes in ((_STEPS, 2, 4), (_STEPS, 1, 1), (_STEPS, 2, 16)):
-        inputs = draw_inputs(whole, check.seed, sizes, dims)
+    starts = [state.start for state in made.states if state.start is not None]
+    rows = {size for start in starts for size in start.shape[:-1] if size > 1}
+    for batch, other in ((2, 4), (1, 1), (2, 16), (2, 2), *((size, size) for size in rows)):
+        inputs = draw_inputs(whole, check.seed, (_STEPS, batch, other), dims)
         try:
             whole.run(inputs)
         except OneGRUError as error:

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto
 
+from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.dataflow.operator import Op, Size
 from onegru.formats.graph import STREAM_KEY, Graph
@@ -20,9 +21,11 @@ from onegru.formats.onnx.validate import drop_named, replace_nodes
 from onegru.formats.onnx.values import Names
 from onegru.timeline.plan import Cache, Plan, Planner
 from onegru.timeline.rules import RECURRENT, kind_of, window_pads
+from onegru.timeline.starts import evaluated
 from onegru.timeline.step import slice_bounds
 
 _END = 2**63 - 1
+_MOST_ELEMENTS = 1 << 20  # of a state that is followed element by element
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,9 @@ class State:
         input: the input that takes it.
         output: the output that gives the next one.
         node: the node whose state or earlier steps it is.
-        first: its shape before the first run, where it is zeros; names stand for sizes of the other inputs.
+        first: its shape before the first run; names stand for sizes of the other inputs.
         steps: how many steps of time it holds; None for the state of a recurrence.
+        start: what it is before the first run, perhaps one row for all; None for zeros.
     """
 
     input: str
@@ -42,6 +46,7 @@ class State:
     node: str
     first: tuple[int | str, ...]
     steps: int | None = None
+    start: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,7 @@ class Editor:
         self.states: list[State] = []
         self.constants: dict[tuple[int, ...], str] = {}
         self.joined: dict[tuple[str, int, int], str] = {}
+        self.parts: dict[str, list[tuple[str, Op, int]]] = {}
 
     def edited(self, graph: Graph) -> Streaming:
         """The model, all changes made."""
@@ -98,7 +104,9 @@ class Editor:
         for cache in plan.caches:
             self._add_cache(cache)
         for op in plan.recurrent:
-            self._open_states(op, graph)
+            self._open_states(op)
+        for name, parts in self.parts.items():
+            self._join_states(name, parts)
         nodes = [part for node in model.graph.node for part in (*self.before.get(id(node), ()), node)]
         wanted = [value.name for value in model.graph.output]
         kept = needed_nodes([*nodes, *self.after], wanted)
@@ -130,13 +138,26 @@ class Editor:
 
     def _describe(self, graph: Graph) -> None:
         """Note in the file which output feeds which input, and what each is at first."""
-        states = [(item.input, item.output, list(item.first)) for item in self.states]
         outside = {value.name: value.type.tensor_type.shape.dim for value in self.model.graph.input}
-        for given, taken in graph.states:
-            if taken not in {state[0] for state in states}:
-                states.append((taken, given, [dim.dim_param or dim.dim_value for dim in outside[taken]]))
+        known = {item.input for item in self.states}
+        states = [
+            *self.states,
+            *(
+                State(taken, given, "", tuple(dim.dim_param or dim.dim_value for dim in outside[taken]))
+                for given, taken in graph.states
+                if taken not in known
+            ),
+        ]
+        initial = {item.input: item.start for item in states if item.start is not None}
+        for tensor in self.model.graph.initializer:
+            if tensor.name in outside:  # a default
+                initial[tensor.name] = onnx.numpy_helper.to_array(tensor)
         document = {
-            "states": [{"input": taken, "output": given, "shape": shape} for taken, given, shape in states],
+            "states": [
+                {"input": item.input, "output": item.output, "shape": item.first}
+                | ({"initial": initial[item.input].astype(float).tolist()} if item.input in initial else {})
+                for item in states
+            ],
             "time": dict(self.plan.inputs),
             "delays": dict(self.plan.delays),
         }
@@ -265,7 +286,8 @@ class Editor:
             for move in moves:
                 pads[move.axis], pads[move.axis + rank] = move.before, move.behind
             return pads if any(pads) else []
-        found: list[int] = []
+        front = self.plan.dropped.get((id(op), axis))
+        found: list[int] = [] if front is None else [front, _END, axis]
         for other in (item for item in range(rank) if item != axis):
             bounds = slice_bounds(step, other)
             if bounds is None or bounds[2] != 1:
@@ -280,6 +302,9 @@ class Editor:
             if item.name == name:
                 item.CopyFrom(onnx.helper.make_attribute(name, list(numbers)))
                 return
+        if node.op_type == "Slice" and self.opset < 10:  # axes may be left out
+            node.attribute.append(onnx.helper.make_attribute(name, list(numbers)))
+            return
         while len(node.input) <= place:
             node.input.append("")
         node.input[place] = self._integers(*numbers)
@@ -333,8 +358,8 @@ class Editor:
         """Put the last steps of a value in front of those of a chunk."""
         op, place, axis, first, steps = cache.op, cache.place, cache.axis, cache.first, cache.steps
         node: NodeProto = op.origin
-        value = op.inputs[place]
-        key = (value, first, -1 if steps is None else steps)
+        value, now = op.inputs[place], node.input[place]
+        key = (now, first, -1 if steps is None else steps)
         if steps is not None and key in self.joined:
             node.input[place] = self.joined[key]
             return
@@ -347,7 +372,7 @@ class Editor:
         ]
         later = [f"{given}_frames" if is_open and item == axis else size for item, size in enumerate(shape)]
         dtype = self._dtype(op, value)
-        joined = self._node("Concat", [taken, value], f"{label}/joined", axis=axis)
+        joined = self._node("Concat", [taken, now], f"{label}/joined", axis=axis)
         new = [joined]
         if steps is None:
             new += self._waiting(cache, joined.output[0], label)
@@ -378,31 +403,25 @@ class Editor:
         self.model.graph.input.append(onnx.helper.make_tensor_value_info(taken, dtype, list(shape)))
         self.model.graph.output.append(onnx.helper.make_tensor_value_info(given, dtype, list(later)))
 
-    def _open_states(self, op: Op, graph: Graph) -> None:
+    def _open_states(self, op: Op) -> None:
         """Let a recurrence take its initial states from inputs, and give its last ones."""
         node: NodeProto = op.origin
-        label, inputs = self._label(op), {info.name for info in graph.inputs}
+        label = self._label(op)
         for (first, last), what in zip(RECURRENT[kind_of(op)], ("state", "cell"), strict=False):
             old = node.input[first] if len(node.input) > first else ""
-            taken, given = (self.names.fresh(f"{_plain(label)}_{what}_{way}") for way in ("in", "out"))
             node.output.extend([""] * (last + 1 - len(node.output)))
             node.input.extend([""] * (first + 1 - len(node.input)))
-            if old in inputs:
-                self._give(node, last, given)
-                value = next(item for item in self.model.graph.input if item.name == old)
-                if len(self.flow.consumers[old]) > 1:
-                    raise self._unknown(
-                        op, f"input {old!r}, where it starts, is taken by other nodes as well"
-                    )
-                self.model.graph.output.append(ValueInfoProto(name=given, type=value.type))
-                dims = value.type.tensor_type.shape.dim
-                known = tuple(dim.dim_param or dim.dim_value for dim in dims)
-                self.states.append(State(old, given, label, known))
+            if (outside := self.planner.outside(old)) is not None:
+                self.parts.setdefault(outside, []).append((old, op, last))
                 continue
+            taken, given = (self.names.fresh(f"{_plain(label)}_{what}_{way}") for way in ("in", "out"))
             before, rows, behind = self._state_shape(op)
+            start = self.planner.start_of(op, old) if old else None
+            if start is not None and (many := start.shape[len(before)]) > 1:
+                if len(rows) > 1:
+                    raise self._unknown(op, "it starts from different numbers in each row")
+                rows = (many,)
             shape = (*before, *rows, *behind)
-            if old and self.flow.fill(old) != 0:
-                raise self._unknown(op, "it starts from numbers other than zeros")
             if len(rows) == 1:
                 node.input[first] = taken
                 self._give(node, last, given)
@@ -416,7 +435,35 @@ class Editor:
                 self.after.append(self._node("Reshape", [node.output[last], many], f"{given}/axes"))
                 self.after[-1].output[0] = given
             self._declare(taken, given, self._dtype(op, op.inputs[0]), shape, shape)
-            self.states.append(State(taken, given, label, shape))
+            if start is not None:  # the other axes of the rows have one number for all
+                start = start.reshape(*before, *[1] * (len(rows) - 1), -1, *behind) if start.any() else None
+            self.states.append(State(taken, given, label, shape, start=start))
+
+    def _join_states(self, name: str, parts: list[tuple[str, Op, int]]) -> None:
+        """Let the model return the last states of recurrences that start from the parts of an input."""
+        op, flow = parts[0][1], self.flow
+        shape = [size if isinstance(size, int) else 2 for size in flow.shape(name) or ()]
+        count = math.prod(shape)
+        numbers = (
+            np.arange(count, dtype=np.float64).reshape(shape) if count <= _MOST_ELEMENTS else np.zeros(0)
+        )
+        found = [(evaluated(flow, start, 2, {name: numbers}), one, last) for start, one, last in parts]
+        found.sort(key=lambda item: 0 if item[0] is None else item[0].flat[0])
+        axes = [axis for axis in range(len(shape)) if _is_joined([item[0] for item in found], axis, numbers)]
+        if not axes or not self.planner.starts_alone(name):
+            raise self._unknown(
+                op, f"input {name!r}, where it starts, serves several states or something else"
+            )
+        given = self.names.fresh(f"{_plain(self._label(op))}_state_out" if len(found) == 1 else f"{name}_out")
+        for _, one, last in found:
+            one.origin.output[last] = one.origin.output[last] or self.names.fresh(f"{given}/part")
+        ends = [one.origin.output[last] for _, one, last in found]
+        self.after.append(self._node("Concat", ends, f"{given}/joined", axis=axes[0]))
+        self.after[-1].output[0] = given
+        value = next(item for item in self.model.graph.input if item.name == name)
+        self.model.graph.output.append(ValueInfoProto(name=given, type=value.type))
+        dims = tuple(dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        self.states.append(State(name, given, self._label(op), dims))
 
     def _give(self, node: NodeProto, place: int, name: str) -> None:
         """Let the model return what a node gives."""
@@ -437,6 +484,15 @@ class Editor:
         if sum(isinstance(item, str) for item in rows) > 1:
             raise self._unknown(op, f"its rows are a product of open sizes ({', '.join(map(str, rows))})")
         return ((), rows, (R[0], R[-1])) if is_batch_first else ((R[0],), rows, (R[-1],))
+
+
+def _is_joined(parts: Sequence[Array | None], axis: int, whole: Array) -> bool:
+    """Whether arrays are all that a whole one consists of."""
+    arrays = [part for part in parts if part is not None and part.dtype == whole.dtype]
+    try:
+        return len(arrays) == len(parts) and np.array_equal(np.concatenate(arrays, axis), whole)
+    except ValueError:  # of other shapes
+        return False
 
 
 def _plain(label: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 
 import onnx
 from onnx import ModelProto, TensorProto
@@ -58,7 +59,6 @@ def streaming_model(
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param:  # likewise
                 dim.Clear()
-    _name_sizes(model)
     names = {info.name for info in graph.inputs}
     if not isinstance(time, Mapping | None):
         raise SpecError(f"time: {shown(time)}; must be a mapping from inputs to axes")
@@ -66,6 +66,7 @@ def streaming_model(
         if name not in names:
             raise SpecError(f"time: {name!r} is not an input; must be of {sorted(names)}")
     asked = {name: integer(f"time[{name!r}]", axis) for name, axis in (time or {}).items()}
+    _name_sizes(model, asked)
     opset = model_opset(source, model)
     try:
         flow = _folded(source, model)
@@ -112,8 +113,19 @@ def _folded(source: Source, model: ModelProto) -> Flow:
     return flow
 
 
-def _name_sizes(model: ModelProto) -> None:
-    """Name the open sizes of inputs, as the sizes of states go by these names."""
+def _name_sizes(model: ModelProto, time: Mapping[str, int]) -> None:
+    """Name the open sizes of inputs, as the sizes of states go by these names; those of time have one."""
+    shapes = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
+    asked = [
+        shapes[name][axis] for name, axis in time.items() if -len(shapes[name]) <= axis < len(shapes[name])
+    ]
+    steps = [dim for dim in asked if not dim.HasField("dim_value")]
+    known = [dim.dim_param for dim in steps if dim.dim_param] or ["frames"]
+    for dim in chain(*shapes.values()) if len(steps) > 1 else ():
+        if dim.dim_param in known:
+            dim.dim_param = known[0]
+    for dim in steps if len(steps) > 1 else ():
+        dim.dim_param = known[0]
     taken = {dim.dim_param for value in model.graph.input for dim in value.type.tensor_type.shape.dim}
     for value in model.graph.input:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):

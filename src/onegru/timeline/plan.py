@@ -3,7 +3,7 @@
 After N steps of input, a value of the streaming model has N - late steps; the others are still to come. A
 whole run has `zeros` more in front of them, which an operator puts there: the streaming model has them only
 in the cache of the convolution that reads them first. And it has `tail` more behind them, where a
-convolution reads zeros behind the last step of its input.
+convolution reads zeros behind the last step of its input, or less, if it cuts some off.
 """
 
 from __future__ import annotations
@@ -12,14 +12,19 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
+from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op, Size
+from onegru.dataflow.shapes import SAME_SIZES
 from onegru.timeline.axes import Axis
 from onegru.timeline.rules import LENGTHS, RECURRENT, RULES, SIZES, kind_of
-from onegru.timeline.step import Kind, Move
-from onegru.timeline.walk import Finding, Walk, finding_of, time_axis
+from onegru.timeline.starts import constant_start
+from onegru.timeline.step import ENDLESS, Kind, Move, UnknownOpError
+from onegru.timeline.walk import PARTS, Finding, Walk, finding_of, time_axis
 
 _FORWARD = ("forward", "foward")
 _MOVES = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Transpose")
@@ -31,7 +36,7 @@ class Cache(NamedTuple):
     """The last steps of a value, in front of those of a chunk.
 
     Attributes:
-        op: what takes them; a pooling or a convolution, whose padding along time goes.
+        op: what takes them; the padding along time of a pooling or a convolution goes.
         place: the input of the operator.
         axis: the axis of the input that is time.
         first: how many there are before the first chunk, all zero.
@@ -63,6 +68,7 @@ class Plan:
         zero_states: operators with steps as rows, and the inputs where they take a constant of zeros.
         caches: what is put in front of chunks.
         unpadded: operators that no longer pad or cut time, along these axes of their first input.
+        dropped: Slices that still cut steps off the front, behind a cache: how many, by operator and axis.
         reshaped: Reshapes whose sizes have a fixed number of steps, at these places.
         refusals: the operators that cannot be streamed, and why.
     """
@@ -76,6 +82,7 @@ class Plan:
     zero_states: list[tuple[Op, int]] = field(default_factory=list)
     caches: list[Cache] = field(default_factory=list)
     unpadded: list[tuple[Op, int]] = field(default_factory=list)
+    dropped: dict[tuple[int, int], int] = field(default_factory=dict)
     reshaped: list[tuple[Op, int]] = field(default_factory=list)
     refusals: list[Finding] = field(default_factory=list)
 
@@ -86,6 +93,11 @@ class Stretch(NamedTuple):
     late: int = 0
     zeros: int = 0
     tail: int = 0
+
+    @property
+    def more(self) -> int:
+        """How many steps more than the input it has in a whole run."""
+        return self.zeros + self.tail - self.late
 
 
 class Planner(Walk):
@@ -107,6 +119,8 @@ class Planner(Walk):
         self.delay = delay
         self.made = Plan()
         self.stretch: dict[str, Stretch] = {}
+        self.counts: dict[Size, int] = {}  # how many steps more than the input sizes of time are, by name
+        self.steps = 0  # how many a run has always; 0 if that is open
 
     def plan(self) -> Plan:
         """The changes.
@@ -124,18 +138,32 @@ class Planner(Walk):
         for name in self.inputs:
             if name in self.streamed:
                 made.inputs[name] = self._only_axis(name)
-                self.stretch[name] = Stretch()
+                self._stretched(name, Stretch())
+                size = (self._shape(name) or ())[made.inputs[name]]
+                self.steps = size if isinstance(size, int) else self.steps
         for op in self.ops:
             self.made = made if needed.intersection(op.outputs) else Plan()
             finding = next(iter(list(self._planned(op))), None)
             if finding is not None:
                 self.made.refusals.append(finding_of(op, *finding))
+            for name in filter(self.stretch.__contains__, op.outputs):
+                self._stretched(name, self.stretch[name])
         self.made = made
+        for op, place, axis, *_ in made.caches:
+            if len(self.axes.main((self.known[op.inputs[place]] or ())[axis])) > 1:
+                why = "takes earlier steps along an axis that is not time alone"
+                made.refusals.append(finding_of(op, "unknown", why))
         made.refusals = list(dict.fromkeys(made.refusals))
         for name in self.flow.outputs:
             if name not in self.states.values():
                 self._end(name)
         return made
+
+    def _stretched(self, name: str, stretch: Stretch) -> None:
+        """Note the steps of a value, by the name of its size too."""
+        self.stretch[name] = stretch
+        for axis in self._timed(name):
+            self.counts.setdefault((self._shape(name) or {axis: ""})[axis], stretch.more)
 
     def _end(self, name: str) -> None:
         """Note what an output of the model is."""
@@ -226,7 +254,11 @@ class Planner(Walk):
         if lost & self.time:
             yield "unknown", "cuts time into other axes"
             return
+        is_along = kind == "Concat" and self._joins_along(op) in timed[op.outputs[0]]
+        is_moved = is_along or kind in ("Pad", "Slice")
         before = [self.stretch.get(op.inputs[place], Stretch()) for place in takes]
+        if not (is_moved or kind in _KEEPS_ZEROS or (kind == "Conv" and len(op.inputs) < 3)):
+            before = [self._moved_back(op, *item) for item in zip(takes, before, strict=True)]
         takes_zeros = kind in (*_KEEPS_ZEROS, "Pad", "Slice") or "Conv" in kind or "Pool" in kind
         if any(item.zeros for item in before) and (len(takes) > 1 or not takes_zeros):
             yield "remembers", "takes steps of zeros that were put in front of time"
@@ -235,11 +267,9 @@ class Planner(Walk):
         if id(op) in self.lost:
             self._open_sizes(op, timed[op.outputs[0]], stretch.late > 0)
             return
-        if kind == "Concat":
-            axis = op.attributes.get("axis", 0) % len(self.known[op.outputs[0]] or (0,))
-            if axis in timed[op.outputs[0]]:
-                yield from self._joined_along(op, axis, stretch)
-                return
+        if is_along:
+            yield from self._joined_along(op, self._joins_along(op), stretch)
+            return
         if kind == "Flatten":
             return
         if kind in RECURRENT:
@@ -255,6 +285,25 @@ class Planner(Walk):
                 yield "mixes", "spreads one value of a run over all of its steps"
         if any(len(timed[name]) > 1 for name in outputs):
             yield "mixes", "sets each step of a run beside every other"
+
+    def _joins_along(self, op: Op) -> int:
+        """The axis along which a Concat joins."""
+        axis: int = op.attributes.get("axis", 0)
+        return axis % len(self.known[op.outputs[0]] or (0,))
+
+    def _moved_back(self, op: Op, place: int, stretch: Stretch) -> Stretch:
+        """Let as many steps wait as zeros came in front, if so many are not known yet or were cut off behind.
+
+        A convolution has in its cache the zeros that it reads.
+        """
+        name, axis = op.inputs[place], self._timed(op.inputs[place])[0]
+        moves = [move for move in self.moves[id(op)] or () if (move.place, move.axis) == (place, axis)]
+        zeros = stretch.zeros - max((move.reach - move.before for move in moves if move.reach), default=0)
+        steps = zeros if stretch.late else min(zeros, -stretch.tail)
+        if steps <= 0:
+            return stretch
+        self.made.caches.append(Cache(op, place, axis, steps, None, name, axis))
+        return Stretch(stretch.late, stretch.zeros - steps, stretch.tail + steps)
 
     def _has_each_step(self, op: Op, name: str, timed: Mapping[str, list[int]]) -> bool:
         """Whether a value that no step is fed to has numbers for each step, as a table of positions."""
@@ -297,14 +346,17 @@ class Planner(Walk):
     def _moved(self, op: Op, move: Move, stretch: Stretch) -> Iterator[tuple[Kind, str]]:
         """What forbids time along an axis of an operator."""
         kind = kind_of(op)
+        if kind == "Slice" and move.to is not None and (cut := self._cut(op, move.axis, stretch)) is not None:
+            yield from self._sliced(op, move, stretch, *cut)
+            return
         if move.kind:
             yield move.kind, move.why
             return
         if "Pool" in kind and len(op.outputs) > 1 and op.outputs[1]:
             yield "unknown", "gives the places of steps in a run"
         if move.to is None:
-            if stretch.tail > 0 or stretch.late:
-                yield "remembers", "takes the last step, which comes later"
+            if stretch.tail or stretch.late:
+                yield "remembers", "takes the last step, which comes later or is not known"
             return
         if not (move.before or move.behind or move.reach):
             if stretch.zeros and "Conv" in kind and (len(op.inputs) > 2 or kind != "Conv"):
@@ -313,16 +365,14 @@ class Planner(Walk):
             rank = len(step.shape())
             if kind == "Gather" and move.place == 0 and move.axis == step.number("axis", 0) % rank:
                 yield "remembers", "takes steps by their places in a run"
-            if kind == "Slice" and isinstance(step.shape()[move.axis], int):
-                cut = [axis % rank for axis in step.numbers("axes", range(rank), place=3)]
-                # The bounds may be the number of steps.
-                self.made.unpadded += [(op, move.axis)] * (move.axis in cut)
             return
         name, tail = op.outputs[move.output], stretch.tail + move.behind
         first = stretch.zeros + move.before
         is_window = "Conv" in kind or "Pool" in kind
+        if move.behind and stretch.tail < 0:
+            yield "remembers", f"{move.why}, some in the place of its last ones"
         if not is_window:
-            if move.before < 0 or tail < 0:
+            if min(move.before, move.behind) < 0:
                 yield "remembers", f"{move.why}, which a stream does not know the ends of"
             elif kind == "Pad" and not self._pads_zeros(op):
                 yield "remembers", "pads time with other numbers than zeros"
@@ -332,19 +382,78 @@ class Planner(Walk):
         if kind == "ConvInteger" and first:
             yield "remembers", "pads time with other numbers than zeros"
         later = move.reach - first
-        self.stretch[name] = Stretch(stretch.late + later, 0, tail)
-        if later < 0:
+        self.stretch[name] = Stretch(stretch.late + max(later, 0), max(-later, 0), tail)
+        if later < 0 and (kind != "Conv" or len(op.inputs) > 2):
             yield "remembers", f"{move.why} and gives more than it takes"
-        elif later and not self.delay:
+        elif later > 0 and not self.delay:
             self.stretch[name] = Stretch()  # once is enough to say so
-            words = f"gives each step {count(later, 'step')} later, which delay=True (--delay) allows"
-            yield "remembers", f"{move.why}: {words}"
+            yield "remembers", f"{move.why}: {_later(later)}"
         elif "Pool" in kind and move.before:
             yield "remembers", "pads the steps that it pools"
         if move.before or move.behind:
             self.made.unpadded.append((op, move.axis))
         if move.reach:
-            self.made.caches.append(Cache(op, move.place, move.axis, first, move.reach))
+            self.made.caches.append(Cache(op, move.place, move.axis, min(first, move.reach), move.reach))
+
+    def _cut(self, op: Op, axis: int, stretch: Stretch) -> tuple[int, int] | None:
+        """How many steps of a whole run a Slice cuts off in front and behind; None if that is not known."""
+        step, more = self._step(op), stretch.more
+        rank = len(step.shape())
+        try:
+            axes, strides = step.numbers("axes", range(rank), place=3), step.numbers("steps", place=4)
+        except UnknownOpError:
+            return None
+        places = [item % rank for item in axes]
+        if axis not in places:
+            return None
+        index = places.index(axis)
+        start, end = (self._bound(op, name, place, index) for name, place in (("starts", 1), ("ends", 2)))
+        if start is None or end is None or (strides and strides[index] != 1):
+            return None
+        times, front = start
+        if times == 0 > front and self.steps and 0 <= self.steps + more + front <= stretch.zeros:
+            front += self.steps + more  # no more than zeros: not the last steps of any run
+        elif times == -1:
+            front = max(more + front, 0)
+        if front < 0 or times == 1:
+            return None
+        times, last = end
+        if times == 0 and (last < 0 or last >= ENDLESS):
+            return front, -min(last, 0)
+        if times == 0 and self.steps:
+            times, last = 1, last - self.steps
+        return (front, max(more - last, 0)) if times == 1 else None
+
+    def _bound(self, op: Op, name: str, place: int, index: int) -> tuple[int, int] | None:
+        """A bound of a Slice: how many times the input's number of steps, and what is added to it."""
+        known = self.flow.ints(op, name, place)
+        if known is not None:
+            return 0, known[index]
+        value, sign = op.inputs[place] if len(op.inputs) > place else "", 1
+        while (before := self.flow.producer(value)) is not None and before.kind in (*SAME_SIZES, "Neg"):
+            value, sign = before.inputs[0], -sign if before.kind == "Neg" else sign
+        sizes = self.flow.sizes(value)
+        linear = self.flow.linear(value) if sizes is None else (sizes[index if len(sizes) > 1 else 0], 0)
+        if linear is None or not isinstance(linear[0], str):
+            return None
+        size = linear[0].removesuffix("*-1")
+        inner = 1 if size == linear[0] else -1
+        more = self.counts.get(size)
+        return None if more is None else (sign * inner, sign * (inner * more + linear[1]))
+
+    def _sliced(
+        self, op: Op, move: Move, stretch: Stretch, front: int, behind: int
+    ) -> Iterator[tuple[Kind, str]]:
+        """A Slice along time: zeros go, steps in front are waited for, and those behind are not known yet."""
+        later = max(front - stretch.zeros, 0)
+        if later and not self.delay:
+            yield "remembers", f"drops {count(later, 'step')} in front: {_later(later)}"
+        elif later:
+            self.made.caches.append(Cache(op, 0, move.axis, stretch.zeros, front))
+            self.made.dropped[id(op), move.axis] = front
+        zeros = max(stretch.zeros - front, 0)
+        self.stretch[op.outputs[0]] = Stretch(stretch.late + later, zeros, stretch.tail - behind)
+        self.made.unpadded.append((op, move.axis))
 
     def _pads_zeros(self, op: Op) -> bool:
         mode = self._step(op).text("mode", "constant").lower()
@@ -397,19 +506,45 @@ class Planner(Walk):
             return
         for first, _ in RECURRENT[kind_of(op)]:
             name = op.inputs[first] if len(op.inputs) > first else ""
-            if name in self.dynamic and self.flow.fill(name) is None and name not in self.inputs:
+            if name and self.outside(name) is None and self.start_of(op, name) is None:
                 yield "remembers", "starts from a state that is computed in each run"
                 return
         for name in op.outputs[1:]:
-            if stretch.late and (name in self.flow.outputs or name in self.flow.consumers):
-                yield "remembers", "gives its last state, which comes later"
+            if (stretch.late or stretch.tail) and (name in self.flow.outputs or name in self.flow.consumers):
+                yield "remembers", "gives its last state, which comes later or is not known"
         self.made.recurrent.append(op)
 
     def _has_lengths(self, op: Op) -> bool:
         place = LENGTHS.get(kind_of(op), 4)
         return len(op.inputs) > place and bool(op.inputs[place])
 
+    def start_of(self, op: Op, name: str) -> Array | None:
+        """What a recurrence starts from, its rows as one if they are the same; None if it is computed."""
+        rows = 0 if op.attributes.get("layout", 0) == 1 else 1
+        return np.zeros((1, 1, 1)) if self.flow.fill(name) == 0 else constant_start(self.flow, name, rows)
+
+    def outside(self, name: str) -> str | None:
+        """The input of the model that a value is, or is a part of; None for what is computed."""
+        while (op := self.flow.producers.get(name)) is not None and kind_of(op) in PARTS:
+            name = op.inputs[0]
+        return name if name in self.inputs and name not in self.streamed else None
+
+    def starts_alone(self, name: str) -> bool:
+        """Whether the parts of an input are nothing but what recurrences start from."""
+        parts = self._moved_to(name, PARTS)
+        ops = [(op, part) for part in parts for op in self.flow.consumers.get(part, ())]
+        return parts.isdisjoint(self.flow.outputs) and all(
+            op.kind == "Shape"
+            or (kind_of(op) in PARTS and part in op.inputs[:1])
+            or (kind_of(op) in RECURRENT and part not in op.inputs[:5])
+            for op, part in ops
+        )
+
     def factors(self, name: str, axis: int) -> Axis:
         """What an axis of a value is made of."""
         axes = self.known.get(name)
         return () if axes is None or axis >= len(axes) else self.axes.flat(axes[axis])
+
+
+def _later(steps: int) -> str:
+    return f"gives each step {count(steps, 'step')} later, which delay=True (--delay) allows"

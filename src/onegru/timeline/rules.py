@@ -140,11 +140,17 @@ def _gemm(step: Step) -> Iterator[Move]:
 
 
 def _einsum(step: Step) -> Iterator[Move]:
-    terms = einsum_terms(step.op)
-    if terms is None:
+    shapes = [step.shape(place) for place in range(len(step.op.inputs))]
+    terms = einsum_terms(step.op, [len(shape) for shape in shapes])
+    if terms is None or any(len(set(term)) < len(term) for term in terms):
         raise UnknownOpError
+    largest: dict[str, int | str] = {}
+    for term, shape in zip(terms[:-1], shapes, strict=True):
+        largest.update((key, size) for key, size in zip(term, shape, strict=True) if size != 1)
     for place, term in enumerate(terms[:-1]):
         for axis, letter in enumerate(term):
+            if shapes[place][axis] == 1 and letter in largest:
+                continue  # of which there is one for all
             if letter in terms[-1]:
                 yield Move(place, axis, terms[-1].index(letter))
             else:

@@ -82,7 +82,7 @@ class Step:
         return self.numbers(name, [default])[0]
 
 
-_ENDLESS = 2**31 - 1
+ENDLESS = 2**31 - 1
 
 
 def slice_bounds(step: Step, axis: int) -> tuple[int, int | None, int] | None:
@@ -105,6 +105,6 @@ def slice_bounds(step: Step, axis: int) -> tuple[int, int | None, int] | None:
     index = places.index(axis)
     start, end, stride = starts[index], ends[index], steps[index] if steps else 1
     if not isinstance(size, int):
-        return start, None if end >= _ENDLESS else end, stride
+        return start, None if end >= ENDLESS else end, stride
     taken = range(size)[start:end:stride]
     return taken.start, None if taken.stop == size else taken.stop, stride

@@ -13,7 +13,7 @@ from onegru.timeline.step import Kind, Move, Step, UnknownOpError, slice_bounds
 
 _NONE: frozenset[str] = frozenset()
 _MOVES = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Flatten")
-_PARTS = (*_MOVES, "Slice", "Split", "Gather", "openvino::Split", "openvino::VariadicSplit")
+PARTS = (*_MOVES, "Slice", "Split", "Gather", "openvino::Split", "openvino::VariadicSplit")
 _COPIES = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Expand", "Tile", "openvino::Broadcast")
 
 
@@ -218,9 +218,9 @@ class Walk:
             if (unknown := self._where_time_begins(op)) is not None:
                 yield finding_of(unknown, "unknown", "does what is not known along time")
             for first, last in RECURRENT[kind_of(op)]:
-                given = self._moved_to(op.outputs[last], _PARTS) | self._moved_to(op.outputs[0], _PARTS)
+                given = self._moved_to(op.outputs[last], PARTS) | self._moved_to(op.outputs[0], PARTS)
                 states = self.from_states.get(op.inputs[first], _NONE)
-                if not any(op.inputs[first] in self._moved_to(state, _PARTS) for state in states):
+                if not any(op.inputs[first] in self._moved_to(state, PARTS) for state in states):
                     yield finding_of(op, "unknown", "starts from what is computed from a state in each run")
                 elif not any(self.states[state] in given for state in states):
                     yield finding_of(op, "unknown", "ends in a state that is changed before the next run")

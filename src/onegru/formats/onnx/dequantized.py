@@ -15,6 +15,7 @@ import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 
 from onegru.core.dtypes import Array, default_float_mode
+from onegru.engines.storage import quantize_channels
 from onegru.formats.onnx.validate import (
     Source,
     attribute_graphs,
@@ -31,6 +32,23 @@ _INTEGERS = {"int4", "uint4", "int8", "uint8", "int16", "uint16", "int32"}
 #: The opset from which on each attribute is there.
 _SINCE = {"axis": 13, "block_size": 21, "output_dtype": 23}
 _WEIGHTS = slice(1, 4)  # W, R and B among the inputs of either operator
+
+
+def int8_opset(group: int) -> int:
+    """The first opset whose DequantizeLinear has a scale for each row, or for each `group` weights of it."""
+    return _SINCE["block_size" if group else "axis"]
+
+
+def quantized_inputs(matrix: Array, group: int) -> tuple[Array, Array, dict[str, int]]:
+    """What makes a DequantizeLinear node give a W or R: integers, scales and attributes.
+
+    With two directions and a scale for each row the integers have rank 2, [2·3H, K]: their rows are one axis.
+    """
+    q, scale = quantize_channels(matrix, group)
+    if group:
+        return q, scale, {"axis": 2, "block_size": group}
+    is_single = len(q) == 1
+    return q if is_single else q.reshape(-1, q.shape[2]), scale.ravel(), {"axis": int(is_single)}
 
 
 def fold_dequantized(source: Source, model: ModelProto, opset: int) -> bool:

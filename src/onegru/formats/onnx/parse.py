@@ -10,6 +10,8 @@ import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import onnx
@@ -94,6 +96,11 @@ def _constants(source: Source, data: bytes, parse: Callable[[], ModelProto]) -> 
     return _Reader(source, data, parse).constants()
 
 
+def _is_size(number: object) -> bool:
+    """Whether what a file says may be a size."""
+    return type(number) is int and 0 <= number < 2**31
+
+
 class _Reader:
     """One model being read. `parse` makes a model of `data`, which may be changed."""
 
@@ -131,10 +138,7 @@ class _Reader:
         )
         outputs = tuple(tensor_info(value) for value in self.graph.output)
         outline = Outline(serialized(self.source, without_weights(self.model)))
-        states = find_states(self.graph, self.opset, self.nodes, self.grus.values(), inputs, outputs)
-        starts: Mapping[str, tuple[int | str, ...]] = {}
-        if (told := self._told_states(inputs, outputs)) is not None:
-            states, starts = told
+        told = self._told_states(inputs, outputs)
         ahead = self._ahead_of_runs()
         steps = self._steps({id(node) for node in ahead})
         constants: Mapping[str, Array] | None = None if steps is None else self._folded(ahead)
@@ -153,43 +157,52 @@ class _Reader:
             steps=steps,
             grus=(*self.grus.values(), *(gru for _, gru in self.nested)),
             whole=whole,
-            states=states,
-            starts=starts,
+            **told,
             outline=outline,
         )
         return replace(graph, zero_inputs=initial_states(graph)) if is_ours and steps else graph
 
-    def _told_states(
-        self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
-    ) -> tuple[tuple[tuple[str, str], ...], dict[str, tuple[int | str, ...]]] | None:
-        """The states that the metadata names, and their shapes at first; None if it names none.
+    def _told_states(self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> dict[str, Any]:
+        """The attributes of a `Graph` that are about states: as the metadata name them, or else as found.
 
         Raises:
             FormatError: the metadata are broken, or name inputs or outputs that the model does not have.
         """
         text = next((item.value for item in self.model.metadata_props if item.key == STREAM_KEY), None)
         if text is None:
-            return None
+            grus = self.grus.values()
+            return {"states": find_states(self.graph, self.opset, self.nodes, grus, inputs, outputs)}
         pairs: tuple[tuple[str, str], ...] = ()
         shapes: dict[str, tuple[int | str, ...]] = {}
+        initial: dict[str, Array] = {}
+        least: dict[str, tuple[int, int]] = {}
         try:
-            states = json.loads(text)["states"]
+            document = json.loads(text)
+            states = document["states"]
             pairs = tuple((state["output"], state["input"]) for state in states)
             shapes = {state["input"]: tuple(state["shape"]) for state in states}
+            told = {state["input"]: state["initial"] for state in states if "initial" in state}
+            initial = {taken: np.array(numbers, np.float64) for taken, numbers in told.items()}
+            delay = max(document.get("delays", {}).values(), default=0)
+            time = document.get("time", {}).items() if delay else ()
+            least = {name: (axis, delay + 1) for name, axis in time}
             is_sound = all(isinstance(item, list) for item in (states, *(one["shape"] for one in states)))
             takers, givers = {info.name: info for info in inputs}, {info.name for info in outputs}
             is_sound = is_sound and len({*shapes}) == len({given for given, _ in pairs}) == len(pairs)
+            is_sound = is_sound and takers.keys() >= least.keys()
             for given, taken in pairs:
                 known, shape = takers[taken].shape, shapes[taken]
                 is_sound = is_sound and given in givers and known is not None and len(shape) == len(known)
-                is_sound = is_sound and all(
-                    isinstance(size, str) or (type(size) is int and 0 <= size < 2**31) for size in shape
-                )
-        except (KeyError, TypeError, ValueError, RecursionError):
+                is_sound = is_sound and all(isinstance(size, str) or _is_size(size) for size in shape)
+            for taken, array in initial.items():
+                sizes = zip(array.shape, shapes[taken], strict=True)
+                is_sound = is_sound and all(have in (1, size) for have, size in sizes)
+            is_sound = is_sound and all(map(_is_size, (delay, *chain(*least.values()))))
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
             is_sound = False
         if not is_sound:
             raise self.source.error(f"its metadata {STREAM_KEY!r} do not fit its inputs and outputs")
-        return pairs, shapes
+        return {"states": pairs, "starts": shapes, "initial": initial, "least_steps": least}
 
     def constants(self) -> dict[str, Array]:
         """Those that GRU nodes use, as far as they may be known ahead of runs."""

@@ -12,11 +12,11 @@ from onnx import NodeProto, TensorProto, ValueInfoProto
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec, Weights
-from onegru.engines.storage import quantize_channels
 from onegru.formats.graph import STATES_KEY, STATES_WORD
+from onegru.formats.onnx.dequantized import int8_opset, quantized_inputs
 from onegru.formats.onnx.validate import trimmed
 from onegru.formats.writing import Interface, Layers, suffixes
-from onegru.operators.onnx import GRU_VERSIONS, QUANTIZED_OPSET, activation_attributes, gru_version
+from onegru.operators.onnx import GRU_VERSIONS, activation_attributes, gru_version
 from onegru.operators.schema import Operator
 
 _NEWEST_OPSET = max(GRU_VERSIONS)
@@ -43,10 +43,11 @@ def onnx_bytes(layers: Layers, opset: int, layout: int, interface: Interface) ->
         raise SpecError(f"layers: {size} bytes of weights; must be below 2 GiB, which an .onnx file holds")
     graph = _Graph(operator, opset, layout, interface)
     value = "X"
-    for index, ((spec, weights, is_int8), suffix) in enumerate(zip(layers, suffixes(layers), strict=True)):
+    for index, ((spec, weights, group), suffix) in enumerate(zip(layers, suffixes(layers), strict=True)):
         is_last = index == len(layers) - 1
         Y = "Y" if is_last else f"Y{suffix}"
-        graph.gru(spec, weights, is_int8 and opset >= QUANTIZED_OPSET, value, suffix, Y)
+        is_int8 = group is not None and opset >= int8_opset(group)
+        graph.gru(spec, weights, group if is_int8 else None, value, suffix, Y)
         if not is_last:
             value = graph.side_by_side(spec, Y, f"X_{index + 1}")
     return graph.serialized(layers)
@@ -74,27 +75,28 @@ class _Graph:
         self.initializers.append(onnx.numpy_helper.from_array(array, name))
         return name
 
-    def in_int8(self, name: str, array: Array) -> str:
+    def in_int8(self, name: str, array: Array, group: int) -> str:
         """Add a weight in int8, and nodes that convert it back; returns its name."""
-        q, scale = quantize_channels(array)
-        is_single = len(array) == 1
-        rows = q if is_single else q.reshape(-1, q.shape[2])  # a scale for each row of all directions
-        value = name if is_single else f"{name}.rows"
-        inputs = [self.constant(f"{name}.int8", rows), self.constant(f"{name}.scale", scale.ravel())]
+        attributes: dict[str, Any]
+        q, scale, attributes = quantized_inputs(array, group)
+        value = name if q.ndim == 3 else f"{name}.rows"
+        inputs = [self.constant(f"{name}.int8", q), self.constant(f"{name}.scale", scale)]
         self.nodes.append(
-            onnx.helper.make_node("DequantizeLinear", inputs, [value], name=value, axis=int(is_single))
+            onnx.helper.make_node("DequantizeLinear", inputs, [value], name=value, **attributes)
         )
-        if is_single:
+        if q.ndim == 3:
             return name
         return self._with_integers("Reshape", "shape", [*array.shape], since=5, value=value, name=name)
 
-    def gru(self, spec: Spec, weights: Weights, is_int8: bool, X: str, suffix: str, Y: str) -> None:
+    def gru(self, spec: Spec, weights: Weights, group: int | None, X: str, suffix: str, Y: str) -> None:
         """Add a layer."""
         attributes = self._attributes(spec)
         names = [X]
         for name, array in _tensors(weights).items():
-            write = self.in_int8 if is_int8 and name != "B" else self.constant
-            names.append(write(name + suffix, array))
+            if group is None or name == "B":
+                names.append(self.constant(name + suffix, array))
+            else:
+                names.append(self.in_int8(name + suffix, array, group))
         names.append("sequence_lens" if self.interface.sequence_lens else "")
         names.append(f"initial_h{suffix}" if self.interface.initial_h else "")
         outputs = [Y, f"Y_h{suffix}"]

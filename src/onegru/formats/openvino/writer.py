@@ -93,9 +93,9 @@ def _net(layers: Layers, cell: bool, interface: Interface) -> Net:
     graph = _Graph(net, interface, first)
     X = graph.parameter(operators[0], "X", first, "X")
     results: list[tuple[str, Value]] = []
-    for index, ((spec, weights, is_int8), suffix) in enumerate(zip(layers, suffixes(layers), strict=True)):
+    for index, ((spec, weights, group), suffix) in enumerate(zip(layers, suffixes(layers), strict=True)):
         is_last = index == len(layers) - 1
-        Y, Y_h = graph.gru(operators[index], spec, weights, is_int8, X, suffix, is_last)
+        Y, Y_h = graph.gru(operators[index], spec, weights, group, X, suffix, is_last)
         if Y is not None and is_last:
             results.insert(0, ("Y", Y))
         results.append((f"Ho{suffix}", Y_h))
@@ -166,7 +166,7 @@ class _Graph:
         operator: Operator,
         spec: Spec,
         weights: Weights,
-        is_int8: bool,
+        group: int | None,
         X: Value,
         suffix: str,
         is_last: bool,
@@ -187,8 +187,11 @@ class _Graph:
                 inputs.append(self._zeros(self._shape(port, spec), spec.dtype, port.name + suffix))
             elif port.role in arrays:
                 array, axes = arrays[port.role]
-                write = self._in_int8 if is_int8 and port.role != "B" else self._net.constant
-                inputs.append(write(port.name + suffix, arrange(array, axes, port.axes)))
+                weight = arrange(array, axes, port.axes)
+                if group is None or port.role == "B":
+                    inputs.append(self._net.constant(port.name + suffix, weight))
+                else:
+                    inputs.append(self._in_int8(port.name + suffix, weight, group))
             else:
                 inputs.append(self.parameter(operator, port.role, spec, port.name + suffix))
         outputs = [
@@ -200,15 +203,27 @@ class _Graph:
         given = self._net.layer(operator.name, name, version, attributes_of(spec, operator), inputs, outputs)
         return (given[0] if len(given) == 2 else None), given[-1]
 
-    def _in_int8(self, name: str, array: Array) -> Value:
+    def _in_int8(self, name: str, array: Array, group: int) -> Value:
         """Add a weight in int8, and layers that convert it back."""
-        q, scale = quantize_channels(array)
-        integers = self._net.constant(f"{name}/int8", q)
-        factors = self._net.constant(f"{name}/scale", scale[..., None])
+        K = array.shape[2]
+        if group and K % group:  # such groups are no axis
+            return self._net.constant(name, array)
+        q, scale = quantize_channels(array, group)
+        shape = (*array.shape[:2], K // group, group) if group else array.shape
+        integers = self._net.constant(f"{name}/int8", q.reshape(shape))
+        factors = self._net.constant(f"{name}/scale", scale[..., None] if group else scale)
         data = {"destination_type": ELEMENT_WORDS["float32"]}
-        output = ("float32", array.shape, "")
+        output = ("float32", shape, "")
         numbers = self._net.layer("Convert", f"{name}/numbers", "opset1", data, [integers], [output])
-        return self._net.layer("Multiply", name, "opset1", {}, [*numbers, factors], [output])[0]
+        made = self._net.layer(
+            "Multiply", f"{name}/groups" if group else name, "opset1", {}, [*numbers, factors], [output]
+        )
+        if not group:
+            return made[0]
+        sizes = self._net.constant(f"{name}/sizes", np.array(array.shape, np.int64))
+        whole = ("float32", array.shape, "")
+        data = {"special_zero": "false"}
+        return self._net.layer("Reshape", name, "opset1", data, [*made, sizes], [whole])[0]
 
     def side_by_side(self, Y: Value, name: str) -> Value:
         """Add layers that turn Y [B, D, T, H] into [B, T, D·H]."""
