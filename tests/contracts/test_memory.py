@@ -52,7 +52,7 @@ def test_16_bit_storage_halves_the_matrices(storage: str, after: bool) -> None:
 
 @pytest.mark.parametrize("after", [False, True])
 def test_8_bit_storage_quarters_the_matrices(after: bool) -> None:
-    """Beside them, scales and corrections of four bytes for the channels of whole vectors, and what AMX reads."""
+    """Beside them, a scale and a correction for each channel of whole vectors, and what AMX reads."""
     for H, I in itertools.product(SIZES, (1, 64)):
         quads = -(-I // 4) * 4 + -(-H // 4) * 4
         vectors = -(-H // 16) * 16

@@ -374,6 +374,26 @@ def test_a_missing_package_is_named(tmp_path: Path, package: str) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", ["x.onnx", "x.xml", "x.safetensors"])
+@pytest.mark.parametrize("inputs", [64, 70])
+@pytest.mark.parametrize("group", [32, 64, 128])
+def test_weights_in_groups(tmp_path: Path, name: str, inputs: int, group: int) -> None:
+    """An IR has floats where the last group is narrower; all come back as the same numbers."""
+    path, storage = tmp_path / name, f"int8_g{group}"
+    kept = make_gru(inputs=inputs, hidden=64, direction="bidirectional").with_storage(storage)
+    onegru.save(kept, path)
+    found = onegru.load_layers(path)
+    layer = found if isinstance(found, GRU) else next(iter(found.values()))
+    assert isinstance(layer, GRU)
+    for matrix in "WR":
+        again = getattr(layer.with_storage(storage).weights, matrix)
+        assert_bits(getattr(layer.weights, matrix), getattr(kept.weights, matrix))
+        assert_bits(again, getattr(kept.weights, matrix))
+    in_integers = name != "x.xml" or (inputs % group == 0 and 64 % group == 0)
+    size = (path.with_suffix(".bin") if name == "x.xml" else path).stat().st_size
+    assert (size < 2 * 2 * 3 * 64 * (inputs + 64)) == in_integers
+
+
 @pytest.mark.parametrize("name", ["x.onnx", "x.xml"])
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 @pytest.mark.parametrize("is_stack", [False, True])

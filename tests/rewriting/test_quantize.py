@@ -34,6 +34,7 @@ from tests.support.files.onnx_models import (
     value,
     weights,
 )
+from tests.support.layers import make_gru
 from tests.support.machine.repository import DENOISER, DIGITS
 from tests.support.rewrite_cases import Case, assert_close, cases, expected
 from tests.support.runtimes import onnxruntime_results, openvino_results
@@ -41,7 +42,7 @@ from tests.support.runtimes import onnxruntime_results, openvino_results
 
 def in_int8(matrix: Array) -> Array:
     q, scale = quantize_channels(matrix)
-    return np.asarray(q * scale[..., None])
+    return np.asarray(q * scale)
 
 
 @pytest.mark.long(every=5)
@@ -69,6 +70,43 @@ def test_every_kind_of_node(case: Case, tmp_path: Path) -> None:
     types = {tensor.name: tensor.data_type for tensor in onnx.load(target).graph.initializer}
     assert sum(kind == onnx.TensorProto.INT8 for kind in types.values()) == 2
     assert not {"W", "R"} & types.keys()
+
+
+@pytest.mark.parametrize("group_size", [32, 64, 128])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_groups(group_size: int, direction: Any, tmp_path: Path) -> None:
+    """Blocks, the last of them narrower; any runtime runs them, and onegru computes with the integers."""
+    layer = make_gru(inputs=100, hidden=70, direction=direction, linear_before_reset=True)
+    source, target = tmp_path / "source.onnx", tmp_path / "target.onnx"
+    onegru.save(layer, source)
+    report = onegru.rewrite(source, target, quantize=True, group_size=group_size)
+    assert report.nodes[0].done == (
+        f"W and R became int8, with a scale for each {group_size} weights of a row",
+    )
+    storage = f"int8_g{group_size}"
+    kept = layer.with_storage(storage)
+    feeds = {"X": np.random.default_rng(0).standard_normal((5, 3, 100)).astype(np.float32)}
+    assert_bits(onegru.load(target, weight_storage=storage).run(feeds)["Y"], kept(feeds["X"])[0])
+    wanted = onegru.GRU.from_canonical(kept.spec, kept.weights)(feeds["X"])[0]
+    assert_bits(onegru.load(target).run(feeds)["Y"], wanted)
+    feeds["initial_h"] = np.zeros((layer.spec.num_directions, 3, 70), np.float32)
+    np.testing.assert_allclose(onnxruntime_results(onnx.load(target), feeds)["Y"], wanted, atol=1e-5)
+    assert onegru.quantize(source, feeds, group_size=group_size).weight_storage.popitem()[1] == storage
+
+
+def test_group_sizes_are_refused(tmp_path: Path) -> None:
+    source, target = tmp_path / "source.onnx", tmp_path / "target.onnx"
+    onegru.save(make_gru(), source, opset=20)
+    for wrong in (0, 5, 64.5, True, "64"):
+        with pytest.raises(SpecError, match=r"^group_size: .*; must be 32, 64, 128 or None$"):
+            onegru.rewrite(source, target, quantize=True, group_size=wrong)  # type: ignore[arg-type]
+        with pytest.raises(SpecError, match=r"^group_size: .*; must be 32, 64, 128 or None$"):
+            onegru.quantize(source, group_size=wrong)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match=r"^group_size: given without quantize"):
+        onegru.rewrite(source, target, group_size=64)
+    with pytest.raises(SpecError, match=r"^opset: 20; must be at least 21 for weights in int8, in groups"):
+        onegru.rewrite(source, target, quantize=True, group_size=64)
+    assert not target.exists()
 
 
 def test_numbers_are_the_same_both_ways(tmp_path: Path) -> None:
@@ -217,7 +255,7 @@ def test_a_result_that_is_far_off_is_not_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
-def test_augru_nodes(direction: str, tmp_path: Path) -> None:
+def test_augru_nodes(direction: Any, tmp_path: Path) -> None:
     """Each keeps its function, which other runtimes run; in int8, onegru computes with the same integers."""
     D = 1 + (direction == "bidirectional")
     constants = weights(D=D)

@@ -50,7 +50,7 @@ Quantizable = TypeVar("Quantizable", bound=GRU | Stack | Model, covariant=True)
 
 
 def _storages(mode: str, group: int) -> tuple[str | None, str | None]:
-    """The weight_storage and activation_storage of a mode; group: how many weights share a scale, 0 for all."""
+    """The weight_storage and activation_storage of a mode, with a scale for `group` weights, 0 for a row."""
     weights, activations = MODES[mode]
     return f"{weights}_g{group}" if group and is_int8(weights) else weights, activations
 

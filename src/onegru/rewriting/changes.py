@@ -150,7 +150,6 @@ def to_int8(around: Around, form: Form, group: int) -> Form:
             raise SpecError(f"quantize: {form.label}: {port} is computed by another node; must be a constant")
         if not np.isfinite(array).all():
             raise SpecError(f"quantize: {form.label}: {port} holds NaN or infinity; must be finite")
-        attributes: dict[str, Any]
         q, scale, attributes = quantized_inputs(array, group)
         values = [
             _constant(scope, form, port, what, lambda constant=constant: constant)  # type: ignore[misc]

@@ -114,7 +114,7 @@ def rewrite(
             back by DequantizeLinear nodes, from opset 13 on; or the names of the nodes, as `onegru.quantize`
             chooses them. Biases, inputs and states stay float32.
             `onegru.load(…, weight_storage="int8")` computes with these integers.
-        group_size: with `quantize`, 32, 64 or 128: a scale for each so many weights of a row, from opset 21 on.
+        group_size: with `quantize`, 32, 64 or 128: how many weights of a row share a scale, from opset 21 on.
             `onegru.load(…, weight_storage="int8_g64")`, say, computes with these integers.
         split: whether a bidirectional node becomes a forward and a reverse one.
         decompose: whether GRU nodes are expressed with other operators, from opset 11 on: a product over all

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import onnx
@@ -39,7 +40,7 @@ def int8_opset(group: int) -> int:
     return _SINCE["block_size" if group else "axis"]
 
 
-def quantized_inputs(matrix: Array, group: int) -> tuple[Array, Array, dict[str, int]]:
+def quantized_inputs(matrix: Array, group: int) -> tuple[Array, Array, dict[str, Any]]:
     """What makes a DequantizeLinear node give a W or R: integers, scales and attributes.
 
     With two directions and a scale for each row the integers have rank 2, [2·3H, K]: their rows are one axis.

@@ -77,7 +77,6 @@ class _Graph:
 
     def in_int8(self, name: str, array: Array, group: int) -> str:
         """Add a weight in int8, and nodes that convert it back; returns its name."""
-        attributes: dict[str, Any]
         q, scale, attributes = quantized_inputs(array, group)
         value = name if q.ndim == 3 else f"{name}.rows"
         inputs = [self.constant(f"{name}.int8", q), self.constant(f"{name}.scale", scale)]
