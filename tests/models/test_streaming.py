@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 import onegru
-from onegru import SpecError
+from onegru import SpecError, SpecWarning
 from tests.rewriting.test_streaming import AHEAD, CAUSAL, NEVER, B, C, T, built
+from tests.support import streams
 from tests.support.comparison import assert_bits
 from tests.support.files.onnx_models import save
 from tests.support.machine.repository import DENOISER, ROOT
+from tests.support.streams import StreamNet
 
 X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
 
@@ -69,6 +71,23 @@ def test_inspection(tmp_path: Path) -> None:
     target = tmp_path / "streaming.onnx"
     onegru.rewrite(save(tmp_path, built([CAUSAL["GRU"]], 4)), target, streaming=True)
     assert onegru.inspect(target).streaming == "yes; the file says which output feeds which input"
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+def test_inspection_of_a_model_with_a_cache_of_its_own(tmp_path: Path, direction: str) -> None:
+    """As published ones have, whose steps a plan of states that are hidden cannot follow."""
+    net = StreamNet()
+    net.inputs["cache"] = net.outputs["cache_out"] = [2, streams.B, streams.I]
+    both = net.op("Concat", "cache", "x", axis=0)
+    net.op("Slice", both, net.const([-2]), net.const([99]), net.const([0]), output="cache_out")
+    late = net.op("Slice", both, net.const([0]), net.const([-2]), net.const([0]))
+    path = save(tmp_path, net.end(net.gru(late, "h", "h_out", direction=direction)))
+    found = onegru.inspect(path).streaming
+    own = "h_out → h, cache_out → cache" if direction == "forward" else "cache_out → cache"
+    assert found.startswith(f"as it is, by its own states ({own}); whether they are all that it needs"), found
+    if direction == "reverse":  # whose state nobody carries, and which may run along time
+        with pytest.warns(SpecWarning, match="GRU node 'GRU_3' starts anew in each run, if it runs along"):
+            onegru.load(path).stream()
 
 
 def test_the_example(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

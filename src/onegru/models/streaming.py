@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from onegru.core.errors import FormatError, SpecError
+from onegru.core.errors import FormatError, SpecError, SpecWarning
 from onegru.core.wording import count
 from onegru.formats.graph import Graph
 from onegru.formats.opened import Kind, Opened
@@ -27,7 +28,7 @@ def streaming_words(file: Opened, graph: Graph) -> str:
         try:
             made = _streaming(file, graph, None, delay)
         except (SpecError, FormatError) as error:
-            why = why or str(error).removeprefix(f"{graph.path}: ").replace("cannot run in chunks, as", "no:")
+            why = why or str(error).removeprefix(f"{graph.path}: ")
             continue
         if not made.states:
             return "yes"
@@ -36,7 +37,25 @@ def streaming_words(file: Opened, graph: Graph) -> str:
         later = max(made.delays.values(), default=0)
         wait = f", {count(later, 'step')} later (--delay)" if later else ""
         return f"once rewritten by onegru convert --streaming, which adds {added}{wait}"
-    return why
+    if own := _own_states(graph):
+        return f"as it is, by its own states ({own}); whether they are all that it needs is not known: {why}"
+    return why.replace("cannot run in chunks, as", "no:")
+
+
+def _own_states(graph: Graph) -> str:
+    """The states that `Model.stream` finds among a model's inputs and outputs; empty where it refuses."""
+    from onegru.timeline.check import check_time, named_states
+    from onegru.timeline.read import read_timeline
+
+    timeline = read_timeline(graph)
+    pairs = {**dict(graph.states), **named_states(graph, timeline)}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SpecWarning)
+            check_time(graph, timeline, pairs, refuses=True)
+    except SpecError:
+        return ""
+    return ", ".join(f"{output} → {taker}" for output, taker in pairs.items())
 
 
 def streaming_graph(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> Graph:

@@ -192,7 +192,10 @@ class Walk:
         self.is_single = all(size == 1 for _, size in roots)  # one step for each run
         found = [] if self.is_single and roots else list(dict.fromkeys(self._of_states(recurrent)))
         if not self.time:
-            return found
+            if self.is_single and roots:
+                return found
+            why = "starts anew in each run, if it runs along time, which is not known"
+            return found + [finding_of(op, "unknown", why) for op in recurrent if id(op) not in self.carried]
         needed = self._needed(recurrent)
         self.streamed = {name for name in self.inputs if name not in self.states and self._timed(name)}
         self.lengths: set[str] = set()
