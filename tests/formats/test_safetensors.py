@@ -18,6 +18,7 @@ from tests.support.cases import DTYPES
 from tests.support.layers import I, make_gru, make_stack, same_layers
 
 safetensors = pytest.importorskip("safetensors")
+save_file = pytest.importorskip("safetensors.numpy").save_file
 
 Document = dict[str, Any]
 
@@ -77,6 +78,27 @@ def test_weights_in_int8(tmp_path: Path, direction: str) -> None:
     onegru.save(Stack([layers_of(stack)[0].with_storage(None), layers_of(stack)[1]]), path)  # some of them
     mixed = read_layers(path)
     assert np.array_equal(layers_of(mixed)[1].weights.R, layers_of(stack)[1].weights.R)
+
+
+@pytest.mark.parametrize("groups", [0, 3, 5])
+def test_scales_of_no_groups(tmp_path: Path, groups: int) -> None:
+    """100 inputs have 4 groups of 32, 2 of 64 and 1 of 128."""
+    path = tmp_path / "int8.safetensors"
+    onegru.save(make_gru(inputs=100, hidden=64).with_storage("int8_g32"), path)
+    with safetensors.safe_open(path, framework="np") as file:
+        metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    scale = tensors["layers.0.W_scale"]
+    assert scale.shape == (1, 192, 4)
+    tensors["layers.0.W_scale"] = np.ones((1, 192, groups), np.float32)
+    save_file(tensors, path, metadata)
+    with pytest.raises(FormatError, match=r"no group of weights has that many$"):
+        read_layers(path)
+    tensors["layers.0.W_scale"] = scale.astype(np.float16)
+    save_file(tensors, path, metadata)
+    with pytest.raises(
+        FormatError, match=r"float16 .*; must be float32 \[1, 192\] or \[D, 3H, groups\], as "
+    ):
+        read_layers(path)
 
 
 def test_what_the_file_is(tmp_path: Path) -> None:
@@ -253,7 +275,7 @@ def test_tensors_that_do_not_fit(tmp_path: Path) -> None:
     refused(r"'layers\.1\.R_scale': missing", {**tensors, "layers.1.R": q})
     refused(r"'layers\.0\.R_scale': belongs to no layer", {**tensors, "layers.0.R_scale": scale})
     refused(
-        r"'layers.1.R_scale': float32 \[1, 8\]; must be float32 \[1, 9\], as 'layers.1.R'$",
+        r"'layers.1.R_scale': float32 \[1, 8\]; must be float32 \[1, 9\] or \[D, 3H, groups\], as 'layers.1.R'$",
         {**in_int8, "layers.1.R_scale": scale[:, 1:]},
     )
     refused(

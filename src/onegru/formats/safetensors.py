@@ -160,7 +160,8 @@ def _weight(found: Mapping[str, Mapping[str, Any]], name: str) -> Array:
     q = q.reshape(found[name]["shape"])
     if scale.dtype != np.float32 or scale.shape[:2] != q.shape[:2]:
         what = f"{scale.dtype.name} {list(scale.shape)}"
-        raise SpecError(f"tensor '{name}_scale': {what}; must be float32 {list(q.shape[:2])}, as {name!r}")
+        wanted = f"float32 {list(q.shape[:2])} or [D, 3H, groups]"
+        raise SpecError(f"tensor '{name}_scale': {what}; must be {wanted}, as {name!r}")
     if q.ndim != 3:
         return q.astype(np.float32)  # whose shape is refused
     scales = scale if scale.ndim == 3 else scale[..., None]
