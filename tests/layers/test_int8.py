@@ -238,7 +238,7 @@ def test_refusals(engine: str) -> None:
         weight_storage="int8",
     )
     refuse(
-        "activation_storage: 'int8'; must be None unless weight_storage is 'int8'",
+        "activation_storage: 'int8'; must be None unless weight_storage is in int8",
         make,
         activation_storage="int8",
     )

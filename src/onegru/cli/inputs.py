@@ -44,7 +44,8 @@ WeightStorage = Annotated[
     typer.Option(
         "--weight-storage",
         metavar="TYPE",
-        help="The type that float32 GRUs store their weights in: float16, bfloat16 or int8.",
+        help="The type that float32 GRUs store their weights in: float16, bfloat16, int8, or in groups "
+        "int8_g32, int8_g64 or int8_g128.",
     ),
 ]
 ActivationStorage = Annotated[

@@ -78,7 +78,7 @@ def engine_options(engine: object, weight_storage: object, activation_storage: o
     storage = _among("weight_storage", weight_storage, WEIGHT_STORAGES)
     activations = _among("activation_storage", activation_storage, ACTIVATION_STORAGES)
     if activations is not None and not is_int8(storage):
-        raise SpecError(f"activation_storage: {activations!r}; must be None unless weight_storage is 'int8'")
+        raise SpecError(f"activation_storage: {activations!r}; must be None unless weight_storage is in int8")
     return EngineOptions(name, storage, activations or (ACTIVATION_STORAGES[0] if is_int8(storage) else None))
 
 

@@ -56,7 +56,9 @@ def save(
     A layer that keeps its weights in int8 is written so to `.onnx` (from opset 13 on), `.xml` and
     `.safetensors`: integers, a scale for each row and, in models, nodes that convert them back, which any
     runtime runs. `onegru.load_layers` gives the numbers that they stand for, in float32, and its layers'
-    `with_storage("int8")` computes with the same integers.
+    `with_storage("int8")` computes with the same integers. Weights in groups are written with a scale for
+    each group: to `.onnx` from opset 21 on, where OpenVINO reads them only if the last group of a row is
+    whole; to `.xml`, if it is; and to `.safetensors`. Elsewhere the same numbers are written in float32.
 
     An option that the file's kind does not have must be None.
 

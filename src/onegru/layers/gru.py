@@ -69,7 +69,7 @@ class GRU(_native.Caller):
             scale for each row of W and R, and to multiply in integers; None to keep them as they are.
         activation_storage: what x, h and r∘h are rounded to as they are multiplied with weights in int8, each
             with a scale for its row of the batch: "int16", the default, or "int8", which is faster. None
-            unless weight_storage is "int8".
+            unless weight_storage is in int8.
         layout: the layout of calls that do not give one: 0 for time first, 1 for batch first. It is not part
             of what the layer computes: files do not hold it, and a stream's `run` takes time first.
 
