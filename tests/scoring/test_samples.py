@@ -145,6 +145,12 @@ def test_refused_arguments(files: tuple[Path, list[Any]], tmp_path: Path) -> Non
         read_samples(layer, [files[0]], rows=0)
     with pytest.raises(SpecError, match=r"^inputs: 'W'; must be one of 'X', 'initial_h'$"):
         read_samples(layer, [files[0]], inputs={"W": "X"})
+    assert len(read_samples(layer, files[0], inputs=["X"])) == len(LENGTHS)
+    for given in ("X", {"X": 3}):
+        with pytest.raises(SpecError, match=r"^inputs: 'X'"):
+            read_samples(layer, files[0], inputs=given)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match=r"^inputs: none; must be at least one$"):
+        read_samples(layer, [])
     with pytest.raises(FormatError, match=r"broken.parquet: not a Parquet file, or broken"):
         (tmp_path / "broken.parquet").write_bytes(b"PAR1")
         read_samples(layer, [tmp_path / "broken.parquet"])

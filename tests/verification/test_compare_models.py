@@ -57,6 +57,16 @@ def test_a_layout_that_both_mean(tmp_path: Path) -> None:
     assert found.agrees and [item.agrees for item in found.layers] == [True, True, True]
 
 
+def test_a_model_that_was_quantized(tmp_path: Path) -> None:
+    """Told from weights of 16 bits, whose errors are as large."""
+    pytest.importorskip("onnxruntime")
+    path, target = save(tmp_path, chain()), tmp_path / "q.onnx"
+    onegru.rewrite(path, target, quantize=["GRU_1"])
+    found = compare_with(onegru.load(target), path, feeds())
+    assert [item.agrees for item in found.layers] == [True, False, True]
+    assert found.layers[1].diagnosis == "W and R were rounded to int8, with a scale for each row"
+
+
 def test_what_differs_outside_the_grus(tmp_path: Path) -> None:
     right = chain(True)
     wrong = onnx.ModelProto.FromString(right.SerializeToString())

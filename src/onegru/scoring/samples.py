@@ -21,7 +21,7 @@ from onegru.scoring.columns import Buffers, Field, Gathered, check_type
 from onegru.scoring.dataset import find_files, naming, opened
 from onegru.scoring.model_inputs import ModelInputs
 from onegru.scoring.program import LayersProgram
-from onegru.scoring.scorer import find_faults
+from onegru.scoring.scorer import columns_of, find_faults
 
 #: How many rows are read, unless more are asked for.
 ROWS = 100
@@ -31,9 +31,9 @@ _AT_ONCE = 32  # rows that are decoded at once
 
 def read_samples(
     model: str | os.PathLike[str] | GRU | Stack | Model,
-    files: Sequence[str | os.PathLike[str]],
+    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
-    inputs: Mapping[str, str] | None = None,
+    inputs: Mapping[str, str] | Sequence[str] | None = None,
     axes: Mapping[str, Sequence[str]] | None = None,
     rows: int = ROWS,
 ) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ def read_samples(
 
     Args:
         model: what is to be quantized: a model or its file, a layer or a stack.
-        files: Parquet files, folders of them, patterns such as "logs/*.parquet".
+        files: a Parquet file, a folder of them, a pattern such as "logs/*.parquet", or a list of these.
         inputs: the column of each of the model's inputs, as for `Scorer`; states without one are zeros.
         axes: of a model's inputs, as for `Scorer`, but that "batch" and "time" may both be missing.
         rows: how many rows to take at most.
@@ -55,14 +55,15 @@ def read_samples(
     if not isinstance(model, str | os.PathLike | GRU | Stack | Model):
         raise SpecError(f"model: {shown(model)}; must be a model, its file, a GRU or a Stack")
     source = load(model) if isinstance(model, str | os.PathLike) else model
+    columns = columns_of("inputs", inputs or {})
     takes: ModelInputs | LayersProgram
     if isinstance(source, Model):
-        takes = ModelInputs(source, inputs or {}, axes or {}, alone=True)
+        takes = ModelInputs(source, columns, axes or {}, alone=True)
     elif axes:
         raise SpecError("axes: given with layers, whose axes are known; must be left out")
     else:
-        takes = LayersProgram(source, inputs or {}, None)
-    paths = find_files(files, None)
+        takes = LayersProgram(source, columns, None)
+    paths = find_files([files] if isinstance(files, str | os.PathLike) else files, None)
     found: list[dict[str, Any]] = []
     for path in paths:
         for arrays, lengths in _rows(path, takes.fields, rows - len(found)) if len(found) < rows else ():

@@ -130,8 +130,8 @@ class Scorer:
         if not isinstance(model, str | os.PathLike | GRU | Stack | Model):
             raise SpecError(f"model: {shown(model)}; must be the name of a file, a GRU, a Stack or a Model")
         self._model = os.fspath(model) if isinstance(model, str | os.PathLike) else model
-        self._inputs = _columns("inputs", inputs or {})
-        self._outputs = None if outputs is None else _columns("outputs", outputs)
+        self._inputs = columns_of("inputs", inputs or {})
+        self._outputs = None if outputs is None else columns_of("outputs", outputs)
         self._keep = _names("keep", keep)
         self._nodes = _names("nodes", nodes)
         self._axes = {name: _names(f"axes[{name!r}]", order) for name, order in (axes or {}).items()}
@@ -424,7 +424,7 @@ def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
     return listed
 
 
-def _columns(argument: str, columns: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
+def columns_of(argument: str, columns: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
     """A column for each name; a list stands for columns of the same names."""
     if not isinstance(columns, Mapping):
         return {name: name for name in _names(argument, columns)}

@@ -11,6 +11,7 @@ import numpy as np
 
 from onegru.core.dtypes import Array
 from onegru.core.spec import Spec, Weights
+from onegru.engines.storage import stored
 from onegru.verification.gru_call import Call
 
 #: Turns a call into the call with a mistake; None if the mistake does not change it.
@@ -72,6 +73,14 @@ def _transposed(spec: Spec, gates: Array) -> Array:
     return gates.reshape(D, 3, H, H).swapaxes(2, 3).reshape(D, 3 * H, H)
 
 
+def _in_int8(spec: Spec, W: Array, R: Array, B: Array) -> _Arrays:
+    """As `convert --quantize` writes them."""
+    if spec.dtype != "float32" or not (np.isfinite(W).all() and np.isfinite(R).all()):
+        return W, R, B
+    kept = stored(Weights(W, R, B), "int8")
+    return kept.W, kept.R, B
+
+
 _GATES = ("z", "r", "h")
 _PARTS = (
     ("", "WRB"),
@@ -127,6 +136,7 @@ WEIGHT_MISTAKES = (
     Mistake("z and 1 - z were exchanged", _weights(_complement), is_common=True),
     Mistake("R were transposed", _weights(lambda spec, W, R, B: (W, _transposed(spec, R), B))),
     Mistake("W were transposed", _weights(lambda spec, W, R, B: (_transposed(spec, W), R, B))),
+    Mistake("W and R were rounded to int8, with a scale for each row", _weights(_in_int8)),
 )
 
 #: Every other order of the gates, in all weights or in some.
