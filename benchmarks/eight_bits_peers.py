@@ -33,7 +33,7 @@ def pytorch(module: nn.GRU) -> Run:
         made = torch.ao.quantization.quantize_dynamic(module, {nn.GRU}, dtype=torch.qint8)
 
     def run(X: Array) -> Array:
-        found: Array = made(torch.from_numpy(X))[0].numpy()
+        found: Array = made(torch.from_numpy(X))[0].detach().numpy()
         return found
 
     return run
