@@ -78,7 +78,7 @@ std::atomic<std::size_t>& Chosen() {
 
 std::atomic<Int8Products> g_most_int8_products{Int8Products::kAmx};
 
-// The targets that have VNNI on this CPU, and those that may use AMX, as bits. Vectors themselves, and that the system
+// The targets that have VNNI on this CPU, and those that have AMX, as bits. Vectors themselves, and that the system
 // saves their registers, are the target's to check.
 struct BitsOfInt8 {
   std::int64_t vnni = 0, amx = 0;
@@ -101,8 +101,7 @@ BitsOfInt8 FindBitsOfInt8() {
 #if ONEGRU_EMULATED_AMX
   bits.amx = bits.vnni;
 #elif ONEGRU_AMX
-  const bool has_amx = (first[3] >> 24 & 3) == 3;  // tiles, and their products in int8
-  if (has_amx && bits.vnni != 0 && system::AllowTiles()) bits.amx = HWY_AVX3;
+  if ((first[3] >> 24 & 3) == 3) bits.amx = bits.vnni;  // tiles, and their products in int8
 #endif
 #if ONEGRU_VNNI_AS_EVEX
   if ((bits.vnni & SupportedBits()) != 0) bits.vnni |= HWY_AVX2;
@@ -111,6 +110,16 @@ BitsOfInt8 FindBitsOfInt8() {
 #endif
 #endif
   return bits;
+}
+
+// Asks the system, once, and not before somebody wants to: it then refuses small stacks of signals.
+bool MayUseTiles() {
+#if ONEGRU_EMULATED_AMX
+  return true;
+#else
+  static const bool is_allowed = system::AllowTiles();
+  return is_allowed;
+#endif
 }
 
 [[noreturn]] void ThrowNoSuchTarget(std::string_view name, const char* reason) {
@@ -152,10 +161,9 @@ const Target& FindTarget(std::string_view name) { return kTargets[FindIndex(name
 Int8Products Int8ProductsOf(std::size_t target) {
   static const BitsOfInt8 bits = FindBitsOfInt8();
   const std::int64_t bit = kTargets[target].bit;
-  const auto best = (bits.amx & bit) != 0    ? Int8Products::kAmx
-                    : (bits.vnni & bit) != 0 ? Int8Products::kVnni
-                                             : Int8Products::kSimd;
-  return std::min(best, g_most_int8_products.load(std::memory_order_relaxed));
+  const Int8Products most = g_most_int8_products.load(std::memory_order_relaxed);
+  if (most == Int8Products::kAmx && (bits.amx & bit) != 0 && MayUseTiles()) return Int8Products::kAmx;
+  return std::min((bits.vnni & bit) != 0 ? Int8Products::kVnni : Int8Products::kSimd, most);
 }
 
 void LimitInt8Products(Int8Products most) { g_most_int8_products.store(most, std::memory_order_relaxed); }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import sys
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,6 +40,43 @@ def test_what_multiplies_in_int8(products: str) -> None:
         assert onegru.targets().int8 == min(best, products, key=("simd", "vnni", "amx").index)
     finally:
         _native.limit_int8_products("amx")
+
+
+SMALL_STACK = """
+import ctypes, mmap, sys
+import numpy as np
+import onegru
+
+class Stack(ctypes.Structure):
+    _fields_ = [("sp", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+
+def set_stack(size):
+    memory = ctypes.create_string_buffer(size)
+    libc = ctypes.CDLL(None, use_errno=True)
+    return libc.sigaltstack(ctypes.byref(Stack(ctypes.addressof(memory), 0, size)), None) == 0, memory
+
+if sys.argv[1] == "before":
+    before = set_stack(8192)
+layer = onegru.GRU(*(np.full((1, 192, 64), 0.1, "f") for _ in "WR"), weight_storage="int8")
+Y = layer(np.ones((20, 20, 64), "f"))[0]
+print(onegru.targets().int8, set_stack(8192)[0], Y.sum())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="tiles are Linux's to allow")
+def test_small_stacks_of_signals() -> None:
+    """Linux allows tiles, and refuses stacks that cannot hold them, or the other way round."""
+
+    def run(when: str, target: str = "") -> list[str]:
+        environment = {"ONEGRU_TARGET": target} if target else {}
+        return run_python(SMALL_STACK, when, environment=environment).stdout.split()
+
+    after, before = run("after"), run("before")
+    assert after[2] == before[2]
+    assert after[1] == str(after[0] != "amx")
+    assert before[0] != "amx" and before[1] == "True"
+    if "avx2" in _native.available_targets():
+        assert run("after", "avx2")[1:] == ["True", after[2]]
 
 
 def test_the_best_target_is_chosen() -> None:
