@@ -70,3 +70,9 @@ def test_an_axis_of_too_many_factors() -> None:
             wide = axes.new(f"{_}")
             axes.join((*axis, *axis), wide)
             axis = wide
+
+
+def test_axes_whose_sizes_nobody_knows_are_not_the_same() -> None:
+    axes = Axes()
+    assert axes.new("") != axes.new("")
+    assert axes.named("") is None

@@ -350,6 +350,42 @@ def _recurrent(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape |
     return (X[0], R[0], X[1], R[2]) if output == 0 else (R[0], X[1], R[2])
 
 
+def _padded(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | None:
+    rank = len(shapes[0])
+    pads = flow.ints(op, "pads", 1) or flow.ints(op, "paddings", 1)
+    axes = flow.ints(op, "axes", 3) or list(range(rank))
+    if pads is None or len(pads) != 2 * len(axes):
+        return None
+    sizes = list(shapes[0])
+    for place, axis in enumerate(axes):
+        sizes[axis] = _longer(op, axis % rank, sizes[axis], pads[place] + pads[place + len(axes)])
+    return tuple(sizes)
+
+
+def _windowed(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | None:
+    """A convolution or a pooling; a size behind a stride stays open."""
+    spatial, is_pool = len(shapes[0]) - 2, "Pool" in op.kind
+    kernel = op.attributes.get("kernel_shape") or (() if is_pool else shapes[1][2:])
+    strides, dilations = (op.attributes.get(key) or [1] * spatial for key in ("strides", "dilations"))
+    pads, auto = op.attributes.get("pads") or [0] * (2 * spatial), op.attributes.get("auto_pad", "NOTSET")
+    sizes: list[Size] = [shapes[0][0], shapes[0][1] if is_pool else shapes[1][0]]
+    for axis in range(spatial):
+        size = kernel[axis]
+        named = f"{op.outputs[0]}#{axis + 2}"
+        if not isinstance(size, int) or strides[axis] != 1:
+            sizes.append(named)
+        elif auto.startswith("SAME"):
+            sizes.append(shapes[0][axis + 2])
+        else:
+            more = 0 if auto == "VALID" else pads[axis] + pads[axis + spatial]
+            sizes.append(_longer(op, axis + 2, shapes[0][axis + 2], more - (size - 1) * dilations[axis]))
+    return tuple(sizes)
+
+
+def _longer(op: Op, axis: int, size: Size, more: int) -> Size:
+    return size + more if isinstance(size, int) else f"{op.outputs[0]}#{axis}" if more else size
+
+
 SHAPE_RULES: dict[str, Callable[[Facts, Op, list[Shape], int], Shape | None]] = {
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
     **dict.fromkeys((*SAME_SHAPE, *_NORMS, "ReverseSequence", "Dropout"), _same),
@@ -369,6 +405,8 @@ SHAPE_RULES: dict[str, Callable[[Facts, Op, list[Shape], int], Shape | None]] = 
     "Expand": _expand,
     "Tile": _tile,
     "Range": _range,
+    "Pad": _padded,
+    **dict.fromkeys(("Conv", "AveragePool", "MaxPool", "LpPool"), _windowed),
     "ConstantOfShape": _constant_of_shape,
 }
 

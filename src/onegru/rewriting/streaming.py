@@ -191,7 +191,7 @@ def words_of(made: Streaming) -> tuple[dict[str, list[str]], list[str]]:
         if state.steps is None:
             nodes.setdefault(state.node, []).append(f"its state is now {state.input} and {state.output}")
         else:
-            what = count(state.steps, "step") if state.steps else "the steps that wait"
+            what = count(state.steps, "step")
             others.append(f"{state.node}: {what} before it are now {state.input} and {state.output}")
     for name, steps in made.delays.items():
         others.append(

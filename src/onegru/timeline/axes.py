@@ -25,12 +25,12 @@ class Axes:
         self._parts: dict[int, Axis] = {}
 
     def new(self, size: Size) -> Axis:
-        """An axis of this size: the same one for a name that is known."""
+        """An axis of this size: the same one for a name that is known; "" for a size that is not."""
         if isinstance(size, str) and size in self._named:
             return (self._named[size],)
         self._parents.append(len(self._parents))
         self._sizes.append(size)
-        if isinstance(size, str):
+        if size and isinstance(size, str):
             self._named[size] = self._parents[-1]
         return (self._parents[-1],)
 

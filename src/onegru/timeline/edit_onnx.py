@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,15 +78,15 @@ class Editor:
         self.flow = planner.flow
         self.plan = plan
         self.names = Names(model)
-        self.sizes = {
-            dim.dim_param for value in model.graph.input for dim in value.type.tensor_type.shape.dim
-        }
+        dims = (dim for value in model.graph.input for dim in value.type.tensor_type.shape.dim)
+        self.sizes = {dim.dim_param for dim in dims if dim.dim_param}
         self.before: dict[int, list[NodeProto]] = {}
         self.after: list[NodeProto] = []
         self.states: list[State] = []
         self.constants: dict[tuple[int, ...], str] = {}
-        self.joined: dict[tuple[str, int, int], str] = {}
+        self.joined: dict[tuple[str, int, int, bool], str] = {}
         self.parts: dict[str, list[tuple[str, Op, int]]] = {}
+        self.held: dict[str, str] = {}
 
     def edited(self, graph: Graph) -> Streaming:
         """The model, all changes made."""
@@ -103,10 +103,14 @@ class Editor:
                 self._open_reshape(op, place)
         for cache in plan.caches:
             self._add_cache(cache)
+        for name, steps in plan.held.items():
+            self._hold(name, steps)
         for op in plan.recurrent:
             self._open_states(op)
         for name, parts in self.parts.items():
             self._join_states(name, parts)
+        for name, held in self.held.items():
+            self._rename(name, held)
         nodes = [part for node in model.graph.node for part in (*self.before.get(id(node), ()), node)]
         wanted = [value.name for value in model.graph.output]
         kept = needed_nodes([*nodes, *self.after], wanted)
@@ -185,13 +189,11 @@ class Editor:
             kind, list(inputs), [output], name=self.names.fresh(f"{base}/{kind}"), **attributes
         )
 
-    def _slice(self, value: str, axis: int, start: str | int, end: str | int, base: str) -> NodeProto:
-        """A part of a value; bounds that are names are values, from opset 10 on."""
+    def _slice(self, value: str, axis: int, start: int, end: int, base: str) -> NodeProto:
+        """A part of a value."""
         if self.opset < 10:
-            assert isinstance(start, int) and isinstance(end, int)
             return self._node("Slice", [value], base, axes=[axis], starts=[start], ends=[end])
-        bounds = [item if isinstance(item, str) else self._integers(item) for item in (start, end)]
-        return self._node("Slice", [value, *bounds, self._integers(axis)], base)
+        return self._node("Slice", [value, *map(self._integers, (start, end, axis))], base)
 
     def _label(self, op: Op) -> str:
         return op.name or next(filter(None, op.outputs))
@@ -356,11 +358,11 @@ class Editor:
 
     def _add_cache(self, cache: Cache) -> None:
         """Put the last steps of a value in front of those of a chunk."""
-        op, place, axis, first, steps = cache.op, cache.place, cache.axis, cache.first, cache.steps
+        op, place, axis, first, steps, waits = cache
         node: NodeProto = op.origin
         value, now = op.inputs[place], node.input[place]
-        key = (now, first, -1 if steps is None else steps)
-        if steps is not None and key in self.joined:
+        key = (now, first, steps, waits)
+        if key in self.joined:
             node.input[place] = self.joined[key]
             return
         label = self._label(op)
@@ -374,28 +376,37 @@ class Editor:
         dtype = self._dtype(op, value)
         joined = self._node("Concat", [taken, now], f"{label}/joined", axis=axis)
         new = [joined]
-        if steps is None:
-            new += self._waiting(cache, joined.output[0], label)
-            last = self._slice(joined.output[0], axis, new[-1].input[2], _END, f"{label}/last")
-            node.input[place] = new[-1].output[0]
-        else:
-            last = self._slice(joined.output[0], axis, -steps, _END, f"{label}/last")
-            node.input[place] = self.joined[key] = joined.output[0]
+        if waits:
+            new.append(self._slice(joined.output[0], axis, 0, -steps, f"{label}/waited"))
+        node.input[place] = self.joined[key] = new[-1].output[0]
+        last = self._slice(joined.output[0], axis, -steps, _END, f"{label}/last")
         last.output[0] = given
         self.before.setdefault(id(node), []).extend(new)
         self.after.append(last)
         self._declare(taken, given, dtype, declared, later)
-        self.states.append(State(taken, given, label, shape, first if steps is None else steps))
+        self.states.append(State(taken, given, label, shape, steps))
 
-    def _waiting(self, cache: Cache, joined: str, label: str) -> Iterator[NodeProto]:
-        """The steps of a value that have waited long enough for those of another."""
-        if self.opset < 10:
-            raise self._unknown(cache.op, "steps that wait need opset 10")
-        shape = self._node("Shape", [cache.like], f"{label}/sizes")
-        steps = self._slice(shape.output[0], 0, cache.like_axis, cache.like_axis + 1, f"{label}/steps")
-        yield shape
-        yield steps
-        yield self._slice(joined, cache.axis, 0, steps.output[0], f"{label}/waited")
+    def _hold(self, name: str, steps: int) -> None:
+        """Let the steps of an output wait for later ones."""
+        op = self.flow.producers[name]
+        node = self._node("Identity", [name], f"{name}/held")
+        end = Op("Identity", (name,), (node.output[0],), origin=node, name=self._label(op))
+        first = len(self.after)
+        self._add_cache(Cache(end, 0, self.plan.outputs[name], steps, steps, waits=True))
+        self.after[first:first] = [*self.before.pop(id(node), ()), node]
+        self.held[name] = node.output[0]
+
+    def _rename(self, name: str, held: str) -> None:
+        """Let an output be what waited, and all operators read what did not."""
+        own = self.names.fresh(f"{name}/now")
+        nodes = [*self.model.graph.node, *(item for items in self.before.values() for item in items)]
+        for node in (*nodes, *self.after):
+            if name in set(node_inputs(node)) - {*node.input}:
+                raise self._unknown(self.flow.producers[name], f"a body reads {name!r}, an output")
+            for names in (node.input, node.output):
+                for place, item in enumerate(names):
+                    if item in (name, held):
+                        names[place] = own if item == name else name
 
     def _declare(
         self, taken: str, given: str, dtype: int, shape: Sequence[int | str], later: Sequence[int | str]

@@ -40,18 +40,16 @@ class Cache(NamedTuple):
         place: the input of the operator.
         axis: the axis of the input that is time.
         first: how many there are before the first chunk, all zero.
-        steps: how many there are later; None for as many as `like` is behind: they only wait.
-        like: the value whose steps tell how many wait; "" for a convolution.
-        like_axis: its axis of time.
+        steps: how many there are later.
+        waits: whether each step only waits for so many later ones, as opposed to being read with them.
     """
 
     op: Op
     place: int
     axis: int
     first: int
-    steps: int | None
-    like: str = ""
-    like_axis: int = 0
+    steps: int
+    waits: bool = False
 
 
 @dataclass
@@ -67,6 +65,7 @@ class Plan:
         full_length: of these, those that take lengths that are all steps.
         zero_states: operators with steps as rows, and the inputs where they take a constant of zeros.
         caches: what is put in front of chunks.
+        held: outputs whose steps wait for later ones, as a shift gives them, and for how many.
         unpadded: operators that no longer pad or cut time, along these axes of their first input.
         dropped: Slices that still cut steps off the front, behind a cache: how many, by operator and axis.
         reshaped: Reshapes whose sizes have a fixed number of steps, at these places.
@@ -81,6 +80,7 @@ class Plan:
     full_length: list[Op] = field(default_factory=list)
     zero_states: list[tuple[Op, int]] = field(default_factory=list)
     caches: list[Cache] = field(default_factory=list)
+    held: dict[str, int] = field(default_factory=dict)
     unpadded: list[tuple[Op, int]] = field(default_factory=list)
     dropped: dict[tuple[int, int], int] = field(default_factory=dict)
     reshaped: list[tuple[Op, int]] = field(default_factory=list)
@@ -98,6 +98,15 @@ class Stretch(NamedTuple):
     def more(self) -> int:
         """How many steps more than the input it has in a whole run."""
         return self.zeros + self.tail - self.late
+
+    @property
+    def to_hold(self) -> int:
+        """How many steps may wait as zeros came in front: all if so many are late, else those cut off."""
+        return self.zeros if self.late else min(self.zeros, -self.tail)
+
+    def held(self, steps: int) -> Stretch:
+        """The same after so many steps of zeros, which are the first ones of a chunk."""
+        return Stretch(self.late, self.zeros - steps, self.tail + steps)
 
 
 class Planner(Walk):
@@ -177,6 +186,9 @@ class Planner(Walk):
         made.outputs[name] = axes[0]
         if stretch is None:
             return
+        if (steps := stretch.to_hold) > 0:
+            made.held[name] = steps
+            stretch = stretch.held(steps)
         if stretch.zeros or stretch.tail < 0 or (stretch.tail > 0 and not stretch.late):
             steps = stretch.zeros + stretch.tail
             why = f"has {count(abs(steps), 'step')} {'more' if steps > 0 else 'less'} than the input"
@@ -257,7 +269,8 @@ class Planner(Walk):
         is_along = kind == "Concat" and self._joins_along(op) in timed[op.outputs[0]]
         is_moved = is_along or kind in ("Pad", "Slice")
         before = [self.stretch.get(op.inputs[place], Stretch()) for place in takes]
-        if not (is_moved or kind in _KEEPS_ZEROS or (kind == "Conv" and len(op.inputs) < 3)):
+        is_ahead = any(move.behind > 0 for move in moves)
+        if not (is_moved or kind in _KEEPS_ZEROS or (kind == "Conv" and len(op.inputs) < 3 and not is_ahead)):
             before = [self._moved_back(op, *item) for item in zip(takes, before, strict=True)]
         takes_zeros = kind in (*_KEEPS_ZEROS, "Pad", "Slice") or "Conv" in kind or "Pool" in kind
         if any(item.zeros for item in before) and (len(takes) > 1 or not takes_zeros):
@@ -296,14 +309,14 @@ class Planner(Walk):
 
         A convolution has in its cache the zeros that it reads.
         """
-        name, axis = op.inputs[place], self._timed(op.inputs[place])[0]
+        axis = self._timed(op.inputs[place])[0]
         moves = [move for move in self.moves[id(op)] or () if (move.place, move.axis) == (place, axis)]
         zeros = stretch.zeros - max((move.reach - move.before for move in moves if move.reach), default=0)
-        steps = zeros if stretch.late else min(zeros, -stretch.tail)
+        steps = stretch._replace(zeros=zeros).to_hold
         if steps <= 0:
             return stretch
-        self.made.caches.append(Cache(op, place, axis, steps, None, name, axis))
-        return Stretch(stretch.late, stretch.zeros - steps, stretch.tail + steps)
+        self.made.caches.append(Cache(op, place, axis, steps, steps, waits=True))
+        return stretch.held(steps)
 
     def _has_each_step(self, op: Op, name: str, timed: Mapping[str, list[int]]) -> bool:
         """Whether a value that no step is fed to has numbers for each step, as a table of positions."""
@@ -324,15 +337,14 @@ class Planner(Walk):
         if not before:
             return Stretch()
         latest = max(before)
-        last = takes[before.index(latest)]
         for place, item in zip(takes, before, strict=True):
             if item.tail - item.late != latest.tail - latest.late:
                 yield "remembers", "takes inputs with different numbers of steps"
             elif item.late != latest.late and not self.delay:
                 yield "remembers", "takes steps that come later than those of its other inputs"
             elif item.late != latest.late:
-                axis, like = self._timed(op.inputs[place])[0], op.inputs[last]
-                self.made.caches.append(Cache(op, place, axis, 0, None, like, self._timed(like)[0]))
+                axis, steps = self._timed(op.inputs[place])[0], latest.late - item.late
+                self.made.caches.append(Cache(op, place, axis, 0, steps, waits=True))
         return latest
 
     def _open_sizes(self, op: Op, axes: list[int], is_late: bool) -> None:
