@@ -552,6 +552,32 @@ def test_opsets(opset: int, tmp_path: Path) -> None:
     onegru.rewrite(source, tmp_path / "t.onnx", streaming=True)
 
 
+def test_a_body_that_reads_steps_is_refused_by_name(tmp_path: Path) -> None:
+    """It takes them from the graph around it, and has no input that says so."""
+    net = Network(np.random.default_rng(1))
+    x = ahead_conv(net)
+    branches = {
+        f"{way}_branch": graph([node(kind, [x], [f"{way}_y"])], [], [f"{way}_y"])
+        for way, kind in (("then", "Relu"), ("else", "Neg"))
+    }
+    net.last = net.add("If", net.constant(True, np.bool_), **branches)
+    net.last = net.gru()
+    source = save(tmp_path, net.proto())
+    with pytest.raises(SpecError, match=r"If node 'if\d' does what is not known along time"):
+        onegru.rewrite(source, tmp_path / "t.onnx", streaming=True, time={"X": 2}, check=False)
+    with pytest.raises(SpecError, match="--time X=1"):
+        onegru.load(source).stream(rewrite=True)
+
+
+def test_what_was_rewritten_before_is_refused(tmp_path: Path) -> None:
+    source, target = save(tmp_path, built([padded_conv, CAUSAL["GRU"]], 1)), tmp_path / "t.onnx"
+    onegru.rewrite(source, target, streaming=True)
+    with pytest.raises(SpecError, match="was rewritten for streaming before; it runs in chunks as it is"):
+        onegru.rewrite(target, tmp_path / "again.onnx", streaming=True)
+    with pytest.raises(SpecError, match="was rewritten for streaming before"):
+        onegru.load(target).stream(rewrite=True)
+
+
 @pytest.mark.parametrize("delay", [False, True])
 def test_steps_that_wait_in_opset_9(delay: bool, tmp_path: Path) -> None:
     """What waits is as many steps in each run, so its bounds need not be computed."""
@@ -695,6 +721,7 @@ def test_refused_arguments(arguments: dict[str, Any], message: str, tmp_path: Pa
         '{"states": [], "delays": {"Z": 1}, "time": {"nope": 2}}',
         '{"states": [], "delays": {"Z": 1}, "time": {"X": -1}}',
         '{"states": [], "delays": {"Z": 1e9}, "time": {"X": 2}}',
+        '{"states": [{"input": "X", "output": "Z", "shape": [1, 2, 3], "initial": 1%s}]}' % ("0" * 400),
         "[" * 100_000,
     ],
 )

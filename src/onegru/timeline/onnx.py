@@ -48,6 +48,8 @@ def streaming_model(
         SpecError: an operator cannot run in chunks; the message names it. Or an argument is not legal.
         FormatError: the file is broken, or its operators cannot be followed.
     """
+    if graph.starts:
+        raise SpecError(f"{source.name}: was rewritten for streaming before; it runs in chunks as it is")
     add_augru_functions(given, source)
     model = unfold_functions(source, given)
     sort_nodes(source, model.graph)

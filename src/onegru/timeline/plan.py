@@ -257,7 +257,8 @@ class Planner(Walk):
             for place, name in enumerate(op.inputs)
             if name in self.streamed and timed[name] and place not in SIZES.get(kind, ())
         ]
-        if not takes and not gives_time:
+        by_body = bool(op.bodies) and any(timed[name] for name in op.taken() if name in self.streamed)
+        if not takes and not gives_time and not by_body:
             return
         if moves is None:
             yield "unknown", "does what is not known along time"

@@ -198,7 +198,7 @@ class _Reader:
                 sizes = zip(array.shape, shapes[taken], strict=True)
                 is_sound = is_sound and all(have in (1, size) for have, size in sizes)
             is_sound = is_sound and all(map(_is_size, (delay, *chain(*least.values()))))
-        except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError, RecursionError):
             is_sound = False
         if not is_sound:
             raise self.source.error(f"its metadata {STREAM_KEY!r} do not fit its inputs and outputs")
