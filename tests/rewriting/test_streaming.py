@@ -702,6 +702,15 @@ def test_refused_arguments(arguments: dict[str, Any], message: str, tmp_path: Pa
     assert not (tmp_path / "t.onnx").exists()
 
 
+def test_a_single_step_proves_little(tmp_path: Path) -> None:
+    proto, target = built([CAUSAL["padded convolution"], CAUSAL["GRU"]], 1), tmp_path / "streaming.onnx"
+    for steps in (12, 1):
+        for item in (*proto.graph.input, *proto.graph.output):
+            item.type.tensor_type.shape.dim[2].dim_value = steps
+        notes = onegru.rewrite(save(tmp_path, proto), target, streaming=True).notes
+        assert any("takes one step in each run" in note for note in notes) == (steps == 1)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -722,6 +731,8 @@ def test_refused_arguments(arguments: dict[str, Any], message: str, tmp_path: Pa
         '{"states": [], "delays": {"Z": 1}, "time": {"X": -1}}',
         '{"states": [], "delays": {"Z": 1e9}, "time": {"X": 2}}',
         '{"states": [{"input": "X", "output": "Z", "shape": [1, 2, 3], "initial": 1%s}]}' % ("0" * 400),
+        '{"states": [], "delays": {"nope": 1}, "time": {"X": 2}}',
+        '{"states": [], "delays": {"Z": 1}, "time": {"X": 3}}',
         "[" * 100_000,
     ],
 )

@@ -177,7 +177,19 @@ def test_a_start_that_is_computed_in_each_run(start: Start, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "initial",
-    [3, "x", None, [1.0], [[[1.0, "x"]]], [[[1.0], [2.0, 3.0]]], [[[1.0]] * 3], [[[1.0] * 5]], [[[[1.0]]]]],
+    [
+        3,
+        "x",
+        None,
+        [1.0],
+        [[[1.0, "x"]]],
+        [[[1.0], [2.0, 3.0]]],
+        [[[1.0]] * 3],
+        [[[1.0] * 5]],
+        [[[[1.0]]]],
+        1e39,
+        np.nan,
+    ],
 )
 def test_broken_numbers_are_refused(initial: Any, tmp_path: Path) -> None:
     source, target = save(tmp_path, with_start(spread)), tmp_path / "streaming.onnx"

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto
 
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
 from onegru.formats.graph import (
@@ -197,7 +197,13 @@ class _Reader:
             for taken, array in initial.items():
                 sizes = zip(array.shape, shapes[taken], strict=True)
                 is_sound = is_sound and all(have in (1, size) for have, size in sizes)
+                with np.errstate(over="ignore"):
+                    start = array.astype(numpy_dtype(str(takers[taken].dtype)))
+                is_sound = is_sound and bool(np.isfinite(start.astype(np.float64)).all())
             is_sound = is_sound and all(map(_is_size, (delay, *chain(*least.values()))))
+            is_sound = is_sound and document.get("delays", {}).keys() <= givers
+            ranks = {name: len(takers[name].shape or ()) or axis + 1 for name, (axis, _) in least.items()}
+            is_sound = is_sound and all(axis < ranks[name] for name, (axis, _) in least.items())
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError, RecursionError):
             is_sound = False
         if not is_sound:
