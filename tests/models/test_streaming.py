@@ -85,6 +85,9 @@ def test_inspection_of_a_model_with_a_cache_of_its_own(tmp_path: Path, direction
     found = onegru.inspect(path).streaming
     own = "h_out → h, cache_out → cache" if direction == "forward" else "cache_out → cache"
     assert found.startswith(f"as it is, by its own states ({own}); whether they are all that it needs"), found
+    hint = rf"carries the states that it has \({own}\)$"
+    with pytest.raises(SpecError, match=hint):
+        onegru.rewrite(path, tmp_path / "target.onnx", streaming=True)
     if direction == "reverse":  # whose state nobody carries, and which may run along time
         with pytest.warns(SpecWarning, match="GRU node 'GRU_3' starts anew in each run, if it runs along"):
             onegru.load(path).stream()

@@ -37,12 +37,12 @@ def streaming_words(file: Opened, graph: Graph) -> str:
         later = max(made.delays.values(), default=0)
         wait = f", {count(later, 'step')} later (--delay)" if later else ""
         return f"once rewritten by onegru convert --streaming, which adds {added}{wait}"
-    if own := _own_states(graph):
+    if own := own_states(graph):
         return f"as it is, by its own states ({own}); whether they are all that it needs is not known: {why}"
     return why.replace("cannot run in chunks, as", "no:")
 
 
-def _own_states(graph: Graph) -> str:
+def own_states(graph: Graph) -> str:
     """The states that `Model.stream` finds among a model's inputs and outputs; empty where it refuses."""
     from onegru.timeline.check import check_time, named_states
     from onegru.timeline.read import read_timeline

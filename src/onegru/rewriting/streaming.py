@@ -18,6 +18,7 @@ from onegru.formats.onnx.validate import ModelProto, Source
 from onegru.formats.opened import Opened
 from onegru.models.model import Model
 from onegru.models.random_inputs import dimension_name, draw_inputs
+from onegru.models.streaming import own_states
 from onegru.rewriting.check import Check, OutputReport
 from onegru.rewriting.model_pass import embed_external, one_file
 from onegru.timeline.edit_onnx import Streaming
@@ -50,7 +51,13 @@ def rewrite_for_streaming(
     place = Source.of(file)
     notes = embed_external(place, model, len(file.data))
     graph = parse_onnx(one_file(place, model), replace(place, file=None))
-    made = streaming_model(place, model, graph, time, delay)
+    try:
+        made = streaming_model(place, model, graph, time, delay)
+    except SpecError as error:
+        if own := own_states(graph):
+            hint = f"stream() of the model as it is carries the states that it has ({own})"
+            raise SpecError(f"{error}; {hint}") from None
+        raise
     if not made.states and not graph.states:
         raise SpecError(
             f"{file}: has nothing to carry from one chunk to the next; it runs in chunks as it is"
