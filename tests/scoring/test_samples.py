@@ -38,7 +38,7 @@ def files(tmp_path: Path) -> tuple[Path, list[Any]]:
 def test_each_row_is_a_sample(tmp_path: Path, form: str, layout: int) -> None:
     rows = sequences(I)
     pq.write_table(pa.table({"events": column(rows, form)}), tmp_path / "rows.parquet", row_group_size=3)
-    shape = ["batch", "time", I] if layout else ["time", "batch", I]
+    shape: list[int | str | None] = ["batch", "time", I] if layout else ["time", "batch", I]
     nodes = [gru("X", ["Y"], bias="B", layout=layout)]
     path = save(tmp_path, model(graph(nodes, [value("X", shape=shape)], ["Y"], WEIGHTS)))
     found = read_samples(path, [tmp_path / "rows.parquet"], inputs={"X": "events"})
@@ -108,6 +108,7 @@ def test_models_of_one_row(tmp_path: Path) -> None:
     pq.write_table(table(rows), tmp_path / "rows.parquet")
     nodes = [node("Unsqueeze", ["X", "one"], ["XB"]), gru("XB", ["Y"], bias="B")]
     constants = {**WEIGHTS, "one": np.array([1])}
+    path = tmp_path
     for name, axes in (("time", None), ("s0", {"X": ["time", "feature"]})):
         path = save(tmp_path, model(graph(nodes, [value("X", shape=[name, I])], ["Y"], constants)))
         for sample, row in zip(read_samples(path, [tmp_path / "rows.parquet"], axes=axes), rows, strict=True):
