@@ -85,7 +85,12 @@ def streaming_model(
         raise SpecError(
             f"{source.name}: cannot run in chunks, as {listed}" + (f"; and {more} more" * (more > 0))
         )
-    return Editor(model, opset, planner, plan).edited(graph)
+    try:
+        return Editor(model, opset, planner, plan).edited(graph)
+    except SpecError:
+        raise
+    except BROKEN as error:
+        raise source.error(f"its operators cannot be changed ({error})") from None
 
 
 def _folded(source: Source, model: ModelProto) -> Flow:
