@@ -89,7 +89,7 @@ def test_inspection_of_a_model_with_a_cache_of_its_own(tmp_path: Path, direction
     with pytest.raises(SpecError, match=hint):
         onegru.rewrite(path, tmp_path / "target.onnx", streaming=True)
     if direction == "reverse":  # whose state nobody carries, and which may run along time
-        with pytest.warns(SpecWarning, match="GRU node 'GRU_3' starts anew in each run, if it runs along"):
+        with pytest.warns(SpecWarning, match="GRU node 'GRU_3' starts over in each run, if it runs along"):
             onegru.load(path).stream()
 
 

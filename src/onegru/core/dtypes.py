@@ -42,7 +42,7 @@ def check_group_size(value: object) -> int:
         SpecError: no type of weights has such groups.
     """
     sizes = [size for size in map(group_size, WEIGHT_STORAGES) if size]
-    if value is not None and (isinstance(value, bool) or value not in sizes):
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value not in sizes):
         raise SpecError(f"group_size: {value!r}; must be {', '.join(map(str, sizes))} or None")
     return int(value or 0)
 

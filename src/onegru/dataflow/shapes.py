@@ -124,7 +124,7 @@ def _einsum(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | No
 
 
 def einsum_terms(op: Op, ranks: Sequence[int] = ()) -> list[str] | None:
-    """The letters of an Einsum's inputs and of its output; None if it is not written out.
+    """The letters of an Einsum's inputs and of its output; None if it needs ranks that do not fit it.
 
     Args:
         op: the Einsum.

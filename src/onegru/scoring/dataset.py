@@ -109,7 +109,7 @@ def find_files(inputs: Sequence[str | os.PathLike[str]], output: Path | None) ->
 
     Args:
         inputs: files, folders and patterns.
-        output: the folder of results, which a pattern does not mean; None if there is none.
+        output: the folder of results, which a pattern never matches; None if nothing is written.
 
     Raises:
         SpecError: there is no file, one is listed twice, or has a name that Arrow cannot open, or the results

@@ -108,7 +108,7 @@ class ModelInputs:
 
 
 def _find_lengths(model: Model, given: set[str]) -> TensorInfo | None:
-    """The input that takes the lengths of sequences; None if there is none, or if it has a column."""
+    """The input that takes the lengths of sequences; None if no input does, or a column feeds it."""
     taken = {
         gru._step.inputs.get(port.name, "")
         for gru in model.gru_nodes

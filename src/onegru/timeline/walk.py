@@ -194,7 +194,7 @@ class Walk:
         if not self.time:
             if self.is_single and roots:
                 return found
-            why = "starts anew in each run, if it runs along time, which is not known"
+            why = "starts over in each run, if it runs along time, which is not known"
             return found + [finding_of(op, "unknown", why) for op in recurrent if id(op) not in self.carried]
         needed = self._needed(recurrent)
         self.streamed = {name for name in self.inputs if name not in self.states and self._timed(name)}
