@@ -93,13 +93,13 @@ ONEGRU_TILES void Multiply(const Block& b) {
   for (std::size_t i = 0; i < sums; ++i) {
     weights[i] = b.weights + i / b.gates * b.panel_stride + i % b.gates * kChannels * 4;
   }
-  // Beside a tile of each panel and gate, as much of what comes next.
-  const auto fetch = [&](std::size_t k) ONEGRU_TILES {
-    if (b.next == nullptr) return;
-    const std::size_t begin = k * b.panels * stride;
-    for (std::size_t byte = begin; byte < begin + kInputs / 4 * b.panels * stride; byte += 64) {
-      __builtin_prefetch(b.next + byte, 0, 2);
-    }
+  // Of the bytes that come next, the same number beside each tile of inputs.
+  const std::int8_t* next = b.next;
+  const std::int8_t* const end = next + b.next_bytes;
+  const std::size_t beside = b.next_bytes / ((b.quads + kInputs / 4 - 1) / (kInputs / 4)) + 63;
+  const auto fetch = [&]() ONEGRU_TILES {
+    const std::int8_t* const to = end - next < static_cast<std::ptrdiff_t>(beside) ? end : next + beside;
+    for (; next < to; next += 64) __builtin_prefetch(next, 0, 2);
   };
   _tile_zero(0);
   _tile_zero(1);
@@ -109,7 +109,7 @@ ONEGRU_TILES void Multiply(const Block& b) {
   _tile_zero(5);
   if (b.inputs == 1) {
     for (std::size_t k = 0; k < b.quads; k += kInputs / 4) {
-      fetch(k);
+      fetch();
       _tile_loadd(ONEGRU_INPUT_TILE, b.input[0] + 4 * k, b.input_stride);
 #define ONEGRU_SUM(i)                                                 \
   if (i < sums) {                                                     \
@@ -125,19 +125,33 @@ ONEGRU_TILES void Multiply(const Block& b) {
 #undef ONEGRU_SUM
     }
   } else {
+    // Forth with one tile of inputs and back with the other: the weights in between are loaded once.
     for (std::size_t k = 0; k < b.quads; k += kInputs / 4) {
-      fetch(k);
-#define ONEGRU_SUM(i, and_i)                                            \
-  if (i < sums) {                                                       \
-    _tile_loadd(ONEGRU_WEIGHT_TILE, weights[i] + k * stride, stride);   \
-    _tile_loadd(ONEGRU_INPUT_TILE, b.input[0] + 4 * k, b.input_stride); \
-    _tile_dpbusd(i, ONEGRU_INPUT_TILE, ONEGRU_WEIGHT_TILE);             \
-    _tile_loadd(ONEGRU_INPUT_TILE, b.input[1] + 4 * k, b.input_stride); \
-    _tile_dpbusd(and_i, ONEGRU_INPUT_TILE, ONEGRU_WEIGHT_TILE);         \
-  }
-      ONEGRU_SUM(0, 3)
-      ONEGRU_SUM(1, 4)
-      ONEGRU_SUM(2, 5)
+      fetch();
+#define ONEGRU_LOAD(i) _tile_loadd(ONEGRU_WEIGHT_TILE, weights[i] + k * stride, stride)
+#define ONEGRU_SUM(i) _tile_dpbusd(i, ONEGRU_INPUT_TILE, ONEGRU_WEIGHT_TILE)
+      _tile_loadd(ONEGRU_INPUT_TILE, b.input[0] + 4 * k, b.input_stride);
+      ONEGRU_LOAD(0);
+      ONEGRU_SUM(0);
+      if (sums > 1) {
+        ONEGRU_LOAD(1);
+        ONEGRU_SUM(1);
+      }
+      if (sums > 2) {
+        ONEGRU_LOAD(2);
+        ONEGRU_SUM(2);
+      }
+      _tile_loadd(ONEGRU_INPUT_TILE, b.input[1] + 4 * k, b.input_stride);
+      if (sums > 2) {
+        ONEGRU_SUM(5);
+        ONEGRU_LOAD(1);
+      }
+      if (sums > 1) {
+        ONEGRU_SUM(4);
+        ONEGRU_LOAD(0);
+      }
+      ONEGRU_SUM(3);
+#undef ONEGRU_LOAD
 #undef ONEGRU_SUM
     }
   }

@@ -28,7 +28,8 @@ struct Block {
   std::size_t panel_stride;  // bytes from panel to panel
   std::size_t gates;
   std::size_t quads;        // inputs / 4, rounded up
-  const std::int8_t* next;  // the panels that come next, to fetch from beyond the second-level cache; or null
+  const std::int8_t* next;  // what is multiplied next, to be fetched into the second-level cache meanwhile
+  std::size_t next_bytes;   // 0 where nothing is
 };
 
 // Gives this thread tiles of so many rows, until Release.

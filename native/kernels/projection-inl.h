@@ -4,10 +4,10 @@
 #include "hwy/highway.h"
 #include "native/kernels/ahead-inl.h"
 #include "native/kernels/int8-inl.h"
+#include "native/kernels/item-inl.h"
 #include "native/kernels/product-inl.h"
-#include "native/kernels/rows-inl.h"
+#include "native/kernels/products-inl.h"
 #include "native/kernels/tile-inl.h"
-#include "native/targets/targets.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_PROJECTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEGRU_NATIVE_KERNELS_PROJECTION_INL_H_
@@ -21,88 +21,6 @@ namespace onegru {
 namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
-
-// When they are computed.
-enum class Projecting {
-  kByChunk,  // for a chunk of steps, before the first of them
-  kByTile,   // in the step, tile by tile, as each panel of W is best read just before that of R: a chunk of one step
-  kByStep,   // before each step: one row, one panel, few inputs
-  kAhead,    // for a chunk of kAheadRows steps, beside the products with h of the chunk before: one row
-};
-
-// Whether z and r are within 0…1 and n is within ±1: so is then every state, as h is between n and the state before.
-inline bool AreWithinUnit(Function f, Function g) {
-  const auto is_share = [](Function x) { return x == Function::kSigmoid || x == Function::kHardSigmoid; };
-  return is_share(f) && (is_share(g) || g == Function::kTanh || g == Function::kSoftsign);
-}
-
-// Products with x may be computed ahead.
-template <class S>
-inline constexpr bool kProjectsAhead = kCanProjectAhead && !kIsInt8<S>;
-
-// From so many rows on, and rows times inputs, AMX is faster than VNNI, measured on Sapphire Rapids or newer.
-inline constexpr size_t kLeastRowsOfAmx = 4, kLeastOfAmx = 320;
-
-// Where sums in int8 are that AMX has computed, those of rows and panels from some on, a row as [panel][gate][lane];
-// null if the tile has to compute its own.
-struct Summed {
-  const std::int32_t* from;
-  size_t row, panel;
-  size_t pitch;  // from a plane of a row to the next
-};
-
-// A product in int8: rows of inputs, see int8-inl.h, with a packed matrix.
-struct Int8Product {
-  const void* matrix;
-  size_t K;
-  const unsigned char* rows;
-};
-
-// All that a thread knows of its work item.
-//
-// C: the type that is computed in. S: the type that matrices are stored in.
-template <class C, class S>
-struct ItemState : ActiveRows<C> {
-  ItemState(const WorkItem& item, ScratchOwner owner, unsigned char* own)
-      : ActiveRows<C>(item, owner, own),
-        weights(item.packed->direction(item.d)),
-        f(this->spec.f[item.d]),
-        g(this->spec.g[item.d]),
-        is_default(f.function == Function::kSigmoid && g.function == Function::kTanh &&
-                   this->spec.clip == std::numeric_limits<double>::infinity()) {}
-
-  // Whether AMX computes the products of so many rows with a matrix of K inputs.
-  bool UsesAmx(size_t rows, size_t K) const {
-    return kHasAmx<S> && may_use_amx && rows >= kLeastRowsOfAmx && K > amx::kInputs / 4 && rows * K >= kLeastOfAmx;
-  }
-
-  bool IsAhead() const { return projecting == Projecting::kAhead; }
-  // The most rows of a chunk.
-  size_t MostOfChunk() const { return IsAhead() ? kAheadRows : this->item.steps_at_once; }
-
-  const PackedDirection weights;
-  const Activation f, g;
-  const bool is_default;  // Sigmoid, Tanh and no clip
-  Projecting projecting = Projecting::kByChunk;
-  bool is_few = false;            // one row, few panels
-  size_t x_count = 0;             // rows of X that are multiplied together
-  size_t chunk = 0;               // how many chunks were prepared
-  bool is_first_of_chunk = true;  // this step
-  size_t projected = 0;           // xp is there up to this step
-  const C* attention_step = nullptr;
-  Ahead<C, S> ahead;
-  // No state is beyond 1.
-  const bool is_bounded =
-      this->call.initial_h.data == nullptr && !this->spec.attention && AreWithinUnit(f.function, g.function);
-  size_t xp_row = 0, xp_panel = 0;  // how far rows and panels of xp lie apart
-  C* xp_to = nullptr;               // where a tile puts it
-  const C* xp_step = nullptr;       // that of this step
-  C* xp_ahead = nullptr;            // that of the next chunk
-  const C** x_from = nullptr;       // the rows of X that are multiplied
-  const bool may_use_amx = kHasAmx<S> && Int8ProductsOf(this->item.packed->target()) == Int8Products::kAmx &&
-                           this->spec.group == 0 && AmxCanMultiply(this->geometry);
-  Summed summed{};
-};
 
 // Starts a chunk at this step, with `members` threads.
 template <class C, class S>
@@ -122,125 +40,6 @@ void StartChunks(ItemState<C, S>& s, size_t members) {
   s.projecting = is_by_step ? Projecting::kByStep : is_ahead ? Projecting::kAhead : Projecting::kByChunk;
   s.xp_row = is_ahead ? 3 * kLanesOf<C> : 3 * s.padded;
   s.xp_panel = is_ahead ? kAheadRows * 3 * kLanesOf<C> : 3 * kLanesOf<C>;
-}
-
-// Where a tile's panels of a packed matrix of K inputs begin.
-template <class C, class S, class Tile>
-HWY_INLINE void PanelsOf(const ItemState<C, S>& s, const void* matrix, size_t K, const Tile& tile,
-                         const S* (&panels)[Tile::kPanels]) {
-#pragma GCC unroll 16
-  for (size_t p = 0; p < Tile::kPanels; ++p) {
-    panels[p] = static_cast<const S*>(matrix) + s.geometry.offset(tile.panel + p, K, Tile::kGates);
-  }
-}
-
-// sums += inputs · a packed matrix of K inputs.
-template <class C, class S, class Tile>
-HWY_INLINE void AddProduct(const ItemState<C, S>& s, const void* matrix, size_t K, const C* const* inputs, Tile& tile) {
-  const S* panels[Tile::kPanels];
-  PanelsOf(s, matrix, K, tile, panels);
-  Multiply<Tile::kRows, Tile::kPanels, Tile::kGates>(tile.d, K, inputs + tile.row, panels, tile.width, tile.sums);
-}
-
-// AddInt8 after start(), for weights with scales of groups, whose products are added one after the other.
-template <class C, class S, class Tile>
-HWY_NOINLINE void AddGroups(const ItemState<C, S>& s, const void* matrix, const Channels& channels, size_t K,
-                            const unsigned char* rows, Tile& tile) {
-  constexpr size_t kPlanes = kPlanesOf<S>, kLanes = kLanesOf<C>;
-  const auto d = tile.d;
-  const hn::RebindToSigned<std::remove_const_t<decltype(d)>> di;
-  const size_t stored = StoredInputs(ElementType::kInt8, K), stride = QuantizedRow(kPlanes, K);
-  const size_t groups = Groups(s.spec, K);
-  rows += tile.row * stride;
-  for (size_t group = 0; group < groups; ++group) {
-    const size_t first = group * s.spec.group, count = HWY_MIN(s.spec.group, stored - first);
-    const unsigned char* planes[Tile::kRows * kPlanes];
-    const std::int8_t* panels[Tile::kPanels];
-    const float* scales[Tile::kPanels];
-    hn::Vec<decltype(di)> sums[Tile::kRows * kPlanes][Tile::kPanels * Tile::kGates];
-    for (size_t p = 0; p < Tile::kPanels; ++p) {
-      const size_t units = p + 1 < Tile::kPanels ? kLanes : size_t{tile.width};
-      const size_t begin = s.geometry.offset(tile.panel + p, stored, Tile::kGates) + first * Tile::kGates * units;
-      const size_t channel = ((tile.panel + p) * groups + group) * Tile::kGates * kLanes;
-      panels[p] = static_cast<const std::int8_t*>(matrix) + begin;
-      scales[p] = channels.scale + channel;
-      for (size_t r = 0; r < Tile::kRows * kPlanes; ++r) {
-        for (size_t g = 0; g < Tile::kGates; ++g) {
-          sums[r][p * Tile::kGates + g] =
-              kInputOffset == 0 ? hn::Zero(di) : hn::LoadU(di, channels.correction + channel + g * kLanes);
-        }
-      }
-    }
-    for (size_t r = 0; r < Tile::kRows * kPlanes; ++r) {
-      planes[r] = PlaneOf(rows + r / kPlanes * stride, K, r % kPlanes) + first;
-    }
-    MultiplyQuads<Tile::kRows * kPlanes, Tile::kPanels, Tile::kGates>(di, count / kQuad, planes, panels, tile.width,
-                                                                      sums);
-    for (size_t r = 0; r < Tile::kRows; ++r) {
-      const auto row_scale = hn::Set(d, ScaleOf(rows + r * stride));
-      for (size_t v = 0; v < Tile::kPanels * Tile::kGates; ++v) {
-        const float* const scale = scales[v / Tile::kGates] + v % Tile::kGates * kLanes;
-        tile.sums[r][v] =
-            AddScaled<kPlanes>(d, hn::Mul(row_scale, hn::LoadU(d, scale)), &sums[r * kPlanes], v, tile.sums[r][v]);
-      }
-    }
-  }
-}
-
-// start() sets the tile's sums; then the products are added of `rows` in int8 with a packed matrix of K inputs.
-template <class C, class S, class Tile, class Start>
-HWY_INLINE void AddInt8(const ItemState<C, S>& s, const void* matrix, const Channels& channels, size_t K,
-                        const unsigned char* rows, Tile& tile, Start&& start) {
-  constexpr size_t kPlanes = kPlanesOf<S>, kVectors = Tile::kPanels * Tile::kGates, kLanes = kLanesOf<C>;
-  if (HWY_UNLIKELY(s.spec.group != 0)) {
-    start();
-    return AddGroups(s, matrix, channels, K, rows, tile);
-  }
-  const auto d = tile.d;
-  const hn::RebindToSigned<std::remove_const_t<decltype(d)>> di;
-  const size_t stored = StoredInputs(ElementType::kInt8, K), stride = QuantizedRow(kPlanes, K);
-  const size_t first = tile.panel * Tile::kGates * kLanes;
-  rows += tile.row * stride;
-  const unsigned char* planes[Tile::kRows * kPlanes];
-  const std::int8_t* panels[Tile::kPanels];
-  hn::Vec<decltype(di)> sums[Tile::kRows * kPlanes][kVectors];
-#pragma GCC unroll 16
-  for (size_t p = 0; p < Tile::kPanels; ++p) {
-    panels[p] = static_cast<const std::int8_t*>(matrix) + s.geometry.offset(tile.panel + p, stored, Tile::kGates);
-  }
-#pragma GCC unroll 16
-  for (size_t r = 0; r < Tile::kRows * kPlanes; ++r) {
-    planes[r] = PlaneOf(rows + r / kPlanes * stride, K, r % kPlanes);
-#pragma GCC unroll 16
-    for (size_t v = 0; v < kVectors; ++v) {
-      sums[r][v] = kInputOffset == 0 ? hn::Zero(di) : hn::LoadU(di, channels.correction + first + v * kLanes);
-    }
-  }
-  const bool is_summed = kHasAmx<S> && s.summed.from != nullptr;
-  if (is_summed) {
-    const std::int32_t* const from = s.summed.from + (tile.row - s.summed.row) * kPlanes * s.summed.pitch +
-                                     (tile.panel - s.summed.panel) * Tile::kGates * kLanes;
-#pragma GCC unroll 16
-    for (size_t r = 0; r < Tile::kRows * kPlanes; ++r) {
-#pragma GCC unroll 16
-      for (size_t v = 0; v < kVectors; ++v) {
-        sums[r][v] = hn::Add(sums[r][v], hn::LoadU(di, from + r * s.summed.pitch + v * kLanes));
-      }
-    }
-  } else {
-    MultiplyQuads<Tile::kRows * kPlanes, Tile::kPanels, Tile::kGates>(di, stored / kQuad, planes, panels, tile.width,
-                                                                      sums);
-  }
-  start();
-#pragma GCC unroll 16
-  for (size_t r = 0; r < Tile::kRows; ++r) {
-    const auto row_scale = hn::Set(d, ScaleOf(rows + r * stride));
-#pragma GCC unroll 16
-    for (size_t v = 0; v < kVectors; ++v) {
-      const auto scale = hn::Mul(row_scale, hn::LoadU(d, channels.scale + first + v * kLanes));
-      tile.sums[r][v] = AddScaled<kPlanes>(d, scale, &sums[r * kPlanes], v, tile.sums[r][v]);
-    }
-  }
 }
 
 // Prefetches the rows of X of the next tile: hardware would fetch each too late.
@@ -498,29 +297,6 @@ HWY_INLINE void TakeStates(ItemState<C, S>& s, C* rows) {
     } else {
       s.h_rows[slot] = row;
     }
-  }
-}
-
-// start() sets the tile's sums; then rows of h, or of r∘h, times a packed matrix are added, and beside it is done what
-// is due ahead.
-template <bool kBesideAhead, class Tile, class C, class S, class Start>
-HWY_INLINE void AddRecurrent(ItemState<C, S>& s, const void* matrix, const Channels& channels, Tile& tile,
-                             Start&& start) {
-  if constexpr (kIsInt8<S>) {
-    AddInt8(s, matrix, channels, s.spec.H, s.h_int8, tile, start);
-  } else {
-    start();
-    using D = std::remove_const_t<decltype(tile.d)>;
-    if constexpr (kBesideAhead && Tile::kRows == 1 && Tile::kPanels * Tile::kGates <= 4 &&
-                  std::is_same_v<std::remove_const_t<decltype(tile.width)>, Whole<D>>) {
-      if (s.ahead.waiting()) {
-        const S* panels[Tile::kPanels];
-        PanelsOf(s, matrix, s.spec.H, tile, panels);
-        return s.ahead.template MultiplyBoth<Tile::kPanels, Tile::kGates>(tile.d, s.spec.H, s.h_rows[tile.row], panels,
-                                                                          tile.sums);
-      }
-    }
-    AddProduct(s, matrix, s.spec.H, s.h_rows, tile);
   }
 }
 

@@ -206,7 +206,7 @@ HWY_INLINE void SweepPanels(const Op& op, D d, size_t first, size_t last, bool b
 }
 
 // A matrix of this many bytes is not in the second-level cache: what comes next is fetched in advance.
-inline constexpr size_t kLargeForAmx = 1 << 20;
+inline constexpr size_t kLargeForAmx = 1 << 19;
 
 // Whole panels by AMX: the sums of some panels and rows at a time, then tiles of these rows, which find them there.
 template <class D, class Op, class GoOn>
@@ -218,7 +218,7 @@ HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t fi
   // Tiles of rows alike: the last one may begin before its turn, and compute what is there already.
   const size_t tiles = (rows + amx::kRows - 1) / amx::kRows, each = (rows + tiles - 1) / tiles;
   const size_t both = kPlanes == 2 || tiles > 1 ? 2 : 1, rows_at_once = kPlanes == 2 ? each : both * each;
-  const size_t panels = amx::kTiles / (both * kGates);
+  const size_t sweeps = (rows + rows_at_once - 1) / rows_at_once, panels = amx::kTiles / (both * kGates);
   const bool is_large = stored * geometry.padded() * kGates >= kLargeForAmx;
   for (size_t i = 0, count; i < last - first; i += count) {
     count = HWY_MIN(panels, last - first - i);
@@ -237,9 +237,12 @@ HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t fi
       block.panel_stride = geometry.offset(1, stored, kGates);
       block.gates = kGates;
       block.quads = stored / kQuad;
-      if (is_large && row == 0 && i + count < last - first) {
-        block.next =
-            backwards ? block.weights - panels * block.panel_stride : block.weights + count * block.panel_stride;
+      if (is_large && sweeps > 1) {
+        // The panels that come next, a share of them in each sweep over these.
+        const size_t bytes = HWY_MIN(panels, last - first - i - count) * block.panel_stride;
+        const size_t share = (bytes / sweeps + 63) / 64 * 64, begun = HWY_MIN(row / rows_at_once * share, bytes);
+        block.next = (backwards ? block.weights - bytes : block.weights + count * block.panel_stride) + begun;
+        block.next_bytes = HWY_MIN(share, bytes - begun);
       }
       // The second tile: the other plane, or the rows behind those of the first.
       const size_t second = kPlanes == 2 ? 0 : end - begin - each;

@@ -1,0 +1,151 @@
+// The products of a tile: its sums, plus rows of inputs times its panels of a packed matrix.
+
+#include <cstdint>
+#include <type_traits>
+
+#include "hwy/highway.h"
+#include "native/kernels/int8-inl.h"
+#include "native/kernels/item-inl.h"
+#include "native/kernels/product-inl.h"
+#include "native/kernels/tile-inl.h"
+
+#if defined(ONEGRU_NATIVE_KERNELS_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_PRODUCTS_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_PRODUCTS_INL_H_
+#else
+#define ONEGRU_NATIVE_KERNELS_PRODUCTS_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace onegru {
+namespace HWY_NAMESPACE {
+inline namespace ONEGRU_ARITHMETIC {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Where a tile's panels of a packed matrix of K inputs begin.
+template <class C, class S, class Tile>
+HWY_INLINE void PanelsOf(const ItemState<C, S>& s, const void* matrix, size_t K, const Tile& tile,
+                         const S* (&panels)[Tile::kPanels]) {
+#pragma GCC unroll 16
+  for (size_t p = 0; p < Tile::kPanels; ++p) {
+    panels[p] = static_cast<const S*>(matrix) + s.geometry.offset(tile.panel + p, K, Tile::kGates);
+  }
+}
+
+// sums += inputs · a packed matrix of K inputs.
+template <class C, class S, class Tile>
+HWY_INLINE void AddProduct(const ItemState<C, S>& s, const void* matrix, size_t K, const C* const* inputs, Tile& tile) {
+  const S* panels[Tile::kPanels];
+  PanelsOf(s, matrix, K, tile, panels);
+  Multiply<Tile::kRows, Tile::kPanels, Tile::kGates>(tile.d, K, inputs + tile.row, panels, tile.width, tile.sums);
+}
+
+// One group's products in int8: of the inputs from group · s.spec.group on, or, where there is one group, of all.
+// start() sets the tile's sums, once registers are free for them; then the products are added, scaled.
+template <class C, class S, class Tile, class Start>
+HWY_INLINE void AddGroup(const ItemState<C, S>& s, const void* matrix, const Channels& channels, size_t K,
+                         const unsigned char* rows, Tile& tile, size_t group, size_t groups, Start&& start) {
+  constexpr size_t kPlanes = kPlanesOf<S>, kGates = Tile::kGates, kLanes = kLanesOf<C>;
+  constexpr size_t kRows = Tile::kRows * kPlanes, kVectors = Tile::kPanels * kGates;
+  const auto d = tile.d;
+  const hn::RebindToSigned<std::remove_const_t<decltype(d)>> di;
+  const size_t stored = StoredInputs(ElementType::kInt8, K), stride = QuantizedRow(kPlanes, K);
+  const size_t first = group * s.spec.group, count = groups == 1 ? stored : HWY_MIN(s.spec.group, stored - first);
+  const unsigned char* planes[kRows];
+  const std::int8_t* panels[Tile::kPanels];
+  size_t channel[kVectors];
+  hn::Vec<decltype(di)> sums[kRows][kVectors];
+#pragma GCC unroll 16
+  for (size_t p = 0; p < Tile::kPanels; ++p) {
+    const size_t units = p + 1 < Tile::kPanels ? kLanes : size_t{tile.width};
+    panels[p] = static_cast<const std::int8_t*>(matrix) + s.geometry.offset(tile.panel + p, stored, kGates) +
+                first * kGates * units;
+#pragma GCC unroll 4
+    for (size_t g = 0; g < kGates; ++g) {
+      channel[p * kGates + g] = (((tile.panel + p) * groups + group) * kGates + g) * kLanes;
+    }
+  }
+#pragma GCC unroll 16
+  for (size_t r = 0; r < kRows; ++r) {
+    planes[r] = PlaneOf(rows + (tile.row + r / kPlanes) * stride, K, r % kPlanes) + first;
+#pragma GCC unroll 16
+    for (size_t v = 0; v < kVectors; ++v) {
+      sums[r][v] = kInputOffset == 0 ? hn::Zero(di) : hn::LoadU(di, channels.correction + channel[v]);
+    }
+  }
+  const bool is_summed = kHasAmx<S> && s.summed.from != nullptr;
+  if (is_summed) {
+    const std::int32_t* const from = s.summed.from + (tile.row - s.summed.row) * kPlanes * s.summed.pitch +
+                                     (tile.panel - s.summed.panel) * kGates * kLanes;
+#pragma GCC unroll 16
+    for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+      for (size_t v = 0; v < kVectors; ++v) {
+        sums[r][v] = hn::Add(sums[r][v], hn::LoadU(di, from + r * s.summed.pitch + v * kLanes));
+      }
+    }
+  } else {
+    MultiplyQuads<kRows, Tile::kPanels, kGates>(di, count / kQuad, planes, panels, tile.width, sums);
+  }
+  start();
+#pragma GCC unroll 16
+  for (size_t r = 0; r < Tile::kRows; ++r) {
+    const auto row_scale = hn::Set(d, ScaleOf(rows + (tile.row + r) * stride));
+#pragma GCC unroll 16
+    for (size_t v = 0; v < kVectors; ++v) {
+      const auto scale = hn::Mul(row_scale, hn::LoadU(d, channels.scale + channel[v]));
+      tile.sums[r][v] = AddScaled<kPlanes>(d, scale, &sums[r * kPlanes], v, tile.sums[r][v]);
+    }
+  }
+}
+
+// The products of groups, one after the other.
+template <class C, class S, class Tile>
+HWY_NOINLINE void AddGroups(const ItemState<C, S>& s, const void* matrix, const Channels& channels, size_t K,
+                            const unsigned char* rows, Tile& tile) {
+  const size_t groups = Groups(s.spec, K);
+  for (size_t group = 0; group < groups; ++group) {
+    AddGroup(s, matrix, channels, K, rows, tile, group, groups, [] {});
+  }
+}
+
+// start() sets the tile's sums; then the products are added of `rows` in int8 with a packed matrix of K inputs.
+template <class C, class S, class Tile, class Start>
+HWY_INLINE void AddInt8(const ItemState<C, S>& s, const void* matrix, const Channels& channels, size_t K,
+                        const unsigned char* rows, Tile& tile, Start&& start) {
+  if (HWY_UNLIKELY(s.spec.group != 0)) {
+    start();
+    return AddGroups(s, matrix, channels, K, rows, tile);
+  }
+  AddGroup(s, matrix, channels, K, rows, tile, 0, 1, start);
+}
+
+// start() sets the tile's sums; then rows of h, or of r∘h, times a packed matrix are added, and beside it is done what
+// is due ahead.
+template <bool kBesideAhead, class Tile, class C, class S, class Start>
+HWY_INLINE void AddRecurrent(ItemState<C, S>& s, const void* matrix, const Channels& channels, Tile& tile,
+                             Start&& start) {
+  if constexpr (kIsInt8<S>) {
+    AddInt8(s, matrix, channels, s.spec.H, s.h_int8, tile, start);
+  } else {
+    start();
+    using D = std::remove_const_t<decltype(tile.d)>;
+    if constexpr (kBesideAhead && Tile::kRows == 1 && Tile::kPanels * Tile::kGates <= 4 &&
+                  std::is_same_v<std::remove_const_t<decltype(tile.width)>, Whole<D>>) {
+      if (s.ahead.waiting()) {
+        const S* panels[Tile::kPanels];
+        PanelsOf(s, matrix, s.spec.H, tile, panels);
+        return s.ahead.template MultiplyBoth<Tile::kPanels, Tile::kGates>(tile.d, s.spec.H, s.h_rows[tile.row], panels,
+                                                                          tile.sums);
+      }
+    }
+    AddProduct(s, matrix, s.spec.H, s.h_rows, tile);
+  }
+}
+
+}  // namespace ONEGRU_ARITHMETIC
+}  // namespace HWY_NAMESPACE
+}  // namespace onegru
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
