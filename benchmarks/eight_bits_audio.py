@@ -17,7 +17,7 @@ import numpy as np
 import onegru
 from onegru.core.compare import signal_to_noise
 from onegru.core.dtypes import Array
-from onegru.models.quantize import MODES
+from onegru.quantization.subject import MODES
 
 GROUPS = (None, 64)
 

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from onegru.models.inference_session import InferenceSession
     from onegru.models.inspect import Inspection, inspect
     from onegru.models.load_layers import load_layers
-    from onegru.models.quantize import Quantization, quantize
     from onegru.models.report import GruReport
+    from onegru.quantization.quantize import quantize
+    from onegru.quantization.report import Quantization
     from onegru.rewriting.fuse import Fusion, fuse
     from onegru.rewriting.rewrite import Rewriting, rewrite
     from onegru.runtimes.openvino import openvino_errors, openvino_exchange, openvino_extensions
@@ -113,7 +114,7 @@ _LATER = {
     "GruReport": "onegru.models.report",
     "InferenceSession": "onegru.models.inference_session",
     "Inspection": "onegru.models.inspect",
-    "Quantization": "onegru.models.quantize",
+    "Quantization": "onegru.quantization.report",
     "Rewriting": "onegru.rewriting.rewrite",
     "Verification": "onegru.verification.results",
     "from_flax": "onegru.frameworks.flax",
@@ -126,7 +127,7 @@ _LATER = {
     "openvino_exchange": "onegru.runtimes.openvino",
     "openvino_extensions": "onegru.runtimes.openvino",
     "pad": "onegru.layers.padding",
-    "quantize": "onegru.models.quantize",
+    "quantize": "onegru.quantization.quantize",
     "rewrite": "onegru.rewriting.rewrite",
     "save": "onegru.formats.save",
     "save_layers": "onegru.formats.save",

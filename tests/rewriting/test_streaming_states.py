@@ -235,6 +235,10 @@ def overlapping(net: Network, state: str, layers: int) -> list[str]:
     return [sliced(net, state, layers)[0]] * layers
 
 
+def empty(net: Network, state: str, layers: int) -> list[str]:
+    return [net.add("Slice", state, *(net.constant([item], np.int64) for item in (9, 10, 0)))] * layers
+
+
 def stacked(parts: Ends, kind: str = "GRU", layers: int = 2, gives: bool = False) -> onnx.ModelProto:
     """Recurrences of several layers, which start from parts of inputs, and perhaps give their last states."""
     net = Network(np.random.default_rng(1))
@@ -287,7 +291,7 @@ def test_parts_of_an_input_are_one_state(parts: Ends, kind: str, gives: bool, tm
             np.testing.assert_allclose(stream.state[taken], last, atol=1e-5)
 
 
-@pytest.mark.parametrize("parts", [shared, overlapping])
+@pytest.mark.parametrize("parts", [shared, overlapping, empty])
 def test_an_input_that_is_several_states_is_refused(parts: Ends, tmp_path: Path) -> None:
     source = save(tmp_path, stacked(parts))
     message = (

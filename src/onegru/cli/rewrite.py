@@ -20,7 +20,9 @@ from onegru.core.wording import count
 from onegru.formats.opened import Opened
 from onegru.models.load import load
 from onegru.models.model import Model
-from onegru.models.quantize import MODES, Quantization, quantize, table_rows
+from onegru.quantization.quantize import quantize
+from onegru.quantization.report import Quantization, table_rows
+from onegru.quantization.subject import MODES
 from onegru.rewriting.fuse import Fusion, fuse
 from onegru.rewriting.rewrite import RUNTIMES, Rewriting, rewrite
 

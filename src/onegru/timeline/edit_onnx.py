@@ -459,7 +459,7 @@ class Editor:
             np.arange(count, dtype=np.float64).reshape(shape) if count <= _MOST_ELEMENTS else np.zeros(0)
         )
         found = [(evaluated(flow, start, 2, {name: numbers}), one, last) for start, one, last in parts]
-        found.sort(key=lambda item: 0 if item[0] is None else item[0].flat[0])
+        found.sort(key=lambda item: 0 if item[0] is None or not item[0].size else item[0].flat[0])
         axes = [axis for axis in range(len(shape)) if _is_joined([item[0] for item in found], axis, numbers)]
         if not axes or not self.planner.starts_alone(name):
             raise self._unknown(

@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("fusion",),
     ("timeline",),
     ("models",),
-    ("rewriting", "verification"),
+    ("rewriting", "verification", "quantization"),
     ("conformance", "scoring"),
     ("cli",),
 )

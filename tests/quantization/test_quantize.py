@@ -12,7 +12,8 @@ import pytest
 import onegru
 from onegru import SpecError
 from onegru.core.dtypes import Array
-from onegru.models.quantize import MODES, Quantization
+from onegru.quantization.report import Quantization
+from onegru.quantization.subject import MODES
 from tests.support.comparison import assert_bits
 from tests.support.files.onnx_models import graph, gru, model, node, numbers, value, weights
 from tests.support.layers import make_gru

@@ -1,0 +1,238 @@
+"""What weights in fewer bits cost and gain: `onegru.quantize`."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from onegru.core.arguments import check_function, choice, number, shown
+from onegru.core.dtypes import ELEMENT_TYPES, Array, check_group_size, is_int8
+from onegru.core.errors import SpecError
+from onegru.core.spec import Spec
+from onegru.layers.gru import GRU
+from onegru.layers.stack import Stack
+from onegru.models.load import load
+from onegru.models.model import Model
+from onegru.models.random_inputs import Dims, check_random_inputs
+from onegru.quantization.report import Measured, Quantization, QuantizedGru
+from onegru.quantization.subject import EXACT, MODES, Subject, storages_of, subject_of
+
+#: Seconds that timing one GRU, or the whole, may take, and the turns that each mode gets at most.
+_PATIENCE, _TURNS = 1.0, 9
+
+_BYTES = {"int8": 1, "bfloat16": 2, "float16": 2, None: 4}
+
+#: Called with the number of measurements done, and the most that there may be.
+Progress = Callable[[int, int], None]
+
+
+def quantize(
+    source: str | os.PathLike[str] | GRU | Stack | Model,
+    samples: object = None,
+    *,
+    mode: str | None = None,
+    keep_snr: float | None = None,
+    among: Collection[str] = tuple(MODES),
+    group_size: int | None = None,
+    dims: Dims | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Quantization[Any]:
+    """Keep the weights of GRUs in fewer bits, and measure what that costs and gains.
+
+        report = onegru.quantize("model.onnx", samples, keep_snr=40)
+        print(report)
+        model = report.result
+
+    Nothing is calibrated: scales come from the weights, and from each row of inputs as it is multiplied. The
+    samples only serve to measure, and should be inputs that the model is made for.
+
+    Args:
+        source: a model, or its file; a layer or a stack of float32.
+        samples: of a model, inputs as for `Model.run`, or several of them in a list. Of layers, X, or the
+            arguments of a call by name, or a list of either. None for random ones, which are no more than a
+            first look.
+        mode: what all GRUs are kept in: "W8A8" and "W8A16", the weights in int8 and the inputs of products in
+            int8 or int16; "bfloat16" and "float16", the weights; or "float32". "W8A16" by default.
+        keep_snr: instead of `mode`, the ratio of signal to noise in dB that every output keeps on these
+            samples. Each GRU gets few bits: all begin with W8A8, and as long as the noise is too large, the
+            GRU that adds most of it gets more; then each gets fewer again if the ratio is kept.
+        among: the modes that `keep_snr` may choose; float32 always is one.
+        group_size: 32, 64 or 128 for a scale for each so many weights of a row in int8, where one scale for
+            the row keeps too little; None for one.
+        dims: sizes of open dimensions of a model's random inputs, as for `onegru.verify`.
+        seed: of random inputs.
+        progress: called before each measurement with the number of those done, and the most there may be.
+
+    Returns:
+        the result, and what was measured. GRUs of another type than float32, with weights that the model
+        computes, or with weights that int8 cannot hold stay as they are.
+
+    Raises:
+        SpecError: an argument is not legal, or a sample does not fit.
+        FormatError: a file is broken, or another runtime fails on its part.
+        OSError: a file cannot be opened.
+    """
+    check_function("progress", progress)
+    if keep_snr is not None and not math.isfinite(number("keep_snr", keep_snr)):
+        raise SpecError(f"keep_snr: {keep_snr}; must be finite")
+    for item in among if not isinstance(among, str) else [among]:
+        choice("among", item, MODES)
+    if mode is not None and keep_snr is not None:
+        raise SpecError(f"mode: {mode!r}; must be None with keep_snr, which chooses")
+    mode = choice("mode", "W8A16" if mode is None else mode, MODES)
+    group = check_group_size(group_size)
+    if not isinstance(source, str | os.PathLike | GRU | Stack | Model):
+        raise SpecError(f"source: {shown(source)}; must be a model, its file, a GRU or a Stack")
+    dims = check_random_inputs(None, dims, seed)
+    made = source if isinstance(source, GRU | Stack | Model) else load(source)
+    subject = subject_of(made, samples, dims or {}, seed, group)
+    order = [word for word in MODES if word in among or word == EXACT]
+    return Measurement(subject, progress).report(mode, keep_snr, order)
+
+
+class Measurement:
+    """Runs a subject in modes."""
+
+    def __init__(self, subject: Subject, progress: Progress | None) -> None:
+        self.subject = subject
+        self._progress = progress or (lambda done, most: None)
+        self._done = 0
+        self._most = len(MODES) + (1 + 2 * (len(MODES) - 1)) * len(subject.layers) + 1
+        self._found: dict[tuple[tuple[str, str], ...], float] = {}
+        made = subject.make({})
+        self._expected = [subject.run(made, sample) for sample in subject.samples]
+
+    def report(self, mode: str, keep_snr: float | None, order: list[str]) -> Quantization[Any]:
+        """All modes, and the result of one, or of those that keep a ratio of signal to noise."""
+        subject = self.subject
+        uniform = {word: dict.fromkeys(subject.layers, word) for word in MODES}
+        ratios = {word: self._ratio(modes) for word, modes in uniform.items()}
+        chosen = uniform[mode] if keep_snr is None else self._choose(keep_snr, order)
+        grus = []
+        for index, name in enumerate(subject.names):
+            measured = self._measure_gru(name) if name in subject.layers else {}
+            reason = subject.reasons.get(name, "")
+            grus.append(
+                QuantizedGru(name, subject.described[index], measured, chosen.get(name, EXACT), reason)
+            )
+        made = {word: subject.make(modes) for word, modes in uniform.items()}
+        result = made["chosen"] = subject.make(chosen)
+        seconds = self._times(
+            {
+                word: lambda item=item: [subject.run(item, sample) for sample in subject.samples]  # type: ignore[misc]
+                for word, item in made.items()
+            }
+        )
+        whole = {
+            word: Measured(ratio, self._size(uniform[word]), seconds[word]) for word, ratio in ratios.items()
+        }
+        final = Measured(self._ratio(chosen), self._size(chosen), seconds["chosen"])
+        return Quantization(
+            result, tuple(grus), whole, final, subject.group or None, subject.source, subject.samples
+        )
+
+    def _ratio(self, modes: Mapping[str, str]) -> float:
+        """The ratio of signal to noise of the whole, with GRUs in these modes."""
+        key = tuple(sorted((name, mode) for name, mode in modes.items() if mode != EXACT))
+        if key not in self._found:
+            self._step()
+            made = self.subject.make(modes)
+            self._found[key] = _ratio(
+                (expected, self.subject.run(made, sample))
+                for expected, sample in zip(self._expected, self.subject.samples, strict=True)
+            )
+        return self._found[key]
+
+    def _step(self) -> None:
+        self._progress(min(self._done, self._most), self._most)
+        self._done += 1
+
+    def _choose(self, keep_snr: float, order: list[str]) -> dict[str, str]:
+        """The modes that keep it: the GRU that adds most noise gets the next mode that adds less."""
+        modes = dict.fromkeys(self.subject.layers, order[0])
+        while self._ratio(modes) < keep_snr:
+            noise = {name: self._ratio({name: mode}) for name, mode in modes.items() if mode != EXACT}
+            worst = min(noise, key=noise.__getitem__)
+            later = order[order.index(modes[worst]) + 1 :]
+            better = (mode for mode in later if self._ratio({worst: mode}) > noise[worst])
+            modes[worst] = next(better, EXACT)
+        for name, mode in modes.items():
+            fewer = ({**modes, name: word} for word in order[: order.index(mode)])
+            modes = next((item for item in fewer if self._ratio(item) >= keep_snr), modes)
+        return modes
+
+    def _measure_gru(self, name: str) -> dict[str, Measured]:
+        """A GRU in every mode, each time given what the model in float32 gives it."""
+        self._step()
+        calls = self.subject.calls[name]
+        layer, group = self.subject.layers[name], self.subject.group
+        made = {mode: layer.with_storage(*storages_of(mode, group)) for mode in MODES}
+        expected = [call(made[EXACT])() for call in calls]
+        ratios = {
+            mode: _ratio((one, call(layer)()) for one, call in zip(expected, calls, strict=True))
+            for mode, layer in made.items()
+        }
+        ready = {mode: [call(layer) for call in calls] for mode, layer in made.items()}
+        seconds = self._times(
+            {mode: lambda runs=runs: [run() for run in runs] for mode, runs in ready.items()}  # type: ignore[misc]
+        )
+        return {
+            mode: Measured(ratios[mode], _size(layer.spec, mode, group), seconds[mode])
+            for mode, layer in made.items()
+        }
+
+    def _size(self, modes: Mapping[str, str]) -> int:
+        group, layers = self.subject.group, self.subject.layers
+        return sum(_size(layer.spec, modes[name], group) for name, layer in layers.items())
+
+    @staticmethod
+    def _times(runs: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+        """The shortest time of each, in turns."""
+        best = dict.fromkeys(runs, math.inf)
+        end = time.perf_counter() + _PATIENCE
+        for turn in range(_TURNS):
+            for word, run in runs.items():
+                start = time.perf_counter()
+                run()
+                best[word] = min(best[word], time.perf_counter() - start)
+            if turn and time.perf_counter() > end:
+                break
+        return best
+
+
+def _size(spec: Spec, mode: str, group: int) -> int:
+    """The bytes of the weights of a GRU of float32."""
+    kept, _ = MODES[mode]
+    rows = 3 * spec.num_directions * spec.hidden_size
+    groups = sum(-(-size // (group or size)) for size in (spec.input_size, spec.hidden_size) if size)
+    scales = groups * 4 * rows if is_int8(kept) else 0
+    return rows * (spec.input_size + spec.hidden_size) * _BYTES[kept] + scales + 2 * 4 * rows
+
+
+def _ratio(pairs: Iterable[tuple[Mapping[str, Array], Mapping[str, Array]]]) -> float:
+    """The ratio of signal to noise in dB of the worst output, over all runs."""
+    signals: dict[str, float] = {}
+    noises: dict[str, float] = {}
+    for expected, found in pairs:
+        for name, array in expected.items():
+            if not isinstance(array, np.ndarray) or array.dtype.name not in ELEMENT_TYPES:
+                continue
+            one, other = array.astype(np.float64), found[name].astype(np.float64)
+            same = (one == other) | (np.isnan(one) & np.isnan(other))
+            with np.errstate(all="ignore"):
+                signals[name] = signals.get(name, 0.0) + float(np.sum(one[np.isfinite(one)] ** 2))
+                noises[name] = noises.get(name, 0.0) + float(np.sum(np.where(same, 0.0, one - other) ** 2))
+    return min((_decibels(signals[name], noise) for name, noise in noises.items()), default=math.inf)
+
+
+def _decibels(signal: float, noise: float) -> float:
+    if noise == 0:
+        return math.inf
+    ratio = signal / noise
+    return 10 * math.log10(ratio) if ratio > 0 else -math.inf

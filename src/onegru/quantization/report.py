@@ -1,0 +1,161 @@
+"""What `quantize` returns: a result, and what it costs and gains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from onegru.core.arguments import choice, integer, shown
+from onegru.core.errors import SpecError
+from onegru.layers.gru import GRU
+from onegru.layers.stack import Stack
+from onegru.models.model import Model
+from onegru.quantization.subject import MODES, storages_of, subject_of
+
+if TYPE_CHECKING:
+    from onegru.layers.gates.trace import GateTrace
+
+Quantizable = TypeVar("Quantizable", bound=GRU | Stack | Model, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A GRU, or all of them, in one mode.
+
+    Attributes:
+        snr: the ratio of signal to noise in dB against float32, that of the worst output: 10·log10 of
+            Σ expected² / Σ (expected - found)². Infinity where nothing differs, minus infinity where a number
+            is no longer finite.
+        size: the bytes of the weights: W and R, the scales of int8, and B in float32.
+        seconds: the shortest time that a pass over the samples took.
+    """
+
+    snr: float
+    size: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedGru:
+    """One GRU.
+
+    Attributes:
+        name: the node's name; of a layer "layer 0", and so on from the lowest of a stack.
+        layer: what it is, as its `repr` says.
+        modes: what each mode of `MODES` does to it, given the float32 model's inputs to it; empty for a GRU
+            that stays as it is.
+        mode: what it is kept in by the result.
+        reason: why it stays as it is; empty if it need not.
+    """
+
+    name: str
+    layer: str
+    modes: Mapping[str, Measured]
+    mode: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Quantization(Generic[Quantizable]):
+    """What `quantize` found.
+
+    Attributes:
+        result: the layer, stack or model with its GRUs kept as each one's `mode` says.
+        grus: its GRUs, in running order.
+        modes: what each mode does to the whole, all GRUs in it; its sizes are those of all these GRUs.
+        chosen: the same for the result.
+        group_size: how many weights of a row in int8 share a scale; None for all.
+    """
+
+    __module__ = "onegru"
+
+    result: Quantizable
+    grus: tuple[QuantizedGru, ...]
+    modes: Mapping[str, Measured]
+    chosen: Measured
+    group_size: int | None
+    _source: GRU | Stack | Model = field(repr=False, compare=False)
+    _samples: Sequence[Any] = field(repr=False, compare=False)
+
+    @property
+    def weight_storage(self) -> dict[str, str]:
+        """The result's types of weights by node, as `onegru.load` takes them; float32 is left out."""
+        group = self.group_size or 0
+        return {gru.name: kept for gru in self.grus if (kept := storages_of(gru.mode, group)[0]) is not None}
+
+    @property
+    def activation_storage(self) -> dict[str, str]:
+        """Likewise, for the GRUs in int8."""
+        return {gru.name: kept for gru in self.grus if (kept := MODES[gru.mode][1]) is not None}
+
+    def trace(
+        self, node: str | int = 0, mode: str | None = None, sample: int = 0
+    ) -> tuple[GateTrace, GateTrace]:
+        """The gates of a GRU in float32, and with all GRUs in another mode.
+
+        The second one's `plot(against=…)` and `to_html(…, against=…)` draw how far they are apart over time.
+
+        Args:
+            node: the GRU's name, or its index.
+            mode: one of `MODES`; None for the result.
+            sample: the index of the sample.
+
+        Raises:
+            SpecError: there is no such GRU, mode or sample.
+        """
+        subject = subject_of(self._source, self._samples, {}, 0, self.group_size or 0)
+        names = [gru.name for gru in self.grus]
+        index = names.index(node) if isinstance(node, str) and names.count(node) == 1 else node
+        if not isinstance(index, int) or not 0 <= index < len(names):
+            raise SpecError(f"node: {shown(node)}; must be one of {', '.join(map(repr, names))}, or an index")
+        integer("sample", sample, 0, len(subject.samples) - 1)
+        if mode is not None:
+            choice("mode", mode, MODES)
+        other = self.result if mode is None else subject.make(dict.fromkeys(subject.layers, mode))
+        call = subject.samples[sample]
+        return tuple(subject.trace(item, call, index) for item in (subject.make({}), other))  # type: ignore[return-value]
+
+    def __str__(self) -> str:
+        """A table: each GRU, then the whole."""
+        rows = [("", *MODES, "kept in"), *table_rows(self)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = (
+            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:-1], widths[1:-1]), row[-1]])
+            for row in rows
+        )
+        return "\n".join(map(str.rstrip, lines))
+
+
+def table_rows(report: Quantization[Any]) -> list[tuple[str, ...]]:
+    """Each GRU, then the whole: its name, its ratios, what it is kept in; sizes, times."""
+    rows: list[tuple[str, ...]] = []
+    for gru in report.grus:
+        if gru.modes:
+            rows += _three_rows(gru.name, gru.modes, gru.modes[gru.mode], gru.mode)
+        else:
+            rows.append((gru.name, *[""] * len(MODES), gru.reason))
+    return rows + _three_rows("all", report.modes, report.chosen, _ratio_words(report.chosen))
+
+
+def _three_rows(
+    name: str, modes: Mapping[str, Measured], kept: Measured, words: str
+) -> list[tuple[str, ...]]:
+    items = list(modes.values())
+    return [
+        (name, *map(_ratio_words, items), words),
+        ("  size", *map(_size_words, [*items, kept])),
+        ("  time", *map(_time_words, [*items, kept])),
+    ]
+
+
+def _ratio_words(item: Measured) -> str:
+    return f"{item.snr:.1f} dB"
+
+
+def _size_words(item: Measured) -> str:
+    return f"{item.size / 1024:.{0 if item.size >= 10 << 10 else 1}f} KiB"
+
+
+def _time_words(item: Measured) -> str:
+    return f"{item.seconds * 1e6:.0f} µs" if item.seconds < 0.01 else f"{item.seconds * 1e3:.0f} ms"

@@ -1,0 +1,219 @@
+"""Models and layers whose GRUs are kept in fewer bits: the same runs, in any modes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onegru.core.arguments import shown
+from onegru.core.dtypes import Array, is_int8
+from onegru.core.errors import SpecError, prefixed_errors
+from onegru.engines.interface import EngineOptions
+from onegru.engines.select import model_options
+from onegru.engines.storage import check_int8
+from onegru.layers.gru import GRU
+from onegru.layers.stack import Stack, layers_of
+from onegru.models.model import Model
+from onegru.models.random_inputs import Dims, pick_inputs, random_call
+
+if TYPE_CHECKING:
+    from onegru.layers.gates.trace import GateTrace
+
+#: What GRUs can be kept in, by weight_storage and activation_storage, in the order of their noise.
+MODES: Mapping[str, tuple[str | None, str | None]] = {
+    "W8A8": ("int8", "int8"),
+    "W8A16": ("int8", "int16"),
+    "bfloat16": ("bfloat16", None),
+    "float16": ("float16", None),
+    "float32": (None, None),
+}
+EXACT = "float32"
+
+#: The steps and rows of a layer's random inputs.
+_RANDOM_STEPS, _RANDOM_ROWS = 100, 4
+
+
+def storages_of(mode: str, group: int) -> tuple[str | None, str | None]:
+    """The weight_storage and activation_storage of a mode, with a scale for `group` weights, 0 for a row."""
+    weights, activations = MODES[mode]
+    return f"{weights}_g{group}" if group and is_int8(weights) else weights, activations
+
+
+Repeat = Callable[[GRU], Callable[[], Mapping[str, Array]]]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, or layers.
+
+    Attributes:
+        source: the model or the layers.
+        names: of all GRUs.
+        described: what each is.
+        layers: in float32, those that can be kept in other types, by their names.
+        reasons: why the others cannot, by their names.
+        samples: what runs are given.
+        make: the subject with the GRUs that are named in other modes.
+        run: the outputs of a run.
+        calls: for each time that the subject in float32 runs a layer for the samples, what takes a layer, and
+            returns what runs it so and returns its outputs.
+        trace: the gates of the GRU of an index.
+        group: how many weights of a row in int8 share a scale; 0 for all.
+    """
+
+    source: GRU | Stack | Model
+    names: Sequence[str]
+    described: Sequence[str]
+    layers: Mapping[str, GRU]
+    reasons: Mapping[str, str]
+    samples: Sequence[Any]
+    make: Callable[[Mapping[str, str]], Any]
+    run: Callable[[Any, Any], Mapping[str, Array]]
+    calls: Mapping[str, Sequence[Repeat]]
+    trace: Callable[[Any, Any, int], GateTrace]
+    group: int
+
+
+def subject_of(source: GRU | Stack | Model, samples: object, dims: Dims, seed: int, group: int) -> Subject:
+    """What `quantize` is given, with samples; None for random ones."""
+    if isinstance(source, Model):
+        return _of_model(source, samples, dims, seed, group)
+    if dims:
+        raise SpecError("dims: given with a layer, whose inputs have no names; must be left out")
+    return _of_layers(source, samples, seed, group)
+
+
+def _listed(samples: object, single: Callable[[object], bool]) -> list[Any]:
+    found = [samples] if single(samples) else samples
+    if not isinstance(found, Iterable) or not (found := list(found)):
+        raise SpecError(f"samples: {shown(samples)}; must be inputs of a run, or a list of at least one")
+    return found
+
+
+def _reason(layer: GRU | None) -> str:
+    """Why a GRU stays as it is; empty if it need not."""
+    if layer is None:
+        return "computes its weights"
+    if layer.spec.dtype != EXACT:
+        return f"is of {layer.spec.dtype}"
+    try:
+        check_int8(layer.weights)
+    except SpecError as error:
+        return str(error)
+    return ""
+
+
+def _of_layers(source: GRU | Stack, samples: object, seed: int, group: int) -> Subject:
+    exact = [layer.with_storage(None) for layer in layers_of(source)]
+    names = [f"layer {index}" for index in range(len(exact))]
+    reasons = {name: text for name, layer in zip(names, exact, strict=True) if (text := _reason(layer))}
+    if samples is None:
+        spec = exact[0].spec
+        drawn = random_call(spec, _RANDOM_STEPS, _RANDOM_ROWS, np.random.default_rng(seed))
+        samples = {"X": drawn["X"], "layout": 0, **({"attention": drawn["A"]} if spec.attention else {})}
+    found = _listed(samples, lambda given: isinstance(given, Mapping | np.ndarray))
+    calls = [dict(item) if isinstance(item, Mapping) else {"X": item} for item in found]
+
+    def make(modes: Mapping[str, str]) -> GRU | Stack:
+        made = [
+            layer.with_storage(*storages_of(modes[name], group)) if name in modes else layer
+            for name, layer in zip(names, exact, strict=True)
+        ]
+        return made[0] if isinstance(source, GRU) else Stack(made, layout=source.layout)
+
+    def run(layers: GRU | Stack, call: Mapping[str, Any]) -> dict[str, Array]:
+        try:
+            Y, Y_h = layers(**call)
+        except TypeError as error:
+            raise SpecError(f"samples: {error}") from None
+        last = [Y_h] if isinstance(Y_h, np.ndarray) else Y_h
+        return {"Y": Y, **{f"Y_h {index}": h for index, h in enumerate(last)}}
+
+    repeated: dict[str, list[Repeat]] = {name: [] for name in names}
+    for call in calls:
+        run(make({}), call)  # refuses what does not fit
+        if isinstance(source, GRU):
+            repeated[names[0]].append(lambda layer, call=call: partial(run, layer, call))  # type: ignore[misc]
+            continue
+
+        def see(layer: GRU, Y: Any, **arguments: Any) -> Array:
+            repeated[names[exact.index(layer)]].append(lambda other: lambda: {"Y": other(Y, **arguments)[0]})
+            return layer(Y, **arguments)[0]
+
+        arguments = {"initial_h": None, "sequence_lens": None, "layout": None, **call}
+        Stack(exact, layout=source.layout)._through(see, **arguments)
+
+    def trace(layers: GRU | Stack, call: Mapping[str, Any], index: int) -> GateTrace:
+        found = layers.trace(**call)
+        return found[index] if isinstance(found, tuple) else found
+
+    return Subject(
+        source=source,
+        names=names,
+        described=[repr(layer) for layer in exact],
+        layers={name: layer for name, layer in zip(names, exact, strict=True) if name not in reasons},
+        reasons=reasons,
+        samples=calls,
+        make=make,
+        run=run,
+        calls=repeated,
+        trace=trace,
+        group=group,
+    )
+
+
+def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) -> Subject:
+    engine = model._options.engine
+    if engine == "reference":
+        raise SpecError(
+            "source: runs by the reference, which keeps weights as they are; must be loaded without"
+        )
+    exact = Model(model._graph, EngineOptions(engine))
+    nodes = exact.gru_nodes
+    names = [node.name for node in nodes]
+    reasons = {node.name: text for node in nodes if (text := _reason(node.layer))}
+    reasons |= {name: "shares its name with others" for name in names if names.count(name) > 1}
+    reasons |= {name: "has a line break in its name" for name in names if "\n" in name}
+    if samples is None:
+        found: list[Any] = [pick_inputs(exact, {}, seed, dims)[0]]
+    else:
+        if dims:
+            raise SpecError("dims: given with samples, whose sizes are their own; must be left out")
+        found = _listed(samples, lambda given: isinstance(given, Mapping))
+    layers = {node.name: node.layer for node in nodes if node.layer is not None and node.name not in reasons}
+
+    def make(modes: Mapping[str, str]) -> Model:
+        storages = {name: storages_of(mode, group) for name, mode in modes.items()}
+        weights, activations = (
+            {name: kept for name, item in storages.items() if (kept := item[index]) is not None}
+            for index in (0, 1)
+        )
+        return Model(model._graph, model_options(engine, weights, activations))
+
+    calls: dict[str, list[Repeat]] = {name: [] for name in layers}
+    for index, sample in enumerate(found):
+        with prefixed_errors(f"samples[{index}]: "):
+            runs = exact._all_runs(sample)
+        for node, seen in zip(nodes, runs, strict=True):
+            if node.name in layers:
+                calls[node.name] += [
+                    lambda layer, node=node, arrays=arrays: node._repeat(layer, arrays)  # type: ignore[misc]
+                    for arrays in seen
+                ]
+    return Subject(
+        source=model,
+        names=names,
+        described=[repr(node.layer) for node in nodes],
+        layers=layers,
+        reasons=reasons,
+        samples=found,
+        make=make,
+        run=lambda made, sample: made.run(sample),
+        calls=calls,
+        trace=lambda made, sample, index: made.trace(sample, index),
+        group=group,
+    )
