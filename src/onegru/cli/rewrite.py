@@ -272,6 +272,9 @@ def _names_in_int8(measured: Quantization[Model], keep_snr: float) -> list[str]:
         SpecError: no GRU node becomes int8.
     """
     names = [gru.name for gru in measured.grus if MODES[gru.mode][0] == "int8"]
+    if not names and not any(gru.modes for gru in measured.grus):
+        reasons = ", ".join(f"{gru.name!r} {gru.reason}" for gru in measured.grus)
+        raise SpecError(f"--keep-snr: no GRU node can be kept in int8: {reasons}")
     if not names:
         most = measured.modes["W8A16"].snr
         raise SpecError(
@@ -295,7 +298,7 @@ def _show_measured(
     say(console, f"signal to noise in onegru, against float32, and the time of a pass, on {safe(inputs)}")
     if is_chosen:
         kept = f"weight_storage={measured.weight_storage}, activation_storage={measured.activation_storage}"
-        say(console, f"to run it so: onegru.load({safe(repr(target.name))}, {safe(kept)})")
+        say(console, f"to run it so: onegru.load({safe(repr(str(target)))}, {safe(kept)})")
 
 
 def show_fusion(console: Console, report: Fusion) -> None:

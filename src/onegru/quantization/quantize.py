@@ -61,7 +61,8 @@ def quantize(
             int8 or int16; "bfloat16" and "float16", the weights; or "float32". "W8A16" by default.
         keep_snr: instead of `mode`, the ratio of signal to noise in dB that every output keeps on these
             samples. Each GRU gets few bits: all begin with W8A8, and as long as the noise is too large, the
-            GRU that adds most of it gets more; then each gets fewer again if the ratio is kept.
+            GRU that adds most of it gets more; then each gets fewer again if the ratio is kept. W8A8 counts
+            only where W8A16 keeps the ratio as well, if that is among the modes.
         among: the modes that `keep_snr` may choose; float32 always is one.
         group_size: 32, 64 or 128 for a scale for each so many weights of a row in int8, where one scale for
             the row keeps too little; None for one.
@@ -81,7 +82,10 @@ def quantize(
     check_function("progress", progress)
     if keep_snr is not None and not math.isfinite(number("keep_snr", keep_snr)):
         raise SpecError(f"keep_snr: {keep_snr}; must be finite")
-    for item in among if not isinstance(among, str) else [among]:
+    if not isinstance(among, Iterable):
+        raise SpecError(f"among: {shown(among)}; must be some of {', '.join(MODES)}")
+    among = [among] if isinstance(among, str) else list(among)
+    for item in among:
         choice("among", item, MODES)
     if mode is not None and keep_snr is not None:
         raise SpecError(f"mode: {mode!r}; must be None with keep_snr, which chooses")
@@ -107,6 +111,9 @@ class Measurement:
         self._found: dict[tuple[tuple[str, str], ...], float] = {}
         made = subject.make({})
         self._expected = [subject.run(made, sample) for sample in subject.samples]
+        floats = [array for outputs in self._expected for array in outputs.values() if _is_float(array)]
+        if floats and not any(np.isfinite(array.astype(np.float64)).any() for array in floats):
+            raise SpecError("samples: no output of them has a finite number; some must, to be compared")
 
     def report(self, mode: str, keep_snr: float | None, order: list[str]) -> Quantization[Any]:
         """All modes, and the result of one, or of those that keep a ratio of signal to noise."""
@@ -155,8 +162,16 @@ class Measurement:
 
     def _choose(self, keep_snr: float, order: list[str]) -> dict[str, str]:
         """The modes that keep it: the GRU that adds most noise gets the next mode that adds less."""
+
+        def keeps(modes: Mapping[str, str]) -> bool:
+            """Whether they keep it, and not by chance: with inputs in 16 bits, too, as files are run."""
+            if self._ratio(modes) < keep_snr:
+                return False
+            wider = {name: "W8A16" if mode == "W8A8" else mode for name, mode in modes.items()}
+            return "W8A16" not in order or self._ratio(wider) >= keep_snr
+
         modes = dict.fromkeys(self.subject.layers, order[0])
-        while self._ratio(modes) < keep_snr:
+        while not keeps(modes):
             noise = {name: self._ratio({name: mode}) for name, mode in modes.items() if mode != EXACT}
             worst = min(noise, key=noise.__getitem__)
             later = order[order.index(modes[worst]) + 1 :]
@@ -164,7 +179,7 @@ class Measurement:
             modes[worst] = next(better, EXACT)
         for name, mode in modes.items():
             fewer = ({**modes, name: word} for word in order[: order.index(mode)])
-            modes = next((item for item in fewer if self._ratio(item) >= keep_snr), modes)
+            modes = next((item for item in fewer if keeps(item)), modes)
         return modes
 
     def _measure_gru(self, name: str) -> dict[str, Measured]:
@@ -221,7 +236,7 @@ def _ratio(pairs: Iterable[tuple[Mapping[str, Array], Mapping[str, Array]]]) -> 
     noises: dict[str, float] = {}
     for expected, found in pairs:
         for name, array in expected.items():
-            if not isinstance(array, np.ndarray) or array.dtype.name not in ELEMENT_TYPES:
+            if not _is_float(array):
                 continue
             one, other = array.astype(np.float64), found[name].astype(np.float64)
             same = (one == other) | (np.isnan(one) & np.isnan(other))
@@ -229,6 +244,10 @@ def _ratio(pairs: Iterable[tuple[Mapping[str, Array], Mapping[str, Array]]]) -> 
                 signals[name] = signals.get(name, 0.0) + float(np.sum(one[np.isfinite(one)] ** 2))
                 noises[name] = noises.get(name, 0.0) + float(np.sum(np.where(same, 0.0, one - other) ** 2))
     return min((_decibels(signals[name], noise) for name, noise in noises.items()), default=math.inf)
+
+
+def _is_float(array: Array) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype.name in ELEMENT_TYPES
 
 
 def _decibels(signal: float, noise: float) -> float:

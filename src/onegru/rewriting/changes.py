@@ -147,7 +147,10 @@ def to_int8(around: Around, form: Form, group: int) -> Form:
     for port in ("W", "R"):
         array = scope.constant(form.inputs[port])
         if array is None:
-            raise SpecError(f"quantize: {form.label}: {port} is computed by another node; must be a constant")
+            raise SpecError(
+                f"quantize: {form.label}: {port} is computed by a node, or an input with a default; must be "
+                "a constant: fold the model's constants first, or name the GRU nodes to quantize"
+            )
         if not np.isfinite(array).all():
             raise SpecError(f"quantize: {form.label}: {port} holds NaN or infinity; must be finite")
         q, scale, attributes = quantized_inputs(array, group)

@@ -284,6 +284,16 @@ def test_illegal_nodes_are_refused_as_before(change: dict[str, Array], tmp_path:
         onegru.load(save(tmp_path, proto)).run({"X": X})
 
 
+def test_blocks_larger_than_their_axis_are_not_multiplied_out(tmp_path: Path) -> None:
+    """ONNX Runtime refuses them; onnx's evaluator would make arrays of a size that the file chooses."""
+    nodes, constants, _ = quantized("blocks of 2")
+    block = next(item for item in nodes[0].attribute if item.name == "block_size")
+    block.i = 1000
+    proto = model(graph([*nodes, PLAIN], [X_INFO], ["Y"], constants), opset=21)
+    with pytest.raises(onegru.FormatError, match="DequantizeLinear"):
+        onegru.load(save(tmp_path, proto)).run({"X": X})
+
+
 @pytest.mark.parametrize(
     ("opset", "attributes"),
     [

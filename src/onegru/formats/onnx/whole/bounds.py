@@ -108,7 +108,13 @@ class Ahead:
             self.most //= max(1, len(sizes) + inner)
 
     def fits(self, node: NodeProto) -> bool:
-        """Whether a node that depends only on constants gives values that may be computed ahead."""
+        """Whether a node that depends only on constants gives values that may be computed ahead.
+
+        Nodes with blocks of scales do not: onnx's evaluator repeats each as often as the file says, whatever
+        the shape.
+        """
+        if any(attribute.name == "block_size" and attribute.i for attribute in node.attribute):
+            return False
         return all(self._sizes.get(name, math.inf) <= self.most for name in node.output if name)
 
 
