@@ -134,6 +134,7 @@ def test_inspect_json(cli: Cli) -> None:
         "parameters": 90,
         "bytes": 360,
         "flops_per_step": 144,
+        "lossless_storage": None,
     }
     assert {"runtime": "onnxruntime", "effect": "refuses"}.items() <= {
         key: others[0][key] for key in ("runtime", "effect")

@@ -12,7 +12,7 @@ import pytest
 
 import onegru
 from onegru import SpecError
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import WEIGHT_STORAGES, Array
 from tests.support.comparison import assert_bits
 from tests.support.files import onnx_models as m
 from tests.support.layers import make_gru
@@ -103,6 +103,17 @@ def test_the_reference_engine(tmp_path: Path, storage: tuple[str, str | None]) -
     model = onegru.load(tmp_path / "m.onnx", engine="reference", **options)
     wanted = onegru.GRU.from_canonical(LAYER.spec, LAYER.weights, "reference", **options)(X)[0]
     assert_bits(next(iter(model.run(feed(port.name for port in model.inputs)).values())), wanted)
+
+
+@pytest.mark.parametrize("storage", [None, *WEIGHT_STORAGES])
+def test_reports_name_the_storage_of_a_file(tmp_path: Path, storage: str | None) -> None:
+    layer = make_gru(inputs=150, hidden=140)
+    onegru.save(layer.with_storage(storage), tmp_path / "m.onnx")
+    (found,) = onegru.inspect(tmp_path / "m.onnx").grus
+    assert found.lossless_storage == storage
+    onegru.save(layer.with_storage(storage), tmp_path / "m.safetensors")
+    (found,) = onegru.inspect(tmp_path / "m.safetensors").grus
+    assert found.lossless_storage == storage
 
 
 @pytest.mark.parametrize("name", ["m.onnx", "m.xml"])

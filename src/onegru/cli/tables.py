@@ -163,6 +163,8 @@ def _show_gru(console: Console, item: GruReport) -> None:
     if item.attention:
         table.add_row("attention", "yes")
     table.add_row("parameters", size)
+    if item.lossless_storage is not None:
+        table.add_row("W and R", f"nothing is lost with --weight-storage {item.lossless_storage}")
     if item.flops_per_step is not None:
         table.add_row("FLOPs a step", f"{item.flops_per_step:,} for each row")
     for verdict in item.others:

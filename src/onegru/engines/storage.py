@@ -68,6 +68,18 @@ def stored(weights: Weights, weight_storage: str) -> Weights:
     return Weights(_stored(weights.W, weight_storage), _stored(weights.R, weight_storage), weights.B)
 
 
+def lossless_storage(weights: Weights) -> str | None:
+    """The smallest `weight_storage` that keeps W and R of a float32 layer as they are; None if none does."""
+    if weights.W.dtype != np.float32 or not all(np.isfinite(item).all() for item in (weights.W, weights.R)):
+        return None
+    for storage in ("int8", "int8_g128", "int8_g64", "int8_g32", "bfloat16", "float16"):
+        # One row first: it decides for nearly all.
+        rows = (part for matrix in (weights.W, weights.R) for part in (matrix[:1, :1], matrix))
+        if all(np.array_equal(_stored(part, storage), part) for part in rows):
+            return storage
+    return None
+
+
 def _stored(matrix: Array, weight_storage: str) -> Array:
     if is_int8(weight_storage):
         group = group_size(weight_storage)

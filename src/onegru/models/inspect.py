@@ -11,6 +11,7 @@ from onegru.core.errors import FormatError, OneGRUError
 from onegru.core.wording import count
 from onegru.drawing.card import card
 from onegru.engines.interface import DEFAULT_OPTIONS
+from onegru.engines.storage import lossless_storage
 from onegru.formats.graph import Graph, TensorInfo, nested_words
 from onegru.formats.opened import Opened, open_layers
 from onegru.layers.gru import GRU
@@ -183,4 +184,5 @@ def _report_of_layer(name: str, layer: GRU) -> GruReport:
         bytes=sum(array.nbytes for array in weights),
         flops_per_step=spec.flops_per_step,
         others=(),
+        lossless_storage=lossless_storage(layer.weights),
     )

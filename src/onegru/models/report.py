@@ -10,6 +10,7 @@ from pathlib import Path
 from onegru.core.errors import SpecWarning
 from onegru.core.spec import reversed_directions
 from onegru.core.wording import count, shape_words
+from onegru.engines.storage import lossless_storage
 from onegru.formats.graph import TensorInfo
 from onegru.models.gru_node import GruNode
 from onegru.operators.attributes import read_attributes
@@ -38,6 +39,8 @@ class GruReport:
         lengths: whether it takes sequence lengths.
         parameters: the count of numbers in W, R and B; of a node, in the file.
         bytes: their size, as the node takes them.
+        lossless_storage: the smallest `weight_storage` that keeps W and R as they are, such as the one in
+            which a file stores them; None if none does.
         flops_per_step: of the matrix products, for one row and one step, in all directions.
         others: known issues of other runtimes with this node.
         bodies: the bodies of other nodes that it lies in, in words, the outermost first.
@@ -61,6 +64,7 @@ class GruReport:
     flops_per_step: int | None
     others: tuple[Verdict, ...]
     bodies: tuple[str, ...] = ()
+    lossless_storage: str | None = None
 
 
 def report_nodes(inputs: Sequence[TensorInfo], nodes: Iterable[GruNode]) -> tuple[GruReport, ...]:
@@ -106,6 +110,7 @@ def _report(gru: GruNode, source: TensorInfo | None) -> GruReport:
         flops_per_step=None if spec is None else spec.flops_per_step,
         others=tuple(verdicts(facts)),
         bodies=node.bodies,
+        lossless_storage=None if layer is None else lossless_storage(layer.weights),
     )
 
 
