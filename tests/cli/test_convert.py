@@ -495,3 +495,12 @@ def test_what_a_checkpoint_holds_beside_its_grus_is_named(cli: Cli, suffix: str)
     assert set(onegru.inspect(source).left_out) == others
     onegru.save(onegru.load_layers(source)["rnn"], "own.safetensors")
     assert onegru.inspect("own.safetensors").left_out == ()
+
+
+def test_quantized_weights_of_one_node(convert: Cli) -> None:
+    layer = make_gru(hidden=20)
+    onegru.save(layer.with_storage("int8"), "small.onnx")
+    onegru.save(layer, "plain.onnx")
+    words = "quantized weights were dequantized: the same numbers, in float32"
+    assert words in convert("small.onnx", "m.xml").out
+    assert words not in convert("plain.onnx", "n.xml").out
