@@ -85,7 +85,7 @@ build:
 	@mkdir -p $@
 
 # ASan calls a function for each access: checks in line, in kernels that consist of accesses, take GCC half an hour.
-sanitize: $(VENV)/.build | build  ## the kernels' tests under ASan, then UBSan, then TSan: half an hour
+sanitize: $(VENV)/.build | build  ## the kernels' tests under ASan, then UBSan, then TSan: more than an hour
 	$(call check,asan,-O1 -g1 -fsanitize=address --param asan-instrumentation-with-call-threshold=0)
 	@echo "AddressSanitizer:" && build/asan/onegru_check
 	$(call check,ubsan,-O1 -g1 -fsanitize=undefined -fno-sanitize-recover=all)
