@@ -37,6 +37,9 @@ namespace {
 // From these FLOPs of a call on, measured, it pays to share it, and to wake threads for it.
 constexpr double kFlopsToShare = 1.2e5;
 constexpr double kFlopsToWake = 4.0e6;
+// Likewise from these bytes of W and R on, which take as long to read: a thread that was only woken in advance would
+// sleep again before such a call ends, and miss each.
+constexpr std::size_t kBytesToWake = 4 << 20;
 // For a thread that calls again within this time it pays to wake a worker in advance.
 constexpr std::chrono::microseconds kSoon{200};
 
@@ -88,17 +91,23 @@ class WorkspaceLoan {
   std::unique_ptr<Workspace> nested_;
 };
 
-// Whether this thread is about to make another such call soon: it made one just before, or its last ones came in a row,
-// as those of a model's layers do for each frame.
-bool CallsAgain() {
-  static thread_local std::chrono::steady_clock::time_point last;
-  static thread_local bool in_a_row = false;
-  const auto now = std::chrono::steady_clock::now();
-  const bool lately = now - last < kSoon, was_in_a_row = in_a_row;
-  last = now;
-  in_a_row = lately;
-  return lately || was_in_a_row;
-}
+// When a thread makes calls that are worth sharing, but not worth waking others for.
+class Rhythm {
+ public:
+  // Whether another such call comes soon: one has just ended, or the last ones came in a row, as those of a model's
+  // layers do for each frame. From the end of a call on, as it may itself take longer than that.
+  bool CallsAgain() {
+    const bool lately = std::chrono::steady_clock::now() - end_ < kSoon, was_in_a_row = in_a_row_;
+    in_a_row_ = lately;
+    return lately || was_in_a_row;
+  }
+  void End() { end_ = std::chrono::steady_clock::now(); }
+
+ private:
+  std::chrono::steady_clock::time_point end_;
+  bool in_a_row_ = false;
+};
+thread_local Rhythm t_rhythm;
 
 const Kernel& KernelOf(const Packed& packed) { return KernelFor(packed.spec(), packed.target()); }
 
@@ -353,12 +362,16 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
     pool->run(pool->pool, plan.threads(), &ForeignTasks::Run, &tasks);
     return t_pool_trials.Count(tasks.has_helper.load(std::memory_order_relaxed));
   }
+  const Spec& spec = packed->spec();
+  const std::size_t bytes = spec.D * 3 * spec.H * (spec.I + spec.H) * SizeOf(spec.storage);
+  const bool is_large = flops >= kFlopsToWake || bytes >= kBytesToWake;
   const Invitation invitation(job, plan.threads() - 1,
-                              flops >= kFlopsToWake ? Sleepers::kWake
-                              : CallsAgain()        ? Sleepers::kNudge
-                                                    : Sleepers::kLeave);
+                              is_large                ? Sleepers::kWake
+                              : t_rhythm.CallsAgain() ? Sleepers::kNudge
+                                                      : Sleepers::kLeave);
   const DefaultFloatMode mode;
   job.Lead(invitation.ready(), call.token);
+  if (!is_large) t_rhythm.End();
 }
 
 }  // namespace onegru
