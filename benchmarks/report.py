@@ -115,7 +115,7 @@ def main() -> None:
     files = options.files or sorted((ROOT / "build" / "benchmarks").glob("*.json"))
     machines = read_machines([*sorted(FOLDER.glob("*.json")), *files])
     write_machines(machines)
-    write_report(machines, options.to)
+    write_report(read_machines(sorted(FOLDER.glob("*.json"))), options.to)  # as rounded in the files
 
 
 if __name__ == "__main__":
