@@ -37,11 +37,10 @@ namespace {
 // From these FLOPs of a call on, measured, it pays to share it, and to wake threads for it.
 constexpr double kFlopsToShare = 1.2e5;
 constexpr double kFlopsToWake = 4.0e6;
-// Likewise from these bytes of W and R on, which take as long to read: a thread that was only woken in advance would
-// sleep again before such a call ends, and miss each.
-constexpr std::size_t kBytesToWake = 4 << 20;
 // For a thread that calls again within this time it pays to wake a worker in advance.
 constexpr std::chrono::microseconds kSoon{200};
+// A call that takes this long ends after a worker woken in advance has gone to sleep again: it is woken for each.
+constexpr std::chrono::microseconds kLong{100};
 
 // Memory reused from call to call.
 struct Buffer {
@@ -91,21 +90,25 @@ class WorkspaceLoan {
   std::unique_ptr<Workspace> nested_;
 };
 
-// When a thread makes calls that are worth sharing, but not worth waking others for.
+// When a thread makes calls that are worth sharing, but by their FLOPs not worth waking others for.
 class Rhythm {
  public:
-  // Whether another such call comes soon: one has just ended, or the last ones came in a row, as those of a model's
-  // layers do for each frame. From the end of a call on, as it may itself take longer than that.
-  bool CallsAgain() {
-    const bool lately = std::chrono::steady_clock::now() - end_ < kSoon, was_in_a_row = in_a_row_;
+  // What to do for the call that begins. Another one comes soon if one has just ended, or the last ones came in a row,
+  // as those of a model's layers do for each frame. How long calls take depends on caches and chains, not on FLOPs.
+  Sleepers Begin() {
+    begin_ = std::chrono::steady_clock::now();
+    const bool lately = begin_ - end_ < kSoon, again = lately || in_a_row_;
     in_a_row_ = lately;
-    return lately || was_in_a_row;
+    return !again ? Sleepers::kLeave : is_long_ ? Sleepers::kWake : Sleepers::kNudge;
   }
-  void End() { end_ = std::chrono::steady_clock::now(); }
+  void End() {
+    end_ = std::chrono::steady_clock::now();
+    is_long_ = end_ - begin_ >= kLong;
+  }
 
  private:
-  std::chrono::steady_clock::time_point end_;
-  bool in_a_row_ = false;
+  std::chrono::steady_clock::time_point begin_, end_;
+  bool in_a_row_ = false, is_long_ = false;
 };
 thread_local Rhythm t_rhythm;
 
@@ -362,13 +365,8 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
     pool->run(pool->pool, plan.threads(), &ForeignTasks::Run, &tasks);
     return t_pool_trials.Count(tasks.has_helper.load(std::memory_order_relaxed));
   }
-  const Spec& spec = packed->spec();
-  const std::size_t bytes = spec.D * 3 * spec.H * (spec.I + spec.H) * SizeOf(spec.storage);
-  const bool is_large = flops >= kFlopsToWake || bytes >= kBytesToWake;
-  const Invitation invitation(job, plan.threads() - 1,
-                              is_large                ? Sleepers::kWake
-                              : t_rhythm.CallsAgain() ? Sleepers::kNudge
-                                                      : Sleepers::kLeave);
+  const bool is_large = flops >= kFlopsToWake;
+  const Invitation invitation(job, plan.threads() - 1, is_large ? Sleepers::kWake : t_rhythm.Begin());
   const DefaultFloatMode mode;
   job.Lead(invitation.ready(), call.token);
   if (!is_large) t_rhythm.End();
