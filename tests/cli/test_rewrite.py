@@ -11,6 +11,7 @@ import pytest
 
 import onegru
 from tests.support.files.onnx_models import I, graph, gru, model, numbers, save, value, weights
+from tests.support.layers import make_gru
 
 typer = pytest.importorskip("typer")
 pytest.importorskip("rich")
@@ -152,3 +153,11 @@ def test_refused_options(source: Path, tmp_path: Path, options: list[object], me
     assert result.exit_code != 0
     assert message in str(result.exception) + result.output
     assert not (tmp_path / "small.onnx").exists()
+
+
+def test_why_no_gru_can_be_kept_in_int8(tmp_path: Path) -> None:
+    onegru.save(make_gru(dtype="float64"), tmp_path / "m.onnx")
+    result = run(tmp_path / "m.onnx", tmp_path / "small.onnx", "--quantize", "--keep-snr", 30)
+    assert result.exit_code != 0 and not (tmp_path / "small.onnx").exists()
+    words = str(result.exception) + " ".join(result.output.split())
+    assert "--keep-snr: no GRU node can be kept in int8: " in words and "is of float64" in words
