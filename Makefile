@@ -1,11 +1,13 @@
 # A fresh clone needs Python 3.11 or newer, a C++ compiler and make; the rest is installed into .venv.
 #   make run PYTHON=python3.12    another interpreter (run `make clean` first)
 #   make run ARGS="--help"        arguments for the example
+#   make run TARGETS=all          the kernels for every CPU, as wheels have them, not for this one's SIMD target alone
 #   make test PYTEST_ARGS="-x"    arguments for pytest
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
+TARGETS ?= native
 ARGS ?=
 PYTEST_ARGS ?= -n 2
 # The tests start hundreds of short processes: what they import is compiled once, whatever the shell says.
@@ -13,16 +15,11 @@ unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
-# --prefer-binary: a slightly older wheel beats compiling a newer release.
-PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --prefer-binary
-# No isolation: the compiler, CMake and nanobind of .venv are used again, so a rebuild is incremental.
-PIP_SELF := $(PIP) --no-build-isolation --editable
+# See .ci/install, which builds onegru itself.
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --prefer-binary --no-compile
 
 # $(call require,EXTRAS): what they want beyond onegru, which is there: installing it again would build it again.
-LIST_EXTRAS := import sys, tomllib; \
-  extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
-  print(*(item for name in sys.argv[1:] for item in extras[name] if not item.startswith("onegru[")), sep="\n")
-require = $(BIN)/python -c '$(LIST_EXTRAS)' $(1) | $(PIP) --requirement /dev/stdin
+require = $(BIN)/python .ci/extras $(1) | $(PIP) --requirement /dev/stdin
 
 # Python sources are absent on purpose: an editable install reads them where they are.
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
@@ -78,7 +75,7 @@ lint: $(VENV)/.dev  ## ruff, mypy and clang-format
 CMAKE := $(BIN)/cmake
 define check
 @$(CMAKE) -S . -B build/$(1) -G Ninja "-DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)" -DONEGRU_NATIVE_TESTS=ON \
-  -DCMAKE_BUILD_TYPE=None "-DCMAKE_CXX_FLAGS=$(2)" $(3) >build/$(1).log || { cat build/$(1).log; exit 1; }
+  -DONEGRU_PYTHON=OFF -DCMAKE_BUILD_TYPE=None "-DCMAKE_CXX_FLAGS=$(2)" $(3) >build/$(1).log || { cat build/$(1).log; exit 1; }
 @$(CMAKE) --build build/$(1) >build/$(1).log || { cat build/$(1).log; exit 1; }
 endef
 build:
@@ -199,9 +196,9 @@ $(VENV)/.build: pyproject.toml
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.build $(BUILD_INPUTS)
-	@echo "Building onegru with everything the tests need"
 	@$(PIP) openvino  # before the build, which makes an operator for it
-	@$(PIP_SELF) '.[dev]'
+	@.ci/install $(TARGETS) dev
+	@$(CMAKE) --build "$$(ls -td build/editable-* | head -n 1)" --target onegru_execution_provider >/dev/null  # for the tests
 	@touch $@ $(VENV)/.examples
 
 # By itself: other packages would bring a newer one.
@@ -238,5 +235,5 @@ $(VENV)/.cluster: $(VENV)/.dev
 # there is one, it is renewed instead.
 $(VENV)/.examples: $(VENV)/.build $(BUILD_INPUTS)
 	@if test -e $(VENV)/.dev; then $(MAKE) --no-print-directory $(VENV)/.dev; \
-	else echo "Building onegru for the examples" && $(PIP_SELF) '.[examples]'; fi
+	else .ci/install $(TARGETS) examples; fi
 	@touch $@

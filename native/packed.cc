@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <new>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -49,12 +51,18 @@ void Transpose4(const T* from, std::size_t from_stride, T* to, std::size_t to_st
   using V [[gnu::vector_size(4 * sizeof(T))]] = T;
   V rows[4];
   for (std::size_t i = 0; i < 4; ++i) std::memcpy(&rows[i], from + i * from_stride, sizeof(V));
-  const V a = __builtin_shufflevector(rows[0], rows[1], 0, 4, 1, 5),
-          b = __builtin_shufflevector(rows[2], rows[3], 0, 4, 1, 5);
-  const V c = __builtin_shufflevector(rows[0], rows[1], 2, 6, 3, 7),
-          d = __builtin_shufflevector(rows[2], rows[3], 2, 6, 3, 7);
-  const V columns[4] = {__builtin_shufflevector(a, b, 0, 1, 4, 5), __builtin_shufflevector(a, b, 2, 3, 6, 7),
-                        __builtin_shufflevector(c, d, 0, 1, 4, 5), __builtin_shufflevector(c, d, 2, 3, 6, 7)};
+#if defined(__clang__)
+#define ONEGRU_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else  // GCC 11 has no other
+  using Places [[gnu::vector_size(4 * sizeof(T))]] =
+      std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
+#define ONEGRU_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, Places{__VA_ARGS__})
+#endif
+  const V a = ONEGRU_SHUFFLE(rows[0], rows[1], 0, 4, 1, 5), b = ONEGRU_SHUFFLE(rows[2], rows[3], 0, 4, 1, 5);
+  const V c = ONEGRU_SHUFFLE(rows[0], rows[1], 2, 6, 3, 7), d = ONEGRU_SHUFFLE(rows[2], rows[3], 2, 6, 3, 7);
+  const V columns[4] = {ONEGRU_SHUFFLE(a, b, 0, 1, 4, 5), ONEGRU_SHUFFLE(a, b, 2, 3, 6, 7),
+                        ONEGRU_SHUFFLE(c, d, 0, 1, 4, 5), ONEGRU_SHUFFLE(c, d, 2, 3, 6, 7)};
+#undef ONEGRU_SHUFFLE
   for (std::size_t i = 0; i < 4; ++i) std::memcpy(to + i * to_stride, &columns[i], sizeof(V));
 }
 

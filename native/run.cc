@@ -22,10 +22,14 @@ const Kernel& KernelFor(const Spec& spec, std::size_t target) {
     case ElementType::kBFloat16:
       return BFloat16Kernel(linear_before_reset, target);
     case ElementType::kInt8:
+#if !ONEGRU_WITHOUT_VNNI
       if (Int8ProductsOf(target) != Int8Products::kSimd) {
         return (spec.planes == 1 ? Int8VnniKernel : Int8By16VnniKernel)(linear_before_reset, target);
       }
+#endif
+#if !ONEGRU_ONLY_VNNI
       return (spec.planes == 1 ? Int8Kernel : Int8By16Kernel)(linear_before_reset, target);
+#endif
     case ElementType::kFloat32:
       break;
   }

@@ -6,10 +6,10 @@ Exits with 1 if fewer than 97 % are read right or the two engines differ by more
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 import onegru
+from onegru.cli.bench import take_turns
 
 HERE = Path(__file__).resolve().parent
 PICTURE = HERE.parents[1] / "build" / "digits.png"
@@ -30,6 +31,8 @@ WHITEST = 16  # pixels are whole numbers from 0 to 16
 GRID = (6, 10)  # rows and columns of the PNG
 LOWEST_ACCURACY = 0.97
 LARGEST_DIFFERENCE = 1e-4
+ROUNDS = 11  # turns of each engine, in which it is called for ...
+TURN = 0.03  # ... so many seconds
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -104,27 +107,45 @@ def save_picture(reading: Reading, path: Path) -> None:
     part.replace(path)
 
 
-def milliseconds(engine: Engine, rows: Floats, repeats: int = 7) -> float:
-    """Return the median time of a call, after one call to warm up."""
-    engine(rows)
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        engine(rows)
-        times.append(time.perf_counter() - start)
-    return 1e3 * statistics.median(times)
+def times_of(engines: dict[str, Engine], rows: Floats) -> dict[str, str]:
+    """Return each engine's time of a call: its median over turns, and the fastest and the slowest turn."""
+    calls = {name: functools.partial(engine, rows) for name, engine in engines.items()}
+    seconds = take_turns(calls, ROUNDS, turn=TURN)
+    scale, unit = (1e3, "ms") if min(map(min, seconds.values())) > 1e-3 else (1e6, "µs")
+    return {
+        name: "{:.3g} {} ({:.3g} … {:.3g})".format(
+            scale * statistics.median(times), unit, scale * min(times), scale * max(times)
+        )
+        for name, times in seconds.items()
+    }
 
 
 def print_times(engines: dict[str, Engine], rows: Floats, console: Console) -> None:
     """Print the time of each engine for all digits in one call and for a single digit."""
-    table = Table(title="median time of a call")
+    columns = {f"all {len(rows)} digits": rows, "one digit": rows[:1]}
+    table = Table(title="time of a call: median of turns (fastest … slowest)", title_justify="left")
     table.add_column("engine")
-    table.add_column(f"all {len(rows)} digits", justify="right")
-    table.add_column("one digit", justify="right")
-    for name, engine in engines.items():
-        times = (milliseconds(engine, x) for x in (rows, rows[:1]))
-        table.add_row(name, *(f"{spent:.2f} ms" for spent in times))
+    for name in columns:
+        table.add_column(name, justify="right")
+    times = [times_of(engines, some) for some in columns.values()]
+    for name in engines:
+        table.add_row(name, *(column[name] for column in times))
     console.print(table)
+
+
+def provider_name(console: Console) -> str | None:
+    """Register onegru in ONNX Runtime, so that sessions may have it run their GRUs; None if it cannot be."""
+    try:
+        return onegru.execution_provider.register()
+    except onegru.OneGRUError as error:
+        console.print(f"without the execution provider: {error}")
+        return None
+
+
+def of_session(path: Path, providers: list[str]) -> Engine:
+    """Return a call of a session of ONNX Runtime's."""
+    session = onnxruntime.InferenceSession(path, providers=providers)
+    return lambda x: session.run(["logits"], {"rows": x})[0]
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -157,14 +178,13 @@ def main() -> int:
     rows = images.astype(np.float32) / WHITEST
 
     model = onegru.load(path)
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    engines: dict[str, Engine] = {
-        "onegru": lambda x: model.run({"rows": x})["logits"],
-        "ONNX Runtime": lambda x: session.run(["logits"], {"rows": x})[0],
-    }
-    ours, theirs = (engine(rows) for engine in engines.values())
+    engines: dict[str, Engine] = {"onegru": lambda x: model.run({"rows": x})["logits"]}
+    if (provider := provider_name(console)) is not None:
+        engines["ONNX Runtime with onegru's provider"] = of_session(path, [provider, "CPUExecutionProvider"])
+    engines["ONNX Runtime"] = of_session(path, ["CPUExecutionProvider"])
+    ours, *others, theirs = (engine(rows) for engine in engines.values())
     reading = Reading(images, truth, ours.argmax(axis=1))
-    difference = float(np.abs(ours - theirs).max())
+    difference = max(float(np.abs(logits - theirs).max()) for logits in (ours, *others))
     same = int((reading.read == theirs.argmax(axis=1)).sum())
 
     print_digits(reading, max(0, arguments.shown), console)

@@ -84,6 +84,7 @@ struct Uninterrupted {
 template <class C, size_t kGates_>
 struct ProductOp {
   static constexpr size_t kGates = kGates_, kSums = 1;
+  static constexpr bool kFinishesApart = false;
   struct Gate {
     C* to;          // [index][stride]
     const C* bias;  // [panel][bias_stride]; null: what is there

@@ -103,6 +103,7 @@ struct ItemState : ActiveRows<C> {
   const bool may_use_amx = kHasAmx<S> && Int8ProductsOf(this->item.packed->target()) == Int8Products::kAmx &&
                            this->spec.group == 0 && AmxCanMultiply(this->geometry);
   Summed summed{};
+  HWY_ALIGN C tile_sums[kMostSums * kLanesOf<C>];  // of a tile
 };
 
 }  // namespace ONEGRU_ARITHMETIC

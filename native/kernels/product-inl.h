@@ -127,9 +127,11 @@ HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, cons
       AddInput<Of::kFirst, kGates>(d, x, w, k, width, sums);
       AddInput<Of::kSecond, kGates>(d, x, w, k + 1, width, sums);
     }
-  }
+    if (k < K) AddInput<Of::kAlone, kGates>(d, x, w, k, width, sums);
+  } else {
 #pragma GCC unroll 4
-  for (; k < K; ++k) AddInput<Of::kAlone, kGates>(d, x, w, k, width, sums);
+    for (; k < K; ++k) AddInput<Of::kAlone, kGates>(d, x, w, k, width, sums);
+  }
 }
 
 // The same for the gates of a narrow panel side by side, as they lie: three of them are then one or two vectors.
@@ -161,9 +163,11 @@ HWY_INLINE void MultiplyJoint(D d, size_t K, const hn::TFromD<D>* const* inputs,
       AddJoint<Of::kFirst>(d, x, panel, k, 3 * width, sums);
       AddJoint<Of::kSecond>(d, x, panel, k + 1, 3 * width, sums);
     }
-  }
+    if (k < K) AddJoint<Of::kAlone>(d, x, panel, k, 3 * width, sums);
+  } else {
 #pragma GCC unroll 4
-  for (; k < K; ++k) AddJoint<Of::kAlone>(d, x, panel, k, 3 * width, sums);
+    for (; k < K; ++k) AddJoint<Of::kAlone>(d, x, panel, k, 3 * width, sums);
+  }
 }
 
 }  // namespace ONEGRU_ARITHMETIC

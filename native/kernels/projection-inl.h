@@ -56,6 +56,7 @@ HWY_INLINE void PrefetchRowsAfter(const ItemState<C, S>& s, const Tile& tile) {
 template <class C, class S>
 struct ProjectOp {
   static constexpr size_t kGates = 3, kSums = kSumsEach<S>;
+  static constexpr bool kFinishesApart = false;
   ItemState<C, S>& s;
 
   Int8Product Product() const
@@ -101,6 +102,7 @@ struct ProjectOp {
 template <class C, class S, size_t kVectors>
 struct JointOp {
   static constexpr size_t kGates = kVectors, kSums = 1;
+  static constexpr bool kFinishesApart = false;
   ItemState<C, S>& s;
   const C* bias;
 

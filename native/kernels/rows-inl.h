@@ -137,6 +137,11 @@ struct ActiveRows {
     }
   }
 
+  // The same for the units of a panel.
+  HWY_NOINLINE void NarrowPanel(const C* from, size_t width, char* to) const {
+    width == kLanesOf<C> ? Narrow(from, kLanesOf<C>, to) : Narrow(from, width, to);
+  }
+
   // Computed numbers, converted to the layer's type.
   void Write(const C* from, size_t count, char* to) const {
     if (io_is_compute_type) {
@@ -284,6 +289,21 @@ struct ActiveRows {
     y_step = 0;
   }
 
+  // Finds where the rows of this step go, if there are several: mostly they lie in line.
+  HWY_INLINE void FindRowsOfY() {
+    in_line = item.order == nullptr && (call.lengths == nullptr || !reversed);
+    if (HWY_UNLIKELY(!in_line) || call.Y.data == nullptr || owner == ScratchOwner::kMember) return;
+    y_to = PlaceOfY(0);
+    y_pitch = owner == ScratchOwner::kHelper ? static_cast<std::ptrdiff_t>(spec.H * SizeOf(spec.type))
+                                             : call.Y.row * static_cast<std::ptrdiff_t>(item.stride);
+  }
+
+  // Where one of several rows of Y goes in this step.
+  HWY_INLINE char* RowOfY(size_t slot) const {
+    return HWY_LIKELY(in_line) ? y_to + static_cast<std::ptrdiff_t>(slot) * y_pitch : PlaceOfYApart(slot);
+  }
+  HWY_NOINLINE char* PlaceOfYApart(size_t slot) const { return PlaceOfY(slot); }
+
   // Where a row of Y goes in this step.
   HWY_INLINE char* PlaceOfY(size_t slot) const {
     if (HWY_LIKELY(owner != ScratchOwner::kHelper)) return call.Y.at(TimeOf(slot, step), item.d, Row(slot));
@@ -310,6 +330,9 @@ struct ActiveRows {
   size_t active = 0;               // the rows that have this step
   size_t written = 0;              // a helper has handed over its rows of Y up to this step
   size_t y_step = 0;               // and those of this one are kept here
+  bool in_line = false;            // rows of Y of this step lie equally far apart
+  char* y_to = nullptr;            // the first of them
+  std::ptrdiff_t y_pitch = 0;      // from one to the next
   C* h[4];                         // the states [slot][padded], buffers in rotation
   size_t h_mask = 1;
   C* rh;                  // r∘h [slot][padded], reset before

@@ -196,6 +196,7 @@ class Sequence {
 
   template <bool kBesideAhead>
   HWY_INLINE bool StepWith() {
+    if (s_.active > 1) s_.FindRowsOfY();
     if constexpr (kAfter) {
       StepResetAfter<kBesideAhead>(s_);
     } else {

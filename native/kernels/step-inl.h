@@ -73,25 +73,61 @@ HWY_INLINE auto H(const ItemState<C, S>& s, const At& at) {
   return Get(s, at, s.State(s.step, 0));
 }
 
+// The first `width` units of a vector, which are also in `stored`.
+template <class D, class V>
+HWY_INLINE void StorePart(D, V units, size_t width, const hn::TFromD<D>* stored, hn::TFromD<D>* to) {
+  size_t done = 0;
+  if constexpr (hn::MaxLanes(D()) * sizeof(hn::TFromD<D>) >= 32) {
+    const hn::Half<D> half;
+    if (width >= hn::MaxLanes(half)) {
+      done = hn::MaxLanes(half);
+      hn::StoreU(hn::LowerHalf(half, units), half, to);
+    }
+  }
+  for (; done < width; ++done) to[done] = stored[done];
+}
+
+template <class C, class S>
+HWY_INLINE bool WritesY(const ItemState<C, S>& s) {
+  return s.call.Y.data != nullptr && s.owner != ScratchOwner::kMember;
+}
+
+template <class C, class S, class At>
+HWY_INLINE char* PlaceOfY(const ItemState<C, S>& s, const At& at) {
+  return At::kIsOfOneRow ? s.PlaceOfY(at.row) : s.RowOfY(at.row);
+}
+
 // h = (1 - z)∘n + z∘h, to the next state and to Y.
 template <class C, class S, class At, class V>
 HWY_INLINE void Blend(const ItemState<C, S>& s, const At& at, V z, V n) {
   const V next = MultiplyAdd(hn::Sub(hn::Set(at.d, C{1}), z), n, hn::Mul(z, H(s, at)));  // n comes last
   C* const state = In(s, s.State(s.step + 1, 0), at);
   hn::Store(next, at.d, state);
-  if (s.call.Y.data == nullptr || s.owner == ScratchOwner::kMember) return;
-  char* const y = s.PlaceOfY(at.row);
-  if (HWY_UNLIKELY(!s.io_is_compute_type)) return s.Narrow(state, at.width, y + 2 * at.panel * kLanesOf<C>);
-  C* const to = reinterpret_cast<C*>(y) + at.panel * kLanesOf<C>;
+  if (!s.io_is_compute_type || !WritesY(s)) return;
+  C* const to = reinterpret_cast<C*>(PlaceOfY(s, at)) + at.panel * kLanesOf<C>;
   if (HWY_LIKELY(at.width == hn::MaxLanes(at.d))) return hn::StoreU(next, at.d, to);
-  for (size_t i = 0; i < at.width; ++i) to[i] = state[i];
+  StorePart(at.d, next, at.width, state, to);
 }
 
-// Saves a gate of a step.
+// Where the layer's type is of 16 bits, Y by itself, once no vector is under way.
+template <class C, class S, class Rows>
+HWY_INLINE void NarrowToY(const ItemState<C, S>& s, Rows rows) {
+  if (HWY_LIKELY(s.io_is_compute_type) || !WritesY(s)) return;
+  rows.ForEach(ONEGRU_AT {
+    s.NarrowPanel(In(s, s.State(s.step + 1, 0), at), at.width, PlaceOfY(s, at) + 2 * at.panel * kLanesOf<C>);
+  });
+}
+
+// Saves a gate of a step: apart, as few calls want it.
+template <class C, class S, class D, class V>
+HWY_NOINLINE void SaveApart(const ItemState<C, S>& s, D d, size_t slot, size_t panel, SavedGate gate, V units) {
+  char* const row = s.call.gates.at(s.TimeOf(slot, s.step), s.item.d, s.Row(slot));
+  hn::StoreU(units, d, reinterpret_cast<C*>(row) + gate * s.padded + panel * kLanesOf<C>);
+}
+
 template <class C, class S, class At, class V>
 HWY_INLINE void Save(const ItemState<C, S>& s, const At& at, SavedGate gate, V units) {
-  char* const row = s.call.gates.at(s.TimeOf(at.row, s.step), s.item.d, s.Row(at.row));
-  hn::StoreU(units, at.d, reinterpret_cast<C*>(row) + gate * s.padded + at.panel * kLanesOf<C>);
+  SaveApart(s, at.d, at.row, at.panel, gate, units);
 }
 
 template <class C, class S>
@@ -102,6 +138,7 @@ HWY_INLINE bool Saves(const ItemState<C, S>& s) {
 template <class C, class S, bool kBesideAhead>
 struct AfterOp {
   static constexpr size_t kGates = 3, kSums = kSumsEach<S>;
+  static constexpr bool kFinishesApart = true;
   ItemState<C, S>& s;
 
   Int8Product Product() const
@@ -133,12 +170,14 @@ struct AfterOp {
     rows.ForEach(ONEGRU_AT { at.n = G(s, at, at.n); });
     if (Saves(s)) rows.ForEach(ONEGRU_AT { Save(s, at, kSavedN, at.n); });
     rows.ForEach(ONEGRU_AT { Blend(s, at, at.z, at.n); });
+    NarrowToY(s, rows);
   }
 };
 
 template <class C, class S, bool kBesideAhead>
 struct GatesOp {
   static constexpr size_t kGates = 2, kSums = kSumsEach<S>;
+  static constexpr bool kFinishesApart = true;
   ItemState<C, S>& s;
 
   Int8Product Product() const
@@ -173,6 +212,7 @@ struct GatesOp {
 template <class C, class S, bool kBesideAhead>
 struct StateOp {
   static constexpr size_t kGates = 1, kSums = kSumsEach<S>;
+  static constexpr bool kFinishesApart = true;
   ItemState<C, S>& s;
 
   Int8Product Product() const
@@ -195,6 +235,7 @@ struct StateOp {
     rows.ForEach(ONEGRU_AT { at.n = G(s, at, at.n); });
     if (Saves(s)) rows.ForEach(ONEGRU_AT { Save(s, at, kSavedN, at.n); });
     rows.ForEach(ONEGRU_AT { Blend(s, at, Get(s, at, s.z), at.n); });
+    NarrowToY(s, rows);
   }
 };
 

@@ -31,6 +31,7 @@ struct Tile {
 
   // One row of one panel. Of fewer gates than three: n alone, or z and r.
   struct At {
+    static constexpr bool kIsOfOneRow = kRows_ == 1;
     V &z, &r, &n;
     D d;
     size_t row, panel;
@@ -77,6 +78,9 @@ inline constexpr bool kLargeTiles = true;
 inline constexpr bool kLargeTiles = HWY_TARGET == HWY_AVX3;
 #endif
 
+// The most sums of a tile.
+inline constexpr size_t kMostSums = kLargeTiles ? 24 : 12;
+
 // The most rows of a tile, of one sum for each channel.
 inline constexpr size_t kMostRows = kLargeTiles ? 8 : 4;
 
@@ -120,7 +124,7 @@ HWY_INLINE void WithTag(D d, size_t width, F&& f) {
   if constexpr (kBytes >= 64) {
     if (width <= kLanes / 4) return f(hn::Half<hn::Half<D>>());
   }
-  if constexpr (kBytes >= 32) {
+  if constexpr (kBytes >= 64) {
     if (width <= kLanes / 2) return f(hn::Half<D>());
   }
   f(d);
@@ -150,10 +154,59 @@ HWY_INLINE void Do(const Op& op, D d, size_t row, size_t panel, Width width) {
   FinishRows<0>(op, tile);
 }
 
-// A tile of several rows, which takes long enough for a call: several places need it.
+// The last stages of kRows rows and kPanels panels whose sums were stored, a row's `stride` vectors apart. Most of the
+// code of a step is here: once for tiles of all shapes.
+template <size_t kRows, size_t kPanels, class Op, class D>
+HWY_NOINLINE void FinishStored(Op op, D d, const hn::TFromD<D>* sums, size_t stride, size_t row, size_t panel,
+                               size_t width) {
+  Tile<kRows, kPanels, Op::kGates, D, size_t> tile(d, row, panel, width);
+#pragma GCC unroll 16
+  for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (size_t v = 0; v < kPanels * Op::kGates; ++v) {
+      tile.sums[r][v] = hn::Load(d, sums + (r * stride + v) * hn::MaxLanes(d));
+    }
+  }
+  const RowsOfTile<decltype(tile), 0, kRows> rows{tile};
+  op.Gates(rows);
+  op.Finish(rows);
+}
+
+// The same for a tile: a few rows at a time, and as many panels as make a few vectors.
+template <size_t kFrom, size_t kPanel, class Op, class Tile>
+HWY_INLINE void FinishParts(const Op& op, const Tile& tile, const hn::TFromD<std::remove_const_t<decltype(Tile::d)>>* sums) {
+  constexpr size_t kParts = (Tile::kRows + 3) / 4, kEach = (Tile::kRows + kParts - 1) / kParts;
+  constexpr size_t kRows = HWY_MIN(kEach, Tile::kRows - kFrom);
+  constexpr size_t kPanels = HWY_MIN(HWY_MAX(4 / kRows, 1), Tile::kPanels - kPanel);
+  constexpr size_t kStride = Tile::kPanels * Tile::kGates, kLanes = hn::MaxLanes(std::remove_const_t<decltype(Tile::d)>());
+  constexpr bool kHasLast = kPanel + kPanels == Tile::kPanels;
+  FinishStored<kRows, kPanels>(op, tile.d, sums + (kFrom * kStride + kPanel * Tile::kGates) * kLanes, kStride,
+                               tile.row + kFrom, tile.panel + kPanel, kHasLast ? size_t{tile.width} : kLanes);
+  if constexpr (!kHasLast) {
+    FinishParts<kFrom, kPanel + kPanels>(op, tile, sums);
+  } else if constexpr (kFrom + kRows < Tile::kRows) {
+    FinishParts<kFrom + kRows, 0>(op, tile, sums);
+  }
+}
+
+// A tile of several rows, which takes long enough for calls: several places need it.
 template <size_t kRows, size_t kPanels, class Op, class D, class Width>
 HWY_NOINLINE void DoApart(Op op, D d, size_t row, size_t panel, Width width) {
-  Do<kRows, kPanels>(op, d, row, panel, width);
+  if constexpr (Op::kFinishesApart) {
+    constexpr size_t kLanes = hn::MaxLanes(D()), kVectors = kPanels * Op::kGates;
+    static_assert(kRows * kVectors <= kMostSums);
+    hn::TFromD<D>* const sums = op.s.tile_sums;
+    Tile<kRows, kPanels, Op::kGates, D, Width> tile(d, row, panel, width);
+    op.Sum(tile);
+#pragma GCC unroll 16
+    for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+      for (size_t v = 0; v < kVectors; ++v) hn::Store(tile.sums[r][v], d, sums + (r * kVectors + v) * kLanes);
+    }
+    FinishParts<0, 0>(op, tile, sums);
+  } else {
+    Do<kRows, kPanels>(op, d, row, panel, width);
+  }
 }
 
 // Panels side by side, swept by tiles of rows from `first` on: full ones, and where less than half a tile would be
@@ -270,15 +323,18 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
                          const Op& op) {
   const size_t full = HWY_MAX(first, HWY_MIN(last, geometry.full_panels()));
   if (rows == 0) return;
+  // Of more rows than one, the fewest of a tile.
+  constexpr size_t kLeastOfMore = HWY_MIN(2, RowsOfSweep(Op::kGates) / Op::kSums / 2);
   const bool is_long = op.s.IsLong(rows * (last - first));
   const auto go_on = [&](size_t panels) HWY_ATTR { return HWY_LIKELY(!is_long) || op.s.GoOn(rows * panels); };
   const auto narrow = [&]() HWY_ATTR {
-    if (full == last) return;
+    if (hn::MaxLanes(d) == 1 || full == last) return;
     const size_t width = geometry.width(full);
-    if constexpr (kWideForOne != 0) {
+    // Short vectors are for the latency of a single row.
+    if (kWideForOne != 0 || rows == 1) {
       WithTag(d, width, [&](auto tag) HWY_ATTR { Do<1, 1>(op, tag, 0, full, width); });
-    } else {
-      WithTag(d, width, [&](auto tag) HWY_ATTR { SweepRows<1>(op, tag, rows, full, width); });
+    } else if constexpr (kWideForOne == 0) {
+      SweepRows<kLeastOfMore>(op, d, rows, full, width);
     }
   };
   const auto by_amx = [&]() HWY_ATTR {
@@ -336,6 +392,16 @@ HWY_INLINE void DoMixed(const Op& op, D d, Short short_d, size_t width) {
   op.Finish(narrow_row);
 }
 
+// One row, all of whose panels, two or more, are side by side.
+template <class Op, class D, class Width>
+HWY_INLINE void DoSideBySide(const Op& op, D d, size_t panels, Width width) {
+  if (panels == 2) return Do<1, 2>(op, d, 0, 0, width);
+  if constexpr (kFewPanels > 2) {
+    if (panels == 3) return Do<1, 3>(op, d, 0, 0, width);
+    Do<1, 4>(op, d, 0, 0, width);
+  }
+}
+
 // As ForTiles, for one row and few panels.
 template <class D, class Op>
 HWY_INLINE void ForFew(D d, const Geometry& geometry, const Op& op) {
@@ -344,7 +410,7 @@ HWY_INLINE void ForFew(D d, const Geometry& geometry, const Op& op) {
   const size_t width = geometry.width(panels - 1);
   if (panels == 1) {
     WithTag(d, width, [&](auto tag) HWY_ATTR { Do<1, 1>(op, tag, 0, 0, width); });
-  } else if (width <= kLanes / 2) {
+  } else if (kLanes * sizeof(hn::TFromD<D>) >= 64 && width <= kLanes / 2) {
     WithTag(d, width, [&](auto tag) HWY_ATTR {
       if (panels == 2) return DoMixed<1>(op, d, tag, width);
       if constexpr (kFewPanels > 2) {
@@ -352,11 +418,10 @@ HWY_INLINE void ForFew(D d, const Geometry& geometry, const Op& op) {
         DoMixed<3>(op, d, tag, width);
       }
     });
-  } else if (panels == 2) {
-    Do<1, 2>(op, d, 0, 0, width);
-  } else if constexpr (kFewPanels > 2) {
-    if (panels == 3) return Do<1, 3>(op, d, 0, 0, width);
-    Do<1, 4>(op, d, 0, 0, width);
+  } else if (width == kLanes && kLanes * sizeof(hn::TFromD<D>) < 64) {
+    DoSideBySide(op, d, panels, Whole<D>());
+  } else {
+    DoSideBySide(op, d, panels, width);
   }
 }
 

@@ -56,6 +56,9 @@ HWY_AFTER_NAMESPACE();
 namespace onegru {
 
 const Kernel& ONEGRU_KERNEL(bool linear_before_reset, std::size_t target) {
+#if ONEGRU_ONLY_VNNI
+  return HWY_STATIC_DISPATCH(kKernels)[linear_before_reset];
+#else
 #if HWY_TARGETS & HWY_AVX3
   if (CompiledTargets()[target].bit == HWY_AVX3) return N_AVX3::kKernels[linear_before_reset];
 #endif
@@ -63,6 +66,7 @@ const Kernel& ONEGRU_KERNEL(bool linear_before_reset, std::size_t target) {
   if (CompiledTargets()[target].bit == HWY_AVX2) return N_AVX2::kKernels[linear_before_reset];
 #endif
   return ONEGRU_ELSE(linear_before_reset, target);
+#endif
 }
 
 }  // namespace onegru

@@ -70,6 +70,7 @@ NB_MODULE(_native, m) {
 
   m.def("version", [] { return std::string(ONEGRU_VERSION); }, "Version of the package.");
   m.def("highway_version", &onegru::HighwayVersion, "Version of the Highway headers used for the build.");
+  m.def("is_native", [] { return onegru::kIsNative; }, "Whether the build is for one machine's SIMD target alone.");
   m.def("compiled_targets", [] { return TargetNames(false); }, "Names of the SIMD targets in this build, best first.");
   m.def(
       "available_targets", [] { return TargetNames(true); },
@@ -127,6 +128,12 @@ int ExecInMain(PyObject* module) { return IsMainInterpreter() ? nanobind_exec(mo
 
 extern "C" NB_EXPORT PyObject* PyInit__native() {
   if (!IsMainInterpreter()) return nullptr;
+  try {
+    onegru::CheckCpu();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_ImportError, error.what());
+    return nullptr;
+  }
   PyObject* const made = onegru_PyInit();
   if (made == nullptr || !PyObject_TypeCheck(made, &PyModuleDef_Type)) return made;
   // From Python 3.13 on the main interpreter runs this for the others, too, which then run the slot.

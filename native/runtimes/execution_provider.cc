@@ -19,6 +19,7 @@
 #include "native/runtimes/onnx_gru.h"
 #include "native/runtimes/ort.h"
 #include "native/runtimes/ort_api.h"
+#include "native/targets/targets.h"
 #include "native/threads/threads.h"
 
 namespace onegru {
@@ -317,6 +318,7 @@ extern "C" ONEGRU_EXPORT onegru::ort::Status* CreateEpFactories(const char*, con
 #endif
   return api.Try([&] {
     if (most == 0) throw std::runtime_error("no room for a factory");
+    CheckCpu();
     api.ep = ort::GetEpApi(api.api);
     factories[0] = new GruFactory(api);
     *count = 1;

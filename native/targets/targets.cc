@@ -59,9 +59,9 @@ static_assert((AllBits() & HWY_STATIC_TARGET) != 0, "target_list.h has to list a
 
 // Asked once: another library may change Highway's answer later, but the CPU stays the same.
 std::int64_t SupportedBits() {
-  // The static target is what the rest of this file was compiled for. If it could not run, neither
-  // could we; a libhwy built with another compiler may still not list it.
-  static const std::int64_t bits = hwy::SupportedTargets() | HWY_STATIC_TARGET;
+  // The static target of a build for every target is what the rest of this file was compiled for. If it could not run,
+  // neither could we; a libhwy built with another compiler may still not list it.
+  static const std::int64_t bits = hwy::SupportedTargets() | (kIsNative ? 0 : HWY_STATIC_TARGET);
   return bits;
 }
 
@@ -86,7 +86,7 @@ struct BitsOfInt8 {
 
 BitsOfInt8 FindBitsOfInt8() {
   BitsOfInt8 bits;
-#if HWY_ARCH_X86
+#if HWY_ARCH_X86 && !ONEGRU_WITHOUT_VNNI
   const auto leaf_7 = [](int subleaf) {
     std::array<unsigned, 4> registers{};  // EAX, EBX, ECX, EDX
 #if defined(_MSC_VER)
@@ -109,6 +109,11 @@ BitsOfInt8 FindBitsOfInt8() {
   if (first[0] >= 1 && (leaf_7(1)[0] >> 4 & 1) != 0) bits.vnni |= HWY_AVX2;
 #endif
 #endif
+  return bits;
+}
+
+const BitsOfInt8& TheBitsOfInt8() {
+  static const BitsOfInt8 bits = FindBitsOfInt8();
   return bits;
 }
 
@@ -144,6 +149,21 @@ std::size_t FindIndex(std::string_view name) {
 
 }  // namespace
 
+void CheckCpu() {
+  if constexpr (!kIsNative) return;
+  constexpr Target target = kTargets[0];
+  bool is_there = IsAvailable(target);
+  std::string needed = target.name;
+#if ONEGRU_ONLY_VNNI
+  is_there &= (TheBitsOfInt8().vnni & target.bit) != 0;
+  needed += " with VNNI";
+#endif
+  if (is_there) return;
+  throw std::runtime_error("onegru was built for the SIMD target " + needed + " alone, which this CPU does not have; " +
+                           "build it here: `make clean`, then `make run`, in its checkout, or `pip install .` for " +
+                           "every CPU");
+}
+
 std::span<const Target> CompiledTargets() { return kTargets; }
 
 bool IsAvailable(const Target& target) { return (SupportedBits() & target.bit) != 0; }
@@ -159,14 +179,17 @@ std::size_t SelectTarget(std::optional<std::string_view> name) {
 const Target& FindTarget(std::string_view name) { return kTargets[FindIndex(name)]; }
 
 Int8Products Int8ProductsOf(std::size_t target) {
-  static const BitsOfInt8 bits = FindBitsOfInt8();
+  const BitsOfInt8& bits = TheBitsOfInt8();
   const std::int64_t bit = kTargets[target].bit;
   const Int8Products most = g_most_int8_products.load(std::memory_order_relaxed);
   if (most == Int8Products::kAmx && (bits.amx & bit) != 0 && MayUseTiles()) return Int8Products::kAmx;
   return std::min((bits.vnni & bit) != 0 ? Int8Products::kVnni : Int8Products::kSimd, most);
 }
 
-void LimitInt8Products(Int8Products most) { g_most_int8_products.store(most, std::memory_order_relaxed); }
+void LimitInt8Products(Int8Products most) {
+  if (most < kLeastInt8Products) throw std::invalid_argument("most: simd; this build has kernels by VNNI alone");
+  g_most_int8_products.store(most, std::memory_order_relaxed);
+}
 
 std::string HighwayVersion() {
   return std::to_string(HWY_MAJOR) + "." + std::to_string(HWY_MINOR) + "." + std::to_string(HWY_PATCH);

@@ -22,6 +22,18 @@ struct Target {
   std::size_t (*vector_bytes)();  // runs the target's instructions: call on available targets only
 };
 
+// ONEGRU_TARGETS=native: one target alone is in the binary, and in int8 the kernels by VNNI (ONEGRU_ONLY_VNNI) or those
+// without (ONEGRU_WITHOUT_VNNI).
+#if ONEGRU_ONLY_VNNI || ONEGRU_WITHOUT_VNNI
+inline constexpr bool kIsNative = true;
+#else
+inline constexpr bool kIsNative = false;
+#endif
+
+// Throws std::runtime_error if this CPU cannot run what was built, as a native build on another machine may not. Ask
+// before anything else.
+void CheckCpu();
+
 // Every target in the binary, best first. Indices are those of every per-target table
 // (target_list.h).
 std::span<const Target> CompiledTargets();
@@ -48,9 +60,15 @@ const Target& FindTarget(std::string_view name);
 enum class Int8Products : std::uint8_t { kSimd, kVnni, kAmx };
 inline constexpr const char* kInt8ProductsNames[] = {"simd", "vnni", "amx"};
 
+#if ONEGRU_ONLY_VNNI
+inline constexpr Int8Products kLeastInt8Products = Int8Products::kVnni;
+#else
+inline constexpr Int8Products kLeastInt8Products = Int8Products::kSimd;
+#endif
+
 // The best that the build, the CPU and the system have for a target, within the limit.
 Int8Products Int8ProductsOf(std::size_t target);
-// For tests of the same kernels by less.
+// For tests of the same kernels by less. Throws std::invalid_argument if the build has no kernels for it.
 void LimitInt8Products(Int8Products most);
 
 // Version of the Highway headers this was compiled with, "major.minor.patch".

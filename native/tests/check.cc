@@ -110,7 +110,7 @@ void CheckProblem(std::size_t number, std::vector<Hashes>& hashes) {
         if (is_int8) {
           const Result exact = Exactly(p, target);
           Check(SameNumbers(result.Y, exact.Y) && SameNumbers(result.Y_h, exact.Y_h), "exact", number, name, threads);
-          for (auto by = Int8ProductsOf(target); by != Int8Products::kSimd;) {
+          for (auto by = Int8ProductsOf(target); by > kLeastInt8Products;) {
             by = static_cast<Int8Products>(static_cast<int>(by) - 1);
             LimitInt8Products(by);
             Check(SameBits(RunOnce(p, packed), result), "the same bits by other products", number, name, threads);

@@ -81,7 +81,29 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
             calls["onnxruntime"] = lambda: session.run(inputs)
         except OneGRUError as error:
             refuses = str(error)
-    counts = {name: max(1, int(_TURN / _once(call))) for name, call in calls.items()}
+    timings = [
+        Timing(name, version(name), statistics.median(s), min(s), max(s), differences.get(name))
+        for name, s in take_turns(calls, rounds).items()
+    ]
+    if refuses is not None:
+        timings.append(Timing("onnxruntime", "", refuses=refuses))
+    return timings
+
+
+def take_turns(
+    calls: Mapping[str, Callable[[], object]], rounds: int, turn: float = _TURN
+) -> dict[str, list[float]]:
+    """Time calls in turns, so that whatever else the machine does meets all of them alike.
+
+    Args:
+        calls: what is timed, by its name.
+        rounds: the number of turns that each takes.
+        turn: about how long one turn is, in seconds.
+
+    Returns:
+        for each, the mean time of a call in each of its turns, in seconds.
+    """
+    counts = {name: max(1, int(turn / _once(call))) for name, call in calls.items()}
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
@@ -91,13 +113,7 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
             for _ in range(counts[name]):
                 call()
             seconds[name].append((time.perf_counter() - began) / counts[name])
-    timings = [
-        Timing(name, version(name), statistics.median(s), min(s), max(s), differences.get(name))
-        for name, s in seconds.items()
-    ]
-    if refuses is not None:
-        timings.append(Timing("onnxruntime", "", refuses=refuses))
-    return timings
+    return seconds
 
 
 def _once(call: Callable[[], object]) -> float:
