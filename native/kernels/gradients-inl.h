@@ -84,7 +84,7 @@ struct Uninterrupted {
 template <class C, size_t kGates_>
 struct ProductOp {
   static constexpr size_t kGates = kGates_, kSums = 1;
-  static constexpr bool kFinishesApart = false;
+  static constexpr bool kHasManyStages = false;
   struct Gate {
     C* to;          // [index][stride]
     const C* bias;  // [panel][bias_stride]; null: what is there
@@ -100,6 +100,8 @@ struct ProductOp {
   size_t stride;
   Gate gates[kGates];
   size_t begin = 0, count = K;  // the inputs that are added now
+
+  const ProductOp& Stages() const { return *this; }
 
   template <class Tile>
   HWY_INLINE void Sum(Tile& tile) const {

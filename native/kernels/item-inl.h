@@ -61,21 +61,16 @@ struct Int8Product {
   const unsigned char* rows;
 };
 
-// C: the type that is computed in. S: the type that matrices are stored in.
-template <class C, class S>
-struct ItemState : ActiveRows<C> {
-  ItemState(const WorkItem& item, ScratchOwner owner, unsigned char* own)
+// What a step's gates need, of whatever type the matrices are. C: the type that is computed in.
+template <class C>
+struct StepState : ActiveRows<C> {
+  StepState(const WorkItem& item, ScratchOwner owner, unsigned char* own)
       : ActiveRows<C>(item, owner, own),
         weights(item.packed->direction(item.d)),
         f(this->spec.f[item.d]),
         g(this->spec.g[item.d]),
         is_default(f.function == Function::kSigmoid && g.function == Function::kTanh &&
                    this->spec.clip == std::numeric_limits<double>::infinity()) {}
-
-  // Whether AMX computes the products of so many rows with a matrix of K inputs.
-  bool UsesAmx(size_t rows, size_t K) const {
-    return kHasAmx<S> && may_use_amx && rows >= kLeastRowsOfAmx && K > amx::kInputs / 4 && rows * K >= kLeastOfAmx;
-  }
 
   bool IsAhead() const { return projecting == Projecting::kAhead; }
   // The most rows of a chunk.
@@ -91,7 +86,6 @@ struct ItemState : ActiveRows<C> {
   bool is_first_of_chunk = true;  // this step
   size_t projected = 0;           // xp is there up to this step
   const C* attention_step = nullptr;
-  Ahead<C, S> ahead;
   // No state is beyond 1.
   const bool is_bounded =
       this->call.initial_h.data == nullptr && !this->spec.attention && AreWithinUnit(f.function, g.function);
@@ -100,10 +94,23 @@ struct ItemState : ActiveRows<C> {
   const C* xp_step = nullptr;       // that of this step
   C* xp_ahead = nullptr;            // that of the next chunk
   const C** x_from = nullptr;       // the rows of X that are multiplied
+  HWY_ALIGN C tile_sums[kMostSums * kLanesOf<C>];  // of a tile whose last stages are apart
+};
+
+// S: the type that matrices are stored in.
+template <class C, class S>
+struct ItemState : StepState<C> {
+  using StepState<C>::StepState;
+
+  // Whether AMX computes the products of so many rows with a matrix of K inputs.
+  bool UsesAmx(size_t rows, size_t K) const {
+    return kHasAmx<S> && may_use_amx && rows >= kLeastRowsOfAmx && K > amx::kInputs / 4 && rows * K >= kLeastOfAmx;
+  }
+
+  Ahead<C, S> ahead;
   const bool may_use_amx = kHasAmx<S> && Int8ProductsOf(this->item.packed->target()) == Int8Products::kAmx &&
                            this->spec.group == 0 && AmxCanMultiply(this->geometry);
   Summed summed{};
-  HWY_ALIGN C tile_sums[kMostSums * kLanesOf<C>];  // of a tile
 };
 
 }  // namespace ONEGRU_ARITHMETIC

@@ -2,6 +2,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "native/kernels/kernels_f32.cc"
+#define ONEGRU_OWNS_STAGES
 #define ONEGRU_COMPUTED float
 #define ONEGRU_STORED float
 #define ONEGRU_KERNEL Float32Kernel

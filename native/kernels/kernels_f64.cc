@@ -2,6 +2,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "native/kernels/kernels_f64.cc"
+#define ONEGRU_OWNS_STAGES
 #define ONEGRU_COMPUTED double
 #define ONEGRU_STORED double
 #define ONEGRU_KERNEL Float64Kernel

@@ -3,6 +3,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "native/kernels/kernels_i8.cc"
 #define ONEGRU_ARITHMETIC separate
+#define ONEGRU_OWNS_STAGES
 #define ONEGRU_COMPUTED float
 #define ONEGRU_STORED Int8<1>
 #define ONEGRU_KERNEL Int8Kernel

@@ -2,6 +2,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "native/kernels/kernels_i8_vnni.cc"
+#define ONEGRU_OWNS_STAGES
 #define ONEGRU_STORED Int8<1>
 #define ONEGRU_KERNEL Int8VnniKernel
 #define ONEGRU_ELSE Int8Kernel

@@ -56,9 +56,10 @@ HWY_INLINE void PrefetchRowsAfter(const ItemState<C, S>& s, const Tile& tile) {
 template <class C, class S>
 struct ProjectOp {
   static constexpr size_t kGates = 3, kSums = kSumsEach<S>;
-  static constexpr bool kFinishesApart = false;
+  static constexpr bool kHasManyStages = false;
   ItemState<C, S>& s;
 
+  const ProjectOp& Stages() const { return *this; }
   Int8Product Product() const
     requires kHasAmx<S>
   {
@@ -102,9 +103,11 @@ struct ProjectOp {
 template <class C, class S, size_t kVectors>
 struct JointOp {
   static constexpr size_t kGates = kVectors, kSums = 1;
-  static constexpr bool kFinishesApart = false;
+  static constexpr bool kHasManyStages = false;
   ItemState<C, S>& s;
   const C* bias;
+
+  const JointOp& Stages() const { return *this; }
 
   template <class Tile>
   HWY_INLINE void Sum(Tile& tile) const {
@@ -270,21 +273,15 @@ void EndStep(ItemState<C, S>& s) {
   ++s.step;
 }
 
-// Not inlined: a step has no registers to spare.
-template <size_t kRows, size_t kPanels, class D, class Width, class C, class S>
-HWY_NOINLINE void ProjectOne(ItemState<C, S>& s, D d, size_t row, size_t panel, Width width) {
-  Do<kRows, kPanels>(ProjectOp<C, S>{s}, d, row, panel, width);
-}
-
-// A tile's products with x, in the step.
+// A tile's products with x, in the step: apart, as a step has no registers to spare.
 template <class C, class S, class Tile>
 HWY_INLINE void ProjectTile(ItemState<C, S>& s, const Tile& tile) {
-  ProjectOne<Tile::kRows, Tile::kPanels>(s, tile.d, tile.row, tile.panel, tile.width);
+  DoApart<Tile::kRows, Tile::kPanels>(ProjectOp<C, S>{s}, tile.d, tile.row, tile.panel, tile.width);
 }
 
 // The products with x of a gate, in this step.
-template <class C, class S, class At>
-HWY_INLINE auto Xp(const ItemState<C, S>& s, const At& at, size_t gate) {
+template <class C, class At>
+HWY_INLINE auto Xp(const StepState<C>& s, const At& at, size_t gate) {
   return hn::LoadU(at.d, s.xp_step + at.row * s.xp_row + at.panel * s.xp_panel + gate * kLanesOf<C>);
 }
 

@@ -28,48 +28,48 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 enum Gate : size_t { kZ, kR, kN };
 
-template <class C, class S, class At, class V>
-HWY_INLINE V F(const ItemState<C, S>& s, const At& at, V x) {
+template <class C, class At, class V>
+HWY_INLINE V F(const StepState<C>& s, const At& at, V x) {
   if (HWY_LIKELY(s.is_default)) return Sigmoid(at.d, x);
   return Activate(at.d, s.f, Clip(at.d, x, hn::Set(at.d, static_cast<C>(s.spec.clip))));
 }
 
-template <class C, class S, class At, class V>
-HWY_INLINE V G(const ItemState<C, S>& s, const At& at, V x) {
+template <class C, class At, class V>
+HWY_INLINE V G(const StepState<C>& s, const At& at, V x) {
   if (HWY_LIKELY(s.is_default)) return Tanh(at.d, x);
   return Activate(at.d, s.g, Clip(at.d, x, hn::Set(at.d, static_cast<C>(s.spec.clip))));
 }
 
 // (1 - a)·z
-template <class C, class S, class At, class V>
-HWY_INLINE V Attend(const ItemState<C, S>& s, const At& at, V z) {
+template <class C, class At, class V>
+HWY_INLINE V Attend(const StepState<C>& s, const At& at, V z) {
   if (HWY_LIKELY(!s.spec.attention)) return z;
   return hn::Mul(hn::Set(at.d, C{1} - s.attention_step[at.row]), z);
 }
 
-template <class C, class S, class At>
-HWY_INLINE auto Bn(const ItemState<C, S>& s, const At& at) {
+template <class C, class At>
+HWY_INLINE auto Bn(const StepState<C>& s, const At& at) {
   return hn::LoadU(at.d, static_cast<const C*>(s.weights.bn) + at.panel * kLanesOf<C>);
 }
 
 // Units in rows of scratch.
-template <class C, class S, class At>
-HWY_INLINE C* In(const ItemState<C, S>& s, C* rows, const At& at) {
+template <class C, class At>
+HWY_INLINE C* In(const StepState<C>& s, C* rows, const At& at) {
   return rows + at.row * s.padded + at.panel * kLanesOf<C>;
 }
 
-template <class C, class S, class At>
-HWY_INLINE auto Get(const ItemState<C, S>& s, const At& at, C* rows) {
+template <class C, class At>
+HWY_INLINE auto Get(const StepState<C>& s, const At& at, C* rows) {
   return hn::Load(at.d, In(s, rows, at));
 }
 
-template <class C, class S, class At, class V>
-HWY_INLINE void Put(const ItemState<C, S>& s, const At& at, V units, C* rows) {
+template <class C, class At, class V>
+HWY_INLINE void Put(const StepState<C>& s, const At& at, V units, C* rows) {
   hn::Store(units, at.d, In(s, rows, at));
 }
 
-template <class C, class S, class At>
-HWY_INLINE auto H(const ItemState<C, S>& s, const At& at) {
+template <class C, class At>
+HWY_INLINE auto H(const StepState<C>& s, const At& at) {
   return Get(s, at, s.State(s.step, 0));
 }
 
@@ -87,19 +87,19 @@ HWY_INLINE void StorePart(D, V units, size_t width, const hn::TFromD<D>* stored,
   for (; done < width; ++done) to[done] = stored[done];
 }
 
-template <class C, class S>
-HWY_INLINE bool WritesY(const ItemState<C, S>& s) {
+template <class C>
+HWY_INLINE bool WritesY(const StepState<C>& s) {
   return s.call.Y.data != nullptr && s.owner != ScratchOwner::kMember;
 }
 
-template <class C, class S, class At>
-HWY_INLINE char* PlaceOfY(const ItemState<C, S>& s, const At& at) {
+template <class C, class At>
+HWY_INLINE char* PlaceOfY(const StepState<C>& s, const At& at) {
   return At::kIsOfOneRow ? s.PlaceOfY(at.row) : s.RowOfY(at.row);
 }
 
 // h = (1 - z)∘n + z∘h, to the next state and to Y.
-template <class C, class S, class At, class V>
-HWY_INLINE void Blend(const ItemState<C, S>& s, const At& at, V z, V n) {
+template <class C, class At, class V>
+HWY_INLINE void Blend(const StepState<C>& s, const At& at, V z, V n) {
   const V next = MultiplyAdd(hn::Sub(hn::Set(at.d, C{1}), z), n, hn::Mul(z, H(s, at)));  // n comes last
   C* const state = In(s, s.State(s.step + 1, 0), at);
   hn::Store(next, at.d, state);
@@ -110,8 +110,8 @@ HWY_INLINE void Blend(const ItemState<C, S>& s, const At& at, V z, V n) {
 }
 
 // Where the layer's type is of 16 bits, Y by itself, once no vector is under way.
-template <class C, class S, class Rows>
-HWY_INLINE void NarrowToY(const ItemState<C, S>& s, Rows rows) {
+template <class C, class Rows>
+HWY_INLINE void NarrowToY(const StepState<C>& s, Rows rows) {
   if (HWY_LIKELY(s.io_is_compute_type) || !WritesY(s)) return;
   rows.ForEach(ONEGRU_AT {
     s.NarrowPanel(In(s, s.State(s.step + 1, 0), at), at.width, PlaceOfY(s, at) + 2 * at.panel * kLanesOf<C>);
@@ -119,41 +119,26 @@ HWY_INLINE void NarrowToY(const ItemState<C, S>& s, Rows rows) {
 }
 
 // Saves a gate of a step: apart, as few calls want it.
-template <class C, class S, class D, class V>
-HWY_NOINLINE void SaveApart(const ItemState<C, S>& s, D d, size_t slot, size_t panel, SavedGate gate, V units) {
+template <class C, class D, class V>
+HWY_NOINLINE void SaveApart(const StepState<C>& s, D d, size_t slot, size_t panel, SavedGate gate, V units) {
   char* const row = s.call.gates.at(s.TimeOf(slot, s.step), s.item.d, s.Row(slot));
   hn::StoreU(units, d, reinterpret_cast<C*>(row) + gate * s.padded + panel * kLanesOf<C>);
 }
 
-template <class C, class S, class At, class V>
-HWY_INLINE void Save(const ItemState<C, S>& s, const At& at, SavedGate gate, V units) {
+template <class C, class At, class V>
+HWY_INLINE void Save(const StepState<C>& s, const At& at, SavedGate gate, V units) {
   SaveApart(s, at.d, at.row, at.panel, gate, units);
 }
 
-template <class C, class S>
-HWY_INLINE bool Saves(const ItemState<C, S>& s) {
+template <class C>
+HWY_INLINE bool Saves(const StepState<C>& s) {
   return HWY_UNLIKELY(s.call.gates.data != nullptr);
 }
 
-template <class C, class S, bool kBesideAhead>
-struct AfterOp {
-  static constexpr size_t kGates = 3, kSums = kSumsEach<S>;
-  static constexpr bool kFinishesApart = true;
-  ItemState<C, S>& s;
-
-  Int8Product Product() const
-    requires kHasAmx<S>
-  {
-    return {s.weights.R, s.spec.H, s.h_int8};
-  }
-
-  template <class Tile>
-  HWY_INLINE void Sum(Tile& tile) const {
-    if (s.projecting == Projecting::kByTile) ProjectTile(s, tile);
-    AddRecurrent<kBesideAhead>(s, s.weights.R, s.weights.of_R, tile, [&]() HWY_ATTR {
-      tile.ForEach(ONEGRU_AT { at.z = Xp(s, at, kZ), at.r = Xp(s, at, kR), at.n = Bn(s, at); });
-    });
-  }
+template <class C>
+struct AfterStages {
+  static constexpr size_t kGates = 3;
+  StepState<C>& s;
 
   template <class Rows>
   HWY_INLINE void Gates(Rows rows) const {
@@ -175,10 +160,12 @@ struct AfterOp {
 };
 
 template <class C, class S, bool kBesideAhead>
-struct GatesOp {
-  static constexpr size_t kGates = 2, kSums = kSumsEach<S>;
-  static constexpr bool kFinishesApart = true;
+struct AfterOp {
+  static constexpr size_t kGates = 3, kSums = kSumsEach<S>;
+  static constexpr bool kHasManyStages = true;
   ItemState<C, S>& s;
+
+  AfterStages<C> Stages() const { return {s}; }
 
   Int8Product Product() const
     requires kHasAmx<S>
@@ -190,9 +177,15 @@ struct GatesOp {
   HWY_INLINE void Sum(Tile& tile) const {
     if (s.projecting == Projecting::kByTile) ProjectTile(s, tile);
     AddRecurrent<kBesideAhead>(s, s.weights.R, s.weights.of_R, tile, [&]() HWY_ATTR {
-      tile.ForEach(ONEGRU_AT { at.z = Xp(s, at, kZ), at.r = Xp(s, at, kR); });
+      tile.ForEach(ONEGRU_AT { at.z = Xp(s, at, kZ), at.r = Xp(s, at, kR), at.n = Bn(s, at); });
     });
   }
+};
+
+template <class C>
+struct GatesStages {
+  static constexpr size_t kGates = 2;
+  StepState<C>& s;
 
   template <class Rows>
   HWY_INLINE void Gates(Rows rows) const {
@@ -210,22 +203,32 @@ struct GatesOp {
 };
 
 template <class C, class S, bool kBesideAhead>
-struct StateOp {
-  static constexpr size_t kGates = 1, kSums = kSumsEach<S>;
-  static constexpr bool kFinishesApart = true;
+struct GatesOp {
+  static constexpr size_t kGates = 2, kSums = kSumsEach<S>;
+  static constexpr bool kHasManyStages = true;
   ItemState<C, S>& s;
+
+  GatesStages<C> Stages() const { return {s}; }
 
   Int8Product Product() const
     requires kHasAmx<S>
   {
-    return {s.weights.N, s.spec.H, s.h_int8};
+    return {s.weights.R, s.spec.H, s.h_int8};
   }
 
   template <class Tile>
   HWY_INLINE void Sum(Tile& tile) const {
-    AddRecurrent<kBesideAhead>(s, s.weights.N, s.weights.of_N, tile,
-                               [&]() HWY_ATTR { tile.ForEach(ONEGRU_AT { at.n = Xp(s, at, kN); }); });
+    if (s.projecting == Projecting::kByTile) ProjectTile(s, tile);
+    AddRecurrent<kBesideAhead>(s, s.weights.R, s.weights.of_R, tile, [&]() HWY_ATTR {
+      tile.ForEach(ONEGRU_AT { at.z = Xp(s, at, kZ), at.r = Xp(s, at, kR); });
+    });
   }
+};
+
+template <class C>
+struct StateStages {
+  static constexpr size_t kGates = 1;
+  StepState<C>& s;
 
   template <class Rows>
   HWY_INLINE void Gates(Rows) const {}
@@ -238,6 +241,50 @@ struct StateOp {
     NarrowToY(s, rows);
   }
 };
+
+template <class C, class S, bool kBesideAhead>
+struct StateOp {
+  static constexpr size_t kGates = 1, kSums = kSumsEach<S>;
+  static constexpr bool kHasManyStages = true;
+  ItemState<C, S>& s;
+
+  StateStages<C> Stages() const { return {s}; }
+
+  Int8Product Product() const
+    requires kHasAmx<S>
+  {
+    return {s.weights.N, s.spec.H, s.h_int8};
+  }
+
+  template <class Tile>
+  HWY_INLINE void Sum(Tile& tile) const {
+    AddRecurrent<kBesideAhead>(s, s.weights.N, s.weights.of_N, tile,
+                               [&]() HWY_ATTR { tile.ForEach(ONEGRU_AT { at.n = Xp(s, at, kN); }); });
+  }
+};
+
+// The last stages that are apart are compiled once for each type that is computed in: where ONEGRU_OWNS_STAGES is.
+#undef ONEGRU_STAGES_OF
+#if defined(ONEGRU_OWNS_STAGES)
+#define ONEGRU_STAGES_OF(stages, rows, D) \
+  template void FinishStored<rows>(stages, D, const ONEGRU_COMPUTED*, size_t, size_t, size_t, size_t);
+#else
+#define ONEGRU_STAGES_OF(stages, rows, D) \
+  extern template void FinishStored<rows>(stages, D, const ONEGRU_COMPUTED*, size_t, size_t, size_t, size_t);
+#endif
+#define ONEGRU_STAGES(rows, D)                                  \
+  ONEGRU_STAGES_OF(AfterStages<ONEGRU_COMPUTED>, rows, D) \
+  ONEGRU_STAGES_OF(GatesStages<ONEGRU_COMPUTED>, rows, D) \
+  ONEGRU_STAGES_OF(StateStages<ONEGRU_COMPUTED>, rows, D)
+ONEGRU_STAGES(2, hn::ScalableTag<ONEGRU_COMPUTED>)
+ONEGRU_STAGES(3, hn::ScalableTag<ONEGRU_COMPUTED>)
+ONEGRU_STAGES(4, hn::ScalableTag<ONEGRU_COMPUTED>)
+#if HWY_TARGET == HWY_AVX3
+ONEGRU_STAGES(2, hn::Half<hn::ScalableTag<ONEGRU_COMPUTED>>)
+ONEGRU_STAGES(3, hn::Half<hn::ScalableTag<ONEGRU_COMPUTED>>)
+ONEGRU_STAGES(4, hn::Half<hn::ScalableTag<ONEGRU_COMPUTED>>)
+#endif
+#undef ONEGRU_STAGES
 
 template <bool kBesideAhead, class Op, class C, class S>
 HWY_INLINE void ForOurTiles(ItemState<C, S>& s, const Op& op) {

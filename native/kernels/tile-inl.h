@@ -141,8 +141,8 @@ HWY_INLINE void FinishRows(const Op& op, Tile& tile) {
     constexpr size_t kParts = (Tile::kRows + 3) / 4, kEach = (Tile::kRows + kParts - 1) / kParts;
     constexpr size_t kTo = HWY_MIN(kFrom + kEach, Tile::kRows);
     const RowsOfTile<Tile, kFrom, kTo> rows{tile};
-    op.Gates(rows);
-    op.Finish(rows);
+    op.Stages().Gates(rows);
+    op.Stages().Finish(rows);
     FinishRows<kTo>(op, tile);
   }
 }
@@ -154,56 +154,58 @@ HWY_INLINE void Do(const Op& op, D d, size_t row, size_t panel, Width width) {
   FinishRows<0>(op, tile);
 }
 
-// The last stages of kRows rows and kPanels panels whose sums were stored, a row's `stride` vectors apart. Most of the
-// code of a step is here: once for tiles of all shapes.
-template <size_t kRows, size_t kPanels, class Op, class D>
-HWY_NOINLINE void FinishStored(Op op, D d, const hn::TFromD<D>* sums, size_t stride, size_t row, size_t panel,
+// The last stages of kRows rows of a panel whose sums were stored, those of a row `stride` vectors behind those of the
+// row before. Most of the code of a step is here: once for tiles of all shapes, and for matrices of all types.
+template <size_t kRows, class Stages, class D>
+HWY_NOINLINE void FinishStored(Stages stages, D d, const hn::TFromD<D>* sums, size_t stride, size_t row, size_t panel,
                                size_t width) {
-  Tile<kRows, kPanels, Op::kGates, D, size_t> tile(d, row, panel, width);
+  Tile<kRows, 1, Stages::kGates, D, size_t> tile(d, row, panel, width);
 #pragma GCC unroll 16
   for (size_t r = 0; r < kRows; ++r) {
-#pragma GCC unroll 16
-    for (size_t v = 0; v < kPanels * Op::kGates; ++v) {
-      tile.sums[r][v] = hn::Load(d, sums + (r * stride + v) * hn::MaxLanes(d));
+#pragma GCC unroll 4
+    for (size_t g = 0; g < Stages::kGates; ++g) {
+      tile.sums[r][g] = hn::Load(d, sums + (r * stride + g) * hn::MaxLanes(d));
     }
   }
   const RowsOfTile<decltype(tile), 0, kRows> rows{tile};
-  op.Gates(rows);
-  op.Finish(rows);
+  stages.Gates(rows);
+  stages.Finish(rows);
 }
 
-// The same for a tile: a few rows at a time, and as many panels as make a few vectors.
-template <size_t kFrom, size_t kPanel, class Op, class Tile>
-HWY_INLINE void FinishParts(const Op& op, const Tile& tile, const hn::TFromD<std::remove_const_t<decltype(Tile::d)>>* sums) {
+// The same for a tile of three rows or more: two to four rows of a panel at a time.
+template <size_t kFrom, size_t kPanel, class Stages, class Tile>
+HWY_INLINE void FinishParts(Stages stages, const Tile& tile,
+                            const hn::TFromD<std::remove_const_t<decltype(Tile::d)>>* sums) {
   constexpr size_t kParts = (Tile::kRows + 3) / 4, kEach = (Tile::kRows + kParts - 1) / kParts;
-  constexpr size_t kRows = HWY_MIN(kEach, Tile::kRows - kFrom);
-  constexpr size_t kPanels = HWY_MIN(HWY_MAX(4 / kRows, 1), Tile::kPanels - kPanel);
-  constexpr size_t kStride = Tile::kPanels * Tile::kGates, kLanes = hn::MaxLanes(std::remove_const_t<decltype(Tile::d)>());
-  constexpr bool kHasLast = kPanel + kPanels == Tile::kPanels;
-  FinishStored<kRows, kPanels>(op, tile.d, sums + (kFrom * kStride + kPanel * Tile::kGates) * kLanes, kStride,
-                               tile.row + kFrom, tile.panel + kPanel, kHasLast ? size_t{tile.width} : kLanes);
-  if constexpr (!kHasLast) {
-    FinishParts<kFrom, kPanel + kPanels>(op, tile, sums);
+  constexpr size_t kRows = HWY_MIN(kEach, Tile::kRows - kFrom), kStride = Tile::kPanels * Tile::kGates;
+  constexpr size_t kLanes = hn::MaxLanes(std::remove_const_t<decltype(Tile::d)>());
+  constexpr bool kIsLast = kPanel + 1 == Tile::kPanels;
+  static_assert(kRows >= 2);
+  FinishStored<kRows>(stages, tile.d, sums + (kFrom * kStride + kPanel * Tile::kGates) * kLanes, kStride,
+                      tile.row + kFrom, tile.panel + kPanel, kIsLast ? size_t{tile.width} : kLanes);
+  if constexpr (!kIsLast) {
+    FinishParts<kFrom, kPanel + 1>(stages, tile, sums);
   } else if constexpr (kFrom + kRows < Tile::kRows) {
-    FinishParts<kFrom + kRows, 0>(op, tile, sums);
+    FinishParts<kFrom + kRows, 0>(stages, tile, sums);
   }
 }
 
-// A tile of several rows, which takes long enough for calls: several places need it.
+// A tile that takes long enough for calls: several places need it.
 template <size_t kRows, size_t kPanels, class Op, class D, class Width>
 HWY_NOINLINE void DoApart(Op op, D d, size_t row, size_t panel, Width width) {
-  if constexpr (Op::kFinishesApart) {
-    constexpr size_t kLanes = hn::MaxLanes(D()), kVectors = kPanels * Op::kGates;
+  // With two rows a call and sums in memory would be too much of a short step.
+  if constexpr (Op::kHasManyStages && kRows > 2) {
+    constexpr size_t kVectors = kPanels * Op::kGates;
     static_assert(kRows * kVectors <= kMostSums);
-    hn::TFromD<D>* const sums = op.s.tile_sums;
     Tile<kRows, kPanels, Op::kGates, D, Width> tile(d, row, panel, width);
     op.Sum(tile);
+    hn::TFromD<D>* const sums = op.s.tile_sums;
 #pragma GCC unroll 16
     for (size_t r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
-      for (size_t v = 0; v < kVectors; ++v) hn::Store(tile.sums[r][v], d, sums + (r * kVectors + v) * kLanes);
+      for (size_t v = 0; v < kVectors; ++v) hn::Store(tile.sums[r][v], d, sums + (r * kVectors + v) * hn::MaxLanes(d));
     }
-    FinishParts<0, 0>(op, tile, sums);
+    FinishParts<0, 0>(op.Stages(), tile, sums);
   } else {
     Do<kRows, kPanels>(op, d, row, panel, width);
   }
@@ -334,6 +336,9 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
     if (kWideForOne != 0 || rows == 1) {
       WithTag(d, width, [&](auto tag) HWY_ATTR { Do<1, 1>(op, tag, 0, full, width); });
     } else if constexpr (kWideForOne == 0) {
+      if constexpr (hn::MaxLanes(d) * sizeof(hn::TFromD<D>) >= 64) {
+        if (width <= hn::MaxLanes(d) / 2) return SweepRows<kLeastOfMore>(op, hn::Half<D>(), rows, full, width);
+      }
       SweepRows<kLeastOfMore>(op, d, rows, full, width);
     }
   };
@@ -386,10 +391,10 @@ HWY_INLINE void DoMixed(const Op& op, D d, Short short_d, size_t width) {
   op.Sum(narrow);
   const RowsOfTile<Long, 0, 1> whole_row{whole};
   const RowsOfTile<Narrow, 0, 1> narrow_row{narrow};
-  op.Gates(whole_row);
-  op.Gates(narrow_row);
-  op.Finish(whole_row);
-  op.Finish(narrow_row);
+  op.Stages().Gates(whole_row);
+  op.Stages().Gates(narrow_row);
+  op.Stages().Finish(whole_row);
+  op.Stages().Finish(narrow_row);
 }
 
 // One row, all of whose panels, two or more, are side by side.

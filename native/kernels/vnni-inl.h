@@ -3,6 +3,7 @@
 // each target, and compiled for those two.
 
 #define ONEGRU_ARITHMETIC separate_vnni
+#define ONEGRU_COMPUTED float
 
 #include "hwy/foreach_target.h"  // before highway.h: it chooses the target that highway.h sets up
 
@@ -55,7 +56,7 @@ HWY_AFTER_NAMESPACE();
 
 namespace onegru {
 
-const Kernel& ONEGRU_KERNEL(bool linear_before_reset, std::size_t target) {
+const Kernel& ONEGRU_KERNEL(bool linear_before_reset, [[maybe_unused]] std::size_t target) {
 #if ONEGRU_ONLY_VNNI
   return HWY_STATIC_DISPATCH(kKernels)[linear_before_reset];
 #else
