@@ -25,7 +25,7 @@ require = $(BIN)/python .ci/extras $(1) | $(PIP) --requirement /dev/stdin
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
 CODE := $(wildcard src tests docs examples benchmarks native/build_backend.py)
 
-.PHONY: help run example-train test test-long coverage test-frameworks test-cluster bench conformance docs lint sanitize \
+.PHONY: help run example-train test test-targets test-one-cpu test-long coverage test-frameworks test-cluster bench conformance docs lint sanitize \
   threads tiles vnni amx neon ports wasm accuracy fuzz fuzz-native near-misses wheel clean
 
 help:  ## list these commands
@@ -39,6 +39,18 @@ example-train: $(VENV)/.torch  ## four programs trained with PyTorch's GRUs and 
 
 test: lint  ## build, lint, then run the tests: minutes
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# What the quick build of `make test` leaves out. The module and the tests of the kernels are one build, which the
+# environment then has.
+test-targets: $(VENV)/.dev  ## the kernels for every CPU, built once, and their tests on each SIMD target of this machine
+	@.ci/install all dev
+	@build/module-all/onegru_check 300
+	@for target in $$($(BIN)/python -c 'import onegru; print(*onegru.targets().available)'); do \
+	  echo "On $$target:" && ONEGRU_TARGET=$$target $(BIN)/python -m pytest $(PYTEST_ARGS) -q tests/engines tests/layers || exit 1; done
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) --long tests/contracts/test_bits.py tests/contracts/test_accuracy.py tests/cli/test_app.py
+
+test-one-cpu: $(VENV)/.dev  ## what a second CPU may hide: threads, runtimes, and promises, with one alone
+	@taskset --cpu-list 0 $(BIN)/python -m pytest tests/runtimes tests/contracts
 
 test-long: lint  ## the same with every case of every test: some three times as long
 	@$(BIN)/python -m pytest --long $(PYTEST_ARGS)
@@ -198,7 +210,7 @@ $(VENV)/.build: pyproject.toml
 $(VENV)/.dev: $(VENV)/.build $(BUILD_INPUTS)
 	@$(PIP) openvino  # before the build, which makes an operator for it
 	@.ci/install $(TARGETS) dev
-	@$(CMAKE) --build "$$(ls -td build/editable-* | head -n 1)" --target onegru_execution_provider >/dev/null  # for the tests
+	@$(CMAKE) --build build/module-$(TARGETS) --target onegru_execution_provider >/dev/null  # for the tests
 	@touch $@ $(VENV)/.examples
 
 # By itself: other packages would bring a newer one.

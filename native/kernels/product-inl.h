@@ -43,9 +43,14 @@ HWY_INLINE hn::Vec<D> LoadWeights(D d, const Brain* from) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
 }
 
+// Whether the target converts from float16.
+#undef ONEGRU_HAS_HALF
+#define ONEGRU_HAS_HALF (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON)
+inline constexpr bool kHasHalf = ONEGRU_HAS_HALF;
+
 template <class D>
 HWY_INLINE hn::Vec<D> LoadWeights(D d, const Half* from) {
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
+#if ONEGRU_HAS_HALF
   const hn::Rebind<hwy::float16_t, D> d16;
   return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
 #else
@@ -127,7 +132,13 @@ HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, cons
       AddInput<Of::kFirst, kGates>(d, x, w, k, width, sums);
       AddInput<Of::kSecond, kGates>(d, x, w, k + 1, width, sums);
     }
-    if (k < K) AddInput<Of::kAlone, kGates>(d, x, w, k, width, sums);
+    if constexpr (kRows > 1) {  // one at most is left; for a single row the loop below is faster
+      if (k < K) AddInput<Of::kAlone, kGates>(d, x, w, k, width, sums);
+      return;
+    }
+  }
+  if constexpr (std::is_same_v<S, Half> && !kHasHalf) {  // converting takes long anyway
+    for (; k < K; ++k) AddInput<Of::kAlone, kGates>(d, x, w, k, width, sums);
   } else {
 #pragma GCC unroll 4
     for (; k < K; ++k) AddInput<Of::kAlone, kGates>(d, x, w, k, width, sums);
@@ -164,10 +175,10 @@ HWY_INLINE void MultiplyJoint(D d, size_t K, const hn::TFromD<D>* const* inputs,
       AddJoint<Of::kSecond>(d, x, panel, k + 1, 3 * width, sums);
     }
     if (k < K) AddJoint<Of::kAlone>(d, x, panel, k, 3 * width, sums);
-  } else {
-#pragma GCC unroll 4
-    for (; k < K; ++k) AddJoint<Of::kAlone>(d, x, panel, k, 3 * width, sums);
+    return;
   }
+#pragma GCC unroll 4
+  for (; k < K; ++k) AddJoint<Of::kAlone>(d, x, panel, k, 3 * width, sums);
 }
 
 }  // namespace ONEGRU_ARITHMETIC

@@ -300,9 +300,8 @@ struct ActiveRows {
 
   // Where one of several rows of Y goes in this step.
   HWY_INLINE char* RowOfY(size_t slot) const {
-    return HWY_LIKELY(in_line) ? y_to + static_cast<std::ptrdiff_t>(slot) * y_pitch : PlaceOfYApart(slot);
+    return HWY_LIKELY(in_line) ? y_to + static_cast<std::ptrdiff_t>(slot) * y_pitch : PlaceOfY(slot);
   }
-  HWY_NOINLINE char* PlaceOfYApart(size_t slot) const { return PlaceOfY(slot); }
 
   // Where a row of Y goes in this step.
   HWY_INLINE char* PlaceOfY(size_t slot) const {

@@ -276,9 +276,11 @@ struct StateOp {
   ONEGRU_STAGES_OF(AfterStages<ONEGRU_COMPUTED>, rows, D) \
   ONEGRU_STAGES_OF(GatesStages<ONEGRU_COMPUTED>, rows, D) \
   ONEGRU_STAGES_OF(StateStages<ONEGRU_COMPUTED>, rows, D)
+#if !ONEGRU_FEW_TILES  // which have no more than two rows
 ONEGRU_STAGES(2, hn::ScalableTag<ONEGRU_COMPUTED>)
 ONEGRU_STAGES(3, hn::ScalableTag<ONEGRU_COMPUTED>)
 ONEGRU_STAGES(4, hn::ScalableTag<ONEGRU_COMPUTED>)
+#endif
 #if HWY_TARGET == HWY_AVX3
 ONEGRU_STAGES(2, hn::Half<hn::ScalableTag<ONEGRU_COMPUTED>>)
 ONEGRU_STAGES(3, hn::Half<hn::ScalableTag<ONEGRU_COMPUTED>>)

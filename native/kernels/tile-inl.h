@@ -81,12 +81,21 @@ inline constexpr bool kLargeTiles = HWY_TARGET == HWY_AVX3;
 // The most sums of a tile.
 inline constexpr size_t kMostSums = kLargeTiles ? 24 : 12;
 
+// Whether there are few shapes of tiles: for targets that only CPUs of before 2008 use.
+#undef ONEGRU_FEW_TILES
+#if !defined(ONEGRU_LARGE_TILES) && (HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_SSE2)
+#define ONEGRU_FEW_TILES 1
+inline constexpr bool kFewTiles = true;
+#else
+inline constexpr bool kFewTiles = false;
+#endif
+
 // The most rows of a tile, of one sum for each channel.
-inline constexpr size_t kMostRows = kLargeTiles ? 8 : 4;
+inline constexpr size_t kMostRows = kLargeTiles ? 8 : kFewTiles ? 2 : 4;
 
 // The tiles of a sweep over more rows: of so many gates, how many rows and panels. Two multiply-adds begin in a cycle
 // and each takes four, so that more than eight sums must be under way; twelve leave room for weights in 16 registers.
-constexpr size_t RowsOfSweep(size_t gates) { return !kLargeTiles && gates == 2 ? 6 : kMostRows; }
+constexpr size_t RowsOfSweep(size_t gates) { return !kLargeTiles && !kFewTiles && gates == 2 ? 6 : kMostRows; }
 constexpr size_t PanelsOfSweep(size_t gates) { return gates > 1 ? 1 : kLargeTiles ? 2 : 3; }
 
 // How many panels of so many gates go side by side with so many rows, where all rows make one tile: enough sums
@@ -215,7 +224,7 @@ HWY_NOINLINE void DoApart(Op op, D d, size_t row, size_t panel, Width width) {
 // left, the last two alike.
 template <size_t kLeast, size_t kPanels = 1, class Op, class D, class Width>
 HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width width, size_t first = 0) {
-  constexpr size_t kMost = RowsOfSweep(Op::kGates) / Op::kSums;
+  constexpr size_t kMost = HWY_MAX(RowsOfSweep(Op::kGates) / Op::kSums, 1);
   for (size_t row = first; row < rows;) {
     const size_t left = rows - row;
     const size_t count = left <= kMost ? left : left < kMost * 3 / 2 ? (left + 1) / 2 : kMost;
@@ -326,7 +335,8 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
   const size_t full = HWY_MAX(first, HWY_MIN(last, geometry.full_panels()));
   if (rows == 0) return;
   // Of more rows than one, the fewest of a tile.
-  constexpr size_t kLeastOfMore = HWY_MIN(2, RowsOfSweep(Op::kGates) / Op::kSums / 2);
+  constexpr size_t kLeastOfSweep = HWY_MAX(RowsOfSweep(Op::kGates) / Op::kSums / 2, 1);
+  constexpr size_t kLeastOfMore = HWY_MIN(2, kLeastOfSweep);
   const bool is_long = op.s.IsLong(rows * (last - first));
   const auto go_on = [&](size_t panels) HWY_ATTR { return HWY_LIKELY(!is_long) || op.s.GoOn(rows * panels); };
   const auto narrow = [&]() HWY_ATTR {
@@ -361,7 +371,7 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
       SweepPanels<n, PanelsBeside(Op::kGates, n * Op::kSums)>(op, d, first, full, backwards, go_on);
     });
   } else {
-    constexpr size_t kLeast = RowsOfSweep(Op::kGates) / Op::kSums / 2, kWide = PanelsOfSweep(Op::kGates);
+    constexpr size_t kLeast = kLeastOfSweep, kWide = PanelsOfSweep(Op::kGates);
     const size_t wides = (full - first) / kWide * kWide;
     const auto single = [&]() HWY_ATTR {
       for (size_t i = first + wides; i < full && go_on(1); ++i) SweepRows<kLeast>(op, d, rows, i, Whole<D>());
@@ -376,7 +386,7 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
 }
 
 // The most panels for ForFew.
-inline constexpr size_t kFewPanels = kLargeTiles ? 2 : 4;
+inline constexpr size_t kFewPanels = kLargeTiles || kFewTiles ? 2 : 4;
 // Up to this many inputs a single panel's products with x fit into the latency of a step's activations.
 inline constexpr size_t kMostInputsByStep = 20;
 
@@ -397,16 +407,6 @@ HWY_INLINE void DoMixed(const Op& op, D d, Short short_d, size_t width) {
   op.Stages().Finish(narrow_row);
 }
 
-// One row, all of whose panels, two or more, are side by side.
-template <class Op, class D, class Width>
-HWY_INLINE void DoSideBySide(const Op& op, D d, size_t panels, Width width) {
-  if (panels == 2) return Do<1, 2>(op, d, 0, 0, width);
-  if constexpr (kFewPanels > 2) {
-    if (panels == 3) return Do<1, 3>(op, d, 0, 0, width);
-    Do<1, 4>(op, d, 0, 0, width);
-  }
-}
-
 // As ForTiles, for one row and few panels.
 template <class D, class Op>
 HWY_INLINE void ForFew(D d, const Geometry& geometry, const Op& op) {
@@ -423,10 +423,11 @@ HWY_INLINE void ForFew(D d, const Geometry& geometry, const Op& op) {
         DoMixed<3>(op, d, tag, width);
       }
     });
-  } else if (width == kLanes && kLanes * sizeof(hn::TFromD<D>) < 64) {
-    DoSideBySide(op, d, panels, Whole<D>());
-  } else {
-    DoSideBySide(op, d, panels, width);
+  } else if (panels == 2) {
+    Do<1, 2>(op, d, 0, 0, width);
+  } else if constexpr (kFewPanels > 2) {
+    if (panels == 3) return Do<1, 3>(op, d, 0, 0, width);
+    Do<1, 4>(op, d, 0, 0, width);
   }
 }
 

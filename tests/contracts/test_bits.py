@@ -243,10 +243,12 @@ def test_targets_agree_and_are_the_ones_that_ran() -> None:
         of_int8.add(digest_of_int8)
         if _native.target_traits(target)[0]:
             digests.add(digest)
-    for products in ("simd", "vnni"):
+    for products in ("vnni",) if _native.is_native() else ("simd", "vnni"):
         limited = f"from onegru import _native\n_native.limit_int8_products({products!r})" + PROGRAM
         of_int8.add(run_on(_native.available_targets()[0], program=limited)[3])
     assert len(of_int8) == 1
+    if len(_native.available_targets()) == 1:
+        pytest.skip("one target alone in this build, so nothing was compared: `make test-targets` does")
     if not digests:
         pytest.skip("no target with FMA on this processor")
     assert len(digests) == 1

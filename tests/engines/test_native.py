@@ -35,6 +35,10 @@ def test_targets() -> None:
 @pytest.mark.parametrize("products", ["simd", "vnni", "amx"])
 def test_what_multiplies_in_int8(products: str) -> None:
     best = onegru.targets().int8
+    if products == "simd" != best and _native.is_native():
+        with pytest.raises(ValueError, match=r"simd; this build has kernels by VNNI alone"):
+            _native.limit_int8_products(products)
+        return
     _native.limit_int8_products(products)
     try:
         assert onegru.targets().int8 == min(best, products, key=("simd", "vnni", "amx").index)
@@ -77,6 +81,26 @@ def test_small_stacks_of_signals() -> None:
     assert before[0] != "amx" and before[1] == "True"
     if "avx2" in _native.available_targets():
         assert run("after", "avx2")[1:] == ["True", after[2]]
+
+
+LESSER_CPU = """
+import ctypes
+ctypes.CDLL("libhwy.so.1")._ZN3hwy14DisableTargetsEl(ctypes.c_int64(-1))  # as if the CPU had none of them
+try:
+    import onegru
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(not _native.is_native(), reason="a build for every target runs on every CPU")
+def test_a_build_for_another_cpu_is_refused() -> None:
+    if "libhwy" not in Path("/proc/self/maps").read_text():
+        pytest.skip("Highway is linked into the module: nothing can hide the CPU's targets")
+    said = run_python(LESSER_CPU).stdout
+    (target,) = _native.compiled_targets()
+    assert said.startswith(f"onegru was built for the SIMD target {target}")
+    assert said.endswith("`make clean`, then `make run`, in its checkout, or `pip install .` for every CPU\n")
 
 
 def test_the_best_target_is_chosen() -> None:
