@@ -24,6 +24,7 @@
 #include <memory>
 
 #include "native/kernels/amx.h"
+#include "native/float16.h"
 #include "native/problem.h"
 
 namespace onegru {
@@ -138,12 +139,6 @@ inline constexpr float kLargestRange = 0x1.fffffp127f;
 // w / scale, rounded to nearest even, within ±127. q times the scale is a float32 number, and gives the same q and
 // scale again. The scale is NaN if a weight is not finite.
 void QuantizeChannel(const float* w, std::size_t K, std::int8_t* q, float* scale);
-
-// Rounding to nearest, ties to even, as NumPy and ml_dtypes have it.
-std::uint16_t Float16Bits(float value);
-std::uint16_t BFloat16Bits(float value);
-float FromFloat16Bits(std::uint16_t bits);
-float FromBFloat16Bits(std::uint16_t bits);
 
 }  // namespace onegru
 

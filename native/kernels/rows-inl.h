@@ -117,24 +117,27 @@ struct ActiveRows {
 
   bool IsStopped() const { return HWY_UNLIKELY(token != nullptr) && token->stopped(); }
 
-  static C FromBits(ElementType type, std::uint16_t bits) {
-    return static_cast<C>(type == ElementType::kFloat16 ? FromFloat16Bits(bits) : FromBFloat16Bits(bits));
-  }
-
   static void Widen(ElementType type, const char* from, size_t count, C* to) {
-    for (size_t i = 0; i < count; ++i) {
-      std::uint16_t bits;
-      std::memcpy(&bits, from + 2 * i, 2);
-      to[i] = FromBits(type, bits);
-    }
+    const auto convert = [&](auto to_float) HWY_ATTR {
+      for (size_t i = 0; i < count; ++i) {
+        std::uint16_t bits;
+        std::memcpy(&bits, from + 2 * i, 2);
+        to[i] = static_cast<C>(to_float(bits));
+      }
+    };
+    type == ElementType::kFloat16 ? convert([](std::uint16_t bits) { return FromFloat16Bits(bits); })
+                                  : convert([](std::uint16_t bits) { return FromBFloat16Bits(bits); });
   }
 
   void Narrow(const C* from, size_t count, char* to) const {
-    for (size_t i = 0; i < count; ++i) {
-      const float value = static_cast<float>(from[i]);
-      const std::uint16_t bits = spec.type == ElementType::kFloat16 ? Float16Bits(value) : BFloat16Bits(value);
-      std::memcpy(to + 2 * i, &bits, 2);
-    }
+    const auto convert = [&](auto to_bits) HWY_ATTR {
+      for (size_t i = 0; i < count; ++i) {
+        const std::uint16_t bits = to_bits(static_cast<float>(from[i]));
+        std::memcpy(to + 2 * i, &bits, 2);
+      }
+    };
+    spec.type == ElementType::kFloat16 ? convert([](float value) { return Float16Bits(value); })
+                                       : convert([](float value) { return BFloat16Bits(value); });
   }
 
   // The same for the units of a panel.
