@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import argparse
 import functools
+import multiprocessing
 import os
 import statistics
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -26,13 +29,14 @@ import onegru
 from onegru.cli.bench import take_turns
 
 HERE = Path(__file__).resolve().parent
+MODEL = HERE / "digits.onnx"
 PICTURE = HERE.parents[1] / "build" / "digits.png"
 WHITEST = 16  # pixels are whole numbers from 0 to 16
 GRID = (6, 10)  # rows and columns of the PNG
 LOWEST_ACCURACY = 0.97
 LARGEST_DIFFERENCE = 1e-4
-ROUNDS = 11  # turns of each engine, in which it is called for ...
-TURN = 0.03  # ... so many seconds
+ROUNDS = 7  # turns of each engine, in which it is called for ...
+TURN = 0.05  # ... about so many seconds
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -107,45 +111,99 @@ def save_picture(reading: Reading, path: Path) -> None:
     part.replace(path)
 
 
-def times_of(engines: dict[str, Engine], rows: Floats) -> dict[str, str]:
+def serve(name: str, connection: Connection) -> None:
+    """In a process of its own: call an engine for digits that are sent, as often as is sent, until None is."""
+    engine = ENGINES[name]()
+    while (order := connection.recv()) is not None:
+        rows, count = order
+        for _ in range(count):
+            engine(rows)
+        connection.send(None)
+
+
+class Timed:
+    """An engine in a process of its own, as in a program that has no other: their threads would meet."""
+
+    def __init__(self, name: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(name, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def calls(self, rows: Floats, count: int) -> None:
+        """Call it so often, and wait until it is done."""
+        self._connection.send((rows, count))
+        self._connection.recv()
+
+    def stop(self) -> None:
+        """End the process."""
+        self._connection.send(None)
+        self._process.join()
+
+
+def times_of(engines: dict[str, Timed], rows: Floats) -> dict[str, str]:
     """Return each engine's time of a call: its median over turns, and the fastest and the slowest turn."""
-    calls = {name: functools.partial(engine, rows) for name, engine in engines.items()}
-    seconds = take_turns(calls, ROUNDS, turn=TURN)
-    scale, unit = (1e3, "ms") if min(map(min, seconds.values())) > 1e-3 else (1e6, "µs")
-    return {
-        name: "{:.3g} {} ({:.3g} … {:.3g})".format(
-            scale * statistics.median(times), unit, scale * min(times), scale * max(times)
-        )
-        for name, times in seconds.items()
-    }
+    bursts: dict[str, Callable[[], None]] = {}
+    counts: dict[str, int] = {}
+    for name, engine in engines.items():
+        engine.calls(rows, 10)
+        began = time.perf_counter()
+        engine.calls(rows, 10)
+        counts[name] = max(3, int(TURN / (time.perf_counter() - began) * 10))
+        bursts[name] = functools.partial(engine.calls, rows, counts[name])
+    shown = {}
+    for name, turns in take_turns(bursts, ROUNDS, turn=0).items():
+        times = [seconds / counts[name] for seconds in turns]
+        scale, unit = (1e3, "ms") if min(times) > 1e-3 else (1e6, "µs")
+        median, low, high = (scale * seconds for seconds in (statistics.median(times), min(times), max(times)))
+        shown[name] = f"{median:.3g} {unit} ({low:.3g} … {high:.3g})"
+    return shown
 
 
-def print_times(engines: dict[str, Engine], rows: Floats, console: Console) -> None:
+def print_times(names: Iterable[str], rows: Floats, console: Console) -> None:
     """Print the time of each engine for all digits in one call and for a single digit."""
     columns = {f"all {len(rows)} digits": rows, "one digit": rows[:1]}
+    engines = {name: Timed(name) for name in names}
+    times = [times_of(engines, some) for some in columns.values()]
+    for engine in engines.values():
+        engine.stop()
     table = Table(title="time of a call: median of turns (fastest … slowest)", title_justify="left")
     table.add_column("engine")
     for name in columns:
         table.add_column(name, justify="right")
-    times = [times_of(engines, some) for some in columns.values()]
     for name in engines:
         table.add_row(name, *(column[name] for column in times))
     console.print(table)
 
 
-def provider_name(console: Console) -> str | None:
-    """Register onegru in ONNX Runtime, so that sessions may have it run their GRUs; None if it cannot be."""
-    try:
-        return onegru.execution_provider.register()
-    except onegru.OneGRUError as error:
-        console.print(f"without the execution provider: {error}")
-        return None
+def by_onegru() -> Engine:
+    """The model by onegru."""
+    model = onegru.load(MODEL)
+    return lambda rows: model.run({"rows": rows})["logits"]
 
 
-def of_session(path: Path, providers: list[str]) -> Engine:
-    """Return a call of a session of ONNX Runtime's."""
-    session = onnxruntime.InferenceSession(path, providers=providers)
-    return lambda x: session.run(["logits"], {"rows": x})[0]
+def by_provider() -> Engine:
+    """A session of ONNX Runtime's that has onegru run its GRUs."""
+    return of_session([onegru.execution_provider.register(), "CPUExecutionProvider"])
+
+
+def by_onnxruntime() -> Engine:
+    """A session of ONNX Runtime's alone."""
+    return of_session(["CPUExecutionProvider"])
+
+
+def of_session(providers: list[str]) -> Engine:
+    """A session of ONNX Runtime's with these providers."""
+    session = onnxruntime.InferenceSession(MODEL, providers=providers)
+    return lambda rows: session.run(["logits"], {"rows": rows})[0]
+
+
+ENGINES: dict[str, Callable[[], Engine]] = {
+    "onegru": by_onegru,
+    "ONNX Runtime + onegru": by_provider,
+    "ONNX Runtime": by_onnxruntime,
+}
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -172,28 +230,28 @@ def main() -> int:
     """Read the held-out digits with both engines, show them, and judge."""
     arguments = parse_arguments()
     console = Console(highlight=False)
-    path = HERE / "digits.onnx"
     with np.load(HERE / "heldout.npz") as heldout:
         images, truth = heldout["images"], heldout["labels"]
     rows = images.astype(np.float32) / WHITEST
 
-    model = onegru.load(path)
-    engines: dict[str, Engine] = {"onegru": lambda x: model.run({"rows": x})["logits"]}
-    if (provider := provider_name(console)) is not None:
-        engines["ONNX Runtime with onegru's provider"] = of_session(path, [provider, "CPUExecutionProvider"])
-    engines["ONNX Runtime"] = of_session(path, ["CPUExecutionProvider"])
-    ours, *others, theirs = (engine(rows) for engine in engines.values())
+    logits: dict[str, Floats] = {}
+    for name, make in ENGINES.items():
+        try:
+            logits[name] = make()(rows)
+        except onegru.OneGRUError as error:  # the provider needs a newer ONNX Runtime
+            console.print(f"{name}: {error}")
+    ours, theirs = logits["onegru"], logits["ONNX Runtime"]
     reading = Reading(images, truth, ours.argmax(axis=1))
-    difference = max(float(np.abs(logits - theirs).max()) for logits in (ours, *others))
+    difference = max(float(np.abs(found - theirs).max()) for found in logits.values())
     same = int((reading.read == theirs.argmax(axis=1)).sum())
 
     print_digits(reading, max(0, arguments.shown), console)
     right = int((reading.read == truth).sum())
-    console.print(f"GRU nodes in the model: {len(model.gru_nodes)}")
+    console.print(f"GRU nodes in the model: {len(onegru.load(MODEL).gru_nodes)}")
     console.print(f"read right: {right} of {len(truth)} held-out digits ({reading.accuracy:.2%})")
     console.print(f"same digit as ONNX Runtime: {same} of {len(truth)}")
     console.print(f"largest difference from ONNX Runtime in a logit: {difference:.1e}")
-    print_times(engines, rows, console)
+    print_times(logits, rows, console)
     save_picture(reading, arguments.picture)
     console.print(f"picture: {os.path.relpath(arguments.picture)}", soft_wrap=True)
 

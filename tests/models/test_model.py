@@ -19,6 +19,7 @@ from onnx import TensorProto, ValueInfoProto
 import onegru
 from onegru import FormatError, Model, SpecError, SpecWarning
 from onegru.core.dtypes import Array
+from onegru.models.inputs import Inputs
 from tests.support.files.onnx_models import (
     WEIGHTS,
     B,
@@ -37,6 +38,7 @@ from tests.support.files.onnx_models import (
     value,
 )
 from tests.support.machine.processes import run_threads
+from tests.support.machine.repository import DIGITS
 from tests.support.machine.systems import posix
 
 LENS = np.array([4, 2], np.int32)
@@ -425,3 +427,13 @@ def test_a_model_in_memory_has_no_folder(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="but the model has no folder; load it from its file"):
         onegru.load(onnx.load(path, load_external_data=False))
     onegru.load(onnx.load(path))
+
+
+def test_arrays_of_another_process_take_the_fast_path() -> None:
+    """What was pickled has a type that equals the model's, and is another object."""
+    inputs = Inputs(onegru.load(DIGITS).inputs)
+    x = np.ones((2, 8, 8), np.float32)
+    sent = pickle.loads(pickle.dumps(x))
+    assert sent.dtype is not x.dtype
+    assert inputs.plain({"rows": sent}) is not None
+    assert inputs.plain({"rows": x.astype(">f4")}) is None
