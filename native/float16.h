@@ -1,5 +1,5 @@
-// Conversions between float32 and the bits of float16 and bfloat16: to the nearest, ties to even. Inline, so that loops of
-// them become loops of vectors.
+// Conversions between float32 and the bits of float16 and bfloat16: to the nearest, ties to even. Inline, so that loops
+// of them become loops of vectors.
 
 #ifndef ONEGRU_NATIVE_FLOAT16_H_
 #define ONEGRU_NATIVE_FLOAT16_H_
@@ -44,7 +44,9 @@ inline float FromFloat16Bits(std::uint16_t bits) {
   return std::bit_cast<float>(sign | wide);
 }
 
-inline float FromBFloat16Bits(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+inline float FromBFloat16Bits(std::uint16_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
 
 }  // namespace onegru
 

@@ -54,8 +54,7 @@ void Transpose4(const T* from, std::size_t from_stride, T* to, std::size_t to_st
 #if defined(__clang__)
 #define ONEGRU_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else  // GCC 11 has no other
-  using Places [[gnu::vector_size(4 * sizeof(T))]] =
-      std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
+  using Places [[gnu::vector_size(4 * sizeof(T))]] = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
 #define ONEGRU_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, Places{__VA_ARGS__})
 #endif
   const V a = ONEGRU_SHUFFLE(rows[0], rows[1], 0, 4, 1, 5), b = ONEGRU_SHUFFLE(rows[2], rows[3], 0, 4, 1, 5);

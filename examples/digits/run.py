@@ -112,7 +112,7 @@ def save_picture(reading: Reading, path: Path) -> None:
 
 
 def serve(name: str, connection: Connection) -> None:
-    """In a process of its own: call an engine for digits that are sent, as often as is sent, until None is."""
+    """In a process of its own: call an engine for the digits, and as often, as is sent, until None is."""
     engine = ENGINES[name]()
     while (order := connection.recv()) is not None:
         rows, count = order
@@ -156,7 +156,9 @@ def times_of(engines: dict[str, Timed], rows: Floats) -> dict[str, str]:
     for name, turns in take_turns(bursts, ROUNDS, turn=0).items():
         times = [seconds / counts[name] for seconds in turns]
         scale, unit = (1e3, "ms") if min(times) > 1e-3 else (1e6, "µs")
-        median, low, high = (scale * seconds for seconds in (statistics.median(times), min(times), max(times)))
+        median, low, high = (
+            scale * seconds for seconds in (statistics.median(times), min(times), max(times))
+        )
         shown[name] = f"{median:.3g} {unit} ({low:.3g} … {high:.3g})"
     return shown
 

@@ -272,7 +272,7 @@ struct StateOp {
 #define ONEGRU_STAGES_OF(stages, rows, D) \
   extern template void FinishStored<rows>(stages, D, const ONEGRU_COMPUTED*, size_t, size_t, size_t, size_t);
 #endif
-#define ONEGRU_STAGES(rows, D)                                  \
+#define ONEGRU_STAGES(rows, D)                            \
   ONEGRU_STAGES_OF(AfterStages<ONEGRU_COMPUTED>, rows, D) \
   ONEGRU_STAGES_OF(GatesStages<ONEGRU_COMPUTED>, rows, D) \
   ONEGRU_STAGES_OF(StateStages<ONEGRU_COMPUTED>, rows, D)

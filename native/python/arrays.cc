@@ -40,10 +40,11 @@ bool SetHandler(PyObject* handler) {
 
 // NumPy allocates with the handler set for the context, and frees with the array's own. A handler other than NumPy's
 // default is the user's choice.
+PyObject* g_ours = nullptr;
+
 PyObject* NewFromPool(PyArray_Descr* descr, const Shape& shape) {
-  static PyObject* const ours = PyCapsule_New(&g_handler, "mem_handler", nullptr);
   const nb::object before = nb::steal(PyDataMem_GetHandler());
-  const bool is_ours = before.ptr() == PyDataMem_DefaultHandler && SetHandler(ours);
+  const bool is_ours = before.ptr() == PyDataMem_DefaultHandler && SetHandler(g_ours);
   PyErr_Clear();
   PyObject* const array = PyArray_Empty(shape.rank, shape.sizes, descr, 0);
   if (array == nullptr) PyErr_Clear();
@@ -66,6 +67,8 @@ PyArrayObject* AsAligned(PyObject* object, PyArray_Descr* descr) {
 
 void ImportNumpy() {
   if (!Import()) throw nb::python_error();
+  g_ours = PyCapsule_New(&g_handler, "mem_handler", nullptr);
+  if (g_ours == nullptr) throw nb::python_error();
 }
 
 PyArrayObject* AsInput(PyObject* object, PyArray_Descr* descr, int rank) {
@@ -138,10 +141,17 @@ bool Integers<T>::Read(PyObject* object, std::int64_t most) {
   MakeRoom(static_cast<std::size_t>(is_list ? PyList_Size(object) : PyTuple_Size(object)));
   for (std::size_t i = 0; i < size_; ++i) {
     const auto index = static_cast<Py_ssize_t>(i);
-    PyObject* const item = is_list ? PyList_GetItem(object, index) : PyTuple_GetItem(object, index);
-    if (!PyLong_CheckExact(item)) return false;
+#if defined(Py_GIL_DISABLED)
+    // Another thread may change the list meanwhile.
+    const nb::object item =
+        is_list ? nb::steal(PyList_GetItemRef(object, index)) : nb::borrow(PyTuple_GetItem(object, index));
+    if (!item.is_valid()) PyErr_Clear();
+#else
+    const nb::handle item = is_list ? PyList_GetItem(object, index) : PyTuple_GetItem(object, index);
+#endif
+    if (!item.is_valid() || !PyLong_CheckExact(item.ptr())) return false;
     int overflow = 0;
-    const std::int64_t value = PyLong_AsLongLongAndOverflow(item, &overflow);
+    const std::int64_t value = PyLong_AsLongLongAndOverflow(item.ptr(), &overflow);
     if (overflow != 0 || !Put(i, value, most)) return false;
   }
   return true;

@@ -88,9 +88,19 @@ PyObject* Try(F&& call) {
 }
 
 enum CallName { kX, kInitialH, kSequenceLens, kAttention, kLayout, kOut, kCallNames };
+enum StepName { kStepX, kStepAttention, kRows, kStepOut, kStepNames };
 
-const Names<kCallNames>& TheCallNames() {
-  static const Names<kCallNames> names("X", "initial_h", "sequence_lens", "attention", "layout", "out");
+struct AllNames {
+  Names<kCallNames> call{"X", "initial_h", "sequence_lens", "attention", "layout", "out"};
+  Names<kStepNames> step{"x", "attention", "rows", "out"};
+  PyObject* run = PyUnicode_InternFromString("run");
+  PyObject* other_step = PyUnicode_InternFromString("_step");
+};
+
+// Made when the module is: without the interpreter's lock, a thread that waits for another to make them would wait for
+// one that has been stopped for a collection of garbage.
+const AllNames& TheNames() {
+  static const AllNames names;
   return names;
 }
 
@@ -115,7 +125,7 @@ bool PutAll(PyObject* args, PyObject* kwargs, PyObject* (&values)[kCallNames]) {
   for (Py_ssize_t i = 0; i < given; ++i) values[i] = PyTuple_GetItem(args, i);
   Py_ssize_t position = 0;
   for (PyObject *name, *value; kwargs != nullptr && PyDict_Next(kwargs, &position, &name, &value);) {
-    if (!TheCallNames().Put(name, value, values)) return false;
+    if (!TheNames().call.Put(name, value, values)) return false;
   }
   return true;
 }
@@ -124,10 +134,7 @@ PyObject* TryIfMade(PyObject* self, PyObject* const (&values)[kCallNames]) {
   return nb::inst_ready(self) ? TryGiven(*nb::inst_ptr<Caller>(self), values) : nullptr;
 }
 
-nb::object RunOf(PyObject* self) {
-  static PyObject* const name = PyUnicode_InternFromString("run");
-  return nb::steal(PyObject_GetAttr(self, name));
-}
+nb::object RunOf(PyObject* self) { return nb::steal(PyObject_GetAttr(self, TheNames().run)); }
 
 // caller(…); else caller.run(…).
 PyObject* Call(PyObject* self, PyObject* args, PyObject* kwargs) {
@@ -159,7 +166,7 @@ PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t flags,
     }
     return call(self, all.ptr(), named.ptr());
   }
-  if (TheCallNames().Put(args, given, keywords, 2, values)) {
+  if (TheNames().call.Put(args, given, keywords, 2, values)) {
     PyObject* const result = TryIfMade(self, values);
     if (result != nullptr || PyErr_Occurred()) return result;
   }
@@ -171,7 +178,7 @@ PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t flags,
 PyObject* TryCallMethod(PyObject* self, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
   PyObject* values[kCallNames] = {};
   const bool is_made = nb::inst_ready(self);
-  if (!is_made || !TheCallNames().Put(args, given, keywords, 2, values)) {
+  if (!is_made || !TheNames().call.Put(args, given, keywords, 2, values)) {
     PyErr_SetString(PyExc_TypeError, is_made ? "try_call: must be given what the layer itself is"
                                              : "the layer was never made: its __init__ was not called");
     return nullptr;
@@ -180,20 +187,16 @@ PyObject* TryCallMethod(PyObject* self, PyObject* const* args, Py_ssize_t given,
   return result != nullptr || PyErr_Occurred() ? result : Py_NewRef(Py_None);
 }
 
-enum StepName { kStepX, kStepAttention, kRows, kStepOut, kStepNames };
-
 // stepper.step(…); else stepper._step(…).
 PyObject* Step(PyObject* self, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-  static const Names<kStepNames> names("x", "attention", "rows", "out");
   PyObject* values[kStepNames] = {};
-  if (nb::inst_ready(self) && names.Put(args, given, keywords, 1, values) && values[kStepX] != nullptr) {
+  if (nb::inst_ready(self) && TheNames().step.Put(args, given, keywords, 1, values) && values[kStepX] != nullptr) {
     const StepArguments step{true, values[kStepX], values[kStepAttention], values[kRows], values[kStepOut]};
     Stream* const stream = nb::inst_ptr<Stepper>(self)->stream;
     PyObject* const result = stream == nullptr ? nullptr : Try([&] { return TrySteps(*stream, step); });
     if (result != nullptr || PyErr_Occurred()) return result;
   }
-  static PyObject* const name = PyUnicode_InternFromString("_step");
-  PyObject* const step = PyObject_GetAttr(self, name);
+  PyObject* const step = PyObject_GetAttr(self, TheNames().other_step);
   if (step == nullptr) return nullptr;
   PyObject* const result = PyObject_Vectorcall(step, args, static_cast<std::size_t>(given), keywords);
   Py_DECREF(step);
@@ -254,6 +257,7 @@ void DescribeCall(nb::handle type, const char* text) {
 }  // namespace
 
 void BindCalls(nb::module_& m) {
+  TheNames();
   static PyMethodDef caller_methods[] = {{"try_call", Method(TryCallMethod), METH_FASTCALL | METH_KEYWORDS, kTryCall},
                                          {nullptr, nullptr, 0, nullptr}};
   static PyType_Slot caller[] = {

@@ -30,7 +30,7 @@ class Inputs:
             array = inputs.get(name)
             if type(array) is not np.ndarray:
                 return None
-            # An array that was pickled, as another process sends it, has an equal type that is another object.
+            # What was pickled, as by another process, has an equal type that is another object.
             if array.dtype is not dtype and array.dtype != dtype:
                 return None
             have = array.shape
