@@ -1,4 +1,4 @@
-# A fresh clone needs Python 3.11 or newer, a C++ compiler and make; the rest is installed into .venv.
+# A fresh clone needs Python 3.11 or newer, GCC 11 or Clang 14 or newer, and make; the rest is installed into .venv.
 #   make run PYTHON=python3.12    another interpreter (run `make clean` first)
 #   make run ARGS="--help"        arguments for the example
 #   make run TARGETS=all          the kernels for every CPU, as wheels have them, not for this one's SIMD target alone
@@ -26,7 +26,7 @@ BUILD_INPUTS := pyproject.toml CMakeLists.txt $(filter-out native/tests/%,$(wild
 CODE := $(wildcard src tests docs examples benchmarks native/build_backend.py)
 
 .PHONY: help run example-train test test-targets test-one-cpu test-long coverage test-frameworks test-cluster bench conformance docs lint sanitize \
-  threads tiles vnni amx neon ports wasm accuracy fuzz fuzz-native near-misses wheel clean
+  threads check-native tiles vnni amx neon ports wasm accuracy fuzz fuzz-native near-misses wheel clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -118,6 +118,10 @@ echo "The same bits" || { echo "The bits differ" >&2; exit 1; }
 endef
 SAME_PROBLEMS := 300
 ARM64 := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
+
+check-native: $(VENV)/.build | build  ## the kernels' tests by a compiler of your choice: CXX=clang++-14
+	$(call check,by-$(notdir $(CXX)),-O2,-DCMAKE_CXX_COMPILER=$(CXX))
+	@build/by-$(notdir $(CXX))/onegru_check $(SAME_PROBLEMS)
 
 tiles: $(VENV)/.build | build  ## the kernels' tests with AVX-512's tile shapes on every target
 	$(call check,native,-O2)

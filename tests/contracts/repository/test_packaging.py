@@ -34,14 +34,17 @@ def test_wheels_have_an_operator_for_openvino_from_the_oldest_release_on() -> No
 
 
 def test_the_workflow_expects_what_cibuildwheel_makes() -> None:
-    """Two wheels on each system: one for 3.11, one for the stable ABI of 3.12 and newer."""
-    assert PROJECT["tool"]["cibuildwheel"]["build"][:2] == ["cp311-*", "cp312-*"]
+    """Three on each system: for 3.11, for the stable ABI of 3.12 and newer, for free-threaded 3.14."""
+    assert PROJECT["tool"]["cibuildwheel"]["build"] == [
+        *("cp311-*", "cp312-*", "cp313-*", "cp314-*"),
+        "cp314t-*",
+    ]
     workflow = read(".github/workflows/wheels.yml")
     systems = re.findall(r"system: \[(.*)\]", workflow)[0].split(",")
     assert re.findall(r"-eq (\d+)$", workflow, re.MULTILINE) == [
-        "2",
-        str(2 * len(systems)),
-        str(2 * len(systems) + 1),
+        "3",
+        str(3 * len(systems)),
+        str(3 * len(systems) + 1),
     ]
 
 
