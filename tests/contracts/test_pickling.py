@@ -163,7 +163,8 @@ CASES = {
         lambda stream: stream.step(X[0]),
     ),
     "Targets": Case(
-        lambda kind: kind(("AVX2",), "AVX2", "simd"), lambda targets: (targets.available, targets.chosen)
+        lambda kind: kind(("AVX2",), "AVX2", "simd", True),
+        lambda targets: (targets.available, targets.chosen),
     ),
     "TensorInfo": plain(lambda: onegru.load(DENOISER).inputs[0]),
     "Verification": plain(verification),
