@@ -34,6 +34,11 @@ def _max_concurrency() -> Callable[[None], int]:
     return function
 
 
+def are_lost() -> bool:
+    """Whether an exception of a run would be, on this thread."""
+    return _max_concurrency()(None) <= 1
+
+
 def evaluate(
     run: Callable[[], None],
     operator: Operator,

@@ -70,6 +70,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
             name: _to_visit(attribute, attributes.get(name, attribute.default))
             for name, attribute in self.operator.attributes.items()
         }
+        self._is_copy = False
         self.is_watched = False  # whether whoever runs the model looks for failures
         self._number = next(_numbers)
         weakref.finalize(self, _used.pop, self._number, None)  # at the interpreter's end, too
@@ -86,8 +87,11 @@ class GruOp(openvino.Op):  # type: ignore[misc]
 
     def clone_with_new_inputs(self, new_inputs: Sequence[Any]) -> GruOp:
         """The same operator on other inputs."""
-        copy = type(self)(new_inputs, **self._attributes)
+        copy = type(self)(**self._attributes)
         copy.is_watched = self.is_watched
+        copy._is_copy = True
+        copy.set_arguments(list(new_inputs))
+        copy.constructor_validate_and_infer_types()
         return copy
 
     def validate_and_infer_types(self) -> None:
@@ -95,7 +99,16 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         try:
             self._infer()
         except SpecError as error:
-            raise SpecError(f"{self._place()}{error}") from None
+            # A run with open shapes makes a copy on those that it has. Where its exception would be lost, the run
+            # goes on, and `evaluate` fails for the same reason.
+            if not (self._is_copy and openvino_failures.are_lost()):
+                raise SpecError(f"{self._place()}{error}") from None
+            X = sizes_of(self.get_input_partial_shape(0)) or ()
+            set_outputs(
+                self,
+                self.operator,
+                attribute_sizes(self._values()) | dict(zip(self.operator.inputs[0].axes, X, strict=False)),
+            )
 
     def has_evaluate(self) -> bool:
         """Always true."""

@@ -125,10 +125,10 @@ def test_functions_called_in_bodies(tmp_path: Path) -> None:
 
 
 def refused(folder: Path, proto: ModelProto, seconds: float = 2.0) -> str:
-    start = time.perf_counter()
+    start = time.process_time()  # not the clock's: the machine may be busy
     with pytest.raises(FormatError) as caught:
         loaded(folder, proto)
-    assert time.perf_counter() - start < seconds
+    assert time.process_time() - start < seconds
     message = str(caught.value)
     assert "\n" not in message
     assert message.startswith(f"{folder / 'model.onnx'}: ")
