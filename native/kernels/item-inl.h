@@ -89,12 +89,13 @@ struct StepState : ActiveRows<C> {
   // No state is beyond 1.
   const bool is_bounded =
       this->call.initial_h.data == nullptr && !this->spec.attention && AreWithinUnit(f.function, g.function);
-  size_t xp_row = 0, xp_panel = 0;                 // how far rows and panels of xp lie apart
-  C* xp_to = nullptr;                              // where a tile puts it
-  const C* xp_step = nullptr;                      // that of this step
-  C* xp_ahead = nullptr;                           // that of the next chunk
-  const C** x_from = nullptr;                      // the rows of X that are multiplied
-  HWY_ALIGN C tile_sums[kMostSums * kLanesOf<C>];  // of a tile whose last stages are apart
+  size_t xp_row = 0, xp_panel = 0;  // how far rows and panels of xp lie apart
+  C* xp_to = nullptr;               // where a tile puts it
+  const C* xp_step = nullptr;       // that of this step
+  C* xp_ahead = nullptr;            // that of the next chunk
+  const C** x_from = nullptr;       // the rows of X that are multiplied
+  // Of a tile whose last stages are apart.
+  HWY_ALIGN C tile_sums[kMostSums * kLanesOf<C>];
 };
 
 // S: the type that matrices are stored in.

@@ -135,6 +135,7 @@ HWY_INLINE bool Saves(const StepState<C>& s) {
   return HWY_UNLIKELY(s.call.gates.data != nullptr);
 }
 
+// What follows the products of an Op, whatever type the matrices are stored in.
 template <class C>
 struct AfterStages {
   static constexpr size_t kGates = 3;

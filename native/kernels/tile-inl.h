@@ -130,18 +130,17 @@ template <class D, class F>
 HWY_INLINE void WithTag(D d, size_t width, F&& f) {
   constexpr size_t kLanes = hn::MaxLanes(D());
   constexpr size_t kBytes = kLanes * sizeof(hn::TFromD<D>);
-  if constexpr (kBytes >= 64) {
+  if constexpr (kBytes >= 64) {  // shorter ones are as fast as halves of theirs
     if (width <= kLanes / 4) return f(hn::Half<hn::Half<D>>());
-  }
-  if constexpr (kBytes >= 64) {
     if (width <= kLanes / 2) return f(hn::Half<D>());
   }
   f(d);
 }
 
 // What is done with tiles, an Op, has three stages: Sum(tile) computes the products, kSums for each channel and row;
-// Gates(rows) and Finish(rows) the rest. Each loop of a stage does one operation for all vectors before the next: an
-// activation is a long dependency chain, and the CPU overlaps two only if they are close together.
+// Gates(rows) and Finish(rows) of its Stages() the rest; kHasManyStages: that is most of its code. Each loop of a stage
+// does one operation for all vectors before the next: an activation is a long dependency chain, and the CPU overlaps
+// two only if they are close together.
 
 // A few rows at a time: all of them would not leave registers for the work.
 template <size_t kFrom, class Op, class Tile>
