@@ -103,6 +103,7 @@ def test_a_build_for_another_cpu_is_refused() -> None:
     assert said.endswith("`make clean`, then `make run`, in its checkout, or `pip install .` for every CPU\n")
 
 
+@pytest.mark.skipif("ONEGRU_TARGET" in os.environ, reason="a target is forced")
 def test_the_best_target_is_chosen() -> None:
     targets = onegru.targets()
     assert targets.chosen == targets.available[0]
