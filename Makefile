@@ -40,9 +40,10 @@ example-train: $(VENV)/.torch  ## four programs trained with PyTorch's GRUs and 
 test: lint  ## build, lint, then run the tests: minutes
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-# What the quick build of `make test` leaves out. The module and the tests of the kernels are one build, which the
-# environment then has.
+# What the quick build of `make test` leaves out. The module and the tests of the kernels are one build. The environment
+# has that until the next `make run` or `make test`.
 test-targets: $(VENV)/.dev  ## the kernels for every CPU, built once, and their tests on each SIMD target of this machine
+	@rm -f $(VENV)/.targets-*
 	@.ci/install all dev
 	@build/module-all/onegru_check 300
 	@for target in $$($(BIN)/python -c 'import onegru; print(*onegru.targets().available)'); do \
@@ -50,7 +51,8 @@ test-targets: $(VENV)/.dev  ## the kernels for every CPU, built once, and their 
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) --long tests/contracts/test_bits.py tests/contracts/test_accuracy.py tests/cli/test_app.py
 
 test-one-cpu: $(VENV)/.dev  ## what a second CPU may hide: threads, runtimes, and promises, with one alone
-	@taskset --cpu-list 0 $(BIN)/python -m pytest tests/runtimes tests/contracts
+	@taskset --cpu-list "$$($(BIN)/python -c 'import os; print(min(os.sched_getaffinity(0)))')" \
+	  $(BIN)/python -m pytest tests/runtimes tests/contracts
 
 test-long: lint  ## the same with every case of every test: some three times as long
 	@$(BIN)/python -m pytest --long $(PYTEST_ARGS)
@@ -211,7 +213,11 @@ $(VENV)/.build: pyproject.toml
 	@$(BIN)/python -c '$(LIST_REQUIRES)' | $(PIP) --requirement /dev/stdin cmake ninja
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.build $(BUILD_INPUTS)
+# For which targets the module in the environment is.
+$(VENV)/.targets-$(TARGETS): $(VENV)/.build
+	@rm -f $(VENV)/.targets-* && touch $@
+
+$(VENV)/.dev: $(VENV)/.build $(VENV)/.targets-$(TARGETS) $(BUILD_INPUTS)
 	@$(PIP) openvino  # before the build, which makes an operator for it
 	@.ci/install $(TARGETS) dev
 	@$(CMAKE) --build build/module-$(TARGETS) --target onegru_execution_provider >/dev/null  # for the tests
@@ -249,7 +255,7 @@ $(VENV)/.cluster: $(VENV)/.dev
 
 # The lighter install, for people who only want to see the example. A full install contains it: where
 # there is one, it is renewed instead.
-$(VENV)/.examples: $(VENV)/.build $(BUILD_INPUTS)
+$(VENV)/.examples: $(VENV)/.build $(VENV)/.targets-$(TARGETS) $(BUILD_INPUTS)
 	@if test -e $(VENV)/.dev; then $(MAKE) --no-print-directory $(VENV)/.dev; \
 	else .ci/install $(TARGETS) examples; fi
 	@touch $@

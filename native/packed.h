@@ -23,8 +23,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "native/kernels/amx.h"
 #include "native/float16.h"
+#include "native/kernels/amx.h"
 #include "native/problem.h"
 
 namespace onegru {

@@ -155,7 +155,7 @@ def times_of(engines: dict[str, Timed], rows: Floats) -> dict[str, str]:
     shown = {}
     for name, turns in take_turns(bursts, ROUNDS, turn=0).items():
         times = [seconds / counts[name] for seconds in turns]
-        scale, unit = (1e3, "ms") if min(times) > 1e-3 else (1e6, "µs")
+        scale, unit = (1e3, "ms") if statistics.median(times) >= 1e-3 else (1e6, "µs")
         median, low, high = (
             scale * seconds for seconds in (statistics.median(times), min(times), max(times))
         )

@@ -67,7 +67,7 @@ std::int64_t SupportedBits() {
 
 std::size_t BestIndex() {
   std::size_t index = 0;
-  while (!IsAvailable(kTargets[index])) ++index;  // ends at the static target at the latest
+  while (index + 1 < std::size(kTargets) && !IsAvailable(kTargets[index])) ++index;
   return index;
 }
 
@@ -160,8 +160,8 @@ void CheckCpu() {
 #endif
   if (is_there) return;
   throw std::runtime_error("onegru was built for the SIMD target " + needed + " alone, which this CPU does not have; " +
-                           "build it here: `make clean`, then `make run`, in its checkout, or `pip install .` for " +
-                           "every CPU");
+                           "build it here: `make clean` before `make run` or `make test`; or for every CPU: " +
+                           "`pip install .`, or CMake with -DONEGRU_TARGETS=all");
 }
 
 std::span<const Target> CompiledTargets() { return kTargets; }

@@ -240,6 +240,7 @@ void CheckHugeSizes() {
 }
 
 int Main(int argc, char** argv) {
+  CheckCpu();
   g_events.wakes_all = true;
   if constexpr (kHasThreads) {
     if (argc == 3 && std::strcmp(argv[1], "--calls") == 0) {

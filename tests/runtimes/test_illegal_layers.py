@@ -12,6 +12,7 @@ from openvino import opset13 as ops
 
 import onegru
 from onegru.operators.openvino import OPERATORS
+from onegru.runtimes import openvino_failures
 from tests.support.operator_arguments import ARGUMENTS
 from tests.support.refusals import OPENVINO_REFUSALS
 
@@ -22,8 +23,8 @@ NAMES = {"gru_cell": "GRUCell", "gru_sequence": "GRUSequence", "augru_cell": "AU
 FORMS = ("stated", "open", "exchanged")
 
 
-def run(function: str, arguments: dict[str, Any], form: str) -> list[Any]:
-    """A layer in a graph of OpenVINO's, all of whose inputs are those of the graph."""
+def model_of(function: str, arguments: dict[str, Any], form: str) -> tuple[Any, dict[str, Any]]:
+    """A layer in a graph of OpenVINO's, all of whose inputs are those of the graph; and these."""
     operator = OPERATORS[NAMES[function]]
     arrays = {port.name: np.asarray(arguments[port.name]) for port in operator.inputs}
     if "sequence_lengths" in arrays:
@@ -37,13 +38,18 @@ def run(function: str, arguments: dict[str, Any], form: str) -> list[Any]:
     (kind,) = (item for item in onegru.openvino_extensions() if item.operator is operator)
     attributes = {name: value for name, value in arguments.items() if name not in arrays}
     node = kind([parameter.output(0) for parameter in parameters.values()], **attributes)
-    model = openvino.Model(node.outputs(), list(parameters.values()))
+    return openvino.Model(node.outputs(), list(parameters.values())), arrays
+
+
+def run(function: str, arguments: dict[str, Any], form: str) -> list[Any]:
+    """The outputs of such a graph."""
+    model, arrays = model_of(function, arguments, form)
     if form == "exchanged":
         assert onegru.openvino_exchange(model) == 1
     results = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})(arrays)
     if lost := onegru.openvino_errors():  # on one CPU
         raise RuntimeError(lost[0])
-    return [np.array(results[index]) for index in range(len(operator.outputs))]
+    return [np.array(results[index]) for index in range(len(model.outputs))]
 
 
 def cases() -> list[tuple[str, str, dict[str, Any], str]]:
@@ -89,3 +95,15 @@ def test_all_warn_alike(function: str, form: str) -> None:
         warnings.simplefilter("always")
         run(function, arguments, form)
     assert found and all(str(item.message).endswith(said) for item in found)
+
+
+def test_copies_of_a_model_refuse_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one thread, too, where a run goes on with what cannot be raised."""
+    monkeypatch.setattr(openvino_failures, "are_lost", lambda: True)
+    model, arrays = model_of("gru_sequence", ARGUMENTS["gru_sequence"](), "open")
+    shapes = {name: list(array.shape) for name, array in arrays.items()}
+    batch_size, seq_length, input_size = shapes["X"]
+    for copy in (model.clone(), model):
+        copy.reshape(shapes)
+        with pytest.raises(onegru.SpecError, match=r"X: shape .*; must be "):
+            copy.reshape({**shapes, "X": [batch_size, seq_length, input_size + 1]})

@@ -128,11 +128,7 @@ def show_targets(console: Console, targets: Targets, operator: OpenvinoOperator,
     for name in targets.available:
         console.print(f"{name}{'  in use' if name == targets.chosen else ''}", highlight=False)
     console.print(f"int8: by {targets.int8.upper()}", highlight=False)
-    scope = (
-        "this machine's target alone; `pip install .` builds every one"
-        if targets.is_native
-        else "every target"
-    )
+    scope = "one target alone; `pip install .` builds every one" if targets.is_native else "every target"
     console.print(f"built for: {scope}", highlight=False)
     words = "not installed"
     if operator.version is not None:

@@ -37,8 +37,8 @@ class Targets:
         chosen: the one in use: the best, or what the environment variable ONEGRU_TARGET names.
         int8: what multiplies in int8 on it: "simd" for its usual instructions, "vnni" for AVX-512 VNNI or
             AVX-VNNI, "amx" for AMX where there are several rows and VNNI where there is one.
-        is_native: whether the build is for the target of the machine that made it alone, as an editable
-            install is; `pip install .` and wheels have every target.
+        is_native: whether the build is for one target alone, as an editable install is for that of the
+            machine that made it; `pip install .` and wheels have every target.
     """
 
     __module__ = "onegru"

@@ -70,7 +70,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
             name: _to_visit(attribute, attributes.get(name, attribute.default))
             for name, attribute in self.operator.attributes.items()
         }
-        self._is_copy = False
+        self._may_go_on = self._goes_on = False  # with what the specification forbids
         self.is_watched = False  # whether whoever runs the model looks for failures
         self._number = next(_numbers)
         weakref.finalize(self, _used.pop, self._number, None)  # at the interpreter's end, too
@@ -89,9 +89,10 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         """The same operator on other inputs."""
         copy = type(self)(**self._attributes)
         copy.is_watched = self.is_watched
-        copy._is_copy = True
         copy.set_arguments(list(new_inputs))
+        copy._may_go_on = openvino_failures.are_lost()
         copy.constructor_validate_and_infer_types()
+        copy._may_go_on = copy._goes_on
         return copy
 
     def validate_and_infer_types(self) -> None:
@@ -99,10 +100,11 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         try:
             self._infer()
         except SpecError as error:
-            # A run with open shapes makes a copy on those that it has. Where its exception would be lost, the run
-            # goes on, and `evaluate` fails for the same reason.
-            if not (self._is_copy and openvino_failures.are_lost()):
+            # A run with open shapes makes a copy on those that it has, and asks it again. Where exceptions
+            # would be lost, the run goes on, and `evaluate` fails for the same reason.
+            if not self._may_go_on:
                 raise SpecError(f"{self._place()}{error}") from None
+            self._goes_on = True
             X = sizes_of(self.get_input_partial_shape(0)) or ()
             set_outputs(
                 self,
