@@ -95,7 +95,7 @@ struct StepState : ActiveRows<C> {
   C* xp_ahead = nullptr;            // that of the next chunk
   const C** x_from = nullptr;       // the rows of X that are multiplied
   // Of a tile whose last stages are apart.
-  HWY_ALIGN C tile_sums[kMostSums * kLanesOf<C>];
+  HWY_ALIGN C tile_sums[kMaxSums * kLanesOf<C>];
 };
 
 // S: the type that matrices are stored in.

@@ -79,7 +79,7 @@ inline constexpr bool kLargeTiles = HWY_TARGET == HWY_AVX3;
 #endif
 
 // The most sums of a tile.
-inline constexpr size_t kMostSums = kLargeTiles ? 24 : 12;
+inline constexpr size_t kMaxSums = kLargeTiles ? 24 : 12;
 
 // Whether there are few shapes of tiles: for targets that only CPUs of before 2008 use.
 #undef ONEGRU_FEW_TILES
@@ -204,7 +204,7 @@ HWY_NOINLINE void DoApart(Op op, D d, size_t row, size_t panel, Width width) {
   // With two rows a call and sums in memory would be too much of a short step.
   if constexpr (Op::kHasManyStages && kRows > 2) {
     constexpr size_t kVectors = kPanels * Op::kGates;
-    static_assert(kRows * kVectors <= kMostSums);
+    static_assert(kRows * kVectors <= kMaxSums);
     Tile<kRows, kPanels, Op::kGates, D, Width> tile(d, row, panel, width);
     op.Sum(tile);
     hn::TFromD<D>* const sums = op.s.tile_sums;
