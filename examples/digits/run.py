@@ -112,7 +112,7 @@ def save_picture(reading: Reading, path: Path) -> None:
 
 
 def serve(name: str, connection: Connection) -> None:
-    """In a process of its own: call an engine for the digits, and as often, as is sent, until None is."""
+    """Call an engine in this process for the digits that are sent, as many times as asked; None ends it."""
     engine = ENGINES[name]()
     while (order := connection.recv()) is not None:
         rows, count = order
@@ -122,7 +122,7 @@ def serve(name: str, connection: Connection) -> None:
 
 
 class Timed:
-    """An engine in a process of its own, as in a program that has no other: their threads would meet."""
+    """An engine in another process: in one, the threads of several engines would compete."""
 
     def __init__(self, name: str) -> None:
         context = multiprocessing.get_context("spawn")
