@@ -24,9 +24,10 @@ SPACINGS = 1
 #: in another order.
 FLOAT64 = 2e-14
 
-#: The most that (1 - z)∘n + z∘h, of rounded gates, is from h, relative to 1 + (1 + |z|)(|n| + |h|). Measured
-#: over 3000 cases: 5.2e-3, 8.3e-3, 7.0e-6 and 5.2e-15, where an activation enlarges the rounding of h.
-EQUATION = {"float16": 2e-2, "bfloat16": 3e-2, "float32": 3e-5, "float64": 2e-14}
+#: The most that (1 - z)∘n + z∘h, of rounded gates, is from h, relative to 1 + (1 + |z|)(|n| + |h|), beyond
+#: what the rounding of a shown state changes in a step. Measured over 10,000 cases: 7.7e-4, 6.4e-3, 5.7e-6
+#: and 1.3e-15.
+EQUATION = {"float16": 3e-3, "bfloat16": 2e-2, "float32": 3e-5, "float64": 2e-14}
 
 #: The same for Sigmoid, Tanh and states of at most 1, absolute. Measured: 6.8e-4, 5.9e-3, 1.8e-7 and 3.4e-16:
 #: a unit in the last place of 1 or less, of the gates' rounding and of h's own.
@@ -54,8 +55,19 @@ def layer_of(case: Case) -> tuple[onegru.GRU, dict[str, Any]]:
     return layer, {**call, "attention": attention, "layout": case.attributes.get("layout", 0)}
 
 
+def step(gates: tuple[list[float], ...], h: list[float]) -> list[float]:
+    """h after a step."""
+    _, z, _, n = gates
+    return [(1 - z[i]) * n[i] + z[i] * h[i] for i in range(len(h))]
+
+
 def loop(case: Case, trace: onegru.GateTrace) -> dict[str, Array]:
-    """The gates at each step, by plain loops from the trace's h; NaN past a row's end."""
+    """The gates at each step, by plain loops from the trace's h; NaN past a row's end.
+
+    Layers of 16 bits carry h in float32. A trace shows it rounded, and the gates that follow from that;
+    "moved" is how far the step's h is from the one that follows from the state as it is carried. Activations
+    without bounds make much of it: gates of 10^4 have been seen 3 % away.
+    """
     batch_first = case.attributes.get("layout", 0) == 1
     X, A, initial = (
         array if array is None or not batch_first else array.swapaxes(0, 1)
@@ -73,16 +85,21 @@ def loop(case: Case, trace: onegru.GateTrace) -> dict[str, Array]:
         attributes.get("clip"),
         attributes.get("linear_before_reset", 0),
     )
-    found = {name: np.full(trace.h.shape, np.nan) for name in ("raw_z", "z", "r", "n", "before")}
+    found = {name: np.full(trace.h.shape, np.nan) for name in ("raw_z", "z", "r", "n", "before", "moved")}
+    rounds = trace.h.dtype.itemsize == 2
     lengths = case.inputs["sequence_lens"]
     for d, backwards in enumerate(REVERSED[attributes["direction"]]):
         for row in range(X.shape[1]):
             length = len(X) if lengths is None else int(lengths[row])
             h = [0.0] * trace.spec.hidden_size if initial is None else numbers(initial[d, row])
+            carried = h
             for t in reversed(range(length)) if backwards else range(length):
                 a = None if A is None else float(A[t, row, 0])
-                gates = cells[d].gates(numbers(X[t, row]), h, a)
-                for name, values in zip(found, (*gates, h), strict=True):
+                x = numbers(X[t, row])
+                gates = cells[d].gates(x, h, a)
+                shown, carried = step(gates, h), step(cells[d].gates(x, carried, a), carried)
+                moved = np.abs(np.subtract(shown, carried)) if rounds else np.zeros(len(h))
+                for name, values in zip(found, (*gates, h, moved), strict=True):
                     found[name][t, d, row] = values
                 h = numbers(trace.h[t, d, row])
     return found
@@ -121,7 +138,8 @@ def check(case: Case) -> None:
         inside = ~np.isnan(wanted["before"])
         apart = np.abs((1 - z) * n + z * before - h)[inside]
         size = (1 + (1 + np.abs(z)) * (np.abs(n) + np.abs(before)))[inside]
-    assert np.all((apart <= EQUATION[Y.dtype.name] * size) | ~np.isfinite(apart))
+        bound = EQUATION[Y.dtype.name] * size + wanted["moved"][inside]
+    assert np.all((apart <= bound) | ~np.isfinite(apart + bound))
     if "activations" not in case.attributes and np.abs(before[inside]).max(initial=0) <= 1:
         assert apart.max(initial=0) <= EQUATION_USUAL[Y.dtype.name]
     assert not h[~inside].any()
