@@ -18,7 +18,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto
 
 from onegru.core.dtypes import Array, numpy_dtype
-from onegru.core.errors import SpecError
+from onegru.core.errors import BROKEN, SpecError
 from onegru.core.wording import count
 from onegru.formats.graph import (
     STATES_KEY,
@@ -204,7 +204,7 @@ class _Reader:
             is_sound = is_sound and document.get("delays", {}).keys() <= givers
             ranks = {name: len(takers[name].shape or ()) or axis + 1 for name, (axis, _) in least.items()}
             is_sound = is_sound and all(axis < ranks[name] for name, (axis, _) in least.items())
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError, RecursionError):
+        except BROKEN:
             is_sound = False
         if not is_sound:
             raise self.source.error(f"its metadata {STREAM_KEY!r} do not fit its inputs and outputs")

@@ -78,6 +78,8 @@ def read_model(source: Source, data: bytes) -> ModelProto:
     try:
         model.ParseFromString(data)
     except Exception as error:  # protobuf's DecodeError is not in the public interface of every version
+        if "depth" in str(error).lower():
+            raise source.error("bodies lie too deep within each other for protobuf") from None
         raise source.error(f"not an ONNX model, or truncated ({error})") from None
     if not model.HasField("graph"):
         raise source.error("holds no graph; not an ONNX model, or truncated")
