@@ -1,9 +1,10 @@
 """Questions about values that lead to the same questions about others, along chains of any length.
 
-A function that asks itself of what a value is made of would be nested as deep as a file's chain of
-operators is long, which Python does not bear. Such functions get `answered_once`: each answer is kept, and
-what lies too deep is answered first, from the bottom, before its asker is called again. So they may be written
-as if there were no limit, as long as they change nothing before their last question is answered.
+A function that asks itself of what a value is made of would be nested as deep as a file's chain of operators
+is long, which Python does not bear. Such functions get `answered_once`: each answer is kept, and questions
+that lie too deep are answered first, from the bottom, before their asker is called again. So these functions
+may be written as if there were no limit, as long as they change nothing before their last question is
+answered.
 """
 
 from __future__ import annotations
