@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from onegru.core.dtypes import contiguous
 from onegru.dataflow.deep import answered_once
 from onegru.fusion.cells.cell import Cell
 from onegru.fusion.cells.expression import Expressions
@@ -98,7 +99,7 @@ class _Substituted:
         if atom.matrix is None:
             return self.algebra.applied(atom, arguments)
         (row,) = arguments
-        weights = np.ascontiguousarray(atom.matrix.make())
+        weights = contiguous(atom.matrix.make())
         if row.is_constant:
             return constant(np.broadcast_to(row.constant, len(weights)) @ weights)
         matrix = Matrix((weights.shape, weights.tobytes()), lambda: weights)

@@ -82,9 +82,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         if self._engine_options.engine == "reference" and self._engine_options.weight_storage is not None:
             raise SpecError(f"weight_storage: {weight_storage!r}; must be None with the reference engine")
         kwargs.setdefault("enable_fallback", 0)
-        if _has_constant_grus(path_or_bytes):  # which ONNX Runtime would compute itself
-            disabled = kwargs.get("disabled_optimizers") or []
-            kwargs["disabled_optimizers"] = [*disabled, "ConstantFolding"]
+        if harmful := _harmful_optimizers(path_or_bytes):
+            kwargs["disabled_optimizers"] = [*(kwargs.get("disabled_optimizers") or []), *harmful]
         super().__init__(path_or_bytes, sess_options, chosen, chosen_options, **kwargs)
         self._model: Model | None = None
         self._made = {*vars(self), "_made"} - before  # what no pickle needs
@@ -171,18 +170,18 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         return self.model.stream(state, dims=dims)
 
 
-def _has_constant_grus(path_or_bytes: str | os.PathLike[str] | bytes) -> bool:
-    """Whether a model has GRU nodes with only constant inputs; False if onnx cannot read it."""
+def _harmful_optimizers(path_or_bytes: str | os.PathLike[str] | bytes) -> tuple[str, ...]:
+    """The optimizers that must not see a model; none if onnx cannot read it."""
     try:
         import onnx
 
-        from onegru.formats.onnx.whole.constant_grus import has_constant_grus
+        from onegru.formats.onnx.whole.optimizers import harmful_optimizers
 
         if isinstance(path_or_bytes, bytes):
-            return has_constant_grus(onnx.load_from_string(path_or_bytes))
-        return has_constant_grus(onnx.load(path_or_bytes, load_external_data=False))
+            return harmful_optimizers(onnx.load_from_string(path_or_bytes))
+        return harmful_optimizers(onnx.load(path_or_bytes, load_external_data=False))
     except Exception:  # ONNX Runtime will say what is wrong
-        return False
+        return ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -55,8 +55,8 @@ from onegru.formats.onnx.validate import (
 from onegru.formats.onnx.values import Values
 from onegru.formats.onnx.views import ViewStep, view_of
 from onegru.formats.onnx.whole.bounds import Ahead, check_bounds
-from onegru.formats.onnx.whole.constant_grus import has_constant_grus
 from onegru.formats.onnx.whole.model import OnnxRuntimeModel, runnable
+from onegru.formats.onnx.whole.optimizers import harmful_optimizers
 from onegru.formats.opened import Opened
 from onegru.operators.lowering import check_attributes, check_weights
 from onegru.operators.onnx import AUGRU, gru_version
@@ -290,7 +290,7 @@ class _Reader:
             data=data,
             where=where,
             names=tuple(names),
-            has_constant_grus=has_constant_grus(self.model),
+            disabled=harmful_optimizers(self.model),
             most_ahead=self.ahead.most,
         )
 
