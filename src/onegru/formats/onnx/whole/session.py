@@ -14,7 +14,7 @@ import numpy as np
 from onegru.core.dtypes import bfloat16, contiguous
 from onegru.core.errors import FormatError, MissingExtraError, SpecError, SpecWarning
 from onegru.engines.native import get_num_threads
-from onegru.formats.onnx.validate import Source
+from onegru.formats.onnx.validate import Source, placed
 from onegru.runtimes.execution_provider import get_ep_name, register
 
 # Its messages begin with a code and its name.
@@ -82,10 +82,15 @@ class Session:
         options.intra_op_num_threads = get_num_threads()
         if most_ahead is not None:
             options.add_session_config_entry(_MOST_AHEAD, str(most_ahead))
-        if source.folder is not None:
+        folder = source.folder
+        if isinstance(model, bytes):
+            model, folder = placed(source, model)
+        elif source.beside is not None:
+            folder = None  # it follows links by itself
+        if folder is not None:
             key = "session.model_external_initializers_file_folder_path"
             try:
-                options.add_session_config_entry(key, str(source.folder.resolve()))
+                options.add_session_config_entry(key, str(folder.resolve()))
             except TypeError:
                 raise FormatError(f"{source.name!r}: the name of its folder is not UTF-8") from None
         self._source = source
