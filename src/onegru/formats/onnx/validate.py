@@ -56,8 +56,13 @@ class Source:
     @classmethod
     def of(cls, file: Opened) -> Self:
         """A file that has been opened."""
-        beside = Path(os.path.realpath(file.path)).parent if file.path.is_symlink() else None
-        return cls(str(file), file.path.parent, file.path, file.version, beside)
+        return cls.of_path(file.path, file.version)
+
+    @classmethod
+    def of_path(cls, path: Path, version: tuple[int, ...] = ()) -> Self:
+        """A file of this name."""
+        beside = Path(os.path.realpath(path)).parent if path.is_symlink() else None
+        return cls(str(path), path.parent, path, version, beside)
 
     @property
     def is_unchanged(self) -> bool:
