@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
+from onnx import helper
 
 import onegru
 from onegru import InferenceSession, SpecError
+from onegru.formats.onnx.functions.augru import augru_node
 from tests.support.files.onnx_models import (
     WEIGHTS,
     B,
@@ -181,3 +185,59 @@ def test_other_providers_do_not_drop_onegru(tmp_path: Path) -> None:
     for wrong in ([5], [()], [None]):
         with pytest.raises(SpecError, match=r"providers: .*; must be names, or tuples"):
             InferenceSession(streaming(tmp_path), providers=wrong)  # type: ignore[arg-type]
+
+
+def augru(folder: Path, *, external: bool = False, **attributes: Any) -> Path:
+    """A model of an AUGRU node as PyTorch's exporters write it: without a function."""
+    inputs = {"X": "X", "W": "W", "R": "R", "B": "B", "A": "A", "initial_h": "h"}
+    made = augru_node(inputs, {"Y": "Y", "Y_h": "h_out"}, name="attention")
+    made.attribute.extend(helper.make_attribute(key, item) for key, item in attributes.items())
+    infos = [value("X", shape=["T", "N", I]), value("A", shape=["T", "N", 1]), value("h", shape=[1, "N", H])]
+    outputs = [value("Y"), value("h_out", shape=[1, "N", H])]
+    proto = model(graph([made], infos, outputs, weights()), domains={"onegru": 1})
+    path = folder / "augru.onnx"
+    onnx.save(proto, path, save_as_external_data=external, location="weights.bin", size_threshold=0)
+    return path
+
+
+ATTENTION = {"X": X, "A": np.abs(numbers(2, T, B, 1)), "h": np.zeros((1, B, H), np.float32)}
+
+
+@pytest.mark.parametrize("external", (False, True))
+def test_an_augru_needs_no_function(external: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = augru(tmp_path, external=external)
+    wanted = onegru.load(path).run(ATTENTION)["Y"]
+    options = onnxruntime.SessionOptions()
+    sessions = [InferenceSession(path), InferenceSession(str(path), options), InferenceSession(path)]
+    if not external:
+        sessions.append(InferenceSession(path.read_bytes()))
+    sessions[2].set_providers(["CPUExecutionProvider"])
+    sessions.append(pickle.loads(pickle.dumps(sessions[0])))
+    monkeypatch.chdir(tmp_path)
+    sessions.append(InferenceSession(path.name))
+    for session in sessions:
+        np.testing.assert_array_equal(session.run(["Y"], ATTENTION)[0], wanted)
+        assert session.get_providers()[0] == "OnegruExecutionProvider"
+        assert [node.operator for node in session.model.gru_nodes] == ["AUGRU-1"]
+    assert repr(sessions[0]) == f"InferenceSession({str(path)!r})"
+    stream = sessions[0].stream({"h_out": "h"})
+    parts = [stream.step({name: ATTENTION[name][t : t + 1] for name in "XA"})["Y"] for t in range(T)]
+    np.testing.assert_array_equal(np.concatenate(parts), wanted)
+
+
+def test_the_provider_alone_takes_an_augru_that_has_its_function(tmp_path: Path) -> None:
+    path, whole = augru(tmp_path), tmp_path / "whole.onnx"
+    providers = [onegru.execution_provider.register(), "CPUExecutionProvider"]
+    with pytest.raises(Exception, match="is not a registered function"):  # what the guide says of it
+        onnxruntime.InferenceSession(path, providers=providers)
+    onegru.rewrite(path, whole)
+    wanted = onegru.load(path).run(ATTENTION)["Y"]
+    session = onnxruntime.InferenceSession(whole, providers=providers)
+    np.testing.assert_array_equal(session.run(["Y"], ATTENTION)[0], wanted)  # to the bit: not by the function
+    theirs = onnxruntime.InferenceSession(whole, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(theirs.run(["Y"], ATTENTION)[0], wanted, rtol=0, atol=1e-6)
+
+
+def test_an_illegal_augru_without_a_function_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"AUGRU node 'attention'.*direction"):
+        InferenceSession(augru(tmp_path, direction="sideways"))

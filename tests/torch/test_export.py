@@ -105,8 +105,12 @@ def test_an_augru_is_exported_as_the_node_of_onegrus_domain(exporter: str, tmp_p
     inputs = {"x": x.numpy(), "a": a.numpy()}
     wanted = [tensor.detach().numpy() for tensor in module(x, a)]
     onegru.rewrite(path, whole)  # gives it the function that other runtimes run
-    session = onnxruntime.InferenceSession(whole, providers=["CPUExecutionProvider"])
-    for found in (onegru.load(path).run(inputs).values(), session.run(None, inputs)):
+    own = onegru.execution_provider.register()
+    sessions = [onegru.InferenceSession(path)]
+    for providers in (["CPUExecutionProvider"], [own, "CPUExecutionProvider"]):
+        sessions.append(onnxruntime.InferenceSession(whole, providers=providers))
+    runs = [onegru.load(path).run(inputs).values(), *(session.run(None, inputs) for session in sessions)]
+    for found in runs:
         for array, by in zip(found, wanted, strict=True):
             np.testing.assert_allclose(array, by, rtol=0, atol=2e-6)
 

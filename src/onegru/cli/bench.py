@@ -72,10 +72,13 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
     elif file is not None and file.kind is Kind.ONNX:
         try:
             # Imported here, as an IR needs no onnx.
-            from onegru.formats.onnx.validate import Source
+            from onegru.formats.onnx.validate import Source, read_model
+            from onegru.formats.onnx.whole.optimizers import harmful_optimizers
             from onegru.formats.onnx.whole.session import Session
 
-            session = Session(file.data, Source.of(file))
+            source = Source.of(file)
+            disabled = harmful_optimizers(read_model(source, file.data))
+            session = Session(file.data, source, disabled=disabled)
             theirs = dict(zip(session.output_names, session.run(inputs), strict=True))
             differences["onnxruntime"] = _difference(ours, theirs)
             calls["onnxruntime"] = lambda: session.run(inputs)

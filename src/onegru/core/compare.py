@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from onegru.core.dtypes import ELEMENT_TYPES, Array
+from onegru.core.dtypes import ELEMENT_TYPES, Array, contiguous
 from onegru.core.errors import SpecError
 
 # How far two results that should be equal may differ, by element type.
@@ -134,7 +134,7 @@ def _ulps(a: Array, b: Array) -> Array:
     """For each pair, the number of steps between adjacent numbers of the type from a to b."""
     bits = 8 * a.dtype.itemsize
     sign = np.uint64(1 << (bits - 1))
-    raw = [np.ascontiguousarray(x).view(f"u{a.dtype.itemsize}").astype(np.uint64) for x in (a, b)]
+    raw = [contiguous(x).view(f"u{a.dtype.itemsize}").astype(np.uint64) for x in (a, b)]
     size_a, size_b = (x & (sign - np.uint64(1)) for x in raw)
     same_sign = (raw[0] & sign) == (raw[1] & sign)
     steps = np.where(same_sign, np.maximum(size_a, size_b) - np.minimum(size_a, size_b), size_a + size_b)

@@ -80,6 +80,14 @@ def to_float32(value: float) -> float:
         return float(np.float32(value))
 
 
+def contiguous(value: object, dtype: npt.DTypeLike | None = None) -> Array:
+    """`value` as an array whose rows lie one behind the other, copied only if it has to be.
+
+    Unlike NumPy's `ascontiguousarray`, which makes [1] of arrays without axes, it keeps the shape.
+    """
+    return np.asarray(value, dtype, order="C")
+
+
 def convert(value: object, dtype: str) -> Array:
     """`value` with another element type, as OpenVINO's Convert does it: floats are rounded towards zero.
 

@@ -35,6 +35,13 @@ class FormatError(OneGRUError, ValueError):
     __module__ = "onegru"
 
 
+#: What may be raised while a file is read whose parts contradict each other, or are not what they should be.
+BROKEN = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError),
+    *(TypeError, ValueError),
+)
+
+
 class MissingExtraError(OneGRUError, ImportError):
     """An optional dependency is not installed; the message says which extra brings it.
 

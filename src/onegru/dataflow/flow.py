@@ -7,10 +7,13 @@ whose names may come from the graphs around it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from onegru.core.dtypes import Array
+from onegru.core.errors import BROKEN
+from onegru.dataflow.deep import answered_once
 from onegru.dataflow.neutral import beside_ones, one_number
 from onegru.dataflow.numeric import NUMERIC, LargeResultError
 from onegru.dataflow.operator import LoopIndex, Op, Shape, Size
@@ -63,6 +66,8 @@ class Flow:
         self._folded = 0
         self._shapes: dict[str, Shape | None] = {}
         self._sizes: dict[str, tuple[Size, ...] | None] = {}
+        self._changes: list[int] = outer._changes if outer is not None else [0]  # how many there were
+        self._as_of = -1
         self.index()
 
     def index(self) -> None:
@@ -73,6 +78,18 @@ class Flow:
             for name in dict.fromkeys(op.taken()):
                 self.consumers.setdefault(name, []).append(op)
         self._positions = {id(op): place for place, op in enumerate(self.ops)}
+        self._changes[0] += 1
+
+    def _until_changed(self) -> Mapping[str, dict[str, Any]]:
+        """Answers that hold until this graph, or one around it or within it, changes."""
+        if self._as_of != self._changes[0]:
+            self._as_of = self._changes[0]
+            self._lasting: dict[str, dict[str, Any]] = {"first": {}, "passing": {}, "dtype": {}}
+        return self._lasting
+
+    _firsts = property(lambda self: self._until_changed()["first"])
+    _passings = property(lambda self: self._until_changed()["passing"])
+    _types = property(lambda self: self._until_changed()["dtype"])
 
     def position(self, op: Op) -> int:
         """Where an operator comes in the order."""
@@ -135,20 +152,25 @@ class Flow:
 
     def resolve(self, name: str) -> str:
         """The first name of a value that others only pass on."""
-        return self._resolve(name, lambda flow, op: flow._passed_on(op) or beside_ones(flow, op))
+        return self.owner(name)._find_first(name)
 
-    def _resolve(self, name: str, passed_on: Callable[[Flow, Op], str | None]) -> str:
-        for _ in range(1000):
-            flow = self.owner(name)
-            if name in flow.aliases:
-                name = flow.aliases[name]
-                continue
-            op = flow.producers.get(name)
-            passed = None if op is None else passed_on(flow, op)
-            if passed is None:
-                break
-            name = passed
-        return name
+    @answered_once("_firsts", lambda flow, name: name)
+    def _find_first(self, name: str) -> str:
+        if name in self.aliases:
+            return self.resolve(self.aliases[name])
+        op = self.producers.get(name)
+        passed = None if op is None else self._passed_on(op) or beside_ones(self, op)
+        return name if passed is None else self.resolve(passed)
+
+    def _passing(self, name: str) -> str:
+        """The first name of a value that others pass on as it is."""
+        return self.owner(name)._find_passing(name)
+
+    @answered_once("_passings", lambda flow, name: name)
+    def _find_passing(self, name: str) -> str:
+        op = self.producers.get(name)
+        passed = self.aliases.get(name) or (None if op is None else self._passed_on(op))
+        return name if passed is None else self._passing(passed)
 
     def _passed_on(self, op: Op) -> str | None:
         """The value that an operator passes on as it is; None if it does more.
@@ -172,23 +194,23 @@ class Flow:
 
     def dtype(self, name: str) -> str | None:
         """A value's element type by NumPy's name; None if it is not known."""
-        for _ in range(1000):
-            flow = self.owner(name)
-            if name in flow._dtypes:
-                return flow._dtypes[name]
-            op = flow.producers.get(name)
-            if name in flow.aliases:
-                name = flow.aliases[name]
-            elif op is not None and op.kind in _BOOLEAN:
-                return "bool"
-            elif op is not None and op.kind == "Cast":
-                return str(op.attributes.get("dtype"))
-            elif op is not None and op.kind in SHAPE_RULES and op.kind != "ConstantOfShape":
-                name = op.inputs[1 if op.kind == "Where" else 0]
-            else:
-                array = self.constant(name)
-                return None if array is None else array.dtype.name
-        return None
+        return self.owner(name)._find_dtype(name)
+
+    @answered_once("_types")
+    def _find_dtype(self, name: str) -> str | None:
+        op = self.producers.get(name)
+        if name in self._dtypes:
+            return self._dtypes[name]
+        if name in self.aliases:
+            return self.dtype(self.aliases[name])
+        if op is not None and op.kind in _BOOLEAN:
+            return "bool"
+        if op is not None and op.kind == "Cast":
+            return str(op.attributes.get("dtype"))
+        if op is not None and op.kind in SHAPE_RULES and op.kind != "ConstantOfShape":
+            return self.dtype(op.inputs[1 if op.kind == "Where" else 0])
+        array = self.constant(name)
+        return None if array is None else array.dtype.name
 
     # Constants
 
@@ -198,49 +220,29 @@ class Flow:
 
     def constant(self, name: str) -> Array | None:
         """The value of a constant, or of what depends only on constants and known sizes; else None."""
-        pending = [name]
-        while pending:
-            flow, last = self.owner(pending[-1]), pending[-1]
-            op: Op | None = None
-            if last in flow._arrays:
-                pending.pop()
-                continue
-            if last in flow.aliases:
-                needed: list[str] = [flow.aliases[last]]
-            elif last in flow._constants:
-                flow._arrays[last] = flow._constants[last]()
-                continue
-            else:
-                op = flow.producers.get(last)
-                is_known = op is not None and (op.kind in NUMERIC or op.kind == "Shape") and not op.bodies
-                needed = [item for item in op.inputs if item] if op is not None and is_known else []
-                if op is None or not is_known or (op.kind == "Shape"):
-                    flow._arrays[last] = self._from_sizes(last)
-                    continue
-            missing = [item for item in needed if item not in self.owner(item)._arrays]
-            unknown = [
-                item for item in needed if item not in missing and self.owner(item)._arrays[item] is None
-            ]
-            if unknown:
-                flow._arrays[last] = self._from_sizes(last)
-            elif missing and len(pending) < 100_000:
-                pending += missing[:1]
-            elif missing:
-                flow._arrays[last] = None
-            elif last in flow.aliases:
-                flow._arrays[last] = self.owner(needed[0])._arrays[needed[0]]
-            else:
-                assert op is not None
-                flow._evaluate(op)
-        return self.owner(name)._arrays[name]
+        return self.owner(name)._find_array(name)
+
+    @answered_once("_arrays")
+    def _find_array(self, name: str) -> Array | None:
+        if name in self.aliases:
+            return self.constant(self.aliases[name])
+        if name in self._constants:
+            return self._constants[name]()
+        op = self.producers.get(name)
+        if op is None or op.kind not in NUMERIC or op.bodies:
+            return self._from_sizes(name)
+        if any(self.constant(item) is None for item in op.inputs if item):
+            return self._from_sizes(name)
+        self._evaluate(op)
+        return self._arrays[name]
 
     def _evaluate(self, op: Op) -> None:
-        arrays = [self.owner(item)._arrays[item] if item else None for item in op.inputs]
+        arrays = [self.constant(item) if item else None for item in op.inputs]
         results: Sequence[Array]
         try:
             with np.errstate(all="ignore"):
                 results = NUMERIC[op.kind](op.attributes, [*arrays], len(op.outputs))
-        except (LargeResultError, ValueError, TypeError, IndexError, KeyError, ZeroDivisionError):
+        except (LargeResultError, *BROKEN):
             results = ()
         self._arrays.update(dict.fromkeys(op.outputs))
         for name, result in zip(op.outputs, results, strict=False):
@@ -276,12 +278,9 @@ class Flow:
 
     def sizes(self, name: str) -> tuple[Size, ...] | None:
         """The elements of a small tensor of integers, as far as they are sizes or known; None if not."""
-        flow = self.owner(name)
-        if name not in flow._sizes:
-            flow._sizes[name] = None  # ends a circle
-            flow._sizes[name] = flow._find_sizes(name)
-        return flow._sizes[name]
+        return self.owner(name)._find_sizes(name)
 
+    @answered_once("_sizes")
     def _find_sizes(self, name: str) -> tuple[Size, ...] | None:
         if name in self.aliases:
             return self.sizes(self.aliases[name])
@@ -307,7 +306,7 @@ class Flow:
         known = [part for part in parts if part is not None]
         try:
             found = SIZE_RULES[op.kind](self, op, known)
-        except (IndexError, ValueError, ZeroDivisionError):
+        except BROKEN:
             return None
         return found if found is not None and len(found) <= _MOST_SIZES else None
 
@@ -341,7 +340,7 @@ class Flow:
         """The number or size that every element of a value is; None if they differ or are not known."""
         casts: list[str] = []
         for _ in range(100):
-            name = self._resolve(name, Flow._passed_on)
+            name = self._passing(name)
             array, op = self.constant(name), self.producer(name)
             if array is None and (sizes := self.sizes(name)) is not None:
                 return sizes[0] if len(set(sizes)) == 1 else None
@@ -359,26 +358,9 @@ class Flow:
 
     def shape(self, name: str) -> Shape | None:
         """A value's shape; None if even its rank is not known."""
-        flow = self.owner(name)
-        if name in flow._shapes:
-            return flow._shapes[name]
-        waiting = [name]  # operators come one after the other in long chains: no recursion
-        while waiting:
-            last = waiting[-1]
-            here = self.owner(last)
-            op = here.producers.get(last)
-            needed = [item for item in op.inputs if item] if op is not None and op.kind in SHAPE_RULES else []
-            if last in here.aliases:
-                needed = [here.aliases[last]]
-            missing = [item for item in needed if item not in self.owner(item)._shapes]
-            if missing and last not in here._shapes and len(waiting) < 200_000:
-                here._shapes.setdefault(last, here._stated.get(last))  # ends a circle
-                waiting += missing
-                continue
-            waiting.pop()
-            here._shapes[last] = here._find_shape(last)
-        return flow._shapes[name]
+        return self.owner(name)._find_shape(name)
 
+    @answered_once("_shapes", lambda flow, name: flow._stated.get(name))
     def _find_shape(self, name: str) -> Shape | None:
         stated = self._stated.get(name)
         if name in self.aliases:
@@ -388,12 +370,12 @@ class Flow:
         op = self.producers.get(name)
         if op is None or op.kind not in SHAPE_RULES:
             return stated
-        shapes = [self.owner(item)._shapes.get(item) if item else () for item in op.inputs]
+        shapes = [self.shape(item) if item else () for item in op.inputs]
         if any(shape is None for shape in shapes):
             return stated
         try:
             found = SHAPE_RULES[op.kind](self, op, [shape or () for shape in shapes], op.outputs.index(name))
-        except (IndexError, ValueError, TypeError, ZeroDivisionError):
+        except BROKEN:
             return stated
         if found is not None and stated is not None and len(found) == len(stated):  # a rule may know no name
             pairs = enumerate(zip(found, stated, strict=True))
@@ -403,7 +385,14 @@ class Flow:
     def set_shape(self, name: str, shape: Shape) -> None:
         """State a value's shape."""
         self._stated[name] = shape
-        self._shapes.pop(name, None)
+        if name in self._shapes:  # else nothing was found by it
+            del self._shapes[name]
+            self._changes[0] += 1
+
+    def set_alias(self, name: str, other: str) -> None:
+        """State that a value of a body is always the same as another."""
+        self.aliases[name] = other
+        self._changes[0] += 1
 
     def set_indices(self, indices: Mapping[str, LoopIndex]) -> None:
         """State which values are indices of the iteration of the loop whose body this is."""
@@ -412,10 +401,12 @@ class Flow:
 
     def set_dtype(self, name: str, dtype: str) -> None:
         """State a value's element type."""
-        self._dtypes.setdefault(name, dtype)
+        if self._dtypes.setdefault(name, dtype) is dtype:
+            self._changes[0] += 1
 
     def forget(self) -> None:
         """Forget what was computed from shapes that have become better known."""
+        self._changes[0] += 1
         self._shapes.clear()
         self._sizes.clear()
         self._arrays = {name: array for name, array in self._arrays.items() if name in self._constants}
@@ -426,6 +417,7 @@ class Flow:
         """Add a constant."""
         self._constants[name] = lambda: array
         self._arrays[name] = array
+        self._changes[0] += 1
 
     @property
     def constants(self) -> Mapping[str, Callable[[], Array]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -97,7 +97,7 @@ def simplified(flow: Flow, loop: Loop) -> Loop:
     for item in list(loop.carried):
         if body.resolve(item.after) == item.before and item.initial:
             loop.carried.remove(item)
-            body.aliases[item.before] = item.initial
+            body.set_alias(item.before, item.initial)
             if item.last:
                 loop.constants[item.last] = item.initial
     for item in loop.carried:
@@ -166,30 +166,47 @@ def _index_of(body: Flow, op: Op, found: Mapping[str, LoopIndex]) -> LoopIndex |
     return LoopIndex(index.sign, index.base + (shift if op.kind == "Add" else -shift), index.size)
 
 
+def all_of(flow: Flow, name: str) -> Iterator[str]:
+    """The conditions that hold together where this one holds: it, or what And nodes make it of."""
+    waiting, seen = [name], set()
+    while waiting:
+        name = flow.resolve(waiting.pop())
+        if name in seen:
+            continue
+        seen.add(name)
+        op = flow.producer(name)
+        if op is not None and op.kind == "And" and flow.constant(name) is None:
+            waiting += reversed(op.inputs)
+        else:
+            yield name
+
+
 def starts(flow: Flow, name: str, count: Size) -> bool:
     """Whether a loop begins if it has any iteration."""
-    name = flow.resolve(name)
+    return all(_starts(flow, item, count) for item in all_of(flow, name))
+
+
+def _starts(flow: Flow, name: str, count: Size) -> bool:
     array = flow.constant(name)
     if array is not None:
         return bool(np.all(array))
     op = flow.producer(name)
-    if op is not None and op.kind == "And":
-        return all(starts(flow, item, count) for item in op.inputs)
-    if op is not None and op.kind in ("Less", "Greater"):
-        low, high = op.inputs if op.kind == "Less" else op.inputs[::-1]
-        return flow.sizes(low) == (0,) and flow.sizes(high) == (count,)
-    return False
+    if op is None or op.kind not in ("Less", "Greater"):
+        return False
+    low, high = op.inputs if op.kind == "Less" else op.inputs[::-1]
+    return flow.sizes(low) == (0,) and flow.sizes(high) == (count,)
 
 
 def limit(flow: Flow, loop: Loop, name: str) -> Size | None:
     """The number of iterations of a loop that only its condition ends: that counted ones are below a size."""
+    found = (_limit(flow, loop, item) for item in all_of(loop.body, name))
+    return next((size for size in found if size is not None), None)
+
+
+def _limit(flow: Flow, loop: Loop, name: str) -> Size | None:
     body = loop.body
-    op = body.producer(body.resolve(name))
-    if op is None:
-        return None
-    if op.kind == "And":
-        return next((found for item in op.inputs if (found := limit(flow, loop, item)) is not None), None)
-    if op.kind not in ("Less", "Greater"):
+    op = body.producer(name)
+    if op is None or op.kind not in ("Less", "Greater"):
         return None
     low, high = (body.resolve(item) for item in (op.inputs if op.kind == "Less" else op.inputs[::-1]))
     bound = body.sizes(high)
@@ -203,19 +220,18 @@ def limit(flow: Flow, loop: Loop, name: str) -> Size | None:
 
 def goes_on(loop: Loop, name: str) -> bool:
     """Whether the condition for another iteration holds until the last one."""
+    return all(_goes_on(loop, item) for item in all_of(loop.body, name))
+
+
+def _goes_on(loop: Loop, name: str) -> bool:
     body = loop.body
-    name = body.resolve(name)
     if name == body.inputs[1]:
         return True
     array = body.constant(name)
     if array is not None:
         return bool(np.all(array))
     op = body.producer(name)
-    if op is None:
-        return False
-    if op.kind == "And":
-        return all(goes_on(loop, item) for item in op.inputs)
-    if op.kind not in ("Less", "Greater", "LessOrEqual", "GreaterOrEqual"):
+    if op is None or op.kind not in ("Less", "Greater", "LessOrEqual", "GreaterOrEqual"):
         return False
     low, high = (
         body.resolve(item) for item in (op.inputs if op.kind.startswith("Less") else op.inputs[::-1])

@@ -8,9 +8,6 @@ from typing import Any, NamedTuple, Protocol
 
 from onegru.core.dtypes import Array
 
-#: What readers of operators raise where these contradict each other, or have invalid attributes or constants.
-BROKEN = (ArithmeticError, AssertionError, LookupError, MemoryError, TypeError, ValueError)
-
 #: A size: fixed, or the name of one that is the same wherever the name stands.
 Size = int | str
 Shape = tuple[Size, ...]

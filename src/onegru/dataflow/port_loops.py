@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.loop import (
     Carried,
     Collected,
     Loop,
     Slices,
+    all_of,
     find_indices,
     goes_on,
     simplified,
@@ -141,14 +140,5 @@ def _counts(flow: Flow, loop: Loop) -> list[Size]:
 
 def _continues(loop: Loop, name: str) -> bool:
     """Whether the condition for another iteration holds until the last one."""
-    body = loop.body
-    name = body.resolve(name)
-    array = body.constant(name)
-    if array is not None:
-        return bool(np.all(array))
-    if name in body.inputs:
-        return False  # unlike ONNX's, a body is not given the condition
-    op = body.producer(name)
-    if op is not None and op.kind == "And":
-        return all(_continues(loop, item) for item in op.inputs)
-    return goes_on(loop, name)
+    # Unlike ONNX's, a body is not given the condition.
+    return all(item not in loop.body.inputs and goes_on(loop, item) for item in all_of(loop.body, name))

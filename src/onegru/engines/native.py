@@ -13,7 +13,7 @@ import numpy as np
 from onegru import _native
 from onegru.core.activations import ACTIVATIONS
 from onegru.core.arguments import shown
-from onegru.core.dtypes import ELEMENT_TYPES, Array, group_size, numpy_dtype
+from onegru.core.dtypes import ELEMENT_TYPES, Array, contiguous, group_size, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.machine import usable_cores
 from onegru.core.spec import Spec, Weights
@@ -158,7 +158,7 @@ class NativeEngine:
             planes_of(options.activation_storage) or 1,
             group_size(options.weight_storage),
             self._dtype,
-            *(np.ascontiguousarray(a, self._compute) for a in (weights.W, weights.R, weights.B)),
+            *(contiguous(a, self._compute) for a in (weights.W, weights.R, weights.B)),
         )
         self._shapes = weights.W.shape, weights.R.shape
 
@@ -176,7 +176,7 @@ class NativeEngine:
         self.native.run(
             _rows(problem.X),
             None if problem.initial_h is None else _rows(problem.initial_h),
-            None if lengths is None else np.ascontiguousarray(lengths, np.int64),
+            None if lengths is None else contiguous(lengths, np.int64),
             problem.attention,
             outputs[0],
             outputs[1],
@@ -207,5 +207,5 @@ class _NativeStream:
 
 def _rows(array: Array) -> Array:
     """`array`, or a copy if its last axis is not contiguous or its elements are not aligned."""
-    contiguous = array.shape[-1] <= 1 or array.strides[-1] == array.itemsize
-    return array if contiguous and array.flags.aligned else np.array(array, order="C")
+    is_contiguous = array.shape[-1] <= 1 or array.strides[-1] == array.itemsize
+    return array if is_contiguous and array.flags.aligned else np.array(array, order="C")

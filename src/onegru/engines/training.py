@@ -11,7 +11,7 @@ import numpy as np
 
 from onegru import _native
 from onegru.core.activations import Activation
-from onegru.core.dtypes import ELEMENT_TYPES, Array, numpy_dtype
+from onegru.core.dtypes import ELEMENT_TYPES, Array, contiguous, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.spec import Direction, Spec
 from onegru.engines.native import layer_arguments
@@ -221,7 +221,7 @@ class TrainedLayer:
             call.initial_h,
             call.sequence_lens,
             call.attention,
-            None if resets is None else np.ascontiguousarray(resets.before, np.uint8),
+            None if resets is None else contiguous(resets.before, np.uint8),
             resets is not None and resets.to_initial,
             Y,
             gates,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from onegru.core.activations import Activation
-from onegru.core.dtypes import WEIGHT_STORAGES, Array, default_float_mode, group_size, numpy_dtype
+from onegru.core.dtypes import WEIGHT_STORAGES, Array, contiguous, default_float_mode, group_size, numpy_dtype
 from onegru.core.errors import FormatError, SpecError, needs_extra, prefixed_errors
 from onegru.core.spec import Spec, Weights
 from onegru.core.wording import count
@@ -67,7 +67,7 @@ def safetensors_bytes(layers: Layers, stack: bool) -> bytes:
                 parts[name], scale = quantize_channels(parts[name], group)
                 parts[f"{name}_scale"] = scale if group else scale[..., 0]
         for name, array in parts.items():
-            arrays[f"layers.{index}.{name}"] = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+            arrays[f"layers.{index}.{name}"] = contiguous(array, array.dtype.newbyteorder("<"))
     version = _FORMAT if all(group is None for *_, group in layers) else _FORMAT_INT8
     document = {"format": version, "stack": stack, "layers": [_spec_json(spec) for spec, *_ in layers]}
     tensors = {

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from onegru.core.dtypes import Array
 from onegru.core.spec import reversed_directions
+from onegru.dataflow.deep import answered_once
 from onegru.formats.graph import GruStep
 
 _Size = int | tuple[str, int]  # a number, or whatever size this axis of this value has
@@ -25,7 +26,7 @@ _SAME_SHAPE = frozenset(
 )
 _BROADCASTING = frozenset({"Add", "Sub", "Subtract", "Mul", "Multiply", "Div", "Divide"})
 
-_MOST_STEPS, _MOST_ELEMENTS = 60, 64  # how far back, and how long a list, is worth a look
+_MOST_ELEMENTS = 64  # how long a list is worth a look
 
 
 class Sizes(ABC):
@@ -44,6 +45,8 @@ class Sizes(ABC):
         self._stated = shape
         self.integers = integers
         self._shapes: dict[str, tuple[_Size, ...] | None] = {}
+        self._lists: dict[str, tuple[_Size, ...] | None] = {}
+        self._repeated: dict[str, _Size | None] = {}
         self._grus: dict[str, GruStep] = {}
 
     @abstractmethod
@@ -64,7 +67,7 @@ class Sizes(ABC):
 
     def x_shape(self, node: GruStep) -> tuple[int | None, ...] | None:
         """What is known of the shape of a GRU node's X."""
-        sizes = self._shape(node.inputs["X"], 0)
+        sizes = self._shape(node.inputs["X"])
         return None if sizes is None else tuple(size if isinstance(size, int) else None for size in sizes)
 
     def are_full(self, node: GruStep) -> bool:
@@ -72,48 +75,51 @@ class Sizes(ABC):
         lengths = node.operator.input("sequence_lens")
         if lengths is None or lengths.name not in node.inputs:
             return True
-        steps = self._gru_sizes(node, 0).get("T")
-        return steps is not None and self._each(node.inputs[lengths.name], 0) == steps
+        steps = self._gru_sizes(node).get("T")
+        return steps is not None and self._each(node.inputs[lengths.name]) == steps
 
-    def _gru_sizes(self, node: GruStep, depth: int) -> dict[str, _Size]:
+    def _gru_sizes(self, node: GruStep) -> dict[str, _Size]:
         """The sizes of a GRU node's axes, by their letters."""
         hidden_size = node.attributes.get("hidden_size")
         sizes: dict[str, _Size] = {"H": hidden_size} if isinstance(hidden_size, int) else {}
         sizes["D"] = len(reversed_directions(node.attributes.get("direction")))
         axes = _axes_of(node, "X")
-        X = self._shape(node.inputs["X"], depth) or ()
+        X = self._shape(node.inputs["X"]) or ()
         return {**sizes, **dict(zip(axes, X, strict=True))} if len(X) == len(axes) else sizes
 
-    def _each(self, value: str, depth: int) -> _Size | None:
+    @answered_once("_repeated")
+    def _each(self, value: str) -> _Size | None:
         """What every number of a value is; None if that is not known."""
         array = self.integers(value)
         if array is not None:
             return int(array.flat[0]) if array.size and array.min() == array.max() else None
         producer = self.producer(value)
-        if producer is None or depth > _MOST_STEPS:
+        if producer is None:
             return None
         kind, inputs = producer
         if kind in _SAME_NUMBERS | _REPEATED_NUMBERS:
-            return self._each(inputs[0], depth + 1)
-        elements = self._elements(value, depth)
+            return self._each(inputs[0])
+        elements = self._elements(value)
         return elements[0] if elements and len(set(elements)) == 1 else None
 
-    def _elements(self, value: str, depth: int) -> tuple[_Size, ...] | None:
+    @answered_once("_lists")
+    def _elements(self, value: str) -> tuple[_Size, ...] | None:
         """The numbers of a short list; None if they are not known."""
         array = self.integers(value)
         if array is not None:
             return tuple(array.ravel().tolist()) if array.size <= _MOST_ELEMENTS else None
         producer = self.producer(value)
-        if producer is None or depth > _MOST_STEPS:
+        if producer is None:
             return None
         kind, inputs = producer
         if kind in ("Shape", "ShapeOf"):
-            return self._shape(inputs[0], depth + 1)
+            return self._shape(inputs[0])
         if kind == "Concat":
-            parts = [self._elements(name, depth + 1) for name in inputs[:_MOST_ELEMENTS]]
+            parts = [self._elements(name) for name in inputs[:_MOST_ELEMENTS]]
             known = [part for part in parts if part is not None]
-            return tuple(size for part in known for size in part) if len(known) == len(inputs) else None
-        first = self._elements(inputs[0], depth + 1)
+            whole = tuple(size for part in known for size in part)
+            return whole if len(known) == len(inputs) and len(whole) <= _MOST_ELEMENTS else None
+        first = self._elements(inputs[0])
         if first is None or kind in _SAME_NUMBERS:
             return first
         rest = [self.integers(name) for name in inputs[1:]]
@@ -127,25 +133,19 @@ class Sizes(ABC):
             return first[start:end] if set(others) <= {0, 1} else None  # along axis 0, each one
         return None
 
-    def _shape(self, value: str, depth: int) -> tuple[_Size, ...] | None:
+    @answered_once("_shapes")
+    def _shape(self, value: str) -> tuple[_Size, ...] | None:
         """The sizes of a value's axes; one that is not known is named by the value's own axis."""
-        if value not in self._shapes:
-            stated = self._stated(value)
-            traced = self._traced(value, depth) if depth <= _MOST_STEPS else None
-            if stated is None or (traced is not None and len(traced) != len(stated)):
-                found = traced
-            else:
-                traced = traced or tuple((value, axis) for axis in range(len(stated)))
-                found = tuple(
-                    other if size is None else size for size, other in zip(stated, traced, strict=True)
-                )
-            self._shapes[value] = found
-        return self._shapes[value]
+        stated, traced = self._stated(value), self._traced(value)
+        if stated is None or (traced is not None and len(traced) != len(stated)):
+            return traced
+        traced = traced or tuple((value, axis) for axis in range(len(stated)))
+        return tuple(other if size is None else size for size, other in zip(stated, traced, strict=True))
 
-    def _traced(self, value: str, depth: int) -> tuple[_Size, ...] | None:
+    def _traced(self, value: str) -> tuple[_Size, ...] | None:
         """The sizes of a value's axes as its producer makes them of those of its inputs."""
         if (node := self._grus.get(value)) is not None:
-            sizes = self._gru_sizes(node, depth + 1)
+            sizes = self._gru_sizes(node)
             axes = _axes_of(node, next(name for name, given in node.outputs.items() if given == value))
             return tuple(sizes.get(letter, (value, axis)) for axis, letter in enumerate(axes))
         producer = self.producer(value)
@@ -153,13 +153,13 @@ class Sizes(ABC):
             array = self.integers(value)
             return None if array is None else array.shape
         kind, inputs = producer
-        first = self._shape(inputs[0], depth + 1)
+        first = self._shape(inputs[0])
         if first is None or kind in _SAME_SHAPE:
             return first
         if kind in ("Transpose", "Squeeze", "Reshape"):
             return _moved(kind, value, first, self.axes(value))
         if kind in _BROADCASTING and len(inputs) == 2:
-            second = self._shape(inputs[1], depth + 1)
+            second = self._shape(inputs[1])
             return None if second is None else _broadcast(value, first, second)
         return None
 

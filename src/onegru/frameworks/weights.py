@@ -8,7 +8,7 @@ import numpy as np
 
 from onegru.core.activations import Activation
 from onegru.core.arguments import shown
-from onegru.core.dtypes import Array, default_float_mode
+from onegru.core.dtypes import Array, contiguous, default_float_mode
 from onegru.core.errors import SpecError
 from onegru.core.spec import Direction, Spec, Weights
 from onegru.core.tensors import as_tensor
@@ -212,7 +212,7 @@ def _write_direction(
         rows = [np.concatenate([blocks[block, gate] for gate in form.gates]) for block in form.blocks]
         if form.is_kernel and framework.transposed:
             rows = [row.T for row in rows]
-        arrays[form.name] = np.ascontiguousarray(rows[0] if len(rows) == 1 else np.stack(rows))
+        arrays[form.name] = contiguous(rows[0] if len(rows) == 1 else np.stack(rows))
     return arrays
 
 

@@ -18,7 +18,7 @@ from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.lengths import lengths_of
 from onegru.fusion.nodes.node import Recurrence, add_node, is_zero, place_stack
 from onegru.fusion.nodes.sources import Sliced, Source, before, over_time
-from onegru.fusion.search import BROKEN, broken_words
+from onegru.fusion.search import STUMBLES, broken_words
 
 
 def replace_cells(graph: Graph) -> dict[str, str]:
@@ -28,7 +28,7 @@ def replace_cells(graph: Graph) -> dict[str, str]:
     for chain in cells.chains(found):
         try:
             cells.replace([found[output] for output in chain])
-        except BROKEN as error:
+        except STUMBLES as error:
             graph.miss(chain[-1], broken_words(error))
     return misses
 
@@ -77,7 +77,7 @@ class _Cells:
                     found[name] = _Found(cell, ops, self._zeroed(cell, ops))
             except MissError as error:
                 misses[name] = str(error)
-            except BROKEN as error:
+            except STUMBLES as error:
                 misses[name] = broken_words(error)
         # What is a cell with a mask is one without, further inside.
         for output, item in list(found.items()):
@@ -246,7 +246,7 @@ class _Cells:
         except MissError as error:
             self.graph.miss(last.output, str(error))
             return False
-        except BROKEN as error:
+        except STUMBLES as error:
             self.graph.miss(last.output, broken_words(error))
             return False
         check = self.graph.check_numerically(emitter, last.output)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from onegru.core.dtypes import contiguous
+from onegru.dataflow.deep import answered_once
 from onegru.fusion.cells.cell import Cell
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.cells.polynomial import (
@@ -87,18 +89,17 @@ class _Substituted:
             result = add(result, term)
         return result
 
+    @answered_once("_known", lambda at, number: constant(0))  # atoms are of older ones alone
     def _atom(self, number: int) -> Polynomial:
-        if number not in self._known:
-            atom = self.algebra.atoms[number]
-            self._known[number] = self.value(atom.place) if atom.kind == "value" else self._function(atom)
-        return self._known[number]
+        atom = self.algebra.atoms[number]
+        return self.value(atom.place) if atom.kind == "value" else self._function(atom)
 
     def _function(self, atom: Atom) -> Polynomial:
         arguments = [self.of(argument) for argument in atom.arguments]
         if atom.matrix is None:
             return self.algebra.applied(atom, arguments)
         (row,) = arguments
-        weights = np.ascontiguousarray(atom.matrix.make())
+        weights = contiguous(atom.matrix.make())
         if row.is_constant:
             return constant(np.broadcast_to(row.constant, len(weights)) @ weights)
         matrix = Matrix((weights.shape, weights.tobytes()), lambda: weights)

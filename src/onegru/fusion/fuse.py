@@ -13,7 +13,7 @@ from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.chain import replace_cells
 from onegru.fusion.graph import Graph
 from onegru.fusion.join import join
-from onegru.fusion.search import BROKEN, Search, broken_words
+from onegru.fusion.search import STUMBLES, Search, broken_words
 from onegru.fusion.whole import replace_loop
 
 
@@ -41,7 +41,7 @@ def _fuse(graph: Graph) -> None:
             place = op.name or next(filter(None, op.outputs), op.kind)
             try:
                 _fuse_body(graph, op, body, place)
-            except BROKEN as error:
+            except STUMBLES as error:
                 graph.miss(place, broken_words(error))
     misses = replace_cells(graph)
     if graph.made.added:

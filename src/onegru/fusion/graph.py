@@ -10,7 +10,7 @@ from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.node import NewOps
 from onegru.fusion.numeric_check import Compared, RunLoop, UnknownError, compare
-from onegru.fusion.search import BROKEN, Fused, NearMiss, Search, broken_words
+from onegru.fusion.search import STUMBLES, Fused, NearMiss, Search, broken_words
 
 
 class Graph:
@@ -59,7 +59,7 @@ class Graph:
         except UnknownError as error:
             self.miss(place, f"it looks like a GRU, but the numeric check cannot run: {error}")
             return None
-        except BROKEN as error:
+        except STUMBLES as error:
             self.miss(place, broken_words(error))
             return None
         if found.difference:

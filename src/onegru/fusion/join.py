@@ -13,7 +13,7 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
 from onegru.dataflow.shapes import is_reversal, slice_ranges
 from onegru.fusion.nodes.emit import Emitter
-from onegru.fusion.search import BROKEN, broken_words
+from onegru.fusion.search import STUMBLES, broken_words
 
 _DEFAULT = ["Sigmoid", "Tanh"]
 
@@ -32,7 +32,7 @@ def join(flow: Flow, names: set[str], miss: Callable[[str, str], None]) -> None:
             done = len(emitter.ops)
             try:
                 step(flow, emitter, op)
-            except BROKEN as error:
+            except STUMBLES as error:
                 miss(next(filter(None, op.outputs), op.kind), broken_words(error))
                 del emitter.ops[done:]
                 emitter.known.clear()  # it may know of those

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from onegru.core.errors import BROKEN
 from onegru.dataflow.operator import EVERY_OPSET
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.polynomial import Algebra, TooComplexError
@@ -14,10 +15,7 @@ Progress = Callable[[int, int], None]
 
 
 #: What a search raises where operators contradict each other.
-BROKEN = (
-    *(ArithmeticError, AssertionError, LookupError, RecursionError, TypeError, ValueError),
-    *(MissError, TooComplexError),
-)
+STUMBLES = (*BROKEN, MissError, TooComplexError)
 
 
 def broken_words(error: Exception) -> str:

@@ -114,7 +114,7 @@ class _Whole:
             for other in loop.carried:
                 if item is not other and self._is_twin(item, other):
                     loop.carried.remove(item)
-                    body.aliases[item.before] = other.before
+                    body.set_alias(item.before, other.before)
                     self.twins[body.resolve(item.after)] = body.resolve(other.after)
                     if item.last and self._is_used(item.last):
                         raise MissError("it passes on the same value twice")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from onegru.core.arguments import shown
-from onegru.core.dtypes import Array, as_lengths, refuse_grad
+from onegru.core.dtypes import Array, as_lengths, contiguous, refuse_grad
 from onegru.core.errors import SpecError
 from onegru.core.shapes import check_shape, empty
 from onegru.core.tensors import as_tensor
@@ -37,7 +37,7 @@ def pad(sequences: Sequence[ArrayLike] | Any, *, layout: int = 0) -> tuple[Array
     """
     layout = check_layout(layout)
     X, lengths = _unpacked(sequences) if hasattr(sequences, "batch_sizes") else _side_by_side(sequences)
-    return (np.ascontiguousarray(X.swapaxes(0, 1)) if layout else X), lengths
+    return (contiguous(X.swapaxes(0, 1)) if layout else X), lengths
 
 
 def _side_by_side(sequences: object) -> tuple[Array, Array]:

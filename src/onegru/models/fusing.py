@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onegru.core.dtypes import Array
-from onegru.core.errors import FormatError, OneGRUError, needs_extra
+from onegru.core.errors import BROKEN, FormatError, OneGRUError, needs_extra
 from onegru.core.wording import count
-from onegru.dataflow.operator import BROKEN
 from onegru.formats.graph import Graph
 from onegru.formats.opened import Kind, Opened
 from onegru.operators.onnx import OLDEST_OPSET

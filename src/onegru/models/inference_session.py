@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Self
 
 from onegru.core.arguments import shown
@@ -23,6 +24,7 @@ with needs_extra("onnxruntime", "onnxruntime", "onegru.InferenceSession"):
     import onnxruntime
 
 _CPU = "CPUExecutionProvider"
+_FOLDER = "session.model_external_initializers_file_folder_path"
 
 Provider = str | tuple[str, Mapping[str, object]]
 
@@ -30,7 +32,8 @@ Provider = str | tuple[str, Mapping[str, object]]
 class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     """`onnxruntime.InferenceSession` with `onegru.execution_provider` before its other providers.
 
-    In all else it is that class: methods, options, input and output binding, exceptions.
+    In all else it is that class: methods, options, input and output binding, exceptions. AUGRU nodes need no
+    function in the file, without which ONNX Runtime alone opens none.
 
     Args:
         path_or_bytes: an ONNX model's file, or its content.
@@ -82,10 +85,14 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         if self._engine_options.engine == "reference" and self._engine_options.weight_storage is not None:
             raise SpecError(f"weight_storage: {weight_storage!r}; must be None with the reference engine")
         kwargs.setdefault("enable_fallback", 0)
-        if _has_constant_grus(path_or_bytes):  # which ONNX Runtime would compute itself
-            disabled = kwargs.get("disabled_optimizers") or []
-            kwargs["disabled_optimizers"] = [*disabled, "ConstantFolding"]
-        super().__init__(path_or_bytes, sess_options, chosen, chosen_options, **kwargs)
+        model, folder, harmful = _prepared(path_or_bytes)
+        if harmful:
+            kwargs["disabled_optimizers"] = [*(kwargs.get("disabled_optimizers") or []), *harmful]
+        if folder is not None:
+            sess_options = sess_options or onnxruntime.SessionOptions()
+            sess_options.add_session_config_entry(_FOLDER, folder)
+        super().__init__(model, sess_options, chosen, chosen_options, **kwargs)
+        self._given = path_or_bytes
         self._model: Model | None = None
         self._made = {*vars(self), "_made"} - before  # what no pickle needs
         if self._engine_options.named:
@@ -151,14 +158,15 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         return (type(self)._of, self._made_with, state_of(self, self._made))
 
     def __repr__(self) -> str:
-        return f"InferenceSession({self._model_path or 'model in memory'!r})"
+        given = "model in memory" if isinstance(self._given, bytes) else os.fspath(self._given)
+        return f"InferenceSession({given!r})"
 
     @property
     def model(self) -> Model:
         """The model as onegru sees it, with its GRU layers and streams. This session runs it."""
         if self._model is None:
             with warnings.catch_warnings(action="ignore", category=SpecWarning):  # given with the session
-                graph = graph_of(self._model_path or self._model_bytes)
+                graph = graph_of(self._given)
             if (whole := graph.whole) is not None:
                 graph = replace(graph, whole=_OpenedModel(whole.node_count, whole.shared, self, whole))
             self._model = Model(graph, self._engine_options)
@@ -171,18 +179,41 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         return self.model.stream(state, dims=dims)
 
 
-def _has_constant_grus(path_or_bytes: str | os.PathLike[str] | bytes) -> bool:
-    """Whether a model has GRU nodes with only constant inputs; False if onnx cannot read it."""
+def _prepared(
+    path_or_bytes: str | os.PathLike[str] | bytes,
+) -> tuple[str | os.PathLike[str] | bytes, str | None, tuple[str, ...]]:
+    """A model as ONNX Runtime can open it.
+
+    Returns:
+        the model, with the functions of AUGRU nodes that have none; the folder of its external data, if they
+        cannot be told from it any more; and the optimizers that must not see it. Of what onnx cannot read,
+        the model as it is: ONNX Runtime will say what is wrong.
+
+    Raises:
+        FormatError: external data of a model that needs functions lie outside its folder.
+        SpecError: an AUGRU node is illegal.
+    """
     try:
         import onnx
 
-        from onegru.formats.onnx.whole.constant_grus import has_constant_grus
+        from onegru.formats.onnx.functions.augru import add_augru_functions, lacks_augru_functions
+        from onegru.formats.onnx.validate import Source, placed, serialized
+        from onegru.formats.onnx.whole.optimizers import harmful_optimizers
 
         if isinstance(path_or_bytes, bytes):
-            return has_constant_grus(onnx.load_from_string(path_or_bytes))
-        return has_constant_grus(onnx.load(path_or_bytes, load_external_data=False))
-    except Exception:  # ONNX Runtime will say what is wrong
-        return False
+            source, model = Source("model in memory"), onnx.load_from_string(path_or_bytes)
+        else:
+            source = Source.of_path(Path(path_or_bytes))
+            model = onnx.load(path_or_bytes, load_external_data=False)
+        harmful = harmful_optimizers(model)
+        is_whole = not lacks_augru_functions(model)
+    except Exception:
+        return path_or_bytes, None, ()
+    if is_whole:
+        return path_or_bytes, None, harmful
+    add_augru_functions(model, source)
+    data, folder = placed(source, serialized(source, model))
+    return data, None if folder is None else os.path.realpath(folder), harmful
 
 
 @dataclass(frozen=True, eq=False)

@@ -80,10 +80,12 @@ def _other(runtime: str, model: bytes, target: Path, names: list[str]) -> _Run:
         from onegru.formats.openvino.check import run_openvino
 
         return lambda feeds: dict(zip(names, run_openvino(model, str(target), feeds, names), strict=True))
-    from onegru.formats.onnx.validate import Source
+    from onegru.formats.onnx.validate import Source, read_model
+    from onegru.formats.onnx.whole.optimizers import harmful_optimizers
     from onegru.formats.onnx.whole.session import Session
 
-    session = Session(model, Source(str(target)))
+    source = Source(str(target))
+    session = Session(model, source, disabled=harmful_optimizers(read_model(source, model)))
     return lambda feeds: dict(zip(session.output_names, session.run(feeds), strict=True))
 
 

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import openvino
 
-from onegru.core.dtypes import Array, as_array_of, as_float_array, bfloat16
+from onegru.core.dtypes import Array, as_array_of, as_float_array, bfloat16, contiguous
 from onegru.core.errors import FormatError, SpecError
 from onegru.core.shapes import check_shape
 from onegru.core.spec import reversed_directions
@@ -312,7 +312,7 @@ def _same(a: Array, b: Array) -> bool:
 
 
 def _bytes(array: Array) -> Array:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return contiguous(array).reshape(-1).view(np.uint8)
 
 
 def _make_class(operator: Operator) -> type[GruOp]:

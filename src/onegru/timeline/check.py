@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 
-from onegru.core.errors import SpecError, SpecWarning
+from onegru.core.errors import BROKEN, SpecError, SpecWarning
 from onegru.formats.graph import Graph
 from onegru.timeline.pairs import pair_by_name
 from onegru.timeline.read import Timeline
@@ -60,7 +60,7 @@ def _losses(timeline: Timeline, pairs: Mapping[str, str]) -> list[Finding] | Non
     states = {timeline.inputs[taker]: timeline.outputs[output] for output, taker in pairs.items()}
     try:
         return find_losses(timeline.flow, states, timeline.opset)
-    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError):
+    except BROKEN:
         return None
 
 

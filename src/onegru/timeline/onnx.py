@@ -9,9 +9,8 @@ import onnx
 from onnx import ModelProto, TensorProto
 
 from onegru.core.arguments import integer, shown
-from onegru.core.errors import SpecError
+from onegru.core.errors import BROKEN, SpecError
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.operator import BROKEN
 from onegru.formats.graph import Graph
 from onegru.formats.onnx.flow import flow_of, graph_types
 from onegru.formats.onnx.functions.augru import add_augru_functions

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from onegru.core.errors import FormatError, needs_extra
+from onegru.core.errors import BROKEN, FormatError, needs_extra
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.operator import BROKEN
 from onegru.formats.graph import Graph, Outline
 
 

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from onegru.core.dtypes import Array
+from onegru.core.errors import BROKEN
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.numeric import NUMERIC, LargeResultError
-from onegru.dataflow.operator import BROKEN, Op, Size
+from onegru.dataflow.operator import Op, Size
 
 
 def constant_start(flow: Flow, name: str, rows: int) -> Array | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from onegru.core.errors import BROKEN
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op, Shape, Size
 from onegru.timeline.axes import Axes, Axis
@@ -111,7 +112,7 @@ class Walk:
                 ]
                 if any(name in self.dynamic and self.known.get(name) is None for name in op.inputs):
                     moves = None
-            except (UnknownOpError, ArithmeticError, LookupError, TypeError, ValueError):
+            except (UnknownOpError, *BROKEN):
                 moves = None
         self.moves[id(op)] = moves
         for output, name in enumerate(op.outputs):

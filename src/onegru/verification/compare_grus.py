@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from onegru.core.compare import agreement, tolerance_of
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import Array, contiguous
 from onegru.core.shapes import arrange
 from onegru.core.spec import Spec
 from onegru.layers.gru import GRU
@@ -37,7 +37,7 @@ def on_random_inputs(call: Call) -> Call:
             array, axes = canonical[port.role], CANONICAL_AXES[port.role]
             if axes[0] not in port.axes:  # a cell has no axis of steps or directions
                 array = array[:1]
-            values[port.name] = np.ascontiguousarray(arrange(array, axes, port.axes))
+            values[port.name] = contiguous(arrange(array, axes, port.axes))
         elif port.role == "sequence_lens" and port.required:
             values[port.name] = np.full(_ROWS, _STEPS, np.int64)
     return replace(call, values=values, outputs=_all_outputs(call))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,61 @@ def test_external_data_wherever_the_process_is(tmp_path: Path, monkeypatch: pyte
     assert is_right(onegru.load("model.onnx"))
     (tmp_path / "link").symlink_to(folder)
     assert is_right(onegru.load(tmp_path / "link" / path.name))
+
+
+def cached(folder: Path, name: str, data: bytes, blob: str) -> Path:
+    """A file as Hugging Face's hub keeps it: a link, named as in the repository, to a file that is not."""
+    blobs, revision = folder / "blobs", folder / "snapshots" / "1234"
+    for place in (blobs, (revision / name).parent):
+        place.mkdir(parents=True, exist_ok=True)
+    (blobs / blob).write_bytes(data)
+    (revision / name).symlink_to(os.path.relpath(blobs / blob, (revision / name).parent))
+    return revision / name
+
+
+@posix
+@pytest.mark.parametrize("renamed", (False, True), ids=["as it is", "with another name for a node"])
+def test_external_data_in_the_cache_of_a_hub(renamed: bool, tmp_path: Path) -> None:
+    """ONNX Runtime reads the file itself, or where something has to change, a model in memory."""
+    proto = all_external(tmp_path)
+    if renamed:
+        next(item for item in proto.graph.node if item.op_type == "GRU").name = ""
+    cached(tmp_path, "onnx/weights.bin", (tmp_path / "weights.bin").read_bytes(), "5678")
+    (tmp_path / "weights.bin").unlink()
+    path = cached(tmp_path, "onnx/model.onnx", proto.SerializeToString(), "90ab")
+    assert is_right(onegru.load(path))
+    assert "GRU" in str(onegru.inspect(path))
+    onegru.load_layers(path)
+    onegru.rewrite(path, tmp_path / "new.onnx", opset=18)
+    assert is_right(onegru.load(tmp_path / "new.onnx"))
+    session = onegru.InferenceSession(path)
+    np.testing.assert_array_equal(session.run(["Y"], {"X": X})[0], EXPECTED["Y"])
+
+
+@posix
+@pytest.mark.parametrize(
+    "location",
+    ["../../blobs/5678", "../../../secret", "link_to_secret", "link_to_folder/secret", "{above}/blobs/5678"],
+)
+def test_a_hubs_cache_opens_no_other_folder(location: str, tmp_path: Path) -> None:
+    data = b"".join(array.tobytes() for array in WEIGHTS.values())
+    revision = cached(tmp_path, "weights.bin", data, "5678").parent
+    (tmp_path / "secret").write_bytes(data)
+    (revision / "link_to_secret").symlink_to(tmp_path / "secret")
+    (revision / "link_to_folder").symlink_to(tmp_path)
+    location = location.format(above=tmp_path)
+    proto = plain(W=external("W", WEIGHTS["W"], location))
+    path = cached(tmp_path, "model.onnx", proto.SerializeToString(), "90ab")
+    with pytest.raises(FormatError, match="outside the model's folder"):
+        onegru.load(path)
+
+
+@posix
+def test_a_link_to_data_needs_a_link_to_the_model(tmp_path: Path) -> None:
+    revision = cached(tmp_path, "weights.bin", WEIGHTS["W"].tobytes(), "5678").parent
+    path = save(revision, plain(W=external("W", WEIGHTS["W"])))
+    with pytest.raises(FormatError, match=r"'weights\.bin', outside the model's folder"):
+        onegru.load(path)
 
 
 def test_external_data_with_more_behind_it(tmp_path: Path) -> None:

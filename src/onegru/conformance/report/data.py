@@ -14,7 +14,7 @@ import numpy as np
 from onegru.conformance.case import Case
 from onegru.conformance.factors import all_factors_of
 from onegru.conformance.results import Outcome, RuntimeResults
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import Array, contiguous
 
 #: How many numbers of an array the page has at most, and how many characters of a reason.
 MOST_NUMBERS, MOST_CHARACTERS = 400, 600
@@ -225,5 +225,5 @@ def _part(array: Array, row: int, kind: str = "") -> list[Any]:
     shown = rows[row : row + _rows_shown(shape), :MOST_NUMBERS]
     kind = kind or ("f8" if array.dtype == np.float64 else "f4")
     with np.errstate(over="ignore"):
-        data = np.ascontiguousarray(shown, f"<{kind}").tobytes()
+        data = contiguous(shown, f"<{kind}").tobytes()
     return [str(array.dtype), list(shape), kind, base64.b64encode(data).decode()]

@@ -18,7 +18,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto
 
 from onegru.core.dtypes import Array, numpy_dtype
-from onegru.core.errors import SpecError
+from onegru.core.errors import BROKEN, SpecError
 from onegru.core.wording import count
 from onegru.formats.graph import (
     STATES_KEY,
@@ -55,8 +55,8 @@ from onegru.formats.onnx.validate import (
 from onegru.formats.onnx.values import Values
 from onegru.formats.onnx.views import ViewStep, view_of
 from onegru.formats.onnx.whole.bounds import Ahead, check_bounds
-from onegru.formats.onnx.whole.constant_grus import has_constant_grus
 from onegru.formats.onnx.whole.model import OnnxRuntimeModel, runnable
+from onegru.formats.onnx.whole.optimizers import harmful_optimizers
 from onegru.formats.opened import Opened
 from onegru.operators.lowering import check_attributes, check_weights
 from onegru.operators.onnx import AUGRU, gru_version
@@ -204,7 +204,7 @@ class _Reader:
             is_sound = is_sound and document.get("delays", {}).keys() <= givers
             ranks = {name: len(takers[name].shape or ()) or axis + 1 for name, (axis, _) in least.items()}
             is_sound = is_sound and all(axis < ranks[name] for name, (axis, _) in least.items())
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError, RecursionError):
+        except BROKEN:
             is_sound = False
         if not is_sound:
             raise self.source.error(f"its metadata {STREAM_KEY!r} do not fit its inputs and outputs")
@@ -290,7 +290,7 @@ class _Reader:
             data=data,
             where=where,
             names=tuple(names),
-            has_constant_grus=has_constant_grus(self.model),
+            disabled=harmful_optimizers(self.model),
             most_ahead=self.ahead.most,
         )
 

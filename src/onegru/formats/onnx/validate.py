@@ -41,6 +41,8 @@ class Source:
     Attributes:
         name: what to call it in messages.
         folder: the folder that its external data must lie in; None if it may have none.
+        beside: where its name is a link, the folder of the file itself: links to external data may lead
+            there. So Hugging Face's hub keeps what it has downloaded.
         file: the file; None for a model in memory.
         version: changes whenever the file is written.
     """
@@ -49,11 +51,18 @@ class Source:
     folder: Path | None = None
     file: Path | None = None
     version: tuple[int, ...] = ()
+    beside: Path | None = None
 
     @classmethod
     def of(cls, file: Opened) -> Self:
         """A file that has been opened."""
-        return cls(str(file), file.path.parent, file.path, file.version)
+        return cls.of_path(file.path, file.version)
+
+    @classmethod
+    def of_path(cls, path: Path, version: tuple[int, ...] = ()) -> Self:
+        """A file of this name."""
+        beside = Path(os.path.realpath(path)).parent if path.is_symlink() else None
+        return cls(str(path), path.parent, path, version, beside)
 
     @property
     def is_unchanged(self) -> bool:
@@ -78,6 +87,8 @@ def read_model(source: Source, data: bytes) -> ModelProto:
     try:
         model.ParseFromString(data)
     except Exception as error:  # protobuf's DecodeError is not in the public interface of every version
+        if "depth" in str(error).lower():
+            raise source.error("bodies lie too deep within each other for protobuf") from None
         raise source.error(f"not an ONNX model, or truncated ({error})") from None
     if not model.HasField("graph"):
         raise source.error("holds no graph; not an ONNX model, or truncated")
@@ -223,6 +234,29 @@ def external_files(source: Source, tensors: Iterable[TensorProto]) -> set[Path]:
 def external_tensors(model: ModelProto) -> list[TensorProto]:
     """The tensors of a model with external data."""
     return [tensor for tensor in all_tensors(model) if tensor.data_location == TensorProto.EXTERNAL]
+
+
+def placed(source: Source, data: bytes) -> tuple[bytes, Path | None]:
+    """A serialized model for a runtime that reads external data from one folder, without links; the folder.
+
+    Raises:
+        FormatError: they lie in two folders, or elsewhere.
+    """
+    if source.folder is None or source.beside is None:
+        return data, source.folder
+    model = read_model(source, data)
+    tensors = external_tensors(model)
+    places = [_external_place(source, tensor)[0] for tensor in tensors]
+    if all(path.is_relative_to(os.path.realpath(source.folder)) for path in places):
+        return data, source.folder
+    for tensor, path in zip(tensors, places, strict=True):
+        if not path.is_relative_to(source.beside):
+            raise source.error(
+                f"tensor {tensor.name!r}: external data in another folder than others; must be one"
+            )
+        (entry,) = (entry for entry in tensor.external_data if entry.key == "location")
+        entry.value = str(path.relative_to(source.beside))
+    return serialized(source, model), source.beside
 
 
 def external_bytes(source: Source, tensor: TensorProto) -> bytes:
@@ -375,6 +409,8 @@ def _external_file(source: Source, place: str, location: str) -> Path:
         absolute = Path(location).is_absolute()
         path = folder if absolute else Path(os.path.realpath(folder / location))
         inside = not absolute and path.is_relative_to(folder)
+        if not (absolute or inside or source.beside is None):
+            inside = ".." not in Path(location).parts and path.is_relative_to(source.beside)
         is_file = inside and path.is_file()
     except OSError as error:
         raise source.error(f"{place} in {location!r}, which cannot be read ({error.strerror})") from None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
 
 from onegru.core.dtypes import Array
+from onegru.dataflow.deep import answered_once
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import LoopIndex, Op
 from onegru.dataflow.shapes import einsum_terms
@@ -35,8 +36,7 @@ class Expressions(Products):
         slices: Mapping[str, tuple[str, int, int, bool]] | None = None,
     ) -> None:
         super().__init__(flow, algebra, indices, slices)
-        self._known: dict[Any, Polynomial] = {}
-        self._depth = 0
+        self._known: dict[Hashable, Polynomial] = {}
 
     def of(self, name: str) -> tuple[View, Polynomial] | None:
         """The polynomial of a value, looked into even if it is a boundary; None if it has none."""
@@ -50,26 +50,19 @@ class Expressions(Products):
 
     def polynomial(self, view: View) -> Polynomial:
         """The polynomial of a view; an atom if it can't be told."""
-        name = self.flow.resolve(view.name)
-        view = View(name, view.roles, view.index)
-        key = view.key if len(view.index) else (*view.key, view.width)
-        if key not in self._known:
-            self._known[key] = self.atom(view)  # ends a circle
-            self._known[key] = self._find(view)
-        return self._known[key]
+        view = View(self.flow.resolve(view.name), view.roles, view.index)
+        return self._find(view.key if len(view.index) else (*view.key, view.width), view)
 
-    def _find(self, view: View) -> Polynomial:
-        if view.name in self.boundaries or self._depth > 150:
+    @answered_once("_known", lambda at, key, view: at.atom(view))
+    def _find(self, key: Hashable, view: View) -> Polynomial:
+        if view.name in self.boundaries:
             return self.atom(view)
         if (array := self.flow.constant(view.name)) is not None:
             return self._constant(view, array)
-        self._depth += 1
         try:
             return self._operator(view)
         except TooComplexError:
             return self.atom(view)
-        finally:
-            self._depth -= 1
 
     def _constant(self, view: View, array: Array) -> Polynomial:
         if array.dtype.kind not in "fiub" and array.dtype.name != "bfloat16":

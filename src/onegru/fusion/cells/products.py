@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import Array, contiguous
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import LoopIndex, Size
 from onegru.fusion.cells.polynomial import Algebra, Matrix, Polynomial, TooComplexError, add, constant, scale
@@ -215,8 +215,8 @@ class Products(Views):
         known = self.algebra.digests
         holder = id(array)
         if holder not in known or known[holder][0] is not array:
-            data = np.ascontiguousarray(array)
-            digest = hashlib.blake2b(data.view(np.uint8).data if data.size else b"", digest_size=16)
+            data = contiguous(array).reshape(-1).view(np.uint8)
+            digest = hashlib.blake2b(data.data if data.size else b"", digest_size=16)
             known[holder] = (array, f"{digest.hexdigest()}{array.shape}{array.dtype}")
         return known[holder][1]
 

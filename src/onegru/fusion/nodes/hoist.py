@@ -66,9 +66,32 @@ class Hoist:
     def of(self, name: str) -> _Value:
         """A value of the body."""
         name = self.body.resolve(name)
-        if name not in self._known:
-            self._known[name] = self._find(name)
+        waiting, asked = [name], {name}
+        while waiting:  # inputs first; `answered_once` would find some twice, and add operators for each
+            last = waiting[-1]
+            before = self._before(last)
+            if before in asked:
+                raise MissError(f"{before!r} depends on itself")
+            if before:
+                waiting.append(before)
+                asked.add(before)
+                continue
+            if last not in self._known:
+                self._known[last] = self._find(last)
+            asked.discard(waiting.pop())
         return self._known[name]
+
+    def _before(self, name: str) -> str:
+        """A value that has to be found before one that is computed from it; empty if there is none."""
+        op = self.body.producers.get(name)
+        if op is None or op.bodies or op.kind not in (*NUMERIC, "Shape"):
+            return ""
+        if name in self._known or name in self.loop.slices:
+            return ""
+        if self.body.constant(name) is not None or self._index_of(op) is not None:
+            return ""
+        names = (self.body.resolve(item) for item in op.inputs if item)
+        return next((item for item in names if item not in self._known), "")
 
     def rank(self, name: str) -> int:
         """The rank of a value of the body."""

@@ -54,13 +54,18 @@ def lengths_of(
 
 def _compared(at: Expressions, mask: Mask) -> tuple[int | LoopIndex, View] | None:
     """The index that a mask says to lie before a length, and the length."""
-    for view in path(at, mask.view):
-        op = at.flow.producer(view.name)
-        if op is not None and op.kind in _OPPOSITE:
-            return _sides(at, op, view, _OPPOSITE[op.kind] if mask.is_off else op.kind)
-        if op is not None and op.kind == "Not":
-            inner = View(op.inputs[0], view.roles, view.index)
-            return _compared(at, Mask(inner, not mask.is_off))
+    inner: View | None = mask.view
+    is_off, seen = mask.is_off, set[str]()
+    while inner is not None and inner.name not in seen:
+        seen.add(inner.name)
+        places, inner = path(at, inner), None
+        for view in places:
+            op = at.flow.producer(view.name)
+            if op is not None and op.kind in _OPPOSITE:
+                return _sides(at, op, view, _OPPOSITE[op.kind] if is_off else op.kind)
+            if op is not None and op.kind == "Not":
+                inner, is_off = View(op.inputs[0], view.roles, view.index), not is_off
+                break
     return None
 
 

@@ -6,8 +6,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from onegru.core.dtypes import Array
-from onegru.core.errors import FormatError, SpecError
-from onegru.dataflow.operator import BROKEN
+from onegru.core.errors import BROKEN, FormatError, SpecError
 from onegru.formats.openvino.constants import Constants, Weights
 from onegru.formats.openvino.fields import AttributeParser
 from onegru.formats.openvino.flow import IrReader

@@ -35,14 +35,16 @@ class OnnxRuntime(Runtime):
     def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The wanted outputs."""
         # Imported here, as both need onnx.
-        from onegru.formats.onnx.validate import Source
+        from onegru.formats.onnx.validate import Source, read_model
+        from onegru.formats.onnx.whole.optimizers import harmful_optimizers
         from onegru.formats.onnx.whole.session import Session
 
         assert subject.model is not None, "refused before"
         source = Source(subject.path)
         try:
             if subject.has_others and self.provider == get_ep_name():
-                session = Session(subject.model, source, provider={})
+                disabled = harmful_optimizers(read_model(source, subject.model))
+                session = Session(subject.model, source, provider={}, disabled=disabled)
             else:
                 session = Session(subject.model, source, alone=self.provider)
             return dict(zip(session.output_names, session.run(inputs), strict=True))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from onegru.core.dtypes import Array, bfloat16
+from onegru.core.dtypes import Array, bfloat16, contiguous
 from onegru.runtimes.openvino_graph import infer
 from onegru.verification.runtimes.base import Probe, Runtime, Subject
 
@@ -67,7 +67,7 @@ class OpenVino(Runtime):
         wanted = [_wanted(output, subject, probed) for output in model.outputs]
         request = core.compile_model(model, "CPU", _OPTIONS[self.precision]).create_infer_request()
         for place in request.model_inputs:
-            array = np.ascontiguousarray(_find(inputs, place))
+            array = contiguous(_find(inputs, place))
             tensor = openvino.Tensor(place.element_type, openvino.Shape(array.shape))
             _as_bytes(tensor.data)[...] = _as_bytes(array)
             request.set_tensor(place, tensor)

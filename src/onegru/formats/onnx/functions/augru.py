@@ -70,6 +70,13 @@ def augru_node(
     return node
 
 
+def lacks_augru_functions(model: ModelProto) -> bool:
+    """Whether a model has AUGRU nodes without a function: ONNX Runtime opens no such model."""
+    there = {function.domain for function in model.functions if is_augru_function(function)}
+    nodes = all_nodes(node for owner in (model.graph, *model.functions) for node in owner.node)
+    return any(is_augru(node) and node.domain not in there for node in nodes)
+
+
 def add_augru_functions(model: ModelProto, source: Source | None = None) -> bool:
     """Give a model the functions of its AUGRU nodes, in place of those that it has.
 

@@ -30,7 +30,7 @@ class OnnxRuntimeModel(RuntimeModel):
         data: the model, as `runnable` gives it.
         where: a description of the first of its other nodes.
         names: distinct names of its GRU nodes.
-        has_constant_grus: whether there are GRU nodes that take nothing but constants.
+        disabled: the names of ONNX Runtime's optimizers that must not see it.
         most_ahead: the largest size in bytes of a value that is computed ahead of the runs.
     """
 
@@ -38,7 +38,7 @@ class OnnxRuntimeModel(RuntimeModel):
     data: bytes
     where: str
     names: tuple[str, ...]
-    has_constant_grus: bool
+    disabled: tuple[str, ...]
     most_ahead: int
 
     def open(self, options: EngineOptions, observer: Observer | None = None) -> Run:
@@ -50,7 +50,7 @@ class OnnxRuntimeModel(RuntimeModel):
             number = add_observer(lambda name, moment, arrays: observer(indices[name], moment, arrays))
             given["observer"] = str(number)
         model = str(self.source.file) if self.source.is_unchanged else self.data
-        session = Session(model, self.source, self.where, given, self.most_ahead, self.has_constant_grus)
+        session = Session(model, self.source, self.where, given, self.most_ahead, self.disabled)
         if observer is not None:
             weakref.finalize(session, remove_observer, number)
         names = session.output_names

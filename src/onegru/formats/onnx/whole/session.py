@@ -6,15 +6,15 @@ import ctypes
 import math
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from onegru.core.dtypes import bfloat16
+from onegru.core.dtypes import bfloat16, contiguous
 from onegru.core.errors import FormatError, MissingExtraError, SpecError, SpecWarning
 from onegru.engines.native import get_num_threads
-from onegru.formats.onnx.validate import Source
+from onegru.formats.onnx.validate import Source, placed
 from onegru.runtimes.execution_provider import get_ep_name, register
 
 # Its messages begin with a code and its name.
@@ -29,8 +29,6 @@ _BFLOAT16 = "tensor(bfloat16)"
 _BFLOAT16_CODE = 16
 # Optimizers that merge equal GRU nodes, or move nodes out of an If under other names.
 _MERGERS = ["CommonSubexpressionElimination", "ConstantFolding"]
-# The optimizer that computes a GRU node of nothing but constants with ONNX Runtime's own kernel.
-_FOLDING = ["ConstantFolding"]
 
 
 def providers() -> list[str]:
@@ -56,7 +54,7 @@ class Session:
         provider: options of onegru's execution provider; None to do without it.
         most_ahead: the largest size in bytes of a value that is computed ahead of all runs; None for ONNX
             Runtime's own bound.
-        has_constant_grus: whether there are GRU nodes that take nothing but constants.
+        disabled: the names of optimizers that must not see it, as `harmful_optimizers` gives them.
         alone: the one execution provider that may run the model; empty for the others and the CPU's.
 
     Raises:
@@ -72,7 +70,7 @@ class Session:
         where: str = "the model",
         provider: Mapping[str, str] | None = None,
         most_ahead: int | None = None,
-        has_constant_grus: bool = False,
+        disabled: Sequence[str] = (),
         alone: str = "",
     ) -> None:
         try:
@@ -84,10 +82,15 @@ class Session:
         options.intra_op_num_threads = get_num_threads()
         if most_ahead is not None:
             options.add_session_config_entry(_MOST_AHEAD, str(most_ahead))
-        if source.folder is not None:
+        folder = source.folder
+        if isinstance(model, bytes):
+            model, folder = placed(source, model)
+        elif source.beside is not None:
+            folder = None  # it follows links by itself
+        if folder is not None:
             key = "session.model_external_initializers_file_folder_path"
             try:
-                options.add_session_config_entry(key, str(source.folder.resolve()))
+                options.add_session_config_entry(key, str(folder.resolve()))
             except TypeError:
                 raise FormatError(f"{source.name!r}: the name of its folder is not UTF-8") from None
         self._source = source
@@ -97,13 +100,12 @@ class Session:
         if alone:
             options.add_session_config_entry(_NO_FALLBACK, "1")
             providers = [register() if alone == get_ep_name() else alone]
-        disabled = (
-            _MERGERS if provider and "observer" in provider else _FOLDING if has_constant_grus else None
-        )
+        if provider and "observer" in provider:
+            disabled = [*dict.fromkeys((*disabled, *_MERGERS))]
         try:
             with warnings.catch_warnings(action="ignore", category=SpecWarning):  # given by what read it
                 self._session = onnxruntime.InferenceSession(
-                    model, options, providers=providers, disabled_optimizers=disabled, enable_fallback=0
+                    model, options, providers=providers, disabled_optimizers=list(disabled), enable_fallback=0
                 )
         except Exception as error:  # its exceptions share no base class
             raise self._error(error, "refuses it") from None
@@ -142,7 +144,7 @@ class Session:
 def _value_of(given: Any) -> Any:
     from onnxruntime import OrtValue
 
-    array = np.ascontiguousarray(given)
+    array = contiguous(given)
     if array.dtype.name == "bfloat16":
         return OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _BFLOAT16_CODE)
     return OrtValue.ortvalue_from_numpy(array)

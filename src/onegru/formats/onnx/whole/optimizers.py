@@ -1,0 +1,73 @@
+"""Which of ONNX Runtime's optimizers must not see a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import GraphProto, ModelProto, TensorProto
+
+from onegru.formats.onnx.functions.unfold import all_nodes
+from onegru.formats.onnx.validate import Source, all_tensors, attribute_graphs, is_ours
+from onegru.formats.onnx.values import Values, all_graphs
+
+# Computes a GRU node of nothing but constants with ONNX Runtime's own kernel, when a session is made and
+# before any provider sees it.
+_FOLDING = "ConstantFolding"
+# Makes products of float16 with a transposed operand into a node that has no kernel, at which another
+# optimizer, NchwcTransformer, ends the process (seen on 1.32).
+_FUSING_TRANSPOSES = "MatmulTransposeFusion"
+
+
+def harmful_optimizers(model: ModelProto) -> tuple[str, ...]:
+    """The names of the optimizers that would compute GRU nodes themselves, or end the process."""
+    found = (_FOLDING if has_constant_grus(model) else "", _FUSING_TRANSPOSES if _has_halves(model) else "")
+    return tuple(filter(None, found))
+
+
+def _has_halves(model: ModelProto) -> bool:
+    """Whether any value may be float16: types come from inputs, from constants, and from what nodes name."""
+    return TensorProto.FLOAT16 in _stated_types(model)
+
+
+def _stated_types(model: ModelProto) -> Iterator[int]:
+    for graph in all_graphs(model.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            yield value.type.tensor_type.elem_type
+    for tensor in all_tensors(model):
+        yield tensor.data_type
+    for node in all_nodes(node for owner in (model.graph, *model.functions) for node in owner.node):
+        yield from (item.i for item in node.attribute if item.name == "to" or "type" in item.name)
+
+
+def has_constant_grus(model: ModelProto) -> bool:
+    """Whether there are GRU nodes that take nothing but constants; in bodies and functions, too."""
+    graphs = [model.graph, *(GraphProto(node=function.node) for function in model.functions)]
+    return any(_has(Values(Source("the model"), graph, model.ir_version, {})) for graph in graphs)
+
+
+def _has(values: Values) -> bool:
+    known: dict[str, bool] = {}
+    return any(
+        all(_is_computed(name, values, known) for name in node.input if name)
+        if is_ours(node)
+        else any(_has(values.of_body(body)) for body in attribute_graphs(node))
+        for node in values.graph.node
+    )
+
+
+def _is_computed(name: str, values: Values, known: dict[str, bool]) -> bool:
+    """Whether a value depends on no input, and on no node with bodies."""
+    seen: set[str] = set()
+    waiting = [name]
+    while waiting:
+        value = waiting.pop()
+        if value in seen or known.get(value) or values.is_constant(value):
+            continue
+        seen.add(value)
+        producer = values.owner(value).producers.get(value)
+        if producer is None or known.get(value) is False or any(attribute_graphs(producer)):
+            known[name] = False
+            return False
+        waiting += filter(None, producer.input)
+    known.update(dict.fromkeys(seen, True))
+    return True

@@ -1,0 +1,84 @@
+"""Optimizers of ONNX Runtime that a model must not meet: some end the process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import GraphProto, ModelProto, TensorProto
+
+from onegru.formats.onnx.whole.optimizers import harmful_optimizers
+from tests.support.files.onnx_models import I, graph, gru, model, node, numbers, save, tensor, value, weights
+from tests.support.machine.processes import run_python
+
+FUSION = "MatmulTransposeFusion"
+
+# In a process of its own, as it would end this one.
+RUN = """
+    import sys, numpy as np, onegru
+    path = sys.argv[1]
+    feeds = {"X": np.ones((4, 2, 5), np.float16)}
+    (name,) = (output.name for output in onegru.load(path).outputs)
+    expected = onegru.load(path, engine="reference").run(feeds)[name]
+    for found in (onegru.load(path).run(feeds)[name], onegru.InferenceSession(path).run(None, feeds)[0]):
+        assert found.dtype == np.float16
+        np.testing.assert_allclose(found.astype(float), expected.astype(float), rtol=0, atol=2e-2)
+    if len(sys.argv) > 2:
+        onegru.rewrite(path, sys.argv[2], opset=17, runtime="onnxruntime")
+"""
+
+
+def halves(*, with_gru: bool) -> ModelProto:
+    """A product of a transposed value, as PyTorch's older exporter and a converter to float16 leave it."""
+    nodes = [gru("X", ["Y"]), node("Squeeze", ["Y", "one"], ["x"])] if with_gru else []
+    size = 3 if with_gru else I
+    nodes.append(node("Transpose", ["x" if with_gru else "X"], ["t"], perm=[1, 0, 2]))
+    nodes.append(node("MatMul", ["t", "M"], ["out"]))
+    constants = {**weights(dtype="float16"), "M": numbers(7, size, 4, dtype="float16"), "one": np.array([1])}
+    inputs = [value("X", "float16", ["time", "batch", I])]
+    return model(graph(nodes, inputs, [value("out", "float16")], constants))
+
+
+@pytest.mark.parametrize("with_gru", (False, True))
+def test_models_of_float16_run(with_gru: bool, tmp_path: Path) -> None:
+    path = save(tmp_path, halves(with_gru=with_gru))
+    run_python(RUN, path, *([tmp_path / "new.onnx"] if with_gru else []))
+
+
+def cast(body: bool) -> GraphProto:
+    """A graph whose only halves are what a Cast makes of its input, perhaps in a body."""
+    nodes = [node("Cast", ["X"], ["half"], to=TensorProto.FLOAT16), node("Cast", ["half"], ["out"], to=1)]
+    inputs = [value("X", "float32", [2, 3]), value("on", "bool", [])]
+    if not body:
+        return graph(nodes, inputs, ["out"])
+    other = graph([node("Neg", ["X"], ["out2"])], (), ["out2"])
+    choice = node("If", ["on"], ["Y"], then_branch=graph(nodes, (), ["out"]), else_branch=other)
+    return graph([choice], inputs, ["Y"])
+
+
+def test_halves_are_seen_wherever_they_come_from() -> None:
+    made = [cast(False), cast(True)]
+    made.append(graph([node("Relu", ["X"], ["Y"])], [value("X", "float16", [2])], [value("Y", "float16")]))
+    held = node("Constant", [], ["c"], value=tensor("", np.ones(2, np.float16)))
+    made.append(graph([held, node("CastLike", ["X", "c"], ["Y"])], [value("X")], [value("Y", "float16")]))
+    for item in made:
+        assert harmful_optimizers(model(item, opset=17)) == (FUSION,)
+    inner = onnx.helper.make_function(
+        "d", "f", ["x"], ["y"], list(cast(False).node)[:1], [onnx.helper.make_opsetid("", 17)]
+    )
+    called = graph([node("f", ["X"], ["Y"], domain="d")], [value("X")], ["Y"])
+    assert harmful_optimizers(model(called, opset=17, functions=[inner], domains={"d": 1})) == (FUSION,)
+
+
+def test_other_models_keep_them() -> None:
+    plain = graph(
+        [node("Cast", ["X"], ["Y"], to=1), node("Softmax", ["Y"], ["Z"], axis=10)], [value("X")], ["Z"]
+    )
+    assert harmful_optimizers(model(plain)) == ()
+
+
+def test_grus_of_constants_are_not_folded() -> None:
+    constants = {**weights(), "x": numbers(1, 4, 2, I)}
+    assert harmful_optimizers(model(graph([gru("x", ["Y"])], (), ["Y"], constants))) == ("ConstantFolding",)
